@@ -1,0 +1,51 @@
+"""Errors that Belay raises on purpose.
+
+Own classes exist because libraries behind the ports may be replaced, and because an error that reaches a person has to say where it
+happened and what to do. Each subclass is a boundary, not a cause: code catches the boundary and shows the text. A bug raises whatever
+Python raises and is not wrapped.
+"""
+
+from __future__ import annotations
+
+MAX_ERROR_CHARS = 1000
+"""Longest text of one error, in characters: enough to act on, too little to leak a file or a response body."""
+
+
+class BelayError(Exception):
+    """Something a person can understand and mend.
+
+    `message` says what is wrong, `where` names it (`file:line:col`, or an object and its field), `hint` says what to do.
+    """
+
+    def __init__(self, message: str, *, where: str = "", hint: str = "") -> None:
+        self.message = message
+        self.where = where
+        self.hint = hint
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.message}" if self.where else self.message
+        if self.hint:
+            text = f"{text.rstrip('.')}. {self.hint}"
+        return bounded(text, MAX_ERROR_CHARS)
+
+
+class InputError(BelayError):
+    """What a person or another program handed in is wrong: a document, an option, a file. Trying again does not help."""
+
+
+class SourceError(BelayError):
+    """Git could not give what was asked for.
+
+    `reason` is a CamelCase constant that becomes the reason of a condition; `transient` tells whether trying again may help.
+    """
+
+    def __init__(self, reason: str, message: str, *, transient: bool = False, where: str = "", hint: str = "") -> None:
+        self.reason = reason
+        self.transient = transient
+        super().__init__(message, where=where, hint=hint)
+
+
+def bounded(text: str, limit: int) -> str:
+    """Return `text` cut to at most `limit` characters; a cut text ends with an ellipsis."""
+    return text if len(text) <= limit else text[: max(0, limit - 1)] + "…"

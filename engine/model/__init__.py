@@ -1,0 +1,1 @@
+"""The nouns the engine computes with: frozen, pure, without clock, client or logging."""

@@ -1,0 +1,301 @@
+"""What is there: nodes, chips, pods and reports as the newest observation shows them.
+
+Everything is frozen and built by ``engine.observe`` from Kubernetes objects; times are
+Unix seconds (float) unless a field says milliseconds; chip ids are the driver's physical
+ids; sets of chips are integer bit masks (bit *i* = chip *i*).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from engine.model.diagnostics import Diagnostic, ObjectKey
+from engine.model.history import History
+
+
+class Taint(msgspec.Struct, frozen=True):
+    """A Kubernetes node taint."""
+
+    key: str
+    value: str
+    effect: str
+
+
+class Node(msgspec.Struct, frozen=True):
+    """One Kubernetes node.
+
+    ``allocatable`` and ``capacity`` count NPU resources in pieces, ``cpu`` in milli-cores,
+    ``memory`` and ``ephemeral-storage`` in bytes. ``base_chips`` is the mask of the chips in
+    annotation ``baseDeviceInfos`` (0 when absent), ``base_devices`` its parsed content.
+    """
+
+    name: str
+    uid: str
+    resource_version: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    created: float
+    ready: bool
+    ready_changed: float
+    unschedulable: bool
+    taints: tuple[Taint, ...]
+    capacity: dict[str, int]
+    allocatable: dict[str, int]
+    internal_ip: str
+    base_chips: int
+    base_devices: dict[str, dict[str, Any]]
+
+
+class ChipFault(msgspec.Struct, frozen=True):
+    """One fault code on one chip plane, as a report names it.
+
+    ``kind`` is CardUnhealthy, CardNetworkUnhealthy, NodeUnhealthy or PublicFault; ``chip`` is -1 for a
+    node fault; ``level`` is the report's own judgement; ``time_ms`` when it was raised (0 unknown);
+    ``code`` is empty for a pure manual isolation.
+    """
+
+    kind: str
+    chip: int
+    code: str
+    level: str
+    time_ms: int
+
+
+class Upgrade(msgspec.Struct, frozen=True):
+    """An entry of ``UpgradeFaultReason``: a frequency, duration or autofill upgrade of one chip."""
+
+    chip: int
+    code: str
+    level: str
+    kind: str
+    time_ms: int
+
+
+class SwitchReport(msgspec.Struct, frozen=True):
+    """``SwitchInfoCfg`` of an A3 node: worst level, node status and the assembled codes."""
+
+    level: str
+    node_status: str
+    codes: tuple[str, ...]
+    update_time: float
+
+
+class DeviceReport(msgspec.Struct, frozen=True):
+    """A verified ``mindx-dl-deviceinfo-<node>``.
+
+    Masks: ``listed`` every chip the report names anywhere, ``free`` its own (sunset) free list,
+    ``unhealthy``, ``recovering``; ``network_unhealthy`` is None when the key is missing
+    (a distributed job under a network-aware handler is then refused).
+    ``super_pod_id`` -1 not in a super pod, -2 unsupported.
+    """
+
+    node: str
+    resource_version: str
+    resource: str
+    prefix: str
+    listed: int
+    free: int
+    unhealthy: int
+    network_unhealthy: int | None
+    recovering: int
+    faults: tuple[ChipFault, ...]
+    manual: int
+    upgrades: tuple[Upgrade, ...]
+    switch: SwitchReport | None
+    update_time: float
+    super_pod_id: int
+    server_index: int
+    rack_id: int
+
+
+class NodeDevice(msgspec.Struct, frozen=True):
+    """An element of NodeD's ``FaultDevList``."""
+
+    device_type: str
+    device_id: int
+    codes: tuple[str, ...]
+    level: str
+
+
+class NodeReport(msgspec.Struct, frozen=True):
+    """A verified ``mindx-dl-nodeinfo-<node>``; absent means healthy."""
+
+    node: str
+    devices: tuple[NodeDevice, ...]
+    status: str
+
+
+class AgentChip(msgspec.Struct, frozen=True):
+    """What ``belay-report-<node>`` says of one chip; ``idle_since_ms`` None while in use."""
+
+    serial: str
+    processes: int
+    idle_since_ms: int | None
+    reset_epoch_done: int
+    reset_result: str
+
+
+class AgentVNPU(msgspec.Struct, frozen=True):
+    """One vNPU that exists on the node; ``used_by`` is ``namespace/pod`` or empty."""
+
+    id: int
+    chip: int
+    template: str
+    used_by: str
+
+
+class AgentReport(msgspec.Struct, frozen=True):
+    """A ``belay-report-<node>``: executed epochs, vNPUs, serials, and the orders generation seen."""
+
+    node: str
+    boot: str
+    seq: int
+    time_ms: int
+    orders_seen: int
+    chips: dict[int, AgentChip]
+    vnpu_epoch_done: int
+    vnpu_result: str
+    vnpus: tuple[AgentVNPU, ...]
+    errors: tuple[str, ...]
+
+
+class ResetOrder(msgspec.Struct, frozen=True):
+    """A standing reset order for one chip's group."""
+
+    epoch: int
+    group: tuple[int, ...]
+    reason: str
+    not_before_ms: int
+
+
+class Orders(msgspec.Struct, frozen=True):
+    """A ``belay-orders-<node>``: what the node should be."""
+
+    node: str
+    resource_version: str
+    generation: int
+    revision: str
+    policy_digest: str
+    issued_ms: int
+    not_after_ms: int
+    isolate: dict[int, str]
+    resets: dict[int, ResetOrder]
+    vnpu_epoch: int
+    vnpu_layout: dict[int, tuple[str, ...]]
+
+
+class Container(msgspec.Struct, frozen=True):
+    """State of one container: exit codes are None while not (yet) terminated."""
+
+    name: str
+    ready: bool
+    exit_code: int | None
+    last_exit_code: int | None
+    restarts: int
+
+
+class Pod(msgspec.Struct, frozen=True):
+    """One pod.
+
+    ``requests`` sums containers (and takes the largest init container) with ``cpu`` in
+    milli-cores and ``memory`` in bytes; ``resource``/``count`` are its one NPU resource
+    (empty/0 when it asks for none). ``chips`` are the device names that its annotations
+    give it (``huawei.com/AscendReal``, else the resource annotation).
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    owner_api: str
+    owner_kind: str
+    owner_name: str
+    owner_uid: str
+    node: str
+    phase: str
+    deleting: float | None
+    grace_seconds: int
+    created: float
+    started: float | None
+    scheduler: str
+    priority: int
+    priority_class: str
+    requests: dict[str, int]
+    resource: str
+    count: int
+    chips: tuple[str, ...]
+    node_selector: dict[str, str]
+    affinity: dict[str, Any]
+    tolerations: tuple[dict[str, Any], ...]
+    gates: bool
+    pod_ip: str
+    host_ip: str
+    host_network: bool
+    containers: tuple[Container, ...]
+    volumes: tuple[str, ...]
+    reason: str
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def finished(self) -> bool:
+        """Succeeded or Failed: holds no chips any more (a terminating pod still does)."""
+        return self.phase in ("Succeeded", "Failed")
+
+    @property
+    def holds_chips(self) -> bool:
+        """Bound and not finished, so its chips are taken."""
+        return bool(self.node) and not self.finished
+
+
+class Observed(msgspec.Struct, frozen=True):
+    """One consistent snapshot of the cluster.
+
+    ``objects`` holds every other object raw (jobs, PodGroups, queues, services, managed
+    ConfigMaps …). ``problems`` maps a node to the reason its newest device report was refused;
+    ``reports`` then still holds the last good one if there is any. ``ledger`` maps
+    ``node/chip name`` to the pod UID that claimed it. ``inventory`` lists what Git applied last
+    (None: none recorded). ``init_params`` are the raw ``init-params`` of the scheduler ConfigMap.
+    ``newest_report`` is the newest report time, 0 when there is no report.
+    """
+
+    nodes: dict[str, Node] = {}
+    reports: dict[str, DeviceReport] = {}
+    problems: dict[str, str] = {}
+    node_reports: dict[str, NodeReport] = {}
+    agents: dict[str, AgentReport] = {}
+    orders: dict[str, Orders] = {}
+    pods: dict[str, Pod] = {}
+    objects: dict[ObjectKey, dict[str, Any]] = {}
+    history: History = History()
+    ledger: dict[str, str] = {}
+    inventory: tuple[ObjectKey, ...] | None = None
+    applied_revision: str = ""
+    init_params: dict[str, str] = {}
+    diagnostics: tuple[Diagnostic, ...] = ()
+    newest_report: float = 0.0
+
+
+def mask_of(ids: tuple[int, ...] | list[int]) -> int:
+    """Bit mask of chip ids."""
+    mask = 0
+    for i in ids:
+        mask |= 1 << i
+    return mask
+
+
+def ids_of(mask: int) -> tuple[int, ...]:
+    """Chip ids of a mask, ascending."""
+    out = []
+    while mask:
+        low = mask & -mask
+        out.append(low.bit_length() - 1)
+        mask ^= low
+    return tuple(out)

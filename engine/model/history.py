@@ -1,0 +1,89 @@
+"""What must be remembered across passes, as it lives in ``belay-history-*`` and ``belay-job-*`` ConfigMaps.
+
+A pass reads it from Observed and returns its next value in ``Plan.history``; nothing is
+remembered anywhere else. Times are Unix milliseconds.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class CodeSeen(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """First and last time a code was seen on a chip, and the bounded times of its occurrences."""
+
+    first: int
+    last: int
+    present: bool = True
+    occurrences: tuple[int, ...] = ()
+    recovered: int = 0
+
+
+class Hold(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """A named reason why a clean chip is kept out of service (the closed list of holds).
+
+    ``kind``: manual, frequency, duration, attempt-budget, reset-pending, bad-boot, no-agent.
+    ``until`` is 0 when only a person ends it.
+    """
+
+    kind: str
+    level: str
+    since: int
+    until: int = 0
+    rule: str = ""
+
+
+class ChipMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """One chip's memory. ``resets`` are the times of recent reset orders, newest last; ``epoch`` the highest ever ordered."""
+
+    codes: dict[str, CodeSeen] = {}
+    holds: tuple[Hold, ...] = ()
+    isolated: int = 0
+    level: str = ""
+    epoch: int = 0
+    ordered: int = 0
+    resets: tuple[int, ...] = ()
+    recovering: int = 0
+    timeline: tuple[tuple[int, str], ...] = ()
+
+
+class NodeMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """One node's memory. ``last_good`` is the raw DeviceInfoCfg kept while the newest report is refused."""
+
+    chips: dict[int, ChipMemory] = {}
+    not_ready: int = 0
+    isolated: str = ""
+    vnpu_epoch: int = 0
+    last_good: str = ""
+
+
+class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """One job's memory.
+
+    ``nodes`` maps a rank to its latest node, ``super_pods`` a logical super pod to its nodes,
+    ``reschedules`` the times of recent reschedules, ``retries`` how many retries remain (-1 unlimited),
+    ``version`` the re-creation counter of the job.
+    """
+
+    uid: str = ""
+    nodes: dict[str, str] = {}
+    fault_nodes: tuple[str, ...] = ()
+    super_pods: dict[str, tuple[str, ...]] = {}
+    reschedules: tuple[int, ...] = ()
+    retries: int = -1
+    version: int = 0
+    evicted: dict[str, int] = {}
+    pending_passes: int = 0
+    started: int = 0
+    completed: int = 0
+    timeline: tuple[tuple[int, str], ...] = ()
+
+
+class History(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """The whole memory: nodes by name, jobs by ``namespace/Kind/name``, spent budget windows by name."""
+
+    nodes: dict[str, NodeMemory] = {}
+    jobs: dict[str, JobMemory] = {}
+    budgets: dict[str, tuple[tuple[int, str, int], ...]] = {}
+    ready_drops: dict[str, tuple[int, ...]] = {}
+    policy_revision: str = ""

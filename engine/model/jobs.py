@@ -1,0 +1,40 @@
+"""Jobs as the planner sees them: one gang per owner, whatever kind of object declared it."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Gang(msgspec.Struct, frozen=True):
+    """Pods that start together or not at all.
+
+    ``kind``/``namespace``/``name``/``uid`` name the owner (AscendJob, Volcano Job, Deployment,
+    StatefulSet, Job, a PodGroup when pods have only that, else the Pod itself). ``labels`` and
+    ``annotations`` are merged: PodGroup wins, then the owner, then its first pod. ``min_available``
+    pods must start together; ``replicas`` is how many the owner wants; ``task_min`` the minimum per
+    task (``volcano.sh/task-spec``). ``pods`` are the keys of the live pods, ordered by rank, then name.
+    """
+
+    key: str
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    queue: str
+    priority: int
+    priority_class: str
+    created: float
+    min_available: int
+    replicas: int
+    task_min: dict[str, int]
+    pods: tuple[str, ...]
+    pod_group: str = ""
+
+    @property
+    def fault_scheduling(self) -> str:
+        """The job's master switch for rescheduling: grace, force, external-grace, external-force or off."""
+        value = self.labels.get("fault-scheduling", "off")
+        return value if value in ("grace", "force", "external-grace", "external-force") else "off"

@@ -1,0 +1,96 @@
+"""The plan as a document: printed by `belay plan`, run by ``act``, shown by status, re-derived by replay."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+from engine.model.actions import AnyAction
+from engine.model.diagnostics import Diagnostic
+from engine.model.history import History
+
+
+class Deferred(msgspec.Struct, frozen=True):
+    """An action that a budget or a hold keeps back; ``until`` is RFC 3339 or None when only a person ends it."""
+
+    action: AnyAction
+    budget: str
+    until: str | None
+
+
+class Pending(msgspec.Struct, frozen=True):
+    """A gang (or single pod) that was not placed, with counted reasons per node and the cheapest way out."""
+
+    kind: str
+    namespace: str
+    name: str
+    pods: tuple[str, ...]
+    reason: str
+    message: str
+    nodes: dict[str, int]
+    unblock: str | None
+
+
+class NodeState(msgspec.Struct, frozen=True):
+    """healthy | sub-healthy | pre-isolated | isolated | not-ready | manually-isolated | unknown."""
+
+    node: str
+    pool: str
+    state: str
+    level: str
+    codes: tuple[str, ...]
+
+
+class ChipState(msgspec.Struct, frozen=True, rename="camel"):
+    """healthy | sub-healthy | suspect | isolated | resetting | recovering | manually-isolated."""
+
+    node: str
+    chip: str
+    state: str
+    level: str
+    codes: tuple[str, ...]
+    fault_type: tuple[str, ...]
+    used_by: str | None
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What one pass decided.
+
+    ``actions`` are in execution order, every other list is sorted; ``history`` is the next value
+    of the memory, written before any disruptive action; ``pool_of`` helps status.
+    """
+
+    revision: str
+    now: float
+    actions: tuple[AnyAction, ...] = ()
+    deferred: tuple[Deferred, ...] = ()
+    pending: tuple[Pending, ...] = ()
+    nodes: tuple[NodeState, ...] = ()
+    chips: tuple[ChipState, ...] = ()
+    scores: dict[str, dict[str, float]] = {}
+    diagnostics: tuple[Diagnostic, ...] = ()
+    history: History = History()
+
+    def document(self, *, explain: bool = False) -> dict[str, Any]:
+        """The output of `belay plan`: plain JSON values, deterministic."""
+        from engine.model.times import rfc3339
+
+        body: dict[str, Any] = {
+            "revision": self.revision,
+            "now": rfc3339(self.now),
+            "actions": msgspec.to_builtins(self.actions),
+            "deferred": msgspec.to_builtins(self.deferred),
+            "pending": msgspec.to_builtins(self.pending),
+            "nodes": msgspec.to_builtins(self.nodes),
+            "chips": msgspec.to_builtins(self.chips),
+            "scores": {pod: dict(sorted(by_node.items())) for pod, by_node in sorted(self.scores.items())} if explain else {},
+            "diagnostics": msgspec.to_builtins(self.diagnostics),
+        }
+        return body
+
+    def digest(self) -> str:
+        """SHA-256 over the canonical document and history: equal plans, equal digests."""
+        whole = {"plan": self.document(explain=True), "history": msgspec.to_builtins(self.history)}
+        return hashlib.sha256(msgspec.json.encode(whole, order="deterministic")).hexdigest()

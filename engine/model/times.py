@@ -1,0 +1,25 @@
+"""Times as text and back, without a clock."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+
+def rfc3339(seconds: float) -> str:
+    """``2026-09-01T08:00:00Z``; fractions of a second are kept to milliseconds when there are any."""
+    moment = datetime.fromtimestamp(round(seconds, 3), tz=timezone.utc)
+    if moment.microsecond:
+        return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def parse_rfc3339(text: str) -> float:
+    """Unix seconds of an RFC 3339 time.
+
+    Raises:
+        ValueError: the text is not RFC 3339 or lacks its zone.
+    """
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"time {text!r} lacks a zone, write it as 2026-09-01T08:00:00Z")
+    return moment.timestamp()

@@ -1,0 +1,49 @@
+"""The pure room: ``plan(desired, observed, now) -> Plan``, one file per pass.
+
+Same inputs, same plan, byte for byte: no clock, random, environment, logging or client in here.
+The passes run in the order listed below; each reads what earlier ones derived in the scope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from engine.model.cluster import Observed
+from engine.model.plan import Plan
+from engine.plan import expand, explain, gangs, health, layout, place, queue, recover, reset, safety, sync, views
+from engine.plan.scope import Memory, Scope
+
+if TYPE_CHECKING:
+    from engine.documents import Desired
+
+#: name, pass: the fixed, readable order. ``views`` and ``gangs`` derive the nouns the others share.
+PASSES: tuple[tuple[str, Callable[[Scope], None]], ...] = (
+    ("views", views.run),
+    ("gangs", gangs.run),
+    ("sync", sync.run),
+    ("health", health.run),
+    ("recover", recover.run),
+    ("expand", expand.run),
+    ("layout", layout.run),
+    ("queue", queue.run),
+    ("place", place.run),
+    ("reset", reset.run),
+    ("safety", safety.run),
+    ("explain", explain.run),
+)
+
+
+def plan(desired: Desired, observed: Observed, now: float, *, shard: str = "main") -> Plan:
+    """One pass: what should change, and why.
+
+    Args:
+        desired: what Git declares, compiled by ``engine.load``.
+        observed: one consistent snapshot, built by ``engine.observe``.
+        now: Unix seconds; the only time the pass knows.
+        shard: which shard's nodes and jobs this pass decides.
+    """
+    scope = Scope(desired=desired, observed=observed, now=now, shard=shard, memory=Memory.of(observed.history))
+    for _name, run in PASSES:
+        run(scope)
+    return explain.document(scope)

@@ -1,0 +1,126 @@
+"""What one pass works on: intent, snapshot, time, and the state that passes derive for each other.
+
+Passes run in the order of ``engine.plan`` and each adds to the scope; nothing here reads a clock,
+a client or the environment. ``fork`` copies the mutable part, so that a what-if is the same code on a
+copied world.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from engine.model.actions import AnyAction
+from engine.model.cluster import DeviceReport, Node, Observed, Pod
+from engine.model.diagnostics import Diagnostic
+from engine.model.history import History, JobMemory, NodeMemory
+from engine.model.jobs import Gang
+from engine.model.levels import NORMAL
+from engine.model.plan import ChipState, Deferred, Pending
+
+if TYPE_CHECKING:
+    from engine.documents import Desired, Product
+
+
+@dataclass(slots=True)
+class NodeView:
+    """One node as the passes see it; chip sets are bit masks of physical ids.
+
+    ``base``: every chip the node has (ruling 1). ``unhealthy``: what the report (and policy) call
+    unhealthy. ``unavailable``: chips that take no new work for any reason (unhealthy, recovering,
+    resetting, isolated, held). ``network``: network-unhealthy chips, None when the report lacks the key.
+    ``used``: chips of live pods and of the ledger's claims, ``used_by`` who holds each.
+    ``closed``: (reason, message) why the node takes no new NPU pod, None when it does.
+    ``requested``: sums of what its live pods request, per resource, in the units of Node.allocatable.
+    """
+
+    node: Node
+    pool: str
+    product: Product | None
+    report: DeviceReport | None
+    resource: str
+    prefix: str
+    base: int
+    unhealthy: int
+    unavailable: int
+    network: int | None
+    used: int
+    used_by: dict[int, str]
+    pods: list[Pod]
+    requested: dict[str, int]
+    state: str = "healthy"
+    level: str = NORMAL
+    codes: tuple[str, ...] = ()
+    closed: tuple[str, str] | None = None
+    chip_level: dict[int, str] = field(default_factory=dict)
+    chip_codes: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    chip_state: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def free(self) -> int:
+        """Chips that new work may take."""
+        return self.base & ~self.unavailable & ~self.used
+
+    def chip(self, index: int) -> str:
+        """The chip's device name, e.g. ``Ascend910-4``."""
+        return f"{self.prefix}{index}"
+
+
+@dataclass(slots=True)
+class Memory:
+    """The next value of the history: a draft over the observed one; only touched entries are kept."""
+
+    nodes: dict[str, NodeMemory]
+    jobs: dict[str, JobMemory]
+    budgets: dict[str, tuple[tuple[int, str, int], ...]]
+    ready_drops: dict[str, tuple[int, ...]]
+
+    @staticmethod
+    def of(history: History) -> Memory:
+        """A draft that starts as a copy of ``history``."""
+        return Memory(dict(history.nodes), dict(history.jobs), dict(history.budgets), dict(history.ready_drops))
+
+    def frozen(self, policy_revision: str) -> History:
+        """The history to write."""
+        return History(
+            nodes=dict(sorted(self.nodes.items())),
+            jobs=dict(sorted(self.jobs.items())),
+            budgets=dict(sorted(self.budgets.items())),
+            ready_drops=dict(sorted(self.ready_drops.items())),
+            policy_revision=policy_revision,
+        )
+
+
+@dataclass(slots=True)
+class Scope:
+    """The whole working state of one pass.
+
+    ``evicting`` are keys of pods this pass decided to evict; ``refused`` maps a gang key to nodes that
+    must not take its new pods and why (rulings 3, 4; sub-health, previous faults); ``penalty`` lowers a
+    node's score for a gang (sub-health -1, earlier fault -64).
+    """
+
+    desired: Desired
+    observed: Observed
+    now: float
+    shard: str
+    memory: Memory
+    nodes: dict[str, NodeView] = field(default_factory=dict)
+    gangs: dict[str, Gang] = field(default_factory=dict)
+    gang_of: dict[str, str] = field(default_factory=dict)
+    actions: list[AnyAction] = field(default_factory=list)
+    deferred: list[Deferred] = field(default_factory=list)
+    pending: list[Pending] = field(default_factory=list)
+    chips: list[ChipState] = field(default_factory=list)
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+    evicting: set[str] = field(default_factory=set)
+    refused: dict[str, dict[str, str]] = field(default_factory=dict)
+    penalty: dict[str, dict[str, int]] = field(default_factory=dict)
+    queue: list[str] = field(default_factory=list)
+    resetting: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def now_ms(self) -> int:
+        """``now`` in Unix milliseconds."""
+        return int(round(self.now * 1000))

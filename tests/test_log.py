@@ -1,0 +1,132 @@
+"""Log lines: JSON, bounded, without secrets, with the pass they belong to."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from engine import log
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    out = io.StringIO()
+    log.configure("DEBUG", component="test", stream=out)
+    yield out
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_line_is_json_with_a_constant_message_and_fields(stream: io.StringIO) -> None:
+    log.get("source").info("revision accepted", sha="abc", files=3, nested={"a": [1, 2]})
+    (entry,) = lines(stream)
+    assert entry["message"] == "revision accepted"
+    assert entry["sha"] == "abc"
+    assert entry["files"] == 3
+    assert entry["nested"] == {"a": [1, 2]}
+    assert entry["logger"] == "belay.source"
+    assert entry["level"] == "info"
+    assert entry["component"] == "test"
+    assert entry["time"].endswith("Z")
+
+
+def test_lines_inside_a_pass_carry_its_id_and_lines_outside_do_not(stream: io.StringIO) -> None:
+    logger = log.get("x")
+    with log.in_pass("main-7"):
+        logger.info("inside")
+        assert log.current_pass() == "main-7"
+    logger.info("outside")
+    inside, outside = lines(stream)
+    assert inside["pass"] == "main-7"
+    assert "pass" not in outside
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("cannot reach https://bob:hunter2@git.example/x.git", "hunter2"),
+        ("cannot reach https://bob:hun@ter2@git.example/x.git", "ter2"),
+        ("redis://:topsecret@10.0.0.1:6379/0", "topsecret"),
+        ("https://oauth-token-1234@git.example/x", "oauth-token-1234"),
+        ("Authorization: Bearer abcdef123456", "abcdef123456"),
+        ("GET /x?access_token=zzz9&y=1", "zzz9"),
+        ('{"password": "p4ss"}', "p4ss"),
+        ("eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJ4In0.c2ln", "eyJzdWIiOiJ4In0"),
+        ("ghp_0123456789abcdef0123", "ghp_0123456789"),
+        ("-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNz\n-----END OPENSSH PRIVATE KEY-----", "b3BlbnNz"),
+    ],
+)
+def test_secrets_are_removed_from_messages_and_fields(stream: io.StringIO, text: str, secret: str) -> None:
+    log.get("x").info(text)
+    log.get("x").info("constant", detail=text, many=[text])
+    assert secret not in stream.getvalue()
+    assert secret not in log.redact(text)
+
+
+def test_an_ordinary_url_is_kept(stream: io.StringIO) -> None:
+    assert log.redact("https://git.example/a.git at 12:30, see a@b.example") == "https://git.example/a.git at 12:30, see a@b.example"
+
+
+def test_fields_with_secret_names_are_hidden(stream: io.StringIO) -> None:
+    log.get("x").info("m", token="abc123", nested={"clientSecret": "s3"}, tokens=4)
+    (entry,) = lines(stream)
+    assert entry["token"] == "***"
+    assert entry["nested"]["clientSecret"] == "***"
+    assert entry["tokens"] == 4
+
+
+def test_a_line_never_exceeds_two_kibibytes_and_keeps_its_message(stream: io.StringIO) -> None:
+    log.get("x").error("message kept", big="é" * 5000, more={str(i): "y" * 100 for i in range(500)}, small=1, **{f"k{i}": "v" * 90 for i in range(60)})
+    raw = stream.getvalue()
+    assert len(raw.encode()) <= log.MAX_LINE_BYTES
+    (entry,) = lines(stream)
+    assert entry["message"] == "message kept"
+    assert entry["truncated"] is True
+
+
+def test_a_message_beyond_the_bound_is_cut(stream: io.StringIO) -> None:
+    logging.getLogger("foreign").warning("x" * 100_000)
+    assert len(stream.getvalue().encode()) <= log.MAX_LINE_BYTES
+    assert lines(stream)[0]["message"].startswith("xxx")
+
+
+def test_exceptions_are_named_bounded_and_redacted(stream: io.StringIO) -> None:
+    try:
+        raise RuntimeError("https://u:pw@h/ " + "z" * 9000)
+    except RuntimeError:
+        log.get("x").exception("failed")
+    (entry,) = lines(stream)
+    assert entry["message"] == "failed"
+    assert entry["error"].startswith("RuntimeError")
+    assert "pw@" not in stream.getvalue()
+
+
+def test_foreign_records_and_bad_format_arguments_do_not_break_the_stream(stream: io.StringIO) -> None:
+    logging.getLogger("celery").warning("task %s of %d", "a", "not a number")
+    logging.getLogger("celery").warning("\udcff odd %s", "byte\nnewline")
+    first, second = lines(stream)
+    assert "task" in first["message"]
+    assert second["message"].endswith("byte\nnewline")
+
+
+def test_an_unknown_level_is_refused() -> None:
+    with pytest.raises(ValueError, match="LOUD"):
+        log.configure("LOUD")
+
+
+def test_a_disabled_level_writes_nothing(stream: io.StringIO) -> None:
+    log.configure("WARNING", stream=stream)
+    log.get("x").info("quiet")
+    assert stream.getvalue() == ""
