@@ -153,7 +153,7 @@ def current_pass() -> str:
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except Exception as error:  # a foreign library's bad format arguments must not silence its line
+    except (TypeError, ValueError, KeyError) as error:  # a library's bad format arguments must not silence its line
         return f"{record.msg} (arguments not formatted: {type(error).__name__})"
 
 
