@@ -1,0 +1,199 @@
+"""Annotations of pods that schedulers, device plugins and operators exchange: which chips, when, which rank.
+
+The writer gives what the NPU scheduler writes when it places a pod; the readers take what it or a
+device plugin wrote. Sources: component/ascend-for-volcano/internal/npu/base/task.go,
+component/ascend-device-plugin/pkg/server/manager.go, docs/zh/scheduling/06_api/12_k8s.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from engine.model.cluster import Node, Pod
+
+RESOURCE_GROUP: Final = "huawei.com/"
+NPU_RESOURCE: Final = "huawei.com/npu"
+ASCEND_REAL: Final = "huawei.com/AscendReal"
+KUBELET_DEVICES: Final = "huawei.com/kltDev"
+PREDICATE_TIME: Final = "predicate-time"
+DISTRIBUTED_JOB: Final = "distributed-job"
+RANK_INDEX: Final = "hccl/rankIndex"
+CONFIGURATION_910: Final = "ascend.kubectl.kubernetes.io/ascend-910-configuration"
+CONFIGURATION_NPU: Final = "ascend.kubectl.kubernetes.io/ascend-npu-configuration"
+HARDWARE_TYPE: Final = "mind-cluster/hardware-type"
+SUPER_POD_ID: Final = "super-pod-id"
+SUPER_POD_RANK: Final = "super-pod-rank"
+OPERATOR_NAME: Final = "training.kubeflow.org/operator-name"
+
+#: ``predicate-time`` of a pod that a device plugin has already served (the largest uint64).
+PREDICATE_TIME_USED: Final = "18446744073709551615"
+
+#: Longest configuration annotation that is read; Kubernetes allows 256 KiB for all annotations together.
+MAX_CONFIGURATION: Final = 256 * 1024
+
+#: accelerator-type of an inference server → its name in ``mind-cluster/hardware-type``.
+_HARDWARE: Final[dict[str, str]] = {"module-910b-8": "800I-A2", "module-a3-16": "800I-A3"}
+
+
+class Device(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One chip of a pod: ``device_id`` is the physical id as text, ``device_ip`` "-1" when its lookup failed."""
+
+    device_id: str
+    device_ip: str = ""
+    super_device_id: str = ""
+    level_list: tuple[Any, ...] = msgspec.field(name="levelList", default=())
+
+
+class Configuration(msgspec.Struct, frozen=True):
+    """The configuration annotation: where a pod runs and on which chips. Ids are -1 when unknown."""
+
+    pod_name: str = ""
+    server_id: str = ""
+    server_ip: str = ""
+    host_ip: str = ""
+    super_pod_id: int = -1
+    rack_id: int = -1
+    server_index: str = ""
+    devices: tuple[Device, ...] = ()
+
+
+def allocation(
+    pod: Pod,
+    node: Node,
+    chips: Sequence[int],
+    *,
+    prefix: str,
+    resource: str,
+    now_ns: int,
+    distributed: bool,
+    is_operator_pod: bool,
+    whole_node: bool,
+    rank: int | None,
+) -> dict[str, str]:
+    """Annotations that give ``chips`` (physical ids) of ``node`` to ``pod``; they travel in its Binding.
+
+    Args:
+        prefix: device name prefix, e.g. ``Ascend910-``.
+        resource: requested resource, e.g. ``huawei.com/Ascend910``; it names the annotation.
+        now_ns: Unix nanoseconds; the device plugin serves the smallest first.
+        distributed: more than one pod of the job asks for NPUs.
+        is_operator_pod: the pod carries label ``training.kubeflow.org/operator-name``.
+        whole_node: the pod takes every chip that the node offers.
+        rank: ``hccl/rankIndex`` to write, None to leave the pod's own.
+    """
+    ids = sorted(chips)
+    names = [f"{prefix}{i}" for i in ids]
+    out = {DISTRIBUTED_JOB: "true" if distributed else "false", PREDICATE_TIME: str(now_ns)}
+    if names:
+        out[resource] = ",".join(_offered_name(node, prefix, name) for name in names)
+    hardware = hardware_type(node.labels)
+    if hardware:
+        out[HARDWARE_TYPE] = hardware
+    if names and all(name in node.base_devices for name in names) and (is_operator_pod or whole_node):
+        out[ASCEND_REAL] = out[resource]
+        out[configuration_key(resource)] = _written_configuration(pod, node, ids, names)
+    if rank is not None:
+        out[RANK_INDEX] = str(rank)
+    return dict(sorted(out.items()))
+
+
+def configuration_key(resource: str) -> str:
+    """Annotation that holds the configuration of pods that request ``resource``."""
+    return CONFIGURATION_NPU if resource == NPU_RESOURCE else CONFIGURATION_910
+
+
+def hardware_type(labels: Mapping[str, str]) -> str:
+    """``mind-cluster/hardware-type`` of an inference server, e.g. ``800I-A2-32G``; empty for other servers."""
+    server = _HARDWARE.get(labels.get("accelerator-type", ""), "")
+    memory = labels.get("mind-cluster/npu-chip-memory", "")
+    return f"{server}-{memory}" if server and memory and labels.get("server-usage") == "infer" else ""
+
+
+def chip_names(annotations: Mapping[str, str], resource: str) -> tuple[str, ...]:
+    """Device names the pod holds: ``AscendReal`` if present, else the resource's own annotation."""
+    text = annotations.get(ASCEND_REAL) or (annotations.get(resource, "") if resource else "")
+    return tuple(part for part in (piece.strip() for piece in text.split(",")) if part)
+
+
+def chip_ids(names: Sequence[str], prefix: str) -> tuple[int, ...]:
+    """Physical ids of device names, e.g. ``Ascend910-3`` → 3; names of another kind (vNPUs) are left out."""
+    tails = (name[len(prefix) :] for name in names if name.startswith(prefix))
+    return tuple(sorted(int(tail) for tail in tails if tail.isascii() and tail.isdecimal()))
+
+
+def rank_index(annotations: Mapping[str, str]) -> int | None:
+    """``hccl/rankIndex``; None when absent or not a whole number."""
+    text = annotations.get(RANK_INDEX, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else None
+
+
+def configuration(annotations: Mapping[str, str]) -> Configuration | None:
+    """The pod's configuration under either of the two keys, None when it has none.
+
+    Raises:
+        ValueError: the annotation is too long, no JSON or not of this shape; the text names the annotation.
+    """
+    key = CONFIGURATION_910 if CONFIGURATION_910 in annotations else CONFIGURATION_NPU
+    text = annotations.get(key)
+    if text is None:
+        return None
+    if len(text) > MAX_CONFIGURATION:
+        raise ValueError(f"annotation {key} is {len(text)} characters long, at most {MAX_CONFIGURATION} are read")
+    try:
+        body = msgspec.json.decode(text, type=dict[str, Any])
+        body["server_index"] = str(body.get("server_index", ""))
+        # A Go encoder writes null for an empty list.
+        body["devices"] = body.get("devices") or []
+        return msgspec.convert(body, Configuration, strict=False)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise ValueError(f"annotation {key} cannot be read: {error}; let the device plugin write it again") from error
+
+
+def is_allocated(pod: Pod) -> bool:
+    """Whether a rank table may count the pod: alive, and its chips (if it wants any) have been configured.
+
+    Source: component/ascend-operator/pkg/ranktable/utils/util.go (PodHasAllocated).
+    """
+    if pod.deleting is not None:
+        return False
+    return not pod.count or CONFIGURATION_910 in pod.annotations or CONFIGURATION_NPU in pod.annotations
+
+
+def _offered_name(node: Node, prefix: str, name: str) -> str:
+    """The name under which the device plugin offers a chip: Ascend950 nodes map physical to logical ids."""
+    logical = node.base_devices.get(name, {}).get("DeviceID") if prefix == "npu-" else None
+    return name if logical is None else f"{prefix}{logical}"
+
+
+def _written_configuration(pod: Pod, node: Node, ids: Sequence[int], names: Sequence[str]) -> str:
+    bases = [node.base_devices[name] for name in names]
+    value = Configuration(
+        pod_name=pod.name,
+        server_id=pod.uid,
+        server_ip=node.internal_ip,
+        host_ip=node.internal_ip,
+        super_pod_id=_number(node.annotations.get("superPodID", "")),
+        rack_id=_number(node.annotations.get("rackID", "")),
+        server_index=node.annotations.get("serverIndex", ""),
+        devices=tuple(_device(chip, base) for chip, base in zip(ids, bases, strict=True)),
+    )
+    return msgspec.json.encode(value).decode()
+
+
+def _device(chip: int, base: Mapping[str, Any]) -> Device:
+    super_id = base.get("SuperDeviceID")
+    return Device(
+        device_id=str(chip),
+        device_ip=str(base.get("IP", "")),
+        super_device_id="" if super_id is None else str(super_id),
+        level_list=tuple(base.get("levelList") or ()),
+    )
+
+
+def _number(text: str) -> int:
+    """A node annotation's number; -1 when it is missing or no number."""
+    digits = text.removeprefix("-")
+    return int(text) if digits.isascii() and digits.isdecimal() else -1
