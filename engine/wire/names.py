@@ -1,0 +1,47 @@
+"""Names and places of the ConfigMaps that Belay and MindCluster exchange."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+DEVICE_NAMESPACE: Final = "kube-system"
+DEVICE_PREFIX: Final = "mindx-dl-deviceinfo-"
+NODE_NAMESPACE: Final = "mindx-dl"
+NODE_PREFIX: Final = "mindx-dl-nodeinfo-"
+SYSTEM: Final = "belay-system"
+NODES: Final = "belay-nodes"
+ORDERS_PREFIX: Final = "belay-orders-"
+POLICY_PREFIX: Final = "belay-policy-"
+REPORT_PREFIX: Final = "belay-report-"
+HISTORY_PREFIX: Final = "belay-history-"
+HISTORY: Final = "belay-history"
+LEDGER_PREFIX: Final = "belay-ledger-"
+JOB_PREFIX: Final = "belay-job-"
+POOL_PREFIX: Final = "belay-pool-"
+SYNC: Final = "belay-sync"
+BUDGET: Final = "belay-budget"
+SIM_PREFIX: Final = "belay-sim-"
+SCHEDULER_NAMESPACE: Final = "volcano-system"
+SCHEDULER_CONFIGMAP: Final = "volcano-scheduler-configmap"
+SCHEDULER_KEY: Final = "volcano-scheduler.conf"
+
+#: Label by which MindCluster's readers find node reports.
+CIM_LABEL: Final = "mx-consumer-cim"
+#: Label by which Volcano's plugin finds aggregated reports.
+VOLCANO_LABEL: Final = "mx-consumer-volcano"
+
+_MAX_NAME = 253
+
+
+def bounded(name: str) -> str:
+    """A legal object name: beyond 253 characters the tail becomes a hash, so that names stay unique and stable."""
+    if len(name) <= _MAX_NAME:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+    return f"{name[: _MAX_NAME - 17]}-{digest}"
+
+
+def job_config_map(namespace: str, kind: str, name: str) -> str:
+    """``belay-job-<namespace>.<kind>.<name>`` in lower case, hashed when too long."""
+    return bounded(f"{JOB_PREFIX}{namespace}.{kind.lower()}.{name}")

@@ -1,0 +1,263 @@
+"""``belay-orders-<node>`` and ``belay-report-<node>``: what a node should be, and what its agent did.
+
+Orders are the desired state of a node, not a queue; destructive ones carry an epoch per chip that
+only grows. Chips appear by device name (``Ascend910-4``) on the wire and by physical id in nouns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from engine.model.cluster import AgentChip, AgentReport, AgentVNPU, Orders, ResetOrder
+from engine.wire.errors import WireError
+from engine.wire.gojson import read_object
+from engine.wire.names import NODES, ORDERS_PREFIX, REPORT_PREFIX, SYSTEM
+
+ORDERS_KEY = "orders.json"
+REPORT_KEY = "report.json"
+MAX_ERRORS = 20
+
+_T = TypeVar("_T")
+_NAME = re.compile(r"^([A-Za-z][A-Za-z0-9]*-)(\d{1,4})$")
+
+
+class _Reset(msgspec.Struct, rename="camel"):
+    epoch: int
+    group: list[str]
+    reason: str = ""
+    not_before: int = 0
+
+
+class _ChipOrder(msgspec.Struct, rename="camel"):
+    isolate: str | None = None
+    reset: _Reset | None = None
+
+
+class _Layout(msgspec.Struct, rename="camel"):
+    epoch: int = 0
+    layout: dict[str, list[str]] = {}
+
+
+class _Orders(msgspec.Struct, rename="camel"):
+    node: str
+    generation: int = 0
+    revision: str = ""
+    policy_digest: str = ""
+    issued: int = 0
+    not_after: int = 0
+    chips: dict[str, _ChipOrder] = {}
+    vnpu: _Layout | None = None
+
+
+class _ChipReport(msgspec.Struct, rename="camel"):
+    serial: str = ""
+    processes: int = 0
+    idle_since: int | None = None
+    reset_epoch_done: int = 0
+    reset_result: str = ""
+
+
+class _VNPUReport(msgspec.Struct, rename="camel"):
+    id: int
+    chip: str
+    template: str
+    used_by: str | None = None
+
+
+class _VNPUs(msgspec.Struct, rename="camel"):
+    epoch_done: int = 0
+    result: str = ""
+    devices: list[_VNPUReport] = []
+
+
+class _Report(msgspec.Struct, rename="camel"):
+    node: str
+    boot: str = ""
+    seq: int = 0
+    time: int = 0
+    orders_seen: int = 0
+    driver: dict[str, Any] = {}
+    chips: dict[str, _ChipReport] = {}
+    vnpu: _VNPUs | None = None
+    errors: list[str] = []
+
+
+def chip_number(name: str) -> int:
+    """``Ascend910-4`` → 4.
+
+    Raises:
+        ValueError: not a device name.
+    """
+    match = _NAME.match(name)
+    if match is None:
+        raise ValueError(f"{name!r} is no device name like Ascend910-0")
+    return int(match.group(2))
+
+
+def parse_orders(config_map: Mapping[str, Any]) -> Orders:
+    """Read an orders ConfigMap.
+
+    Raises:
+        WireError: not valid, or its ``node`` differs from its name.
+    """
+    where, node, text, version = _open(config_map, ORDERS_PREFIX, ORDERS_KEY)
+    raw = _convert(where, ORDERS_KEY, text, _Orders)
+    _same_node(where, ORDERS_KEY, raw.node, node)
+    try:
+        isolate = {chip_number(c): o.isolate for c, o in sorted(raw.chips.items()) if o.isolate}
+        resets = {
+            chip_number(c): ResetOrder(
+                epoch=o.reset.epoch,
+                group=tuple(sorted(chip_number(g) for g in o.reset.group)),
+                reason=o.reset.reason,
+                not_before_ms=o.reset.not_before,
+            )
+            for c, o in sorted(raw.chips.items())
+            if o.reset
+        }
+        vnpu = raw.vnpu or _Layout()
+        layout = {chip_number(c): tuple(templates) for c, templates in sorted(vnpu.layout.items())}
+    except ValueError as error:
+        raise WireError(where, f"data.{ORDERS_KEY}.chips", str(error)) from error
+    return Orders(
+        node=node,
+        resource_version=version,
+        generation=raw.generation,
+        revision=raw.revision,
+        policy_digest=raw.policy_digest,
+        issued_ms=raw.issued,
+        not_after_ms=raw.not_after,
+        isolate=isolate,
+        resets=resets,
+        vnpu_epoch=vnpu.epoch,
+        vnpu_layout=layout,
+    )
+
+
+def build_orders(orders: Orders, prefix: str) -> dict[str, Any]:
+    """The ConfigMap for ``orders``; ``prefix`` is the node's device name prefix (``Ascend910-``)."""
+    chips: dict[str, _ChipOrder] = {}
+    for index in sorted({*orders.isolate, *orders.resets}):
+        reset = orders.resets.get(index)
+        chips[f"{prefix}{index}"] = _ChipOrder(
+            isolate=orders.isolate.get(index),
+            reset=_Reset(reset.epoch, [f"{prefix}{g}" for g in reset.group], reset.reason, reset.not_before_ms) if reset else None,
+        )
+    body = _Orders(
+        node=orders.node,
+        generation=orders.generation,
+        revision=orders.revision,
+        policy_digest=orders.policy_digest,
+        issued=orders.issued_ms,
+        not_after=orders.not_after_ms,
+        chips=chips,
+        vnpu=_Layout(orders.vnpu_epoch, {f"{prefix}{c}": list(t) for c, t in sorted(orders.vnpu_layout.items())}),
+    )
+    return _config_map(SYSTEM, ORDERS_PREFIX + orders.node, ORDERS_KEY, body)
+
+
+def parse_report(config_map: Mapping[str, Any]) -> AgentReport:
+    """Read an agent's report.
+
+    Raises:
+        WireError: not valid, or its ``node`` differs from its name.
+    """
+    where, node, text, _version = _open(config_map, REPORT_PREFIX, REPORT_KEY)
+    raw = _convert(where, REPORT_KEY, text, _Report)
+    _same_node(where, REPORT_KEY, raw.node, node)
+    vnpu = raw.vnpu or _VNPUs()
+    try:
+        chips = {
+            chip_number(name): AgentChip(
+                serial=chip.serial,
+                processes=chip.processes,
+                idle_since_ms=chip.idle_since,
+                reset_epoch_done=chip.reset_epoch_done,
+                reset_result=chip.reset_result,
+            )
+            for name, chip in sorted(raw.chips.items())
+        }
+        devices = tuple(
+            AgentVNPU(id=d.id, chip=chip_number(d.chip), template=d.template, used_by=d.used_by or "")
+            for d in sorted(vnpu.devices, key=lambda d: (d.chip, d.id))
+        )
+    except ValueError as error:
+        raise WireError(where, f"data.{REPORT_KEY}", str(error)) from error
+    return AgentReport(
+        node=node,
+        boot=raw.boot,
+        seq=raw.seq,
+        time_ms=raw.time,
+        orders_seen=raw.orders_seen,
+        chips=chips,
+        vnpu_epoch_done=vnpu.epoch_done,
+        vnpu_result=vnpu.result,
+        vnpus=devices,
+        errors=tuple(e[:200] for e in raw.errors[:MAX_ERRORS]),
+    )
+
+
+def build_report(report: AgentReport, prefix: str, driver: Mapping[str, Any]) -> dict[str, Any]:
+    """The ConfigMap an agent writes; ``driver`` is free text about the driver (name, version)."""
+    body = _Report(
+        node=report.node,
+        boot=report.boot,
+        seq=report.seq,
+        time=report.time_ms,
+        orders_seen=report.orders_seen,
+        driver=dict(driver),
+        chips={
+            f"{prefix}{index}": _ChipReport(
+                serial=chip.serial,
+                processes=chip.processes,
+                idle_since=chip.idle_since_ms,
+                reset_epoch_done=chip.reset_epoch_done,
+                reset_result=chip.reset_result,
+            )
+            for index, chip in sorted(report.chips.items())
+        },
+        vnpu=_VNPUs(
+            report.vnpu_epoch_done,
+            report.vnpu_result,
+            [_VNPUReport(d.id, f"{prefix}{d.chip}", d.template, d.used_by or None) for d in report.vnpus],
+        ),
+        errors=[e[:200] for e in report.errors[:MAX_ERRORS]],
+    )
+    return _config_map(NODES, REPORT_PREFIX + report.node, REPORT_KEY, body)
+
+
+def _open(config_map: Mapping[str, Any], prefix: str, key: str) -> tuple[str, str, object, str]:
+    metadata = config_map.get("metadata") or {}
+    name = str(metadata.get("name", ""))
+    where = f"ConfigMap/{metadata.get('namespace', '')}/{name}"
+    if not name.startswith(prefix) or len(name) == len(prefix):
+        raise WireError(where, "metadata.name", f"must be {prefix}<node>")
+    data = config_map.get("data")
+    text = data.get(key) if isinstance(data, dict) else None
+    return where, name.removeprefix(prefix), text, str(metadata.get("resourceVersion", ""))
+
+
+def _convert(where: str, key: str, text: object, shape: type[_T]) -> _T:
+    value = read_object(where, f"data.{key}", text)
+    try:
+        return msgspec.convert(value, shape)
+    except msgspec.ValidationError as error:
+        raise WireError(where, f"data.{key}", str(error)) from error
+
+
+def _same_node(where: str, key: str, claimed: str, node: str) -> None:
+    if claimed != node:
+        raise WireError(where, f"data.{key}.node", f"says {claimed!r} but the object belongs to node {node!r}; it is ignored")
+
+
+def _config_map(namespace: str, name: str, key: str, body: msgspec.Struct) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "namespace": namespace, "labels": {"app.kubernetes.io/managed-by": "belay"}},
+        "data": {key: msgspec.json.encode(body, order="deterministic").decode()},
+    }
