@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 
 def rfc3339(seconds: float) -> str:
     """``2026-09-01T08:00:00Z``; fractions of a second are kept to milliseconds when there are any."""
-    moment = datetime.fromtimestamp(round(seconds, 3), tz=timezone.utc)
+    moment = datetime.fromtimestamp(round(seconds, 3), tz=UTC)
     if moment.microsecond:
         return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,292 @@
+"""Cluster objects and reports become one snapshot: Observed.
+
+The same parsing serves a ``kubectl get … -o json`` List and live watches: objects come in one by one,
+parsed once per version, and ``observed()`` hands out an immutable snapshot. A report that is corrupt,
+oversized or misnamed is named in the diagnostics and the last good one stays; nothing here raises for
+bad cluster content. Whether a report is stale is judged by the pass, which knows ``now``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+import yaml
+
+from engine.model.cluster import AgentReport, DeviceReport, Node, NodeReport, Observed, Orders, Pod
+from engine.model.diagnostics import Diagnostic, ObjectKey
+from engine.model.history import History, JobMemory, NodeMemory
+from engine.wire import deviceinfo, history, ledger, names, nodeinfo, objects, orders, sync
+from engine.wire.errors import WireError
+
+_SCHEDULER_CONFIG_MAX = 256 * 1024
+
+
+def observe(items: Iterable[Mapping[str, Any]]) -> Observed:
+    """Observed from plain objects, e.g. the items of a List; their order does not matter."""
+    observer = Observer()
+    for item in items:
+        observer.put(item)
+    return observer.observed()
+
+
+def key_of(obj: Mapping[str, Any]) -> ObjectKey:
+    """The object's key; missing parts are empty."""
+    metadata = obj.get("metadata") or {}
+    return ObjectKey(
+        str(obj.get("apiVersion", "")), str(obj.get("kind", "")), str(metadata.get("namespace") or ""), str(metadata.get("name", ""))
+    )
+
+
+class Observer:
+    """Keeps the parsed nouns of every object seen and hands out snapshots."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, Node] = {}
+        self._reports: dict[str, DeviceReport] = {}
+        self._problems: dict[str, str] = {}
+        self._node_reports: dict[str, NodeReport] = {}
+        self._agents: dict[str, AgentReport] = {}
+        self._orders: dict[str, Orders] = {}
+        self._pods: dict[str, Pod] = {}
+        self._objects: dict[ObjectKey, dict[str, Any]] = {}
+        self._memories: dict[str, NodeMemory] = {}
+        self._jobs: dict[str, tuple[str, JobMemory]] = {}
+        self._cluster = history.ClusterMemory()
+        self._ledgers: dict[str, dict[str, ledger.Claim]] = {}
+        self._inventory: tuple[ObjectKey, ...] | None = None
+        self._applied = ""
+        self._init_params: dict[str, str] = {}
+        self._findings: dict[ObjectKey, Diagnostic] = {}
+        self._unsorted = False
+
+    def put(self, obj: Mapping[str, Any]) -> None:
+        """Take an object's newest version."""
+        key = key_of(obj)
+        self._findings.pop(key, None)
+        self._unsorted = True
+        try:
+            self._parse(key, obj)
+        except WireError as error:
+            self._refuse(key, error)
+        except (TypeError, AttributeError, ValueError) as error:
+            self._refuse(key, WireError(str(key), "", f"has a field of a wrong type: {error}"))
+
+    def delete(self, key: ObjectKey) -> None:
+        """Forget an object that is gone."""
+        self._findings.pop(key, None)
+        if key.kind == "Node":
+            self._nodes.pop(key.name, None)
+        elif key.kind == "Pod":
+            self._pods.pop(f"{key.namespace}/{key.name}", None)
+        elif key.kind == "ConfigMap":
+            self._forget_config_map(key)
+        self._objects.pop(key, None)
+
+    def observed(self) -> Observed:
+        """An immutable snapshot of everything seen so far."""
+        if self._unsorted:
+            self._sort()
+        claims: dict[str, str] = {}
+        for shard_claims in self._ledgers.values():
+            for uid, claim in shard_claims.items():
+                claims.update((chip, uid) for chip in claim.chips())
+        return Observed(
+            nodes=dict(self._nodes),
+            reports=self._good_reports(),
+            problems=dict(sorted(self._problems.items())),
+            node_reports=dict(self._node_reports),
+            agents=dict(self._agents),
+            orders=dict(self._orders),
+            pods=dict(self._pods),
+            objects=dict(self._objects),
+            history=History(
+                nodes=dict(self._memories),
+                jobs=dict(sorted(self._jobs.values())),
+                budgets=self._cluster.budgets,
+                ready_drops=self._cluster.ready_drops,
+                policy_revision=self._cluster.policy_revision,
+            ),
+            ledger=dict(sorted(claims.items())),
+            inventory=self._inventory,
+            applied_revision=self._applied,
+            init_params=dict(self._init_params),
+            diagnostics=self._diagnostics(),
+            newest_report=max(
+                max((r.update_time for r in self._reports.values()), default=0.0),
+                max((a.time_ms / 1000 for a in self._agents.values()), default=0.0),
+            ),
+        )
+
+    def _parse(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
+        if key.kind == "Node" and key.api_version == "v1":
+            self._nodes[key.name] = objects.node(obj)
+        elif key.kind == "Pod" and key.api_version == "v1":
+            parsed = objects.pod(obj)
+            self._pods[parsed.key] = parsed
+        elif key.kind == "ConfigMap" and key.api_version == "v1" and self._parse_config_map(key, obj):
+            return
+        else:
+            self._objects[key] = dict(obj)
+
+    def _parse_config_map(self, key: ObjectKey, obj: Mapping[str, Any]) -> bool:
+        """Whether the ConfigMap was one of the formats that have a noun of their own."""
+        for namespace, prefix, take in self._FORMATS:
+            if key.namespace == namespace and key.name.startswith(prefix):
+                take(self, key, obj)
+                return True
+        return False
+
+    def _take_device(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
+        node = key.name.removeprefix(names.DEVICE_PREFIX)
+        try:
+            self._reports[node] = deviceinfo.parse(obj)
+        except WireError as error:
+            self._problems[node] = f"{error.field}: {error.message}"
+            raise
+        self._problems.pop(node, None)
+
+    def _take_node(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
+        report = nodeinfo.parse(obj)
+        self._node_reports[report.node] = report
+
+    def _take_agent(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
+        report = orders.parse_report(obj)
+        self._agents[report.node] = report
+
+    def _take_orders(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
+        order = orders.parse_orders(obj)
+        self._orders[order.node] = order
+
+    def _take_node_memory(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
+        if key.name == names.HISTORY:
+            self._cluster = history.parse_cluster(obj)
+            return
+        node, memory = history.parse_node(obj)
+        self._memories[node] = memory
+
+    def _take_job_memory(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
+        entry = history.parse_job(obj)
+        if entry is None:
+            self._jobs.pop(key.name, None)
+        else:
+            self._jobs[key.name] = entry
+
+    def _take_ledger(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
+        self._ledgers[key.name] = ledger.parse(obj)
+
+    def _take_sync(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
+        if key.name == names.SYNC:
+            self._applied = str((obj.get("data") or {}).get(sync.APPLIED, ""))
+            self._inventory = sync.parse_inventory(obj)
+        self._objects[key] = dict(obj)
+
+    def _take_scheduler(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
+        if key.name == names.SCHEDULER_CONFIGMAP:
+            self._init_params = scheduler_arguments(str((obj.get("data") or {}).get(names.SCHEDULER_KEY, "")))
+        self._objects[key] = dict(obj)
+
+    _Take = Callable[["Observer", ObjectKey, Mapping[str, Any]], None]
+    _FORMATS: tuple[tuple[str, str, _Take], ...] = (
+        (names.DEVICE_NAMESPACE, names.DEVICE_PREFIX, _take_device),
+        (names.NODE_NAMESPACE, names.NODE_PREFIX, _take_node),
+        (names.NODES, names.REPORT_PREFIX, _take_agent),
+        (names.SYSTEM, names.ORDERS_PREFIX, _take_orders),
+        (names.SYSTEM, names.HISTORY, _take_node_memory),
+        (names.SYSTEM, names.JOB_PREFIX, _take_job_memory),
+        (names.SYSTEM, names.LEDGER_PREFIX, _take_ledger),
+        (names.SYSTEM, names.SYNC, _take_sync),
+        (names.SCHEDULER_NAMESPACE, names.SCHEDULER_CONFIGMAP, _take_scheduler),
+    )
+
+    def _forget_config_map(self, key: ObjectKey) -> None:
+        if key.namespace == names.DEVICE_NAMESPACE and key.name.startswith(names.DEVICE_PREFIX):
+            node = key.name.removeprefix(names.DEVICE_PREFIX)
+            self._reports.pop(node, None)
+            self._problems.pop(node, None)
+        elif key.namespace == names.NODE_NAMESPACE and key.name.startswith(names.NODE_PREFIX):
+            self._node_reports.pop(key.name.removeprefix(names.NODE_PREFIX), None)
+        elif key.namespace == names.NODES and key.name.startswith(names.REPORT_PREFIX):
+            self._agents.pop(key.name.removeprefix(names.REPORT_PREFIX), None)
+        elif key.namespace == names.SCHEDULER_NAMESPACE and key.name == names.SCHEDULER_CONFIGMAP:
+            self._init_params = {}
+        elif key.namespace == names.SYSTEM:
+            self._forget_system(key.name)
+
+    def _forget_system(self, name: str) -> None:
+        if name.startswith(names.ORDERS_PREFIX):
+            self._orders.pop(name.removeprefix(names.ORDERS_PREFIX), None)
+        elif name == names.HISTORY:
+            self._cluster = history.ClusterMemory()
+        elif name.startswith(names.HISTORY_PREFIX):
+            self._memories.pop(name.removeprefix(names.HISTORY_PREFIX), None)
+        elif name.startswith(names.JOB_PREFIX):
+            self._jobs.pop(name, None)
+        elif name.startswith(names.LEDGER_PREFIX):
+            self._ledgers.pop(name, None)
+        elif name == names.SYNC:
+            self._applied, self._inventory = "", None
+
+    def _good_reports(self) -> dict[str, DeviceReport]:
+        """The newest believable report of each node; the memory's copy where this process never saw one."""
+        reports = dict(self._reports)
+        for node in sorted(self._problems):
+            memory = self._memories.get(node)
+            if node not in reports and memory is not None and memory.last_good:
+                try:
+                    reports[node] = msgspec.json.decode(memory.last_good, type=DeviceReport)
+                except (msgspec.DecodeError, RecursionError):
+                    continue  # an unreadable copy is as good as none: the node then has no good report
+        return reports
+
+    def _diagnostics(self) -> tuple[Diagnostic, ...]:
+        found = list(self._findings.values())
+        strangers = [
+            (names.DEVICE_NAMESPACE, names.DEVICE_PREFIX + n) for n in self._reports if n not in self._nodes
+        ] + [(names.NODES, names.REPORT_PREFIX + n) for n in self._agents if n not in self._nodes]
+        for namespace, name in strangers:
+            found.append(
+                Diagnostic(
+                    "warning", f"ConfigMap/{namespace}/{name}", "", 0, 0, "metadata.name",
+                    "reports a node that does not exist; it is ignored until the node registers",
+                )
+            )
+        return tuple(sorted(found))
+
+    def _refuse(self, key: ObjectKey, error: WireError) -> None:
+        self._findings[key] = Diagnostic("error", error.object or str(key), "", 0, 0, error.field, error.message)
+
+    def _sort(self) -> None:
+        """Snapshots iterate in name order whatever the order of arrival was."""
+        self._nodes = dict(sorted(self._nodes.items()))
+        self._reports = dict(sorted(self._reports.items()))
+        self._node_reports = dict(sorted(self._node_reports.items()))
+        self._agents = dict(sorted(self._agents.items()))
+        self._orders = dict(sorted(self._orders.items()))
+        self._pods = dict(sorted(self._pods.items()))
+        self._objects = {key: self._objects[key] for key in sorted(self._objects)}
+        self._memories = dict(sorted(self._memories.items()))
+        self._unsorted = False
+
+
+def scheduler_arguments(text: str) -> dict[str, str]:
+    """``init-params`` arguments of a ``volcano-scheduler.conf``; empty when there are none.
+
+    Raises:
+        WireError: not YAML, or too long.
+    """
+    where = f"ConfigMap/{names.SCHEDULER_NAMESPACE}/{names.SCHEDULER_CONFIGMAP}"
+    field = f"data.{names.SCHEDULER_KEY}"
+    if len(text) > _SCHEDULER_CONFIG_MAX:
+        raise WireError(where, field, f"is {len(text)} bytes long, the limit is {_SCHEDULER_CONFIG_MAX}")
+    try:
+        body = yaml.load(text, Loader=yaml.CBaseLoader)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise WireError(where, field, f"is not valid YAML: {error}") from error
+    configurations = body.get("configurations") if isinstance(body, dict) else None
+    for entry in configurations if isinstance(configurations, list) else ():
+        if isinstance(entry, dict) and entry.get("name") == "init-params":
+            arguments = entry.get("arguments")
+            return {str(k): str(v) for k, v in arguments.items()} if isinstance(arguments, dict) else {}
+    return {}

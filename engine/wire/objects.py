@@ -1,0 +1,201 @@
+"""Kubernetes nodes and pods as the engine's nouns.
+
+Only what the planner needs is read; a field of a wrong type is named in the error, never guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from engine.model.cluster import Container, Node, Pod, Taint
+from engine.model.quantities import amount
+from engine.model.times import parse_rfc3339
+from engine.wire.errors import WireError
+from engine.wire.podannotations import ASCEND_REAL, RESOURCE_GROUP
+
+BASE_DEVICES = "baseDeviceInfos"
+_NODE_RESOURCES_MAX = 256
+
+
+def node(obj: Mapping[str, Any]) -> Node:
+    """A Kubernetes Node.
+
+    Raises:
+        WireError: a quantity, time or annotation cannot be read.
+    """
+    metadata, spec, status = _part(obj, "metadata"), _part(obj, "spec"), _part(obj, "status")
+    where = f"Node/{metadata.get('name', '')}"
+    ready: Mapping[str, Any] = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
+    annotations = _texts(metadata.get("annotations"))
+    devices = _base_devices(where, annotations.get(BASE_DEVICES))
+    base = 0
+    for name in devices:
+        _, _, number = name.rpartition("-")
+        if number.isdigit() and len(number) < 5:
+            base |= 1 << int(number)
+    return Node(
+        name=str(metadata.get("name", "")),
+        uid=str(metadata.get("uid", "")),
+        resource_version=str(metadata.get("resourceVersion", "")),
+        labels=_texts(metadata.get("labels")),
+        annotations=annotations,
+        created=_time(where, "metadata.creationTimestamp", metadata.get("creationTimestamp")) or 0.0,
+        ready=ready.get("status") == "True",
+        ready_changed=_time(where, "status.conditions", ready.get("lastTransitionTime")) or 0.0,
+        unschedulable=bool(spec.get("unschedulable")),
+        taints=tuple(
+            Taint(str(t.get("key", "")), str(t.get("value") or ""), str(t.get("effect", ""))) for t in spec.get("taints") or ()
+        ),
+        capacity=_amounts(where, "status.capacity", status.get("capacity")),
+        allocatable=_amounts(where, "status.allocatable", status.get("allocatable")),
+        internal_ip=next((str(a.get("address", "")) for a in status.get("addresses") or () if a.get("type") == "InternalIP"), ""),
+        base_chips=base,
+        base_devices=devices,
+    )
+
+
+def pod(obj: Mapping[str, Any]) -> Pod:
+    """A Kubernetes Pod.
+
+    Raises:
+        WireError: a quantity or time cannot be read.
+    """
+    metadata, spec, status = _part(obj, "metadata"), _part(obj, "spec"), _part(obj, "status")
+    namespace, name = str(metadata.get("namespace") or "default"), str(metadata.get("name", ""))
+    where = f"Pod/{namespace}/{name}"
+    annotations = _texts(metadata.get("annotations"))
+    owner: Mapping[str, Any] = next((o for o in metadata.get("ownerReferences") or () if o.get("controller")), {})
+    requests = _requests(where, spec)
+    npu = sorted(key for key, count in requests.items() if key.startswith(RESOURCE_GROUP) and count > 0)
+    resource = npu[0] if npu else ""
+    grace = metadata.get("deletionGracePeriodSeconds")
+    if grace is None:
+        grace = spec.get("terminationGracePeriodSeconds")
+    return Pod(
+        namespace=namespace,
+        name=name,
+        uid=str(metadata.get("uid", "")),
+        resource_version=str(metadata.get("resourceVersion", "")),
+        labels=_texts(metadata.get("labels")),
+        annotations=annotations,
+        owner_api=str(owner.get("apiVersion", "")),
+        owner_kind=str(owner.get("kind", "")),
+        owner_name=str(owner.get("name", "")),
+        owner_uid=str(owner.get("uid", "")),
+        node=str(spec.get("nodeName") or ""),
+        phase=str(status.get("phase") or "Pending"),
+        deleting=_time(where, "metadata.deletionTimestamp", metadata.get("deletionTimestamp")),
+        grace_seconds=grace if isinstance(grace, int) else 30,
+        created=_time(where, "metadata.creationTimestamp", metadata.get("creationTimestamp")) or 0.0,
+        started=_time(where, "status.startTime", status.get("startTime")),
+        scheduler=str(spec.get("schedulerName") or "default-scheduler"),
+        priority=spec.get("priority") or 0,
+        priority_class=str(spec.get("priorityClassName") or ""),
+        requests=requests,
+        resource=resource,
+        count=requests.get(resource, 0),
+        chips=held_chips(annotations, resource),
+        node_selector=_texts(spec.get("nodeSelector")),
+        affinity=_part(spec, "affinity"),
+        tolerations=tuple(spec.get("tolerations") or ()),
+        gates=bool(spec.get("schedulingGates")),
+        pod_ip=str(status.get("podIP") or ""),
+        host_ip=str(status.get("hostIP") or ""),
+        host_network=bool(spec.get("hostNetwork")),
+        containers=_containers(status.get("containerStatuses")),
+        volumes=tuple(str(v.get("name", "")) for v in spec.get("volumes") or ()),
+        reason=str(status.get("reason") or ""),
+    )
+
+
+def held_chips(annotations: Mapping[str, str], resource: str) -> tuple[str, ...]:
+    """Device names that a pod's annotations give it: ``huawei.com/AscendReal``, else the resource annotation."""
+    text = annotations.get(ASCEND_REAL) or (annotations.get(resource) if resource else "") or ""
+    if not text and not resource:
+        text = next((v for k, v in sorted(annotations.items()) if k in _RESOURCE_ANNOTATIONS), "")
+    return tuple(token.strip() for token in text.split(",") if token.strip())
+
+
+_RESOURCE_ANNOTATIONS = frozenset(f"{RESOURCE_GROUP}{kind}" for kind in ("Ascend910", "Ascend310P", "Ascend310", "npu"))
+
+
+def _requests(where: str, spec: Mapping[str, Any]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for container in spec.get("containers") or ():
+        for key, value in _container_requests(where, container).items():
+            total[key] = total.get(key, 0) + value
+    for container in spec.get("initContainers") or ():
+        for key, value in _container_requests(where, container).items():
+            total[key] = max(total.get(key, 0), value)
+    for key, value in _amounts(where, "spec.overhead", spec.get("overhead")).items():
+        total[key] = total.get(key, 0) + value
+    return total
+
+
+def _container_requests(where: str, container: Mapping[str, Any]) -> dict[str, int]:
+    resources = _part(container, "resources")
+    merged = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    return _amounts(where, f"spec.containers[{container.get('name', '')}].resources", merged)
+
+
+def _containers(statuses: Iterable[Mapping[str, Any]] | None) -> tuple[Container, ...]:
+    return tuple(
+        Container(
+            name=str(s.get("name", "")),
+            ready=bool(s.get("ready")),
+            exit_code=_exit(s.get("state")),
+            last_exit_code=_exit(s.get("lastState")),
+            restarts=s.get("restartCount") or 0,
+        )
+        for s in statuses or ()
+    )
+
+
+def _exit(state: Mapping[str, Any] | None) -> int | None:
+    terminated = (state or {}).get("terminated")
+    code = terminated.get("exitCode") if isinstance(terminated, dict) else None
+    return code if isinstance(code, int) else None
+
+
+def _base_devices(where: str, text: str | None) -> dict[str, dict[str, Any]]:
+    if not text:
+        return {}
+    try:
+        return msgspec.json.decode(text, type=dict[str, dict[str, Any]])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise WireError(where, f"metadata.annotations[{BASE_DEVICES}]", f"is not a map of devices: {error}") from error
+
+
+def _part(obj: Mapping[str, Any], key: str) -> dict[str, Any]:
+    value = obj.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _texts(value: object) -> dict[str, str]:
+    return value if isinstance(value, dict) else {}
+
+
+def _time(where: str, field: str, value: object) -> float | None:
+    if not value:
+        return None
+    try:
+        return parse_rfc3339(str(value))
+    except ValueError as error:
+        raise WireError(where, field, f"is no RFC 3339 time: {error}") from error
+
+
+def _amounts(where: str, field: str, value: object) -> dict[str, int]:
+    if not isinstance(value, dict):
+        return {}
+    if len(value) > _NODE_RESOURCES_MAX:
+        raise WireError(where, field, f"names {len(value)} resources, the limit is {_NODE_RESOURCES_MAX}")
+    out = {}
+    for resource, quantity in value.items():
+        try:
+            out[resource] = amount(resource, quantity)
+        except ValueError as error:
+            raise WireError(where, f"{field}[{resource}]", str(error)) from error
+    return out
