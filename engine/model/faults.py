@@ -1,0 +1,228 @@
+"""What a fault code means and what its past adds: code → level, occurrence windows, durations.
+
+Pure functions of rules, recorded history and ``now``, shared by the planner and the node agents so that both judge
+alike. Times are Unix milliseconds. Sources: component/ascend-device-plugin/pkg/common/fault_code.go and
+upgradefault.go; docs/zh/scheduling/04_usage/04_resumable_training/03_configuration.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from engine.model.history import CodeSeen
+from engine.model.levels import NOT_HANDLE, PRE_SEPARATE, SEPARATE, SUB_HEALTH
+
+NETWORK: Final = "CardNetworkUnhealthy"
+CARD: Final = "CardUnhealthy"
+PUBLIC: Final = "PublicFault"
+
+#: Most occurrences remembered per code; the largest ``times`` of a frequency rule is 100.
+MAX_OCCURRENCES: Final = 100
+#: Most codes remembered per chip; a driver reports at most 128 at once.
+MAX_CODES: Final = 128
+
+#: Levels that the parameter plane knows; a network code listed elsewhere counts as NotHandleFault.
+_PLANE_LEVELS: Final = frozenset({NOT_HANDLE, SUB_HEALTH, PRE_SEPARATE, SEPARATE})
+#: Below this a time must be in seconds: 10^11 ms is 1973 (public and hang faults report seconds).
+_SECONDS_BELOW: Final = 100_000_000_000
+
+#: HBM uncorrectable error, and the AIC/AIV bus errors that follow from it.
+UCE_CODE: Final = "80E01801"
+UCE_COMPANIONS: Final = frozenset({"80C98009", "80CB8009"})
+UCE_WINDOW_MS: Final = 5_000
+
+
+class Frequency(msgspec.Struct, frozen=True):
+    """``times`` occurrences within ``window_ms`` mean ``level``; ``release_ms`` 0: a person releases it."""
+
+    times: int
+    window_ms: int
+    level: str
+    release_ms: int = 0
+    rule: str = ""
+
+
+class Duration(msgspec.Struct, frozen=True):
+    """Present for longer than ``timeout_ms`` means ``level``, until absent for longer than ``recover_ms``."""
+
+    timeout_ms: int
+    recover_ms: int
+    level: str
+    rule: str = ""
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """Everything a code is judged by; keys are :func:`code_key` of the code.
+
+    ``overrides`` are the fault policies in scope: code → (level, rule name); ``table`` the shipped levels.
+    """
+
+    overrides: dict[str, tuple[str, str]] = {}
+    table: dict[str, str] = {}
+    frequency: dict[str, Frequency] = {}
+    duration: dict[str, Duration] = {}
+
+
+def code_key(code: str) -> str:
+    """The form in which codes are compared: reports mix case, and a code read as an integer lost its zeros."""
+    if code.startswith("["):
+        return code.lower()
+    return code.upper().removeprefix("0X").lstrip("0") or "0"
+
+
+def moment(time: int, now_ms: int) -> int:
+    """A reported fault time in milliseconds; unknown (0) or future times count as now."""
+    if time <= 0:
+        return now_ms
+    return min(time * 1000 if time < _SECONDS_BELOW else time, now_ms)
+
+
+def unlisted(kind: str, severity: int | None = None) -> str:
+    """The level of a code that no table names.
+
+    ``severity`` is the driver's (0 suggestion, 1 minor, 2 major, 3 critical); None when it is unknown.
+    """
+    if kind == NETWORK:
+        return PRE_SEPARATE
+    return NOT_HANDLE if severity in (0, 1) else SEPARATE
+
+
+def level_of(rules: Rules, kind: str, code: str, reported: str, *, severity: int | None = None) -> tuple[str, str]:
+    """A code's level and where it comes from: policy, then report, then shipped table, then the unlisted-code rule.
+
+    The second value is the policy's rule name, or ``report``, ``table``, ``unlisted``.
+    """
+    key = code_key(code)
+    override = rules.overrides.get(key)
+    if override is not None:
+        return _on_plane(kind, override[0]), override[1]
+    if reported:
+        return reported, "report"
+    listed = rules.table.get(key)
+    if listed is not None:
+        return _on_plane(kind, listed), "table"
+    return unlisted(kind, severity), "unlisted"
+
+
+def _on_plane(kind: str, level: str) -> str:
+    return NOT_HANDLE if kind == NETWORK and level not in _PLANE_LEVELS else level
+
+
+def present(before: CodeSeen | None, raised_ms: int, now_ms: int, rules: Rules, code: str) -> CodeSeen:
+    """A code's memory after a report that shows it; unchanged (the same object) while nothing new happened.
+
+    An occurrence is a first sight, a sight after an absence, or a newer fault time; under a duration rule it is
+    the moment the fault timed out instead. A return within the duration rule's recovery time continues the episode.
+    """
+    duration = rules.duration.get(code_key(code))
+    raised = moment(raised_ms, now_ms)
+    if before is None:
+        after = CodeSeen(first=raised, last=raised, occurrences=() if duration else (raised,))
+    elif not before.present:
+        resumed = duration is not None and lingering(before, duration, now_ms)
+        fresh = max(raised, before.recovered)
+        after = CodeSeen(
+            first=before.first if resumed else fresh,
+            last=fresh,
+            occurrences=before.occurrences if duration else _append(before.occurrences, fresh),
+            recovered=before.recovered,
+        )
+    elif raised_ms > 0 and raised > before.last and duration is None:
+        after = msgspec.structs.replace(before, last=raised, occurrences=_append(before.occurrences, raised))
+    else:
+        after = before
+    if duration is not None and timed_out(after, duration, now_ms):
+        due = after.first + duration.timeout_ms
+        if due > (after.occurrences[-1] if after.occurrences else -1):
+            after = msgspec.structs.replace(after, occurrences=_append(after.occurrences, due))
+    return after
+
+
+def absent(before: CodeSeen, now_ms: int, rules: Rules, code: str) -> CodeSeen | None:
+    """A code's memory after a full report without it; None when nothing about it needs remembering."""
+    key = code_key(code)
+    after = before if not before.present else msgspec.structs.replace(before, present=False, recovered=now_ms)
+    frequency, duration = rules.frequency.get(key), rules.duration.get(key)
+    if frequency is not None and any(t >= now_ms - frequency.window_ms for t in after.occurrences):
+        return after
+    if duration is not None and lingering(after, duration, now_ms):
+        return after
+    return None
+
+
+def timed_out(seen: CodeSeen, rule: Duration, now_ms: int) -> bool:
+    """Whether a present fault has lasted longer than the rule's timeout (strictly)."""
+    return seen.present and now_ms - seen.first > rule.timeout_ms
+
+
+def lingering(seen: CodeSeen, rule: Duration, now_ms: int) -> bool:
+    """Whether a fault that timed out and went has not yet been absent for longer than the rule's recovery time."""
+    return not seen.present and _lasted(seen, rule) and now_ms - seen.recovered <= rule.recover_ms
+
+
+def _lasted(seen: CodeSeen, rule: Duration) -> bool:
+    return seen.recovered - seen.first > rule.timeout_ms
+
+
+def too_often(seen: CodeSeen, rule: Frequency, now_ms: int) -> bool:
+    """Whether the code occurred ``times`` times since ``now - window``."""
+    return sum(1 for t in seen.occurrences if t >= now_ms - rule.window_ms) >= rule.times
+
+
+def released(seen: CodeSeen | None, since_ms: int, rule: Frequency, now_ms: int) -> bool:
+    """Whether an upgrade taken at ``since_ms`` has seen its release window pass without the fault."""
+    if rule.release_ms == 0 or (seen is not None and seen.present):
+        return False
+    quiet_since = max(since_ms, seen.recovered) if seen is not None else since_ms
+    return now_ms - quiet_since > rule.release_ms
+
+
+def companion(code: str, raised_ms: int, uce_ms: tuple[int, ...], now_ms: int) -> str:
+    """Whether to ``drop`` an AIC/AIV bus error (beside an uncorrectable HBM error), ``wait`` to decide, or ``keep`` it.
+
+    Source: component/clusterd/pkg/application/faultmanager/cmprocess/uceaccompany.
+    """
+    if code_key(code) not in UCE_COMPANIONS:
+        return "keep"
+    raised = moment(raised_ms, now_ms)
+    if any(abs(raised - moment(uce, now_ms)) <= UCE_WINDOW_MS for uce in uce_ms):
+        return "drop"
+    return "wait" if raised_ms > 0 and now_ms - raised < UCE_WINDOW_MS else "keep"
+
+
+class Filters(msgspec.Struct, frozen=True):
+    """How long a job tolerates a code or level: code or level → milliseconds. A code's entry beats a level's."""
+
+    codes: dict[str, int] = {}
+    levels: dict[str, int] = {}
+
+    def tolerance(self, code: str, level: str) -> int | None:
+        """For how long after it was raised the fault stays hidden from the job; None when it does not."""
+        by_code = self.codes.get(code_key(code))
+        return by_code if by_code is not None else self.levels.get(level)
+
+
+def filters(codes_text: str, levels_text: str) -> Filters:
+    """Parse annotations ``huawei.com/schedule.filter.faultCode`` and ``.faultLevel`` (``X[:seconds],Y``).
+
+    Seconds default to 60 and are kept within a day; an entry that does not parse is left out (it filters nothing).
+    """
+    return Filters(
+        codes={code_key(name): ms for name, ms in _entries(codes_text)},
+        levels=dict(_entries(levels_text)),
+    )
+
+
+def _entries(text: str) -> list[tuple[str, int]]:
+    out = []
+    for item in text.split(",")[:1000]:
+        name, colon, seconds = item.strip().partition(":")
+        if name and (not colon or (seconds.strip().isdigit() and int(seconds) <= 86_400)):
+            out.append((name.strip(), int(seconds) * 1000 if colon else 60_000))
+    return out
+
+
+def _append(times: tuple[int, ...], moment_ms: int) -> tuple[int, ...]:
+    return (*times, moment_ms)[-MAX_OCCURRENCES:]
