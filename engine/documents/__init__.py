@@ -1,0 +1,96 @@
+"""The kinds people write, and the desired state they add up to.
+
+Everything here is pure and frozen: :mod:`engine.load` reads files into it, the planner computes with it.
+"""
+
+from engine.documents.desired import SHIPPED, Declared, Desired, Manifest
+from engine.documents.fault_policy import (
+    AttemptBudgets,
+    Attempts,
+    DurationRule,
+    Expectation,
+    FaultPolicy,
+    FaultPolicySpec,
+    FrequencyRule,
+    LevelActions,
+    PolicyTest,
+    Scope,
+    TimelineEvent,
+)
+from engine.documents.fault_tables import CodeDetail, FaultTable, FaultTableSpec, UnlistedRule
+from engine.documents.kinds import (
+    API_VERSION,
+    BUDGET_UNITS,
+    BelayDocument,
+    BudgetLimit,
+    ChipLayout,
+    IsolatedChips,
+    Isolation,
+    IsolationSpec,
+    KVCluster,
+    KVLink,
+    KVLinkSpec,
+    KVSide,
+    MatchExpression,
+    Metadata,
+    NodePool,
+    NodePoolSpec,
+    SafetyBudget,
+    SafetyBudgetSpec,
+    Selector,
+    Source,
+    SourceSpec,
+    Verify,
+    VNPULayout,
+    VNPULayoutSpec,
+)
+from engine.documents.products import Handler, Placement, Product, ProductSpec, ResetRule, Strategy, VNPUSupport
+from engine.documents.scalars import Document, Limit, format_duration, parse_chips, parse_duration, parse_limit
+from engine.documents.scheduling import (
+    InitParams,
+    Queue,
+    Roles,
+    SchedulingSettings,
+    SchedulingSettingsSpec,
+)
+from engine.documents.vnpu import (
+    DVPP,
+    ChipTotals,
+    Downgrade,
+    DynamicChoice,
+    Template,
+    VNPURules,
+    VNPUTemplates,
+    VNPUTemplatesSpec,
+)
+
+KINDS: dict[str, type[BelayDocument]] = {
+    model.KIND: model
+    for model in (
+        FaultPolicy,
+        FaultTable,
+        Isolation,
+        KVLink,
+        NodePool,
+        Product,
+        SafetyBudget,
+        SchedulingSettings,
+        Source,
+        VNPULayout,
+        VNPUTemplates,
+    )
+}
+"""Every kind of group ``belay.dev/v1alpha1`` with its model."""
+
+__all__ = [
+    "API_VERSION", "AttemptBudgets", "Attempts", "BUDGET_UNITS", "BelayDocument", "BudgetLimit", "ChipLayout",
+    "ChipTotals", "CodeDetail", "DVPP", "Declared", "Desired", "Document", "Downgrade", "DurationRule",
+    "DynamicChoice", "Expectation", "FaultPolicy", "FaultPolicySpec", "FaultTable", "FaultTableSpec", "FrequencyRule",
+    "Handler", "InitParams", "IsolatedChips", "Isolation", "IsolationSpec", "KINDS", "KVCluster", "KVLink",
+    "KVLinkSpec", "KVSide", "LevelActions", "Limit", "Manifest", "MatchExpression", "Metadata", "NodePool",
+    "NodePoolSpec", "Placement", "PolicyTest", "Product", "ProductSpec", "Queue", "ResetRule", "Roles", "SHIPPED",
+    "SafetyBudget", "SafetyBudgetSpec", "SchedulingSettings", "SchedulingSettingsSpec", "Scope", "Selector", "Source",
+    "SourceSpec", "Strategy", "Template", "TimelineEvent", "UnlistedRule", "VNPULayout", "VNPULayoutSpec",
+    "VNPURules", "VNPUSupport", "VNPUTemplates", "VNPUTemplatesSpec", "Verify", "format_duration", "parse_chips",
+    "parse_duration", "parse_limit",
+]  # fmt: skip

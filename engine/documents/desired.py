@@ -1,0 +1,165 @@
+"""What a repository declares, read and checked: the input of the planner that people own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from engine.documents.fault_policy import FaultPolicy
+from engine.documents.fault_tables import FaultTable
+from engine.documents.kinds import Isolation, KVLink, NodePool, SafetyBudget, VNPULayout
+from engine.documents.products import Product
+from engine.documents.scheduling import SchedulingSettings, SchedulingSettingsSpec
+from engine.documents.vnpu import VNPUTemplates
+from engine.model.diagnostics import ObjectKey, Origin
+
+Document_co = TypeVar("Document_co", covariant=True)
+
+SHIPPED: Final = "shipped:"
+"""Files of shipped policies begin with this in origins, so that they are not mistaken for the repository's."""
+CHIP_NAME_LABEL: Final = "node.kubernetes.io/npu.chip.name"
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """One user manifest, kept as written; ``digest`` is the SHA-256 of its canonical JSON, in hex.
+
+    ``key.namespace`` is filled in (``default``) for namespaced kinds even where the body leaves it out.
+    """
+
+    key: ObjectKey
+    body: dict[str, Any]
+    origin: Origin
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Declared(Generic[Document_co]):
+    """A checked document and where it was written."""
+
+    document: Document_co
+    origin: Origin
+
+
+@dataclass(frozen=True)
+class Desired:
+    """Everything declared at one revision.
+
+    Tuples are sorted by key or name; ``products``, ``fault_tables`` and ``templates`` are keyed by document name.
+    ``budget_broken``: a SafetyBudget cannot be read and no good version of it is known: nothing disruptive may be done.
+    ``has_git``: False when only what the cluster file holds is planned.
+    ``held``: documents in force in an older version.
+    """
+
+    revision: str = ""
+    manifests: tuple[Manifest, ...] = ()
+    pools: tuple[Declared[NodePool], ...] = ()
+    layouts: tuple[Declared[VNPULayout], ...] = ()
+    fault_policies: tuple[Declared[FaultPolicy], ...] = ()
+    isolations: tuple[Declared[Isolation], ...] = ()
+    budgets: tuple[Declared[SafetyBudget], ...] = ()
+    scheduling: tuple[Declared[SchedulingSettings], ...] = ()
+    links: tuple[Declared[KVLink], ...] = ()
+    products: Mapping[str, Declared[Product]] = field(default_factory=dict)
+    fault_tables: Mapping[str, Declared[FaultTable]] = field(default_factory=dict)
+    templates: Mapping[str, Declared[VNPUTemplates]] = field(default_factory=dict)
+    budget_broken: bool = False
+    has_git: bool = True
+    held: tuple[str, ...] = ()
+
+    @cached_property
+    def manifest_index(self) -> Mapping[ObjectKey, Manifest]:
+        """Manifests by key."""
+        return {manifest.key: manifest for manifest in self.manifests}
+
+    @cached_property
+    def pool_index(self) -> Mapping[str, Declared[NodePool]]:
+        """Node pools by name; the implicit pool ``default`` is not among them."""
+        return {pool.document.name: pool for pool in self.pools}
+
+    @cached_property
+    def settings(self) -> SchedulingSettingsSpec:
+        """The scheduling settings in force: the repository's own document before the shipped one, by name."""
+        ranked = sorted(self.scheduling, key=lambda item: (item.origin.file.startswith(SHIPPED), item.document.name))
+        return ranked[0].document.spec if ranked else SchedulingSettingsSpec()
+
+    def pools_of(self, labels: Mapping[str, str]) -> tuple[Declared[NodePool], ...]:
+        """Every pool whose selector matches a node's labels; more than one is an error of the declaration."""
+        return tuple(pool for pool in self.pools if pool.document.spec.selector.matches(labels))
+
+    def product_of(self, labels: Mapping[str, str]) -> Product | None:
+        """The product that a node's labels tell: the largest label set that fits, earlier sets first, then by name."""
+        ranked = [
+            (rank, name, declared.document)
+            for name, declared in self.products.items()
+            if (rank := declared.document.label_rank(labels)) is not None
+        ]
+        return min(ranked, key=lambda item: item[:2])[2] if ranked else None
+
+    @cached_property
+    def _by_policy(self) -> Mapping[tuple[str, str], Product]:
+        table: dict[tuple[str, str], Product] = {}
+        for name in sorted(self.products):
+            product = self.products[name].document
+            for policy in product.spec.schedule_policies:
+                table.setdefault((product.spec.resource, policy), product)
+                table.setdefault(("*", policy), product)
+        return table
+
+    def product_for_policy(self, policy: str, resource: str) -> Product | None:
+        """The product whose rules ``huawei.com/schedule_policy`` asks for; its own resource first, then any."""
+        return self._by_policy.get((resource, policy)) or self._by_policy.get(("*", policy))
+
+    @cached_property
+    def _by_accelerator_type(self) -> Mapping[str, Product]:
+        table: dict[str, Product] = {}
+        for name in sorted(self.products):
+            for accelerator in self.products[name].document.spec.accelerator_types:
+                table.setdefault(accelerator, self.products[name].document)
+        return table
+
+    def product_for_accelerator_type(self, accelerator_type: str) -> Product | None:
+        """The product whose rules a job's ``accelerator-type`` selector asks for."""
+        return self._by_accelerator_type.get(accelerator_type)
+
+    @cached_property
+    def known_policies(self) -> frozenset[str]:
+        """Every ``huawei.com/schedule_policy`` that a product knows."""
+        return frozenset(policy for _, policy in self._by_policy)
+
+    @cached_property
+    def tables(self) -> Mapping[str, FaultTable]:
+        """Fault tables by plane; of several tables of a plane the repository's own wins, then the first by name."""
+        ranked = sorted(
+            self.fault_tables.values(),
+            key=lambda item: (item.origin.file.startswith(SHIPPED), item.document.name),
+        )
+        table: dict[str, FaultTable] = {}
+        for declared in ranked:
+            table.setdefault(declared.document.spec.plane, declared.document)
+        return table
+
+    @cached_property
+    def families(self) -> Mapping[str, VNPUTemplates]:
+        """vNPU templates by chip family, such as ``Ascend310P``."""
+        return {self.templates[name].document.spec.family: self.templates[name].document for name in self.templates}
+
+    @cached_property
+    def _families_of_chips(self) -> Mapping[str, VNPUTemplates]:
+        return {
+            key: templates
+            for templates in self.families.values()
+            for row in templates.spec.chips
+            for key in (*row.chip_names, *row.server_types)
+        }
+
+    def templates_for(self, product: Product | None, labels: Mapping[str, str]) -> VNPUTemplates | None:
+        """The vNPU templates of a node: by its server type, its chip's name, else its product's family."""
+        known = self._families_of_chips
+        found = known.get(labels.get("servertype", "")) or known.get(labels.get(CHIP_NAME_LABEL, ""))
+        if found is None and product is not None and product.spec.vnpu.family:
+            found = self.families.get(product.spec.vnpu.family)
+        return found

@@ -1,0 +1,331 @@
+"""Belay's own kinds about nodes, isolation, budgets and settings, group ``belay.dev/v1alpha1``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import Field, StringConstraints, model_validator
+
+from engine.documents.scalars import (
+    Chips,
+    Count,
+    Document,
+    Duration,
+    Flag,
+    LabelName,
+    LimitValue,
+    Name,
+    Positive,
+    Text,
+    Until,
+)
+
+API_VERSION: Final = "belay.dev/v1alpha1"
+
+_WORD: Final = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+LabelKey = Annotated[str, StringConstraints(pattern=rf"^([a-z0-9A-Z.-]{{1,253}}/)?{_WORD}$")]
+LabelValue = Annotated[str, StringConstraints(pattern=rf"^({_WORD})?$")]
+
+
+class Metadata(Document):
+    """Name and notes of a Belay document; these kinds are cluster-scoped, so there is no namespace."""
+
+    name: Name
+    labels: Mapping[LabelKey, LabelValue] = Field(default_factory=dict)
+    annotations: Mapping[LabelKey, str] = Field(default_factory=dict)
+
+
+class BelayDocument(Document):
+    """What every kind of the group has: ``apiVersion``, ``kind``, ``metadata``; subclasses add ``spec``."""
+
+    KIND: ClassVar[str] = ""
+
+    api_version: Literal["belay.dev/v1alpha1"] = Field(alias="apiVersion")
+    metadata: Metadata
+
+    @property
+    def name(self) -> str:
+        """``metadata.name``."""
+        return self.metadata.name
+
+    def manifest(self) -> dict[str, Any]:
+        """The document as people would write it, with the fields they set: plain JSON types, camelCase."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+class MatchExpression(Document):
+    """One requirement of a Kubernetes label selector."""
+
+    key: LabelKey
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    values: tuple[LabelValue, ...] = ()
+
+    @model_validator(mode="after")
+    def _values_fit(self) -> MatchExpression:
+        if (self.operator in ("In", "NotIn")) != bool(self.values):
+            raise ValueError(f"operator {self.operator} {'needs' if not self.values else 'takes no'} values")
+        return self
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether an object with these labels fulfils the requirement, by Kubernetes' rules."""
+        match self.operator:
+            case "In":
+                return labels.get(self.key) in self.values
+            case "NotIn":
+                return labels.get(self.key) not in self.values
+            case "Exists":
+                return self.key in labels
+            case "DoesNotExist":
+                return self.key not in labels
+
+
+class Selector(Document):
+    """A Kubernetes label selector that must ask for something."""
+
+    match_labels: Mapping[LabelKey, LabelValue] = Field(default_factory=dict)
+    match_expressions: tuple[MatchExpression, ...] = ()
+
+    @model_validator(mode="after")
+    def _asks_for_something(self) -> Selector:
+        if not self.match_labels and not self.match_expressions:
+            raise ValueError("an empty selector would match everything: give matchLabels or matchExpressions")
+        return self
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether an object with these labels is selected: all labels and all expressions must hold."""
+        return all(labels.get(key) == value for key, value in self.match_labels.items()) and all(
+            expression.matches(labels) for expression in self.match_expressions
+        )
+
+
+class NodePoolSpec(Document):
+    """Nodes reconciled together; ``product`` names a Product, else each node's labels tell."""
+
+    selector: Selector
+    product: Name | None = None
+    shard: LabelName = "main"
+    suspend: Flag = False
+
+
+class NodePool(BelayDocument):
+    """A set of nodes with one product, reconciled by one shard."""
+
+    KIND: ClassVar[str] = "NodePool"
+    kind: Literal["NodePool"]
+    spec: NodePoolSpec
+
+
+TemplateName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]{1,32}$")]
+
+
+class ChipLayout(Document):
+    """Chips that are cut alike: ``templates`` in the order they are created."""
+
+    chips: Chips
+    templates: Annotated[tuple[TemplateName, ...], Field(max_length=16)] = ()
+
+
+class VNPULayoutSpec(Document):
+    """How chips of the selected nodes are cut into vNPUs."""
+
+    pool: Name | None = None
+    selector: Selector | None = None
+    mode: Literal["static", "dynamic", "soft"]
+    chips: tuple[ChipLayout, ...] = ()
+    when_busy: Literal["wait", "refuse"] = "wait"
+
+    @model_validator(mode="after")
+    def _consistent(self) -> VNPULayoutSpec:
+        if (self.pool is None) == (self.selector is None):
+            raise ValueError("give exactly one of pool and selector")
+        if self.mode == "static" and not self.chips:
+            raise ValueError("a static layout lists its chips and their templates")
+        if self.mode != "static" and any(row.templates for row in self.chips):
+            raise ValueError(f"templates belong to mode static; in mode {self.mode} they follow from the pods")
+        named = [chip for row in self.chips for chip in row.chips]
+        twice = sorted({chip for chip in named if named.count(chip) > 1})
+        if twice:
+            raise ValueError(f"chip {twice[0]} is laid out twice")
+        return self
+
+
+class VNPULayout(BelayDocument):
+    """Declares the vNPUs of some nodes."""
+
+    KIND: ClassVar[str] = "VNPULayout"
+    kind: Literal["VNPULayout"]
+    spec: VNPULayoutSpec
+
+
+class IsolatedChips(Document):
+    """Chips of one node taken out by hand."""
+
+    node: Name
+    chips: Chips
+
+
+class IsolationSpec(Document):
+    """``until`` is in Unix seconds, ``None`` means until the document goes."""
+
+    nodes: tuple[Name, ...] = ()
+    chips: tuple[IsolatedChips, ...] = ()
+    reason: Text
+    until: Until | None = None
+
+    @model_validator(mode="after")
+    def _names_something(self) -> IsolationSpec:
+        if not self.nodes and not self.chips:
+            raise ValueError("name nodes or chips to isolate")
+        return self
+
+
+class Isolation(BelayDocument):
+    """Chips or nodes taken out of service by hand."""
+
+    KIND: ClassVar[str] = "Isolation"
+    kind: Literal["Isolation"]
+    spec: IsolationSpec
+
+
+BudgetAction = Literal["EvictPod", "ResetChips", "IsolateChip", "IsolateNode", "DeleteObject", "PartitionChip"]
+
+#: What a percentage of each action is a percentage of; actions that differ here cannot share one.
+BUDGET_UNITS: Final[Mapping[str, str]] = {
+    "EvictPod": "workloads",
+    "ResetChips": "chip groups",
+    "PartitionChip": "chips",
+    "IsolateChip": "chips",
+    "IsolateNode": "nodes",
+    "DeleteObject": "objects",
+}
+
+
+class BudgetLimit(Document):
+    """At most ``max`` of the listed actions together, within each ``per`` scope and any ``window`` of time."""
+
+    actions: Annotated[tuple[BudgetAction, ...], Field(min_length=1)]
+    per: Literal["cluster", "pool", "superPod", "node"]
+    max: LimitValue
+    window: Duration
+
+    @property
+    def mixed(self) -> bool:
+        """Whether the listed actions are counted in different things, so that only the count of ``max`` applies."""
+        return len({BUDGET_UNITS[action] for action in self.actions}) > 1
+
+    def allowed(self, total: int) -> int:
+        """How many actions the limit allows when ``total`` of the thing limited exist in the scope."""
+        return self.max.of(None if self.mixed else total)
+
+    @model_validator(mode="after")
+    def _can_be_counted(self) -> BudgetLimit:
+        if self.window <= 0:
+            raise ValueError("the window must be longer than 0s")
+        if self.mixed and self.max.count is None:
+            raise ValueError("actions counted in different things share no percentage: give a count as well")
+        return self
+
+
+class SafetyBudgetSpec(Document):
+    """Every limit holds; an action that no limit names is not limited."""
+
+    limits: tuple[BudgetLimit, ...]
+
+
+class SafetyBudget(BelayDocument):
+    """How much disruption is allowed."""
+
+    KIND: ClassVar[str] = "SafetyBudget"
+    kind: Literal["SafetyBudget"]
+    spec: SafetyBudgetSpec
+
+    def limits_on(self, action: str) -> tuple[BudgetLimit, ...]:
+        """The limits that name an action, in the order they are written."""
+        return tuple(limit for limit in self.spec.limits if action in limit.actions)
+
+
+class Verify(Document):
+    """How commits are checked; ``allowed_signers`` is a file outside the repository."""
+
+    mode: Literal["none", "ssh", "gpg"] = "none"
+    allowed_signers: Text | None = None
+
+    @model_validator(mode="after")
+    def _signers_named(self) -> Verify:
+        if self.mode != "none" and not self.allowed_signers:
+            raise ValueError(f"mode {self.mode} needs allowedSigners, a file outside the repository")
+        return self
+
+
+class SourceSpec(Document):
+    """Where the desired state comes from; ``interval`` is how often the remote is polled."""
+
+    url: Text
+    branch: Text = "main"
+    path: Annotated[str, StringConstraints(max_length=1024)] = ""
+    interval: Duration = 30.0
+    verify: Verify = Verify()
+    suspend: Flag = False
+
+
+class Source(BelayDocument):
+    """A repository and branch; given to the controller, never read from the repository it describes."""
+
+    KIND: ClassVar[str] = "Source"
+    kind: Literal["Source"]
+    spec: SourceSpec
+
+
+Address = Annotated[str, StringConstraints(pattern=r"^[^\s:]+:[0-9]{1,5}$")]
+
+
+class KVCluster(Document):
+    """One LLM-DataDist cluster: its number and the addresses it listens on."""
+
+    id: Count
+    addresses: Annotated[tuple[Address, ...], Field(min_length=1)]
+
+
+class KVSide(Document):
+    """Prefill or decode clusters: the pods that a selector finds, or a written list."""
+
+    namespace: LabelName = "default"
+    selector: Selector | None = None
+    clusters: tuple[KVCluster, ...] = ()
+
+    @model_validator(mode="after")
+    def _one_way(self) -> KVSide:
+        if (self.selector is None) == (not self.clusters):
+            raise ValueError("give exactly one of selector and clusters")
+        return self
+
+
+class KVLinkSpec(Document):
+    """All prefill clusters link to all decode clusters within ``timeout`` seconds each."""
+
+    prefill: KVSide
+    decode: KVSide
+    timeout: Duration = 3.0
+
+    @model_validator(mode="after")
+    def _timeout_holds(self) -> KVLinkSpec:
+        if not 0 < self.timeout <= 2_147_483.647:
+            raise ValueError("timeout must be longer than 0s; 200ms or more is advised")
+        return self
+
+
+class KVLink(BelayDocument):
+    """Which prefill clusters link to which decode clusters."""
+
+    KIND: ClassVar[str] = "KVLink"
+    kind: Literal["KVLink"]
+    spec: KVLinkSpec
+
+
+__all__ = [
+    "API_VERSION", "BUDGET_UNITS", "BelayDocument", "BudgetLimit", "ChipLayout", "IsolatedChips", "Isolation",
+    "IsolationSpec", "KVCluster", "KVLink", "KVLinkSpec", "KVSide", "MatchExpression", "Metadata", "NodePool",
+    "NodePoolSpec", "Positive", "SafetyBudget", "SafetyBudgetSpec", "Selector", "Source", "SourceSpec", "VNPULayout",
+    "VNPULayoutSpec", "Verify",
+]  # fmt: skip

@@ -1,0 +1,139 @@
+"""Kind ``Product``: one server model or scheduling policy as a row of data.
+
+The rows restate the product matrix of docs/zh/scheduling (resource names, policies, topologies, legal sizes) and
+component/ascend-device-plugin's reset groups; a new server model is a new file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, StrictInt, StringConstraints, model_validator
+
+from engine.documents.kinds import BelayDocument, LabelKey, LabelValue
+from engine.documents.scalars import Chips, Count, Document, Flag, Positive, Text
+
+Handler = Literal[
+    "base", "ring8", "half", "box16", "a3", "superpod", "mesh4", "card", "card310", "chip310", "duo-card", "duo-chip",
+    "superpod850", "rack950", "multilevel", "softshare", "vnpu",
+]  # fmt: skip
+Sizes = tuple[Positive, ...]
+Scalar = StrictInt | Flag | str
+
+
+class Strategy(Document):
+    """How chips are chosen on a node: the handler and the request sizes it accepts, per pod.
+
+    ``single`` holds for jobs of one pod, ``distributed`` for the others; an empty list leaves it to the handler.
+    ``network_aware`` handlers keep distributed pods off chips with a broken parameter plane.
+    """
+
+    handler: Handler
+    max: Positive
+    network_aware: Flag = False
+    single: Sizes = ()
+    distributed: Sizes = ()
+
+
+class Placement(Strategy):
+    """A strategy with its topology: ``ring_size`` chips share fast links; ``options`` are the handler's own.
+
+    ``strategies`` holds alternatives that a job picks by label, such as ``card`` and ``chip`` on 300I.
+    """
+
+    ring_size: Positive | None = None
+    options: Mapping[str, Scalar] = Field(default_factory=dict)
+    strategies: Mapping[str, Strategy] = Field(default_factory=dict)
+
+
+class ResetRule(Document):
+    """Which chips reset together: written groups, groups of equal size, or a scope; ``out_of_band`` by the BMC.
+
+    Scope ``a3-module`` is the chip's module plus the module it shares optical ports with.
+    """
+
+    groups: tuple[Chips, ...] = ()
+    group_size: Positive | None = None
+    scope: Literal["chip", "card", "ring", "node", "a3-module"] | None = None
+    out_of_band: Flag = False
+
+    @model_validator(mode="after")
+    def _one_way(self) -> ResetRule:
+        if (bool(self.groups), self.group_size is not None, self.scope is not None).count(True) != 1:
+            raise ValueError("give exactly one of groups, groupSize and scope")
+        return self
+
+
+class VNPUSupport(Document):
+    """Which ways of sharing a chip the product knows; without ``family`` the chip's name tells the templates."""
+
+    family: Text | None = None
+    static: Flag = False
+    dynamic: Flag = False
+    soft: Flag = False
+
+
+class ProductSpec(Document):
+    """One product; ``chips_per_node`` is the most a server of it holds."""
+
+    title: Text
+    resource: Annotated[str, StringConstraints(pattern=r"^(huawei\.com/[A-Za-z0-9-]+|\*)$")]
+    device_prefix: Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9]+-)?$")]
+    chips_per_node: Annotated[StrictInt, Field(ge=1, le=64)]
+    chips_per_card: Positive | None = None
+    node_labels: tuple[Annotated[Mapping[LabelKey, LabelValue], Field(min_length=1)], ...] = ()
+    schedule_policies: tuple[Text, ...] = ()
+    accelerator_types: tuple[Text, ...] = ()
+    chip_names: tuple[Text, ...] = ()
+    placement: Placement
+    reset: ResetRule | None = None
+    vnpu: VNPUSupport = VNPUSupport()
+
+
+class Product(BelayDocument):
+    """A server model, or a policy that runs on several (those have no ``node_labels`` and resource ``*``)."""
+
+    KIND: ClassVar[str] = "Product"
+    kind: Literal["Product"]
+    spec: ProductSpec
+
+    @cached_property
+    def reset_groups(self) -> tuple[tuple[int, ...], ...]:
+        """Chips that reset together on a full node, ascending; chips in no group reset alone.
+
+        Scope ``a3-module`` needs the node's own port map; its groups here are the modules (two dies).
+        """
+        rule, chips = self.spec.reset, self.spec.chips_per_node
+        if rule is None:
+            return ()
+        if rule.groups:
+            return tuple(rule.groups)
+        size = rule.group_size or {
+            "chip": 1,
+            "card": self.spec.chips_per_card or 1,
+            "ring": self.spec.placement.ring_size or 1,
+            "node": chips,
+            "a3-module": 2,
+            None: 1,
+        }[rule.scope]
+        return tuple(tuple(range(first, min(first + size, chips))) for first in range(0, chips, size))
+
+    def reset_group(self, chip: int) -> tuple[int, ...]:
+        """The chips that reset together with one chip, itself included."""
+        return next((group for group in self.reset_groups if chip in group), (chip,))
+
+    def label_rank(self, labels: Mapping[str, str]) -> tuple[int, int] | None:
+        """How well node labels fit, smaller is better; ``None`` when no label set of the product is there."""
+        ranks = [
+            (-len(wanted), position)
+            for position, wanted in enumerate(self.spec.node_labels)
+            if all(labels.get(key) == value for key, value in wanted.items())
+        ]
+        return min(ranks, default=None)
+
+
+__all__ = [
+    "Count", "Handler", "Placement", "Product", "ProductSpec", "ResetRule", "Sizes", "Strategy", "VNPUSupport",
+]  # fmt: skip

@@ -1,0 +1,172 @@
+"""Kind ``SchedulingSettings``: scheduler names, queues, roles and Volcano's ``init-params``.
+
+Keys, ranges and defaults of ``init-params`` are those of the reference's code, not of its shipped YAML
+(component/ascend-for-volcano/common/util and plugin/factory.go).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator
+
+from engine.documents.kinds import BelayDocument
+from engine.documents.scalars import Count, Document, Flag, Name, Positive
+
+DEFAULT_SUPER_POD_NODES: Final = 48
+DEFAULT_RESERVE_NODES: Final = 2
+DEFAULT_GRACE_SECONDS: Final = 900
+
+
+def _whole(value: object) -> object:
+    return int(value) if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit() else value
+
+
+def _truth(value: object) -> object:
+    return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
+
+
+def _version(value: object) -> object:
+    return f"{value:.1f}" if isinstance(value, float) else value
+
+
+_INTEGER: Final = {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": "^[0-9]+$"}]}
+_TRUTH: Final = {"anyOf": [{"type": "boolean"}, {"enum": ["true", "false"]}]}
+WholeText = Annotated[Positive, BeforeValidator(_whole), WithJsonSchema(_INTEGER)]
+TruthText = Annotated[Flag, BeforeValidator(_truth), WithJsonSchema(_TRUTH)]
+
+
+class InitParams(Document):
+    """``init-params`` arguments; Volcano writes all of them as text, so text is accepted for numbers and truths."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False, alias_generator=None
+    )
+
+    grace_over_time: Annotated[WholeText, Field(alias="grace-over-time", ge=2, le=3600)] = DEFAULT_GRACE_SECONDS
+    preset_virtual_device: Annotated[TruthText, Field(alias="presetVirtualDevice")] = False
+    nslb_version: Annotated[
+        Literal["1.0", "2.0"], BeforeValidator(_version), Field(alias="nslb-version"),
+        WithJsonSchema({"enum": ["1.0", "2.0", 1.0, 2.0]}),
+    ] = "1.0"  # fmt: skip
+    shared_tor_num: Annotated[WholeText, Field(alias="shared-tor-num", ge=1, le=2)] = 2
+    use_cluster_info_manager: Annotated[TruthText, Field(alias="useClusterInfoManager")] = True
+    self_maintain_available_card: Annotated[TruthText, Field(alias="self-maintain-available-card")] = True
+    super_pod_size: Annotated[WholeText | None, Field(alias="super-pod-size")] = None
+    reserve_nodes: Annotated[WholeText | None, Field(alias="reserve-nodes")] = None
+    force_enqueue: Annotated[TruthText, Field(alias="forceEnqueue")] = True
+    resource_level_config: Annotated[str | None, Field(alias="resource-level-config", max_length=65_536)] = None
+    prefer_previous_node: Annotated[TruthText, Field(alias="prefer-previous-node")] = False
+
+    @field_validator("resource_level_config")
+    @classmethod
+    def _is_json(cls, text: str | None) -> str | None:
+        if text is not None:
+            try:
+                trees = json.loads(text)
+            except ValueError as problem:
+                raise ValueError(f"not JSON: {problem}") from problem
+            if not isinstance(trees, dict):
+                raise ValueError('must be a JSON object such as {"default": {"level1": {"label": "..."}}}')
+        return text
+
+    @property
+    def super_pod_nodes(self) -> int:
+        """Nodes of a super pod: the setting, else 48."""
+        return self.super_pod_size or DEFAULT_SUPER_POD_NODES
+
+    @property
+    def reserved_nodes(self) -> int:
+        """Nodes kept free in each super pod; one as large as the super pod falls back to 2, or 0 in a tiny one."""
+        reserve, size = self.reserve_nodes or DEFAULT_RESERVE_NODES, self.super_pod_nodes
+        if reserve < size:
+            return reserve
+        return DEFAULT_RESERVE_NODES if size > DEFAULT_RESERVE_NODES else 0
+
+    @classmethod
+    def from_arguments(cls, arguments: Mapping[str, object], base: InitParams | None = None) -> InitParams:
+        """Read Volcano's own configuration as its code does: a bad value means the default, unknown keys are ignored.
+
+        ``base`` supplies what the arguments leave out.
+        """
+        fields = dict(base.model_dump(exclude_unset=True)) if base else {}
+        for key, value in arguments.items():
+            name = _FIELD_OF.get(key)
+            if name is None:
+                continue
+            fields.pop(name, None)
+            text = str(value).strip() if not isinstance(value, bool) else str(value).lower()
+            parsed: dict[str, Any] = {name: _TRUTHS[name](text)} if name in _TRUTHS else {name: text}
+            try:
+                cls.model_validate(parsed)
+            except ValueError:
+                continue
+            fields.update(parsed)
+        return cls.model_validate(fields)
+
+
+_FIELD_OF: Final[Mapping[str, str]] = {str(info.alias): name for name, info in InitParams.model_fields.items()}
+#: A present key with any other text is false, whatever the default of an absent one.
+_TRUTHS: Final = dict.fromkeys(
+    (
+        "preset_virtual_device",
+        "use_cluster_info_manager",
+        "self_maintain_available_card",
+        "force_enqueue",
+        "prefer_previous_node",
+    ),
+    "true".__eq__,
+)
+
+
+class Queue(Document):
+    """A queue of jobs; without ``capability`` it may use everything."""
+
+    name: Name
+    weight: Positive = 1
+    priority: Count = 0
+    parent: Name | None = None
+    capability: Mapping[str, Count] = Field(default_factory=dict)
+    reclaimable: Flag = False
+    preemptable: Flag = False
+
+
+Role = Literal["on", "off", "auto"]
+
+
+class Roles(Document):
+    """What Belay does itself; ``auto`` takes a role only where no live component of MindCluster or Volcano holds it."""
+
+    schedule: Role = "auto"
+    expand_ascend_job: Role = "auto"
+    expand_volcano_job: Role = "auto"
+    aggregate: Role = "auto"
+    device_report: Role = "auto"
+
+
+class SchedulingSettingsSpec(Document):
+    """Every field has the default that holds without the document."""
+
+    scheduler_names: Annotated[tuple[Name, ...], Field(min_length=1)] = ("belay", "volcano")
+    init_params: InitParams = InitParams()
+    queues: tuple[Queue, ...] = ()
+    roles: Roles = Roles()
+
+    @field_validator("queues")
+    @classmethod
+    def _unique(cls, queues: tuple[Queue, ...]) -> tuple[Queue, ...]:
+        names = [queue.name for queue in queues]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"queue {name} is declared twice")
+        return queues
+
+
+class SchedulingSettings(BelayDocument):
+    """Settings that change decisions."""
+
+    KIND: ClassVar[str] = "SchedulingSettings"
+    kind: Literal["SchedulingSettings"]
+    spec: SchedulingSettingsSpec = SchedulingSettingsSpec()
