@@ -1,0 +1,138 @@
+"""Who forms a gang, how large it is, and what it inherits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.model.jobs import Gang
+from engine.plan.gangs import group, in_rank_order
+from tests import worlds
+
+
+def _object(
+    kind: str, name: str, spec: dict[str, Any], *, api: str, meta: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    return {
+        "apiVersion": api,
+        "kind": kind,
+        "metadata": {"namespace": "train", "name": name, "uid": f"u-{name}"} | (meta or {}),
+        "spec": spec,
+    }
+
+
+def _only(observed: Any) -> Gang:
+    gangs, _ = group(observed)
+    assert len(gangs) == 1, sorted(gangs)
+    return next(iter(gangs.values()))
+
+
+def test_ascend_job_wants_all_replicas_unless_it_says_less() -> None:
+    pods = [worlds.pod(f"j-{i}", count=8, owner=("AscendJob", "j"), rank=i) for i in (1, 0)]
+    specs = {"Master": {"replicas": 1}, "Worker": {"replicas": 3}}
+    job = _object("AscendJob", "j", {"replicaSpecs": specs}, api="mindxdl.gitee.com/v1")
+    gang = _only(worlds.observed(pods=pods, objects=[job]))
+    assert (gang.key, gang.min_available, gang.replicas) == ("train/AscendJob/j", 4, 4)
+    assert gang.pods == ("train/j-0", "train/j-1")
+    job["spec"]["runPolicy"] = {"schedulingPolicy": {"minAvailable": 2, "queue": "q", "priorityClass": "high"}}
+    high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 900}
+    gang = _only(worlds.observed(pods=pods, objects=[job, high]))
+    assert (gang.min_available, gang.queue, gang.priority) == (2, "q", 900)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_deployment_is_found_behind_its_replica_set(known: bool) -> None:
+    pods = [
+        worlds.pod(
+            f"d-5f-{i}", count=1, owner=("ReplicaSet", "d-5f"), owner_api="apps/v1", labels={"pod-template-hash": "5f"}
+        )
+        for i in "ab"
+    ]
+    reference = {"kind": "Deployment", "name": "d", "uid": "u-d", "controller": True}
+    above = _object("ReplicaSet", "d-5f", {"replicas": 3}, api="apps/v1", meta={"ownerReferences": [reference]})
+    objects = [_object("Deployment", "d", {"replicas": 3}, api="apps/v1")] + ([above] if known else [])
+    gang = _only(worlds.observed(pods=pods, objects=objects))
+    assert (gang.key, gang.uid, gang.min_available) == ("train/Deployment/d", "u-d", 3)
+
+
+def test_annotation_lowers_a_generated_gang_but_not_a_declared_one() -> None:
+    notes = {"huawei.com/schedule_minAvailable": "2"}
+    pods = [
+        worlds.pod(f"d-5f-{i}", count=1, owner=("ReplicaSet", "d-5f"), owner_api="apps/v1", annotations=notes)
+        for i in "abc"
+    ]
+    assert _only(worlds.observed(pods=pods)).min_available == 2
+    bare = [worlds.pod(f"p-{i}", count=1, annotations=notes | {"scheduling.k8s.io/group-name": "g"}) for i in range(3)]
+    declared = _object("PodGroup", "g", {"minMember": 3, "queue": "slow"}, api="scheduling.volcano.sh/v1beta1")
+    gang = _only(worlds.observed(pods=bare, objects=[declared]))
+    assert (gang.key, gang.kind, gang.min_available, gang.queue) == ("train/PodGroup/g", "PodGroup", 3, "slow")
+    declared["spec"]["minMember"] = 1
+    assert _only(worlds.observed(pods=bare, objects=[declared])).min_available == 2
+
+
+def test_ordered_stateful_set_starts_one_by_one_and_a_parallel_one_together() -> None:
+    pods = [worlds.pod("s-0", count=1, owner=("StatefulSet", "s"), owner_api="apps/v1")]
+    ordered = _object("StatefulSet", "s", {"replicas": 3}, api="apps/v1")
+    assert _only(worlds.observed(pods=pods, objects=[ordered])).min_available == 1
+    ordered["spec"]["podManagementPolicy"] = "Parallel"
+    assert _only(worlds.observed(pods=pods, objects=[ordered])).min_available == 3
+
+
+def test_pod_group_wins_over_owner_and_owner_over_pod() -> None:
+    note = {"sp-block": "pod", "ra-block": "pod", "x": "pod", "scheduling.k8s.io/group-name": "g"}
+    pods = [worlds.pod("j-0", count=1, owner=("AscendJob", "j"), annotations=note)]
+    job = _object(
+        "AscendJob", "j", {}, api="mindxdl.gitee.com/v1", meta={"annotations": {"sp-block": "job", "ra-block": "job"}}
+    )
+    above = _object(
+        "PodGroup",
+        "g",
+        {"minMember": 1},
+        api="scheduling.volcano.sh/v1beta1",
+        meta={"annotations": {"sp-block": "group"}},
+    )
+    gang = _only(worlds.observed(pods=pods, objects=[job, above]))
+    assert [gang.annotations[key] for key in ("sp-block", "ra-block", "x")] == ["group", "job", "pod"]
+
+
+def test_labels_of_tasks_are_joined() -> None:
+    pods = [
+        worlds.pod(
+            f"j-{task}",
+            count=1,
+            owner=("AscendJob", "j"),
+            labels={"tor": task},
+            annotations={"volcano.sh/task-spec": task},
+        )
+        for task in ("a", "b")
+    ]
+    assert _only(worlds.observed(pods=pods)).labels["tor"] == "a|b"
+
+
+def test_same_name_of_two_job_kinds_stays_apart_and_daemon_pods_are_no_gangs() -> None:
+    pods = [
+        worlds.pod("v", count=1, owner=("Job", "same"), owner_api="batch.volcano.sh/v1alpha1"),
+        worlds.pod("k", count=1, owner=("Job", "same"), owner_api="batch/v1"),
+        worlds.pod("d", owner=("DaemonSet", "agent"), owner_api="apps/v1", scheduler="default-scheduler"),
+        worlds.pod("bare", count=1),
+    ]
+    gangs, gang_of = group(worlds.observed(pods=pods))
+    assert sorted(gangs) == ["train/Job.batch/same", "train/Job/same", "train/Pod/bare"]
+    assert "train/d" not in gang_of
+
+
+def test_finished_pods_belong_to_their_gang_but_are_not_in_it() -> None:
+    pods = [
+        worlds.pod(f"j-{i}", node="n0", chips=[i], owner=("AscendJob", "j"), phase=p)
+        for i, p in enumerate(("Succeeded", "Running"))
+    ]
+    gangs, gang_of = group(worlds.observed(pods=pods))
+    assert gangs["train/AscendJob/j"].pods == ("train/j-1",)
+    assert gang_of["train/j-0"] == "train/AscendJob/j"
+
+
+def test_order_is_by_rank_then_natural_name() -> None:
+    names = ["w-10", "w-2", "a"]
+    pods = [worlds.pod(name) for name in names] + [worlds.pod("z", rank=0)]
+    assert [pod.name for pod in in_rank_order(pods)] == ["z", "a", "w-2", "w-10"]
