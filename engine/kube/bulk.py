@@ -1,0 +1,51 @@
+"""Many calls at a time, a bounded number in flight, each outcome as soon as it is there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Generic, TypeVar
+
+from engine.kube.errors import KubeError
+
+T = TypeVar("T")
+
+
+class Outcome(Generic[T]):
+    """What became of call number ``index``: a ``value``, or the ``error`` it raised."""
+
+    __slots__ = ("error", "index", "value")
+
+    def __init__(self, index: int, value: T | None, error: KubeError | None) -> None:
+        self.index = index
+        self.value = value
+        self.error = error
+
+
+async def many(calls: Iterable[Callable[[], Awaitable[T]]], in_flight: int = 64) -> AsyncIterator[Outcome[T]]:
+    """Run the calls, at most ``in_flight`` together, and yield outcomes in the order in which they finish.
+
+    A KubeError is an outcome; any other exception is a bug and is raised. Leaving the loop early cancels what still runs.
+    """
+    source = enumerate(calls)
+    running: set[asyncio.Task[Outcome[T]]] = set()
+    try:
+        while True:
+            while len(running) < in_flight and (following := next(source, None)) is not None:
+                running.add(asyncio.create_task(_run(*following)))
+            if not running:
+                return
+            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                yield task.result()
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def _run(index: int, call: Callable[[], Awaitable[T]]) -> Outcome[T]:
+    try:
+        return Outcome(index, await call(), None)
+    except KubeError as error:
+        return Outcome(index, None, error)

@@ -1,0 +1,424 @@
+"""The port to Kubernetes: raw dicts over aiohttp, one method per thing the API can do.
+
+There is one code path to a cluster, whether it is the sandbox's API server or a real one. Everything is bounded in time;
+idempotent calls are retried; errors are the classes of ``engine.kube.errors``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Literal, Self
+
+import msgspec
+import orjson
+
+from engine.kube.credentials import Loader, loader
+from engine.kube.errors import Conflict, Gone, Invalid, KubeError, NotFound, Unavailable, bounded, from_answer
+from engine.kube.resources import EVENT, KNOWN, POD, Resource
+from engine.kube.transport import Transport
+
+FIELD_MANAGER = "belay"
+PAGE = 500
+"""Objects asked for at a time."""
+_RESTARTS = 3
+_PATCHES = {
+    "merge": "application/merge-patch+json",
+    "json": "application/json-patch+json",
+    "strategic": "application/strategic-merge-patch+json",
+}
+_UNKNOWN_KIND_SECONDS = 30.0
+
+PatchKind = Literal["merge", "json", "strategic"]
+Object = dict[str, Any]
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """All objects of a list, as they were at ``resource_version``."""
+
+    items: list[Object]
+    resource_version: str
+
+
+class Kube:
+    """A client; use it with ``async with``."""
+
+    def __init__(self, load: Loader, *, transport: Transport | None = None) -> None:
+        self._transport = transport or Transport(load)
+        self._discovered: dict[tuple[str, str], Resource] = {}
+        self._missing: dict[tuple[str, str], float] = {}
+        self._eviction_version = "policy/v1"
+
+    @classmethod
+    def from_config(cls, kubeconfig: str | None = None, context: str | None = None) -> Self:
+        """The cluster of a kubeconfig; without one $KUBECONFIG, ~/.kube/config, then the pod's service account."""
+        return cls(loader(kubeconfig, context))
+
+    async def __aenter__(self) -> Self:
+        await self._transport.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._transport.close()
+
+    @property
+    def host(self) -> str:
+        """The API server's URL."""
+        return self._transport.host
+
+    # reading
+
+    async def get(self, res: Resource, name: str, ns: str | None = None) -> Object | None:
+        """The object, or None when it (or its kind) does not exist."""
+        try:
+            return _object(await self._call("GET", res, ns, name), res)
+        except NotFound:
+            return None
+
+    async def list(
+        self, res: Resource, ns: str | None = None, labels: str | None = None, fields: str | None = None
+    ) -> Listing:
+        """Every object, read consistently page by page; starts again when a continue token expires.
+
+        Raises NotFound when the kind is not served, Gone when tokens expire three times.
+        """
+        for attempt in range(_RESTARTS):
+            items: list[Object] = []
+            version = ""
+            try:
+                async for page in self.pages(res, ns, labels, fields):
+                    items += page.items
+                    version = page.resource_version
+                return Listing(items, version)
+            except Gone:
+                if attempt == _RESTARTS - 1:
+                    raise
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def pages(
+        self,
+        res: Resource,
+        ns: str | None = None,
+        labels: str | None = None,
+        fields: str | None = None,
+        limit: int = PAGE,
+    ) -> AsyncIterator[Listing]:
+        """The pages of one consistent list; raises Gone when a continue token expired on the way."""
+        token = ""
+        while True:
+            params = _selection(labels, fields) | {"limit": str(limit)} | ({"continue": token} if token else {})
+            answer = await self._call("GET", res, ns, params=params)
+            metadata = answer.get("metadata") or {}
+            items = [_object(item, res) for item in answer.get("items") or []]
+            yield Listing(items, str(metadata.get("resourceVersion") or ""))
+            token = metadata.get("continue") or ""
+            if not token:
+                return
+
+    async def watch(
+        self,
+        res: Resource,
+        ns: str | None = None,
+        labels: str | None = None,
+        fields: str | None = None,
+        rv: str = "",
+        *,
+        seconds: int = 290,
+        on_open: Callable[[], None] | None = None,
+    ) -> AsyncGenerator[tuple[str, Object]]:
+        """Changes after ``rv`` as (ADDED|MODIFIED|DELETED|BOOKMARK, object) until the server ends the watch.
+
+        ``seconds`` is asked for as the watch's length; ``on_open`` is called once the server accepted it.
+
+        Raises Gone when ``rv`` is too old, Unavailable when the connection breaks.
+        """
+        params = _selection(labels, fields) | {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(seconds),
+        }
+        if rv:
+            params["resourceVersion"] = rv
+        where = f"WATCH {res.path(ns)}"
+        lines = self._transport.lines(res.path(ns), params, quiet=seconds + 15.0, on_open=on_open)
+        async with contextlib.aclosing(lines):
+            async for line in lines:
+                try:
+                    event = orjson.loads(line)
+                    kind, obj = str(event["type"]), event["object"]
+                except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+                    raise Unavailable(f"{where}: an event cannot be read", reason="BadAnswer") from error
+                if kind == "ERROR":
+                    raise from_answer(int(obj.get("code") or 500), orjson.dumps(obj), where)
+                yield kind, _object(obj, res)
+
+    # writing
+
+    async def create(self, res: Resource, obj: Object, *, field_manager: str = FIELD_MANAGER) -> Object:
+        """Create; raises Conflict (``already_exists``) when the name is taken. Not retried once the server may have seen it."""
+        ns = _namespace(obj)
+        return _object(
+            await self._call("POST", res, ns, params={"fieldManager": field_manager}, body=obj, retry="unprocessed"),
+            res,
+        )
+
+    async def replace(self, res: Resource, obj: Object, *, field_manager: str = FIELD_MANAGER) -> Object:
+        """Write the whole object; with ``metadata.resourceVersion`` only over that version (Conflict otherwise)."""
+        return await self._replace(res, obj, None, field_manager)
+
+    async def replace_status(self, res: Resource, obj: Object, *, field_manager: str = FIELD_MANAGER) -> Object:
+        """Write ``.status`` of the object only."""
+        return await self._replace(res, obj, "status", field_manager)
+
+    async def patch(
+        self,
+        res: Resource,
+        name: str,
+        patch: Any,
+        ns: str | None = None,
+        *,
+        kind: PatchKind = "merge",
+        subresource: str | None = None,
+        field_manager: str = FIELD_MANAGER,
+    ) -> Object:
+        """Change parts of an object. A JSON patch is retried only where the server surely did not see it."""
+        return _object(
+            await self._call(
+                "PATCH",
+                res,
+                ns,
+                name,
+                subresource,
+                params={"fieldManager": field_manager},
+                body=patch,
+                content_type=_PATCHES[kind],
+                retry="unprocessed" if kind == "json" else "always",
+            ),
+            res,
+        )
+
+    async def patch_status(self, res: Resource, name: str, patch: Object, ns: str | None = None) -> Object:
+        """Merge into ``.status``."""
+        return await self.patch(res, name, patch, ns, subresource="status")
+
+    async def apply(
+        self,
+        obj: Object,
+        *,
+        field_manager: str = FIELD_MANAGER,
+        force: bool = True,
+        dry_run: bool = False,
+        subresource: str | None = None,
+    ) -> Object:
+        """Server-side apply: create, or take over the named fields; without ``force`` a foreign owner gives Conflict."""
+        res = await self.resource(str(obj.get("apiVersion") or ""), str(obj.get("kind") or ""))
+        params = {"fieldManager": field_manager, "force": "true" if force else "false"}
+        if dry_run:
+            params["dryRun"] = "All"
+        answer = await self._call(
+            "PATCH",
+            res,
+            _namespace(obj),
+            _name(obj),
+            subresource,
+            params=params,
+            body=obj,
+            content_type="application/apply-patch+yaml",
+        )
+        return _object(answer, res)
+
+    async def delete(
+        self,
+        res: Resource,
+        name: str,
+        ns: str | None = None,
+        *,
+        grace: int | None = None,
+        uid: str | None = None,
+        rv: str | None = None,
+        propagation: Literal["Background", "Foreground", "Orphan"] | None = None,
+    ) -> Object:
+        """Ask for deletion; ``grace`` in seconds, ``uid`` and ``rv`` as preconditions (Conflict when they differ).
+
+        Raises NotFound when it is not there.
+        """
+        options: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        preconditions = {key: value for key, value in (("uid", uid), ("resourceVersion", rv)) if value}
+        if preconditions:
+            options["preconditions"] = preconditions
+        if grace is not None:
+            options["gracePeriodSeconds"] = grace
+        if propagation:
+            options["propagationPolicy"] = propagation
+        answer: Object = await self._call("DELETE", res, ns, name, body=options)
+        return answer
+
+    async def bind(self, ns: str, pod: str, uid: str, node: str, annotations: Mapping[str, str] | None = None) -> None:
+        """Give a pod its node and annotations in one write; raises Conflict when it has one already.
+
+        Preconditions here are worthless (API server 1.20 ignores a wrong uid), so the caller reads before and verifies after.
+        """
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": pod, "namespace": ns, "uid": uid, "annotations": dict(annotations or {})},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        await self._call("POST", POD, ns, pod, "binding", body=binding, retry="unprocessed")
+
+    async def evict(self, ns: str, pod: str, grace: int | None = None, *, uid: str | None = None) -> None:
+        """Ask for a pod's eviction; raises TooMany when a disruption budget refuses, NotFound when it is gone.
+
+        Servers before 1.22 know only policy/v1beta1: the version that works is remembered.
+        """
+        try:
+            await self._evict(ns, pod, grace, uid)
+        except Invalid:
+            if self._eviction_version == "policy/v1beta1":
+                raise
+            self._eviction_version = "policy/v1beta1"
+            await self._evict(ns, pod, grace, uid)
+
+    async def event(
+        self,
+        regarding: Object,
+        reason: str,
+        message: str,
+        *,
+        now: float,
+        kind: Literal["Normal", "Warning"] = "Normal",
+        component: str = FIELD_MANAGER,
+    ) -> None:
+        """Tell what happened to an object. The same event again raises ``count`` instead of making another object."""
+        metadata = regarding.get("metadata") or {}
+        ns = str(metadata.get("namespace") or "default")
+        text = bounded(message, 1000)
+        key = "\0".join(str(part) for part in (metadata.get("uid"), regarding.get("kind"), reason, text, component))
+        name = f"{str(metadata.get('name') or 'object')[:230]}.{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": ns},
+            "involvedObject": {
+                "apiVersion": regarding.get("apiVersion"),
+                "kind": regarding.get("kind"),
+                "name": metadata.get("name"),
+                "namespace": metadata.get("namespace"),
+                "uid": metadata.get("uid"),
+            },
+            "reason": reason,
+            "message": text,
+            "type": kind,
+            "source": {"component": component},
+            "firstTimestamp": stamp,
+            "lastTimestamp": stamp,
+            "count": 1,
+        }
+        try:
+            await self.create(EVENT, event)
+        except Conflict:
+            seen = await self.get(EVENT, name, ns)
+            count = int((seen or {}).get("count") or 1) + 1
+            await self.patch(EVENT, name, {"count": count, "lastTimestamp": stamp}, ns)
+
+    # kinds
+
+    async def resource(self, api_version: str, kind: str) -> Resource:
+        """Where a kind lives: known by heart, else asked of the server (and remembered).
+
+        Raises NotFound when the server does not serve it; that answer is kept for 30 s.
+        """
+        key = (api_version, kind)
+        found = KNOWN.get(key) or self._discovered.get(key)
+        if found is not None:
+            return found
+        if not api_version or not kind:
+            raise Invalid("an object needs apiVersion and kind", status=400)
+        if time.monotonic() - self._missing.get(key, float("-inf")) >= _UNKNOWN_KIND_SECONDS:
+            for resource in await self._discover(api_version):
+                self._discovered[(resource.api_version, resource.kind)] = resource
+            if key in self._discovered:
+                return self._discovered[key]
+            self._missing[key] = time.monotonic()
+        raise NotFound(f"{api_version} {kind}: the API server does not serve this kind", status=404, reason="NotFound")
+
+    async def served(self, res: Resource) -> bool:
+        """Whether the server serves the kind now, asked anew (a CRD may come and go)."""
+        return any(found.plural == res.plural for found in await self._discover(res.api_version))
+
+    async def _discover(self, api_version: str) -> Sequence[Resource]:
+        group = Resource(api_version, "", "").group_path
+        try:
+            answer = await self._transport.call("GET", group)
+        except NotFound:
+            return []
+        rows = answer.get("resources") if isinstance(answer, dict) else None
+        return [
+            Resource(api_version, str(row.get("kind")), str(row.get("name")), bool(row.get("namespaced")))
+            for row in rows or []
+            if isinstance(row, dict) and "/" not in str(row.get("name"))
+        ]
+
+    async def _replace(self, res: Resource, obj: Object, subresource: str | None, field_manager: str) -> Object:
+        params = {"fieldManager": field_manager}
+        answer = await self._call("PUT", res, _namespace(obj), _name(obj), subresource, params=params, body=obj)
+        return _object(answer, res)
+
+    async def _evict(self, ns: str, pod: str, grace: int | None, uid: str | None) -> None:
+        options: Object = {}
+        if grace is not None:
+            options["gracePeriodSeconds"] = grace
+        if uid:
+            options["preconditions"] = {"uid": uid}
+        eviction = {
+            "apiVersion": self._eviction_version,
+            "kind": "Eviction",
+            "metadata": {"name": pod, "namespace": ns},
+            "deleteOptions": options,
+        }
+        await self._call("POST", POD, ns, pod, "eviction", body=eviction, retry="never")
+
+    async def _call(
+        self,
+        method: str,
+        res: Resource,
+        ns: str | None = None,
+        name: str | None = None,
+        subresource: str | None = None,
+        **options: Any,
+    ) -> Any:
+        path = res.path(ns, name, subresource)
+        answer = await self._transport.call(method, path, withhold=res.kind == "Secret", **options)
+        if not isinstance(answer, dict):
+            raise Unavailable(f"{method} {path}: the answer is not an object", reason="BadAnswer")
+        return answer
+
+
+def _object(obj: Any, res: Resource) -> Object:
+    """The object with its kind: items of a list come without."""
+    if not isinstance(obj, dict):
+        raise Unavailable(f"{res.kind}: the server sent something that is no object", reason="BadAnswer")
+    obj.setdefault("apiVersion", res.api_version)
+    obj.setdefault("kind", res.kind)
+    return obj
+
+
+def _selection(labels: str | None, fields: str | None) -> dict[str, str]:
+    return {key: value for key, value in (("labelSelector", labels), ("fieldSelector", fields)) if value}
+
+
+def _namespace(obj: Object) -> str | None:
+    return (obj.get("metadata") or {}).get("namespace") or None
+
+
+def _name(obj: Object) -> str:
+    name = (obj.get("metadata") or {}).get("name")
+    if not name:
+        raise Invalid("an object needs metadata.name", status=400)
+    return str(name)
+
+
+__all__ = ["FIELD_MANAGER", "Kube", "KubeError", "Listing", "Object", "PatchKind"]

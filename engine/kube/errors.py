@@ -1,0 +1,127 @@
+"""What can go wrong between us and a Kubernetes API server, as a few named classes.
+
+Own classes, because the transport may be replaced and callers must not know it. Messages are
+cut to 256 characters and never hold headers, request bodies or the content of a Secret.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from engine.errors import BelayError
+
+MESSAGE_LIMIT = 256
+CAUSES_LIMIT = 20
+
+
+class KubeError(BelayError):
+    """A call failed. ``status`` is the HTTP status (0 when no answer came), ``reason`` the API's CamelCase word."""
+
+    def __init__(self, message: str, *, status: int = 0, reason: str = "") -> None:
+        super().__init__(bounded(message))
+        self.status = status
+        self.reason = reason
+
+
+class NotFound(KubeError):
+    """The object, its namespace or its kind does not exist (404)."""
+
+
+class Conflict(KubeError):
+    """Somebody else was faster: resourceVersion or uid moved on, the name is taken, or the pod is bound (409)."""
+
+    @property
+    def already_exists(self) -> bool:
+        return self.reason == "AlreadyExists"
+
+
+class Gone(KubeError):
+    """The resourceVersion or continue token is too old (410): list again."""
+
+
+class TooMany(KubeError):
+    """The server asks to come back later (429); for an eviction: a disruption budget refuses it. ``retry_after`` in s."""
+
+    def __init__(self, message: str, *, status: int = 429, reason: str = "", retry_after: float = 0.0) -> None:
+        super().__init__(message, status=status, reason=reason)
+        self.retry_after = retry_after
+
+
+class Forbidden(KubeError):
+    """Not allowed, or not authenticated (403, 401)."""
+
+
+class Invalid(KubeError):
+    """The server refuses the content (400, 422). ``causes`` names fields: ``[(field, message)]``, at most 20."""
+
+    def __init__(
+        self, message: str, *, status: int = 422, reason: str = "", causes: list[tuple[str, str]] | None = None
+    ) -> None:
+        super().__init__(message, status=status, reason=reason)
+        self.causes = causes or []
+
+
+class Unavailable(KubeError):
+    """No usable answer: no connection, a timeout, a broken answer, or a server error (5xx)."""
+
+
+def bounded(text: str, limit: int = MESSAGE_LIMIT) -> str:
+    """``text`` on one line and at most ``limit`` characters long."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def from_answer(
+    status: int, body: bytes, where: str, *, retry_after: str | None = None, withhold: bool = False
+) -> KubeError:
+    """The error for an HTTP answer; ``where`` says what was asked, ``withhold`` drops the server's wording (Secrets)."""
+    answer = _status_object(body)
+    reason = str(answer.get("reason") or "")
+    words = "" if withhold else str(answer.get("message") or body[:MESSAGE_LIMIT].decode("utf-8", "replace"))
+    message = f"{where}: {status} {reason} {words}"
+    if status == 404:
+        return NotFound(message, status=status, reason=reason)
+    if status == 409:
+        return Conflict(message, status=status, reason=reason)
+    if status == 410 or reason in {"Gone", "Expired"}:
+        return Gone(message, status=status, reason=reason)
+    if status == 429:
+        return TooMany(message, status=status, reason=reason, retry_after=_seconds(retry_after, answer))
+    if status in {401, 403}:
+        return Forbidden(message, status=status, reason=reason)
+    if status in {400, 422}:
+        return Invalid(message, status=status, reason=reason, causes=[] if withhold else _causes(answer))
+    if status >= 500:
+        return Unavailable(message, status=status, reason=reason)
+    return KubeError(message, status=status, reason=reason)
+
+
+def _status_object(body: bytes) -> dict[str, Any]:
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+def _causes(answer: dict[str, Any]) -> list[tuple[str, str]]:
+    details = answer.get("details")
+    causes = details.get("causes") if isinstance(details, dict) else None
+    if not isinstance(causes, list):
+        return []
+    return [
+        (str(cause.get("field") or ""), bounded(str(cause.get("message") or "")))
+        for cause in causes[:CAUSES_LIMIT]
+        if isinstance(cause, dict)
+    ]
+
+
+def _seconds(header: str | None, answer: dict[str, Any]) -> float:
+    details = answer.get("details")
+    value = header or (details.get("retryAfterSeconds") if isinstance(details, dict) else None) or 0
+    try:
+        return min(max(float(value), 0.0), 60.0)
+    except ValueError:
+        return 0.0

@@ -1,0 +1,197 @@
+"""A live copy of one kind: list, then watch, for ever, with backoff.
+
+The official client's informer has no backoff (thousands of requests a second on errors), asks for no pages and no bookmarks and
+repeats every object on each relist; hence our own. Level-triggered: what is told is the newest state of a key, never an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from engine.kube.backoff import Backoff
+from engine.kube.client import Kube, Object
+from engine.kube.errors import Gone, KubeError, NotFound
+from engine.kube.resources import Resource
+from engine.log import get
+
+_log = get("kube.reflector")
+
+Key = tuple[str, str]
+"""(namespace, name); the namespace is empty for cluster-scoped kinds."""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """The newest state of one object: ``obj`` is None when it is gone; ``rv`` is the version at which that was seen."""
+
+    key: Key
+    obj: Object | None
+    rv: str
+
+
+Sink = Callable[["Reflector", Change], None]
+
+
+class Reflector:
+    """Follows one kind (in one namespace, under selectors) and tells each real difference once.
+
+    ``synced`` is True once a full list was told; ``watermark`` is the resourceVersion up to which everything was told;
+    ``stale`` is True while the last attempt failed, and ``stale_since`` says since when (monotonic seconds).
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        res: Resource,
+        ns: str | None = None,
+        labels: str | None = None,
+        fields: str | None = None,
+        *,
+        on_change: Sink,
+        on_progress: Callable[[Reflector], None] | None = None,
+        seconds: int = 290,
+        backoff: Backoff | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.res = res
+        self.ns = ns
+        self.labels = labels
+        self.fields = fields
+        self.synced = False
+        self.absent = False
+        self.watermark = ""
+        self.stale_since: float | None = clock()
+        self._kube = kube
+        self._on_change = on_change
+        self._on_progress = on_progress
+        self._seconds = seconds
+        self._backoff = backoff or Backoff(base=0.5, cap=30.0, floor=0.1)
+        self._sleep = sleep
+        self._clock = clock
+        self._known: dict[Key, str] = {}
+        self._following: asyncio.Task[float] | None = None
+
+    @property
+    def stale(self) -> bool:
+        return self.stale_since is not None
+
+    def relist(self) -> None:
+        """Forget everything and tell every object anew from a fresh consistent list (after the copy elsewhere was lost)."""
+        self.synced = False
+        self.watermark = ""
+        self._known.clear()
+        if self._following is not None:
+            self._following.cancel()
+
+    async def run(self) -> None:
+        """Follow until cancelled; never raises for what a server or a network can do."""
+        while True:
+            self._following = asyncio.create_task(self._follow())
+            try:
+                await asyncio.wait({self._following})
+            finally:
+                self._following.cancel()
+                await asyncio.gather(self._following, return_exceptions=True)
+            if not self._following.cancelled():
+                await self._sleep(self._following.result())
+
+    async def _follow(self) -> float:
+        """List where needed and watch until that ends; returns the pause in seconds before going on."""
+        started = self._clock()
+        try:
+            if not self.watermark:
+                await self._list()
+            await self._watch()
+        except Gone:
+            self.watermark = ""
+        except KubeError as error:
+            return self._failed(error)
+        else:
+            if self._clock() - started >= 1.0:
+                self._backoff.reset()
+                return 0.0
+        return self._backoff.next()  # a watch that ends at once, or whose version is gone at once, must not spin
+
+    def _failed(self, error: KubeError) -> float:
+        if self.stale_since is None:
+            self.stale_since = self._clock()
+        if isinstance(error, NotFound):  # the kind is not served: nothing of it exists
+            self._forget_all()
+        delay = self._backoff.next()
+        _log.warning("following stalled", kind=self.res.kind, reason=str(error), retry_in_s=round(delay, 2))
+        return delay
+
+    async def _list(self) -> None:
+        seen: set[Key] = set()
+        version = ""
+        async for page in self._kube.pages(self.res, self.ns, self.labels, self.fields):
+            version = page.resource_version
+            for obj in page.items:
+                seen.add(self._tell(obj))
+        for key in [key for key in self._known if key not in seen]:
+            self._tell_gone(key, version)
+        self.watermark = version
+        self.absent = False
+        self.synced = True
+        self._fresh()
+        self._progress()
+
+    async def _watch(self) -> None:
+        async with contextlib.aclosing(
+            self._kube.watch(
+                self.res, self.ns, self.labels, self.fields, self.watermark, seconds=self._seconds, on_open=self._fresh
+            )
+        ) as events:
+            async for kind, obj in events:
+                self._take(kind, obj)
+
+    def _fresh(self) -> None:
+        self.stale_since = None
+
+    def _take(self, kind: str, obj: Object) -> None:
+        version = _version(obj)
+        if kind == "DELETED":
+            self._tell_gone(_key(obj), version)
+        elif kind in {"ADDED", "MODIFIED"}:
+            self._tell(obj)
+        self.watermark = version or self.watermark
+        self._backoff.reset()
+        self._progress()
+
+    def _tell(self, obj: Object) -> Key:
+        key, version = _key(obj), _version(obj)
+        if self._known.get(key) != version:
+            self._known[key] = version
+            self._on_change(self, Change(key, obj, version))
+        return key
+
+    def _tell_gone(self, key: Key, version: str) -> None:
+        if self._known.pop(key, None) is not None:
+            self._on_change(self, Change(key, None, version))
+
+    def _forget_all(self) -> None:
+        for key in list(self._known):
+            self._tell_gone(key, self.watermark)
+        self.watermark = ""
+        self.absent = True
+        self.synced = True
+        self._progress()
+
+    def _progress(self) -> None:
+        if self._on_progress is not None:
+            self._on_progress(self)
+
+
+def _key(obj: Object) -> Key:
+    metadata: dict[str, Any] = obj.get("metadata") or {}
+    return str(metadata.get("namespace") or ""), str(metadata.get("name") or "")
+
+
+def _version(obj: Object) -> str:
+    return str((obj.get("metadata") or {}).get("resourceVersion") or "")

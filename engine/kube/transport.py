@@ -1,0 +1,250 @@
+"""HTTP to the API server: time limits, bounded answers, retries with full jitter, credentials read again on 401."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Literal
+
+import aiohttp
+import orjson
+
+from engine.errors import InputError
+from engine.kube.backoff import Backoff
+from engine.kube.credentials import Endpoint, Loader
+from engine.kube.errors import KubeError, TooMany, Unavailable, from_answer
+
+ATTEMPT_SECONDS = 15.0
+"""Longest wait for one answer."""
+DEADLINE_SECONDS = 30.0
+"""Longest time for one call including its retries."""
+ANSWER_LIMIT = 64 * 1024 * 1024
+"""Largest answer in bytes; a page of 500 objects at etcd's limit of 1.5 MiB each would be larger, and is refused."""
+LINE_LIMIT = 8 * 1024 * 1024
+"""Largest watch event in bytes."""
+_CONNECTIONS = 256
+
+Retry = Literal["always", "unprocessed", "never"]
+"""``always``: idempotent calls; ``unprocessed``: only where the server surely did nothing (429, no connection); ``never``."""
+
+
+class Transport:
+    """One HTTP session with the API server."""
+
+    def __init__(
+        self,
+        load: Loader,
+        *,
+        deadline: float = DEADLINE_SECONDS,
+        attempt: float = ATTEMPT_SECONDS,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        uniform: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        self._load = load
+        self._deadline = deadline
+        self._attempt = attempt
+        self._sleep = sleep
+        self._clock = clock
+        self._uniform = uniform
+        self._endpoint: Endpoint | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self._loading = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Read the credentials and open the session; raises InputError when there are none."""
+        self._endpoint = await asyncio.to_thread(self._load)
+        connector = aiohttp.TCPConnector(limit=_CONNECTIONS, socket_factory=_keepalive_socket)
+        self._session = aiohttp.ClientSession(
+            connector=connector, auto_decompress=True, headers={"User-Agent": "belay", "Accept-Encoding": "identity"}
+        )
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    @property
+    def host(self) -> str:
+        return self._endpoint.host if self._endpoint else ""
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = "application/json",
+        retry: Retry = "always",
+        withhold: bool = False,
+    ) -> Any:
+        """One call and its retries within the deadline; returns the decoded JSON answer. Raises KubeError."""
+        data = None if body is None else orjson.dumps(body)
+        ends = self._clock() + self._deadline
+        backoff = Backoff(base=0.1, cap=5.0, uniform=self._uniform)
+        while True:
+            try:
+                return await self._once(method, path, params, data, content_type, withhold, ends)
+            except (TooMany, Unavailable) as error:
+                if not _retryable(error, retry):
+                    raise
+                delay = backoff.next()
+                if isinstance(error, TooMany):
+                    delay += error.retry_after
+                if self._clock() + delay >= ends:
+                    raise
+                await self._sleep(delay)
+
+    async def lines(
+        self, path: str, params: Mapping[str, str], *, quiet: float, on_open: Callable[[], None] | None = None
+    ) -> AsyncGenerator[bytes]:
+        """The lines of a watch until the server ends it; ``quiet`` is the longest silence in s. Raises KubeError."""
+        where = f"WATCH {path}"
+        async with self._answer("GET", path, params, None, "", self._watch_timeout(quiet)) as answer:
+            if answer.status != 200:
+                raise await self._error(answer, where, withhold=False)
+            if on_open is not None:
+                on_open()
+            rest = bytearray()
+            async for chunk in _chunks(answer, where):
+                rest += chunk
+                if b"\n" in chunk:
+                    *whole, tail = bytes(rest).split(b"\n")
+                    rest = bytearray(tail)
+                    for line in whole:
+                        if line:
+                            yield line
+                if len(rest) > LINE_LIMIT:
+                    raise Unavailable(f"{where}: an event is larger than {LINE_LIMIT} bytes", reason="AnswerTooLarge")
+
+    async def _once(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None,
+        data: bytes | None,
+        content_type: str,
+        withhold: bool,
+        ends: float,
+    ) -> Any:
+        where = f"{method} {path}"
+        left = max(0.05, min(self._attempt, ends - self._clock()))
+        timeout = aiohttp.ClientTimeout(total=left, sock_connect=min(5.0, left))
+        async with self._answer(method, path, params, data, content_type, timeout) as answer:
+            if answer.status >= 300:
+                raise await self._error(answer, where, withhold=withhold)
+            content = await _bounded_body(answer, where)
+        try:
+            return orjson.loads(content)
+        except orjson.JSONDecodeError as error:
+            raise Unavailable(f"{where}: the answer is not JSON", reason="BadAnswer") from error
+
+    @contextlib.asynccontextmanager
+    async def _answer(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None,
+        data: bytes | None,
+        content_type: str,
+        timeout: aiohttp.ClientTimeout,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """One HTTP exchange; a 401 is answered once by reading the credentials anew."""
+        if self._session is None or self._endpoint is None:
+            raise RuntimeError("the Kubernetes client is not open: use it with 'async with'")
+        for renewed in (False, True):
+            endpoint = self._endpoint
+            headers = {**endpoint.headers, "Accept": "application/json"}
+            if data is not None:
+                headers["Content-Type"] = content_type
+            try:
+                async with self._session.request(
+                    method,
+                    endpoint.host + path,
+                    params=params,
+                    data=data,
+                    headers=headers,
+                    ssl=endpoint.tls if endpoint.tls is not None else True,
+                    server_hostname=endpoint.server_name,
+                    proxy=endpoint.proxy,
+                    timeout=timeout,
+                    allow_redirects=False,
+                ) as answer:
+                    if answer.status != 401 or renewed or not await self._renew(endpoint):
+                        yield answer
+                        return
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                raise _no_answer(f"{method} {path}", error) from error
+
+    async def _renew(self, used: Endpoint) -> bool:
+        """Read the credentials again unless somebody just did; False when they are unreadable (the 401 then stands)."""
+        async with self._loading:
+            if self._endpoint is not used:
+                return True
+            try:
+                self._endpoint = await asyncio.to_thread(self._load)
+            except InputError:
+                return False
+            return True
+
+    async def _error(self, answer: aiohttp.ClientResponse, where: str, *, withhold: bool) -> KubeError:
+        body = await _bounded_body(answer, where)
+        return from_answer(answer.status, body, where, retry_after=answer.headers.get("Retry-After"), withhold=withhold)
+
+    @staticmethod
+    def _watch_timeout(quiet: float) -> aiohttp.ClientTimeout:
+        return aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=quiet)
+
+
+class NotConnected(Unavailable):
+    """No connection came about, so the server has surely seen nothing of the call."""
+
+
+def _no_answer(where: str, error: BaseException) -> Unavailable:
+    kind = NotConnected if isinstance(error, aiohttp.ClientConnectorError) else Unavailable
+    text = "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
+    return kind(f"{where}: {text}", reason="NoAnswer")
+
+
+def _retryable(error: KubeError, retry: Retry) -> bool:
+    if retry == "never":
+        return False
+    return retry == "always" or isinstance(error, TooMany | NotConnected)
+
+
+async def _bounded_body(answer: aiohttp.ClientResponse, where: str) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in _chunks(answer, where):
+        size += len(chunk)
+        if size > ANSWER_LIMIT:
+            raise Unavailable(f"{where}: the answer is larger than {ANSWER_LIMIT} bytes", reason="AnswerTooLarge")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+async def _chunks(answer: aiohttp.ClientResponse, where: str) -> AsyncIterator[bytes]:
+    while True:
+        try:
+            chunk = await answer.content.readany()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _no_answer(where, error) from error
+        if not chunk:
+            return
+        yield chunk
+
+
+def _keepalive_socket(address: tuple[Any, ...]) -> socket.socket:
+    """A socket that notices a vanished peer within a minute: watches are otherwise silent."""
+    family, kind, protocol = address[0], address[1], address[2]
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, option):
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    return made
