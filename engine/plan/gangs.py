@@ -267,9 +267,9 @@ def _own_annotations(pod: Pod) -> dict[str, str]:
 
 _PER_POD_ANNOTATIONS: Final = frozenset({
     RANK_KEY, "predicate-time", "huawei.com/AscendReal", "huawei.com/kltDev", "huawei.com/Ascend910",
-    "huawei.com/Ascend310", "huawei.com/Ascend310P", "huawei.com/npu", "huawei.com/npu-core", "distributed-job", "super-pod-rank",
-    "super-pod-id",
-    "ascend.kubectl.kubernetes.io/ascend-910-configuration", "ascend.kubectl.kubernetes.io/ascend-npu-configuration",
+    "huawei.com/Ascend310", "huawei.com/Ascend310P", "huawei.com/npu", "huawei.com/npu-core", "distributed-job",
+    "super-pod-rank", "super-pod-id", "ascend.kubectl.kubernetes.io/ascend-910-configuration",
+    "ascend.kubectl.kubernetes.io/ascend-npu-configuration",
 })  # fmt: skip
 
 
