@@ -74,12 +74,13 @@ class Upgrade(msgspec.Struct, frozen=True):
 
 
 class SwitchReport(msgspec.Struct, frozen=True):
-    """``SwitchInfoCfg`` of an A3 node: worst level, node status and the assembled codes."""
+    """``SwitchInfoCfg`` of an A3 node: worst level, node status, the assembled codes and the text as reported."""
 
     level: str
     node_status: str
     codes: tuple[str, ...]
     update_time: float
+    text: str = ""
 
 
 class DeviceReport(msgspec.Struct, frozen=True):

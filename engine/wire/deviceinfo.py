@@ -125,7 +125,8 @@ def fault_element(kind: str, name: str, codes: Mapping[str, tuple[int, str]], le
         "fault_handling": level,
         "fault_code": ",".join(codes),
         "fault_time_and_level_map": {
-            code: {"fault_time": time_ms, "fault_level": code_level} for code, (time_ms, code_level) in sorted(codes.items())
+            code: {"fault_time": time_ms, "fault_level": code_level}
+            for code, (time_ms, code_level) in sorted(codes.items())
         },
     }
 
@@ -144,7 +145,9 @@ def _verified(where: str, outer: Mapping[str, Any]) -> tuple[dict[str, str], int
         raise WireError(where, "data.DeviceInfoCfg.CheckCode", "is missing; the report is ignored")
     computed = check_code({"DeviceList": dict(sorted(devices.items())), "UpdateTime": updated})
     if claimed != computed:
-        raise WireError(where, "data.DeviceInfoCfg.CheckCode", "does not match the report's content; the report is ignored")
+        raise WireError(
+            where, "data.DeviceInfoCfg.CheckCode", "does not match the report's content; the report is ignored"
+        )
     return devices, updated
 
 
@@ -239,7 +242,9 @@ def _element(where: str, field: str, element: object, prefix: str) -> list[tuple
         entry = known.get(code)
         entry = entry if isinstance(entry, dict) else {}
         moment = entry.get("fault_time", 0)
-        rows.append((kind, chip, code, str(entry.get("fault_level") or level), moment if isinstance(moment, int) else 0))
+        rows.append(
+            (kind, chip, code, str(entry.get("fault_level") or level), moment if isinstance(moment, int) else 0)
+        )
     return rows
 
 
@@ -286,6 +291,7 @@ def _switch(where: str, text: object) -> SwitchReport | None:
         node_status=str(body.get("NodeStatus") or "Healthy"),
         codes=tuple(sorted(codes)),
         update_time=float(updated) if isinstance(updated, int) else 0.0,
+        text=str(text),
     )
 
 

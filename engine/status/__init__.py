@@ -1,0 +1,26 @@
+"""Plan and outcomes become ConfigMaps and Events: pure bodies, one writer.
+
+``memory_bodies`` are written before anything disruptive, ``status_bodies`` after a pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.model.cluster import Observed
+from engine.model.plan import Plan
+from engine.status.events import events
+from engine.status.memory import memory_bodies
+from engine.status.mindcluster import ClusterInfo
+from engine.status.people import Condition, SyncState, pool_bodies, sync_body
+from engine.status.writer import Ledger
+
+__all__ = ["ClusterInfo", "Condition", "Ledger", "SyncState", "events", "memory_bodies", "status_bodies"]
+
+
+def status_bodies(plan: Plan, observed: Observed, state: SyncState, info: ClusterInfo | None) -> list[dict[str, Any]]:
+    """Every status ConfigMap of a pass; ``info`` is None where a live ClusterD holds the aggregate role."""
+    bodies = [sync_body(state, plan), *pool_bodies(plan, observed)]
+    if info is not None:
+        bodies.extend(info.bodies(plan, observed))
+    return bodies

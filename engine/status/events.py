@@ -1,0 +1,52 @@
+"""Kubernetes Events for what happens once: derived from actions that succeeded."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+from engine.model import actions as act
+from engine.model.actions import AnyAction, kind_of
+from engine.model.times import rfc3339
+
+#: At most so many events of one pass; the rest is in the status ConfigMaps anyway.
+MAX_EVENTS: Final = 100
+_WARNING: Final = (act.EvictPod, act.IsolateChip, act.IsolateNode, act.ResetChips)
+_TOLD: Final = (*_WARNING, act.BindPod, act.ReleaseChip, act.ReleaseNode, act.PartitionChip, act.DeleteObject)
+
+
+def events(done: Sequence[AnyAction], now: float) -> list[dict[str, Any]]:
+    """Events (core/v1) for the actions that were carried out, bounded per pass; names are stable per action and time."""
+    return [_event(action, now) for action in done if isinstance(action, _TOLD)][:MAX_EVENTS]
+
+
+def _event(action: AnyAction, now: float) -> dict[str, Any]:
+    api_version, kind, namespace, name = _subject(action)
+    where = namespace or "default"
+    moment = rfc3339(float(int(now)))
+    digest = hashlib.sha256(f"{kind_of(action)}|{namespace}|{name}|{action.message}|{now}".encode()).hexdigest()[:16]
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{name[:200]}.{digest}", "namespace": where},
+        "type": "Warning" if isinstance(action, _WARNING) else "Normal",
+        "reason": action.reason[:128],
+        "action": kind_of(action),
+        "message": action.message[:1000],
+        "involvedObject": {"apiVersion": api_version, "kind": kind, "namespace": namespace, "name": name},
+        "source": {"component": "belay"},
+        "reportingComponent": "belay.dev/engine",
+        "reportingInstance": "belay",
+        "firstTimestamp": moment,
+        "lastTimestamp": moment,
+        "count": 1,
+    }
+
+
+def _subject(action: AnyAction) -> tuple[str, str, str, str]:
+    if isinstance(action, act.BindPod | act.EvictPod):
+        return "v1", "Pod", action.namespace, action.pod
+    if isinstance(action, act.DeleteObject):
+        return action.api_version, action.object_kind, action.namespace, action.name
+    return "v1", "Node", "", getattr(action, "node", "")

@@ -1,0 +1,92 @@
+"""``belay-job-<namespace>.<kind>.<name>``: how a job stands, for people, beside the memory it carries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.model.cluster import Observed
+from engine.model.history import JobMemory
+from engine.model.jobs import Gang
+from engine.model.plan import Pending, Plan
+from engine.model.times import rfc3339
+from engine.plan.gangs import group
+from engine.status.bodies import config_map, text
+from engine.wire import history, names
+
+STATUS_KEY = "status.json"
+PHASE_KEY = "phase"
+_MAX_PODS = 2000
+
+
+def job_status(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
+    """One ConfigMap per NPU job or remembered job."""
+    pending = {f"{p.namespace}/{p.kind}/{p.name}": p for p in plan.pending}
+    gangs, _ = group(observed)
+    bodies = []
+    for key in sorted({*plan.history.jobs, *(k for k, g in gangs.items() if _wants_npu(g, observed)), *pending}):
+        memory = plan.history.jobs.get(key)
+        body = _body(key, gangs.get(key), pending.get(key), memory, observed)
+        if body is not None:
+            bodies.append(body)
+    return bodies
+
+
+def _wants_npu(gang: Gang, observed: Observed) -> bool:
+    return any(observed.pods[pod].count for pod in gang.pods if pod in observed.pods)
+
+
+def _body(
+    key: str, gang: Gang | None, pending: Pending | None, memory: JobMemory | None, observed: Observed
+) -> dict[str, Any] | None:
+    namespace, kind, name = key.split("/", 2)
+    placement = {}
+    running = 0
+    for pod_key in (gang.pods if gang else ())[:_MAX_PODS]:
+        pod = observed.pods.get(pod_key)
+        if pod is not None and pod.node:
+            placement[pod.name] = {"node": pod.node, "chips": list(pod.chips), "phase": pod.phase}
+            running += pod.phase == "Running"
+    phase = _phase(gang, pending, placement, running)
+    status: dict[str, Any] = {"phase": phase, "placement": placement}
+    if pending is not None:
+        status["pending"] = {
+            "reason": pending.reason,
+            "message": pending.message,
+            "nodes": pending.nodes,
+            "unblock": pending.unblock,
+        }
+    if memory is not None and (memory.reschedules or memory.timeline):
+        status["reschedules"] = [rfc3339(ms / 1000) for ms in memory.reschedules]
+        status["history"] = [{"time": rfc3339(ms / 1000), "what": what} for ms, what in memory.timeline]
+    status["conditions"] = _conditions(gang, pending, running)
+    data = {PHASE_KEY: phase, STATUS_KEY: text(status), **history.job_data(key, memory or JobMemory())}
+    return config_map(names.SYSTEM, names.job_config_map(namespace, kind, name), data)
+
+
+def _phase(gang: Gang | None, pending: Pending | None, placement: dict[str, Any], running: int) -> str:
+    if gang is None or not gang.pods:
+        return "Pending" if pending is not None else "Finished"
+    if pending is not None and not placement:
+        return "Pending"
+    if running >= min(gang.min_available, len(gang.pods)) and running:
+        return "Running"
+    return "Starting" if placement else "Pending"
+
+
+def _conditions(gang: Gang | None, pending: Pending | None, running: int) -> list[dict[str, str]]:
+    placed = pending is None and gang is not None and bool(gang.pods)
+    ready = placed and gang is not None and running >= gang.min_available
+    return [
+        {
+            "type": "Placed",
+            "status": "True" if placed else "False",
+            "reason": "Placed" if placed else (pending.reason if pending else "NoPods"),
+            "message": pending.message if pending else "",
+        },
+        {
+            "type": "Ready",
+            "status": "True" if ready else "False",
+            "reason": "Running" if ready else "NotRunning",
+            "message": "",
+        },
+    ]

@@ -1,0 +1,31 @@
+"""The memory's ConfigMaps: written before any disruptive action, only where the pass changed something."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.model.cluster import Observed
+from engine.model.history import NodeMemory
+from engine.model.plan import Plan
+from engine.status.bodies import config_map
+from engine.status.jobs import job_status
+from engine.wire import history, names
+
+
+def memory_bodies(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
+    """ConfigMaps of every memory that differs from the observed one, jobs with their readable status.
+
+    A node whose memory became empty is blanked, not deleted, so that a lost write can never look like
+    an old memory.
+    """
+    before, after = observed.history, plan.history
+    bodies = []
+    for node in sorted({*before.nodes, *after.nodes}):
+        memory = after.nodes.get(node, NodeMemory())
+        if before.nodes.get(node, NodeMemory()) != memory:
+            bodies.append(config_map(names.SYSTEM, names.HISTORY_PREFIX + node, history.node_data(memory)))
+    cluster_before = (before.budgets, before.ready_drops, before.policy_revision)
+    if cluster_before != (after.budgets, after.ready_drops, after.policy_revision):
+        bodies.append(config_map(names.SYSTEM, names.HISTORY, history.cluster_data(after)))
+    bodies.extend(job_status(plan, observed))
+    return bodies
