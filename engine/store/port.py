@@ -1,0 +1,74 @@
+"""How we talk to Redis: connections from a URL, time limits, and one error for everything that can go wrong with it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, cast
+
+import redis
+import redis.asyncio
+
+from engine.errors import BelayError
+from engine.log import redact
+
+VALUE_LIMIT = 3 * 1024 * 1024
+"""Largest value in bytes; an object in etcd has at most half of that."""
+PREFIX = "belay"
+_SOCKET_SECONDS = 5.0
+
+
+class StoreUnavailable(BelayError):
+    """Redis gave no usable answer. It is working memory: wait and go on, nothing is lost."""
+
+
+class ValueTooLarge(BelayError):
+    """A value is beyond ``VALUE_LIMIT`` and was not stored."""
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Turn every error of the client library into StoreUnavailable."""
+    try:
+        yield
+    except (redis.RedisError, OSError) as error:
+        raise StoreUnavailable(redact(f"Redis: {type(error).__name__}: {str(error)[:200]}")) from error
+
+
+def connect(url: str) -> redis.Redis:
+    """A client for workers (thread-safe, pooled). ``url`` is redis://, rediss:// or unix://; raises BelayError for others."""
+    return cast(redis.Redis, _client(redis.Redis, url))
+
+
+def connect_async(url: str) -> redis.asyncio.Redis:
+    """A client for the controller's event loop."""
+    return cast(redis.asyncio.Redis, _client(redis.asyncio.Redis, url))
+
+
+def _client(kind: Any, url: str) -> Any:
+    if not url.startswith(("redis://", "rediss://", "unix://")):
+        raise BelayError(
+            f"{redact(url)!r} is no Redis URL", hint="Use redis://HOST:PORT/0, rediss://… or unix:///PATH."
+        )
+    options: dict[str, Any] = {"socket_timeout": _SOCKET_SECONDS, "socket_connect_timeout": _SOCKET_SECONDS}
+    try:
+        return kind.from_url(url, **options)
+    except (ValueError, redis.RedisError) as error:
+        raise BelayError(f"{redact(url)!r} is no usable Redis URL: {redact(str(error))}") from error
+
+
+def eviction_warning(client: redis.Redis) -> str | None:
+    """What to tell the operator when Redis may throw keys away under memory pressure; None when all is well or unknown.
+
+    Managed services refuse CONFIG; INFO tells the same.
+    """
+    with translated():
+        policy = str(client.info("memory").get("maxmemory_policy") or "")
+    if policy in {"", "noeviction"}:
+        return None
+    return f"Redis runs with maxmemory-policy {policy}: it may drop work at any time. Set maxmemory-policy noeviction."
+
+
+def text(value: object) -> str:
+    """A reply as text."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

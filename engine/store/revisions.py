@@ -1,0 +1,150 @@
+"""The files of the revision in force, for workers: each blob is stored once, whatever number of revisions holds it.
+
+Keys: ``blobs`` (hash, blob id → bytes), ``blobs:used`` (sorted set, blob id → when last used), ``revision:<sha>`` (hash, path → blob
+id), ``<shard>:revision`` (the one in force). Losing any of them is mended by putting the revision again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+import msgspec
+import redis
+import redis.asyncio
+
+from engine.store.port import PREFIX, VALUE_LIMIT, ValueTooLarge, text, translated
+
+KEEP_SECONDS = 3600
+"""How long files are kept after they were last put."""
+_BATCH = 1000
+
+
+class RevisionRecord(msgspec.Struct, frozen=True):
+    """The revision in force: a commit, what its files are, and what the source had to say about it (JSON)."""
+
+    sha: str
+    files: dict[str, str] = {}
+    meta: dict[str, Any] = {}
+
+
+class RevisionWriter:
+    """The controller's side."""
+
+    def __init__(self, client: redis.asyncio.Redis, prefix: str = PREFIX) -> None:
+        self._client = client
+        self._prefix = prefix
+
+    async def put_revision(
+        self,
+        shard: str,
+        sha: str,
+        files: Mapping[str, str],
+        blobs: Mapping[str, bytes],
+        *,
+        now: float,
+        meta: Mapping[str, Any] | None = None,
+    ) -> set[str]:
+        """Put a revision in force; returns the ids of blobs that Redis lacks.
+
+        ``blobs`` may hold only the new ones. While any is missing the revision in force stays as it was: put again with those blobs.
+        ``now`` in unix seconds. Raises ValueTooLarge for a blob beyond 3 MiB.
+        """
+        for name, content in blobs.items():
+            if len(content) > VALUE_LIMIT:
+                raise ValueTooLarge(f"blob {name} has {len(content)} bytes; at most {VALUE_LIMIT} are stored")
+        wanted = set(files.values())
+        with translated():
+            await self._put_blobs(blobs, wanted, now)
+            missing = await self._missing(wanted)
+            if not missing:
+                await self._point(shard, sha, files, dict(meta or {}))
+        return missing
+
+    async def expire(self, now: float, keep: float = KEEP_SECONDS) -> int:
+        """Drop blobs that no revision put within ``keep`` seconds used; returns how many."""
+        with translated():
+            old = await self._client.zrangebyscore(self._used, "-inf", now - keep)
+            for part in _parts(list(old)):
+                async with self._client.pipeline(transaction=True) as pipe:
+                    pipe.hdel(self._blobs, *part)
+                    pipe.zrem(self._used, *part)
+                    await pipe.execute()
+        return len(old)
+
+    async def _put_blobs(self, blobs: Mapping[str, bytes], wanted: set[str], now: float) -> None:
+        for part in _parts(sorted(blobs)):
+            async with self._client.pipeline(transaction=False) as pipe:
+                for name in part:
+                    pipe.hsetnx(self._blobs, name, blobs[name])
+                await pipe.execute()
+        for part in _parts(sorted(wanted | set(blobs))):
+            await self._client.zadd(self._used, dict.fromkeys(part, now))
+
+    async def _missing(self, wanted: set[str]) -> set[str]:
+        missing: set[str] = set()
+        for part in _parts(sorted(wanted)):
+            async with self._client.pipeline(transaction=False) as pipe:
+                for name in part:
+                    pipe.hexists(self._blobs, name)
+                there = await pipe.execute()
+            missing.update(name for name, has in zip(part, there, strict=True) if not has)
+        return missing
+
+    async def _point(self, shard: str, sha: str, files: Mapping[str, str], meta: dict[str, Any]) -> None:
+        key = f"{self._prefix}:revision:{sha}"
+        async with self._client.pipeline(transaction=True) as pipe:
+            pipe.delete(key)
+            for part in _parts(sorted(files)):
+                pipe.hset(key, mapping={path: files[path] for path in part})
+            pipe.expire(key, 2 * KEEP_SECONDS)
+            pipe.set(
+                _current(self._prefix, shard), msgspec.json.encode({"sha": sha, "meta": meta, "count": len(files)})
+            )
+            await pipe.execute()
+
+    @property
+    def _blobs(self) -> str:
+        return f"{self._prefix}:blobs"
+
+    @property
+    def _used(self) -> str:
+        return f"{self._prefix}:blobs:used"
+
+
+class RevisionReader:
+    """The worker's side."""
+
+    def __init__(self, client: redis.Redis, prefix: str = PREFIX) -> None:
+        self._client = client
+        self._prefix = prefix
+
+    def current(self, shard: str) -> RevisionRecord | None:
+        """The revision in force with its files; None when none is known, or when Redis lost part of it."""
+        with translated():
+            pointer = cast(bytes | None, self._client.get(_current(self._prefix, shard)))
+            if pointer is None:
+                return None
+            said = msgspec.json.decode(pointer)
+            found = cast(dict[bytes, bytes], self._client.hgetall(f"{self._prefix}:revision:{said['sha']}"))
+        files = {text(path): text(blob) for path, blob in found.items()}
+        if len(files) != said["count"]:
+            return None
+        return RevisionRecord(said["sha"], files, said["meta"])
+
+    def blobs(self, ids: Iterable[str]) -> dict[str, bytes]:
+        """The contents of those blobs that Redis has; a missing one means: come back when the controller put it again."""
+        found: dict[str, bytes] = {}
+        for part in _parts(sorted(set(ids))):
+            with translated():
+                values = cast(list[bytes | None], self._client.hmget(f"{self._prefix}:blobs", part))
+            found.update({name: value for name, value in zip(part, values, strict=True) if value is not None})
+        return found
+
+
+def _current(prefix: str, shard: str) -> str:
+    return f"{prefix}:{{{shard}}}:revision"
+
+
+def _parts(items: list[Any]) -> list[list[Any]]:
+    return [items[start : start + _BATCH] for start in range(0, len(items), _BATCH)]
