@@ -1,8 +1,8 @@
 """Errors that Belay raises on purpose.
 
-Own classes exist because libraries behind the ports may be replaced, and because an error that reaches a person has to say where it
-happened and what to do. Each subclass is a boundary, not a cause: code catches the boundary and shows the text. A bug raises whatever
-Python raises and is not wrapped.
+Own classes exist because libraries behind the ports may be replaced, and because an error that reaches a person has to
+say where it happened and what to do. Each subclass is a boundary, not a cause: code catches the boundary and shows the
+text. A bug raises whatever Python raises and is not wrapped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ MAX_ERROR_CHARS = 1000
 class BelayError(Exception):
     """Something a person can understand and mend.
 
-    `message` says what is wrong, `where` names it (`file:line:col`, or an object and its field), `hint` says what to do.
+    `message` says what is wrong, `where` names it (`file:line:col`, or an object and its field), `hint` says what to
+    do.
     """
 
     def __init__(self, message: str, *, where: str = "", hint: str = "") -> None:
@@ -31,13 +32,15 @@ class BelayError(Exception):
 
 
 class InputError(BelayError):
-    """What a person or another program handed in is wrong: a document, an option, a file. Trying again does not help."""
+    """What a person or another program handed in is wrong: a document, an option, a file. Trying again does not
+    help."""
 
 
 class SourceError(BelayError):
     """Git could not give what was asked for.
 
-    `reason` is a CamelCase constant that becomes the reason of a condition; `transient` tells whether trying again may help.
+    `reason` is a CamelCase constant that becomes the reason of a condition; `transient` tells whether trying again may
+    help.
     """
 
     def __init__(self, reason: str, message: str, *, transient: bool = False, where: str = "", hint: str = "") -> None:

@@ -1,7 +1,8 @@
 """Logging: one JSON object a line, a constant message with fields, and the id of the pass it belongs to.
 
-A line is at most 2 KiB, so that no log shipper cuts one in half, and secrets (passwords in URLs, tokens, keys) are removed on the way out.
-Everything goes through the standard `logging` module: lines of Celery, aiohttp and the Kubernetes client come out in the same form.
+A line is at most 2 KiB, so that no log shipper cuts one in half, and secrets (passwords in URLs, tokens, keys) are
+removed on the way out. Everything goes through the standard `logging` module: lines of Celery, aiohttp and the
+Kubernetes client come out in the same form.
 
     log = get("reconcile")
     with in_pass("main-184"):
@@ -31,13 +32,17 @@ _HIDDEN: Final = "***"
 
 _pass_id: ContextVar[str] = ContextVar("belay_pass_id", default="")
 
-_SECRET_NAME = re.compile(r"token|passw|secret|credential|authorization|cookie|api[-_]?key|private[-_]?key|client[-_]?key", re.IGNORECASE)
+_SECRET_NAME = re.compile(
+    r"token|passw|secret|credential|authorization|cookie|api[-_]?key|private[-_]?key|client[-_]?key", re.IGNORECASE
+)
 _SECRET_TEXT: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     # user and password of any URL; greedy, because a password may hold an "@"
     (re.compile(r"\b([a-zA-Z][a-zA-Z0-9+.-]*://)[^\s/?#'\"]*@"), rf"\1{_HIDDEN}@"),
     (re.compile(r"(?i)\b(bearer|basic)\s+[a-z0-9._~+/=-]{6,}"), rf"\1 {_HIDDEN}"),
     (
-        re.compile(r"(?i)\b((?:access|private|auth|id|refresh)?_?(?:token|passwd|password|secret|api_?key))(\"?\s*[=:]\s*\"?)[^\s&,;\"']+"),
+        re.compile(
+            r"(?i)\b((?:access|private|auth|id|refresh)?_?(?:token|passwd|password|secret|api_?key))(\"?\s*[=:]\s*\"?)[^\s&,;\"']+"
+        ),
         rf"\1\2{_HIDDEN}",
     ),
     (re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(\.[A-Za-z0-9_-]+)?"), _HIDDEN),
@@ -47,8 +52,8 @@ _SECRET_TEXT: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
 
 
 def redact(text: str) -> str:
-    """Return `text` without the secrets it is known to be able to hold: user and password of URLs, bearer tokens, `token=…` and the
-    like, JSON web tokens, tokens of the large Git hosts and private keys."""
+    """Return `text` without the secrets it is known to be able to hold: user and password of URLs, bearer tokens,
+    `token=…` and the like, JSON web tokens, tokens of the large Git hosts and private keys."""
     for pattern, replacement in _SECRET_TEXT:
         text = pattern.sub(replacement, text)
     return text
@@ -120,8 +125,8 @@ def get(name: str) -> Log:
 
 
 def configure(level: str = "INFO", component: str = "", stream: TextIO | None = None) -> None:
-    """Send every log of this process to `stream` (default: standard error) as JSON. `level` is a name that `logging` knows; an unknown
-    one raises ValueError. Calling it again replaces the earlier configuration."""
+    """Send every log of this process to `stream` (default: standard error) as JSON. `level` is a name that `logging`
+    knows; an unknown one raises ValueError. Calling it again replaces the earlier configuration."""
     numeric = logging.getLevelNamesMapping().get(level.upper())
     if numeric is None:
         raise ValueError(f"unknown log level {level!r}; use DEBUG, INFO, WARNING or ERROR")

@@ -76,7 +76,10 @@ def test_secrets_are_removed_from_messages_and_fields(stream: io.StringIO, text:
 
 
 def test_an_ordinary_url_is_kept(stream: io.StringIO) -> None:
-    assert log.redact("https://git.example/a.git at 12:30, see a@b.example") == "https://git.example/a.git at 12:30, see a@b.example"
+    assert (
+        log.redact("https://git.example/a.git at 12:30, see a@b.example")
+        == "https://git.example/a.git at 12:30, see a@b.example"
+    )
 
 
 def test_fields_with_secret_names_are_hidden(stream: io.StringIO) -> None:
@@ -88,7 +91,13 @@ def test_fields_with_secret_names_are_hidden(stream: io.StringIO) -> None:
 
 
 def test_a_line_never_exceeds_two_kibibytes_and_keeps_its_message(stream: io.StringIO) -> None:
-    log.get("x").error("message kept", big="é" * 5000, more={str(i): "y" * 100 for i in range(500)}, small=1, **{f"k{i}": "v" * 90 for i in range(60)})
+    log.get("x").error(
+        "message kept",
+        big="é" * 5000,
+        more={str(i): "y" * 100 for i in range(500)},
+        small=1,
+        **{f"k{i}": "v" * 90 for i in range(60)},
+    )
     raw = stream.getvalue()
     assert len(raw.encode()) <= log.MAX_LINE_BYTES
     (entry,) = lines(stream)

@@ -1,0 +1,92 @@
+"""What a fetch came to, as Kubernetes-style conditions: Fetched, Verified, Accepted, Ready, and the notes ForcePushed,
+FilesRefused, Suspended."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from engine.errors import SourceError, bounded
+from engine.log import redact
+from engine.source.records import MAX_MESSAGE, Condition, Revision, SourceConfig
+
+_STAGES: Final = ("Fetched", "Verified", "Accepted")
+_STAGE_OF: Final = {
+    "VerificationFailed": "Verified",
+    "SignersUnreadable": "Verified",
+    "EmptyTree": "Accepted",
+    "TooManyFiles": "Accepted",
+    "TreeTooLarge": "Accepted",
+}
+
+
+def report(
+    config: SourceConfig,
+    revision: Revision | None,
+    error: SourceError | None,
+    rewritten: tuple[str, str] | None,
+    suspended: bool,
+) -> tuple[Condition, ...]:
+    """Return the conditions of one fetch. `rewritten` is (old tip, new tip) when the new one does not follow the old
+    one."""
+    if suspended:
+        state = f"{_short(revision)} stays in force" if revision else "nothing is in force"
+        return (
+            _condition("Suspended", "True", "Suspended", f"the source is suspended; {state}"),
+            _condition("Ready", "True" if revision else "False", "Suspended", state),
+        )
+    conditions = _stages(config, revision, error)
+    if rewritten:
+        old, new = rewritten
+        conditions.append(
+            _condition(
+                "ForcePushed", "True", "ForcePushed", f"{new[:12]} does not follow {old[:12]}: the branch was rewritten"
+            )
+        )
+    if revision and revision.problems:
+        first = revision.problems[0]
+        text = f"{len(revision.problems)} refused, first {first.path!r}: {first.message}"
+        conditions.append(_condition("FilesRefused", "True", first.reason, text))
+    conditions.append(_ready(revision, error))
+    return tuple(conditions)
+
+
+def _stages(config: SourceConfig, revision: Revision | None, error: SourceError | None) -> list[Condition]:
+    failing = _STAGE_OF.get(error.reason, "Fetched") if error else None
+    conditions: list[Condition] = []
+    reached = True
+    for stage in _STAGES:
+        if stage == "Verified" and config.verify_mode == "none":
+            continue
+        if error and stage == failing:
+            conditions.append(_condition(stage, "False", error.reason, str(error)))
+            reached = False
+        elif not reached:
+            conditions.append(_condition(stage, "Unknown", "NotReached", "an earlier step failed"))
+        else:
+            conditions.append(_condition(stage, "True", "Succeeded", _success(stage, revision if not error else None)))
+    return conditions
+
+
+def _success(stage: str, revision: Revision | None) -> str:
+    if revision is None:
+        return ""
+    if stage == "Verified":
+        return f"signed by {revision.signer}" if revision.signer else ""
+    return f"{len(revision.files)} files" if stage == "Accepted" else _short(revision)
+
+
+def _ready(revision: Revision | None, error: SourceError | None) -> Condition:
+    if error is None:
+        return _condition("Ready", "True", "Succeeded", f"{_short(revision)} is in force" if revision else "")
+    state = f"{_short(revision)} stays in force" if revision else "nothing is in force"
+    return _condition("Ready", "False", error.reason, f"{state}: {error}")
+
+
+def _condition(kind: str, status: Literal["True", "False", "Unknown"], reason: str, message: str) -> Condition:
+    return Condition(type=kind, status=status, reason=reason, message=bounded(redact(message), MAX_MESSAGE))
+
+
+def _short(revision: Revision | None) -> str:
+    if revision is None:
+        return ""
+    return revision.sha[:21] if revision.sha.startswith("worktree-") else revision.sha[:12]

@@ -1,0 +1,374 @@
+"""The source: from a configured repository to the revision in force."""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from engine import log
+from engine.errors import SourceError, bounded
+from engine.source.conditions import report
+from engine.source.git import GitFailed
+from engine.source.mirror import Mirror
+from engine.source.objects import Objects
+from engine.source.records import FetchResult, Limits, Problem, Revision, SourceConfig
+from engine.source.signatures import Verifier
+from engine.source.tree import REGULAR, Entry, Selection, counts, differing, listed, select
+from engine.source.watching import Watch
+from engine.source.worktree import WorkTree, digest
+
+if TYPE_CHECKING:
+    import asyncio
+
+_BLOB = re.compile(r"^[0-9a-f]{40}([0-9a-f]{24})?$")
+_MAX_HELD: Final = 64
+_HELD_DEPTH: Final = 50
+_BACKOFF_BASE: Final = 1.0
+_BACKOFF_CEILING: Final = 300.0
+_BACKOFF_FLOOR: Final = 0.2
+_NOTHING: Final = Selection({}, {}, (), False)
+_log = log.get("source")
+
+
+class Source:
+    """One repository as desired state.
+
+    `mirror_dir` is a folder for mirrors and keyrings that processes on this machine may share. Methods may be called
+    from any thread; `fetch` never raises for what a repository or a network can do, it says so in conditions and keeps
+    the last good revision in force.
+    """
+
+    def __init__(
+        self,
+        config: SourceConfig,
+        mirror_dir: Path,
+        *,
+        limits: Limits | None = None,
+        chance: random.Random | None = None,
+    ) -> None:
+        self.config = config
+        self._limits = limits or Limits()
+        self._chance = chance or random.Random()
+        self._mirror = Mirror(config, mirror_dir, self._limits)
+        self._verifier = Verifier(config, mirror_dir / "gnupg")
+        self._tree = WorkTree(config.local, config.prefix, self._limits) if config.local else None
+        self._guard = threading.RLock()
+        self._watch = Watch(config, self.next_delay)
+        self._selected: tuple[str, Selection] | None = None
+        self._last: Revision | None = None
+        self._attempted: str | None = None
+        self._accepted: tuple[str, str] | None = None
+        self._rewritten: tuple[str, str] | None = None
+        self._suspect = False
+        self._failures = 0
+
+    def fetch(self, previous: Revision | None = None) -> FetchResult:
+        """Look for a newer revision. `previous` is what the caller has in force (None after a restart: then what the
+        mirror remembers)."""
+        with self._guard:
+            base = self._base(previous)
+            if self.config.suspend:
+                return self._result(base or self._remembered(), previous, None, suspended=True)
+            try:
+                revision = self._from_folder(base) if self._is_folder() else self._from_remote(base)
+            except SourceError as error:
+                return self._refused(base, previous, error)
+            self._failures = 0
+            self._last = revision
+            return self._result(revision, previous, None)
+
+    def read(self, blob_ids: Iterable[str]) -> dict[str, bytes]:
+        """Return the contents of blobs named by a revision, in one run of git. Raises SourceError when one is gone (the
+        next fetch mends a damaged mirror) or when together they exceed the size limit."""
+        wanted = list(dict.fromkeys(blob_ids))
+        for blob in wanted:
+            if not _BLOB.match(blob):
+                raise SourceError("ObjectMissing", f"{bounded(blob, 60)!r} is no blob id")
+        with self._guard:
+            held = {
+                blob: content for blob in wanted if self._tree and (content := self._tree.contents(blob)) is not None
+            }
+            try:
+                return held | self._objects().read([blob for blob in wanted if blob not in held])
+            except GitFailed:
+                self._suspect = True
+                raise
+
+    def history(self, path: str, limit: int = 20) -> list[tuple[str, str]]:
+        """List (commit, blob) of one file's versions in the branch in force, newest first; only versions within the
+        size limit."""
+        with self._guard:
+            sha = self._committed_sha()
+            if sha is None or not counts(path) or any(ord(c) < 32 for c in path):
+                return []
+            return self._versions(self._objects(), sha, path, max(1, min(limit, 1000)))
+
+    def watch(self, stop: asyncio.Event) -> AsyncIterator[str]:
+        """Yield a cause (`start`, `poll`, `poke`, `files`) whenever `fetch` should be called, until `stop` is set.
+        Polls wait the interval ± 10 %, and back off with full jitter while fetching fails."""
+        return self._watch.causes(stop)
+
+    def poke(self) -> None:
+        """Ask for a fetch soon, from any thread: a webhook was called. Many pokes become one fetch."""
+        self._watch.poke()
+
+    def next_delay(self) -> float:
+        """Return the seconds to wait before the next poll."""
+        if not self._failures:
+            return self.config.interval * self._chance.uniform(0.9, 1.1)
+        ceiling = min(max(_BACKOFF_CEILING, self.config.interval), _BACKOFF_BASE * 2.0 ** min(self._failures, 20))
+        return _BACKOFF_FLOOR + self._chance.uniform(0.0, ceiling)
+
+    # ---- where a revision comes from
+
+    def _from_remote(self, base: Revision | None) -> Revision:
+        tip = self._mirror.remote_tip()
+        if tip is None:
+            raise SourceError(
+                "BranchNotFound",
+                f"the repository has no branch {self.config.branch}",
+                hint="Push it, or change spec.branch",
+            )
+        self._attempted = tip
+        with self._mirror.locked():
+            try:
+                sha = self._mirror.rebuild() if self._suspect else self._mirror.fetch(tip)
+                return self._advance(sha, base)
+            except GitFailed as error:
+                if error.reason in ("GitTimeout", "GitMissing"):
+                    raise
+                _log.warning("mirror is damaged", error=str(error))
+            return self._advance(self._mirror.rebuild(), base)
+
+    def _advance(self, sha: str, base: Revision | None) -> Revision:
+        """Accept the branch's tip. A tip that does not follow the one in force is used as well, and reported."""
+        self._attempted = sha
+        self._suspect = False
+        objects = self._mirror.objects
+        before = base.sha if base else self._mirror.in_force()
+        if base and before == sha and self._accepted == (sha, self._verifier.stamp()):
+            return base
+        revision = self._accept(objects, sha, base)
+        if before and before != sha:
+            self._rewritten = None if objects.is_ancestor(before, sha) else (before, sha)
+        self._mirror.mark_in_force(sha)
+        return revision
+
+    def _from_folder(self, base: Revision | None) -> Revision:
+        tree = self._tree
+        assert tree is not None
+        if tree.busy():
+            raise SourceError("WorkTreeBusy", "git is changing the work tree", transient=True)
+        objects = Objects(tree.git, self._limits) if tree.git else None
+        head = objects.resolve("HEAD") if objects else None
+        self._attempted = head
+        if self._verifier.required:
+            if objects is None or head is None:
+                raise SourceError(
+                    "VerificationFailed",
+                    "the folder has no commit that could be verified",
+                    hint="Commit with a signature",
+                )
+            # uncommitted files carry no signature: only what HEAD holds counts
+            return (
+                base
+                if base and base.sha == head and self._accepted == (head, self._verifier.stamp())
+                else self._accept(objects, head, base)
+            )
+        committed = self._committed(objects, head)
+        snapshot = tree.snapshot(set(committed.files.values()))
+        selection = snapshot.selection
+        if objects and head and selection.files == committed.files and not selection.problems:
+            self._attempted = head
+            return base if base and base.sha == head else self._accept(objects, head, base)
+        name = self._attempted = digest(selection)
+        if base and base.sha == name:
+            return base
+        files = dict(selection.files)
+        problems = tuple(self._hold(p, committed.files.get(p.path), head, files) for p in selection.problems)
+        _refuse_empty(files)
+        subject = f"uncommitted changes on {head[:12]}" if head else "a folder without commits"
+        changed = differing(base.files if base else {}, files)
+        return Revision(
+            sha=name,
+            files=files,
+            changed=changed,
+            problems=listed(problems),
+            committed=snapshot.newest,
+            subject=subject,
+        )
+
+    def _accept(self, objects: Objects, sha: str, base: Revision | None) -> Revision:
+        """Verify one commit and choose its files. Raises SourceError VerificationFailed, EmptyTree, TooManyFiles or
+        TreeTooLarge."""
+        stamp = self._verifier.stamp()
+        signer: str | None = None
+        if self._verifier.required:
+            signature = self._verifier.check(objects.git, sha)
+            if signature.signer is None:
+                raise SourceError(
+                    "VerificationFailed", signature.refusal, hint="Sign it with a key of spec.verify.allowedSigners"
+                )
+            signer = signature.signer
+        selection = self._select(objects, sha)
+        files = dict(selection.files)
+        problems = []
+        for number, problem in enumerate(selection.problems):
+            versions = (
+                self._versions(objects, sha, problem.path, _HELD_DEPTH)
+                if number < _MAX_HELD and counts(problem.path)
+                else []
+            )
+            commit, blob = versions[0] if versions else (None, None)
+            problems.append(self._hold(problem, blob, commit, files))
+        _refuse_empty(files)
+        self._accepted = (sha, stamp)
+        about = objects.commit(sha)
+        return Revision(
+            sha=sha,
+            files=files,
+            changed=differing(base.files if base else {}, files),
+            problems=listed(tuple(problems)),
+            author=about.author,
+            authored=about.authored,
+            committed=about.committed,
+            subject=about.subject,
+            signer=signer,
+        )
+
+    # ---- which files
+
+    def _select(self, objects: Objects, sha: str) -> Selection:
+        if self._selected and self._selected[0] == sha:
+            return self._selected[1]
+        selection = self._step(objects, sha)
+        if selection is None:
+            selection = select(
+                objects.entries(sha, self.config.prefix),
+                self.config.prefix,
+                self._limits,
+                lambda entry: objects.follow(sha, entry),
+            )
+        self._selected = (sha, selection)
+        return selection
+
+    def _step(self, objects: Objects, sha: str) -> Selection | None:
+        """Derive a tree from the one selected before and what changed since; None when only a full listing is safe."""
+        if self._selected is None or not objects.has_commit(self._selected[0]):
+            return None
+        old, before = self._selected
+        if before.links or before.problems:
+            return None
+        changes = objects.changes(old, sha, self.config.prefix)
+        if any(change.mode not in REGULAR and change.mode != "000000" for change in changes):
+            return None
+        sizes = objects.sizes(change.blob for change in changes if change.mode in REGULAR)
+        entries = [Entry(c.mode, c.blob, c.path, sizes[c.blob]) for c in changes if c.mode in REGULAR]
+        part = select(entries, self.config.prefix, self._limits, lambda entry: objects.follow(sha, entry))
+        if part.problems:
+            return None
+        gone = {
+            c.path[len(self.config.prefix.encode()) :].decode("utf-8", "replace") for c in changes if c.mode == "000000"
+        }
+        files = {path: blob for path, blob in before.files.items() if path not in gone} | dict(part.files)
+        all_sizes = {path: size for path, size in before.sizes.items() if path not in gone} | dict(part.sizes)
+        if len(files) > self._limits.files or sum(all_sizes.values()) > self._limits.total:
+            return None
+        return Selection(files, all_sizes, (), False)
+
+    def _committed(self, objects: Objects | None, head: str | None) -> Selection:
+        if objects is None or head is None:
+            return _NOTHING
+        try:
+            return self._select(objects, head)
+        except SourceError as error:
+            if isinstance(error, GitFailed):
+                raise
+            return _NOTHING  # the commit is too large, but the folder may have been put right already
+
+    def _versions(self, objects: Objects, sha: str, path: str, limit: int) -> list[tuple[str, str]]:
+        versions = [v for v in objects.versions(sha, self.config.prefix + path, limit) if v.mode in REGULAR]
+        sizes = objects.sizes(v.blob for v in versions)
+        return [(v.sha, v.blob) for v in versions if sizes[v.blob] <= self._limits.blob]
+
+    def _hold(self, problem: Problem, blob: str | None, commit: str | None, files: dict[str, str]) -> Problem:
+        """Keep the last acceptable version of a refused file in force: refusing must never look like deleting."""
+        if not blob or not commit:
+            return problem
+        files[problem.path] = blob
+        return Problem(
+            problem.path, problem.reason, f"{problem.message}; the version of {commit[:12]} stays in force", commit
+        )
+
+    # ---- what stays
+
+    def _base(self, previous: Revision | None) -> Revision | None:
+        base = previous or self._last
+        if base and self._verifier.required and base.signer is None:
+            return None
+        return base
+
+    def _remembered(self) -> Revision | None:
+        """Return the revision that the mirror remembers as in force, if it still passes every check."""
+        try:
+            sha = None if self._is_folder() else self._mirror.in_force()
+            return self._accept(self._mirror.objects, sha, None) if sha else None
+        except SourceError as error:
+            _log.warning("the remembered revision cannot be used", error=str(error))
+            return None
+
+    def _refused(self, base: Revision | None, previous: Revision | None, error: SourceError) -> FetchResult:
+        if error.transient:
+            self._failures += 1
+        else:
+            self._failures = 0
+        _log.warning(
+            "nothing new is taken from the source", reason=error.reason, error=str(error), failures=self._failures
+        )
+        return self._result(base or self._remembered(), previous, error)
+
+    def _result(
+        self, revision: Revision | None, previous: Revision | None, error: SourceError | None, suspended: bool = False
+    ) -> FetchResult:
+        changed = (revision.sha if revision else None) != (previous.sha if previous else None)
+        if revision is not None:
+            self._last = revision
+        rewritten = self._rewritten if revision and self._rewritten and self._rewritten[1] == revision.sha else None
+        conditions = report(self.config, revision, error, rewritten, suspended)
+        return FetchResult(revision=revision, conditions=conditions, changed_ref=changed, attempted=self._attempted)
+
+    def _committed_sha(self) -> str | None:
+        if self._is_folder():
+            return self._objects().resolve("HEAD") if self._tree and self._tree.git else None
+        return self._last.sha if self._last else self._mirror.in_force()
+
+    def _objects(self) -> Objects:
+        if self._is_folder() and self._tree is not None:
+            if self._tree.git is None:
+                raise GitFailed(
+                    "ObjectMissing",
+                    "the folder is no repository and does not hold that version any more",
+                    transient=True,
+                )
+            return Objects(self._tree.git, self._limits)
+        return self._mirror.objects
+
+    def _is_folder(self) -> bool:
+        """Tell whether `url` names a folder to be read as it is; a bare repository is mirrored like a remote one."""
+        local = self.config.local
+        if local is None or not local.is_dir():
+            return False
+        return (local / ".git").exists() or not ((local / "HEAD").is_file() and (local / "objects").is_dir())
+
+
+def _refuse_empty(files: dict[str, str]) -> None:
+    if not files:
+        raise SourceError(
+            "EmptyTree",
+            "no YAML or JSON file below desired/ or policies/",
+            hint="To remove everything, delete in steps the prune budget allows",
+        )
