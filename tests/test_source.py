@@ -410,7 +410,7 @@ def test_processes_share_one_mirror(repo: Repo, tmp_path: Path) -> None:
     for number in range(4):
         repo.commit({"desired/f1.yaml": f"n{number}"})
     for child in children:
-        out, err = child.communicate(timeout=60)
+        _, err = child.communicate(timeout=60)
         assert child.returncode == 0, err.decode()
     assert len(list((tmp_path / "mirrors").glob("*.git"))) == 1
 
@@ -461,7 +461,7 @@ def test_hooks_and_configuration_of_a_repository_never_run(
     "url", ["ext::sh -c id", "http://host/x.git", "git://host/x", "", "-u", "ftp://x", "a\nb", "fd::17"]
 )
 def test_other_protocols_and_malformed_addresses_are_refused(url: str) -> None:
-    with pytest.raises(InputError, match="spec.url"):
+    with pytest.raises(InputError, match=r"spec\.url"):
         SourceConfig(url=url)
 
 
@@ -481,7 +481,7 @@ def test_other_protocols_and_malformed_addresses_are_refused(url: str) -> None:
     ],
 )
 def test_a_configuration_that_cannot_work_is_refused_by_field(field: str, options: dict[str, object]) -> None:
-    with pytest.raises(InputError, match=f"spec.{field}"):
+    with pytest.raises(InputError, match=rf"spec\.{field}"):
         SourceConfig(url="https://host/x.git", **options)  # type: ignore[arg-type]
 
 

@@ -93,7 +93,8 @@ class Source:
                 blob: content for blob in wanted if self._tree and (content := self._tree.contents(blob)) is not None
             }
             try:
-                return held | self._objects().read([blob for blob in wanted if blob not in held])
+                missing = [blob for blob in wanted if blob not in held]
+                return held | self._objects().read(missing) if missing else held
             except GitFailed:
                 self._suspect = True
                 raise

@@ -151,12 +151,14 @@ def _content(path: Path) -> bytes:
 
 
 def _import(home: Path, keys: bytes, origin: Path) -> None:
-    command = ["gpg", "--homedir", str(home), "--batch", "--no-tty", "--quiet", "--no-autostart", "--import"]
+    base = ("gpg", "--homedir", str(home), "--batch", "--no-tty", "--quiet", "--no-autostart")
     try:
-        outcome = subprocess.run(command, input=keys, capture_output=True, timeout=30, check=False)
+        # without its agent gpg complains about any import; whether the keys arrived is asked separately
+        subprocess.run([*base, "--import"], input=keys, capture_output=True, timeout=30, check=False)
+        listing = subprocess.run([*base, "--with-colons", "--list-keys"], capture_output=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SourceError("SignersUnreadable", "gpg could not import the public keys", hint="Install gnupg") from error
-    if outcome.returncode != 0:
+    if not re.search(rb"^pub:", listing.stdout, re.MULTILINE):
         raise SourceError("SignersUnreadable", f"{origin} holds no usable public keys")
 
 
