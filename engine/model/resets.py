@@ -1,0 +1,65 @@
+"""Which chips reset together: pure geometry, shared by the planner and the node agents.
+
+A reset of one chip takes its whole ring, card or module pair with it. Sources: component/ascend-device-plugin
+pkg/server/hot_reset_manager.go and pkg/device/ascendcommon.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from engine.model.cluster import mask_of
+
+#: Two dies of a module plus two of the module that shares its optical ports.
+_A3_MODULE_PAIR = 4
+
+
+def groups(
+    written: Sequence[Iterable[int]],
+    base: int,
+    *,
+    scope: str | None = None,
+    known: bool = True,
+    partners: Mapping[int, Iterable[int]] | None = None,
+) -> tuple[int, ...]:
+    """The reset groups of one node as bit masks, ordered by their lowest chip; every chip of ``base`` is in one.
+
+    Args:
+        written: the product's groups of a full node (``Product.reset_groups``).
+        base: mask of the chips that the node has.
+        scope: the product's ``reset.scope``; ``a3-module`` joins each module with the one beside it unless
+            ``partners`` names, per chip, the chips that the driver says share its optical ports.
+        known: False when the product is unknown or its row has no reset rule: then the whole node is one group,
+            which can only ask for more idleness than needed, never reset a chip in use.
+    """
+    if not base:
+        return ()
+    if not known:
+        return (base,)
+    masks = [mask_of(list(group)) for group in written]
+    if scope == "a3-module":
+        masks = _pairs(base) if partners is None else [1 << c | mask_of(list(partners[c])) for c in sorted(partners)]
+    return _partition(masks, base)
+
+
+def _pairs(base: int) -> list[int]:
+    ring = (1 << _A3_MODULE_PAIR) - 1
+    return [ring << first for first in range(0, base.bit_length(), _A3_MODULE_PAIR)]
+
+
+def _partition(masks: Iterable[int], base: int) -> tuple[int, ...]:
+    """Overlapping groups become one; a chip in no group resets alone."""
+    out: list[int] = []
+    for mask in [m & base for m in masks] + [1 << c for c in range(base.bit_length()) if base >> c & 1]:
+        if not mask:
+            continue
+        for other in [o for o in out if o & mask]:
+            out.remove(other)
+            mask |= other
+        out.append(mask)
+    return tuple(sorted(out, key=lambda m: m & -m))
+
+
+def group_of(chip: int, of: Iterable[int]) -> int:
+    """The mask of the group a chip belongs to, itself alone when none names it."""
+    return next((mask for mask in of if mask >> chip & 1), 1 << chip)

@@ -1,0 +1,41 @@
+"""Who resets together, per product shape."""
+
+from __future__ import annotations
+
+from engine.model.cluster import ids_of
+from engine.model.resets import group_of, groups
+
+
+def _ids(masks: tuple[int, ...]) -> list[tuple[int, ...]]:
+    return [ids_of(mask) for mask in masks]
+
+
+def test_rings_of_the_old_server_and_a_node_with_a_missing_chip() -> None:
+    rings = ((0, 1, 2, 3), (4, 5, 6, 7))
+    assert _ids(groups(rings, 0xFF)) == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert _ids(groups(rings, 0xFF & ~0b100)) == [(0, 1, 3), (4, 5, 6, 7)]
+
+
+def test_a_chip_in_no_group_resets_alone() -> None:
+    assert _ids(groups(((0, 1),), 0b1111)) == [(0, 1), (2,), (3,)]
+    assert _ids(groups((), 0b11)) == [(0,), (1,)]
+
+
+def test_a3_modules_pair_with_their_neighbour_or_with_what_the_driver_says() -> None:
+    assert _ids(groups((), 0xFFFF, scope="a3-module"))[:2] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    partners = {c: ((c + 8) % 16, (c ^ 1), ((c ^ 1) + 8) % 16) for c in range(16)}
+    assert _ids(groups((), 0xFFFF, scope="a3-module", partners=partners))[0] == (0, 1, 8, 9)
+
+
+def test_overlapping_groups_reset_as_one() -> None:
+    assert _ids(groups(((0, 1), (1, 2)), 0b1111)) == [(0, 1, 2), (3,)]
+
+
+def test_an_unknown_product_resets_as_a_whole_node() -> None:
+    assert groups((), 0xFF, known=False) == (0xFF,)
+    assert groups((), 0) == ()
+
+
+def test_group_of_a_chip() -> None:
+    assert group_of(5, groups(((0, 1, 2, 3), (4, 5, 6, 7)), 0xFF)) == 0xF0
+    assert group_of(9, ()) == 1 << 9
