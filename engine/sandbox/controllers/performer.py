@@ -1,0 +1,90 @@
+"""Performs the writes of a step and takes the answers into the cache."""
+
+from __future__ import annotations
+
+from engine.kube import Conflict, KubeError, NotFound, Resource, many, resource_for
+from engine.sandbox.cache import CONTROLLER_REVISION, Cache
+from engine.sandbox.controllers.writes import Json, Write
+
+FIELD_MANAGER = "sandbox-controllers"
+_IN_FLIGHT = 16
+
+
+class Performer:
+    """The only place where controllers write."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._kube = cache.kube
+
+    async def perform(self, writes: tuple[Write, ...]) -> list[tuple[Write, KubeError]]:
+        """Perform the writes, equal verbs together; returns those that failed. What is already gone is no failure."""
+        failed: list[tuple[Write, KubeError]] = []
+        start = 0
+        while start < len(writes):
+            end = start
+            while end < len(writes) and writes[end].verb == writes[start].verb:
+                end += 1
+            batch = writes[start:end]
+            async for outcome in many([lambda w=write: self._one(w) for write in batch], _IN_FLIGHT):  # type: ignore[misc]
+                if outcome.error is not None and not isinstance(outcome.error, NotFound):
+                    failed.append((batch[outcome.index], outcome.error))
+            if failed:
+                return failed  # later writes may rest on these
+            start = end
+        return failed
+
+    async def _one(self, write: Write) -> None:
+        resource = _resource(write)
+        match write.verb:
+            case "create":
+                self._absorb(write.kind, await self._kube.create(resource, write.body, field_manager=FIELD_MANAGER))
+            case "patch" | "status":
+                answer = await self._kube.patch(
+                    resource,
+                    write.name,
+                    write.body,
+                    write.namespace or None,
+                    subresource="status" if write.verb == "status" else None,
+                    field_manager=FIELD_MANAGER,
+                )
+                self._absorb(write.kind, answer)
+            case "delete":
+                await self._delete(resource, write)
+
+    async def _delete(self, resource: Resource, write: Write) -> None:
+        try:
+            answer = await self._kube.delete(
+                resource,
+                write.name,
+                write.namespace or None,
+                grace=write.grace_seconds,
+                uid=write.uid or None,
+                propagation=None if write.kind == "Pod" else "Background",
+            )
+        except Conflict:  # another object has the name by now: the one we meant is gone
+            return
+        meta = answer.get("metadata") or {}
+        lingers = meta.get("deletionTimestamp") and (
+            meta.get("finalizers") or (meta.get("deletionGracePeriodSeconds") and write.grace_seconds != 0)
+        )
+        if lingers:
+            self._absorb(write.kind, answer)
+        else:
+            self._bury(write)
+
+    def _absorb(self, kind: str, answer: Json) -> None:
+        if (store := self._cache.stores.get(kind)) is not None:
+            store.absorb(answer)
+
+    def _bury(self, write: Write) -> None:
+        if write.uid and (store := self._cache.stores.get(write.kind)) is not None:
+            store.bury({"metadata": {"namespace": write.namespace, "name": write.name, "uid": write.uid}})
+
+
+def _resource(write: Write) -> Resource:
+    if write.kind == "ControllerRevision":
+        return CONTROLLER_REVISION
+    if write.verb in ("create", "delete") and (version := write.body.get("apiVersion")):
+        return resource_for(str(version), write.kind)
+    return resource_for(write.api_version, write.kind)
