@@ -38,7 +38,7 @@ class ObjectKey(msgspec.Struct, frozen=True, order=True):
 
 
 class Diagnostic(msgspec.Struct, frozen=True, order=True):
-    """One finding. ``object`` is ``Kind/namespace/name`` or empty; ``line`` and ``column`` are 0 when there is no file."""
+    """One finding. ``object`` is ``Kind/namespace/name`` or empty; ``line`` and ``column`` are 0 without a file."""
 
     severity: Severity
     object: str

@@ -34,7 +34,7 @@ class Hold(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 class ChipMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """One chip's memory. ``resets`` are the times of recent reset orders, newest last; ``epoch`` the highest ever ordered."""
+    """One chip's memory: ``resets`` are times of recent reset orders, newest last, ``epoch`` the highest ever ordered."""
 
     codes: dict[str, CodeSeen] = {}
     holds: tuple[Hold, ...] = ()
@@ -62,7 +62,8 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
 
     ``nodes`` maps a rank to its latest node, ``super_pods`` a logical super pod to its nodes,
     ``reschedules`` the times of recent reschedules, ``retries`` how many retries remain (-1 unlimited),
-    ``version`` the re-creation counter of the job.
+    ``version`` the re-creation counter of the job: ``settled`` is the version whose pods have all been seen, pods of
+    version ``killed`` and older are told to go (-1: none). ``saved`` is when its rank table was last saved (seconds).
     """
 
     uid: str = ""
@@ -72,6 +73,9 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     reschedules: tuple[int, ...] = ()
     retries: int = -1
     version: int = 0
+    settled: int = -1
+    killed: int = -1
+    saved: int = 0
     evicted: dict[str, int] = {}
     pending_passes: int = 0
     started: int = 0

@@ -85,12 +85,14 @@ class Plan(msgspec.Struct, frozen=True):
             "pending": msgspec.to_builtins(self.pending),
             "nodes": msgspec.to_builtins(self.nodes),
             "chips": msgspec.to_builtins(self.chips),
-            "scores": {pod: dict(sorted(by_node.items())) for pod, by_node in sorted(self.scores.items())} if explain else {},
+            "scores": {pod: dict(sorted(by_node.items())) for pod, by_node in sorted(self.scores.items())}
+            if explain
+            else {},
             "diagnostics": msgspec.to_builtins(self.diagnostics),
         }
         return body
 
     def digest(self) -> str:
         """SHA-256 over the canonical document and history: equal plans, equal digests."""
-        whole = {"plan": self.document(explain=True), "history": msgspec.to_builtins(self.history)}
+        whole = {"plan": self.document(explain=True), "history": msgspec.to_builtins(self.history, str_keys=True)}
         return hashlib.sha256(msgspec.json.encode(whole, order="deterministic")).hexdigest()

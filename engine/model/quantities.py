@@ -1,46 +1,69 @@
-"""Kubernetes quantities as integers (https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/)."""
+"""Kubernetes quantities (``500m``, ``16Gi``, ``8``): parse, compare, add.
+
+Source: the serialisation rules of Kubernetes' resource.Quantity.
+"""
 
 from __future__ import annotations
 
-from decimal import Decimal, InvalidOperation
+import re
+from collections.abc import Iterable
+from fractions import Fraction
+from functools import lru_cache
+from typing import Final
 
-_SUFFIXES: dict[str, Decimal] = {
-    "n": Decimal("1e-9"),
-    "u": Decimal("1e-6"),
-    "m": Decimal("1e-3"),
-    "": Decimal(1),
-    "k": Decimal(10**3),
-    "M": Decimal(10**6),
-    "G": Decimal(10**9),
-    "T": Decimal(10**12),
-    "P": Decimal(10**15),
-    "E": Decimal(10**18),
-    "Ki": Decimal(2**10),
-    "Mi": Decimal(2**20),
-    "Gi": Decimal(2**30),
-    "Ti": Decimal(2**40),
-    "Pi": Decimal(2**50),
-    "Ei": Decimal(2**60),
+_BINARY: Final = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "Pi": 1 << 50, "Ei": 1 << 60}
+_DECIMAL: Final = {
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 1000),
+    "": Fraction(1),
+    "k": Fraction(10**3),
+    "M": Fraction(10**6),
+    "G": Fraction(10**9),
+    "T": Fraction(10**12),
+    "P": Fraction(10**15),
+    "E": Fraction(10**18),
 }
+_PATTERN: Final = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d{1,2})?", re.ASCII)
+#: Longest text that is read as a quantity.
+_LONGEST: Final = 64
 
 
-def parse(value: object) -> Decimal:
-    """The exact number a quantity stands for.
+@lru_cache(maxsize=4096)
+def parse(text: str) -> Fraction | None:
+    """The exact value of a quantity, None when the text is none."""
+    match = _PATTERN.fullmatch(text) if len(text) <= _LONGEST else None
+    if match is None:
+        return None
+    number, suffix = Fraction(match[1]), match[2] or ""
+    if suffix in _BINARY:
+        return number * _BINARY[suffix]
+    if suffix in _DECIMAL:
+        return number * _DECIMAL[suffix]
+    return number * Fraction(10) ** int(suffix[1:])
 
-    Raises:
-        ValueError: not a quantity.
-    """
-    if isinstance(value, int) and not isinstance(value, bool):
-        return Decimal(value)
-    text = str(value).strip()
-    number = text.rstrip("numkKMGTPEi")
-    factor = _SUFFIXES.get(text[len(number) :])
-    try:
-        if factor is not None and number:
-            return Decimal(number) * factor
-        return Decimal(text)
-    except InvalidOperation:
-        raise ValueError(f"{text[:40]!r} is no Kubernetes quantity") from None
+
+def whole(value: object) -> int:
+    """A count given as number or text, rounded up as Kubernetes does; 0 when it is none."""
+    if isinstance(value, bool):
+        return 0
+    if isinstance(value, int):
+        return value
+    exact = parse(str(value)) if isinstance(value, str | float) else None
+    return 0 if exact is None else -((-exact.numerator) // exact.denominator)
+
+
+def total(texts: Iterable[str]) -> str:
+    """The sum in canonical form: binary suffix while every summand has one, else plain number or milli-units."""
+    parts = list(texts)
+    value = sum((parse(part) or Fraction(0) for part in parts), Fraction(0))
+    if value.denominator != 1:
+        return f"{-((-value * 1000).__floor__())}m"
+    if parts and all(part[-2:] in _BINARY for part in parts):
+        for suffix, size in reversed(_BINARY.items()):
+            if value and value % size == 0:
+                return f"{value.numerator // size}{suffix}"
+    return str(value.numerator)
 
 
 def amount(resource: str, value: object) -> int:
@@ -49,8 +72,13 @@ def amount(resource: str, value: object) -> int:
     Raises:
         ValueError: not a quantity.
     """
-    if isinstance(value, str) and value.isdigit():
-        return int(value) * 1000 if resource == "cpu" else int(value)
-    exact = parse(value) * 1000 if resource == "cpu" else parse(value)
-    whole = int(exact)
-    return whole + 1 if exact > whole else whole
+    scale = 1000 if resource == "cpu" else 1
+    if isinstance(value, str) and value.isdigit() and len(value) <= _LONGEST:
+        return int(value) * scale
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value * scale
+    exact = parse(str(value)) if isinstance(value, str | float) else None
+    if exact is None:
+        raise ValueError(f"{str(value)[:40]!r} is no Kubernetes quantity")
+    scaled = exact * scale
+    return -((-scaled.numerator) // scaled.denominator)

@@ -1,4 +1,4 @@
-"""The memory's ConfigMaps: ``belay-history-<node>`` for nodes, ``belay-history`` for the cluster, ``belay-job-*`` for jobs.
+"""The memory's ConfigMaps: ``belay-history-<node>``, ``belay-history`` for the cluster, ``belay-job-*`` for jobs.
 
 A node without anything to remember has no ConfigMap; one whose memory became empty is blanked.
 """
@@ -71,10 +71,8 @@ def is_history(name: str) -> bool:
     return name == HISTORY or name.startswith((HISTORY_PREFIX, JOB_PREFIX))
 
 
-
-
 def _text(memory: msgspec.Struct) -> str:
-    return msgspec.json.encode(memory, order="deterministic").decode()
+    return msgspec.json.encode(msgspec.to_builtins(memory, str_keys=True), order="deterministic").decode()
 
 
 def _read(config_map: Mapping[str, Any], key: str, shape: type[Any]) -> Any:

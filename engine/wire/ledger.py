@@ -19,7 +19,7 @@ KEY = "claims.json"
 
 
 class Claim(msgspec.Struct, frozen=True, array_like=True):
-    """Chips (``mask``, hexadecimal) of ``node`` that pod ``pod`` (namespace/name) with the entry's UID claimed at ``time`` (Unix ms)."""
+    """Chips of ``node`` that a pod (``namespace/name``) claimed at ``time`` (Unix ms); ``mask`` is hexadecimal."""
 
     pod: str
     node: str
@@ -46,7 +46,9 @@ def parse(config_map: Mapping[str, Any]) -> dict[str, Claim]:
         for claim in claims.values():
             int(claim.mask, 16)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise WireError(where, f"data.{KEY}", f"is not a ledger: {error}; nothing is placed until it is readable") from error
+        raise WireError(
+            where, f"data.{KEY}", f"is not a ledger: {error}; nothing is placed until it is readable"
+        ) from error
     return claims
 
 
@@ -55,6 +57,10 @@ def build(shard: str, claims: Mapping[str, Claim]) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": LEDGER_PREFIX + shard, "namespace": SYSTEM, "labels": {"app.kubernetes.io/managed-by": "belay"}},
+        "metadata": {
+            "name": LEDGER_PREFIX + shard,
+            "namespace": SYSTEM,
+            "labels": {"app.kubernetes.io/managed-by": "belay"},
+        },
         "data": {KEY: msgspec.json.encode(dict(sorted(claims.items()))).decode()},
     }

@@ -43,7 +43,9 @@ def parse(config_map: Mapping[str, Any]) -> NodeReport:
     claimed = outer.get("CheckCode")
     if not claimed or not isinstance(claimed, str):
         raise WireError(where, "data.NodeInfo.CheckCode", "is missing; the report is ignored")
-    if claimed != check_code({"FaultDevList": None if devices is None else [_plain(d) for d in parsed], "NodeStatus": status}):
+    if claimed != check_code(
+        {"FaultDevList": None if devices is None else [_plain(d) for d in parsed], "NodeStatus": status}
+    ):
         raise WireError(where, "data.NodeInfo.CheckCode", "does not match the report's content; the report is ignored")
     return NodeReport(node=name.removeprefix(NODE_PREFIX), devices=tuple(parsed), status=status)
 

@@ -47,11 +47,14 @@ def node(obj: Mapping[str, Any]) -> Node:
         ready_changed=_time(where, "status.conditions", ready.get("lastTransitionTime")) or 0.0,
         unschedulable=bool(spec.get("unschedulable")),
         taints=tuple(
-            Taint(str(t.get("key", "")), str(t.get("value") or ""), str(t.get("effect", ""))) for t in spec.get("taints") or ()
+            Taint(str(t.get("key", "")), str(t.get("value") or ""), str(t.get("effect", "")))
+            for t in spec.get("taints") or ()
         ),
         capacity=_amounts(where, "status.capacity", status.get("capacity")),
         allocatable=_amounts(where, "status.allocatable", status.get("allocatable")),
-        internal_ip=next((str(a.get("address", "")) for a in status.get("addresses") or () if a.get("type") == "InternalIP"), ""),
+        internal_ip=next(
+            (str(a.get("address", "")) for a in status.get("addresses") or () if a.get("type") == "InternalIP"), ""
+        ),
         base_chips=base,
         base_devices=devices,
     )

@@ -145,7 +145,9 @@ def build_orders(orders: Orders, prefix: str) -> dict[str, Any]:
         reset = orders.resets.get(index)
         chips[f"{prefix}{index}"] = _ChipOrder(
             isolate=orders.isolate.get(index),
-            reset=_Reset(reset.epoch, [f"{prefix}{g}" for g in reset.group], reset.reason, reset.not_before_ms) if reset else None,
+            reset=_Reset(reset.epoch, [f"{prefix}{g}" for g in reset.group], reset.reason, reset.not_before_ms)
+            if reset
+            else None,
         )
     body = _Orders(
         node=orders.node,
@@ -251,7 +253,9 @@ def _convert(where: str, key: str, text: object, shape: type[_T]) -> _T:
 
 def _same_node(where: str, key: str, claimed: str, node: str) -> None:
     if claimed != node:
-        raise WireError(where, f"data.{key}.node", f"says {claimed!r} but the object belongs to node {node!r}; it is ignored")
+        raise WireError(
+            where, f"data.{key}.node", f"says {claimed!r} but the object belongs to node {node!r}; it is ignored"
+        )
 
 
 def _config_map(namespace: str, name: str, key: str, body: msgspec.Struct) -> dict[str, Any]:

@@ -31,11 +31,15 @@ def parse_inventory(config_map: Mapping[str, Any]) -> tuple[ObjectKey, ...] | No
     try:
         groups = msgspec.json.decode(text, type=dict[str, dict[str, list[str]]])
     except (msgspec.DecodeError, RecursionError) as error:
-        raise WireError("ConfigMap/belay-system/belay-sync", f"data.{INVENTORY}", f"is not an inventory: {error}") from error
+        raise WireError(
+            "ConfigMap/belay-system/belay-sync", f"data.{INVENTORY}", f"is not an inventory: {error}"
+        ) from error
     keys = []
     for group, namespaces in groups.items():
         api_version, _, kind = group.partition("|")
-        keys += [ObjectKey(api_version, kind, namespace, name) for namespace, names in namespaces.items() for name in names]
+        keys += [
+            ObjectKey(api_version, kind, namespace, name) for namespace, names in namespaces.items() for name in names
+        ]
     return tuple(sorted(keys))
 
 

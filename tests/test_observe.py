@@ -1,0 +1,157 @@
+"""Observed from plain objects: one parse per version, bad ones named, the last good report kept."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from engine.model.diagnostics import ObjectKey
+from engine.observe import Observer, observe
+from engine.wire import deviceinfo, ledger
+
+
+def node(name: str, **annotations: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "uid": f"u-{name}", "resourceVersion": "1", "annotations": annotations},
+        "status": {
+            "allocatable": {"cpu": "192", "memory": "1536Gi", "huawei.com/Ascend910": "8"},
+            "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-08-02T08:00:00Z"}],
+            "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
+        },
+    }
+
+
+def device(name: str, free: str = "Ascend910-0", at: int = 100) -> dict[str, Any]:
+    return deviceinfo.build(name, device_list={"huawei.com/Ascend910": free}, update_time=at)
+
+
+def pod(name: str, **changes: Any) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "a", "uid": f"u-{name}", "annotations": changes.pop("annotations", {})},
+        "spec": {
+            "containers": [
+                {
+                    "name": "c",
+                    "resources": {
+                        "limits": {"huawei.com/Ascend910": "2", "cpu": "500m"},
+                        "requests": {"memory": "1Gi"},
+                    },
+                },
+                {"name": "d", "resources": {"requests": {"cpu": 1}}},
+            ],
+            "initContainers": [{"name": "i", "resources": {"requests": {"memory": "3Gi"}}}],
+            **changes,
+        },
+        "status": {"phase": "Pending"},
+    }
+    return body
+
+
+def test_requests_are_summed_and_init_containers_take_the_largest() -> None:
+    seen = observe([pod("p")]).pods["a/p"]
+    assert seen.requests == {"huawei.com/Ascend910": 2, "cpu": 1500, "memory": 3 << 30}
+    assert (seen.resource, seen.count) == ("huawei.com/Ascend910", 2)
+
+
+def test_the_really_allocated_chips_win_over_the_planned_ones() -> None:
+    annotations = {
+        "huawei.com/Ascend910": "Ascend910-0,Ascend910-1",
+        "huawei.com/AscendReal": "Ascend910-4,Ascend910-5",
+    }
+    assert observe([pod("p", annotations=annotations)]).pods["a/p"].chips == ("Ascend910-4", "Ascend910-5")
+
+
+def test_order_of_arrival_does_not_matter() -> None:
+    items = [
+        *(node(f"n{i}") for i in range(5)),
+        *(device(f"n{i}") for i in range(5)),
+        *(pod(f"p{i}") for i in range(5)),
+    ]
+    first = observe(items)
+    random.Random(7).shuffle(items)
+    second = observe(items)
+    assert first == second
+    assert list(second.nodes) == sorted(second.nodes)
+    assert list(second.pods) == sorted(second.pods)
+
+
+def test_a_refused_report_is_named_and_the_last_good_one_stays() -> None:
+    observer = Observer()
+    observer.put(node("n1"))
+    observer.put(device("n1", at=100))
+    bad = device("n1", at=200)
+    bad["data"]["DeviceInfoCfg"] = bad["data"]["DeviceInfoCfg"].replace("200", "201")
+    observer.put(bad)
+    seen = observer.observed()
+    assert seen.reports["n1"].update_time == 100
+    assert "CheckCode" in seen.problems["n1"]
+    assert [d.object for d in seen.diagnostics] == ["ConfigMap/kube-system/mindx-dl-deviceinfo-n1"]
+    observer.put(device("n1", at=300))
+    healed = observer.observed()
+    assert (healed.problems, healed.diagnostics, healed.reports["n1"].update_time) == ({}, (), 300)
+
+
+def test_a_report_of_an_unknown_node_is_named() -> None:
+    assert ["does not exist" in d.message for d in observe([device("ghost")]).diagnostics] == [True]
+
+
+def test_a_lookalike_in_another_namespace_is_no_report() -> None:
+    stray = device("n1")
+    stray["metadata"]["namespace"] = "default"
+    assert observe([node("n1"), stray]).reports == {}
+
+
+def test_a_deleted_report_is_gone() -> None:
+    observer = Observer()
+    observer.put(node("n1"))
+    observer.put(device("n1"))
+    observer.delete(ObjectKey("v1", "ConfigMap", "kube-system", "mindx-dl-deviceinfo-n1"))
+    assert observer.observed().reports == {}
+
+
+def test_objects_with_fields_of_a_wrong_type_are_named_not_fatal() -> None:
+    broken = [
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "a"}, "spec": {"containers": 5}},
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "q", "namespace": "a", "creationTimestamp": "soon"}},
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "many"}}},
+        node("m", baseDeviceInfos="{"),
+    ]
+    seen = observe(broken)
+    assert len(seen.diagnostics) == 4
+    assert any("allocatable[cpu]" in d.field for d in seen.diagnostics)
+
+
+def test_scheduler_arguments_come_as_text() -> None:
+    conf = (
+        "actions: allocate\nconfigurations:\n- name: init-params\n"
+        "  arguments:\n    super-pod-size: 8\n    forceEnqueue: true\n"
+    )
+    cm = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "volcano-scheduler-configmap", "namespace": "volcano-system"},
+        "data": {"volcano-scheduler.conf": conf},
+    }
+    assert observe([cm]).init_params == {"super-pod-size": "8", "forceEnqueue": "true"}
+    cm["data"] = {"volcano-scheduler.conf": "a: ["}
+    seen = observe([cm])
+    assert seen.init_params == {}
+    assert "not valid YAML" in seen.diagnostics[0].message
+
+
+def test_claims_of_the_ledger_are_chips_taken() -> None:
+    cm = ledger.build("main", {"u-p": ledger.Claim("a/p", "n1", "Ascend910-", "3", 1)})
+    assert observe([cm]).ledger == {"n1/Ascend910-0": "u-p", "n1/Ascend910-1": "u-p"}
+
+
+def test_a_snapshot_does_not_change_when_the_world_does() -> None:
+    observer = Observer()
+    observer.put(node("n1"))
+    before = observer.observed()
+    observer.put(node("n2"))
+    observer.delete(ObjectKey("v1", "Node", "", "n1"))
+    assert list(before.nodes) == ["n1"]
