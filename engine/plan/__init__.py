@@ -11,27 +11,33 @@ from typing import TYPE_CHECKING
 
 from engine.model.cluster import Observed
 from engine.model.plan import Plan
-from engine.plan import expand, explain, gangs, health, layout, place, queue, recover, reset, safety, sync, views
 from engine.plan.scope import Memory, Scope
 
 if TYPE_CHECKING:
     from engine.documents import Desired
 
-#: name, pass: the fixed, readable order. ``views`` and ``gangs`` derive the nouns the others share.
-PASSES: tuple[tuple[str, Callable[[Scope], None]], ...] = (
-    ("views", views.run),
-    ("gangs", gangs.run),
-    ("sync", sync.run),
-    ("health", health.run),
-    ("recover", recover.run),
-    ("expand", expand.run),
-    ("layout", layout.run),
-    ("queue", queue.run),
-    ("place", place.run),
-    ("reset", reset.run),
-    ("safety", safety.run),
-    ("explain", explain.run),
-)
+
+def passes() -> tuple[tuple[str, Callable[[Scope], None]], ...]:
+    """Name and pass, in the fixed, readable order; ``views`` and ``gangs`` derive the nouns the others share.
+
+    Imported on the first call, so that one pass can be imported without the others.
+    """
+    from engine.plan import expand, explain, gangs, health, layout, place, queue, recover, reset, safety, sync, views
+
+    return (
+        ("views", views.run),
+        ("gangs", gangs.run),
+        ("sync", sync.run),
+        ("health", health.run),
+        ("recover", recover.run),
+        ("expand", expand.run),
+        ("layout", layout.run),
+        ("queue", queue.run),
+        ("place", place.run),
+        ("reset", reset.run),
+        ("safety", safety.run),
+        ("explain", explain.run),
+    )
 
 
 def plan(desired: Desired, observed: Observed, now: float, *, shard: str = "main") -> Plan:
@@ -44,6 +50,8 @@ def plan(desired: Desired, observed: Observed, now: float, *, shard: str = "main
         shard: which shard's nodes and jobs this pass decides.
     """
     scope = Scope(desired=desired, observed=observed, now=now, shard=shard, memory=Memory.of(observed.history))
-    for _name, run in PASSES:
+    for _name, run in passes():
         run(scope)
+    from engine.plan import explain
+
     return explain.document(scope)

@@ -32,6 +32,11 @@ class NodeView:
     ``used``: chips of live pods and of the ledger's claims, ``used_by`` who holds each.
     ``closed``: (reason, message) why the node takes no new NPU pod, None when it does.
     ``requested``: sums of what its live pods request, per resource, in the units of Node.allocatable.
+    ``groups``: chips that reset together. ``fresh``: the report in force is neither missing, refused nor stale.
+    ``down``: why every task on the node is hit (a node fault), empty when none is. ``hit``: chips whose fault
+    demands that the task on them goes. ``sub_healthy``: chips with a sub-health fault. ``resettable``: faulty chips
+    that a reset may heal once idle; ``resetting`` chips under a reset order without an answer, ``recovering`` those
+    reset and not yet reported clean. ``suspended``: the pool is suspended, so nothing is decided for the node.
     """
 
     node: Node
@@ -55,6 +60,17 @@ class NodeView:
     chip_level: dict[int, str] = field(default_factory=dict)
     chip_codes: dict[int, tuple[str, ...]] = field(default_factory=dict)
     chip_state: dict[int, str] = field(default_factory=dict)
+    chip_types: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    groups: tuple[int, ...] = ()
+    fresh: bool = False
+    down: str = ""
+    hit: int = 0
+    sub_healthy: int = 0
+    switch_sub_healthy: bool = False
+    resettable: int = 0
+    resetting: int = 0
+    recovering: int = 0
+    suspended: bool = False
 
     @property
     def free(self) -> int:
@@ -74,21 +90,45 @@ class Memory:
     jobs: dict[str, JobMemory]
     budgets: dict[str, tuple[tuple[int, str, int], ...]]
     ready_drops: dict[str, tuple[int, ...]]
+    policy_revision: str = ""
 
     @staticmethod
     def of(history: History) -> Memory:
         """A draft that starts as a copy of ``history``."""
-        return Memory(dict(history.nodes), dict(history.jobs), dict(history.budgets), dict(history.ready_drops))
+        return Memory(
+            dict(history.nodes),
+            dict(history.jobs),
+            dict(history.budgets),
+            dict(history.ready_drops),
+            history.policy_revision,
+        )
 
-    def frozen(self, policy_revision: str) -> History:
-        """The history to write."""
+    def frozen(self, policy_revision: str = "") -> History:
+        """The history to write; the argument only stands in where the health pass did not set ``policy_revision``."""
         return History(
             nodes=dict(sorted(self.nodes.items())),
             jobs=dict(sorted(self.jobs.items())),
             budgets=dict(sorted(self.budgets.items())),
             ready_drops=dict(sorted(self.ready_drops.items())),
-            policy_revision=policy_revision,
+            policy_revision=self.policy_revision or policy_revision,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Reschedule:
+    """What evicting one budget unit leaves in its job's memory, once safety lets it pass.
+
+    ``pods`` are all pods it evicts. ``counted`` is False when it only continues an earlier decision, so that
+    neither the attempts nor the budgets are spent twice. ``failed`` consumes one of ``fault-retry-times``.
+    """
+
+    gang: str
+    reason: str
+    pods: tuple[str, ...]
+    fault_nodes: tuple[str, ...]
+    counted: bool = True
+    failed: bool = False
+    retries: int = -1
 
 
 @dataclass(slots=True)
@@ -97,7 +137,8 @@ class Scope:
 
     ``evicting`` are keys of pods this pass decided to evict; ``refused`` maps a gang key to nodes that
     must not take its new pods and why (rulings 3, 4; sub-health, previous faults); ``penalty`` lowers a
-    node's score for a gang (sub-health -1, earlier fault -64).
+    node's score for a gang (sub-health -1, earlier fault -64). ``resetting`` are chips that this pass orders to be
+    reset, ``reschedules`` what each evicted budget unit stands for.
     """
 
     desired: Desired
@@ -119,8 +160,9 @@ class Scope:
     penalty: dict[str, dict[str, int]] = field(default_factory=dict)
     queue: list[str] = field(default_factory=list)
     resetting: dict[str, int] = field(default_factory=dict)
+    reschedules: dict[str, Reschedule] = field(default_factory=dict)
 
     @property
     def now_ms(self) -> int:
         """``now`` in Unix milliseconds."""
-        return int(round(self.now * 1000))
+        return round(self.now * 1000)
