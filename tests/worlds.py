@@ -152,7 +152,9 @@ def node_report(name: str, level: str = "SeparateFault", *, codes: Iterable[str]
 
 def switch(level: str = "Separate", *, codes: Iterable[str] = ("[0x00f1ff09,155912,cpu,na]",)) -> SwitchReport:
     """A switch report of an A3 node."""
-    status = {"NotHandle": "Healthy", "SubHealthFault": "SubHealthy", "PreSeparate": "PreSeparate"}.get(level, "UnHealthy")
+    status = {"NotHandle": "Healthy", "SubHealthFault": "SubHealthy", "PreSeparate": "PreSeparate"}.get(
+        level, "UnHealthy"
+    )
     return SwitchReport(level=level, node_status=status, codes=tuple(codes), update_time=NOW - 2)
 
 
