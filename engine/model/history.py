@@ -34,7 +34,7 @@ class Hold(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 class ChipMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """One chip's memory: ``resets`` are times of recent reset orders, newest last, ``epoch`` the highest ever ordered."""
+    """One chip's memory: ``resets`` are times of recent reset orders, newest last, ``epoch`` the highest ordered."""
 
     codes: dict[str, CodeSeen] = {}
     holds: tuple[Hold, ...] = ()
