@@ -203,7 +203,8 @@ class Pod(msgspec.Struct, frozen=True):
     ``requests`` sums containers (and takes the largest init container) with ``cpu`` in
     milli-cores and ``memory`` in bytes; ``resource``/``count`` are its one NPU resource
     (empty/0 when it asks for none). ``chips`` are the device names that its annotations
-    give it (``huawei.com/AscendReal``, else the resource annotation).
+    give it (``huawei.com/AscendReal``, else the resource annotation). ``host_ports`` are
+    (address, protocol, port) with ``0.0.0.0`` for any address.
     """
 
     namespace: str
@@ -239,6 +240,7 @@ class Pod(msgspec.Struct, frozen=True):
     containers: tuple[Container, ...]
     volumes: tuple[str, ...]
     reason: str
+    host_ports: tuple[tuple[str, str, int], ...] = ()
 
     @property
     def key(self) -> str:

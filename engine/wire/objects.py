@@ -111,6 +111,7 @@ def pod(obj: Mapping[str, Any]) -> Pod:
         containers=_containers(status.get("containerStatuses")),
         volumes=tuple(str(v.get("name", "")) for v in spec.get("volumes") or ()),
         reason=str(status.get("reason") or ""),
+        host_ports=_host_ports(spec),
     )
 
 
@@ -154,6 +155,16 @@ def _containers(statuses: Iterable[Mapping[str, Any]] | None) -> tuple[Container
             restarts=s.get("restartCount") or 0,
         )
         for s in statuses or ()
+    )
+
+
+def _host_ports(spec: Mapping[str, Any]) -> tuple[tuple[str, str, int], ...]:
+    """Ports of the host that the pod takes; a container port takes one only where ``hostPort`` names it."""
+    return tuple(
+        (str(port.get("hostIP") or "0.0.0.0"), str(port.get("protocol") or "TCP"), port["hostPort"])
+        for container in spec.get("containers") or ()
+        for port in container.get("ports") or ()
+        if isinstance(port.get("hostPort"), int) and port["hostPort"] > 0
     )
 
 
