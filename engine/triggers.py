@@ -1,8 +1,9 @@
 """Which shards need a pass: a dirty/busy queue in Redis, with the meaning of client-go's workqueue.
 
-A trigger carries a key only. A mark while the shard is busy means exactly one more run; none is ever swallowed: not by a mark that
-arrives during a run, not by a worker that dies (its claim runs out and counts as a mark), not by a lost message (it is sent again).
-A doubled message finds nothing to claim. All times are Redis' own clock. Only commands of Redis 6.2.
+A trigger carries a key only. A mark while the shard is busy means exactly one more run; none is ever swallowed: not by
+a mark that arrives during a run, not by a worker that dies (its claim runs out and counts as a mark), not by a lost
+message (it is sent again). A doubled message finds nothing to claim. All times are Redis' own clock. Only commands of
+Redis 6.2.
 """
 
 from __future__ import annotations
@@ -144,7 +145,9 @@ class Triggers:
         return bool(self._run(self._done, shard, owner, epoch))
 
     def free(self, owner: str = "") -> int:
-        """Drop the claims of ``owner`` (of everyone, if empty) and mark their shards: after a restart nothing waits. Returns how many."""
+        """Drop the claims of ``owner`` (of everyone, if empty) and mark their shards: after a restart nothing waits.
+        Returns how many.
+        """
         return int(cast(int, self._run(self._free, owner)))
 
     def _run(self, script: Any, *arguments: object) -> object:

@@ -31,7 +31,10 @@ def test_a_path_too_long_for_a_socket_falls_back_to_a_guarded_loopback_port(tmp_
         assert running.url.startswith("redis://:")
         with redis.Redis.from_url(running.url) as client:
             assert client.ping()
-        with redis.Redis.from_url("redis://" + running.url.split("@")[1]) as stranger, pytest.raises(redis.AuthenticationError):
+        with (
+            redis.Redis.from_url("redis://" + running.url.split("@")[1]) as stranger,
+            pytest.raises(redis.AuthenticationError),
+        ):
             stranger.ping()
 
 

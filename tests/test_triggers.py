@@ -120,7 +120,9 @@ def test_a_restarted_redis_gets_its_scripts_again_and_a_dead_one_is_named(tmp_pa
 
 
 def test_six_hundred_marks_over_forty_keys_leave_none_stale(redis_url: str) -> None:  # noqa: F811
-    """What celery-singleton got wrong on 27 of 40 keys: a request during a run must lead to a run that begins after it."""
+    """What celery-singleton got wrong on 27 of 40 keys: a request during a run must lead to a run that begins after
+    it.
+    """
     wanted: dict[str, int] = {f"shard-{n}": 0 for n in range(40)}
     seen: dict[str, int] = dict.fromkeys(wanted, 0)
     running: dict[str, int] = dict.fromkeys(wanted, 0)

@@ -25,7 +25,8 @@ class Outcome(Generic[T]):
 async def many(calls: Iterable[Callable[[], Awaitable[T]]], in_flight: int = 64) -> AsyncIterator[Outcome[T]]:
     """Run the calls, at most ``in_flight`` together, and yield outcomes in the order in which they finish.
 
-    A KubeError is an outcome; any other exception is a bug and is raised. Leaving the loop early cancels what still runs.
+    A KubeError is an outcome; any other exception is a bug and is raised. Leaving the loop early cancels what still
+    runs.
     """
     source = enumerate(calls)
     running: set[asyncio.Task[Outcome[T]]] = set()

@@ -1,7 +1,7 @@
 """The port to Kubernetes: raw dicts over aiohttp, one method per thing the API can do.
 
-There is one code path to a cluster, whether it is the sandbox's API server or a real one. Everything is bounded in time;
-idempotent calls are retried; errors are the classes of ``engine.kube.errors``.
+There is one code path to a cluster, whether it is the sandbox's API server or a real one. Everything is bounded in
+time; idempotent calls are retried; errors are the classes of ``engine.kube.errors``.
 """
 
 from __future__ import annotations
@@ -157,7 +157,9 @@ class Kube:
     # writing
 
     async def create(self, res: Resource, obj: Object, *, field_manager: str = FIELD_MANAGER) -> Object:
-        """Create; raises Conflict (``already_exists``) when the name is taken. Not retried once the server may have seen it."""
+        """Create; raises Conflict (``already_exists``) when the name is taken. Not retried once the server may have
+        seen it.
+        """
         ns = _namespace(obj)
         return _object(
             await self._call("POST", res, ns, params={"fieldManager": field_manager}, body=obj, retry="unprocessed"),
@@ -212,7 +214,9 @@ class Kube:
         dry_run: bool = False,
         subresource: str | None = None,
     ) -> Object:
-        """Server-side apply: create, or take over the named fields; without ``force`` a foreign owner gives Conflict."""
+        """Server-side apply: create, or take over the named fields; without ``force`` a foreign owner gives
+        Conflict.
+        """
         res = await self.resource(str(obj.get("apiVersion") or ""), str(obj.get("kind") or ""))
         params = {"fieldManager": field_manager, "force": "true" if force else "false"}
         if dry_run:
@@ -258,7 +262,8 @@ class Kube:
     async def bind(self, ns: str, pod: str, uid: str, node: str, annotations: Mapping[str, str] | None = None) -> None:
         """Give a pod its node and annotations in one write; raises Conflict when it has one already.
 
-        Preconditions here are worthless (API server 1.20 ignores a wrong uid), so the caller reads before and verifies after.
+        Preconditions here are worthless (API server 1.20 ignores a wrong uid), so the caller reads before and verifies
+        after.
         """
         binding = {
             "apiVersion": "v1",

@@ -1,8 +1,8 @@
 """Where the API server is and who we are: read by the official client's config loader.
 
-It knows KUBECONFIG with several files, in-cluster service accounts, tokens, client certificates, CA files, proxies and exec
-plugins. It is imported lazily (0.2 s, 44 MB) and read again whenever the server answers 401, so rotated tokens and plugin
-credentials are picked up.
+It knows KUBECONFIG with several files, in-cluster service accounts, tokens, client certificates, CA files, proxies and
+exec plugins. It is imported lazily (0.2 s, 44 MB) and read again whenever the server answers 401, so rotated tokens and
+plugin credentials are picked up.
 """
 
 from __future__ import annotations
@@ -41,9 +41,12 @@ Loader = Callable[[], Endpoint]
 
 
 def loader(kubeconfig: str | None = None, context: str | None = None) -> Loader:
-    """A loader for the given kubeconfig; without one: $KUBECONFIG, then ~/.kube/config, then the pod's service account."""
+    """A loader for the given kubeconfig; without one: $KUBECONFIG, then ~/.kube/config, then the pod's service
+    account.
+    """
 
     def load() -> Endpoint:
+        import yaml
         from kubernetes.client import Configuration
         from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
 
@@ -56,7 +59,7 @@ def loader(kubeconfig: str | None = None, context: str | None = None) -> Loader:
                 load_kube_config(  # type: ignore[no-untyped-call]
                     config_file=paths, context=context, client_configuration=configuration, persist_config=False
                 )
-        except (ConfigException, OSError, ValueError, TypeError, KeyError) as error:
+        except (ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             where = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
             raise InputError(
                 f"no usable Kubernetes credentials: {redact(str(error))[:256]}",

@@ -42,7 +42,9 @@ class Gone(KubeError):
 
 
 class TooMany(KubeError):
-    """The server asks to come back later (429); for an eviction: a disruption budget refuses it. ``retry_after`` in s."""
+    """The server asks to come back later (429); for an eviction: a disruption budget refuses it. ``retry_after`` in
+    s.
+    """
 
     def __init__(self, message: str, *, status: int = 429, reason: str = "", retry_after: float = 0.0) -> None:
         super().__init__(message, status=status, reason=reason)
@@ -76,7 +78,9 @@ def bounded(text: str, limit: int = MESSAGE_LIMIT) -> str:
 def from_answer(
     status: int, body: bytes, where: str, *, retry_after: str | None = None, withhold: bool = False
 ) -> KubeError:
-    """The error for an HTTP answer; ``where`` says what was asked, ``withhold`` drops the server's wording (Secrets)."""
+    """The error for an HTTP answer; ``where`` says what was asked, ``withhold`` drops the server's wording
+    (Secrets).
+    """
     answer = _status_object(body)
     reason = str(answer.get("reason") or "")
     words = "" if withhold else str(answer.get("message") or body[:MESSAGE_LIMIT].decode("utf-8", "replace"))

@@ -1,7 +1,8 @@
 """A live copy of one kind: list, then watch, for ever, with backoff.
 
-The official client's informer has no backoff (thousands of requests a second on errors), asks for no pages and no bookmarks and
-repeats every object on each relist; hence our own. Level-triggered: what is told is the newest state of a key, never an event.
+The official client's informer has no backoff (thousands of requests a second on errors), asks for no pages and no
+bookmarks and repeats every object on each relist; hence our own. Level-triggered: what is told is the newest state of a
+key, never an event.
 """
 
 from __future__ import annotations
@@ -82,7 +83,9 @@ class Reflector:
         return self.stale_since is not None
 
     def relist(self) -> None:
-        """Forget everything and tell every object anew from a fresh consistent list (after the copy elsewhere was lost)."""
+        """Forget everything and tell every object anew from a fresh consistent list (after the copy elsewhere was
+        lost).
+        """
         self.synced = False
         self.watermark = ""
         self._known.clear()

@@ -100,5 +100,7 @@ POD = resource_for("v1", "Pod")
 
 
 def resource_of(obj: dict[str, Any]) -> Resource:
-    """The resource of an object that says its ``apiVersion`` and ``kind``; raises KeyError for kinds not known by heart."""
+    """The resource of an object that says its ``apiVersion`` and ``kind``; raises KeyError for kinds not known by
+    heart.
+    """
     return resource_for(str(obj["apiVersion"]), str(obj["kind"]))

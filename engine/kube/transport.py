@@ -29,7 +29,9 @@ LINE_LIMIT = 8 * 1024 * 1024
 _CONNECTIONS = 256
 
 Retry = Literal["always", "unprocessed", "never"]
-"""``always``: idempotent calls; ``unprocessed``: only where the server surely did nothing (429, no connection); ``never``."""
+"""``always``: idempotent calls; ``unprocessed``: only where the server surely did nothing (429, no connection);
+``never``.
+"""
 
 
 class Transport:

@@ -1,8 +1,8 @@
 """The port to Redis: working memory that may be flushed at any moment.
 
 The controller writes with ``SnapshotWriter`` and ``RevisionWriter`` (asyncio); workers read with ``SnapshotReader`` and
-``RevisionReader`` and keep pass records with ``PassStore`` (blocking). Whatever was lost shows as ``reset``, unsynced or None, never as
-an error; an unreachable Redis raises ``StoreUnavailable``.
+``RevisionReader`` and keep pass records with ``PassStore`` (blocking). Whatever was lost shows as ``reset``, unsynced
+or None, never as an error; an unreachable Redis raises ``StoreUnavailable``.
 """
 
 from __future__ import annotations

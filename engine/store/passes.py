@@ -1,7 +1,7 @@
 """What the last pass of each shard set in motion: its batches, what they wrote, and what became of every action.
 
-The next pass reads it as its read-your-writes barrier. Losing it is safe: the snapshot is then lost too, and the next one comes from a
-consistent list that was read after the loss.
+The next pass reads it as its read-your-writes barrier. Losing it is safe: the snapshot is then lost too, and the next
+one comes from a consistent list that was read after the loss.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class ActionOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
     index: int
     result: str
-    """``done``, ``unchanged``, ``refused`` (a precondition no longer holds), ``failed`` or ``dropped`` (late or superseded)."""
+    """``done``, ``unchanged``, ``refused`` (a precondition no longer holds), ``failed`` or ``dropped`` (late or
+    superseded).
+    """
     message: str = ""
 
 
@@ -119,8 +121,8 @@ class PassStore:
     def finish(self, record: PassRecord, result: BatchResult) -> None:
         """Record what a batch did. A batch that ran twice is recorded twice, and its writes count both times.
 
-        Batch -1 holds writes of the pass itself. A result that comes after a newer pass began is kept with that one for its
-        writes alone.
+        Batch -1 holds writes of the pass itself. A result that comes after a newer pass began is kept with that one for
+        its writes alone.
         """
         if len(result.outcomes) > _OUTCOMES_LIMIT:
             result = msgspec.structs.replace(result, outcomes=result.outcomes[:_OUTCOMES_LIMIT])

@@ -36,7 +36,9 @@ def translated() -> Iterator[None]:
 
 
 def connect(url: str) -> redis.Redis:
-    """A client for workers (thread-safe, pooled). ``url`` is redis://, rediss:// or unix://; raises BelayError for others."""
+    """A client for workers (thread-safe, pooled). ``url`` is redis://, rediss:// or unix://; raises BelayError for
+    others.
+    """
     return cast(redis.Redis, _client(redis.Redis, url))
 
 

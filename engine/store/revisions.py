@@ -1,7 +1,8 @@
 """The files of the revision in force, for workers: each blob is stored once, whatever number of revisions holds it.
 
-Keys: ``blobs`` (hash, blob id → bytes), ``blobs:used`` (sorted set, blob id → when last used), ``revision:<sha>`` (hash, path → blob
-id), ``<shard>:revision`` (the one in force). Losing any of them is mended by putting the revision again.
+Keys: ``blobs`` (hash, blob id → bytes), ``blobs:used`` (sorted set, blob id → when last used), ``revision:<sha>``
+(hash, path → blob id), ``<shard>:revision`` (the one in force). Losing any of them is mended by putting the revision
+again.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class RevisionWriter:
     ) -> set[str]:
         """Put a revision in force; returns the ids of blobs that Redis lacks.
 
-        ``blobs`` may hold only the new ones. While any is missing the revision in force stays as it was: put again with those blobs.
-        ``now`` in unix seconds. Raises ValueTooLarge for a blob beyond 3 MiB.
+        ``blobs`` may hold only the new ones. While any is missing the revision in force stays as it was: put again with
+        those blobs. ``now`` in unix seconds. Raises ValueTooLarge for a blob beyond 3 MiB.
         """
         for name, content in blobs.items():
             if len(content) > VALUE_LIMIT:
@@ -133,7 +134,9 @@ class RevisionReader:
         return RevisionRecord(said["sha"], files, said["meta"])
 
     def blobs(self, ids: Iterable[str]) -> dict[str, bytes]:
-        """The contents of those blobs that Redis has; a missing one means: come back when the controller put it again."""
+        """The contents of those blobs that Redis has; a missing one means: come back when the controller put it
+        again.
+        """
         found: dict[str, bytes] = {}
         for part in _parts(sorted(set(ids))):
             with translated():

@@ -1,11 +1,12 @@
 """The observed snapshot: per shard, every object that passes need, as the controller last saw it.
 
-The controller writes changed objects; a worker reads only what changed since it last looked. Each life of the copy has a
-*generation*, made by the controller before a fresh consistent list. When Redis was flushed, or another controller took over, the
-generation differs: the writer is told so and lists again, and the reader drops what it holds.
+The controller writes changed objects; a worker reads only what changed since it last looked. Each life of the copy has
+a *generation*, made by the controller before a fresh consistent list. When Redis was flushed, or another controller
+took over, the generation differs: the writer is told so and lists again, and the reader drops what it holds.
 
-Keys, all in one hash slot: ``objects`` (hash, field → bytes), ``log`` (sorted set, field → sequence number of its last change;
-deleted fields stay as tombstones until trimmed), ``meta`` (hash: generation, seq, floor, synced, ``rv:<kind>``).
+Keys, all in one hash slot: ``objects`` (hash, field → bytes), ``log`` (sorted set, field → sequence number of its last
+change; deleted fields stay as tombstones until trimmed), ``meta`` (hash: generation, seq, floor, synced,
+``rv:<kind>``).
 """
 
 from __future__ import annotations
@@ -86,8 +87,9 @@ def field_of(name: str) -> Field:
 class Changes(msgspec.Struct, frozen=True):
     """What a reader has to take over. With ``reset`` it first drops all it holds.
 
-    ``watermarks`` gives, by ``apiVersion|kind[|namespace]``, the resourceVersion up to which the snapshot has seen everything. They
-    are read before the objects, so the objects are at least that new. ``synced`` is False until a full list is in.
+    ``watermarks`` gives, by ``apiVersion|kind[|namespace]``, the resourceVersion up to which the snapshot has seen
+    everything. They are read before the objects, so the objects are at least that new. ``synced`` is False until a full
+    list is in.
     """
 
     generation: str
@@ -125,10 +127,11 @@ class SnapshotWriter:
         watermarks: Mapping[str, str] | None = None,
         synced: bool | None = None,
     ) -> bool:
-        """Take over changes, each slice atomically with its sequence number; watermarks and ``synced`` go with the last slice.
+        """Take over changes, each slice atomically with its sequence number; watermarks and ``synced`` go with the last
+        slice.
 
-        None deletes. Values beyond 3 MiB are refused by the caller's ``fits``. Returns False when the snapshot was lost: ``begin``
-        again and list afresh.
+        None deletes. Values beyond 3 MiB are refused by the caller's ``fits``. Returns False when the snapshot was
+        lost: ``begin`` again and list afresh.
         """
         slices = _slices(changed)
         for index, part in enumerate(slices):
@@ -184,7 +187,9 @@ class SnapshotReader:
         self._cursor.pop(shard, None)
 
     def changes_after(self, shard: str, generation: str, after: int) -> Changes:
-        """What changed after sequence number ``after`` of ``generation``; everything, with ``reset``, when that is not known any more."""
+        """What changed after sequence number ``after`` of ``generation``; everything, with ``reset``, when that is not
+        known any more.
+        """
         objects, log, meta = _keys(self._prefix, shard)
         for _ in range(3):
             with translated():
@@ -207,7 +212,7 @@ class SnapshotReader:
         return {text(name): text(value) for name, value in reply.items()}
 
     def _read(self, objects: str, log: str, after: int) -> dict[str, bytes | None]:
-        # up to the end, not up to the sequence number just read: a field that changed again meanwhile would else be missing
+        # to the end, not to the sequence number just read: a field that changed again meanwhile would be missing
         changed: dict[str, bytes | None] = {}
         names = cast(list[bytes], self._client.zrangebyscore(log, f"({after}", "+inf"))
         for start in range(0, len(names), _PAGE):

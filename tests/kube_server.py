@@ -1,0 +1,113 @@
+"""A real kube-apiserver for tests, from the binaries in $KUBEBUILDER_ASSETS (etcd and kube-apiserver).
+
+`kubeconfig` is a fixture that skips where there are none. $BELAY_TEST_KUBECONFIG names a running cluster to use instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TOKEN = "admin-token"
+
+
+@pytest.fixture(scope="session")
+def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The path of a kubeconfig of a real API server."""
+    given = os.environ.get("BELAY_TEST_KUBECONFIG")
+    if given:
+        yield given
+        return
+    assets = os.environ.get("KUBEBUILDER_ASSETS")
+    if not assets:
+        pytest.skip("KUBEBUILDER_ASSETS is not set: no real kube-apiserver")
+    with real_cluster(Path(assets), tmp_path_factory.mktemp("kube")) as path:
+        yield str(path)
+
+
+@contextlib.contextmanager
+def real_cluster(assets: Path, folder: Path) -> Iterator[Path]:
+    """Start etcd and kube-apiserver on loopback; yields the kubeconfig and ends both."""
+    port, client_port, peer_port = _free_ports(3)
+    key = folder / "sa.key"
+    subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True, timeout=30)
+    (folder / "tokens.csv").write_text(f'{TOKEN},admin,admin,"system:masters"\n')
+    etcd_url, peer_url = f"http://127.0.0.1:{client_port}", f"http://127.0.0.1:{peer_port}"
+    with contextlib.ExitStack() as stack:
+        _start(
+            stack,
+            folder / "etcd.log",
+            [assets / "etcd", "--data-dir", folder / "etcd", "--listen-client-urls", etcd_url]
+            + ["--advertise-client-urls", etcd_url, "--listen-peer-urls", peer_url, "--unsafe-no-fsync"]
+            + ["--initial-advertise-peer-urls", peer_url, "--initial-cluster", f"default={peer_url}"],
+        )
+        _start(
+            stack,
+            folder / "apiserver.log",
+            [assets / "kube-apiserver", "--etcd-servers", etcd_url, "--secure-port", port]
+            + ["--bind-address", "127.0.0.1", "--cert-dir", folder / "certs"]
+            + ["--service-account-key-file", key, "--service-account-signing-key-file", key]
+            + ["--service-account-issuer", "https://kubernetes.default.svc"]
+            + ["--token-auth-file", folder / "tokens.csv", "--authorization-mode", "RBAC"]
+            + ["--service-cluster-ip-range", "10.0.0.0/24", "--disable-admission-plugins", "ServiceAccount"],
+        )
+        path = folder / "kubeconfig"
+        path.write_text(
+            "apiVersion: v1\nkind: Config\ncurrent-context: real\n"
+            f'clusters: [{{name: real, cluster: {{server: "https://127.0.0.1:{port}", insecure-skip-tls-verify: true}}}}]\n'
+            f"users: [{{name: admin, user: {{token: {TOKEN}}}}}]\ncontexts: [{{name: real, context: {{cluster: real, user: admin}}}}]\n"
+        )
+        _wait(port, folder)
+        yield path
+
+
+def _start(stack: contextlib.ExitStack, log: Path, command: list[object]) -> None:
+    with log.open("wb") as output:
+        process = subprocess.Popen([str(part) for part in command], stdout=output, stderr=subprocess.STDOUT)
+
+    def end() -> None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    stack.callback(end)
+
+
+def _wait(port: int, folder: Path, seconds: float = 60.0) -> None:
+    ends = time.monotonic() + seconds
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    for path in ("/readyz", "/api/v1/namespaces/default"):
+        request = urllib.request.Request(
+            f"https://127.0.0.1:{port}{path}", headers={"Authorization": f"Bearer {TOKEN}"}
+        )
+        while True:
+            try:
+                with urllib.request.urlopen(request, timeout=2, context=context):
+                    break
+            except (urllib.error.URLError, OSError):
+                assert time.monotonic() < ends, f"kube-apiserver did not come up: see {folder}"
+                time.sleep(0.2)
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
