@@ -1,0 +1,104 @@
+"""``.status`` of jobs: conditions that keep their times, and the smallest patch that makes it so.
+
+Conditions follow github.com/kubeflow/common/pkg/util/status.go, which MindCluster's operator uses: the newest
+condition is last, Running and Restarting exclude each other, an end turns Running to False, and nothing follows an
+end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from engine.model.times import rfc3339
+
+CREATED: Final = "Created"
+RUNNING: Final = "Running"
+RESTARTING: Final = "Restarting"
+SUCCEEDED: Final = "Succeeded"
+FAILED: Final = "Failed"
+ENDS: Final = frozenset({SUCCEEDED, FAILED})
+
+
+class Condition(NamedTuple):
+    """A condition that holds now."""
+
+    type: str
+    reason: str
+    message: str
+
+
+def with_condition(conditions: Iterable[Any], new: Condition, now: float) -> list[dict[str, Any]]:
+    """The conditions once ``new`` holds; the same list content when it held already."""
+    old = [dict(entry) for entry in conditions if isinstance(entry, dict)]
+    if finished(old):
+        return old
+    current = next((entry for entry in old if entry.get("type") == new.type), None)
+    if current is not None and _same(current, new):
+        return old
+    stamp = rfc3339(float(int(now)))
+    since = stamp
+    if current is not None and current.get("status") == "True":
+        since = str(current.get("lastTransitionTime") or stamp)
+    entry = {
+        "type": new.type,
+        "status": "True",
+        "reason": new.reason,
+        "message": new.message,
+        "lastUpdateTime": stamp,
+        "lastTransitionTime": since,
+    }
+    return [*_others(old, new.type, stamp), entry]
+
+
+def finished(conditions: Iterable[Any]) -> str:
+    """``Succeeded`` or ``Failed`` when the job has ended, else empty."""
+    return next((str(c["type"]) for c in conditions if _holds(c) and c["type"] in ENDS), "")
+
+
+def holding(conditions: Iterable[Any], kind: str) -> dict[str, Any] | None:
+    """The condition of a type that is True, None when there is none."""
+    return next((c for c in conditions if _holds(c) and c["type"] == kind), None)
+
+
+def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON merge patch (RFC 7386) from ``old`` to ``new``; lists are replaced whole, empty when equal."""
+    patch: dict[str, Any] = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        before = old.get(key)
+        if key in old and before == value:
+            continue
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            patch[key] = merge_patch(before, value)
+        else:
+            patch[key] = value
+    return patch
+
+
+def go_duration(seconds: float) -> str:
+    """A duration as Go's metav1.Duration writes it: ``1h2m3s``, whole seconds."""
+    left = max(0, int(seconds))
+    hours, left = divmod(left, 3600)
+    minutes, left = divmod(left, 60)
+    if hours:
+        return f"{hours}h{minutes}m{left}s"
+    return f"{minutes}m{left}s" if minutes else f"{left}s"
+
+
+def _same(current: Mapping[str, Any], new: Condition) -> bool:
+    return (current.get("status"), current.get("reason"), current.get("message")) == ("True", new.reason, new.message)
+
+
+def _others(old: Sequence[dict[str, Any]], kind: str, stamp: str) -> list[dict[str, Any]]:
+    out = []
+    for entry in old:
+        if entry.get("type") == kind or {entry.get("type"), kind} == {RUNNING, RESTARTING}:
+            continue
+        if kind in ENDS and entry.get("type") == RUNNING and entry.get("status") != "False":
+            entry = {**entry, "status": "False", "lastUpdateTime": stamp, "lastTransitionTime": stamp}
+        out.append(entry)
+    return out
+
+
+def _holds(condition: Any) -> bool:
+    return isinstance(condition, dict) and condition.get("status") == "True" and "type" in condition

@@ -1,0 +1,338 @@
+"""What the expansions of all job kinds share: the jobs' pods, their memory, owners, and how pods go.
+
+A job's pods come in *versions*: every round of re-creation has the next number. The memory keeps which version is
+current, which one has been seen complete (``settled``) and which ones are told to go (``killed``), so that a pass
+needs no earlier event to know that a pod of this round has vanished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from engine.model.actions import (
+    CreateObject,
+    CreatePod,
+    DeleteObject,
+    EvictPod,
+    Evidence,
+    Owner,
+    PatchObject,
+)
+from engine.model.cluster import Pod
+from engine.model.diagnostics import Diagnostic, ObjectKey
+from engine.model.history import JobMemory
+from engine.plan.gangs import gang_key
+from engine.plan.scope import Scope
+
+RULE: Final = "expand"
+VERSION_LABEL: Final = "version"
+POD_GROUP_API: Final = "scheduling.volcano.sh/v1beta1"
+_POD_GROUP_CRD: Final = "podgroups.scheduling.volcano.sh"
+_QUEUE_CRD: Final = "queues.scheduling.volcano.sh"
+_CRD_API: Final = "apiextensions.k8s.io/v1"
+
+#: Roles and the labels that show a live component of MindCluster or Volcano holding them.
+_HOLDERS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
+    "expand_ascend_job": (("mindx-dl", "app", "controller-manager"), ("mindx-dl", "app", "ascend-operator")),
+    "expand_volcano_job": (("volcano-system", "app", "volcano-controller"),),
+    "schedule": (("volcano-system", "app", "volcano-scheduler"),),
+}
+
+
+@dataclass(slots=True)
+class Job:
+    """One job object: its key, raw body and metadata that every expansion needs."""
+
+    key: ObjectKey
+    raw: dict[str, Any]
+    metadata: Mapping[str, Any]
+
+    @property
+    def uid(self) -> str:
+        """``metadata.uid``, empty for a job that only a file holds."""
+        return str(self.metadata.get("uid") or "")
+
+    @property
+    def gang(self) -> str:
+        """Key of the job's gang and memory."""
+        return gang_key(self.key.api_version, self.key.kind, self.key.namespace, self.key.name)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The job's labels."""
+        return texts(self.metadata.get("labels"))
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        """The job's annotations."""
+        return texts(self.metadata.get("annotations"))
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """The status as it stands."""
+        return part(self.raw, "status")
+
+    @property
+    def deleting(self) -> bool:
+        """Whether Kubernetes is deleting it; its dependents then go by garbage collection."""
+        return bool(self.metadata.get("deletionTimestamp"))
+
+    def owner_references(self) -> list[dict[str, Any]]:
+        """What makes the job the controller of an object; empty while it has no uid."""
+        if not self.uid:
+            return []
+        return [
+            {
+                "apiVersion": self.key.api_version,
+                "kind": self.key.kind,
+                "name": self.key.name,
+                "uid": self.uid,
+                "controller": True,
+                "blockOwnerDeletion": True,
+            }
+        ]
+
+
+@dataclass(slots=True)
+class Bench:
+    """The expansion's view of one pass: the scope, objects by kind, pods by their controller."""
+
+    scope: Scope
+    kinds: dict[tuple[str, str], list[ObjectKey]]
+    pods: dict[tuple[str, str, str], list[Pod]]
+    pod_groups: bool
+    queues: frozenset[str] | None
+    held: dict[str, bool] = field(default_factory=dict)
+
+    @staticmethod
+    def of(scope: Scope) -> Bench:
+        """Sorts the snapshot once for all jobs."""
+        kinds: dict[tuple[str, str], list[ObjectKey]] = {}
+        for key in scope.observed.objects:
+            kinds.setdefault((key.api_version, key.kind), []).append(key)
+        pods: dict[tuple[str, str, str], list[Pod]] = {}
+        for pod in scope.observed.pods.values():
+            if pod.owner_kind:
+                pods.setdefault((pod.namespace, pod.owner_kind, pod.owner_name), []).append(pod)
+        return Bench(scope, kinds, pods, _has_pod_groups(kinds), _queues(scope, kinds))
+
+    def jobs(self, api_version: str, kind: str) -> list[Job]:
+        """The objects of a kind, by name."""
+        objects = self.scope.observed.objects
+        found = ((key, objects[key]) for key in sorted(self.kinds.get((api_version, kind), ())))
+        return [Job(key, raw, part(raw, "metadata")) for key, raw in found]
+
+    def pods_of(self, job: Job) -> list[Pod]:
+        """Pods that the job controls, by name; those of an earlier job of the same name do not count."""
+        found = self.pods.get((job.key.namespace, job.key.kind, job.key.name), [])
+        return sorted(
+            (
+                pod
+                for pod in found
+                if pod.owner_api.split("/")[0] == job.key.api_version.split("/")[0]
+                and (not job.uid or not pod.owner_uid or pod.owner_uid == job.uid)
+            ),
+            key=lambda pod: pod.name,
+        )
+
+    def object(self, api_version: str, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
+        """A live object, None when there is none."""
+        return self.scope.observed.objects.get(ObjectKey(api_version, kind, namespace, name))
+
+    def holds(self, role: str) -> bool:
+        """Whether Belay plays a role: ``on``, or ``auto`` and no live component holds it."""
+        setting = getattr(self.scope.desired.settings.roles, role)
+        return setting == "on" or (setting == "auto" and not self.held_elsewhere(role))
+
+    def held_elsewhere(self, role: str) -> bool:
+        """Whether a running component of MindCluster or Volcano plays the role."""
+        if role not in self.held:
+            holders = _HOLDERS[role]
+            self.held[role] = any(
+                pod.phase == "Running" and any(pod.namespace == n and pod.labels.get(k) == v for n, k, v in holders)
+                for pod in self.scope.observed.pods.values()
+            )
+        return self.held[role]
+
+    def memory(self, job: Job) -> JobMemory:
+        """The job's memory; a new job of an old name starts afresh."""
+        known = self.scope.memory.jobs.get(job.gang)
+        if known is None or (known.uid and job.uid and known.uid != job.uid):
+            return JobMemory(uid=job.uid)
+        return known if known.uid == job.uid else msgspec.structs.replace(known, uid=job.uid)
+
+    def remember(self, job: Job, memory: JobMemory) -> None:
+        """Store a job's memory unless it is what stands already."""
+        if self.scope.memory.jobs.get(job.gang) != memory:
+            self.scope.memory.jobs[job.gang] = memory
+
+    def evidence(self, job: Job) -> Evidence:
+        """The document that declares the job, when it came from Git."""
+        manifest = self.scope.desired.manifest_index.get(job.key)
+        if manifest is None:
+            return Evidence(rule=RULE)
+        origin = manifest.origin
+        return Evidence(rule=RULE, file=origin.file, line=origin.line, revision=self.scope.desired.revision)
+
+    def warn(self, job: Job, where: str, message: str) -> None:
+        """Note a problem of a job for people."""
+        self.scope.diagnostics.append(Diagnostic("warning", str(job.key), "", 0, 0, where, message))
+
+    def create_object(self, job: Job, body: dict[str, Any], reason: str, message: str) -> None:
+        """Plan an object that belongs to a job."""
+        metadata = body["metadata"]
+        self.scope.actions.append(
+            CreateObject(
+                reason=reason,
+                message=message,
+                evidence=self.evidence(job),
+                api_version=body["apiVersion"],
+                object_kind=body["kind"],
+                namespace=metadata.get("namespace", ""),
+                name=metadata["name"],
+                object=body,
+            )
+        )
+
+    def create_pod(self, job: Job, body: dict[str, Any], reason: str, message: str) -> None:
+        """Plan a pod of a job."""
+        self.scope.actions.append(
+            CreatePod(
+                reason=reason,
+                message=message,
+                evidence=self.evidence(job),
+                preconditions={"ownerUid": job.uid} if job.uid else {},
+                namespace=job.key.namespace,
+                pod=body["metadata"]["name"],
+                owner=Owner(job.key.kind, job.key.name),
+                object=body,
+            )
+        )
+
+    def remove(self, job: Job, pod: Pod, reason: str, message: str) -> None:
+        """Plan that a pod goes: an eviction while it may do work, a deletion once it has ended or never started."""
+        if pod.deleting is not None or pod.key in self.scope.evicting:
+            return
+        if pod.finished or not pod.node:
+            self._delete(job, ObjectKey("v1", "Pod", pod.namespace, pod.name), pod.uid, reason, message)
+            return
+        self.scope.evicting.add(pod.key)
+        self.scope.actions.append(
+            EvictPod(
+                reason=reason,
+                message=message,
+                evidence=self.evidence(job),
+                preconditions={"uid": pod.uid},
+                namespace=pod.namespace,
+                pod=pod.name,
+                grace_period_seconds=pod.grace_seconds,
+                force=False,
+                owner=Owner(job.key.kind, job.key.name),
+                budget_unit=job.gang,
+            )
+        )
+
+    def delete(self, job: Job, key: ObjectKey, reason: str, message: str) -> None:
+        """Plan the deletion of an object that belongs to the job, if it is there and does."""
+        raw = self.scope.observed.objects.get(key)
+        if raw is None or part(raw, "metadata").get("deletionTimestamp"):
+            return
+        if key != job.key and job.uid and not _controlled_by(raw, job.uid):
+            return
+        self._delete(job, key, str(part(raw, "metadata").get("uid") or ""), reason, message)
+
+    def _delete(self, job: Job, key: ObjectKey, uid: str, reason: str, message: str) -> None:
+        self.scope.actions.append(
+            DeleteObject(
+                reason=reason,
+                message=message,
+                evidence=self.evidence(job),
+                preconditions={"uid": uid} if uid else {},
+                api_version=key.api_version,
+                object_kind=key.kind,
+                namespace=key.namespace,
+                name=key.name,
+            )
+        )
+
+    def patch_status(self, job: Job, patch: Mapping[str, Any], reason: str, message: str) -> None:
+        """Plan a change of the job's status (a JSON merge patch)."""
+        self.scope.actions.append(
+            PatchObject(
+                reason=reason,
+                message=message,
+                evidence=self.evidence(job),
+                preconditions={"patchType": "merge"} | ({"uid": job.uid} if job.uid else {}),
+                api_version=job.key.api_version,
+                object_kind=job.key.kind,
+                namespace=job.key.namespace,
+                name=job.key.name,
+                patch={"status": dict(patch)},
+            )
+        )
+
+
+def next_round(
+    memory: JobMemory, expected: Iterable[str], pods: Iterable[Pod], version_of: Mapping[str, int]
+) -> tuple[JobMemory, bool]:
+    """The memory after looking at the pods, and whether this pass begins a new round.
+
+    A round ends when one of its pods is being deleted, or has vanished after all had been seen. ``version_of``
+    gives each pod's version by pod key (-1 unknown); ``expected`` are pod names.
+
+    Source: component/ascend-operator/pkg/controllers/v1/ascendjob_controller.go (onPodDeleteFunc).
+    """
+    present = {pod.name for pod in pods}
+    going = any(pod.deleting is not None and version_of[pod.key] == memory.version for pod in pods)
+    complete = all(name in present for name in expected)
+    vanished = not complete and memory.settled == memory.version
+    if going or vanished:
+        return msgspec.structs.replace(memory, version=memory.version + 1), True
+    if complete and memory.settled != memory.version and present:
+        return msgspec.structs.replace(memory, settled=memory.version), False
+    return memory, False
+
+
+def forget_gone(bench: Bench, kind: str, api_version: str) -> None:
+    """Drops the memory of jobs of a kind that neither exist nor have pods any more."""
+    memory = bench.scope.memory.jobs
+    for gang in [gang for gang in memory if gang.split("/", 2)[1] == kind]:
+        namespace, _, name = gang.split("/", 2)
+        known = ObjectKey(api_version, kind, namespace, name) in bench.scope.observed.objects
+        if not known and (namespace, kind, name) not in bench.pods:
+            del memory[gang]
+
+
+def part(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A nested object, empty when it is missing or something else."""
+    value = raw.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def texts(value: object) -> dict[str, str]:
+    """Labels or annotations as text, whatever a file held."""
+    return {str(k): str(v) for k, v in value.items()} if isinstance(value, dict) else {}
+
+
+def _controlled_by(raw: Mapping[str, Any], uid: str) -> bool:
+    owners = part(raw, "metadata").get("ownerReferences") or ()
+    return any(isinstance(owner, dict) and owner.get("uid") == uid for owner in owners)
+
+
+def _has_pod_groups(kinds: Mapping[tuple[str, str], list[ObjectKey]]) -> bool:
+    crds = kinds.get((_CRD_API, "CustomResourceDefinition"), ())
+    return (POD_GROUP_API, "PodGroup") in kinds or any(key.name == _POD_GROUP_CRD for key in crds)
+
+
+def _queues(scope: Scope, kinds: Mapping[tuple[str, str], list[ObjectKey]]) -> frozenset[str] | None:
+    """Names of queues that exist, None when the snapshot cannot tell; ``default`` always exists."""
+    found = kinds.get((POD_GROUP_API, "Queue"), ())
+    crds = kinds.get((_CRD_API, "CustomResourceDefinition"), ())
+    if not found and not any(key.name == _QUEUE_CRD for key in crds):
+        return None
+    declared = {queue.name for queue in scope.desired.settings.queues}
+    return frozenset({"default"} | {key.name for key in found} | declared)
