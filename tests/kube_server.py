@@ -1,6 +1,6 @@
 """A real kube-apiserver for tests, from the binaries in $KUBEBUILDER_ASSETS (etcd and kube-apiserver).
 
-`kubeconfig` is a fixture that skips where there are none. $BELAY_TEST_KUBECONFIG names a running cluster to use instead.
+`kubeconfig` is a fixture that skips where there are none. $BELAY_TEST_KUBECONFIG names a running one to use instead.
 """
 
 from __future__ import annotations
@@ -48,33 +48,35 @@ def real_cluster(assets: Path, folder: Path) -> Iterator[Path]:
         _start(
             stack,
             folder / "etcd.log",
-            [assets / "etcd", "--data-dir", folder / "etcd", "--listen-client-urls", etcd_url]
-            + ["--advertise-client-urls", etcd_url, "--listen-peer-urls", peer_url, "--unsafe-no-fsync"]
-            + ["--initial-advertise-peer-urls", peer_url, "--initial-cluster", f"default={peer_url}"],
+            assets / "etcd",
+            f"--data-dir={folder / 'etcd'} --listen-client-urls={etcd_url} --advertise-client-urls={etcd_url}"
+            f" --listen-peer-urls={peer_url} --initial-advertise-peer-urls={peer_url} --unsafe-no-fsync"
+            f" --initial-cluster=default={peer_url}",
         )
         _start(
             stack,
             folder / "apiserver.log",
-            [assets / "kube-apiserver", "--etcd-servers", etcd_url, "--secure-port", port]
-            + ["--bind-address", "127.0.0.1", "--cert-dir", folder / "certs"]
-            + ["--service-account-key-file", key, "--service-account-signing-key-file", key]
-            + ["--service-account-issuer", "https://kubernetes.default.svc"]
-            + ["--token-auth-file", folder / "tokens.csv", "--authorization-mode", "RBAC"]
-            + ["--service-cluster-ip-range", "10.0.0.0/24", "--disable-admission-plugins", "ServiceAccount"],
+            assets / "kube-apiserver",
+            f"--etcd-servers={etcd_url} --secure-port={port} --bind-address=127.0.0.1 --cert-dir={folder / 'certs'}"
+            f" --service-account-key-file={key} --service-account-signing-key-file={key}"
+            f" --service-account-issuer=https://kubernetes.default.svc --token-auth-file={folder / 'tokens.csv'}"
+            " --authorization-mode=RBAC --service-cluster-ip-range=10.0.0.0/24"
+            " --disable-admission-plugins=ServiceAccount",
         )
         path = folder / "kubeconfig"
         path.write_text(
             "apiVersion: v1\nkind: Config\ncurrent-context: real\n"
-            f'clusters: [{{name: real, cluster: {{server: "https://127.0.0.1:{port}", insecure-skip-tls-verify: true}}}}]\n'
-            f"users: [{{name: admin, user: {{token: {TOKEN}}}}}]\ncontexts: [{{name: real, context: {{cluster: real, user: admin}}}}]\n"
+            f'clusters: [{{name: k, cluster: {{server: "https://127.0.0.1:{port}", insecure-skip-tls-verify: true}}}}]\n'
+            f"users: [{{name: admin, user: {{token: {TOKEN}}}}}]\n"
+            "contexts: [{name: real, context: {cluster: k, user: admin}}]\n"
         )
         _wait(port, folder)
         yield path
 
 
-def _start(stack: contextlib.ExitStack, log: Path, command: list[object]) -> None:
+def _start(stack: contextlib.ExitStack, log: Path, program: Path, options: str) -> None:
     with log.open("wb") as output:
-        process = subprocess.Popen([str(part) for part in command], stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen([str(program), *options.split()], stdout=output, stderr=subprocess.STDOUT)
 
     def end() -> None:
         process.send_signal(signal.SIGTERM)
