@@ -84,7 +84,7 @@ def objects_of(data: bytes, name: str) -> list[dict[str, Any]]:
 def desired_from(
     tree: str | None, overlays: Sequence[str], cluster: Sequence[Mapping[str, Any]]
 ) -> tuple[Desired, tuple[Diagnostic, ...]]:
-    """What is declared: the tree (or what the cluster's own Belay objects say), shipped policies beneath, overlays on top.
+    """What is declared: the tree, or what the cluster itself records; shipped policies beneath, overlays on top.
 
     Raises:
         InputError: a folder does not exist.

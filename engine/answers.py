@@ -1,0 +1,334 @@
+"""Answers to what people ask: rows for `belay get`, sentences for `belay explain`.
+
+Everything is read from a plan and the snapshot it was made from; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from engine.errors import InputError
+from engine.model.actions import kind_of
+from engine.model.cluster import DeviceReport, Observed, ids_of
+from engine.model.plan import ChipState, NodeState, Pending, Plan
+from engine.model.times import rfc3339
+from engine.plan.gangs import group
+from engine.wire.orders import chip_number
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """Rows under columns; ``wide`` columns are shown only with ``-o wide``."""
+
+    columns: tuple[str, ...]
+    rows: list[dict[str, Any]]
+    wide: tuple[str, ...] = ()
+
+
+def nodes(plan: Plan, observed: Observed) -> Answer:
+    """Every node with its state, chips used and free, and the age of its report."""
+    taken = _used(observed)
+    rows = []
+    for state in plan.nodes:
+        report = observed.reports.get(state.node)
+        base = _base(observed, state.node)
+        used = len(taken.get(state.node, {}))
+        rows.append(
+            {
+                "node": state.node,
+                "pool": state.pool,
+                "state": state.state,
+                "level": state.level,
+                "chips": len(ids_of(base)),
+                "used": used,
+                "unhealthy": len(ids_of(report.unhealthy)) if report else None,
+                "codes": list(state.codes),
+                "report": rfc3339(report.update_time) if report else observed.problems.get(state.node, "none"),
+            }
+        )
+    return Answer(("node", "pool", "state", "level", "chips", "used", "unhealthy", "codes"), rows, ("report",))
+
+
+def chips(plan: Plan, observed: Observed) -> Answer:
+    """Every chip of every node; the plan names those that are not plainly healthy and free."""
+    named = {(chip.node, chip.chip): chip for chip in plan.chips}
+    rows = []
+    for state in plan.nodes:
+        report = observed.reports.get(state.node)
+        if report is None:
+            continue
+        for index in ids_of(_base(observed, state.node)):
+            chip = named.get((state.node, f"{report.prefix}{index}"))
+            rows.append(_chip_row(state.node, f"{report.prefix}{index}", chip, report))
+    return Answer(("node", "chip", "state", "level", "codes", "usedBy"), rows, ("faultType",))
+
+
+def jobs(plan: Plan, observed: Observed) -> Answer:
+    """Every job that wants NPUs."""
+    pending = {f"{p.namespace}/{p.kind}/{p.name}": p for p in plan.pending}
+    gangs, _ = group(observed)
+    rows = []
+    for key in sorted({*gangs, *pending}):
+        gang = gangs.get(key)
+        pods = [observed.pods[p] for p in gang.pods if p in observed.pods] if gang else []
+        if not any(pod.count for pod in pods) and key not in pending:
+            continue
+        namespace, kind, name = key.split("/", 2)
+        wait = pending.get(key)
+        running = sum(pod.phase == "Running" for pod in pods)
+        rows.append(
+            {
+                "namespace": namespace,
+                "kind": kind,
+                "name": name,
+                "phase": "Pending" if wait else ("Running" if pods and running == len(pods) else "Starting"),
+                "ready": f"{running}/{gang.replicas if gang else len(pods)}",
+                "chips": sum(pod.count for pod in pods),
+                "nodes": sorted({pod.node for pod in pods if pod.node}),
+                "reason": f"{wait.reason}: {wait.message}" if wait else "",
+            }
+        )
+    return Answer(("namespace", "kind", "name", "phase", "ready", "chips", "nodes", "reason"), rows)
+
+
+def faults(plan: Plan, observed: Observed) -> Answer:
+    """Every fault code seen, on chips and nodes."""
+    rows: list[dict[str, Any]] = []
+    for chip in plan.chips:
+        rows += [_fault_row(chip.node, chip.chip, code, chip) for code in chip.codes]
+    for node in plan.nodes:
+        rows += [
+            {"node": node.node, "chip": "", "code": code, "level": node.level, "state": node.state}
+            for code in node.codes
+        ]
+    return Answer(("node", "chip", "code", "level", "state"), rows)
+
+
+def vnpus(plan: Plan, observed: Observed) -> Answer:
+    """Every vNPU that agents report."""
+    rows = []
+    for name, agent in observed.agents.items():
+        report = observed.reports.get(name)
+        prefix = report.prefix if report else ""
+        rows += [
+            {"node": name, "chip": f"{prefix}{v.chip}", "id": v.id, "template": v.template, "usedBy": v.used_by}
+            for v in agent.vnpus
+        ]
+    return Answer(("node", "chip", "id", "template", "usedBy"), rows)
+
+
+def pools(plan: Plan, observed: Observed) -> Answer:
+    """Nodes and chips per pool."""
+    taken = _used(observed)
+    found: dict[str, dict[str, Any]] = {}
+    for node in plan.nodes:
+        row = found.setdefault(
+            node.pool, {"pool": node.pool, "nodes": 0, "healthy": 0, "chips": 0, "used": 0, "outOfService": 0}
+        )
+        row["nodes"] += 1
+        row["healthy"] += node.state == "healthy"
+        row["chips"] += len(ids_of(_base(observed, node.node)))
+        row["used"] += len(taken.get(node.node, {}))
+    pool_of = {node.node: node.pool for node in plan.nodes}
+    for chip in plan.chips:
+        if chip.node in pool_of and chip.state not in ("healthy", "sub-healthy", "suspect"):
+            found[pool_of[chip.node]]["outOfService"] += 1
+    rows = [found[name] for name in sorted(found)]
+    return Answer(("pool", "nodes", "healthy", "chips", "used", "outOfService"), rows)
+
+
+GET: Final[dict[str, Callable[[Plan, Observed], Answer]]] = {
+    "nodes": nodes,
+    "chips": chips,
+    "jobs": jobs,
+    "faults": faults,
+    "vnpus": vnpus,
+    "pools": pools,
+}
+
+
+def explain(kind: str, name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
+    """Why something is as it is: its state, what the next pass would do about it and why, what it remembers.
+
+    Raises:
+        InputError: there is no such thing.
+    """
+    return {"pod": _pod, "job": _job, "chip": _chip, "node": _node}[kind](name, plan, observed)
+
+
+def _pod(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
+    key = _only([k for k in observed.pods if name in (k, k.split("/", 1)[1])], "pod", name)
+    pod = observed.pods[key]
+    body: dict[str, Any] = {
+        "pod": key,
+        "phase": pod.phase,
+        "node": pod.node or None,
+        "chips": list(pod.chips),
+        "requests": {pod.resource: pod.count} if pod.count else {},
+        "next": _actions(plan, lambda a: getattr(a, "pod", None) == pod.name and a.namespace == pod.namespace),
+    }
+    waiting = [p for p in plan.pending if p.namespace == pod.namespace and pod.name in p.pods]
+    if waiting:
+        body["pending"] = _pending(waiting[0])
+    if key in plan.scores:
+        body["scores"] = plan.scores[key]
+    return body
+
+
+def _job(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
+    gangs, _ = group(observed)
+    known = {*gangs, *(f"{p.namespace}/{p.kind}/{p.name}" for p in plan.pending), *observed.history.jobs}
+    key = _only([k for k in known if name in (k, k.split("/")[-1], "/".join(k.split("/")[::2]))], "job", name)
+    namespace, kind, job = key.split("/", 2)
+    gang = gangs.get(key)
+    pods = [observed.pods[p] for p in gang.pods if p in observed.pods] if gang else []
+    keys = {pod.name for pod in pods}
+    body: dict[str, Any] = {
+        "job": f"{namespace}/{job}",
+        "kind": kind,
+        "pods": [{"pod": p.name, "phase": p.phase, "node": p.node or None, "chips": list(p.chips)} for p in pods],
+        "next": _actions(
+            plan,
+            lambda a: (
+                getattr(a, "namespace", "") == namespace
+                and (getattr(a, "pod", None) in keys or getattr(a, "name", None) == job)
+            ),
+        ),
+    }
+    waiting = [p for p in plan.pending if (p.namespace, p.name) == (namespace, job)]
+    if waiting:
+        body["pending"] = _pending(waiting[0])
+    memory = plan.history.jobs.get(key)
+    if memory is not None:
+        body["reschedules"] = [rfc3339(ms / 1000) for ms in memory.reschedules]
+        body["history"] = [f"{rfc3339(ms / 1000)} {what}" for ms, what in memory.timeline]
+    return body
+
+
+def _chip(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
+    node, _, chip_name = name.rpartition("/")
+    if not node:
+        raise InputError(f"chip {name!r}: name it as NODE/{chip_name or 'Ascend910-0'}")
+    report = observed.reports.get(node)
+    try:
+        index = chip_number(chip_name)
+    except ValueError as error:
+        raise InputError(f"chip {name!r}: {error}") from error
+    if report is None or not _base(observed, node) >> index & 1:
+        raise InputError(f"chip {name!r}: no report names it; `belay get chips` lists them")
+    state = next((c for c in plan.chips if (c.node, c.chip) == (node, chip_name)), None)
+    body = _chip_row(node, chip_name, state, report)
+    body["faults"] = [
+        {"code": f.code, "kind": f.kind, "level": f.level, "since": rfc3339(f.time_ms / 1000) if f.time_ms else None}
+        for f in report.faults
+        if f.chip == index
+    ]
+    memory = plan.history.nodes.get(node)
+    chip_memory = memory.chips.get(index) if memory else None
+    if chip_memory is not None:
+        body["holds"] = [
+            {"kind": h.kind, "level": h.level, "rule": h.rule, "until": rfc3339(h.until / 1000) if h.until else None}
+            for h in chip_memory.holds
+        ]
+        body["resets"] = [rfc3339(ms / 1000) for ms in chip_memory.resets]
+        body["history"] = [f"{rfc3339(ms / 1000)} {what}" for ms, what in chip_memory.timeline]
+    body["next"] = _actions(
+        plan,
+        lambda a: getattr(a, "node", None) == node and chip_name in (*getattr(a, "chips", ()), getattr(a, "chip", "")),
+    )
+    return body
+
+
+def _node(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
+    state = next((n for n in plan.nodes if n.node == name), None)
+    if state is None:
+        raise InputError(f"node {name!r} is unknown; `belay get nodes` lists them")
+    report = observed.reports.get(name)
+    body: dict[str, Any] = msgspec.to_builtins(state)
+    body["problem"] = observed.problems.get(name)
+    body["report"] = rfc3339(report.update_time) if report else None
+    body["chips"] = [msgspec.to_builtins(c) for c in plan.chips if c.node == name]
+    body["pods"] = sorted(pod.key for pod in observed.pods.values() if pod.node == name and not pod.finished)
+    body["next"] = _actions(plan, lambda a: getattr(a, "node", None) == name)
+    return body
+
+
+def _actions(plan: Plan, wanted: Callable[[Any], bool]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [
+        {"action": kind_of(a), "reason": a.reason, "message": a.message, "because": _because(a)}
+        for a in plan.actions
+        if wanted(a)
+    ]
+    found += [
+        {"action": kind_of(d.action), "deferredBy": d.budget, "until": d.until, "message": d.action.message}
+        for d in plan.deferred
+        if wanted(d.action)
+    ]
+    return found
+
+
+def _because(action: Any) -> str:
+    evidence = action.evidence
+    place = f" {evidence.file}:{evidence.line}" if evidence.file else ""
+    codes = f" codes {','.join(evidence.codes)}" if evidence.codes else ""
+    return f"{evidence.rule}{place}{codes}".strip()
+
+
+def _pending(pending: Pending) -> dict[str, Any]:
+    return {
+        "reason": pending.reason,
+        "message": pending.message,
+        "nodes": pending.nodes,
+        "unblock": pending.unblock,
+    }
+
+
+def _chip_row(node: str, name: str, chip: ChipState | None, report: DeviceReport) -> dict[str, Any]:
+    if chip is None:
+        return {
+            "node": node,
+            "chip": name,
+            "state": "healthy",
+            "level": "",
+            "codes": [],
+            "usedBy": None,
+            "faultType": [],
+        }
+    return {
+        "node": node,
+        "chip": name,
+        "state": chip.state,
+        "level": chip.level,
+        "codes": list(chip.codes),
+        "usedBy": chip.used_by,
+        "faultType": list(chip.fault_type),
+    }
+
+
+def _fault_row(node: str, chip: str, code: str, state: ChipState | NodeState) -> dict[str, Any]:
+    return {"node": node, "chip": chip, "code": code, "level": state.level, "state": state.state}
+
+
+def _used(observed: Observed) -> dict[str, dict[str, str]]:
+    taken: dict[str, dict[str, str]] = {}
+    for pod in observed.pods.values():
+        if pod.holds_chips:
+            for chip in pod.chips:
+                taken.setdefault(pod.node, {})[chip] = pod.key
+    return taken
+
+
+def _base(observed: Observed, node: str) -> int:
+    known = observed.nodes.get(node)
+    report = observed.reports.get(node)
+    return (known.base_chips if known else 0) or (report.listed if report else 0)
+
+
+def _only(found: list[str], kind: str, name: str) -> str:
+    if not found:
+        raise InputError(f"{kind} {name!r} is unknown")
+    if len(found) > 1:
+        raise InputError(f"{kind} {name!r} is ambiguous: {', '.join(sorted(found)[:5])}; give its namespace")
+    return found[0]

@@ -1,0 +1,362 @@
+"""The command line: the verbs, nothing else. Heavy imports stay inside the commands.
+
+Exit codes: 0 done, 1 findings or differences (validate, diff, plan --exit-code), 2 it could not be done.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+import click
+
+from engine import __version__
+
+if TYPE_CHECKING:
+    from engine.documents import Desired
+    from engine.model.cluster import Observed
+    from engine.model.plan import Plan
+
+P = ParamSpec("P")
+_FORMATS = ("table", "wide", "json", "yaml")
+_GET = ("nodes", "chips", "jobs", "faults", "vnpus", "pools")
+
+
+def fails_clearly(command: Callable[P, None]) -> Callable[P, None]:
+    """Turns errors that a person can mend into one line and exit code 2."""
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        from engine.errors import BelayError
+
+        try:
+            command(*args, **kwargs)
+        except BelayError as error:
+            click.echo(f"belay: {error}", err=True)
+            sys.exit(2)
+        except BrokenPipeError:
+            sys.stderr.close()
+            sys.exit(0)
+
+    return run
+
+
+def output_option(default: str = "table") -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """``-o table|wide|json|yaml``."""
+    return click.option(
+        "-o", "--output", type=click.Choice(_FORMATS), default=default, show_default=True, help="How to print."
+    )
+
+
+def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
+    """What a plan is made from."""
+    for option in (
+        click.option("--desired", metavar="DIR", help="State repository (desired/ and policies/). Default: none."),
+        click.option("--policies", metavar="DIR", multiple=True, help="Policies laid over; may be given again."),
+        click.option("--cluster", metavar="FILE|live", default="live", show_default=True, help="A List, or live."),
+        click.option("--now", metavar="RFC3339", help="Default: the clock (live) or the newest report (FILE)."),
+        click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, ~/.kube/config, in-cluster."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="belay", message="%(prog)s %(version)s")
+def main() -> None:
+    """Keep Ascend NPU clusters in the state that a Git repository declares."""
+
+
+@main.command()
+def version() -> None:
+    """Print the version."""
+    click.echo(f"belay {__version__}")
+
+
+@main.command()
+@click.argument("directory", metavar="DIR")
+@click.option("--policies", metavar="DIR", multiple=True, help="Policies laid over the tree's own.")
+@output_option()
+@fails_clearly
+def validate(directory: str, policies: tuple[str, ...], output: str) -> None:
+    """Check every document of a state repository; all findings at file:line:col. Exit 1 on errors."""
+    from engine import show
+    from engine.offline import load_tree
+
+    loaded = load_tree(directory, policies)
+    errors = sum(d.severity == "error" for d in loaded.diagnostics)
+    if output in ("json", "yaml"):
+        show.document({"errors": errors, "diagnostics": loaded.diagnostics}, output)
+    else:
+        for finding in loaded.diagnostics:
+            click.echo(str(finding))
+        click.echo(f"{len(loaded.desired.manifests)} manifests, {errors} errors", err=bool(errors))
+    sys.exit(1 if errors else 0)
+
+
+@main.command()
+@cluster_options
+@click.option("--explain", is_flag=True, help="Add the scores of every candidate node.")
+@click.option("--exit-code", is_flag=True, help="Exit 1 when the plan has actions or deferred ones.")
+@output_option()
+@fails_clearly
+def plan(explain: bool, exit_code: bool, output: str, **inputs: Any) -> None:
+    """Show what the next pass would do, and why."""
+    from engine import show
+    from engine.summary import plan_table
+
+    result, _, _ = _plan(**inputs)
+    if output in ("json", "yaml"):
+        show.document(result.document(explain=explain), output)
+    else:
+        plan_table(result, explain=explain)
+    sys.exit(1 if exit_code and (result.actions or result.deferred) else 0)
+
+
+@main.command()
+@cluster_options
+@fails_clearly
+def diff(**inputs: Any) -> None:
+    """Show how Git and the live objects differ. Exit 1 on differences."""
+    from engine.summary import differences
+
+    result, observed, _ = _plan(**inputs)
+    lines = differences(result, observed)
+    for line in lines:
+        style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])
+        click.secho(line, fg=style if sys.stdout.isatty() and not _no_color() else None)
+    sys.exit(1 if lines else 0)
+
+
+@main.command()
+@click.option("-w", "--watch", is_flag=True, help="Stay and print again on every change.")
+@click.option("--kubeconfig", metavar="FILE")
+@output_option()
+@fails_clearly
+def status(watch: bool, kubeconfig: str | None, output: str) -> None:
+    """Show the repository's state, the pools, and what is held back."""
+    from engine.summary import show_status
+
+    show_status(kubeconfig, output, watch)
+
+
+@main.command()
+@click.argument("what", type=click.Choice(_GET))
+@cluster_options
+@output_option()
+@fails_clearly
+def get(what: str, output: str, **inputs: Any) -> None:
+    """List nodes, chips, jobs, faults, vnpus or pools."""
+    from engine import answers, show
+
+    result, observed, _ = _plan(**inputs)
+    answer = answers.GET[what](result, observed)
+    if output in ("json", "yaml"):
+        show.document(answer.rows, output)
+        return
+    columns = (*answer.columns, *(answer.wide if output == "wide" else ()))
+    show.table(columns, [[row.get(column) for column in columns] for row in answer.rows])
+
+
+@main.command()
+@click.argument("kind", type=click.Choice(["pod", "job", "chip", "node"]))
+@click.argument("name")
+@cluster_options
+@click.option("-o", "--output", type=click.Choice(("yaml", "json")), default="yaml", show_default=True)
+@fails_clearly
+def explain(kind: str, name: str, output: str, **inputs: Any) -> None:
+    """Say why a pod, job, chip (NODE/CHIP) or node is as it is, and what comes next."""
+    from engine import answers, show
+
+    result, observed, _ = _plan(**inputs)
+    show.document(answers.explain(kind, name, result, observed), output)
+
+
+@main.command()
+@click.argument("recording", nargs=-1, required=True, metavar="FILE...")
+@output_option()
+@fails_clearly
+def replay(recording: tuple[str, ...], output: str) -> None:
+    """Derive recorded passes again and compare byte for byte. Exit 1 when one differs."""
+    from engine import show
+    from engine.recording import replay as again
+
+    results = [again(Path(file)) for file in recording]
+    if output in ("json", "yaml"):
+        show.document(results, output)
+    else:
+        columns = ("file", "now", "recorded", "derived", "same")
+        show.table(columns, [[getattr(r, c) for c in columns] for r in results])
+    sys.exit(0 if all(r.same for r in results) else 1)
+
+
+@main.group()
+def inject() -> None:
+    """Make the sandbox's simulated nodes misbehave (sandbox only)."""
+
+
+@inject.command("fault")
+@click.argument("chip", metavar="NODE/CHIP")
+@click.argument("codes", nargs=-1, metavar="[CODE]...")
+@click.option("--network", is_flag=True, help="On the chip's network plane.")
+@click.option("--clear", is_flag=True, help="Take the chip's faults away; a reset does so too.")
+@click.option("--reset-fails", type=click.IntRange(0, 100), default=0, help="Let the next N resets fail.")
+@click.option("--kubeconfig", metavar="FILE")
+@fails_clearly
+def inject_fault(
+    chip: str, codes: tuple[str, ...], network: bool, clear: bool, reset_fails: int, kubeconfig: str | None
+) -> None:
+    """Put fault CODEs on a chip, e.g. `belay inject fault node-1/Ascend910-3 80C98001`."""
+    from engine.sandbox.inject import fault
+
+    click.echo(fault(chip, codes, network=network, clear=clear, reset_fails=reset_fails, kubeconfig=kubeconfig))
+
+
+@inject.command("node")
+@click.argument("node")
+@click.argument("state", type=click.Choice(["ready", "not-ready"]))
+@click.option("--kubeconfig", metavar="FILE")
+@fails_clearly
+def inject_node(node: str, state: str, kubeconfig: str | None) -> None:
+    """Stop or start a simulated node's heartbeat."""
+    from engine.sandbox.inject import node_ready
+
+    click.echo(node_ready(node, state == "ready", kubeconfig=kubeconfig))
+
+
+@main.command()
+@click.argument("kind", required=False)
+@click.option("--write", metavar="DIR", help="Write every schema into a folder.")
+@fails_clearly
+def schema(kind: str | None, write: str | None) -> None:
+    """Print the JSON Schema of a kind (for editors), or list the kinds."""
+    from engine import show
+    from engine.errors import InputError
+    from engine.load import schemas
+
+    found = schemas()
+    if write:
+        for name, body in found.items():
+            (Path(write) / name).write_text(body if isinstance(body, str) else _pretty(body))
+        return
+    by_kind = {name.removesuffix(".json").removesuffix(".schema").lower(): body for name, body in found.items()}
+    if kind is None:
+        for name in sorted(found):
+            click.echo(name)
+        return
+    if kind.lower() not in by_kind:
+        raise InputError(f"no schema for kind {kind!r}; `belay schema` lists them")
+    show.document(by_kind[kind.lower()], "json")
+
+
+@main.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print a completion script: eval "$(belay completion bash)"."""
+    from click.shell_completion import get_completion_class
+
+    complete = get_completion_class(shell)
+    if complete is not None:
+        click.echo(complete(main, {}, "belay", "_BELAY_COMPLETE").source())
+
+
+@main.command()
+@click.option("--nodes", type=click.IntRange(1, 1000), default=8, show_default=True, help="Simulated nodes.")
+@click.option("--product", metavar="P", default="atlas-800t-a2", show_default=True, help="A name in policies/products.")
+@click.option("--state", metavar="DIR", help="State repository to start from (default: the shipped sample).")
+@click.option("--data", metavar="DIR", help="Where everything is kept; state survives a restart with the same DIR.")
+@click.option("--time-scale", type=click.FloatRange(0.001, 1.0), envvar="BELAY_TIME_SCALE", help="Shortens waits.")
+@fails_clearly
+def up(nodes: int, product: str, state: str | None, data: str | None, time_scale: float | None) -> None:
+    """Run the sandbox: simulated cluster, engine and Git remote in one command, until Ctrl-C."""
+    from engine.sandbox.up import main as run
+
+    sys.exit(run(nodes=nodes, product=product, state=state, data=data, time_scale=time_scale))
+
+
+@main.command()
+@fails_clearly
+def demo() -> None:
+    """Run the main job on the embedded default, step by step; ends by itself."""
+    from engine.sandbox.demo import main as run
+
+    sys.exit(run())
+
+
+@main.command()
+@click.option("--kubeconfig", metavar="FILE")
+@fails_clearly
+def controller(kubeconfig: str | None) -> None:
+    """Watch Git and Kubernetes and wake the workers (settings: BELAY_* in the environment)."""
+    from engine.controller import main as run
+
+    sys.exit(run(kubeconfig))
+
+
+@main.command()
+@fails_clearly
+def worker() -> None:
+    """Run passes and actions (a Celery worker; settings: BELAY_* in the environment)."""
+    from engine.tasks import main as run
+
+    sys.exit(run())
+
+
+@main.command()
+@click.option("--listen", default="127.0.0.1:8080", show_default=True, metavar="HOST:PORT")
+@fails_clearly
+def server(listen: str) -> None:
+    """Serve the webhook, /metrics, /healthz and /readyz."""
+    from engine.serve.http import main as run
+
+    sys.exit(run(listen))
+
+
+@main.command()
+@click.option("--node", envvar="NODE_NAME", required=True, help="This node's name (or $NODE_NAME).")
+@click.option("--kubeconfig", metavar="FILE")
+@click.option("--journal", metavar="DIR", default="/var/lib/belay", show_default=True)
+@fails_clearly
+def agent(node: str, kubeconfig: str | None, journal: str) -> None:
+    """Run the node agent: report, take orders, reset, partition."""
+    from agents.node import main as run
+
+    sys.exit(run(node=node, kubeconfig=kubeconfig, journal=journal))
+
+
+def _plan(
+    desired: str | None, policies: tuple[str, ...], cluster: str, now: str | None, kubeconfig: str | None
+) -> tuple[Plan, Observed, Desired]:
+    import time
+
+    from engine.offline import plan_offline, read_cluster
+
+    if cluster == "live":
+        from engine.live import read_live
+
+        items, clock = read_live(kubeconfig), time.time()
+        from engine.model.times import rfc3339
+
+        now = now or rfc3339(clock)
+    else:
+        items, clock = read_cluster(cluster), time.time()
+    return plan_offline(items, tree=desired, overlays=policies, now=now, clock=clock)
+
+
+def _pretty(body: object) -> str:
+    import json
+
+    return json.dumps(body, indent=1, sort_keys=True) + "\n"
+
+
+def _no_color() -> bool:
+    import os
+
+    return bool(os.environ.get("NO_COLOR"))
+
+
+if __name__ == "__main__":
+    main()
