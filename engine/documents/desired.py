@@ -51,7 +51,8 @@ class Desired:
     Tuples are sorted by key or name; ``products``, ``fault_tables`` and ``templates`` are keyed by document name.
     ``budget_broken``: a SafetyBudget cannot be read and no good version of it is known: nothing disruptive may be done.
     ``has_git``: False when only what the cluster file holds is planned.
-    ``held``: documents in force in an older version.
+    ``held``: documents that are broken or in force in an older version, as ``Kind/namespace/name``: not to be pruned.
+    ``incomplete``: some file can neither be read nor replaced by an older version: nothing may be pruned.
     """
 
     revision: str = ""
@@ -69,6 +70,7 @@ class Desired:
     budget_broken: bool = False
     has_git: bool = True
     held: tuple[str, ...] = ()
+    incomplete: bool = False
 
     @cached_property
     def manifest_index(self) -> Mapping[ObjectKey, Manifest]:

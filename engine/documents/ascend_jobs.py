@@ -1,0 +1,154 @@
+"""The validation rules of AscendJob (``mindxdl.gitee.com/v1``), all reported, in the operator's order and words.
+
+Source: component/ascend-operator/pkg/controllers/v1 (validator) and docs/zh/scheduling/06_api/14_ascend_job.md. The
+check that the queue exists needs the cluster and is the planner's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from engine.documents.pods import check_template
+from engine.documents.problems import Path, Problems
+
+MAX_REPLICAS: Final = 20_000
+FRAMEWORKS: Final = ("pytorch", "mindspore", "tensorflow")
+LEADERS: Final[Mapping[str, str]] = {"pytorch": "Master", "tensorflow": "Chief", "mindspore": "Scheduler"}
+CONTAINER: Final = "ascend"
+_SPEC_FIELDS: Final = ("replicaSpecs", "runPolicy", "schedulerName", "successPolicy")
+_RESTART: Final = ("Always", "OnFailure", "Never", "ExitCode")
+
+
+def replica_type(name: str) -> str:
+    """The Camel-case form of a replica type: ``master`` and ``MASTER`` are ``Master``."""
+    return name[:1].upper() + name[1:].lower()
+
+
+def check_ascend_job(problems: Problems, body: Mapping[str, Any], name: str, labels: Mapping[str, Any]) -> None:
+    """Collect everything that the operator would refuse, and what it would silently ignore."""
+    _check_scaling(problems, name, labels)
+    spec = problems.mapping(body, "spec", (), required=True)
+    replicas = spec.get("replicaSpecs")
+    if not isinstance(replicas, dict) or not replicas:
+        problems.error(("spec", "replicaSpecs"), "InvalidSpecs: replicaSpecs is not set, please modify your job")
+        replicas = {}
+    if spec.get("successPolicy") not in (None, "", "AllWorkers"):
+        message = 'job success policy is invalid, it must be one of <"", AllWorkers>'
+        problems.error(("spec", "successPolicy"), f"InvalidSuccessPolicy: {message}")
+    _check_run_policy(problems, spec)
+    framework = _framework(problems, labels)
+    _check_replicas(problems, replicas, framework)
+    for key in spec:
+        if key not in _SPEC_FIELDS:
+            problems.warn(("spec", key), f"unknown field: known are {', '.join(_SPEC_FIELDS)}", at_key=True)
+
+
+def _check_scaling(problems: Problems, name: str, labels: Mapping[str, Any]) -> None:
+    where = ("metadata", "labels")
+    if "mind-cluster/scaling-rule" in labels:
+        rule = (*where, "mind-cluster/scaling-rule")
+        if not labels.get("mind-cluster/group-name"):
+            text = f"job {name} has no group name, please set label of mind-cluster/group-name=<the group of job>"
+            problems.error(rule, f"InvalidScalingConfig: {text}")
+        if not labels.get("jobID"):
+            text = f"job {name} has no jobID, please set label of jobID=<the jobID of job>"
+            problems.error(rule, f"InvalidScalingConfig: {text}")
+    scale_out = labels.get("scaleout-type")
+    if isinstance(scale_out, str) and scale_out.strip().upper() not in ("", "ROCE", "UBOE"):
+        text = "the value of label scaleout-type is invalid, which should be ROCE or UBOE"
+        problems.error((*where, "scaleout-type"), f"InvalidScaleOutConfig: {text}")
+
+
+def _framework(problems: Problems, labels: Mapping[str, Any]) -> str:
+    framework = labels.get("framework")
+    if framework is None or framework == "":
+        text = "framework label is not set, please set label framework as one of <pytorch,mindspore,tensorflow>"
+        problems.error(("metadata", "labels", "framework"), f"InvalidFramework: {text}")
+        return ""
+    if framework not in FRAMEWORKS:
+        text = f"framework label<{framework!s:.63}> is not in [{' '.join(FRAMEWORKS)}]"
+        problems.error(("metadata", "labels", "framework"), f"InvalidFramework: {text}")
+        return ""
+    return str(framework)
+
+
+def _check_run_policy(problems: Problems, spec: Mapping[str, Any]) -> None:
+    path: Path = ("spec", "runPolicy")
+    policy = problems.mapping(spec, "runPolicy", ("spec",))
+    problems.text(spec, "schedulerName", ("spec",))
+    problems.integer(policy, "backoffLimit", path)
+    problems.integer(policy, "activeDeadlineSeconds", path, minimum=0)
+    problems.integer(policy, "ttlSecondsAfterFinished", path, minimum=0)
+    problems.choice(policy, "cleanPodPolicy", path, ("", "None", "Running", "All"))
+    scheduling = problems.mapping(policy, "schedulingPolicy", path)
+    where = (*path, "schedulingPolicy")
+    problems.integer(scheduling, "minAvailable", where, minimum=0)
+    problems.text(scheduling, "queue", where)
+    problems.text(scheduling, "priorityClass", where)
+    problems.mapping(scheduling, "minResources", where)
+
+
+def _check_replicas(problems: Problems, replicas: Mapping[str, Any], framework: str) -> None:
+    leader = LEADERS.get(framework, "")
+    allowed = [leader, "Worker"] if leader else sorted({*LEADERS.values(), "Worker"})
+    seen: dict[str, str] = {}
+    chips = 0
+    for key, replica in replicas.items():
+        path: Path = ("spec", "replicaSpecs", key)
+        kind = replica_type(key)
+        if kind not in allowed:
+            text = f"replicaType is {key:.63} but must be one of [{' '.join(allowed)}]"
+            problems.error(path, f"InvalidReplicaType: {text}", at_key=True)
+        elif kind in seen:
+            problems.error(path, f"InvalidReplicaType: replicaType {kind} is given twice", at_key=True)
+        seen[kind] = key
+        if not isinstance(replica, dict):
+            text = f"{kind} replicaSpec is not set, please modify your job"
+            problems.error(path, f"InvalidReplicaSpec: {text}")
+            continue
+        chips += _check_replica(problems, replica, kind, bool(leader) and kind == leader, path)
+    if not leader or leader in seen or not replicas:
+        return
+    if framework == "mindspore":
+        if chips > 1:
+            text = "replicaSpec is not valid: when scheduler not found, the req num must be 1"
+            problems.error(("spec", "replicaSpecs"), f"InvalidReplicaSpec: {text}")
+        return
+    text = "replicaType is not valid: there need 1 leader replicaType, Master for pytorch, Chief of tensorflow"
+    problems.error(("spec", "replicaSpecs"), f"InvalidReplicaType: {text}")
+
+
+def _check_replica(problems: Problems, replica: Mapping[str, Any], kind: str, leads: bool, path: Path) -> int:
+    count = problems.integer(replica, "replicas", path)
+    invalid = f"InvalidReplicaSpec: {kind} replicaSpec is not valid"
+    if count is not None and count < 0:
+        problems.error((*path, "replicas"), f"{invalid}: replicas can not be negative num, but got {count}")
+    elif count is not None and count > MAX_REPLICAS:
+        text = f"replicas can not be larger than {MAX_REPLICAS}, but got {count}"
+        problems.error((*path, "replicas"), f"{invalid}: {text}")
+    elif leads and count not in (None, 1):
+        problems.error((*path, "replicas"), f"{invalid}, the replicas must be only 1")
+    problems.choice(replica, "restartPolicy", path, ("", *_RESTART))
+    template = problems.mapping(replica, "template", path)
+    spec = template.get("spec")
+    containers = spec.get("containers") if isinstance(spec, dict) else None
+    if not isinstance(containers, list) or not containers:
+        problems.error((*path, "template", "spec", "containers"), f"{invalid}: containers is undefined")
+        return 0
+    chips = check_template(problems, template, (*path, "template"))
+    _check_container(problems, containers, kind, (*path, "template", "spec", "containers"))
+    return chips * (1 if count is None else max(count, 0))
+
+
+def _check_container(problems: Problems, containers: list[Any], kind: str, path: Path) -> None:
+    invalid = f"InvalidContainer: {kind} replicaSpec is not valid"
+    found = False
+    for index, container in enumerate(containers):
+        if isinstance(container, dict) and container.get("name") == CONTAINER:
+            found = True
+            if not container.get("image"):
+                text = "Image is undefined in the container of ascend"
+                problems.error((*path, index, "image"), f"{invalid}: {text}")
+    if not found:
+        problems.error(path, f"{invalid}: There is no container named ascend")

@@ -1,0 +1,176 @@
+"""User manifests: which kinds are accepted, and the rules each must pass to be applied.
+
+Bodies are kept as written. The rules cover what Belay reads; the API server has the last word on the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from engine.documents.ascend_jobs import check_ascend_job
+from engine.documents.pods import check_labels, check_template
+from engine.documents.problems import Problems
+from engine.documents.scalars import LABEL_PATTERN, NAME_PATTERN
+from engine.documents.volcano_jobs import check_volcano_job
+
+#: apiVersion and kind of every accepted manifest, and whether it lives in a namespace.
+ACCEPTED: Final[Mapping[tuple[str, str], bool]] = {
+    ("mindxdl.gitee.com/v1", "AscendJob"): True,
+    ("batch.volcano.sh/v1alpha1", "Job"): True,
+    ("apps/v1", "Deployment"): True,
+    ("apps/v1", "StatefulSet"): True,
+    ("batch/v1", "Job"): True,
+    ("v1", "ConfigMap"): True,
+    ("v1", "Service"): True,
+    ("v1", "Namespace"): False,
+    ("scheduling.volcano.sh/v1beta1", "PodGroup"): True,
+    ("scheduling.volcano.sh/v1beta1", "Queue"): False,
+    ("scheduling.k8s.io/v1", "PriorityClass"): False,
+}
+SECRET_HINT: Final = (
+    "secrets do not belong in Git: create it in the cluster with kubectl and name it here "
+    "by secretRef or imagePullSecrets"
+)
+_NAME: Final = re.compile(NAME_PATTERN)
+_LABEL: Final = re.compile(LABEL_PATTERN)
+#: Kinds whose names become part of DNS names or pod names.
+_LABEL_NAMED: Final = frozenset({"Service", "Namespace", "AscendJob"})
+_LIVE_FIELDS: Final = ("uid", "resourceVersion", "managedFields", "generation", "deletionTimestamp", "selfLink")
+
+
+def accepted_kinds() -> str:
+    """The accepted kinds as a message lists them."""
+    return ", ".join(f"{kind} ({version})" for version, kind in ACCEPTED)
+
+
+def check_manifest(body: Mapping[str, Any]) -> Problems:
+    """Everything wrong with a manifest whose apiVersion and kind are accepted."""
+    problems = Problems()
+    version, kind = str(body["apiVersion"]), str(body["kind"])
+    metadata = problems.mapping(body, "metadata", (), required=True)
+    _check_metadata(problems, metadata, kind, ACCEPTED[version, kind])
+    labels = check_labels(problems, metadata, ("metadata",))
+    name = str(metadata.get("name", ""))
+    if (version, kind) == ("mindxdl.gitee.com/v1", "AscendJob"):
+        check_ascend_job(problems, body, name, labels)
+    elif (version, kind) == ("batch.volcano.sh/v1alpha1", "Job"):
+        check_volcano_job(problems, body, name)
+    else:
+        _RULES[kind](problems, body)
+    return problems
+
+
+def _check_metadata(problems: Problems, metadata: Mapping[str, Any], kind: str, namespaced: bool) -> None:
+    name = problems.text(metadata, "name", ("metadata",), required=True)
+    if name is not None:
+        short = kind in _LABEL_NAMED
+        if len(name) > (63 if short else 253) or not (_LABEL if short else _NAME).match(name):
+            problems.error(
+                ("metadata", "name"),
+                f"{name!r:.80} is not an RFC 1123 name: lower-case letters, digits, '-'{'' if short else ' and dots'}, "
+                f"at most {63 if short else 253} characters",
+            )
+    if metadata.get("generateName") is not None:
+        problems.error(("metadata", "generateName"), "a declared object needs a fixed name", at_key=True)
+    namespace = problems.text(metadata, "namespace", ("metadata",))
+    if namespace is not None and not namespaced:
+        problems.error(("metadata", "namespace"), f"{kind} has no namespace: remove it", at_key=True)
+    elif namespace is not None and (len(namespace) > 63 or not _LABEL.match(namespace)):
+        problems.error(("metadata", "namespace"), f"{namespace!r:.80} is not an RFC 1123 label")
+    for field in _LIVE_FIELDS:
+        if metadata.get(field) is not None:
+            problems.error(("metadata", field), "belongs to the live object: remove it from the file", at_key=True)
+
+
+def _check_workload(problems: Problems, body: Mapping[str, Any]) -> None:
+    """Deployment and StatefulSet: a selector that matches its own template."""
+    spec = problems.mapping(body, "spec", (), required=True)
+    problems.integer(spec, "replicas", ("spec",), minimum=0)
+    template = problems.mapping(spec, "template", ("spec",), required=True)
+    selector = problems.mapping(spec, "selector", ("spec",), required=True)
+    wanted = problems.mapping(selector, "matchLabels", ("spec", "selector"))
+    metadata = template.get("metadata")
+    labels = metadata.get("labels") if isinstance(metadata, dict) else None
+    for key, value in wanted.items():
+        if not isinstance(value, str):
+            problems.error(("spec", "selector", "matchLabels", key), "label values are text: put the value in quotes")
+        elif not isinstance(labels, dict) or labels.get(key) != value:
+            problems.error(
+                ("spec", "selector", "matchLabels", key),
+                "the template's labels must carry this label with the same value",
+            )
+    check_template(problems, template, ("spec", "template"))
+
+
+def _check_batch_job(problems: Problems, body: Mapping[str, Any]) -> None:
+    spec = problems.mapping(body, "spec", (), required=True)
+    for field in ("parallelism", "completions", "backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished"):
+        problems.integer(spec, field, ("spec",), minimum=0)
+    template = problems.mapping(spec, "template", ("spec",), required=True)
+    check_template(problems, template, ("spec", "template"))
+    pod = template.get("spec")
+    if isinstance(pod, dict) and pod.get("restartPolicy") not in ("OnFailure", "Never"):
+        where = ("spec", "template", "spec", "restartPolicy")
+        problems.error(where, "a Job's pods need restartPolicy OnFailure or Never")
+
+
+def _check_config_map(problems: Problems, body: Mapping[str, Any]) -> None:
+    for field in ("data", "binaryData"):
+        for key, value in problems.mapping(body, field, ()).items():
+            if not re.match(r"^[-._a-zA-Z0-9]{1,253}$", key):
+                problems.error((field, key), f"{key!r:.80} is not a ConfigMap key", at_key=True)
+            if not isinstance(value, str):
+                problems.error((field, key), "ConfigMap values are text: put the value in quotes or use '|'")
+
+
+def _check_service(problems: Problems, body: Mapping[str, Any]) -> None:
+    spec = problems.mapping(body, "spec", (), required=True)
+    for key, value in problems.mapping(spec, "selector", ("spec",)).items():
+        if not isinstance(value, str):
+            problems.error(("spec", "selector", key), "label values are text: put the value in quotes")
+    for index, port in enumerate(problems.sequence(spec, "ports", ("spec",))):
+        where = ("spec", "ports", index)
+        number = problems.integer(port, "port", where)
+        if number is None or not 1 <= number <= 65_535:
+            problems.error((*where, "port"), "a port is a number from 1 to 65535")
+
+
+def _check_pod_group(problems: Problems, body: Mapping[str, Any]) -> None:
+    spec = problems.mapping(body, "spec", ())
+    problems.integer(spec, "minMember", ("spec",), minimum=0)
+    problems.text(spec, "queue", ("spec",))
+    problems.text(spec, "priorityClassName", ("spec",))
+    problems.mapping(spec, "minResources", ("spec",))
+
+
+def _check_queue(problems: Problems, body: Mapping[str, Any]) -> None:
+    spec = problems.mapping(body, "spec", ())
+    problems.integer(spec, "weight", ("spec",), minimum=1)
+    problems.mapping(spec, "capability", ("spec",))
+    if spec.get("reclaimable") not in (None, True, False):
+        problems.error(("spec", "reclaimable"), "must be true or false")
+
+
+def _check_priority_class(problems: Problems, body: Mapping[str, Any]) -> None:
+    if problems.integer(body, "value", ()) is None and "value" not in body:
+        problems.error(("value",), "required field is missing")
+    problems.choice(body, "preemptionPolicy", (), ("PreemptLowerPriority", "Never"))
+
+
+def _check_nothing_more(problems: Problems, body: Mapping[str, Any]) -> None:
+    problems.mapping(body, "spec", ())
+
+
+_RULES: Final[Mapping[str, Callable[[Problems, Mapping[str, Any]], None]]] = {
+    "Deployment": _check_workload,
+    "StatefulSet": _check_workload,
+    "Job": _check_batch_job,
+    "ConfigMap": _check_config_map,
+    "Service": _check_service,
+    "Namespace": _check_nothing_more,
+    "PodGroup": _check_pod_group,
+    "Queue": _check_queue,
+    "PriorityClass": _check_priority_class,
+}

@@ -1,0 +1,170 @@
+"""Rules for the parts of pod templates that Belay reads, and for NPU requests.
+
+Sources: docs/zh/scheduling/06_api/15_yaml_configuration.md (labels, annotations, resources) and Kubernetes' API rules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from engine.documents.problems import Path, Problems
+
+NPU_RESOURCE: Final = re.compile(r"^huawei\.com/(?:Ascend910|Ascend310P|Ascend310|npu)(?:-.+)?$")
+POLICY_ANNOTATION: Final = "huawei.com/schedule_policy"
+MAX_NPUS: Final = 25_600
+"""Most NPU pieces one container can ask for: 256 chips of 100 shares."""
+
+#: Labels with a closed set of values; another value is legal Kubernetes but switches the feature off.
+_LABEL_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "fault-scheduling": ("grace", "force", "off", "external-grace", "external-force"),
+    "pod-rescheduling": ("on", "off"),
+    "process-recover-enable": ("on", "pause", "off"),
+    "subHealthyStrategy": ("ignore", "graceExit", "forceExit", "hotSwitch"),
+    "elastic-scheduling": ("on", "off"),
+    "tor-affinity": ("large-model-schema", "normal-schema", "null"),
+    "super-pod-affinity": ("soft", "hard"),
+    "npu-310-strategy": ("card", "chip"),
+    "vnpu-level": ("low", "high"),
+    "vnpu-dvpp": ("yes", "no", "null"),
+    "duo": ("true", "false"),
+    "distributed": ("true", "false"),
+}
+_LABEL_VALUE: Final = re.compile(r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")
+_KEY: Final = re.compile(r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
+
+
+def check_labels(problems: Problems, metadata: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    """Labels and annotations are text; known labels have known values. Returns the labels."""
+    labels = problems.mapping(metadata, "labels", path)
+    for key, value in labels.items():
+        where = (*path, "labels", key)
+        if len(key) > 317 or not _KEY.match(key):
+            problems.error(where, f"{key!r:.80} is not a label key", at_key=True)
+        if not isinstance(value, str):
+            problems.error(where, "label values are text: put the value in quotes")
+        elif len(value) > 63 or not _LABEL_VALUE.match(value):
+            problems.error(where, f"{value!r:.80} is not a label value: at most 63 letters, digits, '-', '_' or '.'")
+        elif key in _LABEL_WORDS and value not in _LABEL_WORDS[key]:
+            problems.warn(where, f"{value!r:.80} has no effect here: known are {', '.join(_LABEL_WORDS[key])}")
+    annotations = problems.mapping(metadata, "annotations", path)
+    for key, value in annotations.items():
+        if not isinstance(value, str):
+            problems.error((*path, "annotations", key), "annotation values are text: put the value in quotes")
+    _check_retry_times(problems, labels, (*path, "labels"))
+    return labels
+
+
+def _check_retry_times(problems: Problems, labels: Mapping[str, Any], path: Path) -> None:
+    times = labels.get("fault-retry-times")
+    if isinstance(times, str) and not (times.isascii() and times.isdigit()):
+        problems.warn((*path, "fault-retry-times"), f"{times!r:.80} is not a number of retries, 0 is used")
+
+
+def check_template(problems: Problems, template: Mapping[str, Any], path: Path) -> int:
+    """Check one pod template; returns how many NPU pieces one pod of it asks for."""
+    metadata = problems.mapping(template, "metadata", path)
+    if metadata:
+        check_labels(problems, metadata, (*path, "metadata"))
+    if template.get("spec") is None:
+        problems.error((*path, "spec"), "required field is missing")
+        return 0
+    return check_pod_spec(problems, problems.mapping(template, "spec", path), (*path, "spec"))
+
+
+def check_pod_spec(problems: Problems, spec: Mapping[str, Any], path: Path) -> int:
+    """Check one pod spec; returns how many NPU pieces it asks for."""
+    containers = problems.sequence(spec, "containers", path)
+    if not containers:
+        problems.error((*path, "containers"), "a pod needs at least one container")
+    selector = problems.mapping(spec, "nodeSelector", path)
+    for key, value in selector.items():
+        if not isinstance(value, str):
+            problems.error((*path, "nodeSelector", key), "node labels are text: put the value in quotes")
+    problems.text(spec, "schedulerName", path)
+    problems.text(spec, "priorityClassName", path)
+    problems.integer(spec, "terminationGracePeriodSeconds", path, minimum=0)
+    resources: dict[str, int] = {}
+    names: set[str] = set()
+    for index, container in enumerate(containers):
+        where = (*path, "containers", index)
+        name = _check_container(problems, container, where, resources)
+        if name in names:
+            problems.error((*where, "name"), f"two containers are named {name!r:.80}")
+        names.add(name)
+    if len(resources) > 1:
+        kinds = ", ".join(sorted(resources))
+        problems.error((*path, "containers"), f"one pod may request only one NPU resource, this one names {kinds}")
+    _check_volumes(problems, spec, path)
+    return sum(resources.values())
+
+
+def _check_container(problems: Problems, container: Any, path: Path, resources: dict[str, int]) -> str:
+    if not isinstance(container, dict):
+        problems.error(path, "must be a mapping with name and image")
+        return ""
+    name = problems.text(container, "name", path, required=True) or ""
+    problems.text(container, "image", path)
+    for index, entry in enumerate(problems.sequence(container, "env", path)):
+        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+            problems.error((*path, "env", index), "an environment variable needs a name")
+        elif entry.get("value") is not None and not isinstance(entry["value"], str):
+            problems.error((*path, "env", index, "value"), "environment values are text: put the value in quotes")
+    for key in ("command", "args"):
+        for index, word in enumerate(problems.sequence(container, key, path)):
+            if not isinstance(word, str):
+                problems.error((*path, key, index), "must be text: put it in quotes")
+    if container.get("resources") is not None:
+        found = problems.mapping(container, "resources", path)
+        _check_resources(problems, found, (*path, "resources"), resources)
+    return name
+
+
+def _check_resources(problems: Problems, found: Mapping[str, Any], path: Path, resources: dict[str, int]) -> None:
+    requests, limits = problems.mapping(found, "requests", path), problems.mapping(found, "limits", path)
+    for side, values in (("requests", requests), ("limits", limits)):
+        for key, value in values.items():
+            if NPU_RESOURCE.match(key):
+                count = _pieces(value)
+                if count is None:
+                    problems.error((*path, side, key), f"NPU quantities are whole numbers, but this is {value!r:.40}")
+                elif side == "limits":
+                    resources[key] = resources.get(key, 0) + count
+            elif not isinstance(value, (int, float, str)) or isinstance(value, bool):
+                problems.error((*path, side, key), "must be a quantity such as 4 or 16Gi")
+    for key, value in requests.items():
+        if not NPU_RESOURCE.match(key) or _pieces(value) is None:
+            continue
+        if key not in limits:
+            problems.error((*path, "requests", key), f"limits must name {key} too, with the same number")
+            resources[key] = resources.get(key, 0) + (_pieces(value) or 0)
+        elif _pieces(limits[key]) not in (None, _pieces(value)):
+            problems.error(
+                (*path, "requests", key), f"requests and limits of {key} must be equal: {value} is not {limits[key]}"
+            )
+
+
+def _pieces(value: Any) -> int | None:
+    """A whole number of devices, written as a number or as text; ``None`` for anything else."""
+    if isinstance(value, str) and re.match(r"^[0-9]{1,6}$", value):
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_NPUS:
+        return value
+    return None
+
+
+def _check_volumes(problems: Problems, spec: Mapping[str, Any], path: Path) -> None:
+    for index, volume in enumerate(problems.sequence(spec, "volumes", path)):
+        where = (*path, "volumes", index)
+        if not isinstance(volume, dict):
+            problems.error(where, "must be a mapping with a name")
+            continue
+        problems.text(volume, "name", where, required=True)
+        for kind in ("configMap", "secret", "projected", "downwardAPI"):
+            source = volume.get(kind)
+            if isinstance(source, dict) and isinstance(source.get("defaultMode"), str):
+                problems.error(
+                    (*where, kind, "defaultMode"),
+                    "file modes are numbers: write octal 0644 as 0o644 or 420, YAML versions differ on a leading 0",
+                )

@@ -1,0 +1,91 @@
+"""Where files come from when not from Git: a directory, and the policies shipped with Belay."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+from engine.errors import InputError
+from engine.load.yaml12 import MAX_BYTES
+
+SUFFIXES: Final = (".yaml", ".yml", ".json")
+MAX_FILES: Final = 20_000
+ROOMS: Final = ("desired", "policies")
+_SCHEMAS: Final = "policies/schemas/"
+
+
+def is_document(path: str) -> bool:
+    """Whether a file of a state repository is read: YAML or JSON, not hidden, no JSON Schema of the editor's."""
+    parts = path.split("/")
+    return path.endswith(SUFFIXES) and not any(part.startswith(".") for part in parts) and _SCHEMAS not in f"/{path}"
+
+
+def load_directory(path: str | os.PathLike[str]) -> Mapping[str, bytes]:
+    """The documents below a directory, by path relative to it with ``/``.
+
+    With a folder ``desired`` or ``policies`` in it the directory is a state repository and only these are read; any
+    other directory is read whole. Of a file larger than 1 MiB just enough is read for ``load`` to refuse it.
+
+    Raises:
+        InputError: no such directory, more than 20,000 documents, or a symbolic link that leads out of it.
+    """
+    root = Path(path)
+    if not root.is_dir():
+        raise InputError("no such directory", where=str(path), hint="Name a folder that holds desired/ or policies/")
+    rooms = [root / room for room in ROOMS if (root / room).is_dir()]
+    files: dict[str, bytes] = {}
+    for top in rooms or [root]:
+        for file in _walk(root, top):
+            name = file.relative_to(root).as_posix()
+            if not is_document(name):
+                continue
+            if len(files) == MAX_FILES:
+                raise InputError(f"more than {MAX_FILES} documents", where=str(path), hint="Split the repository")
+            files[name] = _read(file)
+    return files
+
+
+def _walk(root: Path, top: Path) -> Iterator[Path]:
+    for folder, folders, names in os.walk(top, followlinks=False):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            file = Path(folder, name)
+            if not name.endswith(SUFFIXES) or name.startswith("."):
+                continue
+            if file.is_symlink() and not file.resolve().is_relative_to(root.resolve()):
+                text = "a symbolic link leads out of the directory"
+                raise InputError(text, where=str(file), hint="Copy the file here")
+            if file.is_file():
+                yield file
+
+
+def _read(file: Path) -> bytes:
+    try:
+        with file.open("rb") as stream:
+            return stream.read(MAX_BYTES + 1)
+    except OSError as problem:
+        text = f"cannot be read: {problem.strerror}"
+        raise InputError(text, where=str(file), hint="Check its permissions") from problem
+
+
+@cache
+def shipped_policies() -> Mapping[str, bytes]:
+    """The policies that come with Belay, by path such as ``policies/products/atlas-800t-a2.yaml``.
+
+    Read from ``policies/`` beside ``engine/`` in a source checkout, else from the installed package.
+
+    Raises:
+        InputError: the installation lacks them.
+    """
+    checkout = Path(__file__).resolve().parents[2]
+    if (checkout / "policies" / "products").is_dir():
+        return {name: data for name, data in load_directory(checkout).items() if name.startswith("policies/")}
+    packaged = resources.files("engine") / "shipped"
+    with resources.as_file(packaged) as folder:
+        if not (folder / "policies" / "products").is_dir():
+            raise InputError("the shipped policies are missing", where=str(folder), hint="Install Belay again")
+        return {name: data for name, data in load_directory(folder).items() if name.startswith("policies/")}

@@ -1,0 +1,72 @@
+"""Layers of documents: shipped policies, repository, ``--policies`` folders; later ones replace by kind and name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from engine.documents import BelayDocument, Declared, FaultTable, Manifest, NodePool, Product, VNPUTemplates
+from engine.documents.kinds import API_VERSION
+from engine.documents.problems import Problem
+from engine.load import yaml12
+from engine.load.parse import Entry
+from engine.load.references import Names
+from engine.model.diagnostics import Diagnostic, ObjectKey
+
+DocumentT = TypeVar("DocumentT", bound=BelayDocument)
+
+
+class Item(NamedTuple):
+    """A usable document and where its text is: ``source[path]``, or the ``version``-th older one when that is not 0."""
+
+    entry: Entry
+    source: Mapping[str, bytes] | Mapping[str, Sequence[bytes]]
+    path: str
+    version: int = 0
+
+    def report(self, problem: Problem) -> Diagnostic:
+        """A problem found after reading, at its line and column."""
+        found = self.source[self.path]
+        data = found if isinstance(found, bytes) else found[self.version - 1]
+        node = yaml12.compose(data)[self.entry.index]
+        line, column, field = yaml12.locate(node, self.entry.path + problem.path, problem.at_key)
+        file = self.entry.origin.file
+        return Diagnostic(problem.severity, str(self.entry.key), file, line, column, field, problem.message)
+
+
+Layer = dict[ObjectKey, Item]
+
+
+def is_belay(key: ObjectKey) -> bool:
+    """Whether a key names one of Belay's own kinds."""
+    return key.api_version == API_VERSION
+
+
+def documents_of(layer: Mapping[ObjectKey, Item], kind: type[DocumentT]) -> dict[str, Declared[DocumentT]]:
+    """The documents of one of Belay's kinds, by name, in order of name."""
+    found: dict[str, Declared[DocumentT]] = {}
+    for key in sorted(key for key in layer if key.kind == kind.KIND and is_belay(key)):
+        value = layer[key].entry.value
+        if isinstance(value, Declared) and isinstance(value.document, kind):
+            found[key.name] = Declared(value.document, value.origin)
+    return found
+
+
+def manifests_of(layer: Mapping[ObjectKey, Item]) -> tuple[Manifest, ...]:
+    """The user manifests, sorted by key."""
+    found = [item.entry.value for item in layer.values() if isinstance(item.entry.value, Manifest)]
+    found.sort(key=lambda manifest: (
+        manifest.key.api_version, manifest.key.kind, manifest.key.namespace, manifest.key.name
+    ))  # fmt: skip
+    return tuple(found)
+
+
+def names_of(layer: Mapping[ObjectKey, Item], broken: Iterable[ObjectKey]) -> Names:
+    """Everything that documents may name."""
+    belay = {key: item for key, item in layer.items() if is_belay(key)}
+
+    def plain(kind: type[DocumentT]) -> dict[str, DocumentT]:
+        return {name: declared.document for name, declared in documents_of(belay, kind).items()}
+
+    declared_broken = frozenset((key.kind, key.name) for key in broken if is_belay(key))
+    return Names(plain(Product), plain(VNPUTemplates), plain(FaultTable), plain(NodePool), declared_broken)

@@ -1,0 +1,161 @@
+"""What one document names in another: pools, products, templates, policies. Judged once everything is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from engine.documents import (
+    BelayDocument,
+    FaultPolicy,
+    FaultTable,
+    NodePool,
+    Product,
+    VNPULayout,
+    VNPUTemplates,
+)
+from engine.documents.problems import Path, Problem
+
+IMPLICIT_POOL = "default"
+
+
+@dataclass(frozen=True)
+class Names:
+    """Everything that can be named. Names of broken documents count as known, so that one error stays one error."""
+
+    products: Mapping[str, Product]
+    templates: Mapping[str, VNPUTemplates]
+    tables: Mapping[str, FaultTable]
+    pools: Mapping[str, NodePool]
+    broken: frozenset[tuple[str, str]]
+
+    def knows(self, kind: str, name: str, among: Mapping[str, object]) -> bool:
+        """Whether a document of that kind and name is declared, be it broken."""
+        return name in among or (kind, name) in self.broken
+
+    @cached_property
+    def families(self) -> Mapping[str, VNPUTemplates]:
+        """Templates by chip family."""
+        return {templates.spec.family: templates for templates in self.templates.values()}
+
+    @cached_property
+    def policies(self) -> frozenset[str]:
+        """Every known ``huawei.com/schedule_policy``."""
+        return frozenset(policy for product in self.products.values() for policy in product.spec.schedule_policies)
+
+    @cached_property
+    def codes(self) -> frozenset[str]:
+        """Every fault code of any table, in upper case."""
+        return frozenset(code for table in self.tables.values() for code in table.code_levels)
+
+
+def check_references(document: BelayDocument, names: Names) -> Iterator[Problem]:
+    """The names in a document that lead nowhere."""
+    match document:
+        case NodePool():
+            yield from _product(document.spec.product, ("spec", "product"), names)
+        case Product():
+            family = document.spec.vnpu.family
+            if family and family not in names.families:
+                yield _unknown(("spec", "vnpu", "family"), "chip family", family, names.families)
+        case VNPULayout():
+            yield from _check_layout(document, names)
+        case FaultPolicy():
+            yield from _check_policy(document, names)
+        case _:
+            return
+
+
+def check_policies(policies: Iterable[tuple[Path, str]], names: Names) -> Iterator[Problem]:
+    """Schedule policies of manifests that no product knows; the job then falls back to its ``accelerator-type``."""
+    for path, policy in policies:
+        if policy not in names.policies:
+            problem = _unknown(path, "schedule policy", policy, names.policies)
+            yield Problem(path, problem.message, "warning")
+
+
+def _unknown(path: Path, what: str, name: str, known: Iterable[str]) -> Problem:
+    listed = sorted(known)
+    shown = ", ".join(listed[:40]) + (", …" if len(listed) > 40 else "")
+    return Problem(path, f"unknown {what} {name!r:.80}: known are {shown or 'none'}")
+
+
+def _product(name: str | None, path: Path, names: Names) -> Iterator[Problem]:
+    if name is not None and not names.knows("Product", name, names.products):
+        yield _unknown(path, "product", name, names.products)
+
+
+def _pool(name: str, path: Path, names: Names) -> Iterator[Problem]:
+    if name != IMPLICIT_POOL and not names.knows("NodePool", name, names.pools):
+        yield _unknown(path, "node pool", name, [*names.pools, IMPLICIT_POOL])
+
+
+def _check_layout(layout: VNPULayout, names: Names) -> Iterator[Problem]:
+    spec = layout.spec
+    pool = None
+    if spec.pool is not None:
+        yield from _pool(spec.pool, ("spec", "pool"), names)
+        pool = names.pools.get(spec.pool)
+    product = names.products.get(pool.spec.product) if pool and pool.spec.product else None
+    if product is not None:
+        if not getattr(product.spec.vnpu, spec.mode):
+            yield Problem(("spec", "mode"), f"{product.spec.title} knows no {spec.mode} vNPUs")
+        for index, row in enumerate(spec.chips):
+            if row.chips[-1] >= product.spec.chips_per_node:
+                most = product.spec.chips_per_node
+                text = f"chip {row.chips[-1]} does not exist: {product.name} has at most {most} chips"
+                yield Problem(("spec", "chips", index, "chips"), text)
+    families = _families(product, names)
+    known = {name for templates in families for name in templates.by_name}
+    for index, row in enumerate(spec.chips):
+        unknown = [(place, name) for place, name in enumerate(row.templates) if name not in known]
+        for place, name in unknown:
+            yield _unknown(("spec", "chips", index, "templates", place), "vNPU template", name, known)
+        if row.templates and not unknown and not any(_fits(row.templates, templates) for templates in families):
+            text = f"{', '.join(row.templates)} do not fit on one chip together"
+            yield Problem(("spec", "chips", index, "templates"), text)
+
+
+def _families(product: Product | None, names: Names) -> list[VNPUTemplates]:
+    """The families a layout can mean: its product's, those of the product's chips, else all."""
+    if product is None:
+        return list(names.families.values())
+    family = product.spec.vnpu.family
+    if family is not None:
+        return [names.families[family]] if family in names.families else []
+    chips = set(product.spec.chip_names)
+    return [
+        templates
+        for templates in names.families.values()
+        if any(chips.intersection(row.chip_names) for row in templates.spec.chips)
+    ]
+
+
+def _fits(wanted: tuple[str, ...], templates: VNPUTemplates) -> bool:
+    """Whether templates fit together on some chip of the family, by cores, AI CPUs, memory and count."""
+    chosen = [templates.by_name[name] for name in wanted if name in templates.by_name]
+    if len(chosen) != len(wanted):
+        return False
+    return any(
+        sum(template.aicore for template in chosen) <= row.aicore
+        and sum(template.aicpu for template in chosen) <= row.aicpu
+        and sum(template.memory_by_aicore.get(str(row.aicore), template.memory_mi_b) for template in chosen)
+        <= row.memory_mi_b
+        and len(chosen) <= (row.max_vnpus or len(chosen))
+        for row in templates.spec.chips
+    )
+
+
+def _check_policy(policy: FaultPolicy, names: Names) -> Iterator[Problem]:
+    scope = policy.spec.scope
+    for index, pool in enumerate(scope.pools):
+        yield from _pool(pool, ("spec", "scope", "pools", index), names)
+    for index, product in enumerate(scope.products):
+        yield from _product(product, ("spec", "scope", "products", index), names)
+    for code in policy.spec.levels:
+        if code.upper() not in names.codes:
+            text = f"no fault table lists code {code}: is it spelt right?"
+            yield Problem(("spec", "levels", code), text, "warning", at_key=True)
+
+

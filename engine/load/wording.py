@@ -1,0 +1,82 @@
+"""Pydantic's findings in the words and paths of the person who wrote the document."""
+
+from __future__ import annotations
+
+import difflib
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from engine.documents.problems import Path, Problem
+
+
+@cache
+def json_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """The JSON Schema of a kind as people write it."""
+    return model.model_json_schema(by_alias=True, mode="validation")
+
+
+def problems_of(failure: ValidationError, model: type[BaseModel]) -> list[Problem]:
+    """One problem per place; alternatives of a union that failed at the same place are told once."""
+    found: dict[Path, Problem] = {}
+    for error in failure.errors(include_url=False, include_context=False, include_input=True):
+        location = tuple(error["loc"])
+        kind = error["type"]
+        if kind == "extra_forbidden":
+            problem = Problem(location, _unknown_field(model, location), "error", at_key=True)
+        elif kind == "missing":
+            problem = Problem(location, "required field is missing")
+        else:
+            problem = Problem(location, _message(kind, error["msg"], error["input"]))
+        found.setdefault(location, problem)
+    return list(found.values())
+
+
+def _message(kind: str, text: str, value: Any) -> str:
+    text = text.removeprefix("Value error, ")
+    if kind == "string_pattern_mismatch":
+        text = f"does not match {text.rpartition('pattern ')[2]}"
+    elif text.startswith("Input should"):
+        text = "should" + text.removeprefix("Input should")
+    if kind == "value_error" or not isinstance(value, (str, int, float)):
+        return text[:500]
+    return f"{value!r:.80} {text}"[:500]
+
+
+def _unknown_field(model: type[BaseModel], location: Path) -> str:
+    known = sorted(_fields_at(model, location[:-1]))
+    near = difflib.get_close_matches(str(location[-1]), known, n=1)
+    if near:
+        return f"unknown field: did you mean {near[0]}?"
+    return f"unknown field: known are {', '.join(known)}" if known else "unknown field"
+
+
+def _fields_at(model: type[BaseModel], location: Path) -> set[str]:
+    """The fields that the schema knows at a path."""
+    root = json_schema(model)
+    schemas = [root]
+    for part in location:
+        step: list[dict[str, Any]] = []
+        for schema in _resolved(root, schemas):
+            if isinstance(part, int):
+                step += [schema["items"]] if isinstance(schema.get("items"), dict) else []
+            elif part in schema.get("properties", {}):
+                step.append(schema["properties"][part])
+            elif isinstance(schema.get("additionalProperties"), dict):
+                step.append(schema["additionalProperties"])
+        schemas = step
+    return {name for schema in _resolved(root, schemas) for name in schema.get("properties", {})}
+
+
+def _resolved(root: dict[str, Any], schemas: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Schemas with references followed and alternatives laid side by side."""
+    found: list[dict[str, Any]] = []
+    waiting = list(schemas)
+    while waiting:
+        schema = waiting.pop()
+        if "$ref" in schema:
+            waiting.append(root["$defs"][schema["$ref"].rpartition("/")[2]])
+        found.append(schema)
+        waiting += [*schema.get("anyOf", ()), *schema.get("allOf", ())]
+    return found
