@@ -34,12 +34,16 @@ def plan_table(plan: Plan, *, explain: bool) -> None:
         show.table(("action", "reason", "what"), [(kind_of(a), a.reason, a.message) for a in plan.actions])
     if plan.deferred:
         out.write(f"\n{len(plan.deferred)} deferred\n")
-        rows = [(kind_of(d.action), d.budget, d.until, d.action.message) for d in plan.deferred]
-        show.table(("action", "held back by", "until", "what"), rows)
+        show.table(
+            ("action", "held back by", "until", "what"),
+            [(kind_of(d.action), d.budget, d.until, d.action.message) for d in plan.deferred],
+        )
     if plan.pending:
         out.write(f"\n{len(plan.pending)} pending\n")
-        rows = [(f"{p.namespace}/{p.name}", p.reason, p.message, p.nodes, p.unblock) for p in plan.pending]
-        show.table(("job", "reason", "message", "nodes", "way out"), rows)
+        show.table(
+            ("job", "reason", "message", "nodes", "way out"),
+            [(f"{p.namespace}/{p.name}", p.reason, p.message, p.nodes, p.unblock) for p in plan.pending],
+        )
     if plan.chips:
         out.write("\nchips not plainly healthy and free\n")
         show.table(
@@ -48,8 +52,7 @@ def plan_table(plan: Plan, *, explain: bool) -> None:
         )
     if explain and plan.scores:
         out.write("\nscores\n")
-        rows = [(pod, _best(by_node)) for pod, by_node in sorted(plan.scores.items())]
-        show.table(("pod", "nodes"), rows)
+        show.table(("pod", "nodes"), [(pod, _best(by_node)) for pod, by_node in sorted(plan.scores.items())])
     for finding in plan.diagnostics:
         out.write(f"{finding}\n")
 

@@ -1,0 +1,137 @@
+"""Recorded passes: everything a pass was made from, so that it can be derived again byte for byte.
+
+A recording is one gzip JSON file: the documents of the revision, the raw cluster objects, ``now``, the shard and
+the digest of the plan. The folder is bounded by count and size; the oldest recordings go first.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from engine.errors import InputError
+from engine.load import load
+from engine.observe import observe
+from engine.plan import plan
+
+FORMAT: Final = "belay-recording/1"
+MAX_FILES: Final = 200
+MAX_TOTAL_BYTES: Final = 512 * 1024 * 1024
+MAX_ONE_BYTES: Final = 1024 * 1024 * 1024
+_SUFFIX: Final = ".belay.json.gz"
+
+
+class Recording(msgspec.Struct, frozen=True):
+    """What one pass was made from. ``previous`` holds older contents of broken documents, newest first."""
+
+    format: str
+    version: str
+    shard: str
+    now: float
+    revision: str
+    files: dict[str, str]
+    previous: dict[str, list[str]]
+    objects: list[dict[str, Any]]
+    digest: str
+    has_git: bool = True
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """The comparison of a recorded pass with its derivation now."""
+
+    file: str
+    now: float
+    recorded: str
+    derived: str
+    same: bool
+
+
+def write(
+    folder: Path,
+    *,
+    version: str,
+    shard: str,
+    now: float,
+    revision: str,
+    files: Mapping[str, bytes],
+    previous: Mapping[str, Sequence[bytes]],
+    objects: Iterable[Mapping[str, Any]],
+    digest: str,
+    has_git: bool = True,
+) -> Path:
+    """Write one recording atomically and keep the folder within its bounds; returns the file."""
+    recording = Recording(
+        format=FORMAT,
+        version=version,
+        shard=shard,
+        now=now,
+        revision=revision,
+        files={path: data.decode("utf-8", "surrogateescape") for path, data in sorted(files.items())},
+        previous={p: [d.decode("utf-8", "surrogateescape") for d in older] for p, older in sorted(previous.items())},
+        objects=[dict(obj) for obj in objects],
+        digest=digest,
+        has_git=has_git,
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"{shard}-{int(now * 1000):014d}-{digest[:12]}{_SUFFIX}"
+    partial = target.with_suffix(f".{os.getpid()}.part")
+    partial.write_bytes(gzip.compress(msgspec.json.encode(recording), compresslevel=1, mtime=0))
+    partial.replace(target)
+    _trim(folder)
+    return target
+
+
+def read(path: Path) -> Recording:
+    """One recording.
+
+    Raises:
+        InputError: not readable, too big, or no recording of this format.
+    """
+    try:
+        with gzip.open(path, "rb") as stream:
+            data = stream.read(MAX_ONE_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"cannot be read: {error}", where=str(path)) from error
+    if len(data) > MAX_ONE_BYTES:
+        raise InputError(f"is larger than {MAX_ONE_BYTES >> 20} MiB unpacked", where=str(path))
+    try:
+        recording = msgspec.json.decode(data, type=Recording)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InputError(f"is no recording: {error}", where=str(path)) from error
+    if recording.format != FORMAT:
+        raise InputError(f"has format {recording.format!r}, this version reads {FORMAT}", where=str(path))
+    return recording
+
+
+def replay(path: Path) -> Replayed:
+    """Derive a recorded pass again and compare digests.
+
+    Raises:
+        InputError: as ``read``.
+    """
+    recording = read(path)
+    loaded = load(
+        {name: text.encode("utf-8", "surrogateescape") for name, text in recording.files.items()},
+        previous={n: [t.encode("utf-8", "surrogateescape") for t in older] for n, older in recording.previous.items()},
+        revision=recording.revision,
+    )
+    derived = plan(loaded.desired, observe(recording.objects), recording.now, shard=recording.shard).digest()
+    return Replayed(str(path), recording.now, recording.digest, derived, derived == recording.digest)
+
+
+def _trim(folder: Path) -> None:
+    kept, used = 0, 0
+    for file in sorted(folder.glob(f"*{_SUFFIX}"), key=lambda f: f.name.split("-", 1)[-1], reverse=True):
+        try:
+            used += file.stat().st_size
+            kept += 1
+            if kept > MAX_FILES or used > MAX_TOTAL_BYTES:
+                file.unlink()
+        except FileNotFoundError:
+            continue  # another worker trimmed it
