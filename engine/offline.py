@@ -5,7 +5,6 @@ What `belay plan`, `diff`, `explain` and `validate` stand on; the planning itsel
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -91,10 +90,10 @@ def desired_from(
     """
     extra = [policies_of(folder) for folder in overlays]
     if tree is not None:
-        loaded = load(tree_of(tree), overlays=extra, revision="")
+        loaded = load(tree_of(tree), overlays=extra)
         return loaded.desired, loaded.diagnostics
-    loaded = load(recorded(cluster), overlays=extra, revision="")
-    return changed(loaded.desired, has_git=False), loaded.diagnostics
+    loaded = load(recorded(cluster), overlays=extra, has_git=False)
+    return loaded.desired, loaded.diagnostics
 
 
 def load_tree(tree: str, overlays: Sequence[str] = ()) -> Loaded:
@@ -161,7 +160,7 @@ def plan_offline(
     desired, found = desired_from(tree, overlays, cluster)
     result = plan(desired, observed, moment(now, observed, clock))
     diagnostics = tuple(sorted({*result.diagnostics, *found}))
-    return changed(result, diagnostics=diagnostics), observed, desired
+    return msgspec.structs.replace(result, diagnostics=diagnostics), observed, desired
 
 
 def moment(now: str | None, observed: Observed, clock: float | None) -> float:
@@ -176,13 +175,6 @@ def moment(now: str | None, observed: Observed, clock: float | None) -> float:
         except ValueError as error:
             raise InputError(f"--now {now!r}: write it as 2026-09-01T08:00:00Z") from error
     return clock if clock is not None and not observed.newest_report else (observed.newest_report or 0.0)
-
-
-def changed(value: Any, **changes: Any) -> Any:
-    """A changed copy of a frozen struct or dataclass."""
-    if isinstance(value, msgspec.Struct):
-        return msgspec.structs.replace(value, **changes)
-    return dataclasses.replace(value, **changes)
 
 
 def _documents(data: bytes, name: str) -> list[Any]:

@@ -120,6 +120,7 @@ def replay(path: Path) -> Replayed:
         {name: text.encode("utf-8", "surrogateescape") for name, text in recording.files.items()},
         previous={n: [t.encode("utf-8", "surrogateescape") for t in older] for n, older in recording.previous.items()},
         revision=recording.revision,
+        has_git=recording.has_git,
     )
     derived = plan(loaded.desired, observe(recording.objects), recording.now, shard=recording.shard).digest()
     return Replayed(str(path), recording.now, recording.digest, derived, derived == recording.digest)
