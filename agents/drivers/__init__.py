@@ -1,0 +1,1 @@
+"""Ways to reach chips: one protocol, one implementation per way."""

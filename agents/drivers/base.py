@@ -1,0 +1,144 @@
+"""What an agent needs from a driver, whatever it talks to.
+
+The nouns follow the driver's interface (component/ascend-common/devmanager; chips are named by *physical id*, the N of
+``/dev/davinciN``). Methods are coroutines: an implementation that blocks runs its calls in threads of its own, so that
+a hung driver never stops the agent, and the agent puts a deadline on every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, Protocol
+
+import msgspec
+
+BOOTED: Final = 16
+"""Boot status of a chip whose start is finished (component/ascend-device-plugin/pkg/server/hot_reset_manager.go)."""
+
+CARD_DROP: Final = "40F84E00"
+"""Code that stands for a chip the driver cannot reach (its error -8012)."""
+
+RESET_FINISHED: Final = "8C2FA009"
+"""Not a fault: the chip was reset, its codes have to be read again."""
+
+Plane = Literal["chip", "network"]
+Assertion = Literal["occur", "recover", "once"]
+
+
+class DriverError(Exception):
+    """The driver refused or failed a call; the text is bounded and fit for a report."""
+
+
+class Chip(msgspec.Struct, frozen=True, kw_only=True):
+    """One chip as it was found at start. ``card`` and ``die`` say where it sits; ``ip`` is empty without a port."""
+
+    id: int
+    logic_id: int
+    card: int
+    die: int = 0
+    serial: str = ""
+    ip: str = ""
+    super_device_id: int = -2
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """The node as the driver describes it.
+
+    ``resource`` is the Kubernetes resource, ``prefix`` that of device names, ``accelerator`` and ``server_type`` the
+    values of the labels the device plugin writes, ``memory_gb`` of one chip; super pod fields are -2 where the product
+    has none.
+    """
+
+    resource: str
+    prefix: str
+    chip_name: str
+    accelerator: str
+    server_type: str
+    driver_version: str
+    memory_gb: int
+    super_pod_id: int = -2
+    server_index: int = -2
+    rack_id: int | None = None
+    labels: Mapping[str, str] = {}
+
+    @property
+    def training(self) -> bool:
+        """Whether reports carry the network and recovering lists (the 910 family and its successors do)."""
+        return self.resource in ("huawei.com/Ascend910", "huawei.com/npu")
+
+
+class Code(msgspec.Struct, frozen=True):
+    """One fault code that is present. ``code`` is upper-case hex; ``severity`` 0 suggestion … 3 critical, None
+    unknown."""
+
+    code: str
+    time_ms: int
+    plane: Plane = "chip"
+    severity: int | None = None
+
+
+class Event(msgspec.Struct, frozen=True):
+    """The driver noticed something about one code of one chip."""
+
+    chip: int
+    code: str
+    assertion: Assertion
+    time_ms: int
+    plane: Plane = "chip"
+    severity: int | None = None
+
+
+class VNPU(msgspec.Struct, frozen=True, order=True):
+    """One virtual NPU: ``id`` is the vdev id (100 and up)."""
+
+    id: int
+    chip: int
+    template: str
+
+
+class Driver(Protocol):
+    """Access to the chips of one node. Every method may raise DriverError."""
+
+    async def machine(self) -> Machine:
+        """Describe the node."""
+        ...
+
+    async def chips(self) -> Sequence[Chip]:
+        """List the chips, ascending by id."""
+        ...
+
+    async def faults(self) -> Mapping[int, Sequence[Code]]:
+        """Read every present code of every chip; a chip that cannot be reached has the code CARD_DROP."""
+        ...
+
+    async def events(self) -> Sequence[Event]:
+        """Wait until something happens and return it. Never returns where the driver knows no events."""
+        ...
+
+    async def processes(self) -> Mapping[int, int]:
+        """Count the processes that use each chip; absent means none."""
+        ...
+
+    async def reset_group(self, chip: int) -> Sequence[int]:
+        """Name the chips that a reset of `chip` takes with it, itself included."""
+        ...
+
+    async def reset(self, chips: Sequence[int]) -> None:
+        """Begin to reset these chips together; returns when the hardware has accepted it."""
+        ...
+
+    async def boot_status(self, chip: int) -> int:
+        """Return how far a chip's start has come; BOOTED when it is finished."""
+        ...
+
+    async def vnpus(self) -> Sequence[VNPU]:
+        """List the vNPUs of the node, ascending by id."""
+        ...
+
+    async def create_vnpu(self, chip: int, template: str) -> VNPU:
+        """Create one vNPU."""
+        ...
+
+    async def destroy_vnpu(self, vnpu: int) -> None:
+        """Destroy one vNPU."""
+        ...

@@ -1,0 +1,1 @@
+"""The daemon of one node: report, take orders, execute, journal."""

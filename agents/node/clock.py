@@ -1,0 +1,61 @@
+"""Time as the agent uses it, so that tests can hold it still."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+
+
+class Clock:
+    """The system's clocks. A test's clock overrides `now`, `monotonic` and `sleep`; the rest is made of them."""
+
+    def now(self) -> float:
+        """Unix seconds; may jump."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """Seconds that only grow, for measuring how long something has lasted."""
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds)
+
+    def now_ms(self) -> int:
+        """Unix milliseconds."""
+        return int(self.now() * 1000)
+
+    async def wait(self, event: asyncio.Event, seconds: float) -> bool:
+        """Wait for `event` at most `seconds`, clear it, and tell whether it was set."""
+        if not event.is_set():
+            waiting = asyncio.ensure_future(event.wait())
+            await self._first(waiting, seconds)
+            waiting.cancel()
+        happened = event.is_set()
+        event.clear()
+        return happened
+
+    async def limit(self, call: Awaitable[_T], seconds: float) -> _T:
+        """Await `call`, and cancel it with TimeoutError after `seconds`."""
+        running = asyncio.ensure_future(call)
+        try:
+            await self._first(running, seconds)
+            if not running.done():
+                raise TimeoutError
+            return running.result()
+        finally:
+            running.cancel()
+
+    async def _first(self, task: asyncio.Future[Any], seconds: float) -> None:
+        sleeping: asyncio.Future[Any] = asyncio.ensure_future(self.sleep(max(0.0, seconds)))
+        try:
+            await asyncio.wait([task, sleeping], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        finally:
+            sleeping.cancel()

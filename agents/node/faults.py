@@ -1,0 +1,91 @@
+"""Which codes are present on which chip, from events and from polls.
+
+An event shows a code at once; that it went is believed only when the driver no longer lists it, a moment later, because
+events may arrive out of order (component/ascend-device-plugin/pkg/common/fault_code.go).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from agents.drivers.base import RESET_FINISHED, Code, Event, Plane
+
+MAX_EVENTS_PER_MINUTE: Final = 1000
+"""Beyond this an event is only a reason to poll."""
+
+MAX_CODES: Final = 128
+"""Codes kept per chip; the driver reports no more at once."""
+
+
+class Present(msgspec.Struct, frozen=True):
+    """A code on a chip since a moment (Unix milliseconds). ``once``: an event without an end, shown for one report."""
+
+    code: str
+    plane: Plane
+    since_ms: int
+    severity: int | None = None
+    once: bool = False
+
+
+class FaultBook:
+    """The present codes of every chip."""
+
+    def __init__(self) -> None:
+        self._present: dict[int, dict[tuple[Plane, str], Present]] = {}
+        self._minute = 0
+        self._count = 0
+
+    def chip(self, chip: int) -> tuple[Present, ...]:
+        """Return the codes of one chip, by plane and code."""
+        return tuple(entry for _, entry in sorted(self._present.get(chip, {}).items()))
+
+    def poll(self, codes: Mapping[int, Sequence[Code]], now_ms: int) -> bool:
+        """Take what the driver lists as the truth, keep the first time of what was known. Tells whether anything
+        changed."""
+        fresh: dict[int, dict[tuple[Plane, str], Present]] = {}
+        for chip, listed in codes.items():
+            known = self._present.get(chip, {})
+            entries = {key: entry for key, entry in known.items() if entry.once}
+            for code in listed[:MAX_CODES]:
+                key = (code.plane, code.code.upper())
+                if key[1].strip("0") and key[1] != RESET_FINISHED:
+                    old = known.get(key)
+                    since = old.since_ms if old and not old.once else (code.time_ms or now_ms)
+                    entries[key] = Present(key[1], code.plane, since, code.severity)
+            fresh[chip] = entries
+        changed = fresh != self._present
+        self._present = fresh
+        return changed
+
+    def event(self, event: Event, now_ms: int) -> bool:
+        """Take one event. Tells whether the chip has to be polled for the rest of the truth."""
+        code = event.code.upper()
+        if not code.strip("0"):
+            return False
+        if code == RESET_FINISHED or self._flood(now_ms):
+            return True
+        if event.assertion == "recover":
+            return True
+        chip = self._present.setdefault(event.chip, {})
+        key = (event.plane, code)
+        if key not in chip and len(chip) < MAX_CODES:
+            chip[key] = Present(code, event.plane, event.time_ms or now_ms, event.severity, event.assertion == "once")
+        return False
+
+    def end_cycle(self) -> bool:
+        """Forget codes that happen once, after they were reported. Tells whether there were any."""
+        ended = False
+        for entries in self._present.values():
+            for key in [key for key, entry in entries.items() if entry.once]:
+                del entries[key]
+                ended = True
+        return ended
+
+    def _flood(self, now_ms: int) -> bool:
+        if self._minute != (minute := now_ms // 60_000):
+            self._minute, self._count = minute, 0
+        self._count += 1
+        return self._count > MAX_EVENTS_PER_MINUTE

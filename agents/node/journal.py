@@ -1,0 +1,179 @@
+"""The agent's memory of destructive acts: written before the act, so that no epoch ever runs twice.
+
+An append-only file of lines `<crc32> <json>`, synced to the disk before a method returns. A line that a crash cut off
+was never synced, so what it announces never began; it is dropped. Any other damage, or a missing file, means the
+journal is lost: its owner must not trust it and asks for a new baseline. The file is rewritten as a snapshot before it
+outgrows its bound.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+INTERRUPTED: Final = "failed: interrupted"
+"""Result of an act that was begun and whose end nobody saw."""
+
+MAX_BYTES: Final = 256 * 1024
+LAYOUT: Final = "layout"
+_FILE: Final = "journal"
+
+Kind = Literal["base", "begin", "end"]
+
+
+class JournalLost(Exception):
+    """The journal does not exist or cannot be believed."""
+
+
+class Done(msgspec.Struct, frozen=True):
+    """The newest epoch of one chip (or of the node's vNPU layout) and what came of it; empty while it runs."""
+
+    epoch: int
+    result: str
+
+
+class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    kind: Kind
+    epoch: int
+    keys: tuple[str, ...]
+    time: int = 0
+    result: str = ""
+
+
+class Journal:
+    """What was begun and ended, by key: a chip's device name, or LAYOUT."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._path = folder / _FILE
+        self._done: dict[str, Done] = {}
+        self._size = 0
+        self._torn = False
+
+    @property
+    def done(self) -> dict[str, Done]:
+        """A copy of the newest epoch per key."""
+        return dict(self._done)
+
+    def open(self) -> None:
+        """Read the journal. What was begun and not ended is recorded as interrupted. Raises JournalLost, and OSError
+        when the disk fails."""
+        try:
+            raw = self._path.read_bytes()
+        except FileNotFoundError as error:
+            raise JournalLost("there is no journal") from error
+        self._done, self._torn = _replay(raw)
+        self._size = len(raw)
+        if self._torn:
+            self._rewrite()
+        for key, entry in sorted(self._done.items()):
+            if not entry.result:
+                self.end([key], entry.epoch, INTERRUPTED)
+
+    def establish(self, baseline: dict[str, Done]) -> None:
+        """Start anew: the given epochs count as done. Until this returns the journal stays lost."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._done = dict(baseline)
+        self._rewrite()
+
+    def last(self, key: str) -> int:
+        """Return the newest epoch of a key that was begun, refused or taken as done; 0 when there is none."""
+        entry = self._done.get(key)
+        return entry.epoch if entry else 0
+
+    def begin(self, keys: Iterable[str], epoch: int, now_ms: int) -> None:
+        """Record that an act is about to start. Only when this has returned may it start.
+
+        Raises ValueError for an epoch that is not newer than the last one of any key.
+        """
+        names = tuple(keys)
+        if stale := [key for key in names if epoch <= self.last(key)]:
+            raise ValueError(f"epoch {epoch} is not newer than {self.last(stale[0])} of {stale[0]}")
+        self._append(_Record("begin", epoch, names, now_ms))
+
+    def end(self, keys: Iterable[str], epoch: int, result: str) -> None:
+        """Record what came of an act, or that it was refused without being begun."""
+        self._append(_Record("end", epoch, tuple(keys), result=result))
+
+    def _append(self, record: _Record) -> None:
+        line = _line(record)
+        if self._size + len(line) > MAX_BYTES:
+            self._rewrite()
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            _write(descriptor, line)
+            os.fsync(descriptor)
+        except OSError:
+            # half a line may be there: cut it off, or the next one would be glued to it
+            os.ftruncate(descriptor, self._size)
+            raise
+        finally:
+            os.close(descriptor)
+        self._size += len(line)
+        _apply(self._done, record)
+
+    def _rewrite(self) -> None:
+        body = b"".join(
+            _line(_Record("base" if entry.result else "begin", entry.epoch, (key,), result=entry.result))
+            for key, entry in sorted(self._done.items())
+        )
+        # a header makes an empty journal different from a truncated one
+        body = _line(_Record("base", 0, ())) + body
+        fresh = self._path.with_suffix(".new")
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            _write(descriptor, body)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(fresh, self._path)
+        _sync_folder(self._folder)
+        self._size, self._torn = len(body), False
+
+
+def _replay(raw: bytes) -> tuple[dict[str, Done], bool]:
+    if not raw:
+        raise JournalLost("the journal is empty")
+    done: dict[str, Done] = {}
+    *lines, tail = raw.split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        code, _, text = line.partition(b" ")
+        try:
+            if int(code, 16) != zlib.crc32(text):
+                raise JournalLost(f"line {number} of the journal is damaged")
+            _apply(done, msgspec.json.decode(text, type=_Record))
+        except (ValueError, msgspec.DecodeError) as error:
+            raise JournalLost(f"line {number} of the journal is damaged") from error
+    if not lines:
+        raise JournalLost("the journal has no complete line")
+    return done, bool(tail)
+
+
+def _apply(done: dict[str, Done], record: _Record) -> None:
+    for key in record.keys:
+        if record.epoch >= done.get(key, Done(0, "")).epoch:
+            done[key] = Done(record.epoch, record.result)
+
+
+def _line(record: _Record) -> bytes:
+    text = msgspec.json.encode(record)
+    return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

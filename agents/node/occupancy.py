@@ -1,0 +1,76 @@
+"""Who uses which chips and vNPUs of the node, judged on the safe side.
+
+A pod that was placed but does not say where may be anywhere, so it counts as a user of everything it could hold.
+Device names: docs/zh/scheduling/06_api/12_k8s.md, component/ascend-device-plugin/pkg/common/device.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from agents.drivers.base import VNPU
+from engine.model.cluster import Pod
+from engine.wire.podannotations import chip_ids
+
+CORE_RESOURCE: Final = "huawei.com/npu-core"
+
+
+class Users(msgspec.Struct, frozen=True):
+    """Users by chip and by vNPU, as ``namespace/pod``. A user of a vNPU is also listed for its chip."""
+
+    chips: dict[int, tuple[str, ...]]
+    vnpus: dict[int, str]
+
+    def of(self, chips: Iterable[int]) -> tuple[str, ...]:
+        """Return everyone on any of the chips, sorted."""
+        return tuple(sorted({user for chip in chips for user in self.chips.get(chip, ())}))
+
+
+def users(pods: Iterable[Pod], chips: Sequence[int], vnpus: Sequence[VNPU], prefix: str) -> Users:
+    """Work out who uses what. `pods` are those of this node; finished ones hold nothing, terminating ones still do."""
+    by_chip: dict[int, set[str]] = {chip: set() for chip in chips}
+    by_vnpu: dict[int, str] = {}
+    for pod in pods:
+        if not pod.holds_chips or not pod.resource.startswith("huawei.com/"):
+            continue
+        whole, parts = _held(pod, vnpus, prefix)
+        # placed, but not said where
+        if not whole and not parts:
+            whole, parts = _possible(pod, chips, vnpus, prefix)
+        for chip in whole:
+            by_chip.setdefault(chip, set()).add(pod.key)
+        for vnpu in parts:
+            by_chip.setdefault(vnpu.chip, set()).add(pod.key)
+            by_vnpu.setdefault(vnpu.id, pod.key)
+    return Users({chip: tuple(sorted(found)) for chip, found in by_chip.items() if found}, by_vnpu)
+
+
+def _held(pod: Pod, vnpus: Sequence[VNPU], prefix: str) -> tuple[Sequence[int], Sequence[VNPU]]:
+    """What the pod's annotations name: chips `Ascend910-3`, vNPUs `Ascend310P-4c-100-0`."""
+    ids = {part[2] for name in pod.chips if len(part := name.split("_")[0].split("-")) == 4}
+    return chip_ids(pod.chips, prefix), [vnpu for vnpu in vnpus if str(vnpu.id) in ids]
+
+
+def _possible(
+    pod: Pod, chips: Sequence[int], vnpus: Sequence[VNPU], prefix: str
+) -> tuple[Sequence[int], Sequence[VNPU]]:
+    suffix = pod.resource.removeprefix("huawei.com/").removeprefix(prefix)
+    if pod.resource == CORE_RESOURCE:
+        return chips, vnpus
+    if pod.resource.removeprefix("huawei.com/") == prefix.rstrip("-"):
+        carved = {vnpu.chip for vnpu in vnpus}
+        return [chip for chip in chips if chip not in carved], ()
+    same = [vnpu for vnpu in vnpus if matches(vnpu.template, suffix)]
+    return (), same or vnpus
+
+
+def matches(template: str, suffix: str) -> bool:
+    """Tell whether a resource suffix such as ``2c.1cpu`` belongs to a template such as ``vir02_1c``.
+
+    The suffix says cores and AI CPUs, the template cores and then what differs; equal cores are enough to be possible.
+    """
+    digits = template.removeprefix("vir").split("_")[0]
+    return digits.isdigit() and suffix.split(".")[0] == f"{int(digits)}c"

@@ -1,0 +1,129 @@
+"""Judging faults by the policy in force, with nobody to ask.
+
+The newest policy and the newest orders are kept on disk: when Git, Redis, the API server or the controller is away,
+also across a restart of the agent, chips stay as protected as they were. What a code means is worked out by the same
+functions that the planner uses.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from agents.node.faults import Present
+from engine.model import faults
+from engine.model.faults import CARD, NETWORK, Rules
+from engine.model.history import CodeSeen
+from engine.model.levels import IN_SERVICE, NORMAL, worst
+from engine.wire.errors import WireError
+from engine.wire.policy import NodePolicy
+
+_KINDS: Final = {"chip": CARD, "network": NETWORK}
+
+
+class Judge:
+    """Turns present codes into levels, and remembers how often and how long codes were there (in memory only: frequency
+    counters do not survive a restart, as in MindCluster)."""
+
+    def __init__(self, policy: NodePolicy) -> None:
+        self.policy = policy
+        self._seen: dict[tuple[int, str, str], CodeSeen] = {}
+        self._upgrades: dict[tuple[int, str, str], int] = {}
+
+    @property
+    def rules(self) -> Rules:
+        """The rules in force."""
+        return self.policy.rules
+
+    def level(self, entry: Present) -> str:
+        """Return the level of one present code by itself."""
+        return faults.level_of(self.rules, _KINDS[entry.plane], entry.code, "", severity=entry.severity)[0]
+
+    def observe(self, chips: Mapping[int, Sequence[Present]], now_ms: int) -> None:
+        """Count what is there now. Call it once per change of the book and per poll."""
+        there: set[tuple[int, str, str]] = set()
+        for chip, entries in chips.items():
+            for entry in entries:
+                key = (chip, entry.plane, entry.code)
+                there.add(key)
+                self._seen[key] = faults.present(self._seen.get(key), entry.since_ms, now_ms, self.rules, entry.code)
+                self._upgrade(key, now_ms)
+        for key in [key for key in self._seen if key not in there]:
+            after = faults.absent(self._seen[key], now_ms, self.rules, key[2])
+            if after is None:
+                del self._seen[key]
+            else:
+                self._seen[key] = after
+        self._release(now_ms)
+
+    def local_level(self, chip: int, entries: Sequence[Present], now_ms: int) -> str:
+        """Return the chip's level with durations and frequencies, as far as this agent has seen them: what protects the
+        chip from new work while nobody else decides."""
+        levels = [self.level(entry) for entry in entries if entry.plane == "chip"]
+        for (where, plane, code), seen in self._seen.items():
+            duration = self.rules.duration.get(faults.code_key(code))
+            if where == chip and plane == "chip" and duration is not None:
+                if faults.timed_out(seen, duration, now_ms) or faults.lingering(seen, duration, now_ms):
+                    levels.append(duration.level)
+        for where, plane, code in self._upgrades:
+            frequency = self.rules.frequency.get(faults.code_key(code))
+            if where == chip and plane == "chip" and frequency is not None:
+                levels.append(frequency.level)
+        return worst(NORMAL, *levels)
+
+    def healthy(self, entries: Sequence[Present]) -> bool:
+        """Tell whether no code of the chip itself takes it out of service: a reset has nothing to mend."""
+        return all(self.level(entry) in IN_SERVICE for entry in entries if entry.plane == "chip")
+
+    def _upgrade(self, key: tuple[int, str, str], now_ms: int) -> None:
+        rule = self.rules.frequency.get(faults.code_key(key[2]))
+        if rule is not None and key not in self._upgrades and faults.too_often(self._seen[key], rule, now_ms):
+            self._upgrades[key] = now_ms
+
+    def _release(self, now_ms: int) -> None:
+        for key, since in list(self._upgrades.items()):
+            rule = self.rules.frequency.get(faults.code_key(key[2]))
+            if rule is None or faults.released(self._seen.get(key), since, rule, now_ms):
+                del self._upgrades[key]
+
+
+class Shelf:
+    """Small files that outlive the process, each replaced as a whole."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def put(self, name: str, config_map: Mapping[str, Any]) -> None:
+        """Keep a ConfigMap's name and data. Raises OSError."""
+        metadata = config_map.get("metadata") or {}
+        kept = {
+            "metadata": {key: metadata.get(key, "") for key in ("name", "namespace")},
+            "data": config_map.get("data") or {},
+        }
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self._folder / f"{name}.json"
+        fresh = path.with_suffix(".new")
+        with fresh.open("wb") as file:
+            file.write(msgspec.json.encode(kept))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, path)
+
+    def get(self, name: str) -> dict[str, Any] | None:
+        """Return what was kept, None when there is nothing. Raises WireError when it cannot be read."""
+        path = self._folder / f"{name}.json"
+        try:
+            value = msgspec.json.decode(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.DecodeError) as error:
+            raise WireError(str(path), "", f"cannot be read: {error}") from error
+        return value if isinstance(value, dict) else None
+
+    def drop(self, name: str) -> None:
+        """Forget what was kept. Raises OSError."""
+        (self._folder / f"{name}.json").unlink(missing_ok=True)

@@ -1,0 +1,150 @@
+"""What the agent says about its node: MindCluster's device information, Belay's report, node labels and annotations.
+
+Formats: docs/zh/scheduling/06_api/02_ascend_device_plugin.md and 12_k8s.md. The device information tells what the
+driver says and nothing of what was ordered: an isolation that came back as a fault would keep itself alive.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from agents.node.faults import Present
+from agents.node.journal import LAYOUT, Done
+from agents.node.state import NodeState
+from engine.model.cluster import AgentChip, AgentReport, AgentVNPU
+from engine.model.faults import CARD, NETWORK
+from engine.model.levels import worst
+from engine.wire import deviceinfo, orders
+from engine.wire.gojson import go_json
+
+_LABEL_MAX: Final = 63
+
+
+def device_list(state: NodeState, now_ms: int, *, with_times: bool = True) -> dict[str, str]:
+    """Return the DeviceList; without times two lists are equal when nothing but fault times differs."""
+    resource = state.machine.resource
+    carved = {vnpu.chip for vnpu in state.vnpus}
+    healthy = {chip for chip in state.ids if state.healthy(chip)}
+    free = [c for c in healthy if c not in carved and not state.in_use(c) and state.withheld(c, now_ms) is None]
+    lists = {
+        resource: _names(state, free),
+        f"{resource}-Unhealthy": _names(state, (c for c in state.ids if c not in healthy)),
+        f"{resource}-Fault": go_json(fault_elements(state, with_times)),
+    }
+    if state.machine.training:
+        lists[f"{resource}-NetworkUnhealthy"] = _names(state, (c for c in state.ids if not state.network_healthy(c)))
+        lists[f"{resource}-Recovering"] = _names(state, state.resetting)
+    return lists
+
+
+def fault_elements(state: NodeState, with_times: bool = True) -> list[dict[str, Any]]:
+    """Return the elements of the ``-Fault`` list: one per chip and plane that has codes."""
+    elements = []
+    for chip in state.ids:
+        for plane, kind in (("chip", CARD), ("network", NETWORK)):
+            entries = [entry for entry in state.book.chip(chip) if entry.plane == plane]
+            if entries:
+                elements.append(_element(state, chip, kind, entries, with_times))
+    return elements
+
+
+def device_info(state: NodeState, now_ms: int) -> dict[str, Any]:
+    """Return the ConfigMap ``mindx-dl-deviceinfo-<node>``."""
+    machine = state.machine
+    return deviceinfo.build(
+        state.node,
+        device_list=device_list(state, now_ms),
+        update_time=now_ms // 1000,
+        super_pod_id=machine.super_pod_id,
+        server_index=machine.server_index,
+        rack_id=machine.rack_id,
+    )
+
+
+def agent_report(state: NodeState, done: Mapping[str, Done], orders_seen: int, errors: Sequence[str]) -> AgentReport:
+    """Return the report without its sequence number and times; two are equal when nothing has changed."""
+    chips = {}
+    for chip in state.chips:
+        act = done.get(state.name(chip.id), Done(0, ""))
+        idle = state.idle.get(chip.id)
+        chips[chip.id] = AgentChip(
+            serial=chip.serial,
+            processes=state.processes.get(chip.id, 0),
+            idle_since_ms=idle[1] if idle else None,
+            # an act that still runs is not done; saying so would free the chips for placement
+            reset_epoch_done=act.epoch if act.result else max(0, act.epoch - 1),
+            reset_result=act.result,
+        )
+    layout = done.get(LAYOUT, Done(0, ""))
+    return AgentReport(
+        node=state.node,
+        boot="",
+        seq=0,
+        time_ms=0,
+        orders_seen=orders_seen,
+        chips=chips,
+        vnpu_epoch_done=layout.epoch if layout.result else max(0, layout.epoch - 1),
+        vnpu_result=layout.result,
+        vnpus=tuple(AgentVNPU(v.id, v.chip, v.template, state.users.vnpus.get(v.id, "")) for v in state.vnpus),
+        errors=tuple(errors),
+    )
+
+
+def report_config_map(report: AgentReport, state: NodeState) -> dict[str, Any]:
+    """Return the ConfigMap ``belay-report-<node>``."""
+    driver = {"version": state.machine.driver_version, "chip": state.machine.chip_name}
+    return orders.build_report(report, state.machine.prefix, driver)
+
+
+def node_labels(state: NodeState, present: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels the device plugin writes; ``servertype`` only where nobody has set it."""
+    machine = state.machine
+    labels = {
+        "accelerator": machine.accelerator,
+        "node.kubernetes.io/npu.chip.name": machine.chip_name,
+        "mind-cluster/npu-chip-memory": f"{machine.memory_gb}G",
+        "huawei.com/driver.version": machine.driver_version,
+        **machine.labels,
+    }
+    if not present.get("servertype"):
+        labels["servertype"] = machine.server_type
+    if machine.super_pod_id >= 0:
+        labels["huawei.com/topotree.superpodid"] = str(machine.super_pod_id)
+    return {key: value for key, value in sorted(labels.items()) if value and len(value) <= _LABEL_MAX}
+
+
+def node_annotations(state: NodeState) -> dict[str, str]:
+    """Return the annotations the device plugin writes: addresses of the chips, place in the super pod."""
+    machine = state.machine
+    devices: dict[str, dict[str, Any]] = {}
+    for chip in state.chips:
+        entry: dict[str, Any] = {"IP": chip.ip}
+        if chip.super_device_id >= 0:
+            entry["SuperDeviceID"] = chip.super_device_id
+        if machine.prefix == "npu-":
+            entry["DeviceID"] = chip.logic_id
+        devices[state.name(chip.id)] = entry
+    annotations = {"baseDeviceInfos": json.dumps(devices, separators=(",", ":"), sort_keys=True)}
+    if machine.super_pod_id >= 0:
+        annotations |= {"superPodID": str(machine.super_pod_id), "serverIndex": str(machine.server_index)}
+    if machine.rack_id is not None:
+        annotations["rackID"] = str(machine.rack_id)
+    return annotations
+
+
+def stamped(report: AgentReport, boot: str, seq: int, now_ms: int) -> AgentReport:
+    """Return the report as it is sent."""
+    return msgspec.structs.replace(report, boot=boot, seq=seq, time_ms=now_ms)
+
+
+def _element(state: NodeState, chip: int, kind: str, entries: Sequence[Present], with_times: bool) -> dict[str, Any]:
+    codes = {e.code: (e.since_ms if with_times else 0, state.judge.level(e)) for e in entries}
+    return deviceinfo.fault_element(kind, state.name(chip), codes, worst(*(level for _, level in codes.values())))
+
+
+def _names(state: NodeState, chips: Any) -> str:
+    return ",".join(state.name(chip) for chip in sorted(chips))

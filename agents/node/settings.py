@@ -1,0 +1,45 @@
+"""The numbers an agent runs by. Seconds; `scaled` shortens those that wait for hardware and people, for the sandbox."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Defaults are MindCluster's where it has the number (component/ascend-device-plugin/pkg/common/constants.go) and
+    Belay's contract where not.
+
+    `scale` multiplies idle, boot, heartbeat, report and grace times; the least distance between two writes of one
+    object (`spacing`) and the deadline of a driver call are not scaled, they protect the API server and the agent.
+    """
+
+    pool: str = "default"
+    scale: float = 1.0
+    idle: float = 60.0
+    boot_timeout: float = 180.0
+    boot_poll: float = 1.0
+    heartbeat: float = 60.0
+    heartbeat_spread: float = 0.2
+    device_period: float = 300.0
+    order_life: float = 900.0
+    in_use_grace: float = 5.0
+    poll: float = 5.0
+    recover_delay: float = 1.0
+    spacing: float = 1.0
+    tick: float = 1.0
+    driver_timeout: float = 30.0
+    max_errors: int = 20
+
+    def __post_init__(self) -> None:
+        if not 0.001 <= self.scale <= 10:
+            raise ValueError(f"scale {self.scale} is out of range; use 0.001 to 10")
+
+    def scaled(self, seconds: float) -> float:
+        """Return a duration as it is lived here."""
+        return seconds * self.scale
+
+
+MAX_TEXT: Final = 160
+"""Longest result or error text in a report, in characters."""

@@ -1,0 +1,101 @@
+"""What an agent knows about its node right now; one object that every part of the agent reads and writes in one
+loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from agents.drivers.base import VNPU, Chip, Machine
+from agents.node.faults import FaultBook
+from agents.node.occupancy import Users, users
+from agents.node.policy import Judge
+from engine.model.cluster import Orders, Pod
+from engine.model.levels import IN_SERVICE, NOT_HANDLE, rank, stays_healthy
+
+
+@dataclass
+class NodeState:
+    """Chips are named by physical id. `withdrawn` chips are offered to nobody because an order is about to act on them,
+    `resetting` ones are being acted on. `idle` holds, per chip, since when nobody uses it: (monotonic s, Unix ms)."""
+
+    node: str
+    machine: Machine
+    chips: Sequence[Chip]
+    judge: Judge
+    book: FaultBook = field(default_factory=FaultBook)
+    processes: dict[int, int] = field(default_factory=dict)
+    pods: Sequence[Pod] = ()
+    vnpus: Sequence[VNPU] = ()
+    users: Users = field(default_factory=lambda: Users({}, {}))
+    idle: dict[int, tuple[float, int]] = field(default_factory=dict)
+    orders: Orders | None = None
+    withdrawn: set[int] = field(default_factory=set)
+    resetting: set[int] = field(default_factory=set)
+    problems: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def ids(self) -> list[int]:
+        """The physical ids of the node's chips."""
+        return [chip.id for chip in self.chips]
+
+    def name(self, chip: int) -> str:
+        """Return the device name of a chip, e.g. ``Ascend910-3``."""
+        return f"{self.machine.prefix}{chip}"
+
+    def settle_users(self, monotonic: float, now_ms: int) -> None:
+        """Work out anew who uses what, and since when chips are idle. Any use restarts the idle clock."""
+        self.users = users(self.pods, self.ids, self.vnpus, self.machine.prefix)
+        for chip in self.ids:
+            if self.in_use(chip):
+                self.idle.pop(chip, None)
+            else:
+                self.idle.setdefault(chip, (monotonic, now_ms))
+
+    def in_use(self, chip: int) -> bool:
+        """Tell whether a pod or a process is on the chip."""
+        return bool(self.users.chips.get(chip)) or self.processes.get(chip, 0) > 0
+
+    def occupants(self, chips: Iterable[int]) -> str:
+        """Name who is on the chips, for a refusal; empty when nobody is."""
+        wanted = list(chips)
+        names = [
+            *self.users.of(wanted),
+            *(f"{n} processes on {self.name(c)}" for c in wanted if (n := self.processes.get(c, 0))),
+        ]
+        return ", ".join(names[:3])
+
+    def idle_for(self, chips: Iterable[int], monotonic: float) -> float:
+        """Return for how many seconds none of the chips has been used; 0 while one is."""
+        return min((monotonic - self.idle[chip][0] if chip in self.idle else 0.0 for chip in chips), default=0.0)
+
+    def withheld(self, chip: int, now_ms: int) -> str | None:
+        """Say why the chip must not be given to new work, None when it may. This is what ListAndWatch and Allocate go
+        by."""
+        if chip in self.resetting:
+            return "it is being reset"
+        if chip in self.withdrawn:
+            return "an order is about to act on it"
+        if self.orders is not None and (level := self.orders.isolate.get(chip)):
+            # PreSeparateNPU spares who is there, which withholding from new work does too
+            return f"isolated by order: {level}"
+        level = self.judge.local_level(chip, self.book.chip(chip), now_ms)
+        if level not in IN_SERVICE:
+            return f"faulty: {level}"
+        return None
+
+    def healthy(self, chip: int) -> bool:
+        """Tell whether the chip stays out of the unhealthy list: its own codes and resets only, not what was
+        ordered."""
+        if chip in self.resetting:
+            return False
+        levels = [self.judge.level(entry) for entry in self.book.chip(chip) if entry.plane == "chip"]
+        used = self.in_use(chip)
+        return all(stays_healthy(level, used) for level in levels)
+
+    def network_healthy(self, chip: int) -> bool:
+        """Tell whether the chip's port works: only NotHandleFault is tolerated on that plane."""
+        if chip in self.resetting:
+            return False
+        entries = [entry for entry in self.book.chip(chip) if entry.plane == "network"]
+        return all(rank(self.judge.level(entry)) <= rank(NOT_HANDLE) for entry in entries)

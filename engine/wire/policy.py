@@ -1,0 +1,66 @@
+"""``belay-policy-<pool>``: what an agent needs to judge faults alone.
+
+One per pool. ``digest`` names the version; orders repeat it, so that an agent knows whether it holds the newest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from engine.model.faults import Rules
+from engine.wire.errors import WireError
+from engine.wire.gojson import read_object
+from engine.wire.names import POLICY_PREFIX, SYSTEM
+
+POLICY_KEY = "policy.json"
+
+
+class NodePolicy(msgspec.Struct, frozen=True):
+    """The fault rules of one pool."""
+
+    pool: str
+    rules: Rules = Rules()
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hex digits over the content; equal content has an equal digest."""
+        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:16]
+
+
+def parse_policy(config_map: Mapping[str, Any]) -> NodePolicy:
+    """Read a policy ConfigMap.
+
+    Raises:
+        WireError: not valid, or its ``pool`` differs from its name.
+    """
+    metadata = config_map.get("metadata") or {}
+    name = str(metadata.get("name", ""))
+    where = f"ConfigMap/{metadata.get('namespace', '')}/{name}"
+    data = config_map.get("data")
+    value = read_object(where, f"data.{POLICY_KEY}", data.get(POLICY_KEY) if isinstance(data, dict) else None)
+    try:
+        policy = msgspec.convert(value, NodePolicy)
+    except msgspec.ValidationError as error:
+        raise WireError(where, f"data.{POLICY_KEY}", str(error)) from error
+    if name != POLICY_PREFIX + policy.pool:
+        raise WireError(where, f"data.{POLICY_KEY}.pool", f"says {policy.pool!r}; it is ignored")
+    return policy
+
+
+def build_policy(policy: NodePolicy) -> dict[str, Any]:
+    """The ConfigMap of ``policy``."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": POLICY_PREFIX + policy.pool,
+            "namespace": SYSTEM,
+            "labels": {"app.kubernetes.io/managed-by": "belay"},
+            "annotations": {"belay.dev/policy-digest": policy.digest},
+        },
+        "data": {POLICY_KEY: msgspec.json.encode(policy, order="deterministic").decode()},
+    }
