@@ -1,0 +1,155 @@
+"""Deleting: preconditions, grace periods of pods, finalizers and what happens to dependents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from engine.sandbox.api.crds import STORAGE as DEFINITIONS
+from engine.sandbox.api.errors import bad_request, conflict, success
+from engine.sandbox.api.kinds import JSON, Resource
+from engine.sandbox.api.metadata import timestamp
+from engine.sandbox.api.objects import Objects
+from engine.sandbox.api.store import Entry, Store
+
+FOREGROUND = "foregroundDeletion"
+ORPHAN = "orphan"
+_DEFAULT_GRACE = 30
+_POLICIES = ("Background", "Foreground", "Orphan")
+
+
+@dataclass(slots=True)
+class DeleteOptions:
+    """What a deletion asks for.
+
+    `policy` is empty for the kind's own default; `grace` is None when not given (seconds).
+    """
+
+    grace: int | None = None
+    policy: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    dry_run: bool = False
+
+
+def delete_options(body: Any, query: Any) -> DeleteOptions:
+    """Read DeleteOptions from a request's body, overlaid by its query. Raises ApiError 400."""
+    given: JSON = body if isinstance(body, dict) else {}
+    policy = query.get("propagationPolicy") or given.get("propagationPolicy") or ""
+    orphan = given.get("orphanDependents")
+    if not policy and orphan is not None:
+        policy = "Orphan" if orphan else "Background"
+    if policy and policy not in _POLICIES:
+        raise bad_request(
+            f'invalid propagationPolicy "{policy}": supported values: "Background", "Foreground", "Orphan"'
+        )
+    grace = query.get("gracePeriodSeconds", given.get("gracePeriodSeconds"))
+    if grace is not None:
+        try:
+            grace = int(grace)
+        except (TypeError, ValueError) as error:
+            raise bad_request(f"gracePeriodSeconds must be an integer, not {grace!r}") from error
+    preconditions = given.get("preconditions") or {}
+    dry_run = bool(query.get("dryRun") or given.get("dryRun"))
+    return DeleteOptions(
+        grace, policy, preconditions.get("uid") or "", preconditions.get("resourceVersion") or "", dry_run
+    )
+
+
+class Deletion:
+    """The rules of deleting; removal itself may wait for kubelets, finalizers and the collector."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+
+    @property
+    def _store(self) -> Store:
+        return self._objects.store
+
+    def delete(self, resource: Resource, namespace: str, name: str, options: DeleteOptions) -> tuple[Entry, bool]:
+        """Delete an object or start deleting it.
+
+        Returns its state and whether it is gone. Raises ApiError 404 or 409.
+        """
+        live = self._objects.get(resource, namespace, name)
+        self._check_preconditions(resource, live, options)
+        metadata = live.obj["metadata"]
+        grace = self._grace(resource, live.obj, options)
+        finalizers = self._finalizers(resource, metadata, options)
+        if not grace and not finalizers:
+            return self._remove(live, options), True
+        new = live.copy()
+        meta = new["metadata"]
+        if finalizers:
+            meta["finalizers"] = finalizers
+        else:
+            meta.pop("finalizers", None)
+        if "deletionTimestamp" not in meta or grace < meta.get("deletionGracePeriodSeconds", 0):
+            meta["deletionTimestamp"] = timestamp(self._objects.clock() + grace)
+            meta["deletionGracePeriodSeconds"] = grace
+            if resource.generation:
+                meta["generation"] = meta.get("generation", 0) + 1
+        if resource.storage == "namespaces":
+            new["status"] = {**(new.get("status") or {}), "phase": "Terminating"}
+        if new == live.obj or options.dry_run:
+            return live, False
+        return self._store.put(resource.storage, live.key, new), False
+
+    def _check_preconditions(self, resource: Resource, live: Entry, options: DeleteOptions) -> None:
+        uid, version = live.obj["metadata"]["uid"], str(live.rv)
+        if options.uid and options.uid != uid:
+            why = f"Precondition failed: UID in precondition: {options.uid}, UID in object meta: {uid}"
+            raise conflict(resource, live.key[1], why)
+        if options.resource_version and options.resource_version != version:
+            why = f"Precondition failed: ResourceVersion in precondition: {options.resource_version}, ResourceVersion in object meta: {version}"
+            raise conflict(resource, live.key[1], why)
+
+    def _grace(self, resource: Resource, obj: JSON, options: DeleteOptions) -> int:
+        if resource.storage != "pods":
+            return 0
+        spec = obj.get("spec") or {}
+        grace = (
+            options.grace if options.grace is not None else spec.get("terminationGracePeriodSeconds", _DEFAULT_GRACE)
+        )
+        # a pod that no kubelet holds, or that has ended, needs no grace (pkg/registry/core/pod/strategy.go,
+        # CheckGracefulDelete)
+        if not spec.get("nodeName") or (obj.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+            grace = 0
+        if "deletionTimestamp" in obj["metadata"]:
+            grace = min(grace, obj["metadata"].get("deletionGracePeriodSeconds", grace))
+        return max(0, int(grace))
+
+    def _finalizers(self, resource: Resource, metadata: JSON, options: DeleteOptions) -> list[str]:
+        found = list(metadata.get("finalizers") or ())
+        if resource.storage == "namespaces":
+            # stands for spec.finalizers [kubernetes]: the collector empties the namespace first
+            return found or ([NAMESPACE] if "deletionTimestamp" not in metadata or NAMESPACE in found else [])
+        policy = options.policy
+        if not policy:
+            if FOREGROUND in found or ORPHAN in found:
+                return found
+            policy = "Orphan" if resource.storage == "jobs.batch" else "Background"
+        kept = [name for name in found if name not in (FOREGROUND, ORPHAN)]
+        if policy == "Foreground":
+            kept.append(FOREGROUND)
+        elif policy == "Orphan" and resource.storage != DEFINITIONS:
+            kept.append(ORPHAN)
+        return kept
+
+    def _remove(self, live: Entry, options: DeleteOptions) -> Entry:
+        if options.dry_run:
+            return live
+        return self._store.delete(live.storage, live.key)
+
+
+NAMESPACE = "kubernetes"
+
+
+def deleted_status(resource: Resource, entry: Entry) -> JSON:
+    """Return the answer to a deletion that is complete."""
+    details: JSON = {"name": entry.key[1]}
+    if resource.group:
+        details["group"] = resource.group
+    details["kind"] = resource.plural
+    details["uid"] = entry.obj["metadata"]["uid"]
+    return success(details)

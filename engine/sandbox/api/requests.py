@@ -1,0 +1,169 @@
+"""One HTTP request, understood: path, verb, query, accepted forms and body."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import yaml
+from aiohttp import web
+
+from engine.sandbox.api.errors import (
+    bad_request,
+    field_required,
+    field_unsupported,
+    invalid_kind,
+    no_such_path,
+    too_large,
+)
+from engine.sandbox.api.kinds import Registry, Resource
+from engine.sandbox.api.objects import Options
+
+MAX_BODY = 3 * 1024 * 1024
+"""Largest request body, bytes, the limit of kube-apiserver."""
+
+_VERBS = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_VALIDATION = ("Ignore", "Warn", "Strict")
+
+
+@dataclass(slots=True)
+class Target:
+    """What a path names. `namespace` is None for all namespaces (and empty for cluster-scoped kinds)."""
+
+    resource: Resource
+    namespace: str | None
+    name: str
+    subresource: str
+    verb: str
+
+    @property
+    def label(self) -> str:
+        """The resource as fault rules name it: `plural` or `plural/subresource`."""
+        return f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
+
+
+def target(registry: Registry, method: str, parts: list[str], watch: bool) -> Target:
+    """Resolve the parts of `/api/v1/...` or `/apis/<group>/<version>/...`. Raises ApiError 404 or 405."""
+    if parts[0] == "api":
+        group, version, rest = "", parts[1], parts[2:]
+    else:
+        group, version, rest = parts[1], parts[2], parts[3:]
+    if rest and rest[0] == "watch":
+        watch, rest = True, rest[1:]
+    namespace: str | None = None
+    if len(rest) >= 3 and rest[0] == "namespaces" and not (len(rest) == 3 and rest[2] in ("status", "finalize")):
+        namespace, rest = rest[1], rest[2:]
+    if not rest or len(rest) > 3 + (rest[0] == "services"):
+        raise no_such_path()
+    resource = registry.find(group, version, rest[0])
+    if resource is None or (namespace is not None and not resource.namespaced):
+        raise no_such_path()
+    name = rest[1] if len(rest) > 1 else ""
+    subresource = "/".join(rest[2:])
+    if not resource.namespaced:
+        namespace = ""
+    elif namespace is None and name:
+        raise no_such_path()
+    verb = _VERBS.get(method, "")
+    if not name:
+        verb = {"get": "watch" if watch else "list", "delete": "deletecollection", "create": "create"}.get(verb, "")
+    elif verb == "get" and watch:
+        verb = "watch"
+    return Target(resource, namespace, name, subresource, verb)
+
+
+def write_options(query: Mapping[str, str], user_agent: str, *, subresource: str) -> Options:
+    """Read dryRun, fieldManager, fieldValidation and force.
+
+    Raises ApiError 400 or 422 on values that are not allowed.
+    """
+    dry_run = query.get("dryRun", "")
+    if dry_run not in ("", "All"):
+        raise invalid_kind(
+            "PatchOptions.meta.k8s.io",
+            "meta.k8s.io",
+            "PatchOptions",
+            "",
+            [field_unsupported("dryRun", [dry_run], ["All"])],
+        )
+    validation = query.get("fieldValidation") or "Warn"
+    if validation not in _VALIDATION:
+        errors = [field_unsupported("fieldValidation", validation, ["", *_VALIDATION])]
+        raise invalid_kind("CreateOptions.meta.k8s.io", "meta.k8s.io", "CreateOptions", "", errors)
+    manager = query.get("fieldManager") or user_agent.partition("/")[0][:128] or "unknown"
+    return Options(
+        manager=manager,
+        dry_run=bool(dry_run),
+        validation=validation,
+        force=query.get("force") in ("true", "1", "True"),
+        subresource=subresource if subresource == "status" else "",
+    )
+
+
+def require_manager(query: Mapping[str, str]) -> None:
+    """Refuse an apply without a field manager."""
+    if not query.get("fieldManager"):
+        errors = [field_required("fieldManager", "is required for apply patch")]
+        raise invalid_kind("PatchOptions.meta.k8s.io", "meta.k8s.io", "PatchOptions", "", errors)
+
+
+async def body(request: web.BaseRequest) -> bytes:
+    """Read the body. Raises ApiError 413 beyond MAX_BODY."""
+    if (request.content_length or 0) > MAX_BODY:
+        raise too_large(MAX_BODY)
+    if not request.can_read_body:
+        return b""
+    read = await request.content.read(MAX_BODY + 1)
+    pieces = [read]
+    size = len(read)
+    while not request.content.at_eof() and size <= MAX_BODY:
+        read = await request.content.read(MAX_BODY + 1 - size)
+        pieces.append(read)
+        size += len(read)
+    if size > MAX_BODY:
+        raise too_large(MAX_BODY)
+    return b"".join(pieces)
+
+
+def parsed(raw: bytes, content_type: str) -> Any:
+    """Parse a body as JSON, or as YAML where the content type says so. Raises ApiError 400."""
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        if "yaml" not in content_type:
+            raise bad_request(f"the object provided is unrecognized (must be of type Object): {error}") from error
+    try:
+        return yaml.load(raw, Loader=yaml.CSafeLoader)
+    except yaml.YAMLError as error:
+        raise bad_request(f"error converting YAML to JSON: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """The form that a client wants: `table` and `partial` are the transformations of meta.k8s.io."""
+
+    table: bool = False
+    partial: bool = False
+    discovery: str = ""
+
+
+def accepted(header: str) -> Accept:
+    """Read an Accept header; the first form that is known wins, plain JSON otherwise."""
+    if "as=" not in header:
+        return Accept()
+    for clause in header.split(","):
+        fields = dict(part.strip().partition("=")[::2] for part in clause.split(";")[1:])
+        if not clause.strip().startswith("application/json"):
+            continue
+        wanted = fields.get("as", "")
+        if wanted == "Table":
+            return Accept(table=True)
+        if wanted in ("PartialObjectMetadata", "PartialObjectMetadataList"):
+            return Accept(partial=True)
+        if wanted == "APIGroupDiscoveryList" and fields.get("v") in ("v2", "v2beta1"):
+            return Accept(discovery=fields["v"])
+        if not wanted:
+            return Accept()
+    return Accept()

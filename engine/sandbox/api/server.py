@@ -1,0 +1,429 @@
+"""The HTTP front: authentication, routing, faults, watches, and the life of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import logging
+import os
+import random
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from urllib.parse import unquote
+
+import orjson
+from aiohttp import web
+
+from engine.sandbox.api import discovery, openapi, watches
+from engine.sandbox.api.builtin import NAMESPACES, builtin_resources
+from engine.sandbox.api.collector import Collector
+from engine.sandbox.api.crds import Definitions
+from engine.sandbox.api.deletion import Deletion
+from engine.sandbox.api.errors import ApiError, bad_request, method_not_allowed, no_such_path
+from engine.sandbox.api.faults import FaultInjector
+from engine.sandbox.api.journal import DiskJournal
+from engine.sandbox.api.kinds import JSON, Registry
+from engine.sandbox.api.lists import Lists
+from engine.sandbox.api.objects import Objects, Options
+from engine.sandbox.api.requests import Accept, Target, accepted, body, parsed, target, write_options
+from engine.sandbox.api.schema import builtin_node
+from engine.sandbox.api.selectors import selection
+from engine.sandbox.api.store import Entry, Store
+from engine.sandbox.api.tables import TableMaker, partial
+from engine.sandbox.api.verbs import Answer, Call, Verbs
+
+LOG = logging.getLogger(__name__)
+_OPEN = ("/healthz", "/livez", "/readyz", "/version")
+_WATCH_SECONDS = (1800.0, 3600.0)
+
+
+class ApiServer:
+    """A Kubernetes API server on one port of one host.
+
+    `port` 0 takes any free one. With `data_dir` every object survives a restart. `token` None makes a random one
+    (kept in `data_dir`), an
+    empty one turns authentication off. Clients show the token as bearer, or as the first part of the path: kubectl
+    sends no bearer
+    tokens over plain HTTP, so the server address in the kubeconfig carries it. `clock` gives unix seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        data_dir: Path | None = None,
+        token: str | None = None,
+        faults: FaultInjector | None = None,
+        clock: Callable[[], float] = time.time,
+        bookmark_seconds: float = 10.0,
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._data_dir = data_dir
+        self._token = token
+        self.faults = faults or FaultInjector()
+        self._clock = clock
+        self._bookmark_seconds = bookmark_seconds
+        self.store = Store()
+        self.registry = Registry()
+        self._runner: web.ServerRunner | None = None
+        self._journal: DiskJournal | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._collect = asyncio.Event()
+
+    # -- life
+
+    async def start(self) -> None:
+        """Load what was stored and listen.
+
+        Raises JournalError when the data folder cannot be used, OSError when the port is taken.
+        """
+        if self._data_dir is not None:
+            self._journal = DiskJournal(self._data_dir)
+            self.store.load(self._journal.load(), self._journal.rv)
+            self.store.journal = self._journal
+            self._tasks.append(asyncio.create_task(self._journal.flush_forever(_Entries(self.store))))
+        self._token = self._kept_token()
+        self._assemble()
+        server = web.Server(self._handle, access_log=None)
+        self._runner = web.ServerRunner(server, access_log=None)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self._host, self._port, backlog=1024)
+        await site.start()
+        self._port = self._runner.addresses[0][1]
+        self._tasks.append(asyncio.create_task(self._collect_forever()))
+
+    def _assemble(self) -> None:
+        for resource in builtin_resources():
+            resource.node = builtin_node(resource)
+            self.registry.add(resource)
+        Definitions(self.store, self.registry)
+        objects = Objects(self.store, self.registry, self._clock)
+        deletion = Deletion(objects)
+        self._lists = Lists(self.store)
+        self._verbs = Verbs(objects, deletion, self._lists)
+        self._collector = Collector(self.store, self.registry, deletion, self._collect.set)
+        namespaces = self.registry.find("", "v1", "namespaces")
+        assert namespaces is not None
+        for name in NAMESPACES:
+            if self.store.get("namespaces", ("", name)) is None:
+                objects.create(namespaces, "", {"metadata": {"name": name}}, Options(manager="sandbox"))
+
+    async def stop(self) -> None:
+        """End all connections and make everything durable."""
+        for collection in self.store.collections.values():
+            for watcher in collection.watchers():
+                watcher.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+        if self._journal is not None:
+            self.store.journal = None
+            self._journal.close()
+            self._journal = None
+
+    async def _collect_forever(self) -> None:
+        while True:
+            await self._collect.wait()
+            self._collect.clear()
+            while self._collector.run():
+                await asyncio.sleep(0)
+
+    # -- where and who
+
+    @property
+    def token(self) -> str:
+        """The secret that requests must show; empty when authentication is off."""
+        return self._token or ""
+
+    @property
+    def url(self) -> str:
+        """The address to put before `/api/...`; it carries the token, so treat it as a secret."""
+        return f"http://{self._host}:{self._port}{self._prefix}"
+
+    @property
+    def _prefix(self) -> str:
+        return f"/{self._token}" if self._token else ""
+
+    def kubeconfig(self) -> str:
+        """Return a kubeconfig (YAML) for this server."""
+        user: JSON = {"token": self._token} if self._token else {}
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "belay-sandbox",
+            "clusters": [{"name": "belay-sandbox", "cluster": {"server": self.url}}],
+            "users": [{"name": "belay-sandbox", "user": user}],
+            "contexts": [
+                {
+                    "name": "belay-sandbox",
+                    "context": {"cluster": "belay-sandbox", "user": "belay-sandbox", "namespace": "default"},
+                }
+            ],
+        }
+        return orjson.dumps(config, option=orjson.OPT_INDENT_2).decode() + "\n"
+
+    def write_kubeconfig(self, path: Path) -> None:
+        """Write the kubeconfig, readable by its owner only, replacing an older one in one step."""
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(fd, "w") as file:
+            file.write(self.kubeconfig())
+        temporary.replace(path)
+
+    def _kept_token(self) -> str:
+        if self._token is not None:
+            return self._token
+        if self._data_dir is None:
+            return secrets.token_hex(16)
+        path = self._data_dir / "token"
+        if path.exists():
+            return path.read_text().strip()
+        token = secrets.token_hex(16)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(fd, "w") as file:
+            file.write(token)
+        return token
+
+    # -- requests
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            path = self._authenticated(request)
+            if path.startswith(("/api/", "/apis/")):
+                parts = [unquote(part) for part in path.split("/")[1:] if part]
+                if len(parts) >= (3 if parts[0] == "api" else 4):
+                    return await self._resource(request, parts)
+            return await self._meta(request, path)
+        except ApiError as error:
+            return _refused(error)
+        except (ConnectionResetError, asyncio.CancelledError):
+            raise
+        except Exception:
+            LOG.exception("request failed", extra={"method": request.method, "path": _bounded_path(request.path)})
+            return _refused(ApiError(500, "InternalError", "Internal error occurred: see the sandbox's log"))
+
+    def _authenticated(self, request: web.BaseRequest) -> str:
+        """Return the path without the token. Raises ApiError 401."""
+        path = request.rel_url.raw_path
+        if not self._token:
+            return path
+        prefix, shown = self._prefix, False
+        # a client that puts its own prefix before an address that has it already sends it twice
+        while path.startswith(prefix) and path[len(prefix) : len(prefix) + 1] in ("/", ""):
+            path, shown = path[len(prefix) :] or "/", True
+        if shown or path in _OPEN:
+            return path
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), self._token.encode()):
+            return path
+        raise ApiError(401, "Unauthorized", "Unauthorized")
+
+    async def _resource(self, request: web.BaseRequest, parts: list[str]) -> web.StreamResponse:
+        query: Mapping[str, str] = request.rel_url.query if request.rel_url.raw_query_string else {}
+        wanted = target(self.registry, request.method, parts, query.get("watch", "") in ("true", "1", "True"))
+        raw = await body(request) if request.body_exists else b""
+        for rule in self.faults.strike(
+            ("error", "latency"), wanted.verb, wanted.label, wanted.namespace or "", wanted.name
+        ):
+            if rule.mode == "latency":
+                await asyncio.sleep(rule.latency)
+            else:
+                raise _injected(rule.status, rule.retryAfter, rule.message)
+        accept = accepted(request.headers.get("Accept", ""))
+        if wanted.verb == "watch":
+            return await self._watch(request, wanted, query, accept)
+        writing = wanted.verb not in ("get", "list")
+        agent = request.headers.get("User-Agent", "")
+        options = write_options(query, agent, subresource=wanted.subresource) if writing else Options()
+        call = Call(wanted, query, accept, raw, request.headers.get("Content-Type", ""), options)
+        return _response(self._verbs.answer(call))
+
+    async def _watch(
+        self, request: web.BaseRequest, wanted: Target, query: Mapping[str, str], accept: Accept
+    ) -> web.StreamResponse:
+        resource = wanted.resource
+        if "watch" not in resource.verbs:
+            raise method_not_allowed()
+        fields = query.get("fieldSelector", "")
+        if wanted.name:
+            fields = f"metadata.name={wanted.name}" + (f",{fields}" if fields else "")
+        version = query.get("resourceVersion", "")
+        if version and not version.isdigit():
+            raise bad_request(f'Invalid value for resourceVersion: "{version}"')
+        initial = query.get("sendInitialEvents") == "true"
+        seconds = query.get("timeoutSeconds", "")
+        view, variant = self._view(wanted, query, accept)
+        asked = watches.WatchRequest(
+            resource=resource,
+            namespace=wanted.namespace,
+            selected=selection(resource, query.get("labelSelector", ""), fields),
+            since=None if initial or version in ("", "0") else int(version),
+            bookmarks=query.get("allowWatchBookmarks") == "true",
+            initial_end=initial,
+            timeout=float(seconds) if seconds.isdigit() and int(seconds) else random.uniform(*_WATCH_SECONDS),
+            variant=variant,
+            view=view,
+        )
+        for rule in self.faults.strike(("drop-watch",), "watch", resource.plural, wanted.namespace or "", wanted.name):
+            asked.timeout, asked.bookmarks = min(asked.timeout, rule.latency), False
+        return await self._stream(request, asked)
+
+    async def _stream(self, request: web.BaseRequest, asked: watches.WatchRequest) -> web.StreamResponse:
+        response = web.StreamResponse(
+            headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
+        )
+        try:
+            stream = watches.WatchStream(self.store, asked, self.faults, self._bookmark_seconds)
+        except ApiError as error:
+            # a watch that cannot begin says so as its first event, as kube-apiserver does
+            await response.prepare(request)
+            await response.write(watches.error_frame(error))
+            return response
+        response.enable_chunked_encoding()
+        try:
+            await response.prepare(request)
+            async with contextlib.aclosing(stream.batches()) as batches:
+                async for piece in batches:
+                    await response.write(piece)
+        except ConnectionResetError:
+            return response
+        finally:
+            stream.close()
+        return response
+
+    def _view(self, wanted: Target, query: Mapping[str, str], accept: Accept) -> tuple[Callable[[Entry], bytes], str]:
+        if accept.table:
+            include = query.get("includeObject", "")
+            resource, clock = wanted.resource, self._clock
+            return lambda entry: TableMaker(resource, include, clock()).single(entry), f"table {include}"
+        if accept.partial:
+            return lambda entry: orjson.dumps(partial(entry)), "partial"
+        return watches.plain_view(wanted.resource), "plain"
+
+    # -- everything that is no resource
+
+    async def _meta(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
+        if path.startswith("/sandbox/"):
+            return await self._control(request, path)
+        if request.method not in ("GET", "HEAD"):
+            raise method_not_allowed()
+        if path in ("/healthz", "/livez", "/readyz"):
+            return web.Response(text="ok")
+        found = self._document(path.rstrip("/"), accepted(request.headers.get("Accept", "")))
+        if found is None:
+            raise no_such_path()
+        made, content_type = found
+        return web.Response(body=orjson.dumps(made), headers={"Content-Type": content_type})
+
+    def _document(self, path: str, accept: Accept) -> tuple[JSON, str] | None:
+        plain = "application/json"
+        if accept.discovery and path in ("/api", "/apis"):
+            form = f"{plain};g=apidiscovery.k8s.io;v={accept.discovery};as=APIGroupDiscoveryList"
+            return discovery.aggregated(self.registry, path == "/api", accept.discovery), form
+        parts = path.split("/")[1:]
+        made: JSON | None = None
+        match parts:
+            case ["version"]:
+                made = discovery.version()
+            case [""]:
+                made = {
+                    "paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"]
+                }
+            case ["api"]:
+                made = discovery.core_versions(f"{self._host}:{self._port}")
+            case ["api", version]:
+                made = discovery.resources(self.registry, "", version)
+            case ["apis"]:
+                made = discovery.groups(self.registry)
+            case ["apis", group]:
+                made = discovery.group(self.registry, group)
+            case ["apis", group, version]:
+                made = discovery.resources(self.registry, group, version)
+            case ["openapi", "v3"]:
+                made = openapi.index(self.registry, self._prefix)
+            case ["openapi", "v3", "api", version]:
+                made = openapi.document(self.registry, "", version)
+            case ["openapi", "v3", "apis", group, version]:
+                made = openapi.document(self.registry, group, version)
+        return None if made is None else (made, plain)
+
+    async def _control(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
+        match request.method, path:
+            case "GET", "/sandbox/faults":
+                return _json({"rules": self.faults.rules()})
+            case "POST", "/sandbox/faults":
+                given = parsed(await body(request), request.headers.get("Content-Type", ""))
+                try:
+                    self.faults.load(given)
+                except ValueError as error:
+                    raise bad_request(f"fault rule: {error}") from error
+                return _json({"rules": self.faults.rules()}, 201)
+            case "DELETE", "/sandbox/faults":
+                self.faults.clear()
+                return _json({"rules": []})
+            case "POST", "/sandbox/compact":
+                self._lists.forget()
+                return _json({"resourceVersion": str(self.store.compact())})
+            case _:
+                raise no_such_path()
+
+
+class _Entries:
+    """Iterates over what the store holds at the time of iteration."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __iter__(self) -> Iterator[Entry]:
+        for collection in self._store.collections.values():
+            yield from collection.entries()
+
+
+def _injected(status: int, retry_after: int, message: str) -> ApiError:
+    reasons = {
+        429: "TooManyRequests",
+        500: "InternalError",
+        503: "ServiceUnavailable",
+        504: "Timeout",
+        409: "Conflict",
+        403: "Forbidden",
+    }
+    text = message or {429: "Too many requests, please try again later."}.get(status, "injected fault")
+    headers, details = {}, None
+    if status in (429, 503):
+        headers["Retry-After"] = str(retry_after)
+        details = {"retryAfterSeconds": retry_after}
+    return ApiError(status, reasons.get(status, "InternalError"), text, details=details, headers=headers)
+
+
+def _json(made: JSON, status: int = 200) -> web.Response:
+    return web.Response(body=orjson.dumps(made), status=status, headers={"Content-Type": "application/json"})
+
+
+def _refused(error: ApiError) -> web.Response:
+    return web.Response(
+        body=orjson.dumps(error.status()),
+        status=error.code,
+        headers={"Content-Type": "application/json", **error.headers},
+    )
+
+
+def _response(answer: Answer) -> web.Response:
+    response = web.Response(body=answer.body, status=answer.status, headers={"Content-Type": answer.content_type})
+    for warning in answer.warnings[:20]:
+        escaped = warning.replace("\\", "\\\\").replace('"', '\\"')
+        response.headers.add("Warning", f'299 - "{escaped}"')
+    return response
+
+
+def _bounded_path(path: str) -> str:
+    return path[-200:]

@@ -1,0 +1,295 @@
+"""The versioned object store: one counter of resourceVersions, one collection per kind, a bounded history for watches.
+
+Everything is synchronous and runs on the event loop's thread, so a read-check-write is atomic without a lock.
+Objects in the store are
+never changed: a write replaces the entry. Each version's bytes are made once and serve gets, lists and watches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
+
+import orjson
+
+from engine.sandbox.api.kinds import JSON
+
+HISTORY = 2_000
+"""Events kept per kind for watches that resume; older ones answer 410."""
+
+QUEUE = 20_000
+"""Events one watch may lag behind before it is ended with 410."""
+
+Key = tuple[str, str]
+"""Namespace (empty for cluster-scoped kinds) and name."""
+
+
+class OversizedError(ValueError):
+    """An object is larger than the store takes."""
+
+
+class Entry:
+    """One version of one object: the parsed form for looking, the bytes for sending. Neither is ever changed."""
+
+    __slots__ = ("key", "obj", "raw", "rv", "storage", "variants")
+
+    def __init__(self, storage: str, key: Key, obj: JSON, rv: int, raw: bytes | None = None) -> None:
+        self.storage = storage
+        self.key = key
+        self.obj = obj
+        self.rv = rv
+        self.raw = orjson.dumps(obj) if raw is None else raw
+        self.variants: dict[str, bytes] | None = None
+
+    def copy(self) -> JSON:
+        """Return a fresh object that the caller may change."""
+        copied: JSON = orjson.loads(self.raw)
+        return copied
+
+
+class Event:
+    """One change.
+
+    `old` is the version before it, None for an addition; a deletion's entry is the last state with the new version.
+    """
+
+    __slots__ = ("entry", "frames", "old", "rv", "type")
+
+    def __init__(self, type_: str, entry: Entry, old: Entry | None) -> None:
+        self.rv = entry.rv
+        self.type = type_
+        self.entry = entry
+        self.old = old
+        self.frames: dict[str, bytes] | None = None
+
+
+class Journal(Protocol):
+    """Where changes are made durable."""
+
+    def put(self, entry: Entry) -> None:
+        """Record a new version."""
+
+    def delete(self, storage: str, key: Key, rv: int) -> None:
+        """Record a deletion."""
+
+
+class Watcher:
+    """One subscription to a collection, narrowed to a namespace or one object; events wait in a bounded queue."""
+
+    __slots__ = ("_wake", "closed", "name", "namespace", "overflowed", "queue")
+
+    def __init__(self, namespace: str | None, name: str | None) -> None:
+        self.namespace = namespace
+        self.name = name
+        self.queue: deque[Event] = deque()
+        self.overflowed = False
+        self.closed = False
+        self._wake: asyncio.Future[None] | None = None
+
+    def push(self, event: Event) -> None:
+        """Queue an event and wake the reader."""
+        if len(self.queue) >= QUEUE:
+            self.overflowed = True
+        else:
+            self.queue.append(event)
+        self.wake()
+
+    def wake(self) -> None:
+        """Let a waiting reader look again."""
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    def close(self) -> None:
+        """End the subscription from the server's side."""
+        self.closed = True
+        self.wake()
+
+    async def wait(self, timeout: float) -> None:
+        """Wait until something is queued, the watcher is closed, or `timeout` seconds passed."""
+        if self.queue or self.closed or self.overflowed:
+            return
+        self._wake = asyncio.get_running_loop().create_future()
+        handle = asyncio.get_running_loop().call_later(max(0.0, timeout), self.wake)
+        try:
+            await self._wake
+        finally:
+            handle.cancel()
+            self._wake = None
+
+
+class Collection:
+    """All objects of one kind."""
+
+    def __init__(self) -> None:
+        self.by_namespace: dict[str, dict[str, Entry]] = {}
+        self.history: list[Event] = []
+        self.compacted = 0
+        self._sorted: dict[str, list[str]] = {}
+        self._everywhere: set[Watcher] = set()
+        self._by_namespace: dict[str, set[Watcher]] = {}
+        self._by_key: dict[Key, set[Watcher]] = {}
+
+    def get(self, key: Key) -> Entry | None:
+        """Return the newest version of an object, or None."""
+        within = self.by_namespace.get(key[0])
+        return within.get(key[1]) if within else None
+
+    def entries(self, namespace: str | None = None) -> Iterator[Entry]:
+        """Yield entries by namespace and name; all namespaces for None."""
+        for space in sorted(self.by_namespace) if namespace is None else (namespace,):
+            within = self.by_namespace.get(space)
+            if not within:
+                continue
+            names = self._sorted.get(space)
+            if names is None:
+                names = self._sorted[space] = sorted(within)
+            for name in names:
+                yield within[name]
+
+    def replace(self, entry: Entry) -> None:
+        """Make `entry` the newest version."""
+        namespace, name = entry.key
+        within = self.by_namespace.setdefault(namespace, {})
+        if name not in within and (names := self._sorted.get(namespace)) is not None:
+            bisect.insort(names, name)
+        within[name] = entry
+
+    def drop(self, key: Key) -> None:
+        """Forget an object."""
+        within = self.by_namespace[key[0]]
+        del within[key[1]]
+        if not within:
+            del self.by_namespace[key[0]]
+            self._sorted.pop(key[0], None)
+        elif (names := self._sorted.get(key[0])) is not None:
+            del names[bisect.bisect_left(names, key[1])]
+
+    def publish(self, event: Event) -> None:
+        """Append to the history and hand the event to the watchers it concerns."""
+        self.history.append(event)
+        if len(self.history) > 2 * HISTORY:
+            self.compacted = self.history[HISTORY - 1].rv
+            del self.history[:HISTORY]
+        key = event.entry.key
+        for watchers in (self._everywhere, self._by_namespace.get(key[0]), self._by_key.get(key)):
+            for watcher in watchers or ():
+                watcher.push(event)
+
+    def compact(self, rv: int) -> None:
+        """Forget the history: a watch from before `rv` gets 410."""
+        self.history.clear()
+        self.compacted = max(self.compacted, rv)
+
+    def since(self, rv: int) -> Iterator[Event]:
+        """Yield the events after `rv`; the caller has checked that `rv` is not compacted."""
+        start = bisect.bisect_right(self.history, rv, key=lambda event: event.rv)
+        yield from self.history[start:]
+
+    def _bucket(self, watcher: Watcher) -> set[Watcher]:
+        if watcher.namespace is not None and watcher.name is not None:
+            return self._by_key.setdefault((watcher.namespace, watcher.name), set())
+        if watcher.namespace is not None:
+            return self._by_namespace.setdefault(watcher.namespace, set())
+        return self._everywhere
+
+    def subscribe(self, watcher: Watcher) -> None:
+        """Start handing events to `watcher`."""
+        self._bucket(watcher).add(watcher)
+
+    def unsubscribe(self, watcher: Watcher) -> None:
+        """Stop handing events to `watcher`."""
+        bucket = self._bucket(watcher)
+        bucket.discard(watcher)
+        if not bucket and watcher.namespace is not None:
+            if watcher.name is not None:
+                self._by_key.pop((watcher.namespace, watcher.name), None)
+            else:
+                self._by_namespace.pop(watcher.namespace, None)
+
+    def watchers(self) -> list[Watcher]:
+        """Return every open subscription."""
+        groups: list[Iterable[Watcher]] = [self._everywhere, *self._by_namespace.values(), *self._by_key.values()]
+        return [watcher for group in groups for watcher in group]
+
+
+class Store:
+    """All collections, the counter, and who must hear of changes besides watchers (`listeners`, called after each
+    change).
+    """
+
+    def __init__(self, journal: Journal | None = None) -> None:
+        self.rv = 1
+        self.collections: dict[str, Collection] = {}
+        self.journal = journal
+        self.listeners: list[Callable[[Event], None]] = []
+
+    def collection(self, storage: str) -> Collection:
+        """Return the collection of a kind, empty if new."""
+        found = self.collections.get(storage)
+        if found is None:
+            found = self.collections[storage] = Collection()
+            found.compacted = self.rv if self.rv > 1 else 0
+        return found
+
+    def get(self, storage: str, key: Key) -> Entry | None:
+        """Return the newest version of an object, or None."""
+        return self.collection(storage).get(key)
+
+    def put(self, storage: str, key: Key, obj: JSON, *, limit: int = 0) -> Entry:
+        """Store a new version of an object and stamp its resourceVersion into it. The store owns `obj` from here on.
+
+        Raises OversizedError when the serialised object has more than `limit` bytes (0: no limit).
+        """
+        collection = self.collection(storage)
+        old = collection.get(key)
+        obj["metadata"]["resourceVersion"] = str(self.rv + 1)
+        entry = Entry(storage, key, obj, self.rv + 1)
+        if limit and len(entry.raw) > limit:
+            raise OversizedError(f"{storage} {key[0]}/{key[1]} has {len(entry.raw)} bytes, the limit is {limit}")
+        self.rv += 1
+        collection.replace(entry)
+        if self.journal is not None:
+            self.journal.put(entry)
+        self._announce(collection, Event("ADDED" if old is None else "MODIFIED", entry, old))
+        return entry
+
+    def delete(self, storage: str, key: Key) -> Entry:
+        """Remove an object.
+
+        Returns its last state with the version of the deletion. Raises KeyError when it is absent.
+        """
+        collection = self.collection(storage)
+        old = collection.get(key)
+        if old is None:
+            raise KeyError(key)
+        collection.drop(key)
+        self.rv += 1
+        last = old.copy()
+        last["metadata"]["resourceVersion"] = str(self.rv)
+        entry = Entry(storage, key, last, self.rv)
+        if self.journal is not None:
+            self.journal.delete(storage, key, self.rv)
+        self._announce(collection, Event("DELETED", entry, old))
+        return entry
+
+    def load(self, entries: Iterable[Entry], rv: int) -> None:
+        """Fill an empty store from disk; watches from before the restart get 410."""
+        for entry in entries:
+            self.collection(entry.storage).replace(entry)
+        self.rv = max(self.rv, rv)
+        for collection in self.collections.values():
+            collection.compacted = self.rv
+
+    def compact(self) -> int:
+        """Forget all history; returns the resourceVersion before which watches now get 410."""
+        for collection in self.collections.values():
+            collection.compact(self.rv)
+        return self.rv
+
+    def _announce(self, collection: Collection, event: Event) -> None:
+        collection.publish(event)
+        for listener in self.listeners:
+            listener(event)
