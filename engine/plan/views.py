@@ -114,7 +114,8 @@ def _view(
 
 
 def _held(pods: Iterable[Pod]) -> tuple[int, dict[int, str], dict[str, int]]:
-    used, used_by = 0, {}
+    used = 0
+    used_by: dict[int, str] = {}
     requested: dict[str, int] = {}
     for pod in pods:
         if pod.chips:

@@ -1,0 +1,347 @@
+"""Judges the chips of one node: codes → levels per plane, what is withheld, what a hold keeps, and what follows.
+
+Chip plane (``CardUnhealthy``, ``PublicFault``) and network plane (``CardNetworkUnhealthy``) are judged apart: the
+network plane never takes a chip out of service. Sources: component/clusterd/pkg/application/faultmanager,
+component/ascend-device-plugin/pkg/device/ascendcommon.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import msgspec
+
+from engine.model.cluster import ChipFault, Observed, Pod
+from engine.model.faults import (
+    CARD,
+    MAX_CODES,
+    NETWORK,
+    UCE_CODE,
+    Filters,
+    absent,
+    code_key,
+    companion,
+    filters,
+    level_of,
+    lingering,
+    moment,
+    present,
+    released,
+    timed_out,
+    too_often,
+)
+from engine.model.history import ChipMemory, CodeSeen, Hold
+from engine.model.levels import (
+    CHIP_LEVELS,
+    IN_SERVICE,
+    MANUALLY_SEPARATE,
+    NORMAL,
+    NOT_HANDLE,
+    PRE_SEPARATE,
+    RESTART_REQUEST,
+    SEPARATE,
+    SUB_HEALTH,
+    rank,
+    worst,
+)
+from engine.plan.judge import IDLE, Judge, Judgement, use_of
+from engine.plan.progress import Progress
+from engine.plan.scope import NodeView
+
+FILTER_CODE_KEY: Final = "huawei.com/schedule.filter.faultCode"
+FILTER_LEVEL_KEY: Final = "huawei.com/schedule.filter.faultLevel"
+#: MindIE servers subscribe to faults and ride out a RestartRequest for 60 s (component/clusterd).
+MINDIE_SERVER: Final = "mindie-ms-server"
+#: How long a chip waits after an order that nobody took before the next is offered.
+NO_AGENT_MS: Final = 900_000
+_AUTOFILL: Final = "AUTOFILLFAULTCODE"
+
+
+class Held(NamedTuple):
+    """A chip taken out by hand: the Isolation document's rule and its end (0: open)."""
+
+    rule: str
+    until_ms: int
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What is known and decided about one chip.
+
+    ``level`` is the worst over both planes and withheld codes (what people see); ``effective`` the chip plane's
+    alone (what acts). ``out``: takes no new work; ``hit``: the task on it must go; ``sub``: sub-health strategies
+    apply; ``reset``: a reset may heal it once its group is idle; ``network``: its parameter plane is broken;
+    ``forgiven``/``forgiven_network``: a policy lowered all that the report's lists name it for.
+    """
+
+    level: str = NORMAL
+    effective: str = NORMAL
+    plane: str = NORMAL
+    codes: set[str] = field(default_factory=set)
+    types: set[str] = field(default_factory=set)
+    state: str = "healthy"
+    out: bool = False
+    hit: bool = False
+    sub: bool = False
+    reset: bool = False
+    network: bool = False
+    suspect: bool = False
+    forgiven: bool = False
+    forgiven_network: bool = False
+    rule: str = ""
+    message: str = ""
+    memory: ChipMemory = field(default_factory=ChipMemory)
+
+    def raise_to(self, level: str, rule: str, *, network: bool = False) -> None:
+        """Take a level into account, with the rule that gave it."""
+        if network:
+            self.plane = worst(self.plane, level)
+        elif rank(level) > rank(self.effective):
+            self.effective, self.rule = level, rule
+
+
+class Bench:
+    """What the judgement of one node needs: its view, its past, and who is on its chips."""
+
+    def __init__(
+        self,
+        judge: Judge,
+        observed: Observed,
+        view: NodeView,
+        progress: Progress,
+        held: Mapping[int, Held],
+        now_ms: int,
+    ) -> None:
+        self.judge, self.observed, self.view = judge, observed, view
+        self.progress, self.held, self.now_ms = progress, held, now_ms
+        self.faults: dict[int, list[ChipFault]] = {}
+        for fault in view.report.faults if view.report else ():
+            if fault.chip >= 0:
+                self.faults.setdefault(fault.chip, []).append(fault)
+
+    def pod_on(self, chip: int) -> Pod | None:
+        """The live pod that holds the chip."""
+        key = self.view.used_by.get(chip)
+        return self.observed.pods.get(key) if key else None
+
+    def verdict(self, chip: int, before: ChipMemory) -> Verdict:
+        """The verdict on one chip."""
+        pod = self.pod_on(chip)
+        use = use_of(pod)
+        judgement = self.judge.of(self.view, use)
+        verdict = Verdict(memory=before)
+        explained = self._codes(chip, verdict, judgement, _filters_of(pod))
+        explained |= self._upgrades(chip, verdict)
+        self._manual(chip, verdict)
+        self._holds(verdict, judgement)
+        self._lists(chip, verdict, explained)
+        verdict.level = worst(verdict.level, verdict.effective, verdict.plane)
+        self._consequences(chip, verdict, judgement, use)
+        return verdict
+
+    def _codes(self, chip: int, verdict: Verdict, judgement: Judgement, tolerated: Filters) -> bool:
+        """Judge every reported code; returns whether the chip plane's elements explain the report's Unhealthy list."""
+        rules, now = judgement.rules, self.now_ms
+        faults = self.faults.get(chip, [])
+        uce = tuple(f.time_ms for f in faults if code_key(f.code) == UCE_CODE)
+        seen: dict[str, CodeSeen] = {}
+        explained = False
+        for fault in faults:
+            network = fault.kind == NETWORK
+            if not fault.code:
+                verdict.types.add(fault.kind)
+                verdict.raise_to(fault.level or SEPARATE, "report", network=network)
+                explained |= not network and (fault.level or SEPARATE) not in IN_SERVICE
+                continue
+            fate = companion(fault.code, fault.time_ms, uce, now)
+            if fate == "drop":
+                explained = True
+                continue
+            verdict.codes.add(fault.code)
+            verdict.types.add(fault.kind)
+            level, source = level_of(rules, fault.kind, fault.code, fault.level)
+            past = present(verdict.memory.codes.get(fault.code), fault.time_ms, now, rules, fault.code)
+            tolerance = tolerated.tolerance(fault.code, level)
+            raised = moment(fault.time_ms, now) if fault.time_ms else past.first
+            if fate == "wait" or (tolerance is not None and now - raised <= tolerance):
+                verdict.suspect = explained = True
+                verdict.level = worst(verdict.level, level)
+                seen[fault.code] = past
+                continue
+            level, source, past = self._windows(verdict, judgement, fault, level, source, past)
+            seen[fault.code] = past
+            verdict.raise_to(level, source, network=network)
+            explained |= not network and (level not in IN_SERVICE or source.startswith("FaultPolicy/"))
+        self._remember(verdict, seen, judgement)
+        return explained
+
+    def _windows(
+        self, verdict: Verdict, judgement: Judgement, fault: ChipFault, level: str, source: str, past: CodeSeen
+    ) -> tuple[str, str, CodeSeen]:
+        """Apply the code's duration and frequency rules to its base level."""
+        key, now = code_key(fault.code), self.now_ms
+        duration = judgement.rules.duration.get(key)
+        if duration is not None and rank(duration.level) > rank(level):
+            if timed_out(past, duration, now):
+                level, source = duration.level, duration.rule
+            else:
+                verdict.suspect = True
+                verdict.network |= fault.kind == NETWORK
+        frequency = judgement.rules.frequency.get(key)
+        if frequency is not None and too_often(past, frequency, now):
+            until = now + frequency.release_ms if frequency.release_ms else 0
+            hold = Hold(kind="frequency", level=frequency.level, since=now, until=until, rule=fault.code)
+            kept = tuple(h for h in verdict.memory.holds if (h.kind, h.rule) != ("frequency", fault.code))
+            verdict.memory = msgspec.structs.replace(verdict.memory, holds=(*kept, hold))
+            past = msgspec.structs.replace(past, occurrences=())  # the next upgrade needs as many new occurrences
+        return level, source, past
+
+    def _remember(self, verdict: Verdict, seen: dict[str, CodeSeen], judgement: Judgement) -> None:
+        """Bring the codes of the memory up to date with this report; entries of codes that went fade when unneeded."""
+        before = verdict.memory.codes
+        after = dict(seen)
+        for code, past in before.items():
+            if code not in seen:
+                kept = absent(past, self.now_ms, judgement.rules, code)
+                if kept is not None:
+                    after[code] = kept
+        if after != before:
+            newest = sorted(after, key=lambda code: (not after[code].present, -after[code].last, code))[:MAX_CODES]
+            verdict.memory = msgspec.structs.replace(
+                verdict.memory, codes={code: after[code] for code in sorted(newest)}
+            )
+
+    def _upgrades(self, chip: int, verdict: Verdict) -> bool:
+        """Upgrades that the device plugin itself holds (``UpgradeFaultReason``)."""
+        explained = False
+        for upgrade in self.view.report.upgrades if self.view.report else ():
+            if upgrade.chip != chip or not upgrade.level:
+                continue
+            network = code_key(upgrade.code) in self.judge.network_codes and upgrade.level != MANUALLY_SEPARATE
+            if upgrade.code != _AUTOFILL:
+                verdict.codes.add(upgrade.code)
+            verdict.raise_to(upgrade.level, f"report#{upgrade.kind}", network=network)
+            verdict.types.add(NETWORK if network else CARD)
+            explained |= not network and upgrade.level not in IN_SERVICE
+        return explained
+
+    def _manual(self, chip: int, verdict: Verdict) -> None:
+        report, held = self.view.report, self.held.get(chip)
+        if report and report.manual >> chip & 1:
+            verdict.raise_to(MANUALLY_SEPARATE, "report#ManuallySeparateNPU")
+            verdict.types.add(CARD)
+        if held is not None:
+            verdict.raise_to(MANUALLY_SEPARATE, held.rule)
+
+    def _holds(self, verdict: Verdict, judgement: Judgement) -> None:
+        """Drop the holds that ended, apply the others, add those of duration rules."""
+        rules, now, memory = judgement.rules, self.now_ms, verdict.memory
+        kept: list[Hold] = []
+        for hold in memory.holds:
+            if hold.kind == "frequency":
+                rule, past = rules.frequency.get(code_key(hold.rule)), memory.codes.get(hold.rule)
+                if rule is None or released(past, hold.since, rule, now):
+                    continue
+                if past is not None and not past.present and rule.release_ms:
+                    hold = msgspec.structs.replace(hold, until=max(hold.since, past.recovered) + rule.release_ms)
+            elif hold.kind == "duration" or (hold.until and now >= hold.until):
+                continue
+            kept.append(hold)
+        for code, past in memory.codes.items():
+            rule_for = rules.duration.get(code_key(code))
+            if rule_for is not None and lingering(past, rule_for, now):
+                until = past.recovered + rule_for.recover_ms
+                kept.append(Hold("duration", rule_for.level, since=past.recovered, until=until, rule=code))
+        if tuple(kept) != memory.holds:
+            verdict.memory = msgspec.structs.replace(memory, holds=tuple(kept))
+        for hold in kept:
+            if hold.kind in ("frequency", "duration"):
+                network = code_key(hold.rule) in self.judge.network_codes and hold.level != MANUALLY_SEPARATE
+                verdict.raise_to(hold.level, f"hold:{hold.kind}", network=network)
+                verdict.codes.add(hold.rule)
+
+    def _lists(self, chip: int, verdict: Verdict, explained: bool) -> None:
+        """The report's own lists: what they name without an element is judged by its neighbours, else as unlisted."""
+        report, bit = self.view.report, 1 << chip
+        if report is None:
+            return
+        in_reset = (report.recovering | self.progress.resetting | self.progress.recovering) & bit
+        if report.unhealthy & bit and not explained and not in_reset and verdict.effective in IN_SERVICE:
+            verdict.raise_to(self._mates_level(chip), "report#Unhealthy")
+            verdict.types.add(CARD)
+        elements = [f.kind == NETWORK for f in self.faults.get(chip, ())]
+        verdict.forgiven = explained and verdict.effective in IN_SERVICE and not verdict.suspect
+        if not in_reset and (report.network_unhealthy or 0) & bit and not any(elements):
+            verdict.raise_to(PRE_SEPARATE, "report#NetworkUnhealthy", network=True)
+            verdict.types.add(NETWORK)
+        verdict.forgiven_network = any(elements) and verdict.plane in (NORMAL, NOT_HANDLE)
+
+    def _mates_level(self, chip: int) -> str:
+        """A chip that is listed without a fault of its own shares its group's trouble (300I Duo); else SeparateNPU."""
+        group = next((g for g in self.view.groups if g >> chip & 1), 0)
+        levels = [
+            f.level
+            for mate, faults in self.faults.items()
+            if mate != chip and group >> mate & 1
+            for f in faults
+            if f.kind != NETWORK and f.level in CHIP_LEVELS and f.level not in IN_SERVICE
+        ]
+        return worst(*levels) if levels else SEPARATE
+
+    def _consequences(self, chip: int, verdict: Verdict, judgement: Judgement, use: str) -> None:
+        action = judgement.action(verdict.effective, use)
+        verdict.out = action not in ("ignore", "strategy")
+        verdict.hit = action == "reschedule"
+        verdict.sub = action == "strategy"
+        bit, progress = 1 << chip, self.progress
+        recovering = bool((self.view.report.recovering if self.view.report else 0) & bit)
+        blocked = any(hold.kind in ("attempt-budget", "no-agent", "bad-boot") for hold in verdict.memory.holds)
+        verdict.reset = (
+            judgement.action(verdict.effective, IDLE) == "reset"
+            and verdict.out
+            and verdict.effective != MANUALLY_SEPARATE
+            and not blocked
+            and not recovering
+            and not (progress.resetting | progress.recovering | progress.waiting) & bit
+        )
+        verdict.network |= verdict.plane not in (NORMAL, NOT_HANDLE)
+        if progress.resetting & bit:
+            verdict.state = "resetting"
+        elif recovering or progress.recovering & bit:
+            verdict.state = "recovering"
+        elif verdict.effective == MANUALLY_SEPARATE:
+            verdict.state = "manually-isolated"
+        elif verdict.out:
+            verdict.state = "isolated"
+        elif verdict.suspect:
+            verdict.state = "suspect"
+        elif verdict.sub or verdict.effective == SUB_HEALTH or verdict.plane not in (NORMAL, NOT_HANDLE):
+            verdict.state = "sub-healthy"
+
+
+def no_agent(memory: ChipMemory, level: str, now_ms: int) -> ChipMemory:
+    """The memory of a faulty chip whose order nobody took in time: closed, and held for a while."""
+    hold = Hold("no-agent", level, since=now_ms, until=now_ms + NO_AGENT_MS, rule="notAfter")
+    kept = tuple(h for h in memory.holds if h.kind != "no-agent")
+    return msgspec.structs.replace(memory, ordered=0, recovering=0, holds=(*kept, hold))
+
+
+def _filters_of(pod: Pod | None) -> Filters:
+    """What the job on a chip tolerates: its annotations, and 60 s of RestartRequest for a MindIE server."""
+    if pod is None:
+        return Filters()
+    codes, levels = pod.annotations.get(FILTER_CODE_KEY, ""), pod.annotations.get(FILTER_LEVEL_KEY, "")
+    mindie = pod.labels.get("app") == MINDIE_SERVER
+    if not codes and not levels and not mindie:
+        return Filters()
+    parsed = filters(codes, levels)
+    if mindie and RESTART_REQUEST not in parsed.levels:
+        return Filters(parsed.codes, parsed.levels | {RESTART_REQUEST: 60_000})
+    return parsed
+
+
+def device_names(view: NodeView, chips: Iterable[int]) -> tuple[str, ...]:
+    """Device names of chips in ascending order of their ids."""
+    return tuple(view.chip(chip) for chip in sorted(chips))

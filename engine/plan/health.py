@@ -1,0 +1,334 @@
+"""Health: faults → chip and node state, the orders that follow from it, and what must be remembered of it.
+
+Level-triggered: an isolation is ordered whenever the node's orders do not already say it, a release whenever they
+say it without need; a node without a fresh report is neither isolated further nor released. A node that reports
+nothing, is asked nothing and has nothing to remember costs only a few comparisons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from engine.documents import Declared, FaultPolicy
+from engine.model.actions import Evidence, IsolateChip, IsolateNode, ReleaseChip, ReleaseNode
+from engine.model.cluster import ids_of
+from engine.model.diagnostics import Diagnostic
+from engine.model.faults import level_of
+from engine.model.history import ChipMemory, NodeMemory
+from engine.model.levels import MANUALLY_SEPARATE, NORMAL, PRE_SEPARATE, SUB_HEALTH
+from engine.model.plan import ChipState
+from engine.plan import chips, inforce, outages, progress, revision
+from engine.plan.chips import Bench, Held, Verdict
+from engine.plan.judge import Judge, use_of
+from engine.plan.scope import NodeView, Scope
+
+TIMELINE: Final = 20
+_NOTHING: Final = NodeMemory()
+_PLAIN: Final = ChipMemory()
+Verdicts = dict[str, dict[int, Verdict]]
+
+
+def run(scope: Scope) -> None:
+    """Judge every node of the shard, fill its view, and order isolations and releases."""
+    declared = inforce.fault_policies(scope.desired)
+    found = outages.waves(scope)
+    missing, mass = outages.gone(scope)
+    outages.remember_waves(scope, found, missing, mass)
+    held_nodes, held_chips = _isolations(scope)
+    policies = revision.settle(scope, declared, lambda chosen: judge_all(scope, chosen, held_chips))
+    judge = Judge(scope.desired, policies)
+    verdicts = judge_all(scope, policies, held_chips)
+    for name, view in scope.nodes.items():
+        outages.judge(scope, judge, view, held_nodes.get(name, ""), view.pool in found)
+        own = verdicts.get(name)
+        if own is not None:
+            _apply(scope, judge, view, own)
+        view.closed = outages.stability(view)
+        if view.state == "healthy" and view.sub_healthy:
+            view.state, view.level = "sub-healthy", SUB_HEALTH
+        _order(scope, judge, view, own or {})
+    _shadows(scope, judge, verdicts)
+    outages.notes(scope)
+    scope.chips = rows(scope)
+
+
+def judge_all(
+    scope: Scope, policies: Iterable[Declared[FaultPolicy]], held_chips: dict[str, dict[int, Held]]
+) -> Verdicts:
+    """Verdicts on the chips of every node that is not plainly clean, under the given policies; changes no memory."""
+    judge = Judge(scope.desired, policies)
+    out: Verdicts = {}
+    for name, view in scope.nodes.items():
+        if _plainly_clean(scope, name, view) and name not in held_chips:
+            continue
+        out[name] = _judge_node(scope, judge, view, held_chips.get(name, {}))
+    return out
+
+
+def _plainly_clean(scope: Scope, name: str, view: NodeView) -> bool:
+    """Whether nothing about the node's chips needs a second look."""
+    report, observed = view.report, scope.observed
+    if report is not None and (
+        report.faults
+        or report.unhealthy
+        or report.network_unhealthy
+        or report.recovering
+        or report.manual
+        or report.upgrades
+    ):
+        return False
+    orders = observed.orders.get(name)
+    return name not in observed.history.nodes and (orders is None or not (orders.isolate or orders.resets))
+
+
+def _judge_node(scope: Scope, judge: Judge, view: NodeView, held: dict[int, Held]) -> dict[int, Verdict]:
+    observed, name, now = scope.observed, view.node.name, scope.now_ms
+    memory = observed.history.nodes.get(name, _NOTHING)
+    standing = observed.orders.get(name)
+    state = progress.of(view, standing, observed.agents.get(name), memory, now)
+    bench = Bench(judge, observed, view, state, held, now)
+    report = view.report
+    listed = (
+        report.unhealthy | (report.network_unhealthy or 0) | report.recovering | report.manual
+        if report is not None
+        else 0
+    )
+    listed |= state.resetting | state.recovering | state.waiting | state.untaken
+    who = {*ids_of(listed), *bench.faults, *memory.chips, *held}
+    who |= {upgrade.chip for upgrade in (report.upgrades if report else ())}
+    who |= set(standing.isolate) if standing else set()
+    out = {}
+    for chip in sorted(who):
+        before = state.memory.get(chip) or memory.chips.get(chip, _PLAIN)
+        verdict = bench.verdict(chip, before)
+        if state.untaken >> chip & 1 and before.ordered:
+            level = verdict.effective if verdict.out else ""
+            verdict.memory = (
+                chips.no_agent(verdict.memory, level, now)
+                if level
+                else msgspec.structs.replace(verdict.memory, ordered=0, recovering=0)
+            )
+            verdict.reset = False
+        if not verdict.out and any(h.kind in ("attempt-budget", "no-agent", "bad-boot") for h in verdict.memory.holds):
+            # a clean chip is never kept out by a hold that only limits resets
+            kept = tuple(h for h in verdict.memory.holds if h.kind not in ("attempt-budget", "no-agent", "bad-boot"))
+            verdict.memory = msgspec.structs.replace(verdict.memory, holds=kept)
+        out[chip] = verdict
+    view.resetting, view.recovering = state.resetting & view.base, (state.recovering & view.base)
+    return out
+
+
+def _isolations(scope: Scope) -> tuple[dict[str, str], dict[str, dict[int, Held]]]:
+    """What Isolation documents take out at this time: nodes → rule, node → chip → rule."""
+    nodes: dict[str, str] = {}
+    by_chip: dict[str, dict[int, Held]] = {}
+    for item in scope.desired.isolations:
+        spec, rule = item.document.spec, f"Isolation/{item.document.name}"
+        if spec.until is not None and scope.now >= spec.until:
+            continue
+        until = round(spec.until * 1000) if spec.until is not None else 0
+        for node in spec.nodes:
+            nodes.setdefault(node, rule)
+        for row in spec.chips:
+            for chip in row.chips:
+                by_chip.setdefault(row.node, {}).setdefault(chip, Held(rule, until))
+    return nodes, by_chip
+
+
+def _apply(scope: Scope, judge: Judge, view: NodeView, verdicts: dict[int, Verdict]) -> None:
+    """Fill the chip part of a view from its verdicts, and the node's memory."""
+    recovering = view.recovering | (view.report.recovering & view.base if view.report else 0)
+    out = network = forgiven = forgiven_network = 0
+    for chip, verdict in verdicts.items():
+        bit = 1 << chip
+        if not view.base & bit:
+            continue
+        view.chip_level[chip] = verdict.level
+        view.chip_codes[chip] = tuple(sorted(verdict.codes))
+        view.chip_types[chip] = tuple(sorted(verdict.types))
+        view.chip_state[chip] = verdict.state
+        out |= bit if verdict.out else 0
+        network |= bit if verdict.network else 0
+        forgiven |= bit if verdict.forgiven else 0
+        forgiven_network |= bit if verdict.forgiven_network and not verdict.network else 0
+        if view.fresh:
+            view.hit |= bit if verdict.hit else 0
+            view.sub_healthy |= bit if verdict.sub or verdict.plane == SUB_HEALTH else 0
+            view.resettable |= bit if verdict.reset else 0
+    view.unhealthy = view.unhealthy & ~forgiven | out
+    view.unavailable = view.unavailable & ~forgiven | out | recovering | view.resetting
+    if view.network is not None:
+        view.network = view.network & ~forgiven_network | network
+    if view.fresh and not view.suspended:
+        _remember(scope, view, verdicts)
+
+
+def _remember(scope: Scope, view: NodeView, verdicts: dict[int, Verdict]) -> None:
+    name = view.node.name
+    before = scope.memory.nodes.get(name, _NOTHING)
+    kept = {chip: v.memory for chip, v in verdicts.items() if v.memory != _PLAIN}
+    if kept != before.chips:
+        for chip in sorted(kept):
+            old = before.chips.get(chip, _PLAIN)
+            for hold in kept[chip].holds:
+                if hold.kind not in {h.kind for h in old.holds}:
+                    kept[chip] = noted(kept[chip], scope.now_ms, f"held: {hold.kind} {hold.rule}".strip())
+        scope.memory.nodes[name] = msgspec.structs.replace(before, chips=kept)
+
+
+def noted(memory: ChipMemory, now_ms: int, text: str) -> ChipMemory:
+    """The memory with one more entry in its bounded timeline."""
+    return msgspec.structs.replace(memory, timeline=(*memory.timeline, (now_ms, text))[-TIMELINE:])
+
+
+def _order(scope: Scope, judge: Judge, view: NodeView, verdicts: dict[int, Verdict]) -> None:
+    """Order what the node's orders do not yet say."""
+    if view.suspended:
+        return
+    if view.fresh:
+        _order_chips(scope, judge, view, verdicts)
+    _order_node(scope, view)
+
+
+def _order_chips(scope: Scope, judge: Judge, view: NodeView, verdicts: dict[int, Verdict]) -> None:
+    name, report = view.node.name, view.report
+    standing = scope.observed.orders.get(name)
+    ordered = standing.isolate if standing else {}
+    wanted = {c: v.effective for c, v in verdicts.items() if v.out and view.base >> c & 1}
+    reports = (f"kube-system/mindx-dl-deviceinfo-{name}@{report.resource_version}",) if report else ()
+    generation = {"ordersGeneration": standing.generation if standing else 0}
+    for level in sorted(set(wanted.values())):
+        fresh = [c for c in sorted(wanted) if wanted[c] == level and ordered.get(c) != level]
+        if not fresh:
+            continue
+        codes = tuple(sorted({code for c in fresh for code in verdicts[c].codes}))
+        names, rule = chips.device_names(view, fresh), verdicts[fresh[0]].rule
+        scope.actions.append(
+            IsolateChip(
+                node=name,
+                chips=names,
+                level=level,
+                reason="ManualIsolation" if level == MANUALLY_SEPARATE else "ChipFault",
+                message=f"{', '.join(names)} of node {name}: level {level}"
+                + (f" by {', '.join(codes)}" if codes else "")
+                + ("; running work stays" if level == PRE_SEPARATE else ""),
+                evidence=judge.evidence(rule, codes, reports, scope.desired.revision),
+                preconditions=generation,
+            )
+        )
+    gone = [c for c in sorted(ordered) if c not in wanted and not (view.resetting | view.recovering) >> c & 1]
+    for level in sorted({ordered[c] for c in gone}):
+        names = chips.device_names(view, [c for c in gone if ordered[c] == level])
+        scope.actions.append(
+            ReleaseChip(
+                node=name,
+                chips=names,
+                level=level,
+                reason="ReportClean",
+                message=f"{', '.join(names)} of node {name}: the newest report is clean and no hold covers them",
+                evidence=judge.evidence("report", (), reports, scope.desired.revision),
+                preconditions=generation,
+            )
+        )
+
+
+def _order_node(scope: Scope, view: NodeView) -> None:
+    """Keep a node out, or take it back; a node that is only silent is kept out by its silence."""
+    name = view.node.name
+    before = scope.memory.nodes.get(name, _NOTHING).isolated
+    if view.state in ("isolated", "pre-isolated", "manually-isolated"):
+        if before != view.level:
+            scope.actions.append(
+                IsolateNode(
+                    node=name,
+                    level=view.level,
+                    reason="ManualIsolation" if view.state == "manually-isolated" else "NodeFault",
+                    message=f"node {name}: {view.closed[1] if view.closed else view.state}",
+                    evidence=_node_evidence(scope, view),
+                    preconditions={"uid": view.node.uid},
+                )
+            )
+    elif before and view.state in ("healthy", "sub-healthy"):
+        scope.actions.append(
+            ReleaseNode(
+                node=name,
+                level=before,
+                reason="ReportClean",
+                message=f"node {name}: nothing keeps it out any more",
+                evidence=_node_evidence(scope, view),
+                preconditions={"uid": view.node.uid},
+            )
+        )
+
+
+def _node_evidence(scope: Scope, view: NodeView) -> Evidence:
+    """Evidence of a decision about a node."""
+    name = view.node.name
+    reports = tuple(
+        text
+        for text, there in (
+            (f"mindx-dl/mindx-dl-nodeinfo-{name}", name in scope.observed.node_reports),
+            (f"kube-system/mindx-dl-deviceinfo-{name}", view.report is not None),
+        )
+        if there
+    )
+    return Judge(scope.desired, ()).evidence("report", view.codes, reports, scope.desired.revision)
+
+
+def _shadows(scope: Scope, judge: Judge, verdicts: Verdicts) -> None:
+    """Tell what shadow policies would change, one line per policy and code."""
+    if not any(item.document.spec.mode == "shadow" for item in scope.desired.fault_policies):
+        return
+    found: dict[tuple[str, str, str, str], list[str]] = {}
+    for name in sorted(verdicts):
+        view = scope.nodes[name]
+        for fault in view.report.faults if view.report else ():
+            if fault.chip < 0 or not fault.code:
+                continue
+            pod = scope.observed.pods.get(view.used_by.get(fault.chip, ""))
+            use = use_of(pod)
+            now_level = level_of(judge.of(view, use).rules, fault.kind, fault.code, fault.level)[0]
+            for policy, judgement in judge.shadows(view, use):
+                level = level_of(judgement.rules, fault.kind, fault.code, fault.level)[0]
+                if level != now_level:
+                    found.setdefault((policy, fault.code, now_level, level), []).append(
+                        f"{name}/{view.chip(fault.chip)}"
+                    )
+    for (policy, code, before, after), where in sorted(found.items()):
+        shown = ", ".join(where[:10]) + (f" and {len(where) - 10} more" if len(where) > 10 else "")
+        message = f"shadow: code {code} would be {after} instead of {before} on {shown}"
+        origin = next(i.origin for i in scope.desired.fault_policies if i.document.name == policy)
+        scope.diagnostics.append(
+            Diagnostic("info", f"FaultPolicy/{policy}", origin.file, origin.line, origin.column, "spec.levels", message)
+        )
+
+
+def rows(scope: Scope) -> list[ChipState]:
+    """Every chip that is not plainly healthy and free, by node and chip id."""
+    out: list[ChipState] = []
+    for name, view in scope.nodes.items():
+        shown = set(view.used_by)
+        if view.chip_state:
+            shown |= {
+                c
+                for c, state in view.chip_state.items()
+                if state != "healthy" or view.chip_codes[c] or view.chip_level[c] not in (NORMAL,)
+            }
+        odd = view.resetting | view.recovering
+        shown |= set(ids_of(odd)) if odd else set()
+        for chip in sorted(shown):
+            out.append(
+                ChipState(
+                    node=name,
+                    chip=view.chip(chip),
+                    state=view.chip_state.get(chip, "healthy"),
+                    level=view.chip_level.get(chip, NORMAL),
+                    codes=view.chip_codes.get(chip, ()),
+                    fault_type=view.chip_types.get(chip, ()),
+                    used_by=view.used_by.get(chip),
+                )
+            )
+    return out
