@@ -13,13 +13,12 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, StrictInt, StringConstraints, model_validator
 
 from engine.documents.kinds import BelayDocument, LabelKey, LabelValue
-from engine.documents.scalars import Chips, Count, Document, Flag, Positive, Text
+from engine.documents.scalars import Chips, Document, Flag, Positive, Sizes, Text
 
 Handler = Literal[
     "base", "ring8", "half", "box16", "a3", "superpod", "mesh4", "card", "card310", "chip310", "duo-card", "duo-chip",
     "superpod850", "rack950", "multilevel", "softshare", "vnpu",
 ]  # fmt: skip
-Sizes = tuple[Positive, ...]
 Scalar = StrictInt | Flag | str
 
 
@@ -76,12 +75,13 @@ class VNPUSupport(Document):
 
 
 class ProductSpec(Document):
-    """One product; ``chips_per_node`` is the most a server of it holds."""
+    """One product; ``chips_per_node`` is the most a server of it holds, ``usual_chips`` what one usually does."""
 
     title: Text
     resource: Annotated[str, StringConstraints(pattern=r"^(huawei\.com/[A-Za-z0-9-]+|\*)$")]
     device_prefix: Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9]+-)?$")]
     chips_per_node: Annotated[StrictInt, Field(ge=1, le=64)]
+    usual_chips: Annotated[StrictInt, Field(ge=1, le=64)] | None = None
     chips_per_card: Positive | None = None
     node_labels: tuple[Annotated[Mapping[LabelKey, LabelValue], Field(min_length=1)], ...] = ()
     schedule_policies: tuple[Text, ...] = ()
@@ -103,7 +103,8 @@ class Product(BelayDocument):
     def reset_groups(self) -> tuple[tuple[int, ...], ...]:
         """Chips that reset together on a full node, ascending; chips in no group reset alone.
 
-        Scope ``a3-module`` needs the node's own port map; its groups here are the modules (two dies).
+        Scope ``a3-module`` follows the node's own port map, which the agent knows; neighbouring modules (four dies) are
+        taken for partners here.
         """
         rule, chips = self.spec.reset, self.spec.chips_per_node
         if rule is None:
@@ -115,7 +116,7 @@ class Product(BelayDocument):
             "card": self.spec.chips_per_card or 1,
             "ring": self.spec.placement.ring_size or 1,
             "node": chips,
-            "a3-module": 2,
+            "a3-module": 4,
             None: 1,
         }[rule.scope]
         return tuple(tuple(range(first, min(first + size, chips))) for first in range(0, chips, size))
@@ -135,5 +136,5 @@ class Product(BelayDocument):
 
 
 __all__ = [
-    "Count", "Handler", "Placement", "Product", "ProductSpec", "ResetRule", "Sizes", "Strategy", "VNPUSupport",
+    "Handler", "Placement", "Product", "ProductSpec", "ResetRule", "Sizes", "Strategy", "VNPUSupport",
 ]  # fmt: skip

@@ -168,6 +168,26 @@ def parse_chips(value: object) -> tuple[int, ...]:
     return tuple(sorted(chips))
 
 
+def parse_sizes(value: object) -> tuple[int, ...]:
+    """Request sizes of ``[1, 2, 4]``, ``1-8`` or ``1-8,10,12``, ascending, each at most 1,000.
+
+    Raises:
+        ValueError: not that grammar.
+    """
+    items: list[object] = [part.strip() for part in value.split(",")] if isinstance(value, str) else [value]
+    if isinstance(value, (list, tuple)):
+        items = list(value)
+    sizes: set[int] = set()
+    for item in items:
+        first, _, last = str(item).partition("-")
+        if isinstance(item, bool) or not re.match(r"^[0-9]{1,4}(-[0-9]{1,4})?$", str(item)):
+            raise ValueError(f"{_shown(item)} names no sizes: write [1, 2, 4] or 1-8,10")
+        sizes.update(range(int(first), int(last or first) + 1))
+    if sizes and not 1 <= min(sizes) <= max(sizes) <= 1_000:
+        raise ValueError("sizes are between 1 and 1000")
+    return tuple(sorted(sizes))
+
+
 def _chip_ids(item: object) -> list[int]:
     if isinstance(item, int) and not isinstance(item, bool) and item >= 0:
         return [item]
@@ -235,6 +255,14 @@ Until = Annotated[
 ]  # fmt: skip
 """Unix seconds, written in RFC 3339."""
 Chips = Annotated[tuple[int, ...], BeforeValidator(parse_chips), WithJsonSchema(_CHIPS_SCHEMA)]
+Sizes = Annotated[
+    tuple[int, ...], BeforeValidator(parse_sizes),
+    WithJsonSchema({"anyOf": [
+        {"type": "string", "pattern": "^[0-9]+(-[0-9]+)?( *, *[0-9]+(-[0-9]+)?)*$"},
+        {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 1000}},
+    ]}),
+]  # fmt: skip
+"""Request sizes, written ``[1, 2, 4]`` or ``1-8,10``."""
 Code = Annotated[
     str, BeforeValidator(parse_code),
     WithJsonSchema({"type": "string", "maxLength": 64, "pattern": r"^[0-9A-Za-z_\[\],.-]+$"}),
