@@ -162,3 +162,8 @@ def test_cache_drops_what_the_watch_passed_without_showing() -> None:
     reflector.watermark = "11"
     store.progress(reflector)  # type: ignore[arg-type]
     assert not store.objects
+    store.absorb(seen("shown", 20))
+    store.follow(reflector, Change(("default", "shown"), seen("shown", 20), "20"))  # type: ignore[arg-type]
+    reflector.watermark = "21"
+    store.progress(reflector)  # type: ignore[arg-type]
+    assert store.objects, "the watch has shown it"

@@ -49,9 +49,10 @@ class Store:
             if old is not None and (change.key not in self._assumed or number(change.rv) >= self._assumed[change.key]):
                 self._set(change.key, None)
             return
+        if number(change.rv) >= self._assumed.get(change.key, 0):
+            self._assumed.pop(change.key, None)  # the watch has caught up with our own write
         if uid_of(change.obj) in self._buried or (old is not None and not _newer(change.obj, old)):
             return
-        self._assumed.pop(change.key, None)
         self._set(change.key, change.obj)
 
     def progress(self, reflector: Reflector) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 
 from engine.sandbox.controllers import objects as o
-from engine.sandbox.controllers.writes import Json, Step, Write, create, delete, patch, status
+from engine.sandbox.controllers.writes import Json, Step, Write, create, delete, patch, patch_status, status
 
 HASH_LABEL = "pod-template-hash"
 REVISION = "deployment.kubernetes.io/revision"
@@ -122,8 +122,7 @@ def collided(deployment: Json) -> Write:
     """What to write when the name of a new ReplicaSet was taken by another template: the next try uses another
     digest."""
     count = int((deployment.get("status") or {}).get("collisionCount") or 0)
-    meta = deployment["metadata"]
-    return Write("status", "Deployment", meta["namespace"], meta["name"], {"status": {"collisionCount": count + 1}})
+    return patch_status(deployment, "Deployment", {"collisionCount": count + 1})
 
 
 def _inherited(deployment: Json) -> dict[str, str]:

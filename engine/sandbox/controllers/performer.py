@@ -11,10 +11,11 @@ _IN_FLIGHT = 16
 
 
 class Performer:
-    """The only place where controllers write."""
+    """The only place where controllers and kubelets write; ``manager`` is the field manager they write as."""
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: Cache, manager: str = FIELD_MANAGER) -> None:
         self._cache = cache
+        self._manager = manager
         self._kube = cache.kube
 
     async def perform(self, writes: tuple[Write, ...]) -> list[tuple[Write, KubeError]]:
@@ -38,7 +39,7 @@ class Performer:
         resource = _resource(write)
         match write.verb:
             case "create":
-                self._absorb(write.kind, await self._kube.create(resource, write.body, field_manager=FIELD_MANAGER))
+                self._absorb(write.kind, await self._kube.create(resource, write.body, field_manager=self._manager))
             case "patch" | "status":
                 answer = await self._kube.patch(
                     resource,
@@ -46,7 +47,7 @@ class Performer:
                     write.body,
                     write.namespace or None,
                     subresource="status" if write.verb == "status" else None,
-                    field_manager=FIELD_MANAGER,
+                    field_manager=self._manager,
                 )
                 self._absorb(write.kind, answer)
             case "delete":

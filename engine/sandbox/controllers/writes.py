@@ -57,23 +57,29 @@ def create(body: Json) -> Write:
 
 
 def patch(target: Json, kind: str, body: Json) -> Write:
-    """Merge-patch everything but the status of ``target``."""
+    """Merge-patch everything but the status of ``target``, and only of it: a newer object of its name is refused."""
+    return Write(
+        "patch", kind, target["metadata"].get("namespace", ""), target["metadata"]["name"], _guarded(target, body)
+    )
+
+
+def patch_status(target: Json, kind: str, body: Json) -> Write:
+    """Merge-patch the status of ``target``, and only of it."""
     meta = target["metadata"]
-    return Write("patch", kind, meta.get("namespace", ""), meta["name"], body)
+    return Write("status", kind, meta.get("namespace", ""), meta["name"], _guarded(target, {"status": body}))
 
 
 def status(target: Json, kind: str, body: Json) -> Write | None:
-    """Merge-patch the status of ``target``; None when nothing would change, so that nothing is written in vain."""
+    """As ``patch_status``, with what differs only; None when nothing would change, so that nothing is written in
+    vain."""
     old = target.get("status") or {}
-    changed = {
-        key: value
-        for key, value in body.items()
-        if old.get(key) != value and not (value in (None, 0, []) and key not in old)
-    }
-    if not changed:
-        return None
-    meta = target["metadata"]
-    return Write("status", kind, meta.get("namespace", ""), meta["name"], {"status": changed})
+    changed = {key: value for key, value in body.items() if old.get(key) != value and (value or key in old)}
+    return patch_status(target, kind, changed) if changed else None
+
+
+def _guarded(target: Json, body: Json) -> Json:
+    uid = target["metadata"].get("uid")
+    return {**body, "metadata": {**(body.get("metadata") or {}), "uid": uid}} if uid else body
 
 
 def delete(target: Json, kind: str, grace_seconds: int | None = None) -> Write:

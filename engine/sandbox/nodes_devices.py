@@ -1,0 +1,209 @@
+"""The device plugin half of a simulated kubelet: which devices a node has, who holds them, and who gets which.
+
+Behaviour: component/ascend-device-plugin/pkg/server/plugin.go (Allocate, GetAnnotation) and manager.go (AscendReal,
+kltDev).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from engine.model.cluster import AgentVNPU
+from engine.sandbox.controllers import objects as o
+from engine.sandbox.nodes_shape import Shape
+from engine.wire.podannotations import (
+    ASCEND_REAL,
+    KUBELET_DEVICES,
+    PREDICATE_TIME,
+    PREDICATE_TIME_USED,
+    Configuration,
+    Device,
+    chip_names,
+    configuration_key,
+)
+
+Json = dict[str, Any]
+GROUP: Final = "huawei.com/"
+
+
+class Devices(msgspec.Struct, frozen=True):
+    """What a node has at the moment.
+
+    ``unhealthy`` are device names the report excludes; ``suffixes`` maps a vNPU template to the tail of its resource
+    name.
+    """
+
+    shape: Shape
+    unhealthy: frozenset[str] = frozenset()
+    vnpus: tuple[AgentVNPU, ...] = ()
+    suffixes: Mapping[str, str] = {}
+    base: Mapping[str, Mapping[str, Any]] = {}
+
+    @property
+    def whole(self) -> list[str]:
+        """Chips that are not cut."""
+        cut = {f"{self.shape.prefix}{vnpu.chip}" for vnpu in self.vnpus}
+        return [name for name in self.shape.names if name not in cut]
+
+    def slices(self) -> dict[str, list[str]]:
+        """Resource → names of its vNPUs (``Ascend310P-4c-100-0``: size, id, chip)."""
+        out: dict[str, list[str]] = {}
+        for vnpu in self.vnpus:
+            suffix = self.suffixes.get(vnpu.template)
+            if suffix:
+                family = self.shape.prefix.rstrip("-")
+                out.setdefault(f"{GROUP}{family}-{suffix}", []).append(f"{family}-{suffix}-{vnpu.id}-{vnpu.chip}")
+        return out
+
+    def counts(self) -> tuple[dict[str, int], dict[str, int]]:
+        """(capacity, allocatable) by resource: unhealthy devices are counted, but not offered."""
+        capacity = {self.shape.resource: len(self.whole)}
+        allocatable = {self.shape.resource: sum(name not in self.unhealthy for name in self.whole)}
+        for resource, names in self.slices().items():
+            capacity[resource] = len(names)
+            allocatable[resource] = sum(not self._on_bad_chip(name) for name in names)
+        return capacity, allocatable
+
+    def offered(self, resource: str) -> list[str]:
+        """Healthy devices of a resource."""
+        if resource == self.shape.resource:
+            return [name for name in self.whole if name not in self.unhealthy]
+        return [name for name in self.slices().get(resource, ()) if not self._on_bad_chip(name)]
+
+    def _on_bad_chip(self, vnpu: str) -> bool:
+        return f"{self.shape.prefix}{vnpu.rsplit('-', 1)[-1]}" in self.unhealthy
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why a kubelet does not run a pod."""
+
+    reason: str
+    message: str
+
+
+def requested(pod: Json) -> tuple[str, int]:
+    """The pod's NPU resource and how many of it; ("", 0) when it asks for none."""
+    resource, count = "", 0
+    for container in (pod.get("spec") or {}).get("containers") or ():
+        resources = container.get("resources") or {}
+        for key, value in {**(resources.get("requests") or {}), **(resources.get("limits") or {})}.items():
+            if key.startswith(GROUP) and str(value).isdecimal():
+                resource, count = key, count + int(value)
+    return resource, count
+
+
+def held(pods: Iterable[Json]) -> dict[str, str]:
+    """Device name → ``namespace/name`` of the admitted pod that holds it. A terminating pod still does, a finished
+    one does not."""
+    out: dict[str, str] = {}
+    for pod in pods:
+        if o.finished(pod) or not (pod.get("status") or {}).get("startTime"):
+            continue
+        resource, count = requested(pod)
+        if count:
+            meta = pod["metadata"]
+            for name in chip_names(meta.get("annotations") or {}, resource):
+                out[name] = f"{meta.get('namespace')}/{meta['name']}"
+    return out
+
+
+def allocate(
+    pod: Json, waiting: Sequence[Json], devices: Devices, holders: Mapping[str, str], host_ip: str, seed: str
+) -> dict[str, str] | Refusal:
+    """Give ``pod`` its devices: the annotations to write, or why not.
+
+    The device plugin serves, of all ``waiting`` pods with an equal request, the one the scheduler placed first; so
+    when kubelet asks for another one, chips are swapped between the two, as on a real node.
+    """
+    resource, count = requested(pod)
+    if not count:
+        return {}
+    offered = devices.offered(resource)
+    free = [name for name in offered if name not in holders]
+    if len(free) < count:
+        return _failed(
+            f"requested number of devices unavailable for {resource}. Requested: {count}, Available: {len(free)}"
+        )
+    chosen_by_kubelet = sorted(free, key=lambda name: _mix(seed, name))[:count]
+    names = _meant(pod, waiting, resource, count, devices, chosen_by_kubelet)
+    if isinstance(names, Refusal):
+        return names
+    for name in names:
+        if name in holders:
+            return _failed(f"rpc error: code = Unknown desc = device {name} is held by pod {holders[name]}")
+        if name not in offered:
+            return _failed(f"rpc error: code = Unknown desc = device {name} is not healthy or not there")
+    return _annotations(pod, names, chosen_by_kubelet, devices, resource, host_ip)
+
+
+def _meant(
+    pod: Json, waiting: Sequence[Json], resource: str, count: int, devices: Devices, chosen_by_kubelet: list[str]
+) -> list[str] | Refusal:
+    """The devices that the scheduler meant."""
+    if resource != devices.shape.resource:
+        return chosen_by_kubelet  # static vNPUs: kubelet's choice is used as it is
+    candidates = []
+    for other in waiting:
+        notes = other["metadata"].get("annotations") or {}
+        names = [part for part in str(notes.get(resource, "")).split(",") if part]
+        when = str(notes.get(PREDICATE_TIME, ""))
+        if names and requested(other)[1] == count == len(names) and when.isdecimal() and when != PREDICATE_TIME_USED:
+            candidates.append((int(when), other["metadata"]["name"], names))
+    if candidates:
+        return min(candidates)[2]
+    if count == len(devices.shape.names):
+        return chosen_by_kubelet  # it asks for everything there is
+    name = pod["metadata"]["name"]
+    return _failed(f"rpc error: code = Unknown desc = no pod passes the filter for {resource}: {name} has no chips")
+
+
+def _annotations(
+    pod: Json, names: list[str], chosen: list[str], devices: Devices, resource: str, host_ip: str
+) -> dict[str, str]:
+    real = sorted(names, key=_tail)
+    notes = pod["metadata"].get("annotations") or {}
+    out = {
+        ASCEND_REAL: ",".join(real),
+        KUBELET_DEVICES: ",".join(sorted(chosen, key=_tail)),
+        PREDICATE_TIME: PREDICATE_TIME_USED,
+    }
+    key = configuration_key(resource)
+    if key not in notes or notes.get(ASCEND_REAL) != out[ASCEND_REAL]:
+        out[key] = _configuration(pod, real, devices, host_ip, virtual=resource != devices.shape.resource)
+    return out
+
+
+def _configuration(pod: Json, names: list[str], devices: Devices, host_ip: str, *, virtual: bool) -> str:
+    rows = []
+    for name in names:
+        base = devices.base.get(name, {})
+        ip = "127.0.0.1" if virtual else str(base.get("IP", "-1"))
+        rows.append(
+            Device(device_id=str(_tail(name)), device_ip=ip, super_device_id=str(base.get("SuperDeviceID") or ""))
+        )
+    meta = pod["metadata"]
+    value = Configuration(
+        pod_name=meta["name"],
+        server_id=str(meta.get("uid", "")),
+        server_ip=host_ip,
+        host_ip=host_ip,
+        devices=tuple(rows),
+    )
+    return msgspec.json.encode(value).decode()
+
+
+def _tail(name: str) -> int:
+    tail = name.rsplit("-", 1)[-1]
+    return int(tail) if tail.isdecimal() else -1
+
+
+def _failed(text: str) -> Refusal:
+    return Refusal("UnexpectedAdmissionError", f"Pod was rejected: Allocate failed due to {text}, which is unexpected")
+
+
+def _mix(seed: str, text: str) -> str:
+    return hashlib.blake2b(f"{seed}/{text}".encode(), digest_size=8).hexdigest()

@@ -1,0 +1,184 @@
+"""What a simulated node looks like to Kubernetes: labels, annotations and resources as its device plugin and its
+administrator would set them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from engine.documents.products import Product
+from engine.model.times import rfc3339
+
+Json = dict[str, Any]
+
+CPU: Final = "192"
+MEMORY: Final = "1536Gi"
+PODS: Final = "110"
+STORAGE: Final = "900Gi"
+KUBELET_VERSION: Final = "v1.29.0-belay-sandbox"
+
+_ACCELERATOR: Final[Mapping[str, str]] = {
+    "huawei.com/Ascend910": "huawei-Ascend910",
+    "huawei.com/Ascend310P": "huawei-Ascend310P",
+    "huawei.com/Ascend310": "huawei-Ascend310",
+    "huawei.com/npu": "huawei-npu",
+}
+_SERVER_TYPES: Final[Mapping[str, str]] = {
+    "910B1": "Ascend910B-25",
+    "910B2": "Ascend910B-24",
+    "910B3": "Ascend910B-20",
+    "910B4": "Ascend910B-20",
+    "310P3": "Ascend310P-8",
+    "Ascend910-9382": "Ascend910A3-24",
+    "Ascend910-9362": "Ascend910A3-20",
+}
+"""``servertype`` by chip name: family and AI cores (component/ascend-device-plugin/pkg/server/manager.go)."""
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """A kind of server. ``resource`` is its whole-chip resource, ``prefix`` its device name prefix, ``chips`` how
+    many it holds."""
+
+    resource: str
+    prefix: str
+    chips: int
+    labels: dict[str, str]
+    super_pod_size: int = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Device names of all chips."""
+        return tuple(f"{self.prefix}{chip}" for chip in range(self.chips))
+
+
+def of_product(product: Product) -> Shape:
+    """The full server of a product; a policy that is no server model raises ValueError."""
+    spec = product.spec
+    if not spec.node_labels or spec.resource == "*":
+        raise ValueError(f"product {product.metadata.name} is a policy, not a server; choose one that has nodeLabels")
+    labels = dict(spec.node_labels[0])
+    labels.setdefault("accelerator", _ACCELERATOR.get(spec.resource, "huawei-npu"))
+    if spec.accelerator_types:
+        labels.setdefault("accelerator-type", spec.accelerator_types[0])
+    if spec.chip_names:
+        labels.setdefault("node.kubernetes.io/npu.chip.name", _usual(spec.chip_names))
+    chip = labels.get("node.kubernetes.io/npu.chip.name", "")
+    if server_type := _SERVER_TYPES.get(chip):
+        labels.setdefault("servertype", server_type)
+    labels.setdefault("host-arch", "huawei-arm")
+    labels.setdefault("workerselector", "dls-worker-node")
+    in_super_pod = spec.placement.handler in ("superpod", "superpod850", "rack950")
+    return Shape(spec.resource, spec.device_prefix, spec.chips_per_node, labels, 4 if in_super_pod else 0)
+
+
+def _usual(chip_names: tuple[str, ...]) -> str:
+    """The chip a product is usually sold with, where it comes with several."""
+    return next((name for name in ("910B3", "310P3") if name in chip_names), chip_names[0])
+
+
+def address(index: int) -> str:
+    """The node's IP address; ``index`` counts from 0 over all nodes."""
+    return f"10.{64 + index // 62500}.{index // 250 % 250}.{index % 250 + 1}"
+
+
+def pod_address(index: int, number: int) -> str:
+    """An address for the ``number``-th pod of a node."""
+    return f"10.{128 + index // 250 % 100}.{index % 250}.{number % 250 + 1}"
+
+
+def base_devices(shape: Shape, index: int) -> str:
+    """Annotation ``baseDeviceInfos``: every chip with its parameter-plane address."""
+    return json.dumps(
+        {
+            name: {"IP": f"192.{168 + chip % 8}.{index // 250}.{index % 250 + 1}", "SuperDeviceID": ""}
+            for chip, name in enumerate(shape.names)
+        },
+        separators=(",", ":"),
+    )
+
+
+def node_object(name: str, index: int, shape: Shape, now: float) -> Json:
+    """The Node as the kubelet registers it; its status follows with the first heartbeat."""
+    labels = {
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": "arm64" if shape.labels.get("host-arch") == "huawei-arm" else "amd64",
+        **shape.labels,
+    }
+    annotations = {"baseDeviceInfos": base_devices(shape, index)}
+    if shape.super_pod_size:
+        annotations |= {
+            "superPodID": str(index // shape.super_pod_size),
+            "serverIndex": str(index % shape.super_pod_size),
+        }
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels, "annotations": annotations},
+        "spec": {},
+        "status": status(name, index, shape, {shape.resource: shape.chips}, {shape.resource: shape.chips}, True, now),
+    }
+
+
+def status(
+    name: str,
+    index: int,
+    shape: Shape,
+    capacity: Mapping[str, int],
+    allocatable: Mapping[str, int],
+    ready: bool,
+    now: float,
+) -> Json:
+    """The status a kubelet posts; ``capacity`` and ``allocatable`` count devices."""
+    base = {"cpu": CPU, "memory": MEMORY, "pods": PODS, "ephemeral-storage": STORAGE}
+    return {
+        "capacity": base | {key: str(count) for key, count in sorted(capacity.items())},
+        "allocatable": base | {key: str(count) for key, count in sorted(allocatable.items())},
+        "conditions": conditions(ready, now),
+        "addresses": [{"type": "InternalIP", "address": address(index)}, {"type": "Hostname", "address": name}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
+        "nodeInfo": {
+            "architecture": "arm64" if shape.labels.get("host-arch") == "huawei-arm" else "amd64",
+            "bootID": f"sim-{name}",
+            "containerRuntimeVersion": "belay-sandbox://0",
+            "kernelVersion": "5.10.0",
+            "kubeProxyVersion": KUBELET_VERSION,
+            "kubeletVersion": KUBELET_VERSION,
+            "machineID": f"sim-{name}",
+            "operatingSystem": "linux",
+            "osImage": "Belay sandbox",
+            "systemUUID": f"sim-{name}",
+        },
+    }
+
+
+def conditions(ready: bool, now: float, old: list[Json] | None = None) -> list[Json]:
+    """The node's conditions; transition times stay where the status of ``old`` does."""
+    before = {c.get("type"): c for c in old or ()}
+    rows = [
+        ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+        ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+        ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+        ("Ready", "True", "KubeletReady", "kubelet is posting ready status")
+        if ready
+        else ("Ready", "False", "KubeletNotReady", "container runtime is down"),
+    ]
+    stamp = rfc3339(float(int(now)))
+    out = []
+    for kind, value, reason, message in rows:
+        was = before.get(kind, {})
+        since = was.get("lastTransitionTime") if was.get("status") == value else None
+        out.append(
+            {
+                "type": kind,
+                "status": value,
+                "reason": reason,
+                "message": message,
+                "lastHeartbeatTime": stamp,
+                "lastTransitionTime": since or stamp,
+            }
+        )
+    return out

@@ -1,0 +1,55 @@
+"""Which servers the sandbox can simulate: the rows of policies/products, and the vNPU resource names of policies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+import msgspec
+
+from engine.documents.products import Product
+from engine.documents.vnpu import VNPUTemplates
+from engine.errors import InputError
+from engine.load import load
+from engine.sandbox.nodes_shape import Shape, of_product
+
+INFERENCE_RESOURCE = "huawei.com/Ascend310P"
+
+
+class Shapes(msgspec.Struct, frozen=True):
+    """Products that can be simulated; ``suffixes`` maps a vNPU template to the tail of its resource name."""
+
+    products: Mapping[str, Product]
+    suffixes: Mapping[str, str]
+
+    def of(self, name: str) -> Shape:
+        """The server of a product.
+
+        Raises:
+            InputError: there is no such product, or it is a policy and no server.
+        """
+        product = self.products.get(name)
+        if product is None:
+            known = ", ".join(sorted(n for n, p in self.products.items() if p.spec.node_labels))
+            raise InputError(f"product {name!r} is unknown", where="--product", hint=f"Choose one of: {known}.")
+        try:
+            return of_product(product)
+        except ValueError as error:
+            raise InputError(str(error), where="--product") from error
+
+    @property
+    def inference(self) -> str:
+        """The product of the node ``infer-1``: a plain 310P card server."""
+        names = [n for n, p in self.products.items() if p.spec.resource == INFERENCE_RESOURCE and p.spec.node_labels]
+        if not names:
+            raise InputError(f"policies/products has no server with {INFERENCE_RESOURCE}")
+        return min(names, key=lambda name: ("pro" not in name, "duo" in name, name))
+
+
+@cache
+def shipped_shapes() -> Shapes:
+    """The products and templates that come with Belay."""
+    desired = load({}).desired
+    products = {name: declared.document for name, declared in desired.products.items()}
+    templates: list[VNPUTemplates] = [declared.document for declared in desired.templates.values()]
+    return Shapes(products, {row.name: row.suffix for family in templates for row in family.spec.templates})

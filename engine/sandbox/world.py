@@ -1,0 +1,117 @@
+"""The simulated cluster: its nodes and, where the cluster has none, its controllers. It speaks the Kubernetes API only.
+
+The same world runs against the sandbox's API server and against a real kube-apiserver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Callable, Iterable
+
+from engine.kube import CONFIGMAP, NAMESPACE, Conflict, Kube, many
+from engine.log import get
+from engine.sandbox.cache import WORLD_KINDS, Cache, Json
+from engine.sandbox.controllers.manager import Controllers
+from engine.sandbox.nodes import Kubelets, Member
+from engine.sandbox.settings import SandboxSettings
+from engine.sandbox.shapes import Shapes
+from engine.wire import names
+
+_log = get("sandbox.world")
+NAMESPACES = (
+    "default",
+    "kube-system",
+    "kube-node-lease",
+    names.NODE_NAMESPACE,
+    names.SCHEDULER_NAMESPACE,
+    "cluster-system",
+    names.SYSTEM,
+    names.NODES,
+)
+"""Namespaces that the world and Belay write to."""
+
+
+def members(settings: SandboxSettings, shapes: Shapes) -> list[Member]:
+    """``node-1`` … ``node-N`` of the product, and ``infer-1`` with 310P cards where it is wanted."""
+    out = [Member(f"node-{number + 1}", number, shapes.of(settings.product)) for number in range(settings.nodes)]
+    if settings.infer_node:
+        out.append(Member("infer-1", settings.nodes, shapes.of(shapes.inference)))
+    return out
+
+
+class World:
+    """Nodes and controllers over one connection."""
+
+    def __init__(
+        self, kube: Kube, settings: SandboxSettings, shapes: Shapes, nodes: Iterable[Member] | None = None
+    ) -> None:
+        self.settings = settings
+        self._kube = kube
+        self._cache = Cache(kube, WORLD_KINDS)
+        self.kubelets = Kubelets(
+            self._cache, members(settings, shapes) if nodes is None else nodes, settings, shapes.suffixes
+        )
+        self._controllers = Controllers(self._cache, settings) if settings.controllers else None
+
+    async def run(self, ready: Callable[[], None] = lambda: None) -> None:
+        """Bring the world up, call ``ready``, and run until cancelled."""
+        await ensure_namespaces(self._kube)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._cache.run())
+            group.create_task(self.kubelets.run())
+            if self._controllers is not None:
+                group.create_task(self._controllers.run())
+            await self.kubelets.registered.wait()
+            _log.info("nodes registered", nodes=len(self.kubelets.members))
+            ready()
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[World]:
+        """The world while the block runs; leaving it stops every kubelet and controller."""
+        started = asyncio.Event()
+        task = asyncio.create_task(self.run(started.set))
+        waiting = asyncio.create_task(started.wait())
+        try:
+            await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                await task
+            yield self
+        finally:
+            for each in (waiting, task):
+                each.cancel()
+            await asyncio.gather(waiting, task, return_exceptions=True)
+
+
+async def ensure_namespaces(kube: Kube) -> None:
+    """Create the namespaces that are not there yet."""
+
+    async def ensure(name: str) -> None:
+        if await kube.get(NAMESPACE, name) is None:
+            with contextlib.suppress(Conflict):
+                await kube.create(NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+
+    async for outcome in many([lambda n=name: ensure(n) for name in NAMESPACES]):  # type: ignore[misc]
+        if outcome.error is not None:
+            raise outcome.error
+
+
+async def control(kube: Kube, node: str, text: str | None) -> Json:
+    """Set key ``node.json`` of a node's control ConfigMap; None removes it. Other keys (faults) stay."""
+    body: Json = {"data": {"node.json": text}}
+    name = names.SIM_PREFIX + node
+    if await kube.get(CONFIGMAP, name, names.NODES) is None:
+        fresh = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": names.NODES}}
+        with contextlib.suppress(Conflict):
+            await kube.create(CONFIGMAP, fresh)
+    return await kube.patch(CONFIGMAP, name, body, names.NODES)
+
+
+async def until_signal() -> None:
+    """Return when the process is asked to end (SIGINT, SIGTERM)."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    await stop.wait()
