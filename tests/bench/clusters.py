@@ -11,7 +11,7 @@ NOW = 1788249600.0
 
 
 def cluster(nodes: int, jobs: int, *, chips: int = 8, pods_per_job: int = 2) -> list[dict[str, Any]]:
-    """``nodes`` healthy Atlas 800T A2 servers and ``jobs`` running AscendJobs of whole nodes, as a List would hold them."""
+    """``nodes`` healthy Atlas 800T A2 servers and ``jobs`` running AscendJobs of whole nodes."""
     items: list[dict[str, Any]] = []
     for index in range(nodes):
         items += [node(f"node-{index:05d}", index, chips), device(f"node-{index:05d}", chips)]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import msgspec
-
+from engine.documents import Desired
 from engine.load import load
+from engine.model.actions import CreateObject, PatchObject
+from engine.model.diagnostics import ObjectKey
 from engine.observe import Observer
 from engine.plan import plan
+from engine.status import memory_bodies
 from tests.bench.clusters import NOW, cluster, device
 from tests.bench.measure import Result, timed
+from tests.simworld import merged
 
 
 def run() -> list[Result]:
@@ -31,21 +34,18 @@ def run() -> list[Result]:
     return results
 
 
-def settle(observer: Observer, desired: object) -> None:
-    """Write the memory and the job statuses that a first pass wants, so that the next has nothing to do."""
-    from tests.simworld import merged
-
-    first = plan(desired, observer.observed(), NOW)  # type: ignore[arg-type]
-    objects = {key: obj for key, obj in observer.observed().objects.items()}
-    for action in first.actions:
-        body = msgspec.to_builtins(action)
-        if body["kind"] == "PatchObject":
-            for key, obj in objects.items():
-                if (key.kind, key.namespace, key.name) == (
-                    body["object_kind"] if "object_kind" in body else body["objectKind"],
-                    body["namespace"],
-                    body["name"],
-                ):
-                    observer.put(merged(obj, body["patch"]))
-        elif body["kind"] == "CreateObject":
-            observer.put(body["object"])
+def settle(observer: Observer, desired: Desired) -> None:
+    """Write what first passes want until a pass wants nothing, so that the measured one is a true no-op."""
+    for _ in range(10):
+        seen = observer.observed()
+        wanted = plan(desired, seen, NOW)
+        for body in memory_bodies(wanted, seen):
+            observer.put(body)
+        for action in wanted.actions:
+            if isinstance(action, PatchObject):
+                key = ObjectKey(action.api_version, action.object_kind, action.namespace, action.name)
+                observer.put(merged(seen.objects[key], action.patch))
+            elif isinstance(action, CreateObject):
+                observer.put(action.object)
+        if not wanted.actions:
+            return
