@@ -63,7 +63,8 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     ``nodes`` maps a rank to its latest node, ``super_pods`` a logical super pod to its nodes,
     ``reschedules`` the times of recent reschedules, ``retries`` how many retries remain (-1 unlimited),
     ``version`` the re-creation counter of the job: ``settled`` is the version whose pods have all been seen, pods of
-    version ``killed`` and older are told to go (-1: none). ``saved`` is when its rank table was last saved (seconds).
+    version ``killed`` and older are told to go (-1: none). ``saved`` is when its rank table was last saved (seconds);
+    ``removed`` are uids of pods that a policy of the job removed, so that their end is no event.
     """
 
     uid: str = ""
@@ -76,6 +77,7 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     settled: int = -1
     killed: int = -1
     saved: int = 0
+    removed: tuple[str, ...] = ()
     evicted: dict[str, int] = {}
     pending_passes: int = 0
     started: int = 0

@@ -56,11 +56,6 @@ def finished(conditions: Iterable[Any]) -> str:
     return next((str(c["type"]) for c in conditions if _holds(c) and c["type"] in ENDS), "")
 
 
-def holding(conditions: Iterable[Any], kind: str) -> dict[str, Any] | None:
-    """The condition of a type that is True, None when there is none."""
-    return next((c for c in conditions if _holds(c) and c["type"] == kind), None)
-
-
 def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON merge patch (RFC 7386) from ``old`` to ``new``; lists are replaced whole, empty when equal."""
     patch: dict[str, Any] = {key: None for key in old if key not in new}

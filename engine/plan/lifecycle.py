@@ -261,17 +261,23 @@ class Bench:
 
     def patch_status(self, job: Job, patch: Mapping[str, Any], reason: str, message: str) -> None:
         """Plan a change of the job's status (a JSON merge patch)."""
+        self.patch(job, job.key, {"status": dict(patch)}, reason, message, uid=job.uid)
+
+    def patch(
+        self, job: Job, key: ObjectKey, patch: Mapping[str, Any], reason: str, message: str, *, uid: str = ""
+    ) -> None:
+        """Plan a JSON merge patch of the job or of an object that belongs to it."""
         self.scope.actions.append(
             PatchObject(
                 reason=reason,
                 message=message,
                 evidence=self.evidence(job),
-                preconditions={"patchType": "merge"} | ({"uid": job.uid} if job.uid else {}),
-                api_version=job.key.api_version,
-                object_kind=job.key.kind,
-                namespace=job.key.namespace,
-                name=job.key.name,
-                patch={"status": dict(patch)},
+                preconditions={"patchType": "merge"} | ({"uid": uid} if uid else {}),
+                api_version=key.api_version,
+                object_kind=key.kind,
+                namespace=key.namespace,
+                name=key.name,
+                patch=dict(patch),
             )
         )
 

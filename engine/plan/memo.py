@@ -1,0 +1,30 @@
+"""Bounded memos of pure results about raw objects, so that unchanged objects cost a comparison only.
+
+An entry is keyed by a name and holds only for an equal object; nothing of a pass depends on what is in a memo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+Result = TypeVar("Result")
+
+
+class Memo(Generic[Result]):
+    """Remembers ``compute``'s result per key while the object stays equal; the oldest keys go first."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._known: dict[object, tuple[Any, Result]] = {}
+
+    def of(self, key: object, raw: Any, compute: Callable[[], Result]) -> Result:
+        """The result for ``raw``, computed when the key is new or its object has changed."""
+        entry = self._known.get(key)
+        if entry is not None and (entry[0] is raw or entry[0] == raw):
+            return entry[1]
+        result = compute()
+        if entry is None and len(self._known) >= self._limit:
+            self._known.pop(next(iter(self._known)))
+        self._known[key] = (raw, result)
+        return result

@@ -1,0 +1,261 @@
+"""Rank tables of running jobs: completed when all pods are placed, cleared when one leaves.
+
+A table is written where the user has provided its ConfigMap ``rings-config-<job>``. Sources:
+component/ascend-operator/pkg/controllers/v1/pod.go (genRankTable, saveRankTable) and its pkg/ranktable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from engine.model.actions import WriteRankTable
+from engine.model.cluster import Pod
+from engine.model.diagnostics import ObjectKey
+from engine.model.quantities import whole
+from engine.plan import ascendjob
+from engine.plan.environment import sp_block
+from engine.plan.jobstatus import finished
+from engine.plan.lifecycle import Bench, Job, part, texts
+from engine.plan.memo import Memo
+from engine.plan.podtemplate import RANK_TABLE_VOLUME, has_volume, npu_of, pod_spec
+from engine.wire import podannotations, ranktable
+
+PREFIX: Final = "rings-config-"
+FILE: Final = "hccl.json"
+VERSION_KEY: Final = "version"
+_ATLAS: Final = "ring-controller.atlas"
+_VOLCANO: Final = "batch.volcano.sh/v1alpha1"
+_APPS: Final = "apps/v1"
+
+
+class Plan(NamedTuple):
+    """What the pods of one owner amount to: how many, which version, which options."""
+
+    replicas: int
+    version: ranktable.Version
+    sp_block: int
+    scaleout: str
+    soft: bool
+    inference: bool
+
+
+_PLANS: Memo[Plan | None] = Memo(8192)
+_CURRENT: Memo[Any] = Memo(8192)
+
+
+def run(bench: Bench) -> None:
+    """Rank tables of every owner that wants one."""
+    by_label = _by_deploy_name(bench)
+    if bench.holds("expand_ascend_job"):
+        for job in bench.jobs(ascendjob.API, ascendjob.KIND):
+            if not finished(job.status.get("conditions") or ()):
+                _sync(bench, job, bench.pods_of(job))
+    for kind in ("Deployment", "StatefulSet"):
+        for job in bench.jobs(_APPS, kind):
+            _sync(bench, job, by_label.get((job.key.namespace, job.key.name), []))
+    for job in bench.jobs(_VOLCANO, "Job"):
+        if part(job.status, "state").get("phase") not in ("Completed", "Failed", "Terminated", "Aborted"):
+            _sync(bench, job, bench.pods_of(job))
+
+
+def _by_deploy_name(bench: Bench) -> dict[tuple[str, str], list[Pod]]:
+    found: dict[tuple[str, str], list[Pod]] = {}
+    for pod in bench.scope.observed.pods.values():
+        name = pod.labels.get("deploy-name")
+        if name:
+            found.setdefault((pod.namespace, name), []).append(pod)
+    return found
+
+
+def _sync(bench: Bench, job: Job, pods: Sequence[Pod]) -> None:
+    """Plans the next save of one owner's table, if there is anything to save."""
+    key = ObjectKey("v1", "ConfigMap", job.key.namespace, PREFIX + job.key.name)
+    config_map = bench.scope.observed.objects.get(key)
+    if config_map is None or job.deleting:
+        return
+    plan = _PLANS.of(job.key, job.raw, lambda: _plan(job))
+    if plan is None or plan.replicas <= 0:
+        return
+    current = _CURRENT.of(key, part(config_map, "data").get(FILE), lambda: _parse(part(config_map, "data").get(FILE)))
+    allocated = [pod for pod in pods if podannotations.is_allocated(pod)]
+    if len(allocated) == plan.replicas:
+        table = _complete(bench, job, plan, allocated)
+    elif len(allocated) < plan.replicas and current.get("status") == "completed":
+        table = dict(ranktable.INITIALIZING)
+    else:
+        return
+    if table is not None and table != current:
+        _save(bench, job, key, config_map, table, len(allocated))
+
+
+def _complete(bench: Bench, job: Job, plan: Plan, pods: Sequence[Pod]) -> dict[str, Any] | None:
+    """The completed table; None while a pod lacks what it needs."""
+    ranks = _ranks(bench, job, sorted(pods, key=lambda pod: pod.name))
+    members = []
+    for pod in sorted(pods, key=lambda pod: pod.name):
+        try:
+            configuration = _configuration(
+                pod.annotations.get(podannotations.CONFIGURATION_910),
+                pod.annotations.get(podannotations.CONFIGURATION_NPU),
+            )
+        except ValueError as error:
+            bench.warn(job, f"pod {pod.key}", f"the rank table waits: {error}")
+            return None
+        if configuration is not None:
+            members.append(_member(pod, ranks[pod.key], configuration, plan.inference))
+    if not members:
+        return None
+    try:
+        return _build(plan, tuple(members))
+    except ranktable.TableError as error:
+        # A pod gets its IP a moment after its binding: only what does not pass by itself is worth a word.
+        if all(member.pod_ip for member in members):
+            bench.warn(job, "rank table", f"the rank table waits: {error}")
+        return None
+
+
+def _member(pod: Pod, rank: int, configuration: podannotations.Configuration, inference: bool) -> ranktable.Member:
+    return ranktable.Member(
+        pod=pod.key,
+        node=pod.node,
+        pod_ip=pod.pod_ip,
+        rank=rank,
+        configuration=configuration,
+        super_pod_rank=pod.annotations.get(podannotations.SUPER_POD_RANK, ""),
+        super_pod_id=pod.annotations.get(podannotations.SUPER_POD_ID, ""),
+        hardware_type=pod.annotations.get(podannotations.HARDWARE_TYPE, "") if inference else "",
+    )
+
+
+@lru_cache(maxsize=32768)
+def _configuration(first: str | None, second: str | None) -> podannotations.Configuration | None:
+    written = {podannotations.CONFIGURATION_910: first, podannotations.CONFIGURATION_NPU: second}
+    return podannotations.configuration({key: text for key, text in written.items() if text is not None})
+
+
+_TABLES: Memo[dict[str, Any]] = Memo(8192)
+
+
+def _build(plan: Plan, members: tuple[ranktable.Member, ...]) -> dict[str, Any]:
+    return _TABLES.of(
+        members[0].pod,
+        (plan, members),
+        lambda: ranktable.build(
+            plan.version,
+            members,
+            sp_block=plan.sp_block,
+            scaleout=plan.scaleout,
+            soft=plan.soft,
+            inference=plan.inference,
+        ),
+    )
+
+
+def _ranks(bench: Bench, job: Job, pods: Sequence[Pod]) -> dict[str, int]:
+    """Each pod's rank; missing ones get the lowest free numbers in name order, written on the pods."""
+    ranks = {pod.key: rank for pod in pods if (rank := podannotations.rank_index(pod.annotations)) is not None}
+    taken = set(ranks.values())
+    free = (number for number in range(len(pods) + len(taken)) if number not in taken)
+    for pod in pods:
+        if pod.key not in ranks:
+            ranks[pod.key] = next(free)
+            _write_rank(bench, job, pod, ranks[pod.key])
+    return ranks
+
+
+def _write_rank(bench: Bench, job: Job, pod: Pod, rank: int) -> None:
+    key = ObjectKey("v1", "Pod", pod.namespace, pod.name)
+    patch = {"metadata": {"annotations": {podannotations.RANK_INDEX: str(rank)}}}
+    bench.patch(job, key, patch, "RankAssigned", f"pod {pod.key} gets rank {rank} of {job.key}", uid=pod.uid)
+
+
+def _save(
+    bench: Bench, job: Job, key: ObjectKey, config_map: Mapping[str, Any], table: dict[str, Any], allocated: int
+) -> None:
+    """One save. The version key tells readers of a change: the time of the save before, 0 for the first."""
+    memory = bench.memory(job)
+    done = table["status"] == "completed"
+    bench.scope.actions.append(
+        WriteRankTable(
+            reason="RankTableCompleted" if done else "RankTableCleared",
+            message=(
+                f"{job.key}: all {allocated} pods are placed, completing its rank table"
+                if done
+                else f"{job.key}: only {allocated} pods are placed, its rank table is being initialized again"
+            ),
+            evidence=bench.evidence(job),
+            preconditions={
+                "configMap": key.name,
+                "uid": str(part(dict(config_map), "metadata").get("uid") or ""),
+                "version": str(memory.saved),
+            },
+            namespace=job.key.namespace,
+            name=job.key.name,
+            table=table,
+        )
+    )
+    bench.remember(job, msgspec.structs.replace(memory, saved=int(bench.scope.now)))
+
+
+def _parse(text: object) -> dict[str, Any]:
+    """The table in the ConfigMap; an unreadable one is none."""
+    try:
+        table = msgspec.json.decode(text) if isinstance(text, str) else {}
+    except msgspec.DecodeError:
+        return {}
+    return table if isinstance(table, dict) else {}
+
+
+def _plan(job: Job) -> Plan | None:
+    """How an owner's table is made; None for owners without one."""
+    templates = _templates(job)
+    labels = job.labels
+    asked = job.key.kind == ascendjob.KIND or _ATLAS in labels
+    if not asked and not any(has_volume(template, RANK_TABLE_VOLUME) for template, _ in templates):
+        return None
+    resources = [npu_of(template) for template, _ in templates]
+    if not any(count for _, count in resources):
+        return None
+    annotations = dict(job.annotations)
+    if job.key.kind != ascendjob.KIND and templates:
+        template_notes = texts(part(part(dict(templates[0][0]), "metadata"), "annotations") or None)
+        annotations = {**template_notes, **annotations}
+    selectors = [texts(pod_spec(template).get("nodeSelector")) for template, _ in templates]
+    version = ranktable.version_of(
+        resources=[name for name, _ in resources], annotations=annotations, node_selectors=selectors
+    )
+    return Plan(
+        replicas=sum(count for _, count in templates),
+        version=version,
+        sp_block=_block(job, annotations),
+        scaleout=labels.get("scaleout-type", "").strip().upper(),
+        soft=labels.get("super-pod-affinity") == "soft",
+        inference=bool(labels.get("jobID") and labels.get("app")),
+    )
+
+
+def _block(job: Job, annotations: Mapping[str, str]) -> int:
+    if job.key.kind == ascendjob.KIND:
+        return sp_block(ascendjob.spec_of(job))
+    return whole(annotations.get("sp-block", ""))
+
+
+def _templates(job: Job) -> list[tuple[Mapping[str, Any], int]]:
+    """Pod templates of an owner and how many pods each makes."""
+    spec = part(job.raw, "spec")
+    if job.key.kind == ascendjob.KIND:
+        return [(replica.template, replica.size) for replica in ascendjob.spec_of(job).replicas]
+    if job.key.kind == "Job":
+        tasks = spec.get("tasks")
+        rows = [task for task in tasks if isinstance(task, dict)] if isinstance(tasks, list) else []
+        return [(part(task, "template"), _replicas(task)) for task in rows]
+    return [(part(spec, "template"), _replicas(spec))]
+
+
+def _replicas(spec: Mapping[str, Any]) -> int:
+    value = spec.get("replicas", 1)
+    return value if isinstance(value, int) and not isinstance(value, bool) else 1

@@ -1,0 +1,185 @@
+"""A Volcano Job as declared: read once per version, defaulted and checked like Volcano's webhooks do.
+
+Sources: github.com/volcano-sh/volcano/pkg/webhooks/admission/jobs/{mutate,validate} and docs of vcjob policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from engine.plan.lifecycle import Job, part
+from engine.plan.podtemplate import containers, npu_of, pod_spec
+
+DEFAULT_RETRIES: Final = 3
+#: Plugins that Volcano knows; Belay plays the first three.
+PLUGINS: Final = ("env", "svc", "ssh", "pytorch", "tensorflow", "mpi", "ray", "hcclrank")
+_MAX_POD_NAME: Final = 253
+
+
+class Policy(NamedTuple):
+    """What follows from events of a job's pods, or from an exit code."""
+
+    events: frozenset[str]
+    exit_code: int | None
+    action: str
+
+
+class Task(NamedTuple):
+    """One task: pods of one template."""
+
+    name: str
+    replicas: int
+    min_available: int | None
+    template: Mapping[str, Any]
+    policies: tuple[Policy, ...]
+    depends_on: tuple[str, ...]
+    depends_any: bool
+
+    @property
+    def least(self) -> int:
+        """How many of its pods must run for the task to count."""
+        return self.replicas if self.min_available is None else self.min_available
+
+
+class VolcanoSpec(NamedTuple):
+    """A checked Volcano Job; ``problem`` is set when it is invalid."""
+
+    tasks: tuple[Task, ...]
+    min_available: int
+    min_success: int | None
+    max_retry: int
+    queue: str
+    scheduler: str
+    priority_class: str
+    plugins: dict[str, tuple[str, ...]]
+    policies: tuple[Policy, ...]
+    ttl: int | None
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    expected: tuple[tuple[str, int, int], ...]
+    wants_npu: bool
+    problem: str
+
+    @property
+    def total(self) -> int:
+        """Pods of the whole job."""
+        return len(self.expected)
+
+    def action(self, task: Task, event: str, exit_code: int | None) -> str:
+        """The action that the policies give an event: the task's first, then the job's; SyncJob without one."""
+        for policy in (*task.policies, *self.policies):
+            if event in policy.events or "*" in policy.events:
+                return policy.action
+            if policy.exit_code is not None and exit_code is not None and policy.exit_code == exit_code:
+                return policy.action
+        return "SyncJob"
+
+
+def read(job: Job) -> VolcanoSpec:
+    """The job's spec with Volcano's defaults; ``problem`` tells the first thing that is wrong with it."""
+    spec = part(job.raw, "spec")
+    listed = spec.get("tasks")
+    rows = [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
+    tasks = tuple(_task(row, position) for position, row in enumerate(rows))
+    total = sum(max(0, task.replicas) for task in tasks)
+    default_least = sum(max(0, task.least) for task in tasks)
+    plugins = {str(name): _words(args) for name, args in sorted(part(spec, "plugins").items())}
+    least = _number(spec.get("minAvailable"))
+    retries = _number(spec.get("maxRetry"))
+    out = VolcanoSpec(
+        tasks=tasks,
+        min_available=least if least else default_least,
+        min_success=_number(spec.get("minSuccess")),
+        max_retry=retries if retries else DEFAULT_RETRIES,
+        queue=str(spec.get("queue") or "default"),
+        scheduler=str(spec.get("schedulerName") or "volcano"),
+        priority_class=str(spec.get("priorityClassName") or ""),
+        plugins=plugins,
+        policies=_policies(spec.get("policies")),
+        ttl=_number(spec.get("ttlSecondsAfterFinished")),
+        labels=job.labels,
+        annotations=job.annotations,
+        expected=tuple(
+            (f"{job.key.name}-{task.name}-{index}", position, index)
+            for position, task in enumerate(tasks)
+            for index in range(max(0, task.replicas))
+        ),
+        wants_npu=any(npu_of(task.template)[1] for task in tasks),
+        problem="",
+    )
+    problem = _problem(out, total)
+    return out._replace(problem=problem, expected=() if problem else out.expected)
+
+
+def _task(row: Mapping[str, Any], position: int) -> Task:
+    depends = part(row, "dependsOn")
+    replicas = _number(row.get("replicas"))
+    return Task(
+        name=str(row.get("name") or f"default{position}"),
+        replicas=1 if replicas is None else replicas,
+        min_available=_number(row.get("minAvailable")),
+        template=part(row, "template"),
+        policies=_policies(row.get("policies")),
+        depends_on=_words(depends.get("name")),
+        depends_any=depends.get("iteration") == "any",
+    )
+
+
+def _policies(listed: object) -> tuple[Policy, ...]:
+    rows = [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
+    out = []
+    for row in rows:
+        events = set(_words(row.get("events")))
+        if row.get("event"):
+            events.add(str(row["event"]))
+        out.append(Policy(frozenset(events), _number(row.get("exitCode")), str(row.get("action") or "SyncJob")))
+    return tuple(out)
+
+
+def _problem(spec: VolcanoSpec, total: int) -> str:
+    names = [task.name for task in spec.tasks]
+    if not names:
+        return "no task specified in job spec"
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        return f"duplicated task name {twice[0]}"
+    for task in spec.tasks:
+        if task.replicas < 0:
+            return f"'replicas' < 0 in task: {task.name}"
+        if task.min_available is not None and not 0 <= task.min_available <= task.replicas:
+            return f"'minAvailable' must lie between 0 and 'replicas' in task: {task.name}"
+        if not containers(pod_spec(task.template)):
+            return f"task {task.name} has no containers"
+    if not 0 <= spec.min_available <= total:
+        return f"job 'minAvailable' must not be greater than total replicas {total}"
+    unknown = sorted(name for name in spec.plugins if name not in PLUGINS)
+    if unknown:
+        return f"unable to find job plugin: {unknown[0]}"
+    longest = max((len(name) for name, _, _ in spec.expected), default=0)
+    if longest > _MAX_POD_NAME:
+        return f"pod names would be {longest} characters long, at most {_MAX_POD_NAME} are allowed"
+    return _dependency_problem(spec)
+
+
+def _dependency_problem(spec: VolcanoSpec) -> str:
+    """Tasks must depend on known tasks and not on themselves in a ring."""
+    needs = {task.name: set(task.depends_on) for task in spec.tasks}
+    for name, others in sorted(needs.items()):
+        unknown = sorted(others - needs.keys())
+        if unknown:
+            return f"task {name} depends on unknown task {unknown[0]}"
+    while needs:
+        free = {name for name, others in needs.items() if not others}
+        if not free:
+            return f"job has dependencies between tasks, but doesn't form a directed acyclic graph: {sorted(needs)}"
+        needs = {name: others - free for name, others in needs.items() if name not in free}
+    return ""
+
+
+def _words(value: object) -> tuple[str, ...]:
+    return tuple(str(word) for word in value) if isinstance(value, list) else ()
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,105 @@
+"""``.status`` of a Volcano Job, as Volcano's job controller writes it.
+
+Source: volcano.sh/apis/pkg/apis/batch/v1alpha1/job.go (JobStatus).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from engine.model.times import parse_rfc3339, rfc3339
+from engine.plan.jobstatus import go_duration, merge_patch
+from engine.plan.lifecycle import Bench, Job, part
+from engine.plan.volcanoplugins import controlled
+from engine.plan.volcanospec import VolcanoSpec
+
+#: Transitions kept in ``status.conditions``, newest last.
+MAX_CONDITIONS: Final = 32
+
+
+class Counts(NamedTuple):
+    """Pods of one task by phase, and those on their way out."""
+
+    task: str
+    phases: dict[str, int]
+    terminating: int
+
+    def of(self, phase: str) -> int:
+        """Pods in a phase."""
+        return self.phases.get(phase, 0)
+
+
+def write(
+    bench: Bench,
+    job: Job,
+    spec: VolcanoSpec,
+    version: int,
+    counts: Sequence[Counts],
+    phase: str,
+    reason: str,
+    message: str,
+) -> None:
+    """Plans the status patch, if anything changes."""
+    old = job.status
+    changed = part(old, "state").get("phase") != phase
+    new = {
+        **{key: value for key, value in old.items() if key not in _OWN},
+        **_counted(counts),
+        **_progress(bench, job, old, phase, reason, message, changed),
+        "minAvailable": spec.min_available,
+    }
+    if version:
+        new["version"] = version
+        new["retryCount"] = version
+    resources = controlled(spec)
+    if resources:
+        new["controlledResources"] = resources
+    if new == old:
+        return
+    detail = f": {message}" if changed and message else ""
+    text = f"{job.key} is now {phase}{detail}" if changed else f"{job.key}: its pods have changed"
+    bench.patch_status(job, merge_patch(old, new), f"Job{phase}" if changed else "JobStatusChanged", text)
+
+
+_OWN: Final = frozenset(
+    {"pending", "running", "succeeded", "failed", "terminating", "unknown", "taskStatusCount", "state", "conditions",
+     "runningDuration", "version", "retryCount", "controlledResources", "minAvailable"}
+)  # fmt: skip
+
+
+def _counted(counts: Sequence[Counts]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for phase in ("Pending", "Running", "Succeeded", "Failed", "Unknown"):
+        number = sum(c.of(phase) for c in counts)
+        if number:
+            out[phase.lower()] = number
+    terminating = sum(c.terminating for c in counts)
+    if terminating:
+        out["terminating"] = terminating
+    by_task = {c.task: {"phase": dict(sorted(c.phases.items()))} for c in counts if c.phases}
+    if by_task:
+        out["taskStatusCount"] = by_task
+    return out
+
+
+def _progress(
+    bench: Bench, job: Job, old: dict[str, Any], phase: str, reason: str, message: str, changed: bool
+) -> dict[str, Any]:
+    """State, past states and how long the job has run; the times move on a transition only."""
+    if not changed:
+        return {key: old[key] for key in ("state", "conditions", "runningDuration") if key in old}
+    stamp = rfc3339(float(int(bench.scope.now)))
+    state = {"phase": phase, "lastTransitionTime": stamp}
+    if reason:
+        state |= {"reason": reason, "message": message}
+    past = [c for c in old.get("conditions") or () if isinstance(c, dict)]
+    out: dict[str, Any] = {
+        "state": state,
+        "conditions": [*past, {"status": phase, "lastTransitionTime": stamp}][-MAX_CONDITIONS:],
+    }
+    try:
+        created = parse_rfc3339(str(job.metadata.get("creationTimestamp")))
+    except ValueError:
+        return out  # a job from a file may not say when it was made
+    return out | {"runningDuration": go_duration(bench.scope.now - created)}
