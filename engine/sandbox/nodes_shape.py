@@ -54,8 +54,8 @@ class Shape(msgspec.Struct, frozen=True):
         return tuple(f"{self.prefix}{chip}" for chip in range(self.chips))
 
 
-def of_product(product: Product) -> Shape:
-    """The full server of a product; a policy that is no server model raises ValueError."""
+def of_product(product: Product, most: int = 64) -> Shape:
+    """The server of a product with at most ``most`` chips; a policy that is no server model raises ValueError."""
     spec = product.spec
     if not spec.node_labels or spec.resource == "*":
         raise ValueError(f"product {product.metadata.name} is a policy, not a server; choose one that has nodeLabels")
@@ -71,7 +71,7 @@ def of_product(product: Product) -> Shape:
     labels.setdefault("host-arch", "huawei-arm")
     labels.setdefault("workerselector", "dls-worker-node")
     in_super_pod = spec.placement.handler in ("superpod", "superpod850", "rack950")
-    return Shape(spec.resource, spec.device_prefix, spec.chips_per_node, labels, 4 if in_super_pod else 0)
+    return Shape(spec.resource, spec.device_prefix, min(most, spec.chips_per_node), labels, 4 if in_super_pod else 0)
 
 
 def _usual(chip_names: tuple[str, ...]) -> str:

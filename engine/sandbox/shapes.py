@@ -14,6 +14,7 @@ from engine.load import load
 from engine.sandbox.nodes_shape import Shape, of_product
 
 INFERENCE_RESOURCE = "huawei.com/Ascend310P"
+INFERENCE_CHIPS = 8
 
 
 class Shapes(msgspec.Struct, frozen=True):
@@ -22,8 +23,8 @@ class Shapes(msgspec.Struct, frozen=True):
     products: Mapping[str, Product]
     suffixes: Mapping[str, str]
 
-    def of(self, name: str) -> Shape:
-        """The server of a product.
+    def of(self, name: str, most: int = 64) -> Shape:
+        """The server of a product, with at most ``most`` chips.
 
         Raises:
             InputError: there is no such product, or it is a policy and no server.
@@ -33,7 +34,7 @@ class Shapes(msgspec.Struct, frozen=True):
             known = ", ".join(sorted(n for n, p in self.products.items() if p.spec.node_labels))
             raise InputError(f"product {name!r} is unknown", where="--product", hint=f"Choose one of: {known}.")
         try:
-            return of_product(product)
+            return of_product(product, most)
         except ValueError as error:
             raise InputError(str(error), where="--product") from error
 
