@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -95,14 +95,23 @@ class Reflector:
     async def run(self) -> None:
         """Follow until cancelled; never raises for what a server or a network can do."""
         while True:
-            self._following = asyncio.create_task(self._follow())
-            try:
-                await asyncio.wait({self._following})
-            finally:
-                self._following.cancel()
-                await asyncio.gather(self._following, return_exceptions=True)
-            if not self._following.cancelled():
-                await self._sleep(self._following.result())
+            pause = await self._interruptible(self._follow())
+            if pause:
+                await self._interruptible(self._sleeping(pause))
+
+    async def _interruptible(self, work: Coroutine[Any, Any, float]) -> float:
+        """The result of ``work``, or 0 when ``relist`` cut it short."""
+        self._following = asyncio.create_task(work)
+        try:
+            await asyncio.wait({self._following})
+        finally:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+        return 0.0 if self._following.cancelled() else self._following.result()
+
+    async def _sleeping(self, seconds: float) -> float:
+        await self._sleep(seconds)
+        return 0.0
 
     async def _follow(self) -> float:
         """List where needed and watch until that ends; returns the pause in seconds before going on."""

@@ -73,6 +73,8 @@ class PassState(msgspec.Struct, frozen=True):
 
     record: PassRecord
     results: list[BatchResult]
+    beat: float = 0.0
+    """When a batch of it last gave a sign of life (unix seconds), at least when the pass began."""
 
     @property
     def finished(self) -> bool:
@@ -141,8 +143,21 @@ class PassStore:
         record = found.pop("record", None)
         if record is None:
             return None
-        results = [msgspec.json.decode(value, type=BatchResult) for _, value in sorted(found.items())]
-        return PassState(msgspec.json.decode(record, type=PassRecord), results)
+        read = msgspec.json.decode(record, type=PassRecord)
+        beat = max(read.started, float(found.get(f"beat:{read.pass_id}") or 0.0))
+        batches = [value for name, value in sorted(found.items()) if name.startswith("batch:")]
+        return PassState(read, [msgspec.json.decode(value, type=BatchResult) for value in batches], beat)
+
+    def pulse(self, record: PassRecord) -> None:
+        """Say that a batch of the pass is being worked on."""
+        with translated():
+            self._client.hset(self._key(record.shard), f"beat:{record.pass_id}", repr(self.now()))
+
+    def now(self) -> float:
+        """Redis' own clock in unix seconds: what messages expire by, so that machines need not agree on the time."""
+        with translated():
+            seconds, micros = cast(tuple[int, int], self._client.time())
+        return seconds + micros / 1_000_000
 
     def clear(self, shard: str) -> None:
         """Forget the last pass: all it wrote has been seen."""

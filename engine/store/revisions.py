@@ -45,20 +45,22 @@ class RevisionWriter:
         *,
         now: float,
         meta: Mapping[str, Any] | None = None,
+        keep: Iterable[str] = (),
     ) -> set[str]:
         """Put a revision in force; returns the ids of blobs that Redis lacks.
 
         ``blobs`` may hold only the new ones. While any is missing the revision in force stays as it was: put again with
-        those blobs. ``now`` in unix seconds. Raises ValueTooLarge for a blob beyond 3 MiB.
+        those blobs. ``keep`` names further blobs to keep (older good versions of broken files); a missing one of them
+        holds nothing up. ``now`` in unix seconds. Raises ValueTooLarge for a blob beyond 3 MiB.
         """
         for name, content in blobs.items():
             if len(content) > VALUE_LIMIT:
                 raise ValueTooLarge(f"blob {name} has {len(content)} bytes; at most {VALUE_LIMIT} are stored")
         wanted = set(files.values())
         with translated():
-            await self._put_blobs(blobs, wanted, now)
-            missing = await self._missing(wanted)
-            if not missing:
+            await self._put_blobs(blobs, wanted | set(keep), now)
+            missing = await self._missing(wanted | set(keep))
+            if not missing & wanted:
                 await self._point(shard, sha, files, dict(meta or {}))
         return missing
 

@@ -1,0 +1,142 @@
+"""A batch of actions as one message: carried out in order, many at a time, with an outcome for each."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from itertools import groupby
+
+import msgspec
+
+from engine.act import orders
+from engine.act.edge import Edge, Refused, Superseded
+from engine.act.table import TABLE
+from engine.kube import Conflict, KubeError, many
+from engine.log import get
+from engine.model.actions import Action, AnyAction, IsolateChip, PartitionChip, ReleaseChip, ResetChips, kind_of
+from engine.store import ActionOutcome, BatchResult, PassRecord
+
+_log = get("act")
+_CHIP_ACTIONS = (IsolateChip, ReleaseChip, ResetChips, PartitionChip)
+
+Numbered = tuple[int, AnyAction]
+"""An action and its place in the plan."""
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """What a message to ``act`` holds: the pass it belongs to, its number there, the actions and their places in the
+    plan.
+    """
+
+    record: PassRecord
+    number: int
+    actions: list[Numbered]
+    revision: str = ""
+
+
+def split(record: PassRecord, actions: Sequence[Numbered], revision: str, count: int, size: int) -> list[Batch]:
+    """Batches of at most ``count`` actions and about ``size`` bytes, in the plan's order."""
+    parts: list[list[Numbered]] = []
+    used = 0
+    for numbered in actions:
+        length = len(msgspec.json.encode(numbered[1]))
+        if not parts or len(parts[-1]) >= count or used + length > size:
+            parts.append([])
+            used = 0
+        parts[-1].append(numbered)
+        used += length
+    whole = msgspec.structs.replace(record, batches=len(parts))
+    return [Batch(whole, number, part, revision) for number, part in enumerate(parts)]
+
+
+def encode(batch: Batch) -> str:
+    """The message's text."""
+    return msgspec.json.encode(batch).decode()
+
+
+def decode(text: str) -> Batch:
+    """The batch of a message; raises msgspec.DecodeError for anything else."""
+    return msgspec.json.decode(text, type=Batch)
+
+
+async def run(edge: Edge, batch: Batch, in_flight: int = 64) -> BatchResult:
+    """Carry out a batch. Nothing is raised for what a cluster can do: it becomes an outcome.
+
+    Neighbours of the same kind run together, different kinds one after another in the plan's order.
+    """
+    outcomes: list[ActionOutcome] = []
+    superseded = False
+    for _, part in groupby(batch.actions, key=_sort_of):
+        group = list(part)
+        if superseded:
+            outcomes += _all(group, "dropped", "a newer epoch writes for the shard")
+            continue
+        async for found in _results(edge, group, in_flight):
+            outcomes += found
+        superseded = any(outcome.result == "dropped" for outcome in outcomes)
+    outcomes.sort(key=lambda outcome: outcome.index)
+    for outcome in outcomes:
+        if outcome.result == "failed":
+            _log.warning("action failed", index=outcome.index, reason=outcome.message)
+    return BatchResult(batch.number, list(edge.writes), outcomes)
+
+
+def dropped(batch: Batch, why: str) -> BatchResult:
+    """The result of a batch that came too late."""
+    return BatchResult(batch.number, [], _all(batch.actions, "dropped", why))
+
+
+def _sort_of(numbered: Numbered) -> str:
+    """Actions of one sort run together; orders to a node's chips are one sort, since they share a ConfigMap."""
+    return "orders" if isinstance(numbered[1], _CHIP_ACTIONS) else kind_of(numbered[1])
+
+
+async def _results(edge: Edge, group: list[Numbered], in_flight: int) -> AsyncIterator[list[ActionOutcome]]:
+    async for outcome in many(_calls(edge, group), in_flight):
+        if outcome.value is not None:
+            yield outcome.value
+
+
+def _calls(edge: Edge, group: list[Numbered]) -> Iterable[Callable[[], Awaitable[list[ActionOutcome]]]]:
+    if isinstance(group[0][1], _CHIP_ACTIONS):
+        by_node: dict[str, list[Numbered]] = {}
+        for numbered in group:
+            by_node.setdefault(getattr(numbered[1], "node", ""), []).append(numbered)
+        return [partial(_order, edge, node, part) for node, part in by_node.items()]
+    return [partial(_one, edge, *numbered) for numbered in group]
+
+
+async def _one(edge: Edge, index: int, action: Action) -> list[ActionOutcome]:
+    try:
+        await edge.fence.check()
+        return [ActionOutcome(index, _word(await TABLE[type(action)](edge, action)))]
+    except (Refused, Superseded, KubeError) as error:
+        return [_failed(index, error)]
+
+
+async def _order(edge: Edge, node: str, part: list[Numbered]) -> list[ActionOutcome]:
+    chips = [action for _, action in part if isinstance(action, _CHIP_ACTIONS)]
+    try:
+        await edge.fence.check()
+        answers = await orders.order_chips(edge, node, chips)
+    except (Refused, Superseded, KubeError) as error:
+        return [_failed(index, error) for index, _ in part]
+    return [
+        ActionOutcome(index, _word(answer)) if isinstance(answer, bool) else _failed(index, answer)
+        for (index, _), answer in zip(part, answers, strict=True)
+    ]
+
+
+def _failed(index: int, error: Exception) -> ActionOutcome:
+    word = (
+        "dropped" if isinstance(error, Superseded) else "refused" if isinstance(error, Refused | Conflict) else "failed"
+    )
+    return ActionOutcome(index, word, str(error)[:256])
+
+
+def _word(wrote: bool) -> str:
+    return "done" if wrote else "unchanged"
+
+
+def _all(actions: Sequence[Numbered], word: str, message: str) -> list[ActionOutcome]:
+    return [ActionOutcome(index, word, message) for index, _ in actions]

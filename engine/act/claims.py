@@ -1,0 +1,106 @@
+"""The shard's ledger: chips are claimed for pods by compare-and-swap before any of them is bound.
+
+A claim counts as occupied until the binding is seen or the pod is gone, so two passes can never hand one chip to two
+pods, however late the second one's snapshot is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from engine.act.edge import written
+from engine.kube import CONFIGMAP, Conflict, Kube
+from engine.model.actions import BindPod
+from engine.model.cluster import Pod, mask_of
+from engine.store import Write
+from engine.wire import ledger
+from engine.wire.errors import WireError
+from engine.wire.ledger import Claim
+from engine.wire.names import LEDGER_PREFIX, SYSTEM
+from engine.wire.orders import chip_number
+
+_TRIES = 8
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """What came of claiming: uids of the pods that must not be bound and why, and the write, if there was one."""
+
+    refused: dict[str, str]
+    write: Write | None
+
+
+async def claim(kube: Kube, shard: str, binds: Sequence[BindPod], pods: Iterable[Pod], now: float) -> Claimed:
+    """Claim the chips of every binding, and drop claims that ended. ``pods`` are those of the pass' snapshot.
+
+    Whoever holds a claim that is still open wins over a new one. Raises KubeError when the ledger cannot be written;
+    then nothing may be bound.
+    """
+    standing = {pod.uid: pod for pod in pods if not pod.finished}
+    for attempt in range(_TRIES):
+        live = await kube.get(CONFIGMAP, LEDGER_PREFIX + shard, SYSTEM)
+        try:
+            before = ledger.parse(live) if live else {}
+        except WireError as error:
+            return Claimed({_uid(bind): str(error) for bind in binds}, None)
+        open_claims = {uid: held for uid, held in before.items() if _is_open(standing.get(uid))}
+        after, refused = _added(open_claims, binds, int(now * 1000))
+        if after == before:
+            return Claimed(refused, None)
+        body = ledger.build(shard, after)
+        try:
+            if live is None:
+                stored = await kube.create(CONFIGMAP, body)
+            else:
+                body["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"]
+                stored = await kube.replace(CONFIGMAP, body)
+        except Conflict:
+            if attempt == _TRIES - 1:
+                raise
+            continue
+        return Claimed(refused, written(stored))
+    raise AssertionError("unreachable: the last try returns or raises")
+
+
+def _is_open(pod: Pod | None) -> bool:
+    return pod is not None and not pod.node
+
+
+def _added(
+    claims: Mapping[str, Claim], binds: Sequence[BindPod], now_ms: int
+) -> tuple[dict[str, Claim], dict[str, str]]:
+    after = dict(claims)
+    refused: dict[str, str] = {}
+    holder = {chip: uid for uid, held in claims.items() for chip in held.chips()}
+    for bind in binds:
+        wanted = claim_of(bind, now_ms)
+        if wanted is None:
+            continue
+        uid = _uid(bind)
+        foreign = next((chip for chip in wanted.chips() if holder.get(chip, uid) != uid), None)
+        if foreign is not None:
+            refused[uid] = f"{foreign} is claimed by pod {after[holder[foreign]].pod}"
+            continue
+        if uid in after and msgspec.structs.replace(after[uid], time=0) == msgspec.structs.replace(wanted, time=0):
+            continue
+        holder = {chip: owner for chip, owner in holder.items() if owner != uid}
+        holder.update(dict.fromkeys(wanted.chips(), uid))
+        after[uid] = wanted
+    return after, refused
+
+
+def claim_of(bind: BindPod, now_ms: int) -> Claim | None:
+    """The claim on whole chips; None for a pod without chips or with only a part of one (templates, shares, vNPUs)."""
+    if not bind.chips or bind.template is not None:
+        return None
+    try:
+        numbers = [chip_number(chip) for chip in bind.chips]
+    except ValueError:  # vNPUs have longer names; kubelet's own accounting and the agent guard them
+        return None
+    prefix = bind.chips[0].rpartition("-")[0] + "-"
+    return Claim(f"{bind.namespace}/{bind.pod}", bind.node, prefix, f"{mask_of(numbers):x}", now_ms)
+
+
+def _uid(bind: BindPod) -> str:
+    return str(bind.preconditions.get("uid") or "")

@@ -1,0 +1,100 @@
+"""What an action may rely on while it writes: the client, the fence, the clock, and the record of what was written."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from engine.errors import BelayError
+from engine.kube import LEASE, Kube, Object
+from engine.lease import NAMESPACE, epoch_of
+from engine.store import Write
+
+FENCE_SECONDS = 1.0
+"""How long one look at the Lease counts; a taking needs its whole duration or a release, both longer than a write."""
+
+
+class Refused(BelayError):
+    """A precondition of the action no longer holds: nothing was written."""
+
+
+class Superseded(BelayError):
+    """A newer epoch writes for the shard: everything still to do is dropped."""
+
+
+class Fence:
+    """Checks before each write that our epoch is still the newest of the shard."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        shard: str,
+        epoch: int,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        seconds: float = FENCE_SECONDS,
+    ) -> None:
+        self._kube = kube
+        self._shard = shard
+        self._epoch = epoch
+        self._clock = clock
+        self._seconds = seconds
+        self._checked = float("-inf")
+        self._lock = asyncio.Lock()
+
+    async def check(self) -> None:
+        """Raises Superseded when another epoch began; KubeError when that cannot be known."""
+        async with self._lock:
+            if self._clock() - self._checked < self._seconds:
+                return
+            began = self._clock()
+            lease = await self._kube.get(LEASE, f"belay-shard-{self._shard}", NAMESPACE)
+            newest = epoch_of(lease) if lease is not None else None
+            if newest != self._epoch:
+                raise Superseded(f"epoch {self._epoch} of shard {self._shard} was superseded by {newest}")
+            self._checked = began
+
+
+class Edge:
+    """Where one batch meets the cluster. ``now`` gives Unix seconds, ``order_life`` how long an order may wait (s)."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        shard: str,
+        fence: Fence,
+        *,
+        now: Callable[[], float] = time.time,
+        order_life: float = 900.0,
+        revision: str = "",
+    ) -> None:
+        self.kube = kube
+        self.shard = shard
+        self.fence = fence
+        self.now = now
+        self.order_life = order_life
+        self.revision = revision
+        self.writes: list[Write] = []
+
+    def wrote(self, obj: Object) -> None:
+        """Remember a written object, for the next pass' barrier."""
+        self.writes.append(written(obj))
+
+    def removed(self, api_version: str, kind: str, namespace: str, name: str, uid: str) -> None:
+        """Remember a deletion that was asked for."""
+        self.writes.append(Write(api_version, kind, namespace, name, "", uid, True))
+
+
+def written(obj: Object) -> Write:
+    """The record of an object as the server returned it."""
+    metadata: dict[str, Any] = obj["metadata"]
+    return Write(
+        str(obj["apiVersion"]),
+        str(obj["kind"]),
+        str(metadata.get("namespace") or ""),
+        str(metadata["name"]),
+        str(metadata.get("resourceVersion") or ""),
+        str(metadata.get("uid") or ""),
+    )

@@ -1,0 +1,174 @@
+"""Objects as such: create, patch, delete, scale, rank tables, signals to jobs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from engine.act.edge import Edge, Refused
+from engine.kube import CONFIGMAP, Conflict, NotFound, Object, resource_for
+from engine.model.actions import CreateObject, DeleteObject, PatchObject, ScaleJob, SignalJob, WriteRankTable
+
+RANK_TABLE_KEY = "hccl.json"
+RESET_CONFIG = "reset-config-"
+_TRIES = 5
+_SCALED = {
+    "Deployment": ("apps/v1", "replicas"),
+    "StatefulSet": ("apps/v1", "replicas"),
+    "ReplicaSet": ("apps/v1", "replicas"),
+    "Job.batch": ("batch/v1", "parallelism"),
+}
+
+
+async def create_object(edge: Edge, action: CreateObject) -> bool:
+    """Server-side apply, so that a doubled task changes nothing."""
+    edge.wrote(await edge.kube.apply(action.object))
+    return True
+
+
+async def patch_object(edge: Edge, action: PatchObject) -> bool:
+    """Apply or merge; a patch of ``status`` alone goes to the status subresource.
+
+    A ``uid`` or ``resourceVersion`` among the preconditions travels in the patch, so the server itself refuses another
+    object.
+    """
+    res = await edge.kube.resource(action.api_version, action.object_kind)
+    subresource = "status" if set(action.patch) - {"apiVersion", "kind", "metadata"} == {"status"} else None
+    patch = _guarded(action.patch, action.preconditions)
+    namespace = action.namespace or None
+    try:
+        if action.preconditions.get("patchType", "apply") == "merge":
+            written = await edge.kube.patch(res, action.name, patch, namespace, subresource=subresource)
+        else:
+            patch |= {"apiVersion": action.api_version, "kind": action.object_kind}
+            patch["metadata"] = {**patch.get("metadata", {}), "name": action.name}
+            if namespace:
+                patch["metadata"]["namespace"] = namespace
+            written = await edge.kube.apply(patch, subresource=subresource)
+    except NotFound as error:
+        raise Refused(f"{action.object_kind} {action.name} is gone") from error
+    edge.wrote(written)
+    return True
+
+
+async def delete_object(edge: Edge, action: DeleteObject) -> bool:
+    """Delete under the uid and version that the plan saw; gone already is as good."""
+    res = await edge.kube.resource(action.api_version, action.object_kind)
+    uid = str(action.preconditions.get("uid") or "")
+    try:
+        await edge.kube.delete(
+            res,
+            action.name,
+            action.namespace or None,
+            uid=uid or None,
+            rv=str(action.preconditions.get("resourceVersion") or "") or None,
+            propagation=action.preconditions.get("propagation", "Background"),
+        )
+    except NotFound:
+        return False
+    edge.removed(action.api_version, action.object_kind, action.namespace, action.name, uid)
+    return True
+
+
+async def scale_job(edge: Edge, action: ScaleJob) -> bool:
+    """Set the replica count of a kind that has one."""
+    if action.job_kind not in _SCALED:
+        raise Refused(f"a {action.job_kind} has no replica count that can be set")
+    api_version, field = _SCALED[action.job_kind]
+    res = resource_for(api_version, action.job_kind.partition(".")[0])
+    patch = _guarded({"spec": {field: action.replicas}}, action.preconditions)
+    try:
+        edge.wrote(await edge.kube.patch(res, action.name, patch, action.namespace))
+    except NotFound as error:
+        raise Refused(f"{action.job_kind} {action.namespace}/{action.name} is gone") from error
+    return True
+
+
+async def write_rank_table(edge: Edge, action: WriteRankTable) -> bool:
+    """Put the table into the job's ConfigMap, unless that belongs to another life of the job by now."""
+    name = str(action.preconditions.get("configMap") or f"rings-config-{action.name}")
+    uid = str(action.preconditions.get("uid") or "")
+    table = orjson.dumps(action.table).decode()
+
+    def change(live: Object) -> bool:
+        if uid and live["metadata"].get("uid") != uid:
+            raise Refused(f"ConfigMap {name} was made anew")
+        data = live.setdefault("data", {})
+        if data.get(RANK_TABLE_KEY) == table:
+            return False
+        data[RANK_TABLE_KEY] = table
+        if "version" in action.preconditions:
+            data["version"] = str(action.preconditions["version"])
+        return True
+
+    return await change_config_map(edge, action.namespace, name, change)
+
+
+async def signal_job(edge: Edge, action: SignalJob) -> bool:
+    """Tell a job's processes through ``reset-config-<job>`` in MindCluster's format.
+
+    ``signal``: ``flush`` (faults are being collected), ``fault`` (these ranks are hit), ``restart`` (all processes
+    start again), ``clear``. Source: docs/zh/scheduling, reset configuration of component/clusterd.
+    """
+    if action.signal not in {"flush", "fault", "restart", "clear"}:
+        raise Refused(f"unknown signal {action.signal!r}")
+
+    def change(live: Object) -> bool:
+        data = live.setdefault("data", {})
+        before = data.get("reset.json")
+        body = _signalled(_json(before), action, int(edge.now()))
+        after = orjson.dumps(body).decode()
+        data["reset.json"] = after
+        data["checkCode"] = hashlib.sha256(after.encode()).hexdigest()
+        return bool(before != after)
+
+    return await change_config_map(edge, action.namespace, RESET_CONFIG + action.name, change)
+
+
+async def change_config_map(edge: Edge, namespace: str, name: str, change: Callable[[Object], bool]) -> bool:
+    """Read, change, replace over the version read; again when somebody else was faster.
+
+    ``change`` edits the object in place and says whether it did. Raises Refused when there is no such ConfigMap.
+    """
+    for attempt in range(_TRIES):
+        live = await edge.kube.get(CONFIGMAP, name, namespace)
+        if live is None:
+            raise Refused(f"ConfigMap {namespace}/{name} does not exist")
+        if not change(live):
+            return False
+        try:
+            edge.wrote(await edge.kube.replace(CONFIGMAP, live))
+        except Conflict:
+            if attempt == _TRIES - 1:
+                raise
+            continue
+        return True
+    return False
+
+
+def _signalled(body: dict[str, Any], action: SignalJob, now: int) -> dict[str, Any]:
+    """The reset configuration after a signal."""
+    if action.signal == "clear":
+        return {**body, "RankList": [], "FaultFlushing": False, "RestartFaultProcess": False, "UpdateTime": now}
+    if action.signal == "flush":
+        return {**body, "FaultFlushing": True, "UpdateTime": now}
+    if action.signal == "restart":
+        return {**body, "RetryTime": int(body.get("RetryTime") or 0) + 1, "UpdateTime": now}
+    ranks = [{"RankId": rank, "Status": "fault", "Policy": "", "InitialPolicy": ""} for rank in action.ranks]
+    return {**body, "RankList": ranks, "FaultFlushing": False, "UpdateTime": now}
+
+
+def _guarded(patch: dict[str, Any], preconditions: dict[str, Any]) -> dict[str, Any]:
+    guards = {key: preconditions[key] for key in ("uid", "resourceVersion") if preconditions.get(key)}
+    return {**patch, "metadata": {**(patch.get("metadata") or {}), **guards}} if guards else dict(patch)
+
+
+def _json(text: object) -> dict[str, Any]:
+    try:
+        value = orjson.loads(text) if isinstance(text, str) else {}
+    except orjson.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,216 @@
+"""Orders to nodes: all actions for one node become one compare-and-swap of its ``belay-orders-<node>``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import orjson
+
+from engine.act.edge import Edge, Refused
+from engine.act.pods import pods_on
+from engine.kube import CONFIGMAP, NODE, Conflict, NotFound, Object
+from engine.model.actions import IsolateChip, IsolateNode, PartitionChip, ReleaseChip, ReleaseNode, ResetChips
+from engine.model.cluster import Orders, ResetOrder
+from engine.wire.errors import WireError
+from engine.wire.names import ORDERS_PREFIX, SYSTEM
+from engine.wire.objects import held_chips
+from engine.wire.orders import build_orders, chip_number, parse_orders
+
+ChipAction = IsolateChip | ReleaseChip | ResetChips | PartitionChip
+Answer = bool | Refused
+"""True: written; False: it was so already; Refused: a precondition no longer holds."""
+
+ATTEMPTS = "belay.dev/reset-attempts"
+"""Annotation of the orders: Unix ms of the last reset orders per chip, written together with the epoch they raised."""
+ISOLATED = "belay.dev/isolated"
+"""Annotation of a Node kept from new work: the level of its fault."""
+_ATTEMPTS_KEPT = 10
+_TRIES = 8
+
+
+async def order_chips(edge: Edge, node: str, actions: Sequence[ChipAction]) -> list[Answer]:
+    """Merge actions for one node's chips into its orders; one answer per action.
+
+    Destructive ones are checked against the node's live pods first. Raises KubeError, or Conflict after eight lost
+    races.
+    """
+    busy = await _busy_chips(edge, node) if any(isinstance(a, ResetChips | PartitionChip) for a in actions) else set()
+    for attempt in range(_TRIES):
+        live = await edge.kube.get(CONFIGMAP, ORDERS_PREFIX + node, SYSTEM)
+        draft = _Draft(node, live, edge)
+        answers = [draft.take(action, busy) for action in actions]
+        if True not in answers:
+            return answers
+        try:
+            body = draft.body(actions)
+            edge.wrote(await (edge.kube.replace if live else edge.kube.create)(CONFIGMAP, body))
+        except Conflict:
+            if attempt == _TRIES - 1:
+                raise
+            continue
+        return answers
+    raise AssertionError("unreachable: the last try returns or raises")
+
+
+async def isolate_node(edge: Edge, action: IsolateNode) -> bool:
+    """Mark the Node; Belay's own placement keeps off by its memory, people see it with ``kubectl describe``."""
+    return await _mark_node(edge, action.node, action.level)
+
+
+async def release_node(edge: Edge, action: ReleaseNode) -> bool:
+    """Take the mark off again."""
+    return await _mark_node(edge, action.node, None)
+
+
+async def _mark_node(edge: Edge, name: str, level: str | None) -> bool:
+    live = await edge.kube.get(NODE, name)
+    if live is None:
+        raise Refused(f"node {name} is gone")
+    if (live["metadata"].get("annotations") or {}).get(ISOLATED) == level:
+        return False
+    guard = {"uid": live["metadata"].get("uid"), "annotations": {ISOLATED: level}}
+    try:
+        edge.wrote(await edge.kube.patch(NODE, name, {"metadata": guard}))
+    except NotFound as error:
+        raise Refused(f"node {name} is gone") from error
+    return True
+
+
+async def _busy_chips(edge: Edge, node: str) -> set[str]:
+    busy: set[str] = set()
+    for pod in await pods_on(edge, node):
+        busy.update(held_chips(pod["metadata"].get("annotations") or {}, ""))
+    return busy
+
+
+class _Draft:
+    """The next orders of one node."""
+
+    def __init__(self, node: str, live: Object | None, edge: Edge) -> None:
+        self._live = live
+        self._edge = edge
+        self._now_ms = int(edge.now() * 1000)
+        try:
+            self._orders = parse_orders(live) if live else _no_orders(node)
+        except WireError as error:
+            raise Refused(f"the orders of {node} cannot be read, nothing is ordered: {error}") from error
+        self._isolate = dict(self._orders.isolate)
+        self._resets = dict(self._orders.resets)
+        self._layout = dict(self._orders.vnpu_layout)
+        self._vnpu_epoch = self._orders.vnpu_epoch
+        self._attempts = _attempts(live)
+        self._destructive = False
+        if 0 < self._orders.not_after_ms < self._now_ms:  # dead orders must not come alive with the new date
+            self._resets = {}
+
+    def take(self, action: ChipAction, busy: set[str]) -> Answer:
+        try:
+            match action:
+                case IsolateChip():
+                    return self._set_isolation(action.chips, action.level)
+                case ReleaseChip():
+                    return self._set_isolation(action.chips, None)
+                case ResetChips():
+                    return self._reset(action, busy)
+                case PartitionChip():
+                    return self._partition(action, busy)
+        except Refused as refusal:
+            return refusal
+
+    def body(self, actions: Sequence[ChipAction]) -> Object:
+        """The ConfigMap to write, over the version that was read."""
+        orders = self._orders
+        life = int(self._edge.order_life * 1000)
+        fresh = self._destructive or not orders.issued_ms
+        body = build_orders(
+            Orders(
+                node=orders.node,
+                resource_version="",
+                generation=orders.generation + 1,
+                revision=self._edge.revision or orders.revision,
+                policy_digest=orders.policy_digest,
+                issued_ms=self._now_ms if fresh else orders.issued_ms,
+                not_after_ms=self._now_ms + life if fresh else orders.not_after_ms,
+                isolate=self._isolate,
+                resets=self._resets,
+                vnpu_epoch=self._vnpu_epoch,
+                vnpu_layout=self._layout,
+            ),
+            self._prefix(actions),
+        )
+        if self._live is not None:
+            body["metadata"] = {**self._live["metadata"], "labels": body["metadata"]["labels"]}
+            body["metadata"].pop("managedFields", None)
+        if self._attempts:
+            notes = {**(body["metadata"].get("annotations") or {}), ATTEMPTS: orjson.dumps(self._attempts).decode()}
+            body["metadata"]["annotations"] = notes
+        return body
+
+    def _set_isolation(self, chips: Sequence[str], level: str | None) -> bool:
+        changed = False
+        for number in map(chip_number, chips):
+            changed |= self._isolate.get(number) != level
+            if level is None:
+                self._isolate.pop(number, None)
+            else:
+                self._isolate[number] = level
+        return changed
+
+    def _reset(self, action: ResetChips, busy: set[str]) -> bool:
+        group = tuple(sorted(map(chip_number, action.chips)))
+        standing = [self._resets[chip] for chip in group if chip in self._resets]
+        if standing and all(order.epoch == action.epoch and order.group == group for order in standing):
+            return False
+        if any(order.epoch >= action.epoch for order in standing):
+            raise Refused(f"epoch {action.epoch} is not above the one that was ordered last")
+        if taken := sorted(busy.intersection(action.chips)):
+            raise Refused(f"{', '.join(taken)} of {action.node} is in use")
+        order = ResetOrder(action.epoch, group, action.reason, self._now_ms)
+        for chip, name in zip(group, sorted(action.chips, key=chip_number), strict=True):
+            self._resets[chip] = order
+            self._attempts[name] = [*self._attempts.get(name, []), self._now_ms][-_ATTEMPTS_KEPT:]
+        self._destructive = True
+        return True
+
+    def _partition(self, action: PartitionChip, busy: set[str]) -> bool:
+        chip = chip_number(action.chip)
+        if self._vnpu_epoch >= action.epoch and self._layout.get(chip) == action.templates:
+            return False
+        if self._vnpu_epoch >= action.epoch and not self._destructive:
+            raise Refused(f"epoch {action.epoch} is not above the one that was ordered last")
+        if action.chip in busy:
+            raise Refused(f"{action.chip} of {action.node} is in use as a whole")
+        self._layout[chip] = action.templates
+        self._vnpu_epoch = max(self._vnpu_epoch, action.epoch)
+        self._destructive = True
+        return True
+
+    def _prefix(self, actions: Sequence[ChipAction]) -> str:
+        name = next((a.chip if isinstance(a, PartitionChip) else a.chips[0] for a in actions), "")
+        return name.rpartition("-")[0] + "-"
+
+
+def _no_orders(node: str) -> Orders:
+    return Orders(
+        node=node,
+        resource_version="",
+        generation=0,
+        revision="",
+        policy_digest="",
+        issued_ms=0,
+        not_after_ms=0,
+        isolate={},
+        resets={},
+        vnpu_epoch=0,
+        vnpu_layout={},
+    )
+
+
+def _attempts(live: Object | None) -> dict[str, list[int]]:
+    notes: dict[str, Any] = ((live or {}).get("metadata") or {}).get("annotations") or {}
+    try:
+        return msgspec.json.decode(notes.get(ATTEMPTS) or "{}", type=dict[str, list[int]])
+    except msgspec.DecodeError:
+        return {}

@@ -1,0 +1,125 @@
+"""Pods: create, bind to node and chips, evict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.act.edge import Edge, Refused
+from engine.kube import POD, Conflict, NotFound, Object
+from engine.model.actions import BindPod, CreatePod, EvictPod
+
+
+async def create_pod(edge: Edge, action: CreatePod) -> bool:
+    """Create a pod for the very owner that the plan saw. A pod of that name and owner is as good."""
+    owner_uid = str(action.preconditions.get("ownerUid") or "")
+    if owner_uid and owner_uid not in _owners(action.object):
+        raise Refused(f"the pod does not name owner {owner_uid}")
+    try:
+        edge.wrote(await edge.kube.create(POD, action.object))
+    except Conflict as error:
+        if not error.already_exists:
+            raise
+        live = await edge.kube.get(POD, action.pod, action.namespace)
+        if live is None or (owner_uid and owner_uid not in _owners(live)):
+            raise Refused(f"pod {action.namespace}/{action.pod} belongs to somebody else") from error
+        return False
+    except NotFound as error:
+        raise Refused(f"namespace {action.namespace} does not exist") from error
+    return True
+
+
+async def bind_pod(edge: Edge, action: BindPod) -> bool:
+    """Bind a pod with its chips' annotations in one write.
+
+    Preconditions inside a Binding are worthless (API server 1.20 ignores a wrong uid), so: read the uid just before,
+    bind, read again; when the pod bound is another than planned, it is evicted at once.
+    """
+    uid = str(action.preconditions.get("uid") or "")
+    live = await edge.kube.get(POD, action.pod, action.namespace)
+    _bindable(action, uid, live)
+    assert live is not None
+    if _is_bound_as_planned(live, action):
+        return False
+    if live["spec"].get("nodeName"):
+        raise Refused(f"pod {action.namespace}/{action.pod} is already bound to {live['spec']['nodeName']}")
+    lost: Conflict | None = None
+    try:
+        await edge.kube.bind(action.namespace, action.pod, uid, action.node, action.annotations)
+    except Conflict as error:  # somebody bound it, or the answer to our own binding was lost: reading tells
+        lost = error
+    except NotFound as error:
+        raise Refused(f"pod {action.namespace}/{action.pod} is gone") from error
+    after = await edge.kube.get(POD, action.pod, action.namespace)
+    if after is None:
+        raise Refused(f"pod {action.namespace}/{action.pod} went while it was bound")
+    if _uid(after) == uid and _is_bound_as_planned(after, action):
+        edge.wrote(after)
+        return True
+    if lost is None and after["spec"].get("nodeName") == action.node:
+        await _evict_stranger(edge, action, after)
+        raise Refused(f"pod {action.namespace}/{action.pod} was made anew while it was bound; it is evicted")
+    raise Refused(f"pod {action.namespace}/{action.pod} was bound by somebody else")
+
+
+async def evict_pod(edge: Edge, action: EvictPod) -> bool:
+    """Ask a pod to go. ``force`` deletes it, past any PodDisruptionBudget, with the grace of the action."""
+    uid = str(action.preconditions.get("uid") or "")
+    live = await edge.kube.get(POD, action.pod, action.namespace)
+    if live is None:
+        return False
+    if uid and _uid(live) != uid:
+        raise Refused(f"pod {action.namespace}/{action.pod} was made anew")
+    if live["metadata"].get("deletionTimestamp") and not action.force:
+        return False
+    grace = action.grace_period_seconds
+    try:
+        if action.force:
+            await edge.kube.delete(POD, action.pod, action.namespace, grace=grace, uid=uid or None)
+        else:
+            await edge.kube.evict(action.namespace, action.pod, grace, uid=uid or None)
+    except NotFound:
+        return False
+    after = await edge.kube.get(POD, action.pod, action.namespace)
+    if after is not None and _uid(after) == _uid(live):
+        edge.wrote(after)
+    else:
+        edge.removed("v1", "Pod", action.namespace, action.pod, _uid(live))
+    return True
+
+
+async def pods_on(edge: Edge, node: str) -> list[Object]:
+    """Live pods bound to a node, read now."""
+    listing = await edge.kube.list(POD, fields=f"spec.nodeName={node}")
+    return [pod for pod in listing.items if (pod.get("status") or {}).get("phase") not in {"Succeeded", "Failed"}]
+
+
+async def _evict_stranger(edge: Edge, action: BindPod, pod: Object) -> None:
+    try:
+        await edge.kube.delete(POD, action.pod, action.namespace, uid=_uid(pod))
+    except (Conflict, NotFound):
+        return  # gone already, which is what we want
+    edge.removed("v1", "Pod", action.namespace, action.pod, _uid(pod))
+
+
+def _bindable(action: BindPod, uid: str, live: Object | None) -> None:
+    name = f"pod {action.namespace}/{action.pod}"
+    if live is None:
+        raise Refused(f"{name} is gone")
+    if not uid or _uid(live) != uid:
+        raise Refused(f"{name} was made anew")
+    if live["metadata"].get("deletionTimestamp"):
+        raise Refused(f"{name} is being deleted")
+
+
+def _is_bound_as_planned(pod: Object, action: BindPod) -> bool:
+    annotations: dict[str, Any] = pod["metadata"].get("annotations") or {}
+    same = all(annotations.get(key) == value for key, value in action.annotations.items())
+    return pod["spec"].get("nodeName") == action.node and same
+
+
+def _owners(obj: Object) -> set[str]:
+    return {str(owner.get("uid")) for owner in (obj.get("metadata") or {}).get("ownerReferences") or []}
+
+
+def _uid(obj: Object) -> str:
+    return str(obj["metadata"].get("uid") or "")
