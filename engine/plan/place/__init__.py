@@ -1,0 +1,302 @@
+"""Puts waiting gangs on nodes and chips, all or nothing, in the order of the queue.
+
+One file per topology family (base, ring8, box16, a3, mesh4, card310, duo; superpod and multilevel place whole gangs);
+``families`` chooses between them, ``table`` judges nodes, ``bench`` keeps the books. Chosen is the node with the
+highest raw score after the bonus for previous nodes and penalties; preferred node affinity breaks ties, then the name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from engine.model.actions import BindPod, Evidence
+from engine.model.cluster import Pod
+from engine.model.history import JobMemory
+from engine.model.jobs import Gang
+from engine.plan import queue, views
+from engine.plan.gangs import MIN_AVAILABLE_KEY, declared_rank, task_of
+from engine.plan.place import groupwise, pending
+from engine.plan.place import job as jobs
+from engine.plan.place.bench import Bench, Seated, Wishes
+from engine.plan.place.job import Job
+from engine.plan.place.verdict import QUEUE_EXHAUSTED, Refusal, ids
+from engine.plan.scope import Scope
+from engine.wire.podannotations import OPERATOR_NAME, SUPER_POD_ID, SUPER_POD_RANK, allocation
+
+PLACED: Final = "Placed"
+
+
+@dataclass(slots=True)
+class Failure:
+    """Why pods were left: the refusal of the gang, or the nodes' refusals towards the first pod without a node."""
+
+    pods: list[Pod]
+    whole: Refusal | None = None
+    first: Pod | None = None
+    refusals: Mapping[str, Refusal] | None = None
+
+
+def run(scope: Scope) -> None:
+    """Appends BindPod actions, ``pending`` and ``scores`` for the gangs of ``scope.queue``."""
+    if not scope.queue:
+        return
+    bench = Bench(scope, views.init_params(scope.desired, scope.observed))
+    quota, roster = queue.Quota(scope), queue.Roster(scope)
+    for key in scope.queue:
+        _Gang(scope, bench, quota, roster, scope.gangs[key]).run()
+
+
+class _Gang:
+    """Placing one gang."""
+
+    def __init__(self, scope: Scope, bench: Bench, quota: queue.Quota, roster: queue.Roster, gang: Gang) -> None:
+        self.scope, self.bench, self.quota, self.gang = scope, bench, quota, gang
+        self.waiting = roster.waiting(gang)
+        self.started = roster.started(gang)
+
+    def run(self) -> None:
+        found = jobs.of(self.gang, self.scope.desired, self.scope.observed, self.bench.params)
+        if isinstance(found, Refusal):
+            self._pend(Failure(self.waiting, whole=found))
+            return
+        short = self.quota.shortage(self.gang.queue, self.waiting[: self._needed()] or self.waiting[:1])
+        if short is not None:
+            message, unblock = short
+            entry = queue.pending_entry(self.gang, self.waiting, QUEUE_EXHAUSTED, message, nodes={}, unblock=unblock)
+            self.scope.pending.append(entry)
+            return
+        ranks = _ranks(found, self.waiting)
+        memory = self._memory()
+        placed, failure = self._try(found, ranks, memory)
+        if placed:
+            self._bind(found, placed, ranks)
+            self._remember(found, placed, ranks, memory)
+            self.quota.take(self.gang.queue, [item.pod for item in placed])
+        if failure is not None:
+            self._pend(failure, found)
+
+    def _needed(self) -> int:
+        return max(0, self.gang.min_available - len(self.started))
+
+    def _try(self, job: Job, ranks: Mapping[str, int], memory: JobMemory | None) -> tuple[list[Seated], Failure | None]:
+        if job.topology:
+            return self._together(job, ranks, memory)
+        wishes = self._wishes(job, ranks, memory)
+        first: Failure | None = None
+        for order in self._orders(job, wishes):
+            placed, without = self.bench.seat(job, order, wishes)
+            failure = self._failure(job, without) if without else None
+            if self._enough(placed):
+                return placed, failure
+            self.bench.take_back(placed)
+            self.bench.forget([item.pod for item in placed])
+            if failure is not None:
+                failure.pods = self.waiting
+            first = first or failure
+        return [], first or Failure(self.waiting)
+
+    def _together(
+        self, job: Job, ranks: Mapping[str, int], memory: JobMemory | None
+    ) -> tuple[list[Seated], Failure | None]:
+        """Super pods and trees: the pods with chips as one, then the others."""
+        seekers = [pod for pod in self.waiting if pod.count]
+        others = [pod for pod in self.waiting if not pod.count]
+        placed: list[Seated] = []
+        if seekers:
+            found = groupwise.seat(self.bench, job, seekers, ranks, memory)
+            if isinstance(found, Refusal):
+                refusals = dict(self.bench.table(job, seekers[0]).refusals)
+                return [], Failure(self.waiting, found, seekers[0], refusals)
+            placed = found
+        more, without = self.bench.seat(job, others, Wishes())
+        placed += more
+        failure = self._failure(job, without) if without else None
+        if self._enough(placed):
+            return placed, failure
+        self.bench.take_back(placed)
+        self.bench.forget([item.pod for item in placed])
+        if failure is not None:
+            failure.pods = self.waiting
+        return [], failure
+
+    def _enough(self, placed: Sequence[Seated]) -> bool:
+        """Whether the gang may start: its minimum, and the minimum of every task."""
+        if not placed or len(placed) < self._needed():
+            return False
+        if not self.gang.task_min:
+            return True
+        counts: dict[str, int] = {}
+        for pod in [*self.started, *(item.pod for item in placed)]:
+            counts[task_of(pod)] = counts.get(task_of(pod), 0) + 1
+        return all(counts.get(task, 0) >= least for task, least in self.gang.task_min.items())
+
+    def _orders(self, job: Job, wishes: Wishes) -> list[list[Pod]]:
+        """Orders to try: ranks (remembered pods first), then the pods that are hardest to place first."""
+        if job.shape.labels.get("podgroup-sched-enable") == "true":
+            natural = list(self.waiting)
+        else:
+            natural = sorted(self.waiting, key=lambda pod: pod.key not in wishes.former)
+        tables = {pod.key: self.bench.table(job, pod) for pod in self.waiting}
+        if len({id(table) for table in tables.values()}) < 2:
+            return [natural]
+        largest = sorted(natural, key=lambda pod: -pod.count)
+        scarce = sorted(natural, key=lambda pod: (len(tables[pod.key].scores), -pod.count))
+        orders = [natural]
+        for order in (largest, scarce):
+            if all(order != known for known in orders):
+                orders.append(order)
+        return orders
+
+    def _failure(self, job: Job, without: list[Pod]) -> Failure:
+        pod = without[0]
+        table = self.bench.table(job, pod)
+        refusals = dict(table.refusals)
+        for name in table.scores:
+            kept_off = self.bench.allowed(pod, name)
+            if kept_off is not None:
+                refusals[name] = kept_off
+        return Failure(without, None, pod, refusals)
+
+    def _memory(self) -> JobMemory | None:
+        memory = self.scope.memory.jobs.get(self.gang.key)
+        return memory if memory is not None and memory.uid in ("", self.gang.uid) else None
+
+    def _wishes(self, job: Job, ranks: Mapping[str, int], memory: JobMemory | None) -> Wishes:
+        """Former nodes, where the scheduler is told to prefer them and no switch affinity forbids it."""
+        tor = job.shape.labels.get("tor-affinity", "null")
+        if memory is None or not self.bench.params.prefer_previous_node or tor != "null" or not memory.nodes:
+            return Wishes()
+        former = {
+            pod.key: memory.nodes[str(ranks[pod.key])]
+            for pod in self.waiting
+            if pod.key in ranks and str(ranks[pod.key]) in memory.nodes
+        }
+        return Wishes(former, frozenset(memory.fault_nodes), frozenset(memory.nodes.values()))
+
+    def _bind(self, job: Job, placed: Sequence[Seated], ranks: Mapping[str, int]) -> None:
+        moment = round(self.scope.now * 1_000_000_000)
+        serial = sum(1 for action in self.scope.actions if isinstance(action, BindPod))
+        for offset, item in enumerate(placed):
+            self.scope.actions.append(self._action(job, item, ranks, moment + serial + offset))
+
+    def _action(self, job: Job, item: Seated, ranks: Mapping[str, int], now_ns: int) -> BindPod:
+        view = self.bench.views[item.node]
+        chips = ids(item.chips)
+        annotations: dict[str, str] = {}
+        if chips:
+            annotations = allocation(
+                item.pod,
+                view.node,
+                chips,
+                prefix=view.prefix,
+                resource=item.pod.resource,
+                now_ns=now_ns,
+                distributed=job.distributed,
+                is_operator_pod=OPERATOR_NAME in item.pod.labels,
+                whole_node=item.chips == view.base,
+                rank=self._written_rank(item.pod, ranks),
+            )
+        if item.logical >= 0:
+            annotations |= {SUPER_POD_RANK: str(item.logical), SUPER_POD_ID: str(item.super_pod)}
+        names = tuple(view.chip(chip) for chip in chips)
+        where = f"{item.node} ({', '.join(names)})" if names else item.node
+        report = view.report
+        return BindPod(
+            reason=PLACED,
+            message=f"{self.gang.kind} {self.gang.namespace}/{self.gang.name}: pod {item.pod.name} to {where}",
+            evidence=Evidence(rule=_rule(job), reports=(report.resource_version,) if report and chips else ()),
+            preconditions={"uid": item.pod.uid, "gang": self.gang.key},
+            namespace=item.pod.namespace,
+            pod=item.pod.name,
+            node=item.node,
+            chips=names,
+            annotations=annotations,
+        )
+
+    def _written_rank(self, pod: Pod, ranks: Mapping[str, int]) -> int | None:
+        """The rank to write: for pods of a ReplicaSet or of a gang sized by annotation, unless the pod has one."""
+        sized = MIN_AVAILABLE_KEY in self.gang.annotations
+        if "hccl/rankIndex" in pod.annotations or not (pod.owner_kind == "ReplicaSet" or sized):
+            return None
+        return ranks.get(pod.key)
+
+    def _remember(self, job: Job, placed: Sequence[Seated], ranks: Mapping[str, int], memory: JobMemory | None) -> None:
+        """Where each rank runs now, for the next time; bare pods and jobs without NPU have no next time."""
+        if not job.resource or self.gang.kind == "Pod":
+            return
+        old = memory or JobMemory(uid=self.gang.uid)
+        nodes = dict(old.nodes)
+        nodes.update({str(ranks[item.pod.key]): item.node for item in placed if item.pod.key in ranks})
+        kept = dict(sorted(nodes.items(), key=lambda entry: int(entry[0])))
+        self.scope.memory.jobs[self.gang.key] = msgspec.structs.replace(
+            old, uid=self.gang.uid, nodes=kept, super_pods=self._super_pods(job, placed, ranks, old)
+        )
+
+    def _super_pods(
+        self, job: Job, placed: Sequence[Seated], ranks: Mapping[str, int], old: JobMemory
+    ) -> dict[str, tuple[str, ...]]:
+        if job.topology != "superpod":
+            return old.super_pods
+        blocks: dict[int, dict[int, str]] = {}
+        new = {item.pod.key: (item.logical, item.node) for item in placed if item.logical >= 0}
+        for pod in job.pods:
+            text = pod.annotations.get(SUPER_POD_RANK, "")
+            known = (int(text), pod.node) if text.isdecimal() and pod.node else None
+            seat = new.get(pod.key, known)
+            if seat is not None and pod.key in ranks:
+                blocks.setdefault(seat[0], {})[ranks[pod.key]] = seat[1]
+        return {str(key): tuple(row[rank] for rank in sorted(row)) for key, row in sorted(blocks.items())}
+
+    def _pend(self, failure: Failure, job: Job | None = None) -> None:
+        whole, refusals, first = failure.whole, failure.refusals or {}, failure.first
+        nodes = pending.counted(refusals)
+        unblock = None
+        if first is not None and job is not None:
+            reason = whole.reason if whole else pending.reason_of(nodes, bool(first.count))
+            message = pending.sentence(refusals, len(self.bench.views))
+            message = f"{whole.message} {message}" if whole else message
+            unblock = pending.way_out(job, first, reason, refusals, self.bench.views)
+            if len(failure.pods) > 1:
+                message = f"{message} [pod {first.name} of {len(failure.pods)}]"
+        elif whole is not None:
+            reason, message = whole.reason, whole.message
+            unblock = "correct the job's request" if reason == "InvalidRequest" else None
+        else:
+            reason, message = "GangIncomplete", "the pods of job is not enough for its tasks' minimum"
+        entry = queue.pending_entry(self.gang, failure.pods, reason, message, nodes=nodes, unblock=unblock)
+        self.scope.pending.append(entry)
+
+
+def _ranks(job: Job, waiting: Sequence[Pod]) -> dict[str, int]:
+    """A rank for every pod with chips: what it declares, else the smallest number that is still free in the job."""
+    pods = list(job.pods) or list(waiting)
+    ranks: dict[str, int] = {}
+    taken: set[int] = set()
+    for pod in pods:
+        rank = declared_rank(pod)
+        if rank is not None and rank not in taken:
+            ranks[pod.key] = rank
+            taken.add(rank)
+    free = 0
+    for pod in pods:
+        if pod.key not in ranks:
+            while free in taken:
+                free += 1
+            ranks[pod.key] = free
+            taken.add(free)
+    return ranks
+
+
+def _rule(job: Job) -> str:
+    if job.topology:
+        return f"place/{job.topology}"
+    if job.family is None:
+        return "place/count" if job.resource else "place/least-requested"
+    return f"place/{type(job.family).__name__.lower()}"
+
+
+__all__ = ["run"]

@@ -1,0 +1,205 @@
+"""The workbench of a pass: puts pods on nodes one gang at a time, all or nothing, and can take them back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import msgspec
+
+from engine.documents import InitParams
+from engine.model.cluster import Pod
+from engine.plan.place.job import Job
+from engine.plan.place.multilevel import Level, read_trees
+from engine.plan.place.neighbours import ANTI, Neighbours
+from engine.plan.place.table import Table
+from engine.plan.place.verdict import Refusal
+from engine.plan.scope import NodeView, Scope
+
+#: Most entries of ``Plan.scores`` in one pass; beyond it pods are placed without a record of their candidates.
+MAX_SCORES: Final = 200_000
+
+
+class Seated(NamedTuple):
+    """A pod with its node and chips; ``logical`` and ``super_pod`` only under super-pod rules, else -1."""
+
+    pod: Pod
+    node: str
+    chips: int
+    logical: int = -1
+    super_pod: int = -1
+
+
+@dataclass(slots=True)
+class Wishes:
+    """Where a gang's pods were before, by pod key: its own former node, and whether that node failed.
+
+    ``homes`` are the former nodes of all its ranks.
+    """
+
+    former: Mapping[str, str] = field(default_factory=dict)
+    failed: frozenset[str] = frozenset()
+    homes: frozenset[str] = frozenset()
+
+
+class Bench:
+    """Nodes, neighbours and candidate tables of one pass."""
+
+    def __init__(self, scope: Scope, params: InitParams) -> None:
+        self.scope = scope
+        self.params = params
+        self.views: Mapping[str, NodeView] = scope.nodes
+        trees = read_trees(params.resource_level_config)
+        self.trees: Mapping[str, tuple[Level, ...]] = {} if isinstance(trees, Refusal) else trees
+        self._log: list[str] = []
+        self._tables: dict[bytes, Table] = {}
+        self._neighbours: Neighbours | None = None
+        self._recorded = sum(len(row) for row in scope.scores.values())
+
+    @property
+    def neighbours(self) -> Neighbours:
+        """Affinity counts, made when the first pod needs them."""
+        if self._neighbours is None:
+            self._neighbours = Neighbours(self.scope.observed, self.views)
+        return self._neighbours
+
+    def table(self, job: Job, pod: Pod) -> Table:
+        """The candidates of pods like this one, up to date."""
+        key = self._key(job, pod)
+        found = self._tables.get(key)
+        if found is None:
+            penalty = self.scope.penalty.get(job.gang.key, {})
+            refused = self.scope.refused.get(job.gang.key, {})
+            found = self._tables[key] = Table(job, pod, self.views, self.trees, penalty, refused)
+        found.refresh(self._log)
+        return found
+
+    def put(self, seated: Seated) -> None:
+        """Takes a node's room and chips for a pod."""
+        view = self.views[seated.node]
+        view.used |= seated.chips
+        mask = seated.chips
+        while mask:
+            low = mask & -mask
+            view.used_by[low.bit_length() - 1] = seated.pod.key
+            mask ^= low
+        self._account(view, seated.pod, 1)
+        view.pods.append(seated.pod)
+
+    def take_back(self, seated: Sequence[Seated]) -> None:
+        """Undoes ``put``, newest first."""
+        for item in reversed(seated):
+            view = self.views[item.node]
+            view.used &= ~item.chips
+            mask = item.chips
+            while mask:
+                low = mask & -mask
+                view.used_by.pop(low.bit_length() - 1, None)
+                mask ^= low
+            view.pods.remove(item.pod)
+            self._account(view, item.pod, -1)
+
+    def touched(self, name: str) -> None:
+        """Tells the tables that a node changed."""
+        self._log.append(name)
+
+    def seat(self, job: Job, pods: Sequence[Pod], wishes: Wishes) -> tuple[list[Seated], list[Pod]]:
+        """Places what it can, in this order: (placed, those without a node). Nothing is taken back."""
+        placed: list[Seated] = []
+        without: list[Pod] = []
+        parked: dict[int, tuple[Table, list[str]]] = {}
+        for pod in pods:
+            table = self.table(job, pod)
+            aside = parked.setdefault(id(table), (table, []))[1]
+            name = self._pick(table, pod, wishes, aside)
+            if name is None:
+                without.append(pod)
+                continue
+            self.record(job, pod, table)
+            item = Seated(pod, name, table.chips(name))
+            self.put(item)
+            placed.append(item)
+        for table, names in parked.values():
+            for name in names:
+                table.offer(name)
+        return placed, without
+
+    def record(self, job: Job, pod: Pod, table: Table, chosen: Mapping[str, int] | None = None) -> None:
+        """Notes the raw scores that the pod's candidates have now; ``chosen`` replaces some of them."""
+        if job.family is None or not pod.count or self._recorded + len(table.scores) > MAX_SCORES:
+            return
+        row = {
+            name: float(score)
+            for name, score in table.scores.items()
+            if not self._neighbours or self._neighbours.refusal(pod, self.views[name]) is None
+        }
+        row.update({name: float(score) for name, score in (chosen or {}).items()})
+        self.scope.scores[pod.key] = row
+        self._recorded += len(row)
+
+    def forget(self, pods: Sequence[Pod]) -> None:
+        """Drops the recorded scores of pods that were not placed after all."""
+        for pod in pods:
+            self._recorded -= len(self.scope.scores.pop(pod.key, {}))
+
+    def allowed(self, pod: Pod, name: str) -> Refusal | None:
+        """Why other pods keep this one off the node, None when they do not."""
+        neighbours = self.neighbours
+        return neighbours.refusal(pod, self.views[name]) if neighbours.concerns(pod) else None
+
+    def _pick(self, table: Table, pod: Pod, wishes: Wishes, parked: list[str]) -> str | None:
+        """The best node for the pod, or the one that the preference for previous nodes names."""
+        wanted = self._previous(table, pod, wishes)
+        if wanted is not None:
+            return wanted
+        concerned = self.neighbours.concerns(pod)
+        aside: list[str] = []
+        found = None
+        for name in table.best_first():
+            refusal = self.neighbours.refusal(pod, self.views[name]) if concerned else None
+            if refusal is None:
+                found = name
+                aside.append(name)
+                break
+            if refusal is ANTI:
+                parked.append(name)  # more pods of this gang only make it worse
+            else:
+                aside.append(name)
+        for name in aside:
+            table.offer(name)
+        return found
+
+    def _previous(self, table: Table, pod: Pod, wishes: Wishes) -> str | None:
+        """The node that gets the bonus of maximum + 100, so that it wins; None when there is no memory or no such node.
+
+        A pod returns to its own former node, else goes to the best node that no rank of the job had, else to a former
+        node of another rank. A pod whose node failed prefers a node new to the job, then its own, never a peer's.
+        """
+        own = wishes.former.get(pod.key)
+        if own is None or not table.scores:
+            return None
+        if own not in wishes.failed and own in table.scores and self.allowed(pod, own) is None:
+            return own
+        fits = {name: score for name, score in table.scores.items() if self.allowed(pod, name) is None}
+        best_other = min((n for n in fits if n not in wishes.homes), key=lambda n: (-fits[n], n), default=None)
+        if own in wishes.failed:
+            return best_other or (own if own in fits else None)
+        return best_other or min(fits, key=lambda n: (-fits[n], n), default=None)
+
+    def _account(self, view: NodeView, pod: Pod, sign: int) -> None:
+        for name, amount in pod.requests.items():
+            view.requested[name] = view.requested.get(name, 0) + sign * amount
+        view.requested["pods"] = view.requested.get("pods", 0) + sign
+        if self._neighbours is not None:
+            self._neighbours.move(pod, view, sign)
+        self._log.append(view.node.name)
+
+    def _key(self, job: Job, pod: Pod) -> bytes:
+        """What makes two pods alike; gangs with penalties or refused nodes have tables of their own."""
+        gang = job.gang.key
+        own = gang if gang in self.scope.penalty or gang in self.scope.refused else ""
+        labels = job.shape.labels.get("distributed", "")
+        rules = (repr(job.family), job.topology, job.strict, job.distributed, labels, own)
+        wishes = (pod.resource, pod.count, pod.requests, pod.node_selector, pod.affinity, pod.tolerations)
+        return msgspec.json.encode((rules, wishes, pod.host_ports), order="deterministic")

@@ -1,0 +1,292 @@
+"""Gangs whose nodes are chosen together: blocks of a super pod, groups of a topology tree.
+
+What a gang already runs on stays; the rest is completed around it. Sources: the super-pod and multilevel handlers of
+component/ascend-for-volcano (selectNodeFromOriginVSuperPod, getSuperPodRanks, rescheduling).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from engine.model.cluster import Pod
+from engine.model.history import JobMemory
+from engine.plan.gangs import task_of
+from engine.plan.place import multilevel, superpod
+from engine.plan.place.bench import Bench, Seated
+from engine.plan.place.job import Job
+from engine.plan.place.superpod import CHOSEN_SCORE, Block
+from engine.plan.place.verdict import TOPOLOGY, Refusal
+
+RANK_KEY: Final = "super-pod-rank"
+SUB_HEALTHY: Final = "sub-healthy"
+
+
+class Slot(NamedTuple):
+    """A node for one rank; ``logical`` and ``super_pod`` are -1 outside super pods."""
+
+    node: str
+    logical: int = -1
+    super_pod: int = -1
+
+
+def seat(
+    bench: Bench, job: Job, waiting: Sequence[Pod], ranks: Mapping[str, int], memory: JobMemory | None
+) -> list[Seated] | Refusal:
+    """Nodes and chips for all waiting pods, or why there are none; what it returns is already put on the bench."""
+    table = bench.table(job, waiting[0])
+    candidates = [name for name in table.scores if bench.allowed(waiting[0], name) is None]
+    if job.topology == "superpod":
+        found = _super_pods(bench, job, waiting, ranks, memory, candidates)
+    else:
+        found = _tree(bench, job, waiting, ranks, candidates)
+    if isinstance(found, Refusal):
+        return found
+    chosen = _scores(job, waiting, ranks, found)
+    placed: list[Seated] = []
+    for pod in waiting:
+        slot = found[pod.key]
+        table = bench.table(job, pod)
+        if slot.node not in table.scores:
+            bench.take_back(placed)
+            return Refusal(TOPOLOGY, f"node {slot.node} does not fit pod {pod.name}")
+        bench.record(job, pod, table, chosen[pod.key])
+        item = Seated(pod, slot.node, table.chips(slot.node), slot.logical, slot.super_pod)
+        bench.put(item)
+        placed.append(item)
+    return placed
+
+
+def _scores(
+    job: Job, waiting: Sequence[Pod], ranks: Mapping[str, int], slots: Mapping[str, Slot]
+) -> dict[str, dict[str, int]]:
+    """The chosen node of each pod gets 100 000 000; with batch scoring all nodes of its task, less their rank."""
+    if job.shape.labels.get("podgroup-sched-enable") != "true":
+        return {pod.key: {slots[pod.key].node: CHOSEN_SCORE} for pod in waiting}
+    rows: dict[str, dict[str, int]] = {}
+    for pod in waiting:
+        rows.setdefault(task_of(pod), {})[slots[pod.key].node] = CHOSEN_SCORE - ranks[pod.key]
+    return {pod.key: rows[task_of(pod)] for pod in waiting}
+
+
+def _super_pods(
+    bench: Bench,
+    job: Job,
+    waiting: Sequence[Pod],
+    ranks: Mapping[str, int],
+    memory: JobMemory | None,
+    candidates: list[str],
+) -> dict[str, Slot] | Refusal:
+    cut = job.blocks
+    if cut is None:
+        raise ValueError(f"job {job.gang.key} has no blocks; super-pod rules need them")
+    if job.shape.pods <= 1:
+        candidates = _least_idle(bench, candidates)
+    free = _by_super_pod(bench, job, candidates)
+    if isinstance(job.family, superpod.SuperPodNode):
+        crowded = next((key for key, names in free.items() if len(names) > bench.params.super_pod_nodes), None)
+        if crowded is not None:
+            return Refusal(TOPOLOGY, f"super-pod-size is smaller than superPod's node size (super-pod-id {crowded})")
+    plan = _Plan(bench, job, waiting, ranks, memory, free)
+    return plan.slots(cut)
+
+
+class _Plan:
+    """Slots for the waiting pods of a super-pod job: running blocks are completed, former ones reused, new ones taken.
+    """
+
+    def __init__(
+        self,
+        bench: Bench,
+        job: Job,
+        waiting: Sequence[Pod],
+        ranks: Mapping[str, int],
+        memory: JobMemory | None,
+        free: dict[int, list[str]],
+    ) -> None:
+        self._bench, self._job, self._ranks, self._memory, self._free = bench, job, ranks, memory, free
+        self._waiting = sorted(waiting, key=lambda pod: ranks[pod.key])
+        self._failed = frozenset(memory.fault_nodes) if memory else frozenset()
+        waiting_keys = {pod.key for pod in waiting}
+        self._staying = [pod for pod in job.pods if pod.key not in waiting_keys and pod.node]
+
+    def slots(self, cut: superpod.Blocks) -> dict[str, Slot] | Refusal:
+        """The slot of every waiting pod by its key."""
+        homes = self._running_blocks(cut)
+        sizes = self._sizes(cut, homes)
+        groups: dict[int, list[Pod]] = {}
+        for pod in self._waiting:
+            groups.setdefault(_block_of(self._ranks[pod.key], sizes), []).append(pod)
+        out: dict[str, Slot] = {}
+        for logical, pods in sorted(groups.items()):
+            if logical in homes:
+                refusal = self._complete(logical, homes[logical], pods, out)
+                if refusal is not None:
+                    return refusal
+        fresh = [logical for logical in sorted(groups) if logical not in homes]
+        taken = self._former(fresh, cut)
+        rest = [logical for logical in fresh if logical not in taken]
+        if rest:
+            partial = 1 < len(self._waiting) < self._job.shape.pods
+            need = cut._replace(need=len(rest))
+            first = max(cut.need, max(sizes) + 1)
+            found = superpod.select(
+                self._free, rest, need, self._bench.params.reserved_nodes, fresh_id=first, partial=partial
+            )
+            if isinstance(found, Refusal):
+                return found
+            taken.update(found)
+        pods = [pod for logical in fresh for pod in groups[logical]]
+        for pod, (logical, block, node) in zip(pods, superpod.slots(taken), strict=False):
+            out[pod.key] = Slot(node, logical, block.super_pod)
+        return out
+
+    def _running_blocks(self, cut: superpod.Blocks) -> dict[int, int]:
+        """The physical super pod of every logical one that has staying pods."""
+        homes: dict[int, int] = {}
+        for pod in self._staying:
+            text = pod.annotations.get(RANK_KEY, "")
+            view = self._bench.views.get(pod.node)
+            if view is None or view.report is None or pod.key not in self._ranks:
+                continue
+            logical = int(text) if text.isascii() and text.isdecimal() else self._ranks[pod.key] // cut.size
+            homes[logical] = view.report.super_pod_id
+        return homes
+
+    def _sizes(self, cut: superpod.Blocks, homes: Mapping[int, int]) -> dict[int, int]:
+        """Nodes per logical super pod: as remembered while pods stay (soft blocks may be partial), else all full."""
+        kept = self._memory.super_pods if self._memory and homes else {}
+        remembered = {int(key): len(nodes) for key, nodes in kept.items() if key.isdecimal()}
+        if remembered and sum(remembered.values()) == self._job.shape.pods:
+            return remembered
+        return dict.fromkeys(range(max(1, cut.need)), cut.size)
+
+    def _complete(self, logical: int, home: int, pods: list[Pod], out: dict[str, Slot]) -> Refusal | None:
+        """Nodes for the missing pods of a running block, from its own super pod: former healthy, unused, failed ones.
+        """
+        pool = self._free.get(home, [])
+        for pod in pods:
+            former = self._memory.nodes.get(str(self._ranks[pod.key]), "") if self._memory else ""
+            ranked = sorted(pool, key=lambda name: (name in self._failed, name != former, pool.index(name)))
+            if not ranked:
+                text = (
+                    f"select super pod failed, required {len(pods)} nodes in super pod {home} for its block {logical}"
+                )
+                return Refusal(TOPOLOGY, text)
+            pool.remove(ranked[0])
+            out[pod.key] = Slot(ranked[0], logical, home)
+        return None
+
+    def _former(self, fresh: Sequence[int], cut: superpod.Blocks) -> dict[int, Block]:
+        """Blocks of the job's last run that can be used again, whole or with replaced nodes."""
+        if self._memory is None or not (self._failed or self._bench.params.prefer_previous_node):
+            return {}
+        taken: dict[int, Block] = {}
+        previous = {logical: self._memory.super_pods.get(str(logical), ()) for logical in fresh}
+        for logical, nodes in previous.items():
+            home = next((key for key, names in self._free.items() if nodes and nodes[0] in names), None)
+            usable = home is not None and all(node in self._free[home] and node not in self._failed for node in nodes)
+            if home is not None and usable and len(nodes) == cut.size:
+                self._take(taken, logical, Block(home, tuple(nodes)))
+        for logical, nodes in previous.items():
+            home = next((key for key, names in self._free.items() if any(node in names for node in nodes)), None)
+            if logical in taken or home is None or not self._failed:
+                continue
+            block = superpod.repair(Block(home, tuple(nodes)), self._free, self._failed.__contains__, cut.size)
+            if block is not None:
+                self._take(taken, logical, block)
+        return taken
+
+    def _take(self, taken: dict[int, Block], logical: int, block: Block) -> None:
+        taken[logical] = block
+        self._free[block.super_pod] = [name for name in self._free[block.super_pod] if name not in block.nodes]
+
+
+def _block_of(rank: int, sizes: Mapping[int, int]) -> int:
+    """The logical super pod of a rank: ids in numeric order, each with the nodes it really has."""
+    for logical in sorted(sizes):
+        if rank < sizes[logical]:
+            return logical
+        rank -= sizes[logical]
+    return max(sizes) + 1
+
+
+def _by_super_pod(bench: Bench, job: Job, names: Sequence[str]) -> dict[int, list[str]]:
+    """Candidates per physical super pod; sub-healthy nodes and those that failed before last, then by name."""
+    penalty = bench.scope.penalty.get(job.gang.key, {})
+    pools: dict[int, list[str]] = {}
+    ranked = sorted(names, key=lambda name: (abs(penalty.get(name, 0)), bench.views[name].state == SUB_HEALTHY, name))
+    for name in ranked:
+        report = bench.views[name].report
+        if report is not None:
+            pools.setdefault(report.super_pod_id, []).append(name)
+    return pools
+
+
+def _least_idle(bench: Bench, names: Sequence[str]) -> list[str]:
+    """For single pods: nodes with the fewest free chips, sub-healthy ones only where there is no other."""
+    healthy = [name for name in names if bench.views[name].state != SUB_HEALTHY] or list(names)
+    least = min((bench.views[name].free.bit_count() for name in healthy), default=0)
+    return [name for name in healthy if bench.views[name].free.bit_count() == least]
+
+
+def _tree(
+    bench: Bench, job: Job, waiting: Sequence[Pod], ranks: Mapping[str, int], candidates: Sequence[str]
+) -> dict[str, Slot] | Refusal:
+    wish = multilevel.read_wish(job.shape)
+    if isinstance(wish, Refusal):
+        return wish
+    waiting_keys = {pod.key for pod in waiting}
+    staying = {
+        ranks[pod.key]: pod.node for pod in job.pods if pod.key not in waiting_keys and pod.key in ranks and pod.node
+    }
+    ordered = sorted(waiting, key=lambda pod: ranks[pod.key])
+    if staying:
+        return _beside(bench, wish, ordered, ranks, staying, list(candidates))
+    nodes = [bench.views[name].node for name in candidates]
+    found = multilevel.select(nodes, bench.trees, wish, len(waiting))
+    if isinstance(found, Refusal):
+        return found
+    return {pod.key: Slot(name) for pod, name in zip(ordered, found, strict=True)}
+
+
+def _beside(
+    bench: Bench,
+    wish: Sequence[int],
+    ordered: Sequence[Pod],
+    ranks: Mapping[str, int],
+    staying: dict[int, str],
+    free: list[str],
+) -> dict[str, Slot] | Refusal:
+    """Completes a running job: each pod joins the units of the ranks it shares groups with, deepest level first."""
+    out: dict[str, Slot] = {}
+    for pod in ordered:
+        rank = ranks[pod.key]
+        options = [name for name in sorted(free) if _fits_groups(bench, wish, rank, name, staying)]
+        if not options:
+            text = f"there is no node left in the groups of rank {rank} for multilevel scheduling"
+            return Refusal(TOPOLOGY, text)
+        out[pod.key] = Slot(options[0])
+        staying[rank] = options[0]
+        free.remove(options[0])
+    return out
+
+
+def _fits_groups(bench: Bench, wish: Sequence[int], rank: int, name: str, taken: Mapping[int, str]) -> bool:
+    """Whether a node lies in the same unit as every rank of the same group, at every level that the job names."""
+    for depth, size in enumerate(wish, 1):
+        mates = [node for other, node in taken.items() if other // size == rank // size]
+        if any(_unit(bench, mate, depth) != _unit(bench, name, depth) for mate in mates):
+            return False
+    return True
+
+
+def _unit(bench: Bench, name: str, depth: int) -> tuple[str, ...] | None:
+    """The unit of a node at a level: its tree and the labels from the top down to that level."""
+    view = bench.views.get(name)
+    if view is None:
+        return None
+    labels = view.node.labels
+    tree = labels.get(multilevel.TREE_LABEL, multilevel.DEFAULT_TREE)
+    levels = bench.trees.get(tree, ())
+    return (tree, *(labels.get(level.label, "") for level in levels[depth - 1 :]))

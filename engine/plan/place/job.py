@@ -1,0 +1,165 @@
+"""One gang as placement sees it: which resource it wants, how much, and under which handler.
+
+Source of the choice: component/ascend-for-volcano/internal/npu/factory.go and plugin/job.go.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from engine.model.cluster import Observed, Pod
+from engine.model.jobs import Gang
+from engine.plan.gangs import pod_group_of, task_of
+from engine.plan.place import families
+from engine.plan.place.multilevel import read_trees, read_wish
+from engine.plan.place.superpod import Blocks, blocks
+from engine.plan.place.verdict import INVALID_REQUEST, NOT_SUPPORTED, Family, Refusal, Shape, Task
+
+if TYPE_CHECKING:
+    from engine.documents import Desired, InitParams
+
+GROUP: Final = "huawei.com/"
+NPU: Final = "huawei.com/npu"
+NPU_CORE: Final = "huawei.com/npu-core"
+WHOLE_CHIP: Final = frozenset({"huawei.com/Ascend910", "huawei.com/Ascend310", "huawei.com/Ascend310P", NPU})
+STATIC_VNPU: Final = re.compile(r"^huawei\.com/(Ascend910-([2-6]|8|10|12|16)c|Ascend310P-(1|2|4)c)")
+PLUGIN_KEY: Final = "volcano.sh/schedule.plugin"
+POLICY_KEY: Final = "huawei.com/schedule_policy"
+SUPER_POD_BLOCK: Final = "sp-block"
+SKIP_KEY: Final = "huawei.com/skip-ascend-plugin"
+NO_HANDLER: Final = "no policy handler registered, NPU type may be invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """``resource`` is empty for a gang without NPU; ``family`` is None for it and for pre-cut vNPUs, which are only
+    counted. ``pods`` are the gang's live pods that ask for chips, ``topology`` names the gang-level rule (superpod,
+    multilevel …) or is empty; ``blocks`` are those of a super-pod job; ``strict`` jobs keep off network-unhealthy
+    chips."""
+
+    gang: Gang
+    resource: str
+    pods: tuple[Pod, ...]
+    shape: Shape
+    family: Family | None
+    topology: str = ""
+    node_chips: int = 0
+    blocks: Blocks | None = None
+    strict: bool = False
+
+    @property
+    def distributed(self) -> bool:
+        """Several pods of the job ask for chips."""
+        return self.shape.pods > 1
+
+
+def of(gang: Gang, desired: Desired, observed: Observed, params: InitParams) -> Job | Refusal:
+    """The job behind a gang, or why no handler will ever place it."""
+    pods = tuple(observed.pods[key] for key in gang.pods)
+    seekers = tuple(pod for pod in pods if pod.count)
+    least = _npu_resources(pod_group_of(observed, gang))
+    resource = _resource(gang, seekers, least)
+    shape = _shape(gang, pods, seekers, least.get(resource, 0))
+    if not resource:
+        return Job(gang, "", (), shape, None)
+    mixed = sorted({pod.resource for pod in seekers} - {resource})
+    if mixed:
+        return Refusal(
+            INVALID_REQUEST, f"a job may ask for one NPU resource only, not {resource} and {', '.join(mixed)}"
+        )
+    for pod in seekers:
+        limit = _resources_of(pod)
+        if len(limit) > 1:
+            return Refusal(INVALID_REQUEST, f"pod {pod.name} asks for several NPU resources: {', '.join(limit)}")
+    if STATIC_VNPU.match(resource):
+        return _counted(gang, resource, seekers, shape)
+    if resource not in WHOLE_CHIP:
+        return Refusal(NOT_SUPPORTED, f"{NO_HANDLER}: {resource} {_why_unknown(resource)}")
+    rule = families.choose(
+        resource, gang.annotations, gang.labels, _selector(pods, "accelerator-type"), desired, policy_key=POLICY_KEY
+    )
+    if isinstance(rule, Refusal):
+        return rule
+    illegal = rule.family.check(shape) or families.legal_sizes(rule, shape)
+    if illegal is not None:
+        return illegal
+    strict = rule.family.network_aware and shape.pods > 1
+    if rule.topology == "superpod":
+        cut = blocks(shape, rule.node_chips, params.super_pod_nodes)
+        if isinstance(cut, Refusal):
+            return cut
+        strict = shape.pods // cut.size > 1
+        return Job(gang, resource, seekers, shape, rule.family, rule.topology, rule.node_chips, cut, strict)
+    if rule.topology == "multilevel":
+        return _on_tree(Job(gang, resource, seekers, shape, rule.family, rule.topology, strict=True), params)
+    return Job(gang, resource, seekers, shape, rule.family, strict=strict)
+
+
+def _on_tree(job: Job, params: InitParams) -> Job | Refusal:
+    trees, wish = read_trees(params.resource_level_config), read_wish(job.shape)
+    for answer in (trees, wish):
+        if isinstance(answer, Refusal):
+            return answer
+    return job
+
+
+def _npu_resources(group: Mapping[str, Any]) -> dict[str, int]:
+    """``minResources`` of a PodGroup, NPU entries only, in the order of their names."""
+    spec = group.get("spec") or {}
+    least = spec.get("minResources") or {}
+    wanted = sorted(key for key in least if str(key).startswith(GROUP))
+    return {key: int(str(least[key])) if str(least[key]).isdecimal() else 0 for key in wanted}
+
+
+def _resource(gang: Gang, seekers: tuple[Pod, ...], least: Mapping[str, int]) -> str:
+    """The PodGroup's first NPU resource, else the kind that an annotation names, else what the pods ask for."""
+    if least:
+        return next(iter(least))
+    kind = gang.annotations.get(PLUGIN_KEY, "")
+    if kind:
+        return GROUP + kind
+    return seekers[0].resource if seekers else ""
+
+
+def _shape(gang: Gang, pods: tuple[Pod, ...], seekers: tuple[Pod, ...], least: int) -> Shape:
+    rows: dict[tuple[str, int], Task] = {}
+    for pod in pods:
+        name = task_of(pod) or pod.name
+        exempt = task_of(pod) == "scheduler" or pod.annotations.get(SKIP_KEY) == "enabled"
+        rows.setdefault((name if task_of(pod) else "", pod.count), Task(name, pod.count, exempt))
+    # while a workload is replaced step by step, old and new pods together are more than the job ever runs
+    count = min(len(seekers), gang.replicas) if gang.kind in ("Deployment", "ReplicaSet") else len(seekers)
+    total = sum(pod.count for pod in seekers) if count == len(seekers) else least or seekers[0].count * count
+    return Shape(gang.name, total, count, tuple(rows.values()), gang.labels, gang.annotations)
+
+
+def _selector(pods: tuple[Pod, ...], key: str) -> str:
+    """The job's node selector for ``key``; values of several tasks are joined with "|", as upstream does."""
+    values: list[str] = []
+    for pod in pods:
+        value = pod.node_selector.get(key)
+        if value and value not in values:
+            values.append(value)
+    return "|".join(values)
+
+
+def _resources_of(pod: Pod) -> list[str]:
+    return sorted(key for key, count in pod.requests.items() if count and key.startswith(GROUP))
+
+
+def _counted(gang: Gang, resource: str, seekers: tuple[Pod, ...], shape: Shape) -> Job | Refusal:
+    """Pre-cut vNPUs: one device a pod, placed by Kubernetes' own count."""
+    greedy = next((pod for pod in seekers if pod.count > 1), None)
+    if greedy is not None:
+        text = f"job <{gang.name}> task num is <{len(seekers)}>, request vnpu num <{greedy.count}>"
+        return Refusal(INVALID_REQUEST, f"{text} more than 1 virtual device, keep job pending ")
+    return Job(gang, resource, seekers, shape, None)
+
+
+def _why_unknown(resource: str) -> str:
+    if resource == NPU_CORE:
+        return "asks for a vNPU cut on demand, which needs the dynamic vNPU policy"
+    return "is no resource that a placement policy handles"

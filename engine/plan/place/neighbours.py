@@ -1,0 +1,152 @@
+"""Required affinity and anti-affinity between pods, counted per topology domain.
+
+Counts are kept per term, so that a gang of thousands with one pod per host asks one dictionary per node. Semantics of
+kube-scheduler's InterPodAffinity filter, both directions of anti-affinity included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from engine.model.cluster import Observed, Pod
+from engine.model.diagnostics import ObjectKey
+from engine.plan.place.fit import selects
+from engine.plan.place.verdict import Refusal
+from engine.plan.scope import NodeView
+
+REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+AFFINITY: Final = Refusal("PodAffinityMismatch", "node(s) didn't match pod affinity rules")
+ANTI: Final = Refusal("PodAntiAffinityConflict", "node(s) didn't match pod anti-affinity rules")
+ANTI_OF_OTHERS: Final = Refusal("PodAntiAffinityConflict", "node(s) didn't satisfy existing pods anti-affinity rules")
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One affinity term: which pods it means (a selector, in namespaces or everywhere) and the topology key."""
+
+    key: str
+    selector: Mapping[str, Any] | None
+    namespaces: frozenset[str] | None
+    topology: str
+
+    def means(self, pod: Pod) -> bool:
+        """Whether the term speaks of this pod."""
+        return (self.namespaces is None or pod.namespace in self.namespaces) and selects(self.selector, pod.labels)
+
+
+class Neighbours:
+    """Where pods are, as far as affinity terms ask; follows every placement and its undoing."""
+
+    def __init__(self, observed: Observed, views: Mapping[str, NodeView]) -> None:
+        self._observed = observed
+        self._views = views
+        self._terms: dict[str, Term] = {}
+        self._meant: dict[str, dict[str, int]] = {}
+        self._holders: dict[str, dict[str, int]] = {}
+        self._of_pod: dict[str, tuple[tuple[Term, ...], tuple[Term, ...]]] = {}
+        for view in views.values():
+            for pod in view.pods:
+                if pod.affinity:
+                    self._hold(pod, view, 1)
+
+    def concerns(self, pod: Pod) -> bool:
+        """Whether any affinity between pods can matter to this pod."""
+        wants, avoids = self._terms_of(pod)
+        return bool(wants or avoids) or any(self._terms[key].means(pod) for key in self._holders)
+
+    def wants_company(self, pod: Pod) -> bool:
+        """Whether the pod requires affinity, so that a node may become fit while others are placed."""
+        return bool(self._terms_of(pod)[0])
+
+    def refusal(self, pod: Pod, view: NodeView) -> Refusal | None:
+        """Why other pods keep this one off the node."""
+        wants, avoids = self._terms_of(pod)
+        labels = view.node.labels
+        for term in avoids:
+            domain = labels.get(term.topology)
+            if domain is not None and self._count(term).get(domain):
+                return ANTI
+        for key, domains in self._holders.items():
+            holder = self._terms[key]
+            domain = labels.get(holder.topology)
+            if domain is not None and domains.get(domain) and holder.means(pod):
+                return ANTI_OF_OTHERS
+        alone = all(not any(self._count(term).values()) and term.means(pod) for term in wants)
+        for term in wants:
+            domain = labels.get(term.topology)
+            if domain is None or not (alone or self._count(term).get(domain)):
+                return AFFINITY
+        return None
+
+    def move(self, pod: Pod, view: NodeView, sign: int) -> None:
+        """Counts a pod in (+1) or out (-1) of a node."""
+        for key, counts in self._meant.items():
+            term = self._terms[key]
+            domain = view.node.labels.get(term.topology)
+            if domain is not None and term.means(pod):
+                counts[domain] = counts.get(domain, 0) + sign
+        if pod.affinity:
+            self._hold(pod, view, sign)
+
+    def _hold(self, pod: Pod, view: NodeView, sign: int) -> None:
+        for term in self._terms_of(pod)[1]:
+            domain = view.node.labels.get(term.topology)
+            if domain is not None:
+                counts = self._holders.setdefault(term.key, {})
+                counts[domain] = counts.get(domain, 0) + sign
+
+    def _count(self, term: Term) -> dict[str, int]:
+        counts = self._meant.get(term.key)
+        if counts is None:
+            counts = self._meant[term.key] = {}
+            for view in self._views.values():
+                domain = view.node.labels.get(term.topology)
+                if domain is not None:
+                    found = sum(1 for pod in view.pods if term.means(pod))
+                    if found:
+                        counts[domain] = counts.get(domain, 0) + found
+        return counts
+
+    def _terms_of(self, pod: Pod) -> tuple[tuple[Term, ...], tuple[Term, ...]]:
+        if not pod.affinity:
+            return (), ()
+        found = self._of_pod.get(pod.key)
+        if found is None:
+            wants = tuple(self._parse(pod, _required(pod.affinity, "podAffinity")))
+            avoids = tuple(self._parse(pod, _required(pod.affinity, "podAntiAffinity")))
+            found = self._of_pod[pod.key] = (wants, avoids)
+        return found
+
+    def _parse(self, pod: Pod, rows: Iterable[Mapping[str, Any]]) -> Iterable[Term]:
+        for row in rows:
+            spaces = self._namespaces(pod, row)
+            selector = row.get("labelSelector")
+            topology = str(row.get("topologyKey", ""))
+            shown = None if spaces is None else sorted(spaces)
+            key = msgspec.json.encode([selector, shown, topology], order="deterministic").decode()
+            yield self._terms.setdefault(key, Term(key, selector, spaces, topology))
+
+    def _namespaces(self, pod: Pod, row: Mapping[str, Any]) -> frozenset[str] | None:
+        """Namespaces of a term: listed and selected ones together, the pod's own when it names none; None for all."""
+        listed, selector = row.get("namespaces") or (), row.get("namespaceSelector")
+        if selector is None:
+            return frozenset(listed) or frozenset({pod.namespace})
+        if not selector.get("matchLabels") and not selector.get("matchExpressions"):
+            return None
+        chosen = {str(name) for name in listed}
+        for key, raw in self._observed.objects.items():
+            if key == ObjectKey("v1", "Namespace", "", key.name):
+                labels = (raw.get("metadata") or {}).get("labels") or {}
+                if selects(selector, labels):
+                    chosen.add(key.name)
+        return frozenset(chosen)
+
+
+def _required(affinity: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    part = affinity.get(name)
+    rows = part.get(REQUIRED) if isinstance(part, Mapping) else None
+    return [row for row in rows or () if isinstance(row, Mapping)]

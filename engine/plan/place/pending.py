@@ -1,0 +1,95 @@
+"""Why a gang was not placed: counted reasons of nodes, users' known words, and the cheapest way out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from engine.model.cluster import Pod
+from engine.plan.place.job import Job
+from engine.plan.place.table import MISSING
+from engine.plan.place.verdict import INVALID_REQUEST, NODE_UNSTABLE, SHORTAGE, TOPOLOGY, Refusal, ids
+from engine.plan.scope import NodeView
+
+MAX_TEXTS: Final = 3
+MAX_NAMES: Final = 3
+
+#: The last stage that any node reached names the gang's reason: what is closest to fitting is worth knowing.
+STAGES: Final = (TOPOLOGY, SHORTAGE, NODE_UNSTABLE, INVALID_REQUEST)
+
+
+def reason_of(nodes: Mapping[str, int], npu: bool) -> str:
+    """The gang's reason from its nodes' reasons."""
+    for stage in STAGES:
+        if nodes.get(stage):
+            return stage
+    others = {reason: count for reason, count in nodes.items() if reason != MISSING}
+    if not others:
+        return SHORTAGE if npu else "NoNodes"
+    return min(others, key=lambda reason: (-others[reason], reason))
+
+
+def counted(refusals: Mapping[str, Refusal]) -> dict[str, int]:
+    """How many nodes gave each reason."""
+    return dict(sorted(Counter(refusal.reason for refusal in refusals.values()).items()))
+
+
+def sentence(refusals: Mapping[str, Refusal], total: int) -> str:
+    """``0/5 nodes are available: 3 NPUResourceShortage: …`` with the most frequent texts and a node for each."""
+    texts: dict[str, list[str]] = {}
+    for name in sorted(refusals):
+        texts.setdefault(refusals[name].message, []).append(name)
+    ranked = sorted(texts.items(), key=lambda item: (-len(item[1]), item[0]))
+    parts = [f"{len(names)} {text} ({_some(names)})" for text, names in ranked[:MAX_TEXTS]]
+    more = sum(len(names) for _, names in ranked[MAX_TEXTS:])
+    if more:
+        parts.append(f"{more} for other reasons")
+    return f"0/{total} nodes are available" + (": " + "; ".join(parts) if parts else "")
+
+
+def way_out(
+    job: Job, pod: Pod, reason: str, refusals: Mapping[str, Refusal], views: Mapping[str, NodeView]
+) -> str | None:
+    """The cheapest change that would let the pod start, as a sentence; None when none is known."""
+    near = [name for name in sorted(refusals) if refusals[name].reason == reason and name in views]
+    if reason in (SHORTAGE, TOPOLOGY) and near:
+        return _chips(job, pod, reason, near, views)
+    match reason:
+        case "NodeSelectorMismatch" | "NodeAffinityMismatch":
+            wanted = ", ".join(f"{key}={value}" for key, value in sorted(pod.node_selector.items()))
+            return f"label a node so that it matches the pod's selector ({wanted or 'node affinity'}), or widen it"
+        case "TaintNotTolerated":
+            return f"add a toleration to the job or remove the taint: {refusals[near[0]].message}" if near else None
+        case "NodeUnschedulable":
+            return f"uncordon a node, for example {near[0]}" if near else None
+        case "PodAntiAffinityConflict" | "PodAffinityMismatch":
+            return "add nodes in other topology domains or relax the job's pod affinity"
+        case _ if reason.startswith("Insufficient") or reason == "TooManyPods":
+            return f"free {reason.removeprefix('Insufficient')} on a node, for example {near[0]}" if near else None
+        case _ if near:
+            return f"bring a node back, for example {near[0]}: {refusals[near[0]].message}"
+        case _:
+            return f"add nodes that offer {job.resource}" if job.resource else None
+
+
+def _chips(job: Job, pod: Pod, reason: str, near: Sequence[str], views: Mapping[str, NodeView]) -> str:
+    best = min(near, key=lambda name: (-views[name].free.bit_count(), name))
+    view = views[best]
+    free = view.free.bit_count()
+    holders = sorted({view.used_by[chip] for chip in ids(view.used & view.base) if chip in view.used_by})
+    tail = f"; its other chips are held by {_some(holders)}" if holders else ""
+    if free < pod.count:
+        lacking = f"{pod.count - free} more free chips on one node would do"
+        return f"{lacking}: nearest is {best} with {free} of {pod.count}{tail}"
+    if job.topology:
+        return (
+            f"whole free nodes close together are needed: end work on a neighbour of {best}, or use soft affinity{tail}"
+        )
+    kind = "in the right places" if reason == TOPOLOGY else "that Kubernetes counts as free"
+    return f"{pod.count} chips {kind} are needed: nearest is {best} with {free} free chips{tail}"
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:MAX_NAMES])
+    return f"{shown} and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else shown

@@ -1,0 +1,183 @@
+"""Candidates of one kind of pod: every node judged once, then only the nodes that a placement touched.
+
+Pods that ask alike (chips, handler, selectors, resources) share a table, within a gang and across gangs; a heap gives
+the best node, so that a gang of thousands does not look at every node for every pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from engine.model.cluster import Pod
+from engine.plan.place import fit
+from engine.plan.place.job import Job
+from engine.plan.place.multilevel import Level, missing_label
+from engine.plan.place.verdict import NODE_UNSTABLE, SHORTAGE, SHORTAGE_PREFIX, Ask, Refusal, Seat, Verdict
+from engine.plan.scope import NodeView
+
+MISSING: Final = "NPUResourceMissing"
+CARD_LABEL: Final = "infer-card-type"
+
+
+class Table:
+    """``scores`` are the raw scores of the nodes that fit now, ``refusals`` say why the others do not."""
+
+    def __init__(
+        self,
+        job: Job,
+        sample: Pod,
+        views: Mapping[str, NodeView],
+        trees: Mapping[str, tuple[Level, ...]],
+        penalty: Mapping[str, int],
+        refused: Mapping[str, str],
+    ) -> None:
+        """``penalty`` lowers the rank of nodes for this gang; ``refused`` keeps nodes from it, with the reason."""
+        self.scores: dict[str, int] = {}
+        self.refusals: dict[str, Refusal] = {}
+        self._job, self._sample, self._views, self._trees = job, sample, views, trees
+        self._penalty, self._refused = penalty, refused
+        self._ask = Ask(sample.count, job.distributed, job.shape.labels.get("distributed") == "true")
+        self._seen = 0
+        self._memo: dict[Seat, Verdict] = {}
+        self._fixed = {name: self._unchanging(view) for name, view in views.items()}
+        self._liked = {
+            name: fit.preference(sample, view.node)
+            for name, view in views.items()
+            if sample.affinity or view.node.taints
+        }
+        for name in views:
+            self._judge(name)
+        self._heap = [self._entry(name, score) for name, score in self.scores.items()]
+        heapify(self._heap)
+
+    def refresh(self, log: list[str]) -> None:
+        """Judges again the nodes that were touched since the last look; ``log`` only grows within a pass."""
+        for name in dict.fromkeys(log[self._seen :]):
+            self._judge(name)
+            self.offer(name)
+        self._seen = len(log)
+
+    def offer(self, name: str) -> None:
+        """Puts a node back among the candidates, if it fits."""
+        if name in self.scores:
+            heappush(self._heap, self._entry(name, self.scores[name]))
+
+    def best_first(self) -> Iterator[str]:
+        """Fitting nodes, best rank first: score less penalty, then liking, then name. Each is taken off; see
+        ``offer``.
+        """
+        while self._heap:
+            rank, _, name, score = heappop(self._heap)
+            if self.scores.get(name) == score:
+                while self._heap and self._heap[0][2] == name and self._heap[0][0] == rank:
+                    heappop(self._heap)  # the same entry, offered twice
+                yield name
+
+    def rank(self, name: str, base: int) -> int:
+        """``base`` less the node's penalty for this gang, never below 0."""
+        return max(0, base - abs(self._penalty.get(name, 0))) if name in self._penalty else base
+
+    def chips(self, name: str) -> int:
+        """The chips that a pod would take on a fitting node; 0 for pods whose chips are only counted."""
+        family = self._job.family
+        return family.choose(self._seat(self._views[name]), self._ask) if family and self._sample.count else 0
+
+    def _entry(self, name: str, score: int) -> tuple[int, int, str, int]:
+        return (-self.rank(name, score), -self._liked.get(name, 0), name, score)
+
+    def _judge(self, name: str) -> None:
+        verdict = self._fixed[name]
+        found: Verdict = self._changing(self._views[name]) if verdict is None else verdict
+        if isinstance(found, Refusal):
+            self.refusals[name] = found
+            self.scores.pop(name, None)
+        else:
+            self.scores[name] = found
+            self.refusals.pop(name, None)
+
+    def _unchanging(self, view: NodeView) -> Refusal | None:
+        refusal = fit.static(self._sample, view.node)
+        if refusal is not None:
+            return refusal
+        why = self._refused.get(view.node.name)
+        if why is not None:
+            return Refusal(why if why.isidentifier() else "NodeRefused", f"node refuses this job's new pods: {why}")
+        if not self._sample.count:
+            return None
+        if view.closed is not None:
+            return Refusal(*view.closed)
+        resource = self._sample.resource
+        if not view.node.allocatable.get(resource) or not view.node.capacity.get(resource):
+            return Refusal(MISSING, f"not have {resource}")
+        if self._job.family is not None and view.resource != resource:
+            return Refusal(MISSING, f"not has(or not same) {resource}")
+        return self._of_topology(view)
+
+    def _of_topology(self, view: NodeView) -> Refusal | None:
+        if self._job.topology == "superpod" and (view.report is None or view.report.super_pod_id < 0):
+            found = view.report.super_pod_id if view.report else -1
+            text = f"the super-pod-id of node is invalid for node={view.node.name}, id={found}"
+            return Refusal("SuperPodUnknown", text)
+        if self._job.topology == "multilevel":
+            return missing_label(view.node, self._trees)
+        return None
+
+    def _changing(self, view: NodeView) -> Verdict:
+        refusal = fit.resources(self._sample, view)
+        if refusal is not None:
+            return refusal
+        if not self._sample.count:
+            return _least_requested(view)
+        if self._job.family is None:
+            return _room(self._sample, view) or 0
+        stable = _stability(self._sample.resource, view)
+        if stable is not None:
+            return stable
+        if self._job.strict and view.network is None:
+            key = f"{self._sample.resource}-NetworkUnhealthy"
+            return Refusal("NetworkStateUnknown", f"getUsableTopFromNode don't have {key}")
+        seat = self._seat(view)
+        verdict = self._memo.get(seat)
+        if verdict is None:
+            verdict = self._memo[seat] = self._job.family.judge(seat, self._ask)
+        return verdict if isinstance(verdict, Refusal) else _room(self._sample, view) or verdict
+
+    def _seat(self, view: NodeView) -> Seat:
+        free = view.free & ~(view.network or 0) if self._job.strict else view.free
+        counted = view.node.allocatable.get(self._sample.resource, 0)
+        return Seat(free, view.unhealthy.bit_count(), counted, view.node.labels.get(CARD_LABEL, ""))
+
+
+def _room(pod: Pod, view: NodeView) -> Refusal | None:
+    """Kubernetes' own count of the NPU resource; kubelet refuses a pod beyond it whatever chips were chosen."""
+    idle = view.node.allocatable.get(pod.resource, 0) - view.requested.get(pod.resource, 0)
+    if idle >= pod.count:
+        return None
+    text = f"{SHORTAGE_PREFIX}{pod.resource}, task requires {pod.count} NPU cards but node idle is {max(0, idle)}"
+    return Refusal(SHORTAGE, text)
+
+
+def _stability(resource: str, view: NodeView) -> Refusal | None:
+    """Report and Kubernetes must agree on what is free: more free chips than devices means that one of them lags."""
+    node = view.node
+    listed, capacity = view.free.bit_count(), node.capacity.get(resource, 0)
+    allocatable = node.allocatable.get(resource, 0)
+    idle = allocatable - view.requested.get(resource, 0)
+    if listed > idle or listed > capacity:
+        counted = min(idle, capacity)
+        return Refusal(NODE_UNSTABLE, f"{resource} not stable:device-info is {listed} but k8s is {counted}")
+    if allocatable > capacity:
+        text = f"{node.name} is not stable because of capacity={capacity} < allocatable={allocatable}"
+        return Refusal(NODE_UNSTABLE, text)
+    return None
+
+
+def _least_requested(view: NodeView) -> int:
+    """0 to 200: how much of cpu and memory is not requested yet; places pods without NPU."""
+    total = 0
+    for name in ("cpu", "memory"):
+        whole = view.node.allocatable.get(name, 0)
+        total += max(0, whole - view.requested.get(name, 0)) * 100 // whole if whole else 0
+    return total
