@@ -5,9 +5,13 @@ Every builder has defaults that make a plain healthy Atlas 800T A2 server, so a 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
+from engine.documents import Desired
+from engine.load import load
 from engine.model.cluster import (
     AgentChip,
     AgentReport,
@@ -271,8 +275,8 @@ def orders(
     """The standing orders of a node; ``notAfter`` defaults to 15 minutes after ``issued``."""
     end = issued + 900 if not_after is None else not_after
     return Orders(
-        node=name, resource_version="7", generation=generation, revision="r1", policy_digest="", issued_ms=int(issued * 1000),
-        not_after_ms=int(end * 1000), isolate=isolate or {}, resets=resets or {}, vnpu_epoch=0, vnpu_layout={},
+        node=name, resource_version="7", generation=generation, revision="r1", policy_digest="",
+        issued_ms=int(issued * 1000), not_after_ms=int(end * 1000), isolate=isolate or {}, resets=resets or {}, vnpu_epoch=0, vnpu_layout={},
     )  # fmt: skip
 
 
@@ -311,6 +315,31 @@ def observed(
         newest_report=max((r.update_time for r in reports), default=0.0),
         **more,
     )
+
+
+def document(kind: str, name: str, **spec: Any) -> dict[str, Any]:
+    """A Belay document as people write it (camelCase keys)."""
+    return {"apiVersion": "belay.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+def desired(*documents: dict[str, Any], shipped: bool = True, revision: str = "r1") -> Desired:
+    """A compiled desired state: the shipped policies with these documents laid over them.
+
+    Raises:
+        AssertionError: a document is wrong.
+    """
+    if shipped and not documents and revision == "r1":
+        return _shipped()
+    files = {f"policies/{i:03d}.yaml": json.dumps(body).encode() for i, body in enumerate(documents)}
+    loaded = load(files, revision=revision, shipped=None if shipped else {})
+    problems = [str(d) for d in loaded.diagnostics if d.severity == "error"]
+    assert not problems or not files, problems
+    return loaded.desired
+
+
+@cache
+def _shipped() -> Desired:
+    return load({}, revision="r1", has_git=False).desired
 
 
 def world(count: int = 2, *, prefix: str = "n", pods: Iterable[Pod] = (), **more: Any) -> Observed:

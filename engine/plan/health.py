@@ -7,12 +7,10 @@ nothing, is asked nothing and has nothing to remember costs only a few compariso
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
-from engine.documents import Declared, FaultPolicy
 from engine.model.actions import Evidence, IsolateChip, IsolateNode, ReleaseChip, ReleaseNode
 from engine.model.cluster import ids_of
 from engine.model.diagnostics import Diagnostic
@@ -38,9 +36,11 @@ def run(scope: Scope) -> None:
     missing, mass = outages.gone(scope)
     outages.remember_waves(scope, found, missing, mass)
     held_nodes, held_chips = _isolations(scope)
-    policies = revision.settle(scope, declared, lambda chosen: judge_all(scope, chosen, held_chips))
-    judge = Judge(scope.desired, policies)
-    verdicts = judge_all(scope, policies, held_chips)
+    policies = revision.settle(
+        scope, declared, lambda chosen: judge_all(scope, Judge(scope.desired, chosen), held_chips)
+    )
+    judge = scope.judge = Judge(scope.desired, policies)
+    verdicts = judge_all(scope, judge, held_chips)
     for name, view in scope.nodes.items():
         outages.judge(scope, judge, view, held_nodes.get(name, ""), view.pool in found)
         own = verdicts.get(name)
@@ -55,11 +55,8 @@ def run(scope: Scope) -> None:
     scope.chips = rows(scope)
 
 
-def judge_all(
-    scope: Scope, policies: Iterable[Declared[FaultPolicy]], held_chips: dict[str, dict[int, Held]]
-) -> Verdicts:
-    """Verdicts on the chips of every node that is not plainly clean, under the given policies; changes no memory."""
-    judge = Judge(scope.desired, policies)
+def judge_all(scope: Scope, judge: Judge, held_chips: dict[str, dict[int, Held]]) -> Verdicts:
+    """Verdicts on the chips of every node that is not plainly clean, by the given judge; changes no memory."""
     out: Verdicts = {}
     for name, view in scope.nodes.items():
         if _plainly_clean(scope, name, view) and name not in held_chips:
@@ -156,7 +153,7 @@ def _apply(scope: Scope, judge: Judge, view: NodeView, verdicts: dict[int, Verdi
         forgiven_network |= bit if verdict.forgiven_network and not verdict.network else 0
         if view.fresh:
             view.hit |= bit if verdict.hit else 0
-            view.sub_healthy |= bit if verdict.sub or verdict.plane == SUB_HEALTH else 0
+            view.sub_healthy |= bit if verdict.sub else 0
             view.resettable |= bit if verdict.reset else 0
     view.unhealthy = view.unhealthy & ~forgiven | out
     view.unavailable = view.unavailable & ~forgiven | out | recovering | view.resetting
@@ -275,7 +272,7 @@ def _node_evidence(scope: Scope, view: NodeView) -> Evidence:
         )
         if there
     )
-    return Judge(scope.desired, ()).evidence("report", view.codes, reports, scope.desired.revision)
+    return Evidence(rule="report", codes=view.codes, reports=reports)
 
 
 def _shadows(scope: Scope, judge: Judge, verdicts: Verdicts) -> None:

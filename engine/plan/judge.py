@@ -7,6 +7,7 @@ win over earlier ones, and every policy wins over the tables.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from engine.documents import Declared, Desired, DurationRule, FaultPolicy, FrequencyRule
@@ -101,10 +102,18 @@ class Judge:
 
     def __init__(self, desired: Desired, policies: Iterable[Declared[FaultPolicy]]) -> None:
         self._policies = tuple(policies)
-        self._tables = desired.tables
-        self._base = _shipped(desired)
+        self._desired = desired
         self._known: dict[tuple[int, ...], Judgement] = {}
-        self.network_codes = _network_codes(desired)
+
+    @cached_property
+    def _base(self) -> Rules:
+        """The shipped rules; compiled on first use, since most passes see no fault."""
+        return _shipped(self._desired)
+
+    @cached_property
+    def network_codes(self) -> frozenset[str]:
+        """Codes of the parameter and UB planes."""
+        return _network_codes(self._desired)
 
     def of(self, view: NodeView, use: str) -> Judgement:
         """The judgement for a node's chips that are used so."""
@@ -120,7 +129,7 @@ class Judge:
 
     def table_level(self, plane: str, code: str) -> str | None:
         """The shipped level of a node or switch code."""
-        table = self._tables.get(plane)
+        table = self._desired.tables.get(plane)
         return table.level_of(code) if table else None
 
     def origin(self, rule: str) -> Origin | None:

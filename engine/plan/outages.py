@@ -12,6 +12,7 @@ from typing import Final
 
 from engine.model.cluster import NodeReport, SwitchReport
 from engine.model.diagnostics import Diagnostic
+from engine.model.faults import code_key
 from engine.model.levels import NODE_LEVELS, NORMAL, node_rank, node_status
 from engine.plan.judge import IDLE, TO_NODE, Judge
 from engine.plan.scope import NodeView, Scope
@@ -125,14 +126,14 @@ def stability(view: NodeView) -> tuple[str, str] | None:
 
 def _hardware(judge_: Judge, view: NodeView, report: NodeReport | None) -> tuple[str, set[str]]:
     """NodeD's level under the policies in scope, and its codes; the device report's elements about the node join."""
-    overrides = judge_.of(view, IDLE).rules.overrides
     worst, codes, lowered = NODE_LEVELS[0], set[str](), False
     elements = [(code, device.level) for device in (report.devices if report else ()) for code in device.codes or ("",)]
     if view.report:
         elements += [(f.code, TO_NODE.get(f.level, f.level)) for f in view.report.faults if f.chip < 0]
+    overrides = judge_.of(view, IDLE).rules.overrides if elements else {}
     for code, reported in elements:
         level = reported
-        override = overrides.get(code.upper().lstrip("0") or "0")
+        override = overrides.get(code_key(code))
         if override is not None:
             level, lowered = TO_NODE.get(override[0], NODE_LEVELS[0]), True
         elif not level:

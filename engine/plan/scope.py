@@ -20,6 +20,7 @@ from engine.model.plan import ChipState, Deferred, Pending
 
 if TYPE_CHECKING:
     from engine.documents import Desired, Product
+    from engine.plan.judge import Judge
 
 
 @dataclass(slots=True)
@@ -139,6 +140,7 @@ class Scope:
     must not take its new pods and why (rulings 3, 4; sub-health, previous faults); ``penalty`` lowers a
     node's score for a gang (sub-health -1, earlier fault -64). ``resetting`` are chips that this pass orders to be
     reset, ``reschedules`` what each evicted budget unit stands for.
+    ``judge`` holds the fault policies in force, once the health pass has settled which those are.
     """
 
     desired: Desired
@@ -161,6 +163,7 @@ class Scope:
     queue: list[str] = field(default_factory=list)
     resetting: dict[str, int] = field(default_factory=dict)
     reschedules: dict[str, Reschedule] = field(default_factory=dict)
+    judge: Judge | None = None
 
     @property
     def now_ms(self) -> int:

@@ -1,0 +1,108 @@
+"""What the actions that pass leave in the memory, so that the next pass knows what was decided.
+
+The memory is written before any disruptive action: a crash in between costs an attempt, never repeats one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from engine.model.actions import IsolateChip, IsolateNode, ReleaseChip, ReleaseNode, ResetChips
+from engine.model.history import ChipMemory, JobMemory, NodeMemory
+from engine.plan.gangs import declared_rank
+from engine.plan.health import noted
+from engine.plan.reset import MAX_RESETS
+from engine.plan.scope import Reschedule, Scope
+
+MAX_RESCHEDULES: Final = 100
+MAX_FAULT_NODES: Final = 16
+TIMELINE: Final = 20
+
+
+def passed(scope: Scope) -> None:
+    """Record every action of the plan that must be remembered."""
+    for action in scope.actions:
+        if isinstance(action, IsolateChip):
+            _chips(scope, action.node, action.chips, level=action.level, text=f"isolated: {action.level}")
+        elif isinstance(action, ReleaseChip):
+            _chips(scope, action.node, action.chips, level="", text="released")
+        elif isinstance(action, ResetChips):
+            _reset(scope, action)
+        elif isinstance(action, (IsolateNode, ReleaseNode)):
+            before = scope.memory.nodes.get(action.node, NodeMemory())
+            level = action.level if isinstance(action, IsolateNode) else ""
+            scope.memory.nodes[action.node] = msgspec.structs.replace(before, isolated=level)
+    by_gang: dict[str, list[Reschedule]] = {}
+    for unit in sorted(scope.reschedules):
+        by_gang.setdefault(scope.reschedules[unit].gang, []).append(scope.reschedules[unit])
+    for gang, changes in by_gang.items():
+        _job(scope, gang, changes)
+
+
+def _chips(scope: Scope, node: str, names: tuple[str, ...], *, level: str, text: str) -> None:
+    before = scope.memory.nodes.get(node, NodeMemory())
+    rows = dict(before.chips)
+    for chip in _ids(names):
+        row = rows.get(chip, ChipMemory())
+        if level or row != ChipMemory():
+            row = msgspec.structs.replace(row, isolated=scope.now_ms if level else 0, level=level)
+            rows[chip] = noted(row, scope.now_ms, text)
+    scope.memory.nodes[node] = msgspec.structs.replace(before, chips=dict(sorted(rows.items())))
+
+
+def _reset(scope: Scope, action: ResetChips) -> None:
+    """The attempt, its epoch and its time, on every chip of the group."""
+    before = scope.memory.nodes.get(action.node, NodeMemory())
+    rows = dict(before.chips)
+    for chip in _ids(action.chips):
+        row = rows.get(chip, ChipMemory())
+        row = msgspec.structs.replace(
+            row,
+            epoch=action.epoch,
+            ordered=scope.now_ms,
+            recovering=0,
+            resets=(*row.resets, scope.now_ms)[-MAX_RESETS:],
+        )
+        rows[chip] = noted(row, scope.now_ms, f"reset ordered: epoch {action.epoch}")
+    scope.memory.nodes[action.node] = msgspec.structs.replace(before, chips=dict(sorted(rows.items())))
+
+
+def _ids(names: tuple[str, ...]) -> list[int]:
+    return [int(name.rpartition("-")[2]) for name in names]
+
+
+def _job(scope: Scope, gang: str, changes: list[Reschedule]) -> None:
+    """Where the job's pods were, where it failed, which pods were told to go, and what that spent."""
+    owner = scope.gangs.get(gang)
+    before = scope.memory.jobs.get(gang, JobMemory())
+    uid = owner.uid if owner else before.uid
+    if before.uid and uid and before.uid != uid:
+        before = JobMemory(uid=uid)
+    nodes, evicted = dict(before.nodes), dict(before.evicted)
+    for change in changes:
+        for key in change.pods:
+            pod = scope.observed.pods[key]
+            overdue = pod.deleting is not None
+            evicted[pod.uid] = -scope.now_ms if overdue else evicted.get(pod.uid, scope.now_ms)
+    for key in owner.pods if owner else ():
+        pod = scope.observed.pods[key]
+        rank = declared_rank(pod)
+        if pod.node:
+            nodes[str(rank) if rank is not None else pod.name] = pod.node
+    alive = {p.uid for p in scope.observed.pods.values() if scope.gang_of.get(p.key) == gang}
+    counted = any(change.counted for change in changes)
+    failed = any(change.failed for change in changes)
+    faults = dict.fromkeys((*before.fault_nodes, *(n for change in changes for n in change.fault_nodes)))
+    reason = changes[0].reason
+    scope.memory.jobs[gang] = msgspec.structs.replace(
+        before,
+        uid=uid,
+        nodes=dict(sorted(nodes.items())),
+        fault_nodes=tuple(faults)[-MAX_FAULT_NODES:],
+        reschedules=(*before.reschedules, *((scope.now_ms,) if counted else ()))[-MAX_RESCHEDULES:],
+        retries=max(0, changes[0].retries - 1) if failed else before.retries,
+        evicted={u: t for u, t in sorted(evicted.items()) if u in alive},
+        timeline=(*before.timeline, *(((scope.now_ms, f"rescheduled: {reason}"),) if counted else ()))[-TIMELINE:],
+    )

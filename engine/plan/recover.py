@@ -1,0 +1,297 @@
+"""Recover: which pods a fault hits, and which pods go for it.
+
+Tests and their order follow component/ascend-for-volcano/internal/rescheduling (first match wins); what is deleted
+follows the job's labels. A gang goes as one unit unless it asks for pods one by one; pods of a Deployment always
+stand for themselves. An eviction once decided is finished in later passes even when its cause is gone, and is never
+counted twice. Nothing here looks at budgets: ``safety`` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from engine.model.actions import EvictPod, Evidence, Owner, PatchObject, SignalJob
+from engine.model.cluster import Pod, ids_of, mask_of
+from engine.model.diagnostics import ObjectKey
+from engine.model.history import JobMemory
+from engine.model.jobs import Gang
+from engine.model.plan import Deferred
+from engine.model.times import rfc3339
+from engine.plan import outages, victims
+from engine.plan.avoid import avoid
+from engine.plan.budgets import INDEPENDENT_KINDS
+from engine.plan.judge import use_of
+from engine.plan.scope import NodeView, Reschedule, Scope
+from engine.plan.victims import Victims
+from engine.plan.views import MAIN_SHARD, chip_ids, init_params
+
+NODE: Final = "NodeUnhealthy"
+CARD: Final = "CardUnhealthy"
+FAILED: Final = "pod-failed"
+RELATION: Final = "RelationFaultSeparate"
+SUB: Final = "SubHealthFault"
+PROCESS: Final = "process-exception"
+
+#: A job's reason is the first of these among its pods, else pod-failed.
+ORDER: Final = (NODE, CARD, SUB, RELATION, PROCESS, FAILED)
+REASONS: Final = {
+    NODE: "NodeUnhealthy", CARD: "CardUnhealthy", SUB: "SubHealthFault", RELATION: "RelationFaultSeparate",
+    PROCESS: "ProcessException", FAILED: "PodFailed",
+}  # fmt: skip
+STATUS_KEY: Final = "huawei.com/pod-status"
+SHARD_LABEL: Final = "belay.dev/shard"
+ATTEMPTS: Final = "attempts:reschedule"
+
+
+class Hit(NamedTuple):
+    """Why a pod is hit: the fault type, the codes that say so, and a sentence."""
+
+    kind: str
+    codes: tuple[str, ...]
+    text: str
+
+
+def run(scope: Scope) -> None:
+    """Decide evictions, mark pods for external controllers, and say which nodes a job must avoid."""
+    hits = _hits(scope)
+    by_gang: dict[str, dict[str, Hit]] = {}
+    for key in sorted(hits):
+        by_gang.setdefault(scope.gang_of[key], {})[key] = hits[key]
+    over = float(init_params(scope.desired, scope.observed).grace_over_time)
+    members = _members(scope, by_gang)
+    for name in sorted({*by_gang, *(k for k, m in scope.memory.jobs.items() if m.evicted and k in scope.gangs)}):
+        gang = scope.gangs.get(name)
+        if gang is None or gang.fault_scheduling == "off":
+            continue
+        if not gang.annotations.get("ProcessRecoverStrategy"):
+            _settle(scope, gang, members.get(name, []))
+            _gang(scope, gang, members.get(name, []), by_gang.get(name, {}), over)
+    avoid(scope)
+
+
+def _hits(scope: Scope) -> dict[str, Hit]:
+    """Every pod of a job with rescheduling that a fault hits."""
+    missing, mass = outages.gone(scope)
+    found: dict[str, Hit] = {}
+    for key, pod in scope.observed.pods.items():
+        gang = scope.gangs.get(scope.gang_of.get(key, ""))
+        if gang is None or gang.fault_scheduling == "off" or not pod.owner_kind:
+            continue  # a bare pod has nobody who would make it anew
+        view = scope.nodes.get(pod.node)
+        if view is not None and view.suspended:
+            continue
+        hit = _hit(scope, gang, pod, view, pod.node in missing and not mass)
+        if hit is not None:
+            found[key] = hit
+    return found
+
+
+def _hit(scope: Scope, gang: Gang, pod: Pod, view: NodeView | None, lost: bool) -> Hit | None:
+    """The first fault that hits a pod."""
+    if pod.holds_chips and view is not None and (view.down or view.hit):
+        if view.down:
+            why = ", ".join(view.codes) or view.state
+            return Hit(NODE, view.codes, f"node {pod.node} is {view.state} ({why})")
+        bad = mask_of(list(chip_ids(pod))) & view.hit
+        if bad:
+            return _card(view, bad, CARD)
+    if lost and pod.holds_chips and gang.labels.get(SHARD_LABEL, MAIN_SHARD) == scope.shard:
+        return Hit(NODE, (outages.HEARTBEAT,), f"node {pod.node} does not exist any more")
+    if victims.failed(pod) and victims.retries_left(scope, gang) > 0:
+        return Hit(FAILED, (), f"pod {pod.key} failed")
+    label = pod.labels.get("fault-type", "")
+    if label == "Separate":
+        return Hit(RELATION, (), f"pod {pod.key} carries fault-type=Separate")
+    if pod.holds_chips and _strategy_applies(gang, pod):
+        bad = mask_of(list(chip_ids(pod))) & view.sub_healthy if view is not None else 0
+        if bad and view is not None:
+            return _card(view, bad, SUB)
+        if label == "SubHealth" or (view is not None and view.switch_sub_healthy):
+            return Hit(SUB, view.codes if view else (), f"pod {pod.key} is on sub-healthy hardware of node {pod.node}")
+    if label == "software" and victims.pod_level(gang):
+        return Hit(PROCESS, (), f"pod {pod.key} carries fault-type=software")
+    return None
+
+
+def _card(view: NodeView, bad: int, kind: str) -> Hit:
+    chips = ids_of(bad)
+    codes = tuple(sorted({code for chip in chips for code in view.chip_codes.get(chip, ())}))
+    what = ", ".join(f"{view.chip(c)} {view.chip_level.get(c, '')}".strip() for c in chips)
+    return Hit(kind, codes, f"node {view.node.name}: {what}" + (f" ({', '.join(codes)})" if codes else ""))
+
+
+def _strategy_applies(gang: Gang, pod: Pod) -> bool:
+    strategy = victims.strategy(gang)
+    if strategy == "hotSwitch":
+        return pod.annotations.get("needVolcanoOpe") == "delete"
+    return strategy != "ignore"
+
+
+def _members(scope: Scope, hit: Mapping[str, object]) -> dict[str, list[Pod]]:
+    """All pods of the gangs concerned, finished ones included, in rank order for those alive, then by name."""
+    concerned = {*hit, *(key for key, memory in scope.memory.jobs.items() if memory.evicted)}
+    out: dict[str, list[Pod]] = {}
+    for key in sorted(scope.gang_of):
+        name = scope.gang_of[key]
+        if name in concerned:
+            out.setdefault(name, []).append(scope.observed.pods[key])
+    return out
+
+
+def _settle(scope: Scope, gang: Gang, pods: list[Pod]) -> None:
+    """Forget an eviction once its pods are gone and none of the job's pods is waiting for a place."""
+    memory = victims.memory_of(scope, gang)
+    alive = {p.uid for p in pods if not p.finished}
+    if memory.evicted and not alive & memory.evicted.keys() and not any(not p.node and not p.finished for p in pods):
+        scope.memory.jobs[gang.key] = msgspec.structs.replace(memory, evicted={})
+
+
+def _gang(scope: Scope, gang: Gang, pods: list[Pod], hits: dict[str, Hit], over: float) -> None:
+    """What goes of one job."""
+    mode = gang.fault_scheduling
+    memory = victims.memory_of(scope, gang)
+    if mode.startswith("external-"):
+        for pod in pods:
+            if pod.key in hits and pod.deleting is None:
+                _mark(scope, gang, pod, hits[pod.key])
+        return
+    kinds = {hit.kind for hit in hits.values()}
+    reason = next((kind for kind in ORDER if kind in kinds), FAILED)
+    force = mode == "force"
+    if kinds == {SUB}:
+        force = victims.strategy(gang) == "forceExit" or (victims.strategy(gang) == "hotSwitch" and force)
+    chosen = victims.choose(scope, gang, pods, set(hits), now=scope.now)
+    owed = {pod.key for pod in pods if pod.uid in memory.evicted and not pod.finished}
+    going = {p.key: p for p in pods if p.key in chosen.keys or p.key in owed}
+    fresh = [p for p in going.values() if p.deleting is None]
+    late = [p for p in going.values() if not force and p.deleting is not None and _overdue(scope, p, memory, over)]
+    if not fresh and not late:
+        return
+    continued = {p.key for p in pods if p.uid in memory.evicted and not p.finished}
+    counted = any(p.key not in continued for p in fresh) and not (chosen.whole and continued)
+    text = "; ".join(dict.fromkeys(hits[key].text for key in sorted(hits))) or "an eviction begun earlier is finished"
+    codes = tuple(sorted({code for hit in hits.values() for code in hit.codes}))
+    nodes = tuple(sorted({p.node for p in pods if p.key in hits and p.node and hits[p.key].kind != FAILED}))
+    if kinds == {SUB} and victims.strategy(gang) == "graceExit" and fresh:
+        _exit_gracefully(scope, gang, gang.key if chosen.whole else fresh[0].key)
+    _evict(scope, gang, fresh, late, chosen, Decision(reason, text, codes, nodes, force, counted), memory)
+
+
+class Decision(NamedTuple):
+    """Why and how the pods of a job go."""
+
+    reason: str
+    text: str
+    codes: tuple[str, ...]
+    nodes: tuple[str, ...]
+    force: bool
+    counted: bool
+
+
+def _evict(
+    scope: Scope, gang: Gang, fresh: list[Pod], late: list[Pod], chosen: Victims, why: Decision, memory: JobMemory
+) -> None:
+    blocked, until = _attempts(scope, gang, fresh or late, memory) if why.counted else (False, None)
+    for pod in [*fresh, *late]:
+        overdue = pod.deleting is not None
+        force = why.force or overdue
+        unit = gang.key if chosen.whole else pod.key
+        action = EvictPod(
+            namespace=pod.namespace,
+            pod=pod.name,
+            grace_period_seconds=0 if force else pod.grace_seconds,
+            force=force,
+            owner=Owner(gang.kind, gang.name),
+            budget_unit=unit,
+            reason="GraceTimeExceeded" if overdue else REASONS[why.reason],
+            message=f"{why.text}; {chosen.text}" + ("; its grace time is over" if overdue else ""),
+            evidence=Evidence(
+                rule=f"fault-scheduling={gang.fault_scheduling}",
+                codes=why.codes,
+                reports=tuple(f"kube-system/mindx-dl-deviceinfo-{n}" for n in why.nodes if n in scope.observed.reports),
+                revision=scope.desired.revision,
+            ),
+            preconditions={"uid": pod.uid, "node": pod.node},
+        )
+        if blocked:
+            scope.deferred.append(Deferred(action, ATTEMPTS, rfc3339(until) if until is not None else None))
+            continue
+        scope.actions.append(action)
+        scope.evicting.add(pod.key)
+        before = scope.reschedules.get(unit)
+        scope.reschedules[unit] = Reschedule(
+            gang=gang.key,
+            reason=why.reason,
+            pods=(*(before.pods if before else ()), pod.key),
+            fault_nodes=why.nodes,
+            counted=why.counted and (chosen.whole or pod.uid not in memory.evicted),
+            failed=why.counted and why.reason == FAILED,
+            retries=victims.retries_left(scope, gang),
+        )
+
+
+def _attempts(scope: Scope, gang: Gang, pods: list[Pod], memory: JobMemory) -> tuple[bool, float | None]:
+    """Whether the job has used up its reschedules, and when the window frees one."""
+    view = next((scope.nodes[p.node] for p in pods if p.node in scope.nodes), None)
+    most, window = victims.DEFAULT_ATTEMPTS
+    if scope.judge is not None and view is not None:
+        most, window = scope.judge.of(view, use_of(pods[0])).reschedule_attempts
+    if gang.kind in INDEPENDENT_KINDS:
+        most *= max(1, gang.replicas)  # each replica is a job of its own
+    recent = sorted(t for t in memory.reschedules if t > scope.now_ms - window)
+    if len(recent) < most:
+        return False, None
+    return True, (recent[len(recent) - most] + window) / 1000 if most else None
+
+
+def _overdue(scope: Scope, pod: Pod, memory: JobMemory, over: float) -> bool:
+    """Whether a graceful deletion has lasted longer than ``grace-over-time`` (a forced one starts the time again)."""
+    asked = abs(memory.evicted.get(pod.uid, 0)) / 1000
+    if not asked and pod.deleting is not None:
+        asked = pod.deleting - pod.grace_seconds
+    return scope.now - asked > over
+
+
+def _mark(scope: Scope, gang: Gang, pod: Pod, hit: Hit) -> None:
+    """Tell the external controller that owns the job; it deletes."""
+    value = f"Unhealthy-{hit.kind}"
+    if pod.annotations.get(STATUS_KEY) == value:
+        return
+    scope.actions.append(
+        PatchObject(
+            api_version="v1",
+            object_kind="Pod",
+            namespace=pod.namespace,
+            name=pod.name,
+            patch={"metadata": {"annotations": {STATUS_KEY: value}}},
+            reason=REASONS[hit.kind],
+            message=f"{hit.text}; fault-scheduling={gang.fault_scheduling} leaves the deletion to another controller",
+            evidence=Evidence(rule=f"fault-scheduling={gang.fault_scheduling}", codes=hit.codes),
+            preconditions={"uid": pod.uid, "patchType": "merge"},
+        )
+    )
+
+
+def _exit_gracefully(scope: Scope, gang: Gang, unit: str) -> None:
+    """Ask the job's agents to end its processes, where it has a reset ConfigMap; not in process recovery."""
+    if gang.labels.get("process-recover-enable") == "on":
+        return
+    key = ObjectKey("v1", "ConfigMap", gang.namespace, f"reset-config-{gang.name}")
+    raw = scope.observed.objects.get(key)
+    if raw is None or '"GracefulExit":1' in str((raw.get("data") or {}).get("reset.json", "")).replace(" ", ""):
+        return
+    scope.actions.append(
+        SignalJob(
+            namespace=gang.namespace,
+            name=gang.name,
+            signal="gracefulExit",
+            ranks=(),
+            reason=REASONS[SUB],
+            message=f"{gang.key}: its processes end before its pods go (subHealthyStrategy=graceExit)",
+            evidence=Evidence(rule="subHealthyStrategy=graceExit"),
+            preconditions={"budgetUnit": unit},
+        )
+    )

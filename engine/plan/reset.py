@@ -1,0 +1,127 @@
+"""Reset: one order per group of chips that reset together, once a fault that a reset may heal finds the group idle.
+
+Idle means: no live pod on any chip of the group (terminating ones included), no claim, no binding of this very plan,
+and no process in the agent's report. Placement comes first in a pass and may use the healthy peers of a faulty chip,
+as the reference does; the reset then waits for them. A group is ordered at most as often as its attempt budget
+allows, under an epoch that only grows. Sources: component/ascend-device-plugin/pkg/server/hot_reset_manager.go,
+token_bucket.go.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from engine.model.actions import BindPod, EvictPod, Evidence, ResetChips
+from engine.model.cluster import ids_of, mask_of
+from engine.model.history import ChipMemory, Hold, NodeMemory
+from engine.plan.chips import device_names
+from engine.plan.judge import DEFAULT_ATTEMPTS, IDLE
+from engine.plan.scope import NodeView, Scope
+
+#: Most reset times remembered per chip.
+MAX_RESETS: Final = 20
+_PLAIN: Final = ChipMemory()
+
+
+def run(scope: Scope) -> None:
+    """Offer the resets of this pass and hold the groups whose attempts are used up."""
+    taken = _taken(scope)
+    for name, view in scope.nodes.items():
+        if not view.resettable or not view.fresh or view.suspended or not view.node.ready:
+            continue
+        if name in scope.observed.problems:
+            continue  # the newest report was refused: the one in force is too old to destroy anything on
+        for group in view.groups:
+            if group & view.resettable and _idle(scope, view, group, taken.get(name, 0)):
+                _offer(scope, view, group)
+
+
+def _taken(scope: Scope) -> dict[str, int]:
+    """Chips that this very plan binds, and chips of pods that it evicts, by node."""
+    out: dict[str, int] = {}
+    for action in scope.actions:
+        if isinstance(action, BindPod):
+            ids = [int(tail) for tail in (chip.rpartition("-")[2] for chip in action.chips) if tail.isdecimal()]
+            view = scope.nodes.get(action.node)
+            whole = view.base if view and len(ids) != len(action.chips) else 0
+            out[action.node] = out.get(action.node, 0) | mask_of(ids) | whole
+        elif isinstance(action, EvictPod):
+            pod = scope.observed.pods.get(f"{action.namespace}/{action.pod}")
+            view = scope.nodes.get(pod.node) if pod else None
+            if view is not None:
+                held = mask_of([chip for chip, key in view.used_by.items() if pod and key == pod.key])
+                out[view.node.name] = out.get(view.node.name, 0) | held
+    return out
+
+
+def _idle(scope: Scope, view: NodeView, group: int, taken: int) -> bool:
+    """Whether nothing is, or is about to be, on any chip of the group."""
+    if group & (view.used | taken | view.resetting | view.recovering):
+        return False
+    if view.report and group & view.report.recovering:
+        return False
+    if any(pod.count and not pod.chips for pod in view.pods):
+        return False  # a pod whose chips nobody has written down yet may be on any of them
+    agent = scope.observed.agents.get(view.node.name)
+    if agent is None:
+        return True
+    busy = {vnpu.chip for vnpu in agent.vnpus if vnpu.used_by}
+    busy |= {chip for chip, row in agent.chips.items() if row.processes > 0}
+    return not group & mask_of(sorted(busy))
+
+
+def _offer(scope: Scope, view: NodeView, group: int) -> None:
+    name, members = view.node.name, ids_of(group)
+    memory = scope.memory.nodes.get(name, NodeMemory())
+    most, window = scope.judge.of(view, IDLE).reset_attempts if scope.judge else DEFAULT_ATTEMPTS
+    spent = sorted({t for c in members for t in memory.chips.get(c, _PLAIN).resets if t > scope.now_ms - window})
+    if len(spent) >= most:
+        until = spent[len(spent) - most] + window if most else 0
+        _hold(scope, view, group, until, f"reset:{most} in {window // 1000}s")
+        return
+    standing, agent = scope.observed.orders.get(name), scope.observed.agents.get(name)
+    epochs = [memory.chips.get(c, _PLAIN).epoch for c in members]
+    epochs += [standing.resets[c].epoch for c in members if standing and c in standing.resets]
+    epochs += [agent.chips[c].reset_epoch_done for c in members if agent and c in agent.chips]
+    faulty = ids_of(group & view.resettable)
+    codes = tuple(sorted({code for c in faulty for code in view.chip_codes.get(c, ())}))
+    rule = view.product.spec.reset if view.product else None
+    what = ", ".join(f"{view.chip(c)} {view.chip_level[c]}" for c in faulty)
+    with_peers = f"; {len(members)} chips reset together" if len(members) > 1 else ""
+    scope.resetting[name] = scope.resetting.get(name, 0) | group
+    scope.actions.append(
+        ResetChips(
+            node=name,
+            chips=device_names(view, members),
+            epoch=max(epochs, default=0) + 1,
+            out_of_band=bool(rule and rule.out_of_band),
+            reason="ChipFault",
+            message=f"node {name}: {what} may be healed by a reset and its group is idle{with_peers}",
+            evidence=Evidence(
+                rule=f"Product/{view.product.name}#reset" if view.product else "reset:unknown product, whole node",
+                codes=codes,
+                reports=(
+                    f"kube-system/mindx-dl-deviceinfo-{name}@{view.report.resource_version if view.report else ''}",
+                ),
+                revision=scope.desired.revision,
+            ),
+            preconditions={"ordersGeneration": standing.generation if standing else 0, "idle": True},
+        )
+    )
+
+
+def _hold(scope: Scope, view: NodeView, group: int, until: int, rule: str) -> None:
+    """Show the faulty chips of a group without attempts as held; the hold ends when the window frees an attempt."""
+    name = view.node.name
+    memory = scope.memory.nodes.get(name, NodeMemory())
+    rows = dict(memory.chips)
+    for chip in ids_of(group & view.resettable):
+        before = rows.get(chip, _PLAIN)
+        level = view.chip_level.get(chip, "")
+        hold = Hold("attempt-budget", level, since=scope.now_ms, until=until, rule=rule)
+        if not any(h.kind == "attempt-budget" for h in before.holds):
+            rows[chip] = msgspec.structs.replace(before, holds=(*before.holds, hold))
+    if rows != memory.chips:
+        scope.memory.nodes[name] = msgspec.structs.replace(memory, chips=dict(sorted(rows.items())))

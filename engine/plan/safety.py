@@ -1,0 +1,166 @@
+"""Safety: keeps disruption within the budgets. Defers actions, adds none, and records what passes.
+
+A gang is deferred or let pass as a whole; an eviction that follows from a deferred isolation waits with it; a mass
+deletion beyond the budget is refused whole. Chips and nodes whose isolation waits still take no new work, because
+the views keep them out. When a budget document cannot be read, nothing disruptive is done at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from engine.model.actions import (
+    AnyAction,
+    DeleteObject,
+    EvictPod,
+    IsolateChip,
+    IsolateNode,
+    PartitionChip,
+    ResetChips,
+    SignalJob,
+    kind_of,
+)
+from engine.model.diagnostics import Diagnostic
+from engine.model.plan import Deferred
+from engine.model.times import rfc3339
+from engine.plan import record
+from engine.plan.budgets import Demand, Ledger, Refusal
+from engine.plan.scope import Scope
+from engine.plan.views import chip_ids
+
+BROKEN: Final = "unreadable"
+#: Kinds that a broken budget stops; isolating a chip only protects and interrupts nothing by itself.
+DISRUPTIVE: Final = frozenset({"EvictPod", "ResetChips", "IsolateNode", "DeleteObject", "PartitionChip"})
+
+
+def run(scope: Scope) -> None:
+    """Defer what the budgets do not allow; write down what the rest spends and leaves in the memory."""
+    ledger = Ledger(scope)
+    gate = _Gate(scope, ledger)
+    kept: list[AnyAction] = []
+    for action in scope.actions:
+        kept.extend(gate.admit(action))
+    scope.actions = kept
+    scope.memory.budgets = ledger.spent()
+    record.passed(scope)
+    if scope.desired.budget_broken and any(item.budget == BROKEN for item in scope.deferred):
+        message = "a safety budget cannot be read, so nothing disruptive is done: correct the document"
+        scope.diagnostics.append(Diagnostic("error", "SafetyBudget", "", 0, 0, "", message))
+
+
+class _Gate:
+    """Admits actions one by one, units as a whole."""
+
+    def __init__(self, scope: Scope, ledger: Ledger) -> None:
+        self._scope, self._ledger = scope, ledger
+        self._units: dict[str, Refusal | None] = {}
+        self._held: dict[str, tuple[int | None, Refusal]] = {}
+        self._nodes_of = _nodes_of_units(scope)
+        self._deletions = self._mass_deletion()
+
+    def admit(self, action: AnyAction) -> Iterable[AnyAction]:
+        """The part of the action that may be done now; the rest is deferred."""
+        if isinstance(action, IsolateChip):
+            return self._isolation(action)
+        refusal = self._refusal(action)
+        if refusal is None:
+            return (action,)
+        self._defer(action, refusal)
+        return ()
+
+    def _refusal(self, action: AnyAction) -> Refusal | None:
+        if isinstance(action, SignalJob) and "budgetUnit" in action.preconditions:
+            return self._unit(str(action.preconditions["budgetUnit"]))
+        if isinstance(action, EvictPod):
+            return self._unit(action.budget_unit)
+        kind = kind_of(action)
+        if kind not in DISRUPTIVE:
+            return None
+        if self._scope.desired.budget_broken:
+            refusal: Refusal | None = Refusal(BROKEN, None)
+        elif isinstance(action, DeleteObject):
+            unit = f"{action.object_kind}/{action.namespace}/{action.name}"
+            refusal = self._deletions or self._ledger.take(Demand(kind, unit, 1, ()))
+        elif isinstance(action, ResetChips):
+            refusal = self._ledger.take(Demand(kind, f"{action.node}/{action.chips[0]}", 1, (action.node,)))
+        elif isinstance(action, PartitionChip):
+            refusal = self._ledger.take(Demand(kind, f"{action.node}/{action.chip}", 1, (action.node,)))
+        elif isinstance(action, IsolateNode):
+            refusal = self._ledger.take(Demand(kind, action.node, 1, (action.node,)))
+            if refusal is not None:
+                self._held[action.node] = (None, refusal)
+        else:
+            refusal = None
+        return refusal
+
+    def _unit(self, unit: str) -> Refusal | None:
+        """One answer per evicted unit: what follows from a deferred isolation waits, else the budgets decide."""
+        if unit not in self._units:
+            change = self._scope.reschedules.get(unit)
+            refusal = next((r for r in map(self._waits, self._nodes_of.get(unit, {}).items()) if r), None)
+            if self._scope.desired.budget_broken:
+                refusal = Refusal(BROKEN, None)
+            elif refusal is None and (change is None or change.counted):
+                nodes = tuple(sorted(node for node in self._nodes_of.get(unit, {}) if node))
+                refusal = self._ledger.take(Demand("EvictPod", unit, 1, nodes))
+            self._units[unit] = refusal
+        return self._units[unit]
+
+    def _waits(self, on: tuple[str, int]) -> Refusal | None:
+        """The refusal of an isolation that concerns these chips of this node."""
+        held = self._held.get(on[0])
+        if held is None or (held[0] is not None and not held[0] & on[1]):
+            return None
+        return held[1]
+
+    def _isolation(self, action: IsolateChip) -> Iterable[AnyAction]:
+        """As many chips as the budgets allow are isolated now, in the order of their ids."""
+        count, names = len(action.chips), action.chips
+        demand = Demand("IsolateChip", action.node, count, (action.node,))
+        fits = min(count, self._ledger.room(demand))
+        now, later = names[:fits], names[fits:]
+        if now:
+            self._ledger.take(demand._replace(weight=len(now)))
+        if not later:
+            return (action,)
+        refusal = self._ledger.take(demand._replace(weight=len(later))) or Refusal("", None)
+        rest = msgspec.structs.replace(action, chips=later)
+        ids = [int(name.rpartition("-")[2]) for name in later]
+        before = self._held.get(action.node, (0, refusal))
+        mask = None if before[0] is None else before[0] | sum(1 << chip for chip in ids)
+        self._held[action.node] = (mask, refusal)
+        self._scope.deferred.append(_deferred(rest, refusal))
+        return (msgspec.structs.replace(action, chips=now),) if now else ()
+
+    def _mass_deletion(self) -> Refusal | None:
+        """A pass that wants to delete more than a budget allows at all is refused whole: a person must want that."""
+        wanted = sum(isinstance(action, DeleteObject) for action in self._scope.actions)
+        most = self._ledger.most("DeleteObject")
+        return Refusal("prune", None) if most is not None and wanted > most else None
+
+    def _defer(self, action: AnyAction, refusal: Refusal) -> None:
+        self._scope.deferred.append(_deferred(action, refusal))
+        if isinstance(action, EvictPod):
+            self._scope.evicting.discard(f"{action.namespace}/{action.pod}")
+            self._scope.reschedules.pop(action.budget_unit, None)
+        elif isinstance(action, ResetChips):
+            self._scope.resetting.pop(action.node, None)
+
+
+def _deferred(action: AnyAction, refusal: Refusal) -> Deferred:
+    return Deferred(action, refusal.budget, rfc3339(refusal.until) if refusal.until is not None else None)
+
+
+def _nodes_of_units(scope: Scope) -> dict[str, dict[str, int]]:
+    """Per eviction unit the nodes and chips that its pods hold."""
+    out: dict[str, dict[str, int]] = {}
+    for action in scope.actions:
+        if isinstance(action, EvictPod):
+            nodes = out.setdefault(action.budget_unit, {})
+            pod = scope.observed.pods.get(f"{action.namespace}/{action.pod}")
+            if pod is not None and pod.node:
+                nodes[pod.node] = nodes.get(pod.node, 0) | sum(1 << chip for chip in chip_ids(pod))
+    return out
