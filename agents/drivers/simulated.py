@@ -83,6 +83,7 @@ class SimulatedDriver:
         self._happened = asyncio.Event()
         self._spec: dict[int, Injected] = {}
         self._reset_failures = 0
+        self._spec_failures: int | None = None
         self.hang = False
         self.resets: list[tuple[int, ...]] = []
 
@@ -228,6 +229,14 @@ class SimulatedDriver:
         """Let the next resets fail."""
         self._reset_failures = times
 
+    def device(self, chip: int) -> str:
+        """Return a chip's device name."""
+        return f"{self.row.machine.prefix}{chip}"
+
+    def described(self, chip: int) -> tuple[str, ...]:
+        """Return the codes that the last applied description names for a chip itself."""
+        return self._spec.get(chip, Injected()).codes
+
     def apply(self, spec: Mapping[str, Any]) -> None:
         """Follow a whole description of what is wrong:
         `{"Ascend910-3": {"codes": […], "network": […], "once": […], "drop": bool}, "resetFails": n, "hang": bool,
@@ -238,8 +247,9 @@ class SimulatedDriver:
         """
         chips, failures, hang, processes = self._read(spec)
         before, self._spec = self._spec, chips
-        if failures is not None:
-            self._reset_failures = failures
+        if failures != self._spec_failures:
+            self._reset_failures = failures or 0
+            self._spec_failures = failures
         self.hang = hang
         self._processes = processes
         for chip in range(self.row.chips):

@@ -75,14 +75,16 @@ class FaultBook:
             chip[key] = Present(code, event.plane, event.time_ms or now_ms, event.severity, event.assertion == "once")
         return False
 
-    def end_cycle(self) -> bool:
-        """Forget codes that happen once, after they were reported. Tells whether there were any."""
-        ended = False
-        for entries in self._present.values():
-            for key in [key for key, entry in entries.items() if entry.once]:
-                del entries[key]
-                ended = True
-        return ended
+    def passing(self) -> list[tuple[int, Present]]:
+        """Return the codes that happen once and wait to be reported, by chip."""
+        return [(chip, entry) for chip, entries in self._present.items() for entry in entries.values() if entry.once]
+
+    def end_cycle(self, reported: Sequence[tuple[int, Present]]) -> None:
+        """Forget codes that happen once, after these were reported."""
+        for chip, entry in reported:
+            entries = self._present.get(chip, {})
+            if entries.get((entry.plane, entry.code)) == entry:
+                del entries[(entry.plane, entry.code)]
 
     def _flood(self, now_ms: int) -> bool:
         if self._minute != (minute := now_ms // 60_000):

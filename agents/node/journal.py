@@ -31,7 +31,9 @@ class JournalLost(Exception):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """The newest epoch of one chip (or of the node's vNPU layout) and what came of it; empty while it runs."""
+    """An epoch of one chip (or of the node's vNPU layout) that was executed, refused or taken as done, and its
+    result.
+    """
 
     epoch: int
     result: str
@@ -51,14 +53,18 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._path = folder / _FILE
-        self._done: dict[str, Done] = {}
+        self._book = _Book()
         self._size = 0
-        self._torn = False
 
     @property
     def done(self) -> dict[str, Done]:
-        """A copy of the newest epoch per key."""
-        return dict(self._done)
+        """A copy of the newest epoch per key that has a result."""
+        return dict(self._book.done)
+
+    @property
+    def running(self) -> dict[str, int]:
+        """A copy of the epochs that were begun and have no result."""
+        return dict(self._book.running)
 
     def open(self) -> None:
         """Read the journal. What was begun and not ended is recorded as interrupted. Raises JournalLost, and OSError
@@ -67,24 +73,22 @@ class Journal:
             raw = self._path.read_bytes()
         except FileNotFoundError as error:
             raise JournalLost("there is no journal") from error
-        self._done, self._torn = _replay(raw)
+        self._book, torn = _replay(raw)
         self._size = len(raw)
-        if self._torn:
+        if torn:
             self._rewrite()
-        for key, entry in sorted(self._done.items()):
-            if not entry.result:
-                self.end([key], entry.epoch, INTERRUPTED)
+        for key, epoch in sorted(self.running.items()):
+            self.end([key], epoch, INTERRUPTED)
 
     def establish(self, baseline: dict[str, Done]) -> None:
         """Start anew: the given epochs count as done. Until this returns the journal stays lost."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._done = dict(baseline)
+        self._book = _Book(dict(baseline))
         self._rewrite()
 
     def last(self, key: str) -> int:
         """Return the newest epoch of a key that was begun, refused or taken as done; 0 when there is none."""
-        entry = self._done.get(key)
-        return entry.epoch if entry else 0
+        return self._book.last(key)
 
     def begin(self, keys: Iterable[str], epoch: int, now_ms: int) -> None:
         """Record that an act is about to start. Only when this has returned may it start.
@@ -115,15 +119,16 @@ class Journal:
         finally:
             os.close(descriptor)
         self._size += len(line)
-        _apply(self._done, record)
+        self._book.apply(record)
 
     def _rewrite(self) -> None:
-        body = b"".join(
-            _line(_Record("base" if entry.result else "begin", entry.epoch, (key,), result=entry.result))
-            for key, entry in sorted(self._done.items())
-        )
         # a header makes an empty journal different from a truncated one
-        body = _line(_Record("base", 0, ())) + body
+        records = [_Record("base", 0, ())]
+        records += [
+            _Record("base", done.epoch, (key,), result=done.result) for key, done in sorted(self._book.done.items())
+        ]
+        records += [_Record("begin", epoch, (key,)) for key, epoch in sorted(self._book.running.items())]
+        body = b"".join(_line(record) for record in records)
         fresh = self._path.with_suffix(".new")
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
@@ -133,31 +138,47 @@ class Journal:
             os.close(descriptor)
         os.replace(fresh, self._path)
         _sync_folder(self._folder)
-        self._size, self._torn = len(body), False
+        self._size = len(body)
 
 
-def _replay(raw: bytes) -> tuple[dict[str, Done], bool]:
+class _Book:
+    """What the records add up to."""
+
+    def __init__(self, done: dict[str, Done] | None = None) -> None:
+        self.done = done or {}
+        self.running: dict[str, int] = {}
+
+    def last(self, key: str) -> int:
+        done = self.done.get(key)
+        return max(done.epoch if done else 0, self.running.get(key, 0))
+
+    def apply(self, record: _Record) -> None:
+        for key in record.keys:
+            if record.kind == "begin":
+                self.running[key] = record.epoch
+                continue
+            if record.epoch >= self.last(key) or key not in self.done:
+                self.done[key] = Done(record.epoch, record.result)
+            if record.epoch >= self.running.get(key, 0):
+                self.running.pop(key, None)
+
+
+def _replay(raw: bytes) -> tuple[_Book, bool]:
     if not raw:
         raise JournalLost("the journal is empty")
-    done: dict[str, Done] = {}
+    book = _Book()
     *lines, tail = raw.split(b"\n")
     for number, line in enumerate(lines, start=1):
         code, _, text = line.partition(b" ")
         try:
             if int(code, 16) != zlib.crc32(text):
                 raise JournalLost(f"line {number} of the journal is damaged")
-            _apply(done, msgspec.json.decode(text, type=_Record))
+            book.apply(msgspec.json.decode(text, type=_Record))
         except (ValueError, msgspec.DecodeError) as error:
             raise JournalLost(f"line {number} of the journal is damaged") from error
     if not lines:
         raise JournalLost("the journal has no complete line")
-    return done, bool(tail)
-
-
-def _apply(done: dict[str, Done], record: _Record) -> None:
-    for key in record.keys:
-        if record.epoch >= done.get(key, Done(0, "")).epoch:
-            done[key] = Done(record.epoch, record.result)
+    return book, bool(tail)
 
 
 def _line(record: _Record) -> bytes:

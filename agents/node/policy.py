@@ -48,16 +48,16 @@ class Judge:
         there: set[tuple[int, str, str]] = set()
         for chip, entries in chips.items():
             for entry in entries:
-                key = (chip, entry.plane, entry.code)
+                key: tuple[int, str, str] = (chip, entry.plane, entry.code)
                 there.add(key)
                 self._seen[key] = faults.present(self._seen.get(key), entry.since_ms, now_ms, self.rules, entry.code)
                 self._upgrade(key, now_ms)
-        for key in [key for key in self._seen if key not in there]:
-            after = faults.absent(self._seen[key], now_ms, self.rules, key[2])
+        for gone in [known for known in self._seen if known not in there]:
+            after = faults.absent(self._seen[gone], now_ms, self.rules, gone[2])
             if after is None:
-                del self._seen[key]
+                del self._seen[gone]
             else:
-                self._seen[key] = after
+                self._seen[gone] = after
         self._release(now_ms)
 
     def local_level(self, chip: int, entries: Sequence[Present], now_ms: int) -> str:
@@ -66,9 +66,10 @@ class Judge:
         levels = [self.level(entry) for entry in entries if entry.plane == "chip"]
         for (where, plane, code), seen in self._seen.items():
             duration = self.rules.duration.get(faults.code_key(code))
-            if where == chip and plane == "chip" and duration is not None:
-                if faults.timed_out(seen, duration, now_ms) or faults.lingering(seen, duration, now_ms):
-                    levels.append(duration.level)
+            if where != chip or plane != "chip" or duration is None:
+                continue
+            if faults.timed_out(seen, duration, now_ms) or faults.lingering(seen, duration, now_ms):
+                levels.append(duration.level)
         for where, plane, code in self._upgrades:
             frequency = self.rules.frequency.get(faults.code_key(code))
             if where == chip and plane == "chip" and frequency is not None:

@@ -66,7 +66,9 @@ def device_info(state: NodeState, now_ms: int) -> dict[str, Any]:
 
 
 def agent_report(state: NodeState, done: Mapping[str, Done], orders_seen: int, errors: Sequence[str]) -> AgentReport:
-    """Return the report without its sequence number and times; two are equal when nothing has changed."""
+    """Return the report without its sequence number and times; two are equal when nothing has changed. `done`
+    holds acts that
+    have a result: to call a running one done would free its chips for placement."""
     chips = {}
     for chip in state.chips:
         act = done.get(state.name(chip.id), Done(0, ""))
@@ -75,8 +77,7 @@ def agent_report(state: NodeState, done: Mapping[str, Done], orders_seen: int, e
             serial=chip.serial,
             processes=state.processes.get(chip.id, 0),
             idle_since_ms=idle[1] if idle else None,
-            # an act that still runs is not done; saying so would free the chips for placement
-            reset_epoch_done=act.epoch if act.result else max(0, act.epoch - 1),
+            reset_epoch_done=act.epoch,
             reset_result=act.result,
         )
     layout = done.get(LAYOUT, Done(0, ""))
@@ -87,7 +88,7 @@ def agent_report(state: NodeState, done: Mapping[str, Done], orders_seen: int, e
         time_ms=0,
         orders_seen=orders_seen,
         chips=chips,
-        vnpu_epoch_done=layout.epoch if layout.result else max(0, layout.epoch - 1),
+        vnpu_epoch_done=layout.epoch,
         vnpu_result=layout.result,
         vnpus=tuple(AgentVNPU(v.id, v.chip, v.template, state.users.vnpus.get(v.id, "")) for v in state.vnpus),
         errors=tuple(errors),

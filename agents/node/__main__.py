@@ -1,0 +1,81 @@
+"""``python -m agents.node``: the agent of one node, or a fleet of simulated ones."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+
+from agents.drivers.rows import ROWS
+from agents.node.credentials import CredentialsError
+from agents.node.fleet import FleetNode
+from agents.node.run import run_agent, run_fleet, stop_on_signals
+from agents.node.settings import Settings
+
+
+class _Lines(logging.Formatter):
+    """One bounded JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = record.getMessage() if not record.exc_info else f"{record.getMessage()}: {record.exc_info[1]!r}"
+        moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
+        entry = {"time": moment, "level": record.levelname.lower(), "message": text[:1500], "logger": record.name}
+        return json.dumps(entry)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run until SIGINT or SIGTERM. Returns the exit code: 2 when it could not start."""
+    options = _parser().parse_args(arguments)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Lines())
+    logging.basicConfig(level=options.log_level, handlers=[handler], force=True)
+    try:
+        settings = Settings(pool=options.pool, scale=options.scale)
+        asyncio.run(_serve(options, settings))
+    except (CredentialsError, ValueError) as error:
+        logging.getLogger("belay.agent").error("cannot start: %s", error)
+        return 2
+    return 0
+
+
+async def _serve(options: argparse.Namespace, settings: Settings) -> None:
+    stop = stop_on_signals()
+    state = Path(options.state_dir)
+    if options.fleet:
+        row = ROWS[options.model]
+        nodes = [FleetNode(name=f"{options.node or 'sim'}-{n}", row=row, seed=n) for n in range(options.fleet)]
+        await run_fleet(nodes, state_dir=state, kubeconfig=options.kubeconfig, settings=settings, stop=stop)
+        return
+    if not options.node:
+        raise ValueError("--node or NODE_NAME is needed")
+    driver = f"{options.driver}:{options.model}"
+    await run_agent(
+        options.node, journal_dir=state, driver=driver, kubeconfig=options.kubeconfig, settings=settings, stop=stop
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m agents.node", description="Belay's node agent")
+    parser.add_argument("--node", default=os.environ.get("NODE_NAME", ""), help="name of the node (default $NODE_NAME)")
+    parser.add_argument("--driver", default="simulated", choices=["simulated"])
+    parser.add_argument(
+        "--model", default="atlas-800t-a2", choices=sorted(ROWS), help="server model of a simulated node"
+    )
+    parser.add_argument(
+        "--fleet", type=int, default=0, metavar="N", help="run N simulated nodes, named NODE-0 to NODE-<N-1>"
+    )
+    parser.add_argument("--state-dir", default="/var/lib/belay/agent", help="folder that survives restarts")
+    parser.add_argument("--kubeconfig", default=None)
+    parser.add_argument("--pool", default="default")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor on idle, boot, heartbeat and report times")
+    parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

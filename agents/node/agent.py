@@ -1,0 +1,441 @@
+"""The agent of one node: follow orders, policy and pods; watch the driver; report; execute."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from agents.drivers.base import Driver, DriverError
+from agents.node import reporting
+from agents.node.client import ApiError, Cluster
+from agents.node.clock import Clock
+from agents.node.executor import RESULT_JOURNAL_LOST, Executor, Unknown, baseline
+from agents.node.journal import LAYOUT, Done, Journal, JournalLost
+from agents.node.policy import Judge, Shelf
+from agents.node.publisher import Publisher
+from agents.node.settings import MAX_TEXT, Settings
+from agents.node.state import NodeState
+from engine.model.cluster import Orders, Pod
+from engine.wire import objects
+from engine.wire.errors import WireError
+from engine.wire.names import NODES, ORDERS_PREFIX, POLICY_PREFIX, REPORT_PREFIX, SYSTEM
+from engine.wire.orders import parse_orders, parse_report
+from engine.wire.policy import NodePolicy, parse_policy
+
+POOL_LABEL: Final = "belay.dev/pool"
+"""Label of an orders ConfigMap that names the node's pool, and with it the policy to follow."""
+
+_START_CEILING: Final = 30.0
+_LEAST_PAUSE: Final = 0.02
+_log = logging.getLogger("belay.agent")
+
+
+class NodeAgent:
+    """Runs until cancelled. `journal_dir` must survive restarts of the agent; `policy` is what to judge by before
+    any other
+    policy was ever seen."""
+
+    def __init__(
+        self,
+        node_name: str,
+        driver: Driver,
+        cluster: Cluster,
+        journal_dir: Path,
+        settings: Settings | None = None,
+        clock: Clock | None = None,
+        *,
+        policy: NodePolicy | None = None,
+        chance: random.Random | None = None,
+    ) -> None:
+        self.node = node_name
+        self._driver, self._cluster = driver, cluster
+        self._settings, self._clock = settings or Settings(), clock or Clock()
+        self._chance = chance or random.Random()
+        self._journal, self._shelf = Journal(journal_dir), Shelf(journal_dir)
+        self._policy = policy or NodePolicy(self._settings.pool)
+        self._pool = self._settings.pool
+        self._boot, self._seq = uuid.uuid4().hex[:12], 0
+        self._wake = asyncio.Event()
+        self._poll_due = 0.0
+        self._orders_known = False
+        self._journal_open = False
+        self._journal_due = 0.0
+        self._journal_tries = 0
+        self._executor: Executor | None = None
+        self._passing: list[Any] = []
+        self._policy_task: asyncio.Task[None] | None = None
+        self._group: asyncio.TaskGroup | None = None
+        self.state: NodeState | None = None
+
+    async def run(self) -> None:
+        """Run the agent.
+
+        A failure that is a bug ends it with an exception group; everything else is handled and reported.
+        """
+        await self._start()
+        device, report = self._publishers()
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                group.create_task(self._follow_orders())
+                self._policy_task = group.create_task(self._follow_policy(self._pool))
+                group.create_task(self._follow_pods())
+                group.create_task(self._follow_driver())
+                group.create_task(self._keep_node())
+                group.create_task(device.run())
+                group.create_task(self._loop(device, report))
+        finally:
+            if self._executor is not None:
+                await self._executor.close()
+
+    def withheld(self, chip: int) -> str | None:
+        """Say why a chip must not be given to new work, None when it may. The device plugin goes by this."""
+        return "the agent has not started" if self.state is None else self.state.withheld(chip, self._clock.now_ms())
+
+    # ---- start
+
+    async def _start(self) -> None:
+        """Ask the driver what is here, patiently, and take what the disk remembers."""
+        tries = 0
+        while self.state is None:
+            try:
+                limit = self._settings.driver_timeout
+                machine = await self._clock.limit(self._driver.machine(), limit)
+                chips = await self._clock.limit(self._driver.chips(), limit)
+                self.state = NodeState(self.node, machine, chips, Judge(self._policy))
+            except (DriverError, TimeoutError) as error:
+                tries += 1
+                _log.warning("the driver of %s does not answer (attempt %d): %s", self.node, tries, error)
+                await self._clock.sleep(self._chance.uniform(0, min(_START_CEILING, 0.5 * 2.0 ** min(tries, 10))))
+        self._remember()
+        self._open_journal()
+
+    def _remember(self) -> None:
+        state = self._known()
+        for name, take in (("policy", self._take_policy), ("orders", self._take_old_orders)):
+            try:
+                kept = self._shelf.get(name)
+                if kept is not None:
+                    take(kept)
+            except WireError as error:
+                state.problems[name] = f"{name} kept on disk is ignored: {error}"[:MAX_TEXT]
+
+    def _take_old_orders(self, kept: Mapping[str, Any]) -> None:
+        """Orders from the disk keep chips isolated; nothing destructive is ever done by them."""
+        orders = parse_orders(kept)
+        self._known().orders = Orders(
+            node=orders.node,
+            resource_version="",
+            generation=0,
+            revision=orders.revision,
+            policy_digest=orders.policy_digest,
+            issued_ms=orders.issued_ms,
+            not_after_ms=orders.not_after_ms,
+            isolate=orders.isolate,
+            resets={},
+            vnpu_epoch=0,
+            vnpu_layout={},
+        )
+
+    def _open_journal(self) -> None:
+        try:
+            self._journal.open()
+            self._journal_open = True
+        except JournalLost as error:
+            _log.warning("journal of %s: %s; epochs ordered until now count as done", self.node, error)
+        except OSError as error:
+            self._known().problems["journal"] = f"journal cannot be read: {error.strerror}"
+
+    # ---- follow
+
+    async def _follow_orders(self) -> None:
+        state = self._known()
+        name = ORDERS_PREFIX + self.node
+        async for body in self._cluster.config_map(SYSTEM, name):
+            try:
+                orders = parse_orders(body) if body is not None else None
+            except WireError as error:
+                # the last good orders stay in force
+                state.problems["orders"] = f"orders are ignored: {error}"[:MAX_TEXT]
+                self._wake.set()
+                continue
+            state.orders, self._orders_known = orders, True
+            state.problems.pop("orders", None)
+            self._keep("orders", body)
+            labels = ((body or {}).get("metadata") or {}).get("labels") or {}
+            self._choose_pool(str(labels.get(POOL_LABEL) or self._settings.pool))
+            self._wake.set()
+
+    def _choose_pool(self, pool: str) -> None:
+        if pool == self._pool or self._group is None:
+            return
+        self._pool = pool
+        if self._policy_task is not None:
+            self._policy_task.cancel()
+        self._policy_task = self._group.create_task(self._follow_policy(pool))
+
+    async def _follow_policy(self, pool: str) -> None:
+        state = self._known()
+        async for body in self._cluster.config_map(SYSTEM, POLICY_PREFIX + pool):
+            if body is None:
+                continue  # the policy held last stays in force
+            try:
+                self._take_policy(body)
+            except WireError as error:
+                state.problems["policy"] = f"policy is ignored: {error}"[:MAX_TEXT]
+                continue
+            finally:
+                self._wake.set()
+            state.problems.pop("policy", None)
+            self._keep("policy", body)
+
+    def _take_policy(self, body: Mapping[str, Any]) -> None:
+        policy = parse_policy(body)
+        judge = self._known().judge
+        if policy != judge.policy:
+            judge.policy = policy
+
+    def _keep(self, name: str, body: Mapping[str, Any] | None) -> None:
+        state = self._known()
+        try:
+            if body is None:
+                self._shelf.drop(name)
+            else:
+                self._shelf.put(name, body)
+            state.problems.pop(f"{name} copy", None)
+        except OSError as error:
+            state.problems[f"{name} copy"] = f"{name} cannot be kept on disk: {error.strerror}"
+
+    async def _follow_pods(self) -> None:
+        state = self._known()
+        async for bodies in self._cluster.pods(self.node):
+            pods, bad = [], ""
+            for body in bodies:
+                try:
+                    pods.append(objects.pod(body))
+                except (WireError, TypeError, ValueError, AttributeError) as error:
+                    bad = f"a pod cannot be read: {error}"[:MAX_TEXT]
+            state.pods = pods
+            if bad:
+                state.problems["pods"] = bad
+            else:
+                state.problems.pop("pods", None)
+            self._wake.set()
+
+    async def _follow_driver(self) -> None:
+        state = self._known()
+        failures = 0
+        while True:
+            try:
+                events = await self._driver.events()
+                failures = 0
+            except DriverError as error:
+                failures += 1
+                state.problems["events"] = f"driver events: {error}"[:MAX_TEXT]
+                await self._clock.sleep(self._chance.uniform(0.5, min(60.0, 2.0 ** min(failures, 10))))
+                continue
+            state.problems.pop("events", None)
+            now_ms = self._clock.now_ms()
+            for event in events:
+                if event.chip in state.ids and state.book.event(event, now_ms):
+                    self._poll_due = min(self._poll_due, self._clock.monotonic() + self._settings.recover_delay)
+            self._wake.set()
+
+    async def _keep_node(self) -> None:
+        """Keep labels and annotations of the node as the device plugin does; people may have changed or lost them."""
+        state = self._known()
+        while True:
+            pause = self._settings.scaled(self._settings.device_period)
+            try:
+                node = await self._cluster.get_node(self.node)
+                if node is not None:
+                    await self._patch_node(node)
+                else:
+                    pause = min(pause, 10.0)
+                state.problems.pop("node", None)
+            except ApiError as error:
+                state.problems["node"] = f"node cannot be labelled: {error}"[:MAX_TEXT]
+                pause = min(pause, 10.0)
+            await self._clock.sleep(pause * self._chance.uniform(0.8, 1.2))
+
+    async def _patch_node(self, node: Mapping[str, Any]) -> None:
+        state = self._known()
+        metadata = node.get("metadata") or {}
+        labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+        new_labels = {k: v for k, v in reporting.node_labels(state, labels).items() if labels.get(k) != v}
+        new_annotations = {k: v for k, v in reporting.node_annotations(state).items() if annotations.get(k) != v}
+        if new_labels or new_annotations:
+            await self._cluster.patch_node(self.node, new_labels, new_annotations)
+
+    # ---- the loop
+
+    async def _loop(self, device: Publisher, report: Publisher) -> None:
+        reporting_task: asyncio.Task[None] | None = None
+        while True:
+            if self._clock.monotonic() >= self._poll_due:
+                await self._poll()
+            wait = await self._look()
+            state = self._known()
+            device.update(reporting.device_list(state, self._clock.now_ms(), with_times=False))
+            if self._executor is not None:
+                # before the journal is established a report would overwrite what it is established from
+                report.update(self._report())
+                if reporting_task is None and self._group is not None:
+                    reporting_task = self._group.create_task(report.run())
+            until_poll = self._poll_due - self._clock.monotonic()
+            await self._clock.wait(self._wake, max(_LEAST_PAUSE, min(wait, until_poll)))
+
+    async def _look(self) -> float:
+        """Work out the consequences of what is known. Returns seconds until it has to be done again."""
+        state = self._known()
+        now_ms = self._clock.now_ms()
+        state.settle_users(self._clock.monotonic(), now_ms)
+        state.judge.observe({chip: state.book.chip(chip) for chip in state.ids}, now_ms)
+        if self._executor is None:
+            await self._establish()
+        return self._settings.tick if self._executor is None else self._executor.step()
+
+    async def _poll(self) -> None:
+        self._poll_due = self._clock.monotonic() + self._settings.poll * self._chance.uniform(0.9, 1.1)
+        try:
+            await self._read_driver()
+        except Unknown as error:
+            self._known().problems["driver"] = f"driver: {error}"[:MAX_TEXT]
+
+    async def _read_driver(self) -> None:
+        state, limit = self._known(), self._settings.driver_timeout
+        try:
+            codes = await self._clock.limit(self._driver.faults(), limit)
+            processes = await self._clock.limit(self._driver.processes(), limit)
+            vnpus = await self._clock.limit(self._driver.vnpus(), limit)
+        except DriverError as error:
+            raise Unknown(f"the driver failed: {error}") from error
+        except TimeoutError as error:
+            raise Unknown("the driver did not answer in time") from error
+        state.book.poll(codes, self._clock.now_ms())
+        state.processes, state.vnpus = dict(processes), vnpus
+        state.problems.pop("driver", None)
+
+    # ---- journal and report
+
+    async def _establish(self) -> None:
+        """Make the journal trustworthy: compare it with the last report, or start it from that when it is lost.
+        Until both the
+        report and the orders have been read, nothing destructive happens."""
+        state = self._known()
+        if not self._orders_known or self._clock.monotonic() < self._journal_due:
+            return
+        try:
+            reported = await self._reported()
+            if self._journal_open:
+                self._catch_up(reported)
+            else:
+                self._journal.establish(baseline(state, reported, state.orders))
+                self._journal_open = True
+        except (ApiError, WireError) as error:
+            state.problems["journal"] = f"the last report cannot be read, nothing destructive is done: {error}"[
+                :MAX_TEXT
+            ]
+        except OSError as error:
+            state.problems["journal"] = f"journal cannot be written, nothing destructive is done: {error.strerror}"
+        else:
+            state.problems.pop("journal", None)
+            self._executor = Executor(
+                state, self._journal, self._driver, self, self._clock, self._settings, self._wake.set
+            )
+            return
+        self._journal_tries += 1
+        pause = self._chance.uniform(0, min(60.0, 2.0 ** min(self._journal_tries, 10)))
+        self._journal_due = self._clock.monotonic() + max(self._settings.tick, pause)
+
+    async def _reported(self) -> dict[str, Done]:
+        state = self._known()
+        body = await self._cluster.get_config_map(NODES, REPORT_PREFIX + self.node)
+        if body is None:
+            return {}
+        last = parse_report(body)
+        done = {state.name(c): Done(chip.reset_epoch_done, chip.reset_result) for c, chip in last.chips.items()}
+        return done | {LAYOUT: Done(last.vnpu_epoch_done, last.vnpu_result)}
+
+    def _catch_up(self, reported: Mapping[str, Done]) -> None:
+        """A journal from an old backup knows less than the last report: take the report's word."""
+        for key, entry in sorted(reported.items()):
+            if entry.epoch > self._journal.last(key):
+                self._journal.end([key], entry.epoch, entry.result or RESULT_JOURNAL_LOST)
+
+    def _report(self) -> Any:
+        assert self._executor is not None
+        state = self._known()
+        errors = sorted(state.problems.values())[: self._settings.max_errors]
+        return reporting.agent_report(state, self._executor.results, self._executor.orders_seen, errors)
+
+    def _publishers(self) -> tuple[Publisher, Publisher]:
+        settings = self._settings
+        device = Publisher(
+            f"device information of {self.node}",
+            build=self._device_body,
+            write=self._cluster.put_config_map,
+            period=lambda: settings.scaled(settings.device_period),
+            spacing=settings.spacing,
+            clock=self._clock,
+            chance=self._chance,
+            written=self._end_cycle,
+        )
+        report = Publisher(
+            f"report of {self.node}",
+            build=self._report_body,
+            write=self._cluster.put_config_map,
+            period=lambda: (
+                settings.scaled(settings.heartbeat)
+                * self._chance.uniform(1 - settings.heartbeat_spread, 1 + settings.heartbeat_spread)
+            ),
+            spacing=settings.spacing,
+            clock=self._clock,
+            chance=self._chance,
+        )
+        return device, report
+
+    def _device_body(self) -> dict[str, Any]:
+        self._passing = self._known().book.passing()
+        return reporting.device_info(self._known(), self._clock.now_ms())
+
+    def _end_cycle(self) -> None:
+        if self._passing:
+            self._known().book.end_cycle(self._passing)
+            self._passing = []
+            self._wake.set()
+
+    def _report_body(self) -> dict[str, Any]:
+        self._seq += 1
+        sent = reporting.stamped(self._report(), self._boot, self._seq, self._clock.now_ms())
+        return reporting.report_config_map(sent, self._known())
+
+    def _known(self) -> NodeState:
+        assert self.state is not None
+        return self.state
+
+    # ---- facts for the executor
+
+    async def orders(self) -> Orders | None:
+        """Return the orders as they stand at the API server."""
+        try:
+            body = await self._cluster.get_config_map(SYSTEM, ORDERS_PREFIX + self.node)
+            return parse_orders(body) if body is not None else None
+        except (ApiError, WireError) as error:
+            raise Unknown(f"the orders cannot be read: {error}") from error
+
+    async def pods(self) -> Sequence[Pod]:
+        """Return the pods of this node as they stand at the API server."""
+        try:
+            return [objects.pod(body) for body in await self._cluster.list_pods(self.node)]
+        except (ApiError, WireError, TypeError, ValueError, AttributeError) as error:
+            raise Unknown(f"the pods of the node cannot be read: {error}") from error
+
+    async def driver(self) -> None:
+        """Read the driver into the state."""
+        await self._read_driver()

@@ -1,0 +1,428 @@
+"""Executing orders: resets and vNPU layouts, each epoch at most once, and never on a chip in use.
+
+The order of things is the safety: read the facts anew, write the journal, act, write the journal, report. What
+cannot be
+known (the API server is away, the driver hangs) is a reason to wait, what is known and wrong is a reason to refuse,
+and an
+order that outlived its time is refused whatever else is true.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from agents.drivers.base import BOOTED, VNPU, Driver, DriverError
+from agents.node.clock import Clock
+from agents.node.journal import LAYOUT, Done, Journal
+from agents.node.settings import MAX_TEXT, Settings
+from agents.node.state import NodeState
+from engine.model.cluster import Orders, Pod, ResetOrder
+from engine.model.vnpu import Change, Existing, change
+
+_log = logging.getLogger("belay.agent")
+
+
+class Unknown(Exception):
+    """A fact that an act depends on cannot be read now."""
+
+
+class Facts(Protocol):
+    """Where the executor reads facts anew, right before it acts. Each method raises Unknown when it cannot."""
+
+    async def orders(self) -> Orders | None:
+        """Return the orders as they stand at the API server."""
+        ...
+
+    async def pods(self) -> Sequence[Pod]:
+        """Return the pods of this node as they stand at the API server."""
+        ...
+
+    async def driver(self) -> None:
+        """Read faults, processes and vNPUs from the driver into the state."""
+        ...
+
+
+class Act(msgspec.Struct, frozen=True):
+    """One thing ordered: a reset of `chips` (keys are their names), or the layout (key LAYOUT)."""
+
+    keys: tuple[str, ...]
+    chips: tuple[int, ...]
+    epoch: int
+    not_before_ms: int = 0
+    layout: bool = False
+
+
+class _Refused(Exception):
+    pass
+
+
+class Executor:
+    """Works through the orders of one node, one act at a time."""
+
+    def __init__(
+        self,
+        state: NodeState,
+        journal: Journal,
+        driver: Driver,
+        facts: Facts,
+        clock: Clock,
+        settings: Settings,
+        wake: Callable[[], None],
+    ) -> None:
+        self._state, self._journal, self._driver, self._facts = state, journal, driver, facts
+        self._clock, self._settings, self._wake = clock, settings, wake
+        self._first_seen: dict[tuple[tuple[str, ...], int], float] = {}
+        self._unwritten: dict[str, Done] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._current: Act | None = None
+        self._partitioning: set[int] = set()
+        self._seen_generation = 0
+        self._pause_until = 0.0
+
+    @property
+    def results(self) -> Mapping[str, Done]:
+        """The newest result per key, including one that the disk refused to take."""
+        return {**self._journal.done, **self._unwritten}
+
+    @property
+    def orders_seen(self) -> int:
+        """The newest generation that is fully taken into account: while an act that a newer generation withdrew
+        still runs,
+        this stays behind, because its chips are not free yet."""
+        return self._seen_generation
+
+    def step(self) -> float:
+        """Look at the orders, refuse what must be refused, start what may start. Returns seconds until it is worth
+        looking again.
+        Call it whenever anything changed; it never blocks."""
+        orders = self._state.orders
+        acts = ordered(self._state, orders)
+        pending = [act for act in acts if not self._is_done(act)]
+        self._forget(pending)
+        self._withdraw(pending)
+        if self._current is None or self._current in acts:
+            self._seen_generation = orders.generation if orders else 0
+        if self._task is not None:
+            return self._settings.tick
+        soonest = float("inf")
+        for act in pending:
+            soonest = min(soonest, self._consider(act, orders))
+            if self._task is not None:
+                break
+        return soonest
+
+    async def close(self) -> None:
+        """Stop. An act that is under way stays begun in the journal."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    # ---- may it run?
+
+    def _is_done(self, act: Act) -> bool:
+        return all(self._last(key) >= act.epoch for key in act.keys)
+
+    def _last(self, key: str) -> int:
+        unwritten = self._unwritten.get(key)
+        return max(self._journal.last(key), unwritten.epoch if unwritten else 0)
+
+    def _consider(self, act: Act, orders: Orders | None) -> float:
+        assert orders is not None
+        wait = self._wait(act, orders)
+        if wait > 0:
+            return wait
+        self._current = act
+        self._task = asyncio.create_task(self._execute(act))
+        return self._settings.tick
+
+    def _wait(self, act: Act, orders: Orders) -> float:
+        """Return for how long to wait before trying, 0 to try now. What only needs refusing is tried at once."""
+        now, monotonic = self._clock.now_ms(), self._clock.monotonic()
+        if self._expired(act, orders) or self._stale(act):
+            return 0.0
+        if monotonic < self._pause_until:
+            return self._pause_until - monotonic
+        if now < act.not_before_ms:
+            return min((act.not_before_ms - now) / 1000, self._settings.tick)
+        if self._state.occupants(act.chips) and not act.layout:
+            return (
+                0.0 if self._lasted(act) >= self._settings.scaled(self._settings.in_use_grace) else self._settings.tick
+            )
+        if act.layout or self._state.judge.healthy([e for c in act.chips for e in self._state.book.chip(c)]):
+            return 0.0
+        return max(0.0, self._settings.scaled(self._settings.idle) - self._state.idle_for(act.chips, monotonic))
+
+    def _expired(self, act: Act, orders: Orders) -> bool:
+        not_after = orders.not_after_ms or orders.issued_ms + int(self._settings.order_life * 1000)
+        # the second test holds when the clock was set back
+        return self._clock.now_ms() > not_after or self._lasted(act) > self._settings.order_life
+
+    def _stale(self, act: Act) -> bool:
+        return any(self._last(key) >= act.epoch for key in act.keys)
+
+    def _lasted(self, act: Act) -> float:
+        return self._clock.monotonic() - self._first_seen.get((act.keys, act.epoch), self._clock.monotonic())
+
+    def _forget(self, pending: Sequence[Act]) -> None:
+        names = {(act.keys, act.epoch) for act in pending}
+        monotonic = self._clock.monotonic()
+        self._first_seen = {name: self._first_seen.get(name, monotonic) for name in names}
+
+    def _withdraw(self, pending: Sequence[Act]) -> None:
+        """Chips that an order is about to act on are offered to nobody from now on."""
+        acting = set(self._current.chips) if self._current and not self._current.layout else set()
+        self._state.withdrawn = (
+            acting | self._partitioning | {chip for act in pending if not act.layout for chip in act.chips}
+        )
+
+    # ---- run it
+
+    async def _execute(self, act: Act) -> None:
+        try:
+            await self._run(act)
+        except Unknown as error:
+            self._problem("order", f"waits: {error}")
+            self._pause()
+        except OSError as error:
+            # nothing has been done: the journal comes first
+            self._problem("journal", f"cannot be written: {error.strerror}; nothing destructive is done")
+            self._pause()
+        finally:
+            self._task = self._current = None
+            self._wake()
+
+    async def _run(self, act: Act) -> None:
+        try:
+            await self._confirm(act)
+            if act.layout:
+                await self._lay_out(act)
+            else:
+                await self._reset(act)
+        except _Refused as refusal:
+            self._record(act, f"refused: {refusal}")
+        self._problem("order", None)
+
+    async def _confirm(self, act: Act) -> None:
+        """Check everything again on facts read now. Raises _Refused or Unknown."""
+        state = self._state
+        if self._stale(act):
+            raise _Refused(f"epoch {act.epoch} was already taken for a chip of the group")
+        if state.orders is not None and self._expired(act, state.orders):
+            raise _Refused("the order has expired")
+        fresh = await self._facts.orders()
+        if act not in ordered(state, fresh):
+            raise Unknown("the order was withdrawn meanwhile")
+        state.orders = fresh
+        state.pods = await self._facts.pods()
+        await self._facts.driver()
+        state.settle_users(self._clock.monotonic(), self._clock.now_ms())
+        if fresh is not None and self._expired(act, fresh):
+            raise _Refused("the order has expired")
+        if not act.layout:
+            await self._confirm_reset(act)
+
+    async def _confirm_reset(self, act: Act) -> None:
+        state = self._state
+        if unknown := [chip for chip in act.chips if chip not in state.ids]:
+            raise _Refused(f"there is no chip {state.name(unknown[0])}")
+        for chip in act.chips:
+            try:
+                ring = set(await self._clock.limit(self._driver.reset_group(chip), self._settings.driver_timeout))
+            except (DriverError, TimeoutError) as error:
+                raise Unknown(f"the driver does not say what resets with {state.name(chip)}") from error
+            if not ring <= set(act.chips):
+                missing = ", ".join(state.name(c) for c in sorted(ring - set(act.chips)))
+                raise _Refused(f"{state.name(chip)} resets together with {missing}")
+        if occupants := state.occupants(act.chips):
+            raise _Refused(f"in use by {occupants}")
+        if state.judge.healthy([e for c in act.chips for e in state.book.chip(c)]):
+            raise _Refused("no fault of the group is left")
+        idle = state.idle_for(act.chips, self._clock.monotonic())
+        if idle < self._settings.scaled(self._settings.idle):
+            raise Unknown("the group has not been idle for long enough")
+
+    async def _reset(self, act: Act) -> None:
+        state, settings = self._state, self._settings
+        self._journal.begin(act.keys, act.epoch, self._clock.now_ms())
+        self._problem("journal", None)
+        _log.info("reset begins: epoch %d of %s", act.epoch, ",".join(act.keys))
+        state.resetting |= set(act.chips)
+        self._wake()
+        try:
+            await self._clock.limit(self._driver.reset(act.chips), settings.driver_timeout)
+            await self._clock.limit(self._booted(act.chips), settings.scaled(settings.boot_timeout))
+            await self._facts.driver()
+            left = [e.code for c in act.chips for e in state.book.chip(c) if not state.judge.healthy([e])]
+            result = f"failed: {', '.join(left[:3])} remains" if left else "ok"
+        except DriverError as error:
+            result = f"failed: {error}"
+        except TimeoutError:
+            result = "failed: the driver or the chips did not come back in time"
+        except Unknown as error:
+            result = f"failed: {error}"
+        finally:
+            state.resetting -= set(act.chips)
+        for chip in act.chips:
+            state.idle.pop(chip, None)
+        self._finish(act, result)
+
+    async def _booted(self, chips: Sequence[int]) -> None:
+        for chip in chips:
+            while await self._driver.boot_status(chip) != BOOTED:
+                await self._clock.sleep(self._settings.scaled(self._settings.boot_poll))
+
+    # ---- layouts
+
+    async def _lay_out(self, act: Act) -> None:
+        state = self._state
+        orders = state.orders
+        wanted = dict(orders.vnpu_layout) if orders else {}
+        if unknown := [chip for chip in wanted if chip not in state.ids]:
+            raise _Refused(f"there is no chip {state.name(unknown[0])}")
+        changes = {chip: self._change(chip, templates) for chip, templates in sorted(wanted.items())}
+        needed = {chip: change for chip, change in changes.items() if change.needed}
+        if not needed:
+            self._record(act, "ok")
+            return
+        blocked = {chip: why for chip, change in needed.items() if (why := self._blocked(chip, change))}
+        doable = {chip: change for chip, change in needed.items() if chip not in blocked}
+        if blocked and self._lasted(act) < self._settings.scaled(self._settings.in_use_grace):
+            raise Unknown(next(iter(blocked.values())))
+        idle = self._settings.scaled(self._settings.idle)
+        if any(not state.in_use(c) and state.idle_for([c], self._clock.monotonic()) < idle for c in doable):
+            raise Unknown("a chip has not been idle for long enough")
+        if not doable:
+            raise _Refused("; ".join(blocked.values()))
+        await self._partition(act, doable, blocked)
+
+    async def _partition(self, act: Act, doable: Mapping[int, Change], blocked: Mapping[int, str]) -> None:
+        self._journal.begin(act.keys, act.epoch, self._clock.now_ms())
+        self._problem("journal", None)
+        _log.info("partition begins: epoch %d on %d chips", act.epoch, len(doable))
+        self._partitioning = set(doable)
+        self._state.withdrawn |= self._partitioning
+        result = f"refused: {'; '.join(blocked.values())}" if blocked else "ok"
+        try:
+            for chip, change in doable.items():
+                for vnpu in change.destroy:
+                    await self._unless_used(vnpu)
+                    await self._call(self._driver.destroy_vnpu(vnpu))
+                for template in change.create:
+                    await self._call(self._driver.create_vnpu(chip, template))
+        except (DriverError, Unknown) as error:
+            result = f"failed: {error}"
+        except TimeoutError:
+            result = "failed: the driver did not answer in time"
+        finally:
+            self._partitioning = set()
+        try:
+            await self._facts.driver()
+        except Unknown as error:
+            self._problem("driver", str(error))
+        self._finish(act, result)
+
+    async def _unless_used(self, vnpu: int) -> None:
+        """A pod may have come since the act began, through a kubelet that did not ask us.
+
+        Look before every destruction.
+        """
+        self._state.pods = await self._facts.pods()
+        self._state.settle_users(self._clock.monotonic(), self._clock.now_ms())
+        if user := self._state.users.vnpus.get(vnpu):
+            raise DriverError(f"vNPU {vnpu} is in use by {user}")
+
+    def _change(self, chip: int, templates: Sequence[str]) -> Change:
+        mine = [v for v in self._state.vnpus if v.chip == chip]
+        return change([Existing(v.id, v.template, self._busy(v)) for v in mine], templates)
+
+    def _busy(self, vnpu: VNPU) -> bool:
+        """A process on the chip that no pod explains may be on any of its vNPUs."""
+        state = self._state
+        return vnpu.id in state.users.vnpus or (
+            state.processes.get(vnpu.chip, 0) > 0 and not state.users.chips.get(vnpu.chip)
+        )
+
+    def _blocked(self, chip: int, change: Change) -> str:
+        state = self._state
+        if change.blocked:
+            users = {state.users.vnpus.get(v, "a process") for v in change.blocked}
+            return f"vNPU {change.blocked[0]} of {state.name(chip)} is in use by {', '.join(sorted(users))}"
+        on_parts = {user for v in state.vnpus if v.chip == chip and (user := state.users.vnpus.get(v.id))}
+        whole = [user for user in state.users.chips.get(chip, ()) if user not in on_parts]
+        if whole or (not any(v.chip == chip for v in state.vnpus) and state.processes.get(chip, 0)):
+            return f"{state.name(chip)} is in use by {', '.join(whole) or 'a process'}"
+        return ""
+
+    async def _call(self, call: Awaitable[object]) -> None:
+        await self._clock.limit(call, self._settings.driver_timeout)
+
+    # ---- results
+
+    def _record(self, act: Act, result: str) -> None:
+        """Write a result for the keys whose epoch this act would have been; older epochs keep theirs."""
+        keys = [key for key in act.keys if self._last(key) < act.epoch]
+        self._journal.end(keys, act.epoch, result[:MAX_TEXT])
+        _log.info("order %d of %s: %s", act.epoch, ",".join(keys), result)
+
+    def _finish(self, act: Act, result: str) -> None:
+        """Write the result of an act that ran. When the disk refuses, the result is kept in memory and reported;
+        after a restart
+        the act counts as interrupted."""
+        try:
+            self._journal.end(act.keys, act.epoch, result[:MAX_TEXT])
+        except OSError as error:
+            self._problem("journal", f"cannot be written: {error.strerror}")
+            self._unwritten |= {key: Done(act.epoch, result[:MAX_TEXT]) for key in act.keys}
+        _log.info("order %d of %s: %s", act.epoch, ",".join(act.keys), result)
+
+    def _problem(self, what: str, text: str | None) -> None:
+        if text is None:
+            self._state.problems.pop(what, None)
+        else:
+            self._state.problems[what] = f"{what} {text}"[:MAX_TEXT]
+
+    def _pause(self) -> None:
+        self._pause_until = self._clock.monotonic() + self._settings.tick
+
+
+def ordered(state: NodeState, orders: Orders | None) -> list[Act]:
+    """Return the acts that orders name, resets by group first.
+
+    Orders for one chip of a group and for all of them are the same.
+    """
+    if orders is None:
+        return []
+    groups: dict[tuple[int, ...], ResetOrder] = {}
+    for chip, reset in sorted(orders.resets.items()):
+        group = tuple(sorted({chip, *reset.group}))
+        if group not in groups or reset.epoch > groups[group].epoch:
+            groups[group] = reset
+    acts = [
+        Act(tuple(state.name(c) for c in group), group, reset.epoch, reset.not_before_ms)
+        for group, reset in groups.items()
+        if reset.epoch > 0
+    ]
+    if orders.vnpu_epoch > 0:
+        acts.append(Act((LAYOUT,), tuple(sorted(orders.vnpu_layout)), orders.vnpu_epoch, layout=True))
+    return acts
+
+
+RESULT_JOURNAL_LOST: Final = "refused: journal lost"
+
+
+def baseline(state: NodeState, reported: Mapping[str, Done], orders: Orders | None) -> dict[str, Done]:
+    """Return what counts as done when the journal is lost.
+
+    The larger of the last report and of every epoch now ordered.
+    """
+    done = {key: entry for key, entry in reported.items() if entry.epoch > 0}
+    for act in ordered(state, orders):
+        for key in act.keys:
+            if act.epoch > done.get(key, Done(0, "")).epoch:
+                done[key] = Done(act.epoch, RESULT_JOURNAL_LOST)
+    return done

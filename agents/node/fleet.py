@@ -1,0 +1,193 @@
+"""Many simulated nodes in one process, and how the world breaks them.
+
+Each node's ConfigMap `belay-sim-<node>` in belay-nodes, key `faults.json`, says what is wrong with it (the shape is in
+agents/drivers/simulated.py). It is the truth about injected faults: what it names is present, what a reset healed
+is taken out
+of it, so a restart of the fleet finds the world as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from agents.drivers.simulated import Row, SimulatedDriver
+from agents.node.agent import NodeAgent
+from agents.node.client import ApiError, Cluster
+from agents.node.clock import Clock
+from agents.node.settings import Settings
+from engine.wire.names import NODES, SIM_PREFIX
+from engine.wire.policy import NodePolicy
+
+FAULTS_KEY: Final = "faults.json"
+_RESTART_CEILING: Final = 30.0
+_CONFLICTS: Final = 8
+_log = logging.getLogger("belay.fleet")
+
+
+class FleetCluster(Cluster, Protocol):
+    """What a fleet needs beyond its agents."""
+
+    async def replace_config_map(self, body: Mapping[str, Any]) -> None:
+        """Replace a ConfigMap as a whole; ApiError 409 when somebody else did."""
+        ...
+
+
+class FleetNode(msgspec.Struct, frozen=True, kw_only=True):
+    """One simulated node."""
+
+    name: str
+    row: Row = Row()
+    seed: int = 0
+
+
+class Fleet:
+    """Runs agents on simulated drivers.
+
+    Nodes may be added and removed while it runs. `state_dir` holds a folder per node.
+    """
+
+    def __init__(
+        self,
+        cluster: FleetCluster,
+        state_dir: Path,
+        settings: Settings | None = None,
+        *,
+        policy: NodePolicy | None = None,
+        clock: Clock | None = None,
+        chance: random.Random | None = None,
+    ) -> None:
+        self._cluster, self._state_dir = cluster, state_dir
+        self._settings, self._policy = settings or Settings(), policy
+        self._clock, self._chance = clock or Clock(), chance or random.Random()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._healing: set[asyncio.Task[None]] = set()
+        self.drivers: dict[str, SimulatedDriver] = {}
+        self.agents: dict[str, NodeAgent] = {}
+
+    def add(self, node: FleetNode) -> None:
+        """Start a node; a node of that name that runs already is left alone."""
+        if node.name in self._tasks:
+            return
+        driver = SimulatedDriver(
+            node.name,
+            node.row,
+            seed=node.seed,
+            scale=self._settings.scale,
+            now_ms=self._clock.now_ms,
+            sleep=self._clock.sleep,
+            healed=lambda chips: self._heal(node.name, chips),
+        )
+        self.drivers[node.name] = driver
+        self._tasks[node.name] = asyncio.create_task(self._run(node, driver))
+
+    async def remove(self, name: str) -> None:
+        """Stop a node, as if its power were cut."""
+        task = self._tasks.pop(name, None)
+        self.drivers.pop(name, None)
+        self.agents.pop(name, None)
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Stop every node."""
+        for name in list(self._tasks):
+            await self.remove(name)
+        for task in list(self._healing):
+            task.cancel()
+        await asyncio.gather(*self._healing, return_exceptions=True)
+
+    async def _run(self, node: FleetNode, driver: SimulatedDriver) -> None:
+        """Keep one node's agent running; an agent that fails is started anew, as a DaemonSet would."""
+        failures = 0
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow_world(node.name, driver))
+            while True:
+                agent = NodeAgent(
+                    node.name,
+                    driver,
+                    self._cluster,
+                    self._state_dir / node.name,
+                    self._settings,
+                    self._clock,
+                    policy=self._policy,
+                    chance=random.Random(self._chance.random()),
+                )
+                self.agents[node.name] = agent
+                try:
+                    await agent.run()
+                except Exception:
+                    # whatever the bug is, one node's agent must not take the others with it
+                    failures += 1
+                    _log.exception("agent of %s failed (time %d)", node.name, failures)
+                await self._clock.sleep(self._chance.uniform(0, min(_RESTART_CEILING, 2.0 ** min(failures, 10))))
+
+    async def _follow_world(self, name: str, driver: SimulatedDriver) -> None:
+        async for body in self._cluster.config_map(NODES, SIM_PREFIX + name):
+            try:
+                driver.apply(_spec(body))
+            except ValueError as error:
+                _log.warning("%s of %s%s is ignored: %s", FAULTS_KEY, SIM_PREFIX, name, str(error)[:200])
+
+    def _heal(self, name: str, chips: Sequence[int]) -> None:
+        task = asyncio.create_task(self._record_healing(name, chips))
+        self._healing.add(task)
+        task.add_done_callback(self._healing.discard)
+
+    async def _record_healing(self, name: str, chips: Sequence[int]) -> None:
+        """Take what a reset healed out of the description of what is wrong."""
+        driver = self.drivers.get(name)
+        if driver is None:
+            return
+        healed = {driver.device(chip): driver.described(chip) for chip in chips}
+        for _ in range(_CONFLICTS):
+            try:
+                body = await self._cluster.get_config_map(NODES, SIM_PREFIX + name)
+                if body is None:
+                    return
+                spec = _spec(body)
+                after = without(spec, healed)
+                if after != spec:
+                    await self._cluster.replace_config_map(
+                        {**body, "data": {**body["data"], FAULTS_KEY: json.dumps(after)}}
+                    )
+                return
+            except (ApiError, ValueError) as error:
+                if isinstance(error, ApiError) and error.status != 409:
+                    _log.warning("healing of %s cannot be recorded: %s", name, error)
+                await self._clock.sleep(self._chance.uniform(0, 0.5))
+
+
+def _spec(body: Mapping[str, Any] | None) -> dict[str, Any]:
+    text = ((body or {}).get("data") or {}).get(FAULTS_KEY) or "{}"
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError("it must be a JSON object")
+    return value
+
+
+def without(spec: Mapping[str, Any], healed: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Return the description without the given codes of the given chips; drops are over, and so is what happens
+    once. A chip with
+    nothing left is left out."""
+    after: dict[str, Any] = {}
+    for key, value in spec.items():
+        codes = healed.get(key)
+        if codes is None or not isinstance(value, dict):
+            after[key] = value
+            continue
+        gone = {code.upper() for code in codes}
+        rest = {**value, "codes": [code for code in value.get("codes") or () if str(code).upper() not in gone]}
+        rest.pop("drop", None)
+        rest.pop("once", None)
+        if rest := {name: content for name, content in rest.items() if content}:
+            after[key] = rest
+    return after

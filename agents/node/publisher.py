@@ -1,0 +1,80 @@
+"""Writing one ConfigMap: soon after a change, never twice within the least distance, and at latest every period."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from agents.node.client import ApiError
+from agents.node.clock import Clock
+
+_BACKOFF_CEILING: Final = 60.0
+_log = logging.getLogger("belay.agent")
+
+
+class Publisher:
+    """Call `update` with what matters whenever it may have changed; `run` does the rest.
+
+    `build` makes the newest body at the moment of writing, `write` sends it, `period` gives the seconds until the
+    next write
+    without a change, `written` is called after each success.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        build: Callable[[], dict[str, Any]],
+        write: Callable[[dict[str, Any]], Awaitable[None]],
+        period: Callable[[], float],
+        spacing: float,
+        clock: Clock,
+        chance: random.Random,
+        written: Callable[[], None] | None = None,
+    ) -> None:
+        self._name, self._build, self._write, self._period = name, build, write, period
+        self._spacing, self._clock, self._chance, self._written = spacing, clock, chance, written
+        self._changed = asyncio.Event()
+        self._newest: object = None
+        self._sent: object = None
+        self._failures = 0
+
+    @property
+    def failing(self) -> bool:
+        """Tell whether the last write failed."""
+        return self._failures > 0
+
+    def update(self, signature: object) -> None:
+        """Say what the body would hold now; a write follows when it differs from what was sent last."""
+        self._newest = signature
+        if signature != self._sent:
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Write until cancelled. Failures are retried with full jitter, always with the newest body."""
+        await self._clock.wait(self._changed, self._period())
+        while True:
+            signature = self._newest
+            try:
+                await self._write(self._build())
+                self._failures = 0
+                self._sent = signature
+                if self._written:
+                    self._written()
+            except ApiError as error:
+                self._failures += 1
+                if self._failures in (1, 10, 100):
+                    _log.warning("%s cannot be written (attempt %d): %s", self._name, self._failures, error)
+            await self._clock.sleep(self._spacing)
+            if self._failures:
+                await self._clock.sleep(
+                    self._chance.uniform(0, min(_BACKOFF_CEILING, 0.5 * 2.0 ** min(self._failures, 10)))
+                )
+                continue
+            if self._newest == self._sent:
+                # a change that was set and taken back, or was already sent
+                self._changed.clear()
+                await self._clock.wait(self._changed, max(0.0, self._period() - self._spacing))

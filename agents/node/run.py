@@ -1,0 +1,111 @@
+"""Starting agents: one for the node this process runs on, or a fleet of simulated ones."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+from agents.drivers.base import Driver
+from agents.drivers.rows import ROWS
+from agents.drivers.simulated import SimulatedDriver
+from agents.node.agent import NodeAgent
+from agents.node.client import KubeClient
+from agents.node.clock import Clock
+from agents.node.credentials import load
+from agents.node.fleet import Fleet, FleetNode
+from agents.node.hub import Hub
+from agents.node.settings import Settings
+from agents.node.shipped import shipped_policy
+from engine.wire.policy import NodePolicy
+
+DRIVERS = ("simulated",)
+
+
+async def run_agent(
+    node_name: str,
+    *,
+    journal_dir: Path,
+    driver: Driver | str = "simulated",
+    kubeconfig: str | None = None,
+    settings: Settings | None = None,
+    policy: NodePolicy | None = None,
+    stop: asyncio.Event | None = None,
+) -> None:
+    """Run the agent of one node until `stop` is set (or for ever).
+
+    Raises CredentialsError, and ValueError for an unknown driver.
+    """
+    settings = settings or Settings()
+    client = KubeClient(load(kubeconfig))
+    chosen = make_driver(driver, node_name, settings) if isinstance(driver, str) else driver
+    agent = NodeAgent(node_name, chosen, client, journal_dir, settings, policy=policy or shipped_policy(settings.pool))
+    try:
+        await _until(stop, agent.run())
+    finally:
+        await client.close()
+
+
+async def run_fleet(
+    nodes: Sequence[FleetNode],
+    *,
+    state_dir: Path,
+    kubeconfig: str | None = None,
+    settings: Settings | None = None,
+    policy: NodePolicy | None = None,
+    stop: asyncio.Event | None = None,
+) -> None:
+    """Run simulated nodes until `stop` is set (or for ever), one client session and three watches for all of them."""
+    settings = settings or Settings()
+    client = KubeClient(load(kubeconfig))
+    hub = Hub(client)
+    fleet = Fleet(hub, state_dir, settings, policy=policy or shipped_policy(settings.pool), chance=random.Random())
+    for node in nodes:
+        fleet.add(node)
+    try:
+        await _until(stop, hub.run())
+    finally:
+        await fleet.close()
+        await client.close()
+
+
+def make_driver(name: str, node_name: str, settings: Settings) -> Driver:
+    """Return the driver of that name, optionally with a server model.
+
+    ``simulated:atlas-300i-pro``. Raises ValueError.
+    """
+    kind, _, model = name.partition(":")
+    if kind not in DRIVERS:
+        raise ValueError(f"driver {kind!r} is unknown; use one of {', '.join(DRIVERS)}")
+    model = model or "atlas-800t-a2"
+    if model not in ROWS:
+        raise ValueError(f"server model {model!r} is unknown; use one of {', '.join(sorted(ROWS))}")
+    clock = Clock()
+    return SimulatedDriver(node_name, ROWS[model], scale=settings.scale, now_ms=clock.now_ms, sleep=clock.sleep)
+
+
+def stop_on_signals() -> asyncio.Event:
+    """Return an event that SIGINT and SIGTERM set. Call it in the main thread, inside the loop."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+async def _until(stop: asyncio.Event | None, work: object) -> None:
+    running = asyncio.ensure_future(work)  # type: ignore[arg-type, var-annotated]
+    if stop is None:
+        await running
+        return
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            running.result()
+    finally:
+        for task in (running, stopping):
+            task.cancel()
+        await asyncio.gather(running, stopping, return_exceptions=True)

@@ -1,0 +1,94 @@
+"""The fault table an agent judges by before it has ever seen a policy: the chip table that Belay ships.
+
+The file is data of the policies room (kind FaultTable); only what an agent needs is read from it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from engine.model.faults import Duration, Frequency, Rules, code_key
+from engine.wire.policy import NodePolicy
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
+_FOLDERS: Final = (_ROOT / "policies", _ROOT / "engine" / "shipped" / "policies")
+_UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhd])")
+_MAX_FILE: Final = 4 << 20
+
+
+def shipped_policy(pool: str = "default", folder: Path | None = None) -> NodePolicy:
+    """Return a policy of the chip fault tables below `folder` (default: the shipped one). Without any table every
+    code counts as
+    unlisted, which isolates. Raises ValueError naming the file that cannot be read."""
+    rules = Rules()
+    root = folder or next((candidate for candidate in _FOLDERS if candidate.is_dir()), None)
+    for spec in _tables(root) if root is not None else ():
+        rules = Rules(
+            table=rules.table | _levels(spec),
+            frequency=rules.frequency | _frequency(spec),
+            duration=rules.duration | _duration(spec),
+        )
+    return NodePolicy(pool, rules)
+
+
+def _tables(root: Path) -> Iterator[Mapping[str, Any]]:
+    for path in sorted(root.rglob("*.y*ml")):
+        if path.stat().st_size > _MAX_FILE:
+            continue
+        text = path.read_text(encoding="utf-8")
+        if "FaultTable" not in text:
+            continue
+        try:
+            # every scalar as text: a code such as 110000002 is no number
+            documents = list(yaml.load_all(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader)))
+        except yaml.YAMLError as error:
+            raise ValueError(f"{path} is no YAML: {error}") from error
+        for document in documents:
+            if isinstance(document, dict) and document.get("kind") == "FaultTable":
+                spec = document.get("spec")
+                if isinstance(spec, dict) and spec.get("plane") == "chip":
+                    yield spec
+
+
+def _levels(spec: Mapping[str, Any]) -> dict[str, str]:
+    levels = spec.get("levels") or {}
+    # from low to high, so that a code under two levels has the higher
+    order = [level for level in spec.get("severity") or levels if level in levels]
+    return {code_key(code): level for level in order for code in levels[level] or ()}
+
+
+def _frequency(spec: Mapping[str, Any]) -> dict[str, Frequency]:
+    return {
+        code_key(code): Frequency(
+            times=int(rule["times"]),
+            window_ms=_milliseconds(rule["window"]),
+            level=rule["level"],
+            release_ms=_milliseconds(rule["releaseAfter"]) if rule.get("releaseAfter") not in (None, "", "null") else 0,
+            rule="shipped",
+        )
+        for rule in reversed(spec.get("frequency") or [])
+        for code in rule["codes"]
+    }
+
+
+def _duration(spec: Mapping[str, Any]) -> dict[str, Duration]:
+    return {
+        code_key(code): Duration(
+            _milliseconds(rule["timeout"]), _milliseconds(rule["recover"]), rule["level"], "shipped"
+        )
+        for rule in reversed(spec.get("duration") or [])
+        for code in rule["codes"]
+    }
+
+
+def _milliseconds(text: str) -> int:
+    parts = _DURATION.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ValueError(f"{text!r} is no duration such as 90s or 24h")
+    return int(sum(float(number) * _UNITS[unit] for number, unit in parts))
