@@ -57,6 +57,7 @@ class _Gang:
         self.scope, self.bench, self.quota, self.gang = scope, bench, quota, gang
         self.waiting = roster.waiting(gang)
         self.started = roster.started(gang)
+        self.claimed: dict[str, Seated] = {}
 
     def run(self) -> None:
         found = jobs.of(self.gang, self.scope.desired, self.scope.observed, self.bench.params)
@@ -71,7 +72,10 @@ class _Gang:
             return
         ranks = _ranks(found, self.waiting)
         memory = self._memory()
+        self.claimed = self.bench.release_claims(self.waiting)
         placed, failure = self._try(found, ranks, memory)
+        seated = {item.pod.key for item in placed}
+        self.bench.restore_claims({key: item for key, item in self.claimed.items() if key not in seated})
         if placed:
             self._bind(found, placed, ranks)
             self._remember(found, placed, ranks, memory)
@@ -169,13 +173,13 @@ class _Gang:
         """Former nodes, where the scheduler is told to prefer them and no switch affinity forbids it."""
         tor = job.shape.labels.get("tor-affinity", "null")
         if memory is None or not self.bench.params.prefer_previous_node or tor != "null" or not memory.nodes:
-            return Wishes()
+            return Wishes(claimed=self.claimed)
         former = {
             pod.key: memory.nodes[str(ranks[pod.key])]
             for pod in self.waiting
             if pod.key in ranks and str(ranks[pod.key]) in memory.nodes
         }
-        return Wishes(former, frozenset(memory.fault_nodes), frozenset(memory.nodes.values()))
+        return Wishes(former, self.claimed, frozenset(memory.fault_nodes), frozenset(memory.nodes.values()))
 
     def _bind(self, job: Job, placed: Sequence[Seated], ranks: Mapping[str, int]) -> None:
         moment = round(self.scope.now * 1_000_000_000)

@@ -14,7 +14,7 @@ from engine.plan.place.job import Job
 from engine.plan.place.multilevel import Level, read_trees
 from engine.plan.place.neighbours import ANTI, Neighbours
 from engine.plan.place.table import Table
-from engine.plan.place.verdict import Refusal
+from engine.plan.place.verdict import Refusal, ids
 from engine.plan.scope import NodeView, Scope
 
 #: Most entries of ``Plan.scores`` in one pass; beyond it pods are placed without a record of their candidates.
@@ -33,12 +33,13 @@ class Seated(NamedTuple):
 
 @dataclass(slots=True)
 class Wishes:
-    """Where a gang's pods were before, by pod key: its own former node, and whether that node failed.
+    """Where a gang's pods were before, by pod key: former nodes, and seats claimed for a binding that did not happen.
 
-    ``homes`` are the former nodes of all its ranks.
+    ``homes`` are the former nodes of all its ranks, ``failed`` those that failed.
     """
 
     former: Mapping[str, str] = field(default_factory=dict)
+    claimed: Mapping[str, Seated] = field(default_factory=dict)
     failed: frozenset[str] = frozenset()
     homes: frozenset[str] = frozenset()
 
@@ -55,6 +56,7 @@ class Bench:
         self._log: list[str] = []
         self._tables: dict[bytes, Table] = {}
         self._neighbours: Neighbours | None = None
+        self._claims = _claims(scope)
         self._recorded = sum(len(row) for row in scope.scores.values())
 
     @property
@@ -79,11 +81,8 @@ class Bench:
         """Takes a node's room and chips for a pod."""
         view = self.views[seated.node]
         view.used |= seated.chips
-        mask = seated.chips
-        while mask:
-            low = mask & -mask
-            view.used_by[low.bit_length() - 1] = seated.pod.key
-            mask ^= low
+        for chip in ids(seated.chips):
+            view.used_by[chip] = seated.pod.key
         self._account(view, seated.pod, 1)
         view.pods.append(seated.pod)
 
@@ -92,17 +91,37 @@ class Bench:
         for item in reversed(seated):
             view = self.views[item.node]
             view.used &= ~item.chips
-            mask = item.chips
-            while mask:
-                low = mask & -mask
-                view.used_by.pop(low.bit_length() - 1, None)
-                mask ^= low
+            for chip in ids(item.chips):
+                view.used_by.pop(chip, None)
             view.pods.remove(item.pod)
             self._account(view, item.pod, -1)
 
-    def touched(self, name: str) -> None:
-        """Tells the tables that a node changed."""
-        self._log.append(name)
+    def release_claims(self, pods: Sequence[Pod]) -> dict[str, Seated]:
+        """Takes the ledger's claims of waiting pods off their nodes, so that a half-finished binding can be repeated.
+
+        Returns what was claimed, by pod key; ``restore_claims`` puts it back.
+        """
+        claimed: dict[str, Seated] = {}
+        for pod in pods:
+            seat = self._claims.get(pod.uid)
+            if seat is not None and seat[0] in self.views:
+                name, mask = seat
+                claimed[pod.key] = Seated(pod, name, mask)
+                view = self.views[name]
+                view.used &= ~mask
+                for chip in ids(mask):
+                    view.used_by.pop(chip, None)
+                self._account(view, pod, -1)
+        return claimed
+
+    def restore_claims(self, claimed: Mapping[str, Seated]) -> None:
+        """Puts released claims back: they count until the binding is seen or the pod is gone."""
+        for item in claimed.values():
+            view = self.views[item.node]
+            view.used |= item.chips
+            for chip in ids(item.chips):
+                view.used_by.setdefault(chip, item.pod.key)
+            self._account(view, item.pod, 1)
 
     def seat(self, job: Job, pods: Sequence[Pod], wishes: Wishes) -> tuple[list[Seated], list[Pod]]:
         """Places what it can, in this order: (placed, those without a node). Nothing is taken back."""
@@ -112,12 +131,13 @@ class Bench:
         for pod in pods:
             table = self.table(job, pod)
             aside = parked.setdefault(id(table), (table, []))[1]
-            name = self._pick(table, pod, wishes, aside)
+            item = self._claimed(table, wishes.claimed.get(pod.key))
+            name = item.node if item else self._pick(table, pod, wishes, aside)
             if name is None:
                 without.append(pod)
                 continue
             self.record(job, pod, table)
-            item = Seated(pod, name, table.chips(name))
+            item = item or Seated(pod, name, table.chips(name))
             self.put(item)
             placed.append(item)
         for table, names in parked.values():
@@ -147,6 +167,13 @@ class Bench:
         """Why other pods keep this one off the node, None when they do not."""
         neighbours = self.neighbours
         return neighbours.refusal(pod, self.views[name]) if neighbours.concerns(pod) else None
+
+    def _claimed(self, table: Table, seat: Seated | None) -> Seated | None:
+        """The claimed seat, if the pod still fits there on exactly those chips."""
+        if seat is None or seat.node not in table.scores or self.allowed(seat.pod, seat.node) is not None:
+            return None
+        fits = seat.chips & ~self.views[seat.node].free == 0 and seat.chips.bit_count() == seat.pod.count
+        return seat if fits else None
 
     def _pick(self, table: Table, pod: Pod, wishes: Wishes, parked: list[str]) -> str | None:
         """The best node for the pod, or the one that the preference for previous nodes names."""
@@ -203,3 +230,15 @@ class Bench:
         rules = (repr(job.family), job.topology, job.strict, job.distributed, labels, own)
         wishes = (pod.resource, pod.count, pod.requests, pod.node_selector, pod.affinity, pod.tolerations)
         return msgspec.json.encode((rules, wishes, pod.host_ports), order="deterministic")
+
+
+def _claims(scope: Scope) -> dict[str, tuple[str, int]]:
+    """(node, chips) that the ledger holds for pods without a binding yet, by pod UID."""
+    claims: dict[str, tuple[str, int]] = {}
+    for claim in sorted(scope.observed.ledger):
+        name, _, device = claim.rpartition("/")
+        tail = device.rpartition("-")[2]
+        uid = scope.observed.ledger[claim]
+        if tail.isascii() and tail.isdecimal() and claims.get(uid, (name, 0))[0] == name:
+            claims[uid] = (name, claims.get(uid, (name, 0))[1] | 1 << int(tail))
+    return claims

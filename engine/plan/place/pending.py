@@ -18,13 +18,19 @@ MAX_NAMES: Final = 3
 #: The last stage that any node reached names the gang's reason: what is closest to fitting is worth knowing.
 STAGES: Final = (TOPOLOGY, SHORTAGE, NODE_UNSTABLE, INVALID_REQUEST)
 
+#: What Kubernetes asks before anything else; such nodes were never meant for the pod.
+FIRST_STAGE: Final = frozenset(
+    {MISSING, "NodeSelectorMismatch", "NodeAffinityMismatch", "TaintNotTolerated", "NodeUnschedulable"}
+)
+
 
 def reason_of(nodes: Mapping[str, int], npu: bool) -> str:
     """The gang's reason from its nodes' reasons."""
     for stage in STAGES:
         if nodes.get(stage):
             return stage
-    others = {reason: count for reason, count in nodes.items() if reason != MISSING}
+    others = {reason: count for reason, count in nodes.items() if reason not in FIRST_STAGE}
+    others = others or {reason: count for reason, count in nodes.items() if reason != MISSING}
     if not others:
         return SHORTAGE if npu else "NoNodes"
     return min(others, key=lambda reason: (-others[reason], reason))
@@ -80,7 +86,8 @@ def _chips(job: Job, pod: Pod, reason: str, near: Sequence[str], views: Mapping[
     holders = sorted({view.used_by[chip] for chip in ids(view.used & view.base) if chip in view.used_by})
     tail = f"; its other chips are held by {_some(holders)}" if holders else ""
     if free < pod.count:
-        lacking = f"{pod.count - free} more free chips on one node would do"
+        missing = pod.count - free
+        lacking = f"{missing} more free chip{'s' if missing > 1 else ''} on one node would do"
         return f"{lacking}: nearest is {best} with {free} of {pod.count}{tail}"
     if job.topology:
         return (
