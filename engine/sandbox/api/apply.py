@@ -189,8 +189,6 @@ def _shown(entry: JSON) -> str:
         text += f' with subresource "{entry["subresource"]}"'
     if entry.get("operation") == "Update":
         text += f" using {entry.get('apiVersion', '')}"
-        if entry.get("time"):
-            text += f" at {entry['time']}"
     return text
 
 

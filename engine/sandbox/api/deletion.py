@@ -96,13 +96,15 @@ class Deletion:
         return self._store.put(resource.storage, live.key, new), False
 
     def _check_preconditions(self, resource: Resource, live: Entry, options: DeleteOptions) -> None:
-        uid, version = live.obj["metadata"]["uid"], str(live.rv)
-        if options.uid and options.uid != uid:
-            why = f"Precondition failed: UID in precondition: {options.uid}, UID in object meta: {uid}"
-            raise conflict(resource, live.key[1], why)
-        if options.resource_version and options.resource_version != version:
-            why = f"Precondition failed: ResourceVersion in precondition: {options.resource_version}, ResourceVersion in object meta: {version}"
-            raise conflict(resource, live.key[1], why)
+        for what, wanted, found, happened in (
+            ("UID", options.uid, live.obj["metadata"]["uid"], "deleted and then recreated"),
+            ("ResourceVersion", options.resource_version, str(live.rv), "modified"),
+        ):
+            if wanted and wanted != found:
+                why = f"the {what} in the precondition ({wanted}) does not match the {what} in record ({found})."
+                raise conflict(
+                    resource, live.key[1], f"{why} The object might have been {happened}", plural=resource.kind
+                )
 
     def _grace(self, resource: Resource, obj: JSON, options: DeleteOptions) -> int:
         if resource.storage != "pods":

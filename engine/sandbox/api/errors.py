@@ -46,8 +46,9 @@ class ApiError(Exception):
             "metadata": self.metadata,
             "status": "Failure",
             "message": self.message,
-            "reason": self.reason,
         }
+        if self.reason:
+            body["reason"] = self.reason
         if self.details:
             body["details"] = self.details
         body["code"] = self.code
@@ -64,11 +65,11 @@ def success(details: JSON | None = None, code: int = 200) -> JSON:
     return body
 
 
-def _details(resource: Resource, name: str) -> JSON:
-    details: JSON = {"name": name}
+def _details(resource: Resource, name: str, kind: str = "") -> JSON:
+    details: JSON = {"name": name} if name else {}
     if resource.group:
         details["group"] = resource.group
-    details["kind"] = resource.plural
+    details["kind"] = kind or resource.plural
     return details
 
 
@@ -99,7 +100,7 @@ MODIFIED = "the object has been modified; please apply your changes to the lates
 def conflict(resource: Resource, name: str, why: str = MODIFIED, *, plural: str = "") -> ApiError:
     """409: the object is not in the state that the request assumed. `plural` names a subresource (`pods/binding`)."""
     message = f'Operation cannot be fulfilled on {plural or resource.qualified} "{name}": {why}'
-    return ApiError(409, "Conflict", message, details=_details(resource, name))
+    return ApiError(409, "Conflict", message, details=_details(resource, name, plural))
 
 
 def forbidden(resource: Resource, name: str, why: str, causes: list[JSON] | None = None) -> ApiError:
@@ -201,7 +202,7 @@ def invalid_kind(qualified: str, group: str, kind: str, name: str, errors: list[
     """422 for something that is no stored resource, e.g. PatchOptions."""
     lines = [f"{error.field}: {error.text}" for error in errors]
     text = lines[0] if len(lines) == 1 else f"[{', '.join(lines)}]"
-    details: JSON = {"name": name}
+    details: JSON = {"name": name} if name else {}
     if group:
         details["group"] = group
     details["kind"] = kind

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import orjson
 
 from engine.sandbox.api import versions
-from engine.sandbox.api.errors import bad_request, expired
+from engine.sandbox.api.errors import ApiError, bad_request, expired
 from engine.sandbox.api.kinds import JSON, Resource
 from engine.sandbox.api.selectors import Selection
 from engine.sandbox.api.store import Entry, Store
@@ -76,7 +76,15 @@ class Lists:
         if query.get("resourceVersionMatch") == "Exact" and version and version != self._store.rv:
             raise expired(f"The provided resource version is too old: {version} ({self._store.rv})")
         if version > self._store.rv:
-            raise expired(f"Too large resource version: {version}, current: {self._store.rv}")
+            raise ApiError(
+                504,
+                "Timeout",
+                f"Timeout: Too large resource version: {version}, current: {self._store.rv}",
+                details={
+                    "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
+                    "retryAfterSeconds": 1,
+                },
+            )
 
     def _cut(
         self, resource: Resource, rv: int, entries: list[Entry], limit: int, selected: Selection | None = None

@@ -19,6 +19,7 @@ from engine.sandbox.api.errors import (
     field_invalid,
     forbidden,
     invalid,
+    invalid_kind,
     not_found,
 )
 from engine.sandbox.api.kinds import JSON, Registry, Resource
@@ -79,7 +80,7 @@ class Objects:
         metadata = obj["metadata"]
         self._check_namespace(resource, namespace, metadata)
         if metadata.get("resourceVersion"):
-            raise bad_request("resourceVersion should not be set on objects to be created")
+            raise ApiError(500, "", "resourceVersion should not be set on objects to be created")
         metadata.pop("resourceVersion", None)
         if not metadata.get("name") and metadata.get("generateName"):
             metadata["name"] = self._free_name(resource, namespace, metadata["generateName"])
@@ -192,14 +193,9 @@ class Objects:
         version = metadata.get("resourceVersion")
         if not version:
             if not patching and (resource.custom or resource.storage in _CONDITIONAL):
-                errors = [
-                    FieldError(
-                        "metadata.resourceVersion",
-                        "FieldValueInvalid",
-                        "Invalid value: 0x0: must be specified for an update",
-                    )
-                ]
-                raise invalid(resource, name, errors)
+                text = "Invalid value: 0x0: must be specified for an update"
+                errors = [FieldError("metadata.resourceVersion", "FieldValueInvalid", text)]
+                raise invalid_kind(resource.qualified, resource.group, resource.plural, name, errors)
             return
         if not str(version).isdigit():
             raise invalid(

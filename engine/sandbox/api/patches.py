@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -194,9 +195,8 @@ def _strategic_value(node: Node, current: Any, value: Any, order: list[Any] | No
     if node.keys and all(isinstance(item, dict) for item in value):
         return _merge_by_key(node, node.keys[0], current or [], value, order)
     if node.is_set:
-        return _ordered(
-            [*(current or []), *(item for item in value if item not in (current or []))], order, lambda item: item
-        )
+        merged = [*(current or []), *(item for item in value if item not in (current or []))]
+        return _ordered(merged, order or value, current or [], lambda item: item)
     return _plain(value)
 
 
@@ -215,20 +215,26 @@ def _merge_by_key(node: Node, key: str, current: list[Any], patch: list[Any], or
             result.append(strategic_merge(node.element(), {}, item))
         else:
             result[where] = strategic_merge(node.element(), result[where], item)
-    return _ordered(result, order, lambda item: item.get(key) if isinstance(item, dict) else None, key)
+
+    def name(item: Any) -> Any:
+        return item.get(key) if isinstance(item, dict) else item
+
+    return _ordered(result, [name(item) for item in order or patch], [name(item) for item in current], name)
 
 
-def _ordered(items: list[Any], order: list[Any] | None, name: Any, key: str = "") -> list[Any]:
-    if not order:
-        return items
-    wanted = [item.get(key) if key and isinstance(item, dict) else item for item in order]
-    ranked = [item for item in items if name(item) in wanted]
-    ranked.sort(key=lambda item: wanted.index(name(item)))
-    if len(ranked) == len(items):
-        return ranked
-    # items that only the server has stay where they are, the others take the wanted order around them
-    waiting = iter(ranked)
-    return [next(waiting) if name(item) in wanted else item for item in items]
+def _ordered(items: list[Any], wanted: list[Any], before: list[Any], name: Callable[[Any], Any]) -> list[Any]:
+    """Order a merged list: the patch's items as it lists them, the server's own around them where they were before.
+
+    The algorithm of normalizeElementOrder in k8s.io/apimachinery/pkg/util/strategicpatch.
+    """
+    patched = sorted((item for item in items if name(item) in wanted), key=lambda item: wanted.index(name(item)))
+    kept = [item for item in items if name(item) not in wanted]
+    result: list[Any] = []
+    while kept and patched:
+        mine, theirs = name(kept[0]), name(patched[0])
+        first = mine in before and theirs in before and before.index(mine) < before.index(theirs)
+        result.append((kept if first else patched).pop(0))
+    return [*result, *kept, *patched]
 
 
 def _plain(value: Any) -> Any:

@@ -74,20 +74,16 @@ def target(registry: Registry, method: str, parts: list[str], watch: bool) -> Ta
     return Target(resource, namespace, name, subresource, verb)
 
 
-def write_options(query: Mapping[str, str], user_agent: str, *, subresource: str) -> Options:
+def write_options(query: Mapping[str, str], user_agent: str, verb: str, *, subresource: str) -> Options:
     """Read dryRun, fieldManager, fieldValidation and force.
 
     Raises ApiError 400 or 422 on values that are not allowed.
     """
     dry_run = query.get("dryRun", "")
     if dry_run not in ("", "All"):
-        raise invalid_kind(
-            "PatchOptions.meta.k8s.io",
-            "meta.k8s.io",
-            "PatchOptions",
-            "",
-            [field_unsupported("dryRun", [dry_run], ["All"])],
-        )
+        kind = f"{verb.removesuffix('collection').capitalize()}Options"
+        errors = [field_unsupported("dryRun", [dry_run], ["All"])]
+        raise invalid_kind(f"{kind}.meta.k8s.io", "meta.k8s.io", kind, "", errors)
     validation = query.get("fieldValidation") or "Warn"
     if validation not in _VALIDATION:
         errors = [field_unsupported("fieldValidation", validation, ["", *_VALIDATION])]

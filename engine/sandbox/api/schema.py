@@ -270,6 +270,9 @@ def _decode_object(node: Node, value: JSON, path: str, unknown: list[str], resou
         elif item is None:
             if not resource.custom:
                 drop = [key] if drop is None else [*drop, key]
+        elif child.type in ("map", "list") and not item and not resource.custom and isinstance(item, dict | list):
+            # empty maps and lists of built-in types are left out when serialised (omitempty)
+            drop = [key] if drop is None else [*drop, key]
         elif child.type != "any":
             value[key] = _decode(child, item, f"{path}.{key}", unknown, resource)
     for key in drop or ():

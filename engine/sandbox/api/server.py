@@ -243,7 +243,7 @@ class ApiServer:
             return await self._watch(request, wanted, query, accept)
         writing = wanted.verb not in ("get", "list")
         agent = request.headers.get("User-Agent", "")
-        options = write_options(query, agent, subresource=wanted.subresource) if writing else Options()
+        options = write_options(query, agent, wanted.verb, subresource=wanted.subresource) if writing else Options()
         call = Call(wanted, query, accept, raw, request.headers.get("Content-Type", ""), options)
         return _response(self._verbs.answer(call))
 

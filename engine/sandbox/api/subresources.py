@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from engine.sandbox.api.deletion import DeleteOptions, Deletion, delete_options
-from engine.sandbox.api.errors import ApiError, bad_request, conflict, field_required, invalid_kind, not_found
+from engine.sandbox.api.errors import ApiError, bad_request, conflict, not_found
 from engine.sandbox.api.kinds import JSON, Resource
 from engine.sandbox.api.objects import Objects, Options
 from engine.sandbox.api.selectors import structured_selector
@@ -36,7 +36,8 @@ class Subresources:
             raise bad_request("name in URL does not match name in Binding object")
         target = binding.get("target") or {}
         if not target.get("name"):
-            raise invalid_kind("Binding", "", "Binding", name, [field_required("target.name")])
+            # kube-apiserver answers validation of bindings with a plain 500
+            raise ApiError(500, "", "target.name: Required value")
         if target.get("kind") not in (None, "", "Node"):
             raise bad_request(
                 f'target.kind: Unsupported value: "{target.get("kind")}": supported values: "Node", "<empty>"'
