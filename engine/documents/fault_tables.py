@@ -73,9 +73,7 @@ class FaultTable(BelayDocument):
     @cached_property
     def code_levels(self) -> Mapping[str, str]:
         """Every listed code in upper case with its level."""
-        return {
-            code.upper(): level for level in self.spec.severity for code in self.spec.levels.get(level, ())
-        }
+        return {code.upper(): level for level in self.spec.severity for code in self.spec.levels.get(level, ())}
 
     @cached_property
     def details(self) -> Mapping[str, CodeDetail]:

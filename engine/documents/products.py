@@ -111,14 +111,17 @@ class Product(BelayDocument):
             return ()
         if rule.groups:
             return tuple(rule.groups)
-        size = rule.group_size or {
-            "chip": 1,
-            "card": self.spec.chips_per_card or 1,
-            "ring": self.spec.placement.ring_size or 1,
-            "node": chips,
-            "a3-module": 4,
-            None: 1,
-        }[rule.scope]
+        size = (
+            rule.group_size
+            or {
+                "chip": 1,
+                "card": self.spec.chips_per_card or 1,
+                "ring": self.spec.placement.ring_size or 1,
+                "node": chips,
+                "a3-module": 4,
+                None: 1,
+            }[rule.scope]
+        )
         return tuple(tuple(range(first, min(first + size, chips))) for first in range(0, chips, size))
 
     def reset_group(self, chip: int) -> tuple[int, ...]:

@@ -106,7 +106,7 @@ def parse_limit(value: object) -> object:
     for item in items:
         key, number = _limit_part(item)
         if key in fields:
-            raise ValueError("a list holds one count and one percentage, the greater counts, such as [10, \"20%\"]")
+            raise ValueError('a list holds one count and one percentage, the greater counts, such as [10, "20%"]')
         fields[key] = number
     if not fields:
         raise ValueError("an empty list limits nothing: write a count, a percentage or both")
@@ -119,7 +119,7 @@ def _limit_part(item: object) -> tuple[str, float]:
     match = _PERCENT.match(item) if isinstance(item, str) else None
     if match and float(match[1]) <= 100:
         return "percent", float(match[1])
-    raise ValueError(f"{_shown(item)} is not a limit: write a count such as 3 or a percentage from \"0%\" to \"100%\"")
+    raise ValueError(f'{_shown(item)} is not a limit: write a count such as 3 or a percentage from "0%" to "100%"')
 
 
 def _limit_text(limit: Limit) -> object:
@@ -196,7 +196,7 @@ def _chip_ids(item: object) -> list[int]:
             return [int(one[1])]
         if (span := _CHIP_RANGE.match(item)) and int(span[1]) <= int(span[2]):
             return list(range(int(span[1]), int(span[2]) + 1))
-    raise ValueError(f"{_shown(item)} names no chips: write \"0-3\", [0, 1] or [Ascend910-0]")
+    raise ValueError(f'{_shown(item)} names no chips: write "0-3", [0, 1] or [Ascend910-0]')
 
 
 def parse_code(value: object) -> str:
@@ -246,9 +246,7 @@ Duration = Annotated[
     float, BeforeValidator(parse_duration), PlainSerializer(format_duration), WithJsonSchema(_DURATION_SCHEMA)
 ]
 """Seconds, written ``90s``."""
-LimitValue = Annotated[
-    Limit, BeforeValidator(parse_limit), PlainSerializer(_limit_text), WithJsonSchema(_LIMIT_SCHEMA)
-]
+LimitValue = Annotated[Limit, BeforeValidator(parse_limit), PlainSerializer(_limit_text), WithJsonSchema(_LIMIT_SCHEMA)]
 Until = Annotated[
     float, BeforeValidator(parse_until), PlainSerializer(rfc3339),
     WithJsonSchema({"type": "string", "format": "date-time"}),

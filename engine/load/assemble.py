@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from engine.documents import Declared, Manifest
+from engine.documents.problems import Problem
 from engine.load.cache import LoadCache
 from engine.load.layers import Item, Layer, is_belay
 from engine.load.parse import Entry, FileResult
@@ -96,45 +97,48 @@ class Assembly:
                 return True
         return False
 
-    def recover_document(self, key: ObjectKey) -> Item | None:
-        """Look for a good older version of one document, in its own file first, then in files that are gone."""
+    def recover_document(self, key: ObjectKey, names: Names | None = None) -> None:
+        """Look for a good older version of one document, in its own file first, then in files that are gone.
+
+        With ``names`` only a version counts that names nothing unknown.
+        """
         origin = self.broken[key]
         gone = sorted(path for path in self.previous if path not in self.files)
         for path in [origin.file, *gone]:
             for number, result in self._versions(path):
                 for entry in result.entries:
-                    if entry.key == key and entry.value is not None:
-                        return self._restore(entry, path, number, origin)
-        return None
+                    if entry.key == key and entry.value is not None and (names is None or _sound(entry, names)):
+                        self._restore(entry, path, number, origin)
+                        return
 
-    def _restore(self, entry: Entry, path: str, number: int, origin: Origin) -> Item:
+    def _restore(self, entry: Entry, path: str, number: int, origin: Origin) -> None:
         """Put one older version in force and say so where the broken one stands."""
         assert entry.key is not None
-        item = Item(entry, self.previous, path, number)
-        self.layer[entry.key] = item
+        self.layer[entry.key] = Item(entry, self.previous, path, number)
         self.fallbacks[entry.key] = f"{path}~{number}"
         count = "1 version" if number == 1 else f"{number} versions"
         moved = "" if path == origin.file else f" of {path}"
         self._say("info", entry, origin, f"the last good version{moved} stays in force ({count} back)")
-        return item
 
     def settle_references(self, names: Names) -> None:
         """Refuse documents that name what does not exist; sound last good versions take over."""
         for key in sorted(key for key in self.layer if is_belay(key)):
-            if self._sound(self.layer[key], names):
-                continue
-            again = key in self.fallbacks
-            self.broken[key] = self.layer.pop(key).entry.origin
-            self.fallbacks.pop(key, None)
-            item = None if again else self.recover_document(key)
-            if item is not None and not self._sound(item, names):
-                del self.layer[key], self.fallbacks[key]
+            item = self.layer[key]
+            problems = _reference_problems(item.entry, names)
+            self.diagnostics.extend(map(item.report, problems))
+            if any(problem.severity == "error" for problem in problems):
+                del self.layer[key]
+                self.fallbacks.pop(key, None)
+                self.broken.setdefault(key, item.entry.origin)
+                self.recover_document(key, names)
         for item in self.layer.values():
             if item.entry.policies:
                 self.diagnostics.extend(map(item.report, check_policies(item.entry.policies, names)))
 
-    def _sound(self, item: Item, names: Names) -> bool:
-        value = item.entry.value
-        problems = list(check_references(value.document, names)) if isinstance(value, Declared) else []
-        self.diagnostics.extend(map(item.report, problems))
-        return all(problem.severity != "error" for problem in problems)
+
+def _reference_problems(entry: Entry, names: Names) -> list[Problem]:
+    return list(check_references(entry.value.document, names)) if isinstance(entry.value, Declared) else []
+
+
+def _sound(entry: Entry, names: Names) -> bool:
+    return all(problem.severity != "error" for problem in _reference_problems(entry, names))

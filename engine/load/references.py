@@ -157,5 +157,3 @@ def _check_policy(policy: FaultPolicy, names: Names) -> Iterator[Problem]:
         if code.upper() not in names.codes:
             text = f"no fault table lists code {code}: is it spelt right?"
             yield Problem(("spec", "levels", code), text, "warning", at_key=True)
-
-
