@@ -1,0 +1,117 @@
+"""Runs only the passes that placement needs, over small worlds, with the shipped products."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from engine.documents import Declared, Desired, Queue, SchedulingSettings
+from engine.load import load
+from engine.model.actions import BindPod
+from engine.model.cluster import Observed, Pod
+from engine.model.diagnostics import Origin
+from engine.plan import explain, gangs, place, queue, views
+from engine.plan.scope import Memory, Scope
+from tests import worlds
+
+POLICY = "huawei.com/schedule_policy"
+GROUP = "scheduling.k8s.io/group-name"
+
+
+@cache
+def shipped() -> Desired:
+    """The declared state of an empty repository: shipped policies only."""
+    return load({}, has_git=False).desired
+
+
+def with_settings(**spec: Any) -> Desired:
+    """Shipped policies under settings of the repository."""
+    body = {"apiVersion": "belay.dev/v1alpha1", "kind": "SchedulingSettings", "metadata": {"name": "own"}, "spec": spec}
+    own = Declared(SchedulingSettings.model_validate(body), Origin("policies/settings.yaml"))
+    return replace(shipped(), scheduling=(own,))
+
+
+def scope_of(observed: Observed, *, desired: Desired | None = None, **fields: Any) -> Scope:
+    """A scope after the passes up to placement; ``fields`` set what other passes would have (penalty, refused …)."""
+    scope = Scope(
+        desired=desired or shipped(),
+        observed=observed,
+        now=worlds.NOW,
+        shard="main",
+        memory=Memory.of(observed.history),
+    )
+    views.run(scope)
+    gangs.run(scope)
+    closed = fields.pop("closed", {})
+    states = fields.pop("states", {})
+    for name, value in fields.items():
+        setattr(scope, name, value)
+    for name, why in closed.items():
+        scope.nodes[name].closed = why
+    for name, state in states.items():
+        scope.nodes[name].state = state
+    queue.run(scope)
+    place.run(scope)
+    explain.run(scope)
+    return scope
+
+
+def bindings(scope: Scope) -> dict[str, BindPod]:
+    """What was bound, by pod name."""
+    return {action.pod: action for action in scope.actions if isinstance(action, BindPod)}
+
+
+def nodes_of(scope: Scope) -> dict[str, str]:
+    """The node of each bound pod."""
+    return {name: action.node for name, action in bindings(scope).items()}
+
+
+def chips_of(action: BindPod) -> list[int]:
+    """The chip ids of a binding."""
+    return [int(name.rpartition("-")[2]) for name in action.chips]
+
+
+def gang(
+    count: int,
+    each: int,
+    *,
+    name: str = "case",
+    annotations: dict[str, str] | None = None,
+    least: int | None = None,
+    **pod: Any,
+) -> tuple[list[Pod], dict[str, Any]]:
+    """``count`` pending pods that want ``each`` chips, and their PodGroup."""
+    notes = {GROUP: name, "volcano.sh/task-spec": "worker"}
+    pods = [
+        worlds.pod(f"{name}-{i}", count=each, rank=i, annotations=dict(notes), **{"owner": None, **pod})
+        for i in range(count)
+    ]
+    resource = pod.get("resource", "huawei.com/Ascend910")
+    group = {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {"namespace": "train", "name": name, "uid": f"u-{name}", "annotations": annotations or {}},
+        "spec": {"minMember": count if least is None else least, "minResources": {resource: str(count * each)}},
+    }
+    return pods, group
+
+
+def busy(node: str, chips: Iterable[int], **pod: Any) -> Pod:
+    """A running pod of somebody else on these chips."""
+    ids = list(chips)
+    name = f"busy-{node}-{'-'.join(map(str, ids))}"
+    return worlds.pod(name, namespace="tenants", node=node, chips=ids, **pod)
+
+
+def edited(pod: Pod, **fields: Any) -> Pod:
+    """A copy of a pod with some fields replaced."""
+    return msgspec.structs.replace(pod, **fields)
+
+
+def capacity_queue(name: str, **capability: int) -> Queue:
+    """A queue of the settings with a capability."""
+    return Queue(name=name, capability=capability)
