@@ -31,6 +31,8 @@ from engine.model.cluster import (
 )
 from engine.model.diagnostics import ObjectKey
 from engine.model.history import History
+from engine.plan import gangs, health, recover, reset, safety, views
+from engine.plan.scope import Memory, Scope
 
 #: 2026-09-01T08:00:00Z, the time of most test worlds.
 NOW = 1788249600.0
@@ -276,7 +278,8 @@ def orders(
     end = issued + 900 if not_after is None else not_after
     return Orders(
         node=name, resource_version="7", generation=generation, revision="r1", policy_digest="",
-        issued_ms=int(issued * 1000), not_after_ms=int(end * 1000), isolate=isolate or {}, resets=resets or {}, vnpu_epoch=0, vnpu_layout={},
+        issued_ms=int(issued * 1000), not_after_ms=int(end * 1000), isolate=isolate or {}, resets=resets or {},
+        vnpu_epoch=0, vnpu_layout={},
     )  # fmt: skip
 
 
@@ -340,6 +343,20 @@ def desired(*documents: dict[str, Any], shipped: bool = True, revision: str = "r
 @cache
 def _shipped() -> Desired:
     return load({}, revision="r1", has_git=False).desired
+
+
+def decide(snapshot: Observed, declared: Desired | None = None, *, now: float = NOW, shard: str = "main") -> Scope:
+    """The passes that deal with faults, in their order, without expansion and placement."""
+    scope = Scope(
+        desired=declared if declared is not None else desired(),
+        observed=snapshot,
+        now=now,
+        shard=shard,
+        memory=Memory.of(snapshot.history),
+    )
+    for run in (views.run, gangs.run, health.run, recover.run, reset.run, safety.run):
+        run(scope)
+    return scope
 
 
 def world(count: int = 2, *, prefix: str = "n", pods: Iterable[Pod] = (), **more: Any) -> Observed:
