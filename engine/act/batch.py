@@ -35,7 +35,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 def split(record: PassRecord, actions: Sequence[Numbered], revision: str, count: int, size: int) -> list[Batch]:
-    """Batches of at most ``count`` actions and about ``size`` bytes, in the plan's order."""
+    """Batches of at most ``count`` actions and about ``size`` bytes, in the plan's order; 0 is the pass itself."""
     parts: list[list[Numbered]] = []
     used = 0
     for numbered in actions:
@@ -45,8 +45,8 @@ def split(record: PassRecord, actions: Sequence[Numbered], revision: str, count:
             used = 0
         parts[-1].append(numbered)
         used += length
-    whole = msgspec.structs.replace(record, batches=len(parts))
-    return [Batch(whole, number, part, revision) for number, part in enumerate(parts)]
+    whole = msgspec.structs.replace(record, batches=len(parts) + 1)
+    return [Batch(whole, number, part, revision) for number, part in enumerate(parts, start=1)]
 
 
 def encode(batch: Batch) -> str:

@@ -7,6 +7,7 @@ one comes from a consistent list that was read after the loss.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from typing import cast
 
 import msgspec
@@ -114,6 +115,12 @@ class PassStore:
             pipe.expire(key, _KEEP_SECONDS)
             pipe.execute()
 
+    def amend(self, record: PassRecord, batches: int) -> None:
+        """Say how many accounts a pass will give in the end (its own and one per batch)."""
+        text = msgspec.json.encode(msgspec.structs.replace(record, batches=batches)).decode()
+        with translated():
+            self._client.hset(self._key(record.shard), "record", text)
+
     def current(self, shard: str) -> PassRecord | None:
         """The record of the last pass alone."""
         with translated():
@@ -156,7 +163,7 @@ class PassStore:
     def now(self) -> float:
         """Redis' own clock in unix seconds: what messages expire by, so that machines need not agree on the time."""
         with translated():
-            seconds, micros = cast(tuple[int, int], self._client.time())
+            seconds, micros = self._client.time()
         return seconds + micros / 1_000_000
 
     def clear(self, shard: str) -> None:
@@ -175,6 +182,32 @@ class PassStore:
         """Whether a fresh list was asked for since the last call."""
         with translated():
             return bool(self._client.delete(f"{self._prefix}:{{{shard}}}:relist"))
+
+    # numbers
+
+    def put_summary(self, shard: str, summary: bytes) -> None:
+        """Keep the last pass in numbers, for /metrics."""
+        with translated():
+            self._client.hset(f"{self._prefix}:summaries", shard, summary)
+
+    def summaries(self) -> dict[str, bytes]:
+        """The last pass of each shard in numbers."""
+        with translated():
+            found = cast(dict[bytes, bytes], self._client.hgetall(f"{self._prefix}:summaries"))
+        return {text(shard): value for shard, value in found.items()}
+
+    def count(self, numbers: Mapping[str, int]) -> None:
+        """Add to counters."""
+        with translated(), self._client.pipeline(transaction=False) as pipe:
+            for name, number in numbers.items():
+                pipe.hincrby(f"{self._prefix}:counters", name, number)
+            pipe.execute()
+
+    def counters(self) -> dict[str, int]:
+        """All counters; a flush starts them anew, as a restart would."""
+        with translated():
+            found = cast(dict[bytes, bytes], self._client.hgetall(f"{self._prefix}:counters"))
+        return {text(name): int(value) for name, value in found.items()}
 
     # who is alive
 

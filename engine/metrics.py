@@ -1,0 +1,108 @@
+"""What is counted: a short summary per pass in Redis, rendered for Prometheus by whoever serves /metrics.
+
+Workers come and go, so they expose nothing themselves. No gauge per chip is kept: a collector renders the last summary.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from engine.model.actions import kind_of
+from engine.model.cluster import Observed
+from engine.model.plan import Plan
+
+MICRO = 1_000_000
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """The last pass of a shard in numbers; ``seconds`` is how long it took, ``time`` when it was (unix seconds)."""
+
+    time: float
+    seconds: float
+    revision: str
+    nodes: dict[str, int]
+    chips: dict[str, int]
+    pending: dict[str, int]
+    deferred: dict[str, int]
+    actions: dict[str, int]
+    diagnostics: dict[str, int]
+    pods: int
+
+    @staticmethod
+    def of(plan: Plan, observed: Observed, seconds: float) -> Summary:
+        """Counts of a plan."""
+        return Summary(
+            plan.now,
+            seconds,
+            plan.revision,
+            dict(Counter(node.state for node in plan.nodes)),
+            dict(Counter(chip.state for chip in plan.chips)),
+            dict(Counter(pending.reason for pending in plan.pending)),
+            dict(Counter(deferred.budget for deferred in plan.deferred)),
+            dict(Counter(kind_of(action) for action in plan.actions)),
+            dict(Counter(diagnostic.severity for diagnostic in plan.diagnostics)),
+            len(observed.pods),
+        )
+
+
+Numbers = tuple[Mapping[str, Summary], Mapping[str, int]]
+"""Summaries by shard, and counters by ``name|label=value|…`` (times in microseconds)."""
+
+
+class BelayCollector(Collector):
+    """Renders the numbers that ``read`` gives; an empty answer renders nothing."""
+
+    def __init__(self, read: Callable[[], Numbers]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        """Metrics for one scrape."""
+        summaries, counters = self._read()
+        yield from _gauges(summaries)
+        yield from _counters(counters)
+
+
+def counter_name(name: str, **labels: str) -> str:
+    """The key of a counter."""
+    return "|".join([name, *(f"{key}={value}" for key, value in sorted(labels.items()))])
+
+
+def _gauges(summaries: Mapping[str, Summary]) -> Iterator[Metric]:
+    counted = (
+        ("nodes", "state", "Nodes by state."),
+        ("chips", "state", "Chips that are not plainly healthy and free, by state."),
+        ("pending", "reason", "Gangs and pods that were not placed, by reason."),
+        ("deferred", "budget", "Actions that a budget keeps back, by budget."),
+        ("diagnostics", "severity", "Findings by severity."),
+    )
+    for field, label, text in counted:
+        family = GaugeMetricFamily(f"belay_{field}", text, labels=["shard", label])
+        for shard, summary in sorted(summaries.items()):
+            for value, number in sorted(getattr(summary, field).items()):
+                family.add_metric([shard, value], number)
+        yield family
+    for field, text in (
+        ("time", "When the last pass was, in unix seconds."),
+        ("seconds", "How long the last pass took."),
+    ):
+        family = GaugeMetricFamily(f"belay_last_pass_{field}", text, labels=["shard"])
+        for shard, summary in sorted(summaries.items()):
+            family.add_metric([shard], getattr(summary, field))
+        yield family
+
+
+def _counters(counters: Mapping[str, int]) -> Iterator[Metric]:
+    families: dict[str, CounterMetricFamily] = {}
+    for key, number in sorted(counters.items()):
+        name, *pairs = key.split("|")
+        labels = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+        if name not in families:
+            families[name] = CounterMetricFamily(f"belay_{name}", f"Counted: {name}.", labels=list(labels))
+        value = number / MICRO if name.endswith("_seconds") else number
+        families[name].add_metric(list(labels.values()), value)
+    yield from families.values()

@@ -1,0 +1,167 @@
+"""A worker's view of the revision in force: its files become the desired state, read again only where they changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from engine.load import LoadCache, Loaded, load
+from engine.model.cluster import Observed
+from engine.model.diagnostics import Diagnostic, ObjectKey
+from engine.status import Condition, SyncState
+from engine.store import RevisionReader, RevisionRecord
+from engine.wire.names import SYNC, SYSTEM
+
+VERSIONS_KEPT = 3
+"""How many good versions of a broken file are remembered."""
+_SYNC_KEY = ObjectKey("v1", "ConfigMap", SYSTEM, SYNC)
+_LAST_GOOD = "lastGood.json"
+
+
+class Intent:
+    """What Git wants, as far as this worker knows. ``has_git`` False: there is no repository, and none is waited
+    for.
+    """
+
+    def __init__(self, shard: str, reader: RevisionReader, *, has_git: bool) -> None:
+        self.files: Mapping[str, str] = {}
+        self._shard = shard
+        self._reader = reader
+        self._has_git = has_git
+        self._cache = LoadCache()
+        self._read: tuple[str, Mapping[str, str], dict[str, list[str]]] | None = None
+        self._record: RevisionRecord | None = None
+        self._loaded: Loaded | None = None
+        self._in_force: Loaded | None = None
+        self._last_good: dict[str, list[str]] = {}
+
+    def load(self, observed: Observed) -> Loaded | None:
+        """What is declared; None while nothing is known. A tree that is refused as a whole leaves the one before in
+        force.
+        """
+        if not self._has_git:
+            self._in_force = self._in_force or load({}, has_git=False)
+            return self._in_force
+        record = self._reader.current(self._shard)
+        if record is not None:
+            self._take(record, last_good(observed))
+        return self._in_force
+
+    def blobs(self) -> dict[str, bytes]:
+        """The contents of every file in force, for a recording."""
+        return self._reader.blobs(self.files.values())
+
+    def state(self, observed: Observed) -> SyncState:
+        """What ``belay-sync`` tells about the repository after this pass."""
+        if self._record is None or self._loaded is None or self._in_force is None:
+            return SyncState(inventory=observed.inventory)
+        meta = self._record.meta
+        return SyncState(
+            attempted=str(meta.get("attempted") or self._record.sha),
+            applied=self._in_force.desired.revision,
+            conditions=tuple(msgspec.convert(meta.get("conditions") or [], list[Condition])),
+            diagnostics=(*self._loaded.diagnostics, *_refusals(meta)),
+            inventory=self._inventory(observed),
+            last_good={path: tuple(ids) for path, ids in self._last_good.items()},
+        )
+
+    def _take(self, record: RevisionRecord, remembered: dict[str, list[str]]) -> None:
+        older = {
+            path: ids for path, ids in remembered.items() if path in record.files and ids[:1] != [record.files[path]]
+        }
+        known = (record.sha, record.files, older)
+        if known == self._read:
+            self._record = record
+            return
+        wanted = {blob for path, blob in record.files.items() if self._cache.get(path, blob) is None}
+        wanted.update(blob for ids in older.values() for blob in ids)
+        contents = self._reader.blobs(wanted)
+        if any(blob not in contents for path, blob in record.files.items() if self._cache.get(path, blob) is None):
+            return  # Redis lost some: the controller puts them again, until then the last one stays in force
+        previous = {path: [contents[blob] for blob in ids if blob in contents] for path, ids in older.items()}
+        loaded = load(
+            _Files(record.files, contents),
+            previous=previous,
+            revision=record.sha,
+            blob_ids=record.files,
+            cache=self._cache,
+        )
+        self._read, self._record, self._loaded = known, record, loaded
+        self.files = record.files
+        if loaded.refused and self._in_force is not None:
+            return
+        self._in_force = loaded
+        self._last_good = _remember(record.files, loaded.good, remembered)
+
+    def _inventory(self, observed: Observed) -> tuple[ObjectKey, ...] | None:
+        """What Git applies now, and what it applied before and still exists because its deletion was refused or
+        waits.
+        """
+        assert self._in_force is not None
+        if not self._in_force.desired.has_git:
+            return observed.inventory
+        wanted = {manifest.key for manifest in self._in_force.desired.manifests}
+        survivors = {key for key in observed.inventory or () if key in observed.objects}
+        return tuple(sorted(wanted | survivors))
+
+
+def last_good(observed: Observed) -> dict[str, list[str]]:
+    """The blob ids of the newest good versions of each path, as ``belay-sync`` remembers them; empty when it cannot be
+    read.
+    """
+    return last_good_of(observed.objects.get(_SYNC_KEY) or {})
+
+
+def last_good_of(sync: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The same from the ConfigMap itself."""
+    text = (sync.get("data") or {}).get(_LAST_GOOD)
+    if not isinstance(text, str):
+        return {}
+    try:
+        return msgspec.json.decode(text, type=dict[str, list[str]])
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+
+
+def _remember(
+    files: Mapping[str, str], good: Mapping[str, bool], before: Mapping[str, list[str]]
+) -> dict[str, list[str]]:
+    """Only broken files need a memory: a good one is its own last good version, found by its blob id.
+
+    The newest good version of every path is kept, because the next push may break it.
+    """
+    kept: dict[str, list[str]] = {}
+    for path, blob in files.items():
+        older = [one for one in before.get(path, []) if one != blob]
+        kept[path] = ([blob, *older] if good.get(path, True) else older)[:VERSIONS_KEPT]
+    return {path: ids for path, ids in sorted(kept.items()) if ids}
+
+
+def _refusals(meta: Mapping[str, Any]) -> list[Diagnostic]:
+    return [
+        Diagnostic("error", "", str(problem.get("path") or ""), 0, 0, "", str(problem.get("message") or ""))
+        for problem in meta.get("problems") or []
+        if isinstance(problem, dict)
+    ]
+
+
+class _Files(Mapping[str, bytes]):
+    """Paths of a revision whose contents are only there where they have to be read."""
+
+    def __init__(self, files: Mapping[str, str], contents: Mapping[str, bytes]) -> None:
+        self._files = files
+        self._contents = contents
+
+    def __getitem__(self, path: str) -> bytes:
+        return self._contents[self._files[path]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._files

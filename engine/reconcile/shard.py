@@ -1,0 +1,207 @@
+"""All that one worker keeps for one shard between passes: none of it is needed, it only saves reading."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import msgspec
+
+from engine.act import Refused, claim
+from engine.act.batch import Batch, Numbered, encode, split
+from engine.act.budget import FIELD, reserve
+from engine.errors import BelayError
+from engine.kube import Kube, KubeError
+from engine.lease import shard_lease
+from engine.log import get
+from engine.metrics import MICRO, Summary, counter_name
+from engine.model.actions import BindPod
+from engine.model.cluster import Observed
+from engine.model.plan import Plan
+from engine.reconcile.copy import Copy
+from engine.reconcile.intent import Intent
+from engine.reconcile.recorder import Recorder
+from engine.reconcile.teller import Teller
+from engine.settings import Settings
+from engine.status import memory_bodies, status_bodies
+from engine.store import ActionOutcome, BatchResult, PassRecord, PassStore, RevisionReader, SnapshotReader, Write
+from engine.triggers import Triggers
+
+_log = get("reconcile")
+Send = Callable[[str], Awaitable[None]]
+"""Hands a batch's text to queue ``act``."""
+
+
+class Lost(BelayError):
+    """The claim or the Lease was lost while the pass ran: another worker is at it, stop."""
+
+
+class Shard:
+    """One shard as one worker sees it."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: Settings,
+        kube: Kube,
+        triggers: Triggers,
+        passes: PassStore,
+        snapshots: SnapshotReader,
+        revisions: RevisionReader,
+        send: Send,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.name = name
+        self.settings = settings
+        self.clock = clock
+        self.triggers = triggers
+        self.passes = passes
+        self.lease = shard_lease(kube, name, settings.identity, duration=settings.lease)
+        self.copy = Copy(name, snapshots, keep_raw=settings.recordings > 0)
+        self.intent = Intent(name, revisions, has_git=bool(settings.source_url))
+        self.teller = Teller(kube)
+        self._recorder = Recorder(settings.data_folder / "passes", settings.recordings)
+        self._kube = kube
+        self._send = send
+        self._lost = False
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[bool]:
+        """This worker's turn on the shard: False when there is nothing to do or another has it.
+
+        While it lasts, claim and Lease are kept; a lost one raises Lost inside. It ends with whatever was marked
+        meanwhile being due again.
+        """
+        claimed = self.triggers.claim(self.name, self.settings.identity, self.settings.claim)
+        if claimed is None:
+            yield False
+            return
+        self._lost = False
+        keeping = asyncio.create_task(self._keep(claimed, asyncio.current_task()))
+        try:
+            yield True
+        except asyncio.CancelledError:
+            if self._lost:
+                raise Lost("another worker has the shard now") from None
+            raise
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+            await self._release()
+            self.triggers.done(self.name, self.settings.identity, claimed)
+
+    def look(self) -> str:
+        """Empty when a pass may start, else what it waits for (contracts: a pass has seen every write of the one
+        before).
+        """
+        waiting = self.copy.look(self.passes, self.settings.patience)
+        self.teller.learn(self.copy.told)
+        self.copy.told = {}
+        return waiting
+
+    def again(self, seconds: float) -> None:
+        """Come back later."""
+        self.triggers.mark(self.name, self.clock() + seconds)
+
+    def open_pass(self, plan: Plan) -> PassRecord:
+        """Begin a pass that will write: from now on the next one waits for its account."""
+        now = self.passes.now()
+        digest = plan.digest()
+        identifier = f"{self.name}-{self.lease.epoch}-{uuid.uuid4().hex[:8]}"
+        record = PassRecord(
+            identifier,
+            self.name,
+            self.lease.epoch or 0,
+            digest,
+            1,
+            now,
+            now + self.settings.expiry,
+            self.copy.generation,
+        )
+        self.passes.start(record)
+        return record
+
+    async def remember(self, plan: Plan, observed: Observed) -> list[Write]:
+        """Reserve budgets, then write the memory: both before anything disruptive. Raises Refused or KubeError."""
+        seen = self.copy.version(FIELD)
+        try:
+            spent = await reserve(self._kube, self.name, observed.history, plan.history, seen, self.clock())
+        except Refused:
+            self.passes.clear(self.name)  # nothing was written, so nobody has to wait for it
+            raise
+        writes = await self.teller.remember(memory_bodies(plan, observed))
+        return writes if spent is None else [spent, *writes]
+
+    async def claim(self, plan: Plan, observed: Observed) -> tuple[list[Write], list[ActionOutcome]]:
+        """Claim chips for every binding; bindings that got none are refused, with the whole gang going on without
+        them.
+        """
+        binds = [action for action in plan.actions if isinstance(action, BindPod)]
+        if not binds and not self.stale_claims(observed):
+            return [], []
+        claimed = await claim(self._kube, self.name, binds, observed.pods.values(), self.clock())
+        refused = [
+            ActionOutcome(index, "refused", claimed.refused[str(action.preconditions.get("uid") or "")])
+            for index, action in enumerate(plan.actions)
+            if isinstance(action, BindPod) and str(action.preconditions.get("uid") or "") in claimed.refused
+        ]
+        return ([claimed.write] if claimed.write else []), refused
+
+    @staticmethod
+    def stale_claims(observed: Observed) -> bool:
+        """Whether the ledger holds claims that ended: their binding was seen, or their pod is gone."""
+        waiting = {pod.uid for pod in observed.pods.values() if not pod.node and not pod.finished}
+        return any(uid not in waiting for uid in observed.ledger.values())
+
+    async def send(self, record: PassRecord, plan: Plan, own: list[Write], refused: list[ActionOutcome]) -> None:
+        """Account for the pass' own writes and hand its actions to ``act``."""
+        left_out = {outcome.index for outcome in refused}
+        actions: list[Numbered] = [(i, action) for i, action in enumerate(plan.actions) if i not in left_out]
+        batches: list[Batch] = split(record, actions, plan.revision, self.settings.batch, self.settings.batch_bytes)
+        self.passes.amend(record, 1 + len(batches))
+        self.passes.finish(record, BatchResult(0, own, refused))
+        for batch in batches:
+            await self._send(encode(batch))
+
+    async def tell(self, plan: Plan, observed: Observed) -> None:
+        """Write the status; what had to wait for its turn is told by the next pass."""
+        bodies = status_bodies(plan, observed, self.intent.state(observed), self.teller.info)
+        if not await self.teller.tell(bodies):
+            self.again(1.0)
+
+    def account(self, plan: Plan, observed: Observed, record: PassRecord | None, seconds: float) -> None:
+        """Metrics and, for a pass that acted, its recording."""
+        self.passes.put_summary(self.name, msgspec.json.encode(Summary.of(plan, observed, seconds)))
+        self.passes.count(
+            {counter_name("passes", shard=self.name): 1, counter_name("pass_seconds"): int(seconds * MICRO)}
+        )
+        if record is not None and plan.actions and self.settings.recordings:
+            self._recorder.record(
+                record.pass_id,
+                self.name,
+                plan,
+                self.intent.files,
+                self.intent.blobs(),
+                self.copy.raw,
+                bool(self.settings.source_url),
+            )
+
+    async def _release(self) -> None:
+        try:
+            await self.lease.release()
+        except KubeError as error:  # others then wait for its whole duration
+            _log.warning("lease not released", shard=self.name, reason=str(error))
+
+    async def _keep(self, claimed: int, worker: asyncio.Task[object] | None) -> None:
+        while True:
+            await asyncio.sleep(self.settings.claim / 3)
+            kept = self.triggers.extend(self.name, self.settings.identity, claimed, self.settings.claim)
+            if self.lease.epoch is not None:
+                kept = kept and await self.lease.renew()
+            if not kept and worker is not None:
+                self._lost = True
+                worker.cancel()
+                return

@@ -1,0 +1,79 @@
+"""Writing what people and other components read: memory first, status after, only what changed."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from engine.act import written
+from engine.kube import EVENT, Conflict, Kube, Object, many
+from engine.log import get
+from engine.model.actions import AnyAction
+from engine.status import ClusterInfo, Ledger, events
+from engine.store import Write
+
+_log = get("status")
+
+
+class Teller:
+    """The one writer of a shard's ConfigMaps."""
+
+    def __init__(self, kube: Kube, clock: Callable[[], float] = time.monotonic) -> None:
+        self.info = ClusterInfo()
+        self._kube = kube
+        self._own: dict[tuple[str, str], str] = {}
+        self._status = Ledger(clock)
+        # a memory is never held back: disruptive actions wait for it
+        self._memory = Ledger(partial(next, itertools.count(0.0, 10.0)))
+
+    def learn(self, live: dict[tuple[str, str], Object | None]) -> None:
+        """Take over what the cluster holds, unless it is what we wrote last: edits by others are then written over."""
+        for place, obj in live.items():
+            if obj is None:
+                gone = {"metadata": {"namespace": place[0], "name": place[1]}}
+                self._status.forget(gone)
+                self._memory.forget(gone)
+            elif self._own.get(place) != obj["metadata"].get("resourceVersion"):
+                self._status.learn(obj)
+                self._memory.learn(obj)
+
+    async def remember(self, bodies: Iterable[dict[str, Any]]) -> list[Write]:
+        """Write the memories that changed. Raises KubeError: without its memory a pass does nothing."""
+        writes: list[Write] = []
+        due = self._memory.pick(bodies)
+        async for outcome in many([partial(self._kube.apply, body) for body in due]):
+            if outcome.error is not None:
+                raise outcome.error
+            assert outcome.value is not None
+            writes.append(self._wrote(self._memory, due[outcome.index], outcome.value))
+        return writes
+
+    async def tell(self, bodies: list[dict[str, Any]]) -> bool:
+        """Write the status that changed and whose turn it is; False when some must be told later."""
+        complete = True
+        due = self._status.pick(bodies)
+        async for outcome in many([partial(self._kube.apply, body) for body in due]):
+            if outcome.value is not None:
+                self._wrote(self._status, due[outcome.index], outcome.value)
+                continue
+            complete = False
+            self._status.forget(due[outcome.index])
+            name = due[outcome.index]["metadata"]["name"]
+            _log.warning("status not written", object=name, reason=str(outcome.error))
+        return complete and not self._status.held_back(bodies)
+
+    def _wrote(self, ledger: Ledger, body: dict[str, Any], stored: Object) -> Write:
+        ledger.written(body)
+        record = written(stored)
+        self._own[(record.namespace, record.name)] = record.rv
+        return record
+
+
+async def tell_events(kube: Kube, done: list[AnyAction], now: float) -> None:
+    """Events for what was carried out; losing one loses nothing but the Event."""
+    async for outcome in many([partial(kube.create, EVENT, event) for event in events(done, now)], in_flight=8):
+        if outcome.error is not None and not isinstance(outcome.error, Conflict):
+            _log.warning("event not written", reason=str(outcome.error))

@@ -1,0 +1,145 @@
+"""One worker process: its connections, its event loop, and what it keeps per shard."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+
+from engine.act import Edge, Fence
+from engine.act import batch as batches
+from engine.errors import BelayError
+from engine.kube import Kube, KubeError
+from engine.log import get, in_pass
+from engine.metrics import counter_name
+from engine.model.actions import kind_of
+from engine.reconcile.loop import reconcile
+from engine.reconcile.shard import Lost, Shard
+from engine.reconcile.teller import tell_events
+from engine.settings import Settings
+from engine.store import BatchResult, PassStore, RevisionReader, SnapshotReader, StoreUnavailable, connect
+from engine.triggers import Triggers
+
+_log = get("worker")
+T = TypeVar("T")
+TASK_SECONDS = 120.0
+"""Longest time for one task; a pass or batch beyond it is cancelled, its claim runs out and it is done again."""
+PULSE_SECONDS = 1.0
+
+
+class Worker:
+    """Everything tasks share. Made after a fork, on first use; safe for tasks in several threads."""
+
+    def __init__(self, settings: Settings, send: Callable[[str], None]) -> None:
+        self.settings = settings
+        client = connect(settings.redis_url)
+        self.triggers = Triggers(client)
+        self.passes = PassStore(client)
+        self._client = client
+        self._send = send
+        self._shards: dict[str, Shard] = {}
+        self._busy: dict[str, threading.Lock] = {}
+        self._guard = threading.Lock()
+        self._kube = Kube.from_config(settings.kubeconfig or None, settings.context or None)
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="belay-loop", daemon=True).start()
+        self._run(self._kube.__aenter__(), 30.0)
+
+    def close(self) -> None:
+        """End the connections."""
+        self._run(self._kube.__aexit__(), 10.0)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def reconcile(self, name: str) -> str:
+        """One pass over a shard, and further ones while it is marked meanwhile."""
+        with self._guard:
+            busy = self._busy.setdefault(name, threading.Lock())
+        if not busy.acquire(blocking=False):  # after a flush two messages may meet in one process
+            return "another thread has it"
+        try:
+            shard = self._shards.get(name) or self._shards.setdefault(name, self._shard(name))
+            return self._run(reconcile(shard), TASK_SECONDS)
+        except (Lost, StoreUnavailable, KubeError, CancelledError, TimeoutError) as error:
+            _log.warning("pass not finished", shard=name, reason=f"{type(error).__name__}: {error}"[:256])
+            return "not finished"
+        finally:
+            busy.release()
+
+    def act(self, text: str) -> str:
+        """Carry out one batch, unless it is late or a newer pass began."""
+        try:
+            batch = batches.decode(text)
+        except msgspec.DecodeError as error:
+            _log.error("a batch cannot be read and is dropped", reason=str(error)[:256])
+            return "unreadable"
+        try:
+            with in_pass(batch.record.pass_id):
+                return self._run(self._act(batch), TASK_SECONDS)
+        except (BelayError, CancelledError, TimeoutError) as error:
+            _log.warning("batch not finished", batch=batch.number, reason=f"{type(error).__name__}: {error}"[:256])
+            return "not finished"
+
+    async def _act(self, batch: batches.Batch) -> str:
+        record = batch.record
+        if self.passes.now() > record.expires:
+            self.passes.finish(record, batches.dropped(batch, "expired before a worker took it"))
+            return "expired"
+        current = self.passes.current(record.shard)
+        if current is not None and current.pass_id != record.pass_id:
+            return "superseded"
+        self.passes.pulse(record)
+        pulse = asyncio.create_task(self._pulse(batch))
+        fence = Fence(self._kube, record.shard, record.epoch)
+        edge = Edge(self._kube, record.shard, fence, order_life=self.settings.order_life, revision=batch.revision)
+        try:
+            result = await batches.run(edge, batch, self.settings.in_flight)
+        finally:
+            pulse.cancel()
+        self.passes.finish(record, result)
+        await self._after(batch, result)
+        return f"{len(result.outcomes)} outcomes"
+
+    async def _after(self, batch: batches.Batch, result: BatchResult) -> None:
+        words = {outcome.index: outcome.result for outcome in result.outcomes}
+        done = [action for index, action in batch.actions if words.get(index) == "done"]
+        if any(word in {"refused", "failed", "dropped"} for word in words.values()):
+            self.triggers.mark(batch.record.shard, self.passes.now() + 1.0)
+        counts: dict[str, int] = {}
+        for index, action in batch.actions:
+            name = counter_name("actions", kind=kind_of(action), result=words.get(index, "lost"))
+            counts[name] = counts.get(name, 0) + 1
+        self.passes.count(counts)
+        await tell_events(self._kube, done, self.passes.now())
+
+    async def _pulse(self, batch: batches.Batch) -> None:
+        while True:
+            await asyncio.sleep(PULSE_SECONDS)
+            self.passes.pulse(batch.record)
+
+    def _shard(self, name: str) -> Shard:
+        return Shard(
+            name,
+            self.settings,
+            self._kube,
+            self.triggers,
+            self.passes,
+            SnapshotReader(self._client),
+            RevisionReader(self._client),
+            self._hand_over,
+        )
+
+    async def _hand_over(self, text: str) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, partial(self._send, text))
+
+    def _run(self, work: Coroutine[Any, Any, T], seconds: float) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(seconds)
+        except TimeoutError:
+            future.cancel()
+            raise
