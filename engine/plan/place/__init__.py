@@ -23,7 +23,7 @@ from engine.plan.place import groupwise, pending
 from engine.plan.place import job as jobs
 from engine.plan.place.bench import Bench, Seated, Wishes
 from engine.plan.place.job import Job
-from engine.plan.place.verdict import QUEUE_EXHAUSTED, Refusal, ids
+from engine.plan.place.verdict import INVALID_REQUEST, QUEUE_EXHAUSTED, Refusal, ids
 from engine.plan.scope import Scope
 from engine.wire.podannotations import OPERATOR_NAME, SUPER_POD_ID, SUPER_POD_RANK, allocation
 
@@ -38,6 +38,8 @@ class Failure:
     whole: Refusal | None = None
     first: Pod | None = None
     refusals: Mapping[str, Refusal] | None = None
+    reason: str = ""
+    unblock: str | None = None
 
 
 def run(scope: Scope) -> None:
@@ -81,7 +83,7 @@ class _Gang:
             self._remember(found, placed, ranks, memory)
             self.quota.take(self.gang.queue, [item.pod for item in placed])
         if failure is not None:
-            self._pend(failure, found)
+            self._pend(failure)
 
     def _needed(self) -> int:
         return max(0, self.gang.min_available - len(self.started))
@@ -114,7 +116,7 @@ class _Gang:
             found = groupwise.seat(self.bench, job, seekers, ranks, memory)
             if isinstance(found, Refusal):
                 refusals = dict(self.bench.table(job, seekers[0]).refusals)
-                return [], Failure(self.waiting, found, seekers[0], refusals)
+                return [], self._explained(job, Failure(self.waiting, found, seekers[0], refusals))
             placed = found
         more, without = self.bench.seat(job, others, Wishes())
         placed += more
@@ -163,7 +165,16 @@ class _Gang:
             kept_off = self.bench.allowed(pod, name)
             if kept_off is not None:
                 refusals[name] = kept_off
-        return Failure(without, None, pod, refusals)
+        return self._explained(job, Failure(without, None, pod, refusals))
+
+    def _explained(self, job: Job, failure: Failure) -> Failure:
+        """Adds reason and way out while the gang's other pods still hold their tentative seats."""
+        pod, refusals = failure.first, failure.refusals or {}
+        if pod is not None:
+            counts = pending.counted(refusals)
+            failure.reason = failure.whole.reason if failure.whole else pending.reason_of(counts, bool(pod.count))
+            failure.unblock = pending.way_out(job, pod, failure.reason, refusals, self.bench.views)
+        return failure
 
     def _memory(self) -> JobMemory | None:
         memory = self.scope.memory.jobs.get(self.gang.key)
@@ -255,22 +266,20 @@ class _Gang:
                 blocks.setdefault(seat[0], {})[ranks[pod.key]] = seat[1]
         return {str(key): tuple(row[rank] for rank in sorted(row)) for key, row in sorted(blocks.items())}
 
-    def _pend(self, failure: Failure, job: Job | None = None) -> None:
-        whole, refusals, first = failure.whole, failure.refusals or {}, failure.first
-        nodes = pending.counted(refusals)
-        unblock = None
-        if first is not None and job is not None:
-            reason = whole.reason if whole else pending.reason_of(nodes, bool(first.count))
-            message = pending.sentence(refusals, len(self.bench.views))
+    def _pend(self, failure: Failure) -> None:
+        whole, first, refusals = failure.whole, failure.first, failure.refusals or {}
+        unblock = failure.unblock
+        if first is not None:
+            reason, message = failure.reason, pending.sentence(refusals, len(self.bench.views))
             message = f"{whole.message} {message}" if whole else message
-            unblock = pending.way_out(job, first, reason, refusals, self.bench.views)
             if len(failure.pods) > 1:
                 message = f"{message} [pod {first.name} of {len(failure.pods)}]"
         elif whole is not None:
             reason, message = whole.reason, whole.message
-            unblock = "correct the job's request" if reason == "InvalidRequest" else None
+            unblock = "correct the job's request" if reason == INVALID_REQUEST else None
         else:
             reason, message = "GangIncomplete", "the pods of job is not enough for its tasks' minimum"
+        nodes = pending.counted(refusals)
         entry = queue.pending_entry(self.gang, failure.pods, reason, message, nodes=nodes, unblock=unblock)
         self.scope.pending.append(entry)
 
