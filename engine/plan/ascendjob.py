@@ -111,7 +111,7 @@ def backup(bench: Bench, job: Job, source: Pod, name: str) -> dict[str, Any] | N
 
 def _count_round(case: _Case) -> None:
     versions = {p.key: _version(p) for p in case.pods.values()}
-    expected = (name for name, _, _ in case.spec.expected)
+    expected = [name for name, _, _ in case.spec.expected]
     case.memory, _ = next_round(case.memory, expected, case.pods.values(), versions)
 
 

@@ -7,7 +7,7 @@ needs no earlier event to know that a pod of this round has vanished.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -283,7 +283,7 @@ class Bench:
 
 
 def next_round(
-    memory: JobMemory, expected: Iterable[str], pods: Iterable[Pod], version_of: Mapping[str, int]
+    memory: JobMemory, expected: Sequence[str], pods: Collection[Pod], version_of: Mapping[str, int]
 ) -> tuple[JobMemory, bool]:
     """The memory after looking at the pods, and whether this pass begins a new round.
 
@@ -292,13 +292,14 @@ def next_round(
 
     Source: component/ascend-operator/pkg/controllers/v1/ascendjob_controller.go (onPodDeleteFunc).
     """
-    present = {pod.name for pod in pods}
+    leaving = {pod.name for pod in pods if pod.deleting is not None or version_of[pod.key] <= memory.killed}
+    staying = {pod.name for pod in pods if pod.name not in leaving}
     going = any(pod.deleting is not None and version_of[pod.key] == memory.version for pod in pods)
-    complete = all(name in present for name in expected)
-    vanished = not complete and memory.settled == memory.version
+    complete = bool(staying) and all(name in staying for name in expected)
+    vanished = memory.settled == memory.version and not all(n in staying or n in leaving for n in expected)
     if going or vanished:
         return msgspec.structs.replace(memory, version=memory.version + 1), True
-    if complete and memory.settled != memory.version and present:
+    if complete and memory.settled != memory.version:
         return msgspec.structs.replace(memory, settled=memory.version), False
     return memory, False
 

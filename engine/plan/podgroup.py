@@ -12,6 +12,8 @@ from engine.plan.lifecycle import POD_GROUP_API, Bench, Job, part
 
 RECOVER_STRATEGY: Final = "recover-strategy"
 PROCESS_RECOVER: Final = "process-recover-enable"
+#: Notes about how the job itself was applied; they say nothing about its PodGroup.
+_OWN_NOTES: Final = ("kubectl.kubernetes.io/last-applied-configuration", "belay.dev/applied-digest")
 
 
 def name_of(job: Job) -> str:
@@ -29,7 +31,9 @@ def ensure(bench: Bench, job: Job, spec: dict[str, Any]) -> None:
     if not bench.pod_groups or key_of(job) in bench.scope.observed.objects:
         return
     labels, annotations = job.labels, job.annotations
-    annotations.pop("kubectl.kubernetes.io/last-applied-configuration", None)
+    for note in _OWN_NOTES:
+        annotations.pop(note, None)
+    labels.pop("app.kubernetes.io/managed-by", None)
     if annotations.get(RECOVER_STRATEGY):
         labels[PROCESS_RECOVER] = "on"
     metadata: dict[str, Any] = {"name": name_of(job), "namespace": job.key.namespace}

@@ -57,7 +57,7 @@ def run(scope: Scope) -> None:
     if not desired.has_git:
         return
     wanted = [*desired.manifests, *_copies(desired, scope.observed)]
-    for manifest in sorted(wanted, key=lambda m: (_rank(m.key), m.key)):
+    for manifest in sorted(wanted, key=lambda m: _rank(m.key)):  # manifests come sorted by key, and sorting is stable
         _apply(scope, manifest)
     _prune(scope, {manifest.key for manifest in wanted})
 

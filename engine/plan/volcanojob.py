@@ -117,8 +117,13 @@ def _look(case: _Case) -> None:
     removed = tuple(uid for uid in memory.removed if uid in present)
     if removed != memory.removed:
         memory = msgspec.structs.replace(memory, removed=removed)
-    complete = bool(case.pods) and all(name in case.pods for name, _, _ in case.spec.expected)
-    if complete and memory.settled != memory.version and not any(map(case.stale, case.pods.values())):
+    staying = {
+        name
+        for name, p in case.pods.items()
+        if p.deleting is None and not case.stale(p) and p.uid not in memory.removed
+    }
+    complete = bool(staying) and all(name in staying for name, _, _ in case.spec.expected)
+    if complete and memory.settled != memory.version:
         memory = msgspec.structs.replace(memory, settled=memory.version)
     case.memory = memory
 
