@@ -14,14 +14,17 @@ from agents.drivers.base import Machine
 from agents.drivers.simulated import Row
 from engine.model.vnpu import Size, Totals
 
-_CORES: Final = {"910": 30, "910B1": 24, "910B2": 24, "910B3": 20, "910B4": 20, "310P1": 10, "310P3": 8, "310": 2}
+_CORES: Final = {
+    "910": 30, "910B1": 25, "910B2": 24, "910B2C": 24, "910B3": 20, "910B4": 20, "910B4-1": 20,
+    "310P1": 10, "310P3": 8, "310": 2, "Ascend910-9382": 24, "Ascend910-9362": 20,
+}  # fmt: skip
 _MEMORY: Final = {"910": 32, "910B4": 32, "310P1": 24, "310P3": 24, "310": 8}
 _FAMILIES: Final = (
     ("910B", "Ascend910B"),
     ("910", "Ascend910"),
+    ("Ascend910-93", "Ascend910A3"),
     ("310P", "Ascend310P"),
     ("310", "Ascend310"),
-    ("Ascend950", "npu"),
 )
 _DRIVER: Final = "25.0.rc1"
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
+from typing import Any
 
 from agents.drivers.base import Driver
 from agents.drivers.rows import ROWS
@@ -95,12 +96,12 @@ def stop_on_signals() -> asyncio.Event:
     return stop
 
 
-async def _until(stop: asyncio.Event | None, work: object) -> None:
-    running = asyncio.ensure_future(work)  # type: ignore[arg-type, var-annotated]
+async def _until(stop: asyncio.Event | None, work: Coroutine[Any, Any, None]) -> None:
+    running = asyncio.create_task(work)
     if stop is None:
         await running
         return
-    stopping = asyncio.ensure_future(stop.wait())
+    stopping = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
         if running.done():
