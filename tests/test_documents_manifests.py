@@ -262,3 +262,17 @@ def mangled(draw: st.DrawFn) -> Json:
 def test_no_manifest_makes_the_rules_crash(body: Json) -> None:
     for problem in check_manifest(body):
         assert problem.message
+
+
+def test_names_that_become_services_begin_with_a_letter() -> None:
+    service: Json = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "1a"},
+        "spec": {"ports": [{"port": 1}]},
+    }
+    assert [path for path, _ in problems(service)] == ["metadata.name"]
+    job = ascend_job()
+    job["metadata"]["name"] = "1a"
+    assert problems(job) == []
+    assert [path for path, _ in problems(job, "warning")] == ["metadata.name"]

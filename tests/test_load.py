@@ -376,3 +376,12 @@ def test_shipped_policies_come_with_the_package_or_the_checkout() -> None:
     assert "policies/budget.yaml" in shipped_policies()
     assert not any("schemas" in path for path in shipped_policies())
     assert "nodepool.json" in schemas()
+
+
+def test_references_are_reported_at_their_place_though_the_file_is_not_fetched_again() -> None:
+    files = {"desired/p.yaml": pool(product="nope")}
+    ids, cache = {"desired/p.yaml": "id"}, LoadCache()
+    first = load(Fetching(files), blob_ids=ids, cache=cache)
+    tree = Fetching({"desired/p.yaml": b""})
+    assert load(tree, blob_ids=ids, cache=cache).diagnostics == first.diagnostics
+    assert tree.fetched == []

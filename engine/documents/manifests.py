@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from engine.documents.ascend_jobs import check_ascend_job
 from engine.documents.pods import check_labels, check_template
-from engine.documents.problems import Problems
+from engine.documents.problems import Problem, Problems
 from engine.documents.scalars import LABEL_PATTERN, NAME_PATTERN
 from engine.documents.volcano_jobs import check_volcano_job
 
@@ -72,6 +72,9 @@ def _check_metadata(problems: Problems, metadata: Mapping[str, Any], kind: str, 
                 f"{name!r:.80} is not an RFC 1123 name: lower-case letters, digits, '-'{'' if short else ' and dots'}, "
                 f"at most {63 if short else 253} characters",
             )
+        elif kind in ("Service", "AscendJob") and name[0].isdigit():
+            text = "Service names begin with a letter" if kind == "Service" else "the job's Service could not be named"
+            problems.append(Problem(("metadata", "name"), text, "error" if kind == "Service" else "warning"))
     if metadata.get("generateName") is not None:
         problems.error(("metadata", "generateName"), "a declared object needs a fixed name", at_key=True)
     namespace = problems.text(metadata, "namespace", ("metadata",))

@@ -74,26 +74,37 @@ def load(
     ``files`` when ``cache`` knows them. Problems become diagnostics; nothing is raised for what people wrote.
     """
     memory = LoadCache() if cache is None else cache
-    tree = Assembly(files, previous or {}, memory)
-    paths = sorted(path for path in files if is_document(path))
+    try:
+        tree = Assembly(files, previous or {}, memory)
+        good = _take_all(tree, blob_ids or {})
+        if good is None:
+            return _refused(f"more than {MAX_TREE_DOCUMENTS} documents in the tree: split the repository", revision)
+        tree.refuse_manifests("policies/")
+        tree.recover()
+        base = _plain_layer(shipped_policies() if shipped is None else shipped, memory, SHIPPED)
+        over = [_plain_layer(overlay, memory, "") for overlay in overlays]
+        return _compose(tree, base, over, revision, good, has_git)
+    finally:
+        memory.turn()
+
+
+def _take_all(tree: Assembly, blob_ids: Mapping[str, str]) -> dict[str, bool] | None:
+    """Read every file, or remember having done so; ``None`` when there are too many documents."""
+    paths = sorted(path for path in tree.files if is_document(path))
     good: dict[str, bool] = {}
     count = 0
-    with _resting_collector(len(paths) - len(memory) >= _MANY):
+    with _resting_collector(len(paths) - len(tree.cache) >= _MANY):
         for path in paths:
-            version = blob_ids.get(path) if blob_ids else None
-            result = (memory.get(path, version) if version else None) or memory.read(path, files[path], version)
+            version = blob_ids.get(path)
+            result = tree.cache.get(path, version) if version else None
+            if result is None:
+                result = tree.cache.read(path, tree.files[path], version)
             count += len(result.entries)
             if count > MAX_TREE_DOCUMENTS:
-                return _refused(f"more than {MAX_TREE_DOCUMENTS} documents in the tree: split the repository", revision)
+                return None
             good[path] = result.good
             tree.take(path, result)
-    tree.refuse_manifests("policies/")
-    tree.recover()
-    base = _plain_layer(shipped_policies() if shipped is None else shipped, memory, SHIPPED)
-    over = [_plain_layer(overlay, memory, "") for overlay in overlays]
-    loaded = _compose(tree, base, over, revision, good, has_git)
-    memory.turn()
-    return loaded
+    return good
 
 
 @contextmanager

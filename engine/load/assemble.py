@@ -11,7 +11,7 @@ from engine.documents.problems import Problem
 from engine.load.cache import LoadCache
 from engine.load.layers import Item, Layer, is_belay
 from engine.load.parse import Entry, FileResult
-from engine.load.references import Names, check_policies, check_references
+from engine.load.references import Names, check_references, check_schedule_policy
 from engine.model.diagnostics import Diagnostic, ObjectKey, Origin, Severity
 
 MAX_VERSIONS: Final = 50
@@ -55,7 +55,7 @@ class Assembly:
             elif entry.key in self.layer:
                 self._duplicate(entry, self.layer[entry.key])
             else:
-                self.layer[entry.key] = Item(entry, self.files, path)
+                self.layer[entry.key] = Item(entry, path)
 
     def _duplicate(self, entry: Entry, first: Item) -> None:
         text = f"declared twice: at {first.entry.origin} and here; the first one counts"
@@ -114,7 +114,7 @@ class Assembly:
     def _restore(self, entry: Entry, path: str, number: int, origin: Origin) -> None:
         """Put one older version in force and say so where the broken one stands."""
         assert entry.key is not None
-        self.layer[entry.key] = Item(entry, self.previous, path, number)
+        self.layer[entry.key] = Item(entry, path)
         self.fallbacks[entry.key] = f"{path}~{number}"
         count = "1 version" if number == 1 else f"{number} versions"
         moved = "" if path == origin.file else f" of {path}"
@@ -125,7 +125,7 @@ class Assembly:
         for key in sorted(key for key in self.layer if is_belay(key)):
             item = self.layer[key]
             problems = _reference_problems(item.entry, names)
-            self.diagnostics.extend(map(item.report, problems))
+            self.diagnostics.extend(map(item.entry.report, problems))
             if any(problem.severity == "error" for problem in problems):
                 del self.layer[key]
                 self.fallbacks.pop(key, None)
@@ -133,7 +133,13 @@ class Assembly:
                 self.recover_document(key, names)
         for item in self.layer.values():
             if item.entry.policies:
-                self.diagnostics.extend(map(item.report, check_policies(item.entry.policies, names)))
+                self.diagnostics.extend(_policy_warnings(item.entry, names))
+
+
+def _policy_warnings(entry: Entry, names: Names) -> Iterator[Diagnostic]:
+    for policy, line, column, where in entry.policies:
+        if text := check_schedule_policy(policy, names):
+            yield Diagnostic("warning", str(entry.key), entry.origin.file, line, column, where, text)
 
 
 def _reference_problems(entry: Entry, names: Names) -> list[Problem]:

@@ -15,13 +15,13 @@ from engine.load.yaml12 import MAX_BYTES
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 MAX_FILES: Final = 20_000
 ROOMS: Final = ("desired", "policies")
-_SCHEMAS: Final = "policies/schemas/"
 
 
 def is_document(path: str) -> bool:
-    """Whether a file of a state repository is read: YAML or JSON, not hidden, no JSON Schema of the editor's."""
-    parts = path.split("/")
-    return path.endswith(SUFFIXES) and not any(part.startswith(".") for part in parts) and _SCHEMAS not in f"/{path}"
+    """Whether a file of a state repository is read: YAML or JSON, not hidden, no JSON Schema for editors."""
+    if not path.endswith(SUFFIXES) or path.startswith(".") or "/." in path:
+        return False
+    return not (path.endswith(".json") and f"/{path}".rpartition("/")[0].endswith("/schemas"))
 
 
 def load_directory(path: str | os.PathLike[str]) -> Mapping[str, bytes]:

@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from engine.documents import BelayDocument, Declared, FaultTable, Manifest, NodePool, Product, VNPUTemplates
 from engine.documents.kinds import API_VERSION
-from engine.documents.problems import Problem
-from engine.load import yaml12
 from engine.load.parse import Entry
 from engine.load.references import Names
-from engine.model.diagnostics import Diagnostic, ObjectKey
+from engine.model.diagnostics import ObjectKey
 
 DocumentT = TypeVar("DocumentT", bound=BelayDocument)
 
 
 class Item(NamedTuple):
-    """A usable document and where its text is: ``source[path]``, or the ``version``-th older one when that is not 0."""
+    """A usable document and the path it was read from."""
 
     entry: Entry
-    source: Mapping[str, bytes] | Mapping[str, Sequence[bytes]]
     path: str
-    version: int = 0
-
-    def report(self, problem: Problem) -> Diagnostic:
-        """A problem found after reading, at its line and column."""
-        found = self.source[self.path]
-        data = found if isinstance(found, bytes) else found[self.version - 1]
-        node = yaml12.compose(data)[self.entry.index]
-        line, column, field = yaml12.locate(node, self.entry.path + problem.path, problem.at_key)
-        file = self.entry.origin.file
-        return Diagnostic(problem.severity, str(self.entry.key), file, line, column, field, problem.message)
 
 
 Layer = dict[ObjectKey, Item]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 import yaml
@@ -24,12 +24,22 @@ MAX_DIAGNOSTICS: Final = 100
 """Most diagnostics of one file; the rest is summed up in one more."""
 
 
+class NamedPolicy(NamedTuple):
+    """A ``huawei.com/schedule_policy`` and where it stands."""
+
+    policy: str
+    line: int
+    column: int
+    field: str
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One document of a file.
 
     ``key`` is ``None`` when the document cannot even be named, ``value`` when it must not be used. ``index`` and
-    ``path`` lead back to its node; ``policies`` are the schedule policies it names, with their paths.
+    ``path`` lead back to its node. ``text``, the whole file, is kept of Belay's own kinds only, because what they name
+    is judged later; ``policies`` are the schedule policies that a manifest names.
     """
 
     key: ObjectKey | None
@@ -37,7 +47,16 @@ class Entry:
     origin: Origin
     index: int
     path: Path = ()
-    policies: tuple[tuple[Path, str], ...] = ()
+    text: bytes = b""
+    policies: tuple[NamedPolicy, ...] = ()
+
+    def report(self, problem: Problem) -> Diagnostic:
+        """A problem found after reading, at its line and column."""
+        line, column, where = self.origin.line, self.origin.column, ""
+        if self.text:
+            node = yaml12.compose(self.text)[self.index]
+            line, column, where = yaml12.locate(node, self.path + problem.path, problem.at_key)
+        return Diagnostic(problem.severity, str(self.key), self.origin.file, line, column, where, problem.message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +119,12 @@ class _Reader:
             spot = yaml12.locate(node, path + problem.path, problem.at_key)
             self.report(problem.severity, subject, *spot, problem.message)
         broken = spoilt or any(problem.severity == "error" for problem in problems)
-        policies = _policies(body) if isinstance(value, Manifest) else ()
-        self.entries.append(Entry(key, None if broken else value, origin, index, path, policies))
+        policies = [
+            NamedPolicy(policy, *yaml12.locate(node, path + where))
+            for where, policy in (_policies(body) if isinstance(value, Manifest) else ())
+        ]
+        text = self.data if isinstance(value, Declared) else b""
+        self.entries.append(Entry(key, None if broken else value, origin, index, path, text, tuple(policies)))
 
 
 def read_file(path: str, data: bytes) -> FileResult:

@@ -67,12 +67,11 @@ def check_references(document: BelayDocument, names: Names) -> Iterator[Problem]
             return
 
 
-def check_policies(policies: Iterable[tuple[Path, str]], names: Names) -> Iterator[Problem]:
-    """Schedule policies of manifests that no product knows; the job then falls back to its ``accelerator-type``."""
-    for path, policy in policies:
-        if policy not in names.policies:
-            problem = _unknown(path, "schedule policy", policy, names.policies)
-            yield Problem(path, problem.message, "warning")
+def check_schedule_policy(policy: str, names: Names) -> str | None:
+    """What to say of a schedule policy that no product knows; the job then falls back to its ``accelerator-type``."""
+    if policy in names.policies:
+        return None
+    return _unknown((), "schedule policy", policy, names.policies).message
 
 
 def _unknown(path: Path, what: str, name: str, known: Iterable[str]) -> Problem:
