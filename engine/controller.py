@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
+import functools
+import signal
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
 
 import msgspec
 import orjson
 import redis.asyncio
 
 from engine import log
-from engine.kube import Change, Kube, KubeError, Object, Reflector
+from engine.errors import SourceError
+from engine.inbox import Inbox
+from engine.kube import Kube, KubeError, Reflector
 from engine.lease import Lease
-from engine.reconcile.intent import last_good_of
-from engine.settings import Settings
+from engine.settings import Settings, from_environment
 from engine.snapshot import WATCHED, Watched
-from engine.source import FetchResult, Source
+from engine.source import FetchResult, Source, SourceConfig
 from engine.store import (
     PassStore,
     RevisionWriter,
@@ -35,14 +37,11 @@ from engine.store import (
     fits,
 )
 from engine.triggers import Triggers
-from engine.wire import names
 
 _log = log.get("controller")
 TICK_SECONDS = 0.25
-_OWN_OUTPUT = (names.POOL_PREFIX, names.HISTORY, names.JOB_PREFIX, names.LEDGER_PREFIX, names.SYNC, names.BUDGET)
-_KEPT_ELSEWHERE = ("mindx-dl-", "cluster-info-", "vcjob-", "rings-config-", "reset-config-", "volcano-", "belay-")
-_REPORTS = (names.DEVICE_PREFIX, names.NODE_PREFIX, names.REPORT_PREFIX)
-_QUIET_KEYS = frozenset({"UpdateTime", "CheckCode", "seq", "time"})
+RENEW_SECONDS = 600.0
+"""How often the files in Redis are said to be still in use."""
 Send = Callable[[str], None]
 """Sends the message that makes a worker run a pass over the shard; blocking."""
 
@@ -125,7 +124,7 @@ class Controller:
 
     async def _lead(self) -> None:
         """Everything at once, until the Lease is lost, ``stop`` is called or a part has a bug."""
-        self._generation, self._synced = "", False
+        await self._begin_patiently()
         works: list[Awaitable[None]] = [reflector.run() for reflector in self._reflectors]
         works += [self._hold(), self._pump(), self._dispatch(), self._stop_requested()]
         if self._source is not None:
@@ -179,6 +178,15 @@ class Controller:
                 self._inbox.wake()
                 await asyncio.sleep(1.0)
 
+    async def _begin_patiently(self) -> None:
+        self._generation, self._synced = "", False
+        while not self._generation and not self._stop.is_set():
+            try:
+                await self._begin()
+            except StoreUnavailable as error:
+                _log.warning("Redis does not answer", reason=str(error))
+                await self._wait(1.0)
+
     async def _begin(self) -> None:
         self._synced = False
         self._generation = await self._snapshots.begin(self._shard)
@@ -224,7 +232,7 @@ class Controller:
 
     async def _dispatch(self) -> None:
         """Hand out what is due, mark the shard now and then whatever happened, and serve requests for a fresh list."""
-        resync = 0.0
+        resync, renewed = 0.0, time.monotonic()
         while True:
             await asyncio.sleep(TICK_SECONDS)
             try:
@@ -234,15 +242,15 @@ class Controller:
                 if self._synced and time.monotonic() - resync >= self._settings.resync:
                     resync = time.monotonic()
                     await asyncio.to_thread(self._triggers.mark, self._shard)
-                    await self._revisions.expire(self._clock())
-                    self._put = None
                     self._inbox.wake()  # a snapshot that was flushed meanwhile is noticed now
+                if time.monotonic() - renewed >= RENEW_SECONDS:
+                    renewed = time.monotonic()
+                    self._put = None
+                    await self._revisions.expire(self._clock())
                 await self._hand_out()
             except StoreUnavailable as error:
                 _log.warning("Redis does not answer", reason=str(error))
                 await asyncio.sleep(1.0)
-            except OSError as error:  # kombu's OperationalError is one on a lost broker
-                _log.warning("no message sent", reason=str(error)[:256])
 
     # the revision
 
@@ -284,16 +292,19 @@ class Controller:
                 if not missing:
                     break
                 blobs = await self._blobs(source, missing, set(revision.files.values()))
-        except ValueTooLarge as error:
+        except (ValueTooLarge, SourceError) as error:
             _log.error("revision not put in force", reason=str(error))
+            return
         self._put = wanted
 
     async def _blobs(self, source: Source, missing: set[str], needed: set[str]) -> dict[str, bytes]:
         """Contents from Git. Older good versions may be gone there: then the worker does without them."""
         found = await asyncio.to_thread(source.read, missing & needed)
         for blob in sorted(missing - needed):
-            with contextlib.suppress(Exception):
+            try:
                 found.update(await asyncio.to_thread(source.read, [blob]))
+            except SourceError as error:
+                _log.info("an older version is no longer in Git", blob=blob, reason=str(error))
         return found
 
     async def _wait(self, seconds: float) -> None:
@@ -301,131 +312,42 @@ class Controller:
             await asyncio.wait_for(self._stop.wait(), seconds)
 
 
-class Letter(NamedTuple):
-    """One changed object on its way to Redis; ``kept`` are blob ids that ``belay-sync`` asks to keep."""
-
-    field: str
-    value: bytes | None
-    wakes: bool
-    kept: frozenset[str] | None
-
-
-class Inbox:
-    """The newest state of every object that changed since it was last emptied: bounded by the number of objects."""
-
-    def __init__(self) -> None:
-        self._letters: dict[str, Letter] = {}
-        self._marks: dict[str, str] = {}
-        self._essence: dict[str, bytes] = {}
-        self._news = asyncio.Event()
-
-    def take(self, reflector: Reflector, change: Change) -> None:
-        """A change from a watch."""
-        res = reflector.res
-        field = f"{res.api_version}|{res.kind}|{change.key[0]}|{change.key[1]}"
-        if change.obj is None:
-            known = self._essence.pop(field, None) is not None
-            self._letters[field] = Letter(field, None, known, None)
-        elif wanted(change.obj):
-            self._put(field, change.obj)
-        self._news.set()
-
-    def progress(self, reflector: Reflector) -> None:
-        """A watch got further, even if nothing we want changed."""
-        if reflector.watermark:
-            self._marks[f"{reflector.res.api_version}|{reflector.res.kind}"] = reflector.watermark
-        self._news.set()
-
-    def wake(self) -> None:
-        """Make ``wait`` return."""
-        self._news.set()
-
-    async def wait(self) -> None:
-        """Until there is news."""
-        await self._news.wait()
-
-    def empty(self) -> tuple[list[Letter], dict[str, str]]:
-        """Everything that came, and how far the watches are."""
-        self._news.clear()
-        letters, marks = list(self._letters.values()), dict(self._marks)
-        self._letters.clear()
-        self._marks.clear()
-        return letters, marks
-
-    def clear(self) -> None:
-        """Forget everything: it will be told anew."""
-        self.empty()
-        self._essence.clear()
-
-    def _put(self, field: str, obj: Object) -> None:
-        slim = slimmed(obj)
-        digest = essence(slim)
-        wakes = self._essence.get(field) != digest and not own_output(slim)
-        earlier = self._letters.get(field)
-        self._essence[field] = digest
-        kept = None
-        metadata = slim["metadata"]
-        if metadata.get("name") == names.SYNC and metadata.get("namespace") == names.SYSTEM:
-            kept = frozenset(blob for ids in last_good_of(slim).values() for blob in ids)
-        wakes = wakes or (earlier is not None and earlier.wakes)
-        self._letters[field] = Letter(field, orjson.dumps(slim), wakes, kept)
+def main(kubeconfig: str | None = None) -> int:
+    """`belay controller`: the settings come from the environment. Raises InputError for bad ones."""
+    settings = from_environment(kubeconfig=kubeconfig)
+    log.configure(settings.log_level, "controller")
+    asyncio.run(_serve(settings))
+    return 0
 
 
-def wanted(obj: Object) -> bool:
-    """Whether the snapshot holds the object: all but ConfigMaps that are none of Belay's and MindCluster's business."""
-    if obj.get("kind") != "ConfigMap":
-        return True
-    metadata = obj["metadata"]
-    if metadata.get("namespace") in {names.SYSTEM, names.NODES}:
-        return True
-    if str(metadata.get("name") or "").startswith(_KEPT_ELSEWHERE):
-        return True
-    return any(entry.get("manager") == "belay" for entry in metadata.get("managedFields") or [])
+async def _serve(settings: Settings) -> None:
+    from celery import Celery
+
+    from engine.messages import RECONCILE, configuration, send
+
+    application = Celery("belay-controller", set_as_current=False)
+    application.config_from_object(configuration(settings))
+    async with Kube.from_config(settings.kubeconfig or None, settings.context or None) as kube:
+        controller = Controller(
+            settings, kube, functools.partial(send, application, RECONCILE), source=source_of(settings)
+        )
+        loop = asyncio.get_running_loop()
+        for name in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(name, controller.stop)
+        await controller.run()
 
 
-def own_output(obj: Object) -> bool:
-    """Whether only Belay writes the object, as the result of a pass: seeing it again is no reason for another one."""
-    metadata: Mapping[str, Any] = obj["metadata"]
-    if obj["kind"] != "ConfigMap":
-        return False
-    name = str(metadata.get("name") or "")
-    if metadata.get("namespace") == names.SYSTEM:
-        return name.startswith(_OWN_OUTPUT)
-    return name.startswith(("cluster-info-", "vcjob-fault-npu-cm"))
-
-
-def slimmed(obj: Object) -> Object:
-    """The object with its field owners cut down to their names: the rest is half of its size and nobody plans by it."""
-    metadata = dict(obj["metadata"])
-    managers = {str(entry.get("manager")) for entry in metadata.pop("managedFields", None) or []}
-    if managers:
-        metadata["managedFields"] = [{"manager": manager} for manager in sorted(managers)]
-    return {**obj, "metadata": metadata}
-
-
-def essence(obj: Object) -> bytes:
-    """A digest of what may change a decision: heartbeats alone do not."""
-    metadata = {key: value for key, value in obj["metadata"].items() if key not in {"resourceVersion", "managedFields"}}
-    rest: dict[str, Any] = {**obj, "metadata": metadata}
-    if obj["kind"] == "Node":
-        conditions = (obj.get("status") or {}).get("conditions") or []
-        still = [{k: v for k, v in one.items() if k != "lastHeartbeatTime"} for one in conditions]
-        rest["status"] = {**(obj.get("status") or {}), "conditions": still}
-    elif obj["kind"] == "ConfigMap" and str(metadata.get("name") or "").startswith(_REPORTS):
-        rest["data"] = {key: _quiet(value) for key, value in (obj.get("data") or {}).items()}
-    return hashlib.blake2b(orjson.dumps(rest, option=orjson.OPT_SORT_KEYS), digest_size=12).digest()
-
-
-def _quiet(value: object) -> object:
-    """A report without its clock: parsed where it is JSON, as it is otherwise."""
-    try:
-        parsed = orjson.loads(value) if isinstance(value, str) else value
-    except orjson.JSONDecodeError:
-        return value
-    if not isinstance(parsed, dict):
-        return value
-    return {
-        key: {k: v for k, v in inner.items() if k not in _QUIET_KEYS} if isinstance(inner, dict) else inner
-        for key, inner in parsed.items()
-        if key not in _QUIET_KEYS
-    }
+def source_of(settings: Settings) -> Source | None:
+    """The repository that the settings name, None when they name none. Raises InputError for an impossible one."""
+    if not settings.source_url:
+        return None
+    config = SourceConfig(
+        url=settings.source_url,
+        branch=settings.source_branch,
+        path=settings.source_path,
+        interval=settings.source_interval,
+        verify_mode=settings.source_verify,
+        allowed_signers=Path(settings.source_signers) if settings.source_signers else None,
+        suspend=settings.source_suspend,
+    )
+    return Source(config, settings.data_folder / "git")

@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -33,7 +33,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     source_branch: str = "main"
     source_path: str = ""
     source_interval: float = 30.0
-    source_verify: str = "none"
+    source_verify: Literal["none", "ssh", "gpg"] = "none"
     source_signers: str = ""
     source_suspend: bool = False
     resync: float = 10.0
@@ -46,7 +46,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     batch: int = 100
     batch_bytes: int = 512 * 1024
     in_flight: int = 64
-    recordings: int = 20
+    recordings: bool = True
     visibility: float = 60.0
     log_level: str = "INFO"
 

@@ -7,81 +7,36 @@ task per object: ``plan`` gets a shard's name, ``act`` a batch of writes.
 from __future__ import annotations
 
 import functools
+import os
+import threading
 from collections.abc import Sequence
-from typing import Any
 
 from celery import Celery
 from celery.signals import worker_init
-from kombu import Queue
 
 from engine import log
+from engine.messages import ACT, RECONCILE, configuration, send
 from engine.reconcile import Worker
 from engine.settings import Settings, from_environment
 from engine.store import StoreUnavailable, connect, eviction_warning
 from engine.triggers import Triggers
 
-RECONCILE = "belay.reconcile"
-ACT = "belay.act"
 _log = log.get("worker")
-
-
-def broker_url(redis_url: str) -> str:
-    """The same Redis as Celery names it."""
-    if redis_url.startswith("unix://"):
-        return "redis+socket://" + redis_url.removeprefix("unix://")
-    return redis_url
-
-
-def configuration(settings: Settings) -> dict[str, Any]:
-    """Celery's settings. ``visibility`` must exceed the longest task, else a batch still at work is handed out
-    again.
-    """
-    return {
-        "broker_url": broker_url(settings.redis_url),
-        "task_queues": [Queue("plan"), Queue("act")],
-        "task_default_queue": "plan",
-        "task_routes": {RECONCILE: {"queue": "plan"}, ACT: {"queue": "act"}},
-        "task_serializer": "json",
-        "accept_content": ["json"],
-        "task_acks_late": True,
-        "task_reject_on_worker_lost": True,
-        "task_ignore_result": True,
-        "task_soft_time_limit": 150,
-        "task_time_limit": 180,
-        "worker_prefetch_multiplier": 1,
-        "worker_cancel_long_running_tasks_on_connection_loss": True,
-        "worker_hijack_root_logger": False,
-        "worker_send_task_events": False,
-        "broker_connection_retry_on_startup": True,
-        "broker_connection_max_retries": None,
-        "broker_transport_options": {
-            "visibility_timeout": max(settings.visibility, 1),
-            "unacked_restore_interval": 5,
-            "unacked_restore_throttle": 1,
-            "socket_timeout": 10,
-            "socket_connect_timeout": 5,
-            "socket_keepalive": True,
-            "health_check_interval": 10,
-        },
-    }
-
 
 app = Celery("belay", set_as_current=False)
 app.config_from_object(configuration(from_environment()))
 
 
-@functools.cache
+_workers: dict[int, Worker] = {}
+_making = threading.Lock()
+
+
 def worker() -> Worker:
-    """This process' worker: made after the fork, on first use."""
-    return Worker(from_environment(), functools.partial(send, app, ACT))
-
-
-def send(application: Celery, name: str, argument: str) -> None:
-    """Send a task with its one argument. Raises kombu's OperationalError when the broker does not answer within
-    seconds.
-    """
-    policy = {"max_retries": 2, "interval_start": 0.1, "interval_max": 0.5}
-    application.send_task(name, args=[argument], retry=True, retry_policy=policy)
+    """This process' worker: made after the fork, on first use, by whichever thread comes first."""
+    with _making:
+        if os.getpid() not in _workers:
+            _workers[os.getpid()] = Worker(from_environment(), functools.partial(send, app, ACT))
+        return _workers[os.getpid()]
 
 
 @app.task(name=RECONCILE)
@@ -130,3 +85,10 @@ def run(
             "--without-heartbeat",
         ]
     )
+
+
+def main(queues: Sequence[str] = ("plan", "act"), concurrency: int = 4) -> int:
+    """`belay worker`: the settings come from the environment. Raises InputError for bad ones."""
+    settings = from_environment()
+    run(settings, queues, concurrency)
+    return 0

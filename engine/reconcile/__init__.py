@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from engine.reconcile.loop import reconcile
-from engine.reconcile.recorder import Recording, objects_of, read_recording
 from engine.reconcile.shard import Shard
 from engine.reconcile.worker import Worker
 
-__all__ = ["Recording", "Shard", "Worker", "objects_of", "read_recording", "reconcile"]
+__all__ = ["Shard", "Worker", "reconcile"]

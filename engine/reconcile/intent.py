@@ -26,7 +26,9 @@ class Intent:
     """
 
     def __init__(self, shard: str, reader: RevisionReader, *, has_git: bool) -> None:
-        self.files: Mapping[str, str] = {}
+        self.previous: dict[str, list[bytes]] = {}
+        """Older good contents of broken files, newest first."""
+        self._files: Mapping[str, str] = {}
         self._shard = shard
         self._reader = reader
         self._has_git = has_git
@@ -49,9 +51,10 @@ class Intent:
             self._take(record, last_good(observed))
         return self._in_force
 
-    def blobs(self) -> dict[str, bytes]:
-        """The contents of every file in force, for a recording."""
-        return self._reader.blobs(self.files.values())
+    def contents(self) -> dict[str, bytes]:
+        """Every file in force by its path, for a recording; read anew, so that nobody keeps them all the time."""
+        blobs = self._reader.blobs(self._files.values())
+        return {path: blobs[blob] for path, blob in self._files.items() if blob in blobs}
 
     def state(self, observed: Observed) -> SyncState:
         """What ``belay-sync`` tells about the repository after this pass."""
@@ -89,7 +92,7 @@ class Intent:
             cache=self._cache,
         )
         self._read, self._record, self._loaded = known, record, loaded
-        self.files = record.files
+        self._files, self.previous = record.files, previous
         if loaded.refused and self._in_force is not None:
             return
         self._in_force = loaded

@@ -9,7 +9,9 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
+import orjson
 
+from engine import __version__, recording
 from engine.act import Refused, claim
 from engine.act.batch import Batch, Numbered, encode, split
 from engine.act.budget import FIELD, reserve
@@ -23,7 +25,6 @@ from engine.model.cluster import Observed
 from engine.model.plan import Plan
 from engine.reconcile.copy import Copy
 from engine.reconcile.intent import Intent
-from engine.reconcile.recorder import Recorder
 from engine.reconcile.teller import Teller
 from engine.settings import Settings
 from engine.status import memory_bodies, status_bodies
@@ -31,6 +32,8 @@ from engine.store import ActionOutcome, BatchResult, PassRecord, PassStore, Revi
 from engine.triggers import Triggers
 
 _log = get("reconcile")
+RECORDED_BYTES = 64 * 1024 * 1024
+"""Largest world that is recorded."""
 Send = Callable[[str], Awaitable[None]]
 """Hands a batch's text to queue ``act``."""
 
@@ -60,10 +63,9 @@ class Shard:
         self.triggers = triggers
         self.passes = passes
         self.lease = shard_lease(kube, name, settings.identity, duration=settings.lease)
-        self.copy = Copy(name, snapshots, keep_raw=settings.recordings > 0)
+        self.copy = Copy(name, snapshots, keep_raw=settings.recordings)
         self.intent = Intent(name, revisions, has_git=bool(settings.source_url))
         self.teller = Teller(kube)
-        self._recorder = Recorder(settings.data_folder / "passes", settings.recordings)
         self._kube = kube
         self._send = send
         self._lost = False
@@ -179,15 +181,29 @@ class Shard:
             {counter_name("passes", shard=self.name): 1, counter_name("pass_seconds"): int(seconds * MICRO)}
         )
         if record is not None and plan.actions and self.settings.recordings:
-            self._recorder.record(
-                record.pass_id,
-                self.name,
-                plan,
-                self.intent.files,
-                self.intent.blobs(),
-                self.copy.raw,
-                bool(self.settings.source_url),
+            self._record(plan, record)
+
+    def _record(self, plan: Plan, record: PassRecord) -> None:
+        """Keep what the pass was made from, for replay. A full disk or a huge world loses recordings, never a pass."""
+        size = sum(map(len, self.copy.raw.values()))
+        if size > RECORDED_BYTES:
+            _log.warning("pass not recorded: its world is too large", bytes=size, limit=RECORDED_BYTES)
+            return
+        try:
+            recording.write(
+                self.settings.data_folder / "passes",
+                version=__version__,
+                shard=self.name,
+                now=plan.now,
+                revision=plan.revision,
+                files=self.intent.contents(),
+                previous=self.intent.previous,
+                objects=[orjson.loads(self.copy.raw[field]) for field in sorted(self.copy.raw)],
+                digest=record.digest,
+                has_git=bool(self.settings.source_url),
             )
+        except OSError as error:
+            _log.warning("pass not recorded", reason=str(error))
 
     async def _release(self) -> None:
         try:
