@@ -15,6 +15,8 @@ from engine.sandbox.nodes_shape import Shape, of_product
 
 INFERENCE_RESOURCE = "huawei.com/Ascend310P"
 INFERENCE_CHIPS = 8
+MOST_CHIPS = 16
+"""Most chips of a simulated server; products of cards allow more, which only makes demonstrations long."""
 
 
 class Shapes(msgspec.Struct, frozen=True):

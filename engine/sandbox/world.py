@@ -16,7 +16,7 @@ from engine.sandbox.cache import WORLD_KINDS, Cache, Json
 from engine.sandbox.controllers.manager import Controllers
 from engine.sandbox.nodes import Kubelets, Member
 from engine.sandbox.settings import SandboxSettings
-from engine.sandbox.shapes import INFERENCE_CHIPS, Shapes
+from engine.sandbox.shapes import INFERENCE_CHIPS, MOST_CHIPS, Shapes
 from engine.wire import names
 
 _log = get("sandbox.world")
@@ -35,7 +35,10 @@ NAMESPACES = (
 
 def members(settings: SandboxSettings, shapes: Shapes) -> list[Member]:
     """``node-1`` … ``node-N`` of the product, and ``infer-1`` with 310P cards where it is wanted."""
-    out = [Member(f"node-{number + 1}", number, shapes.of(settings.product)) for number in range(settings.nodes)]
+    out = [
+        Member(f"node-{number + 1}", number, shapes.of(settings.product, MOST_CHIPS))
+        for number in range(settings.nodes)
+    ]
     if settings.infer_node:
         out.append(Member("infer-1", settings.nodes, shapes.of(shapes.inference, INFERENCE_CHIPS)))
     return out

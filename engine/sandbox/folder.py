@@ -1,0 +1,94 @@
+"""The data folder of one `belay up`: who uses it, and where things are in it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import IO
+
+from engine.errors import InputError
+
+
+class DataFolder:
+    """A folder that one sandbox uses at a time; without a path a temporary one, removed at the end."""
+
+    def __init__(self, path: str | None) -> None:
+        self.temporary = path is None
+        self.root = Path(tempfile.mkdtemp(prefix="belay-") if path is None else path).resolve()
+        self._lock: IO[str] | None = None
+
+    def open(self) -> None:
+        """Make the folder and take it.
+
+        Raises:
+            InputError: it cannot be made, or another sandbox uses it.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for part in (self.logs, self.api, self.agents, self.engine):
+                part.mkdir(exist_ok=True, mode=0o700)
+            lock = (self.root / "lock").open("a+")
+        except OSError as error:
+            raise InputError(f"cannot be used: {error.strerror}", where=f"--data {self.root}") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            lock.seek(0)
+            owner = lock.read(32).strip() or "unknown"
+            lock.close()
+            raise InputError(
+                f"another sandbox uses this folder (process {owner})",
+                where=f"--data {self.root}",
+                hint="Stop it, or give another --data DIR.",
+            ) from error
+        lock.seek(0)
+        lock.truncate()
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        self._lock = lock
+
+    def close(self) -> None:
+        """Give the folder back; a temporary one is removed."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+        if self.temporary:
+            shutil.rmtree(self.root, ignore_errors=True)
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The kubeconfig of the sandbox's API server."""
+        return self.root / "kubeconfig"
+
+    @property
+    def repository(self) -> Path:
+        """The bare repository to push to."""
+        return self.root / "state.git"
+
+    @property
+    def api(self) -> Path:
+        """The API server's objects."""
+        return self.root / "api"
+
+    @property
+    def agents(self) -> Path:
+        """The agents' journals."""
+        return self.root / "agents"
+
+    @property
+    def engine(self) -> Path:
+        """Mirrors of repositories and recordings of passes."""
+        return self.root / "engine"
+
+    @property
+    def redis(self) -> Path:
+        """Redis' socket and log."""
+        return self.root / "redis"
+
+    @property
+    def logs(self) -> Path:
+        """One log a process."""
+        return self.root / "logs"

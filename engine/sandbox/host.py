@@ -1,0 +1,144 @@
+"""The process of `belay up` that is the cluster: definitions, simulated nodes, controllers and agents.
+
+`python -m engine.sandbox.host --kubeconfig FILE --nodes N …`; it runs until SIGTERM and says in FILE (`--ready`) how
+far it has come.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from agents.drivers.rows import ROWS, from_product
+from agents.drivers.simulated import Row
+from agents.node.fleet import FleetNode
+from agents.node.run import run_fleet
+from agents.node.settings import Settings as AgentSettings
+from engine import log
+from engine.errors import BelayError
+from engine.kube import Kube
+from engine.sandbox import definitions
+from engine.sandbox.nodes import Member
+from engine.sandbox.settings import SandboxSettings, time_scale
+from engine.sandbox.shapes import Shapes, shipped_shapes
+from engine.sandbox.world import World, ensure_namespaces, members, until_signal
+
+STAGES = ("definitions", "nodes")
+"""What the ready file says, in order."""
+
+
+def fleet_nodes(nodes: Sequence[Member], settings: SandboxSettings, shapes: Shapes) -> list[FleetNode]:
+    """The agents' half of the simulated nodes: a driver with the same chips for each."""
+    rows = {name: _row(name, shapes) for name in (settings.product, shapes.inference)}
+    out = []
+    for member in nodes:
+        name = shapes.inference if member.name == "infer-1" else settings.product
+        row = msgspec.structs.replace(rows[name], chips=member.shape.chips)
+        if size := member.shape.super_pod_size:
+            machine = msgspec.structs.replace(
+                row.machine, super_pod_id=member.index // size, server_index=member.index % size
+            )
+            row = msgspec.structs.replace(row, machine=machine)
+        out.append(FleetNode(name=member.name, row=row, seed=settings.seed))
+    return out
+
+
+def _row(name: str, shapes: Shapes) -> Row:
+    if name in ROWS:
+        return ROWS[name]
+    product = shapes.products[name]
+    spec = product.spec.model_dump(by_alias=True, mode="json")
+    label = shapes.of(name).labels.get("node.kubernetes.io/npu.chip.name", "")
+    return from_product(spec, product.reset_groups, chip_name=label)
+
+
+async def run(kubeconfig: str, settings: SandboxSettings, journals: Path, ready: Path) -> None:
+    """Bring the cluster up and run it until the process is asked to end."""
+    shapes = shipped_shapes()
+    nodes = members(settings, shapes)
+    stop = asyncio.create_task(until_signal())
+    async with Kube.from_config(kubeconfig) as kube:
+        await ensure_namespaces(kube)
+        await definitions.ensure(kube)
+        _say(ready, "definitions")
+        world = World(kube, settings, shapes, nodes)
+        tasks = [
+            stop,
+            asyncio.create_task(world.run(lambda: _say(ready, "nodes"))),
+            asyncio.create_task(_agents(kubeconfig, nodes, settings, shapes, journals, world)),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _agents(
+    kubeconfig: str, nodes: Sequence[Member], settings: SandboxSettings, shapes: Shapes, journals: Path, world: World
+) -> None:
+    await world.kubelets.registered.wait()
+    await run_fleet(
+        fleet_nodes(nodes, settings, shapes),
+        state_dir=journals,
+        kubeconfig=kubeconfig,
+        settings=AgentSettings(scale=max(0.001, settings.time_scale)),
+    )
+
+
+def _say(ready: Path, stage: str) -> None:
+    """Write the stage in one step, so that a reader never sees half of it."""
+    fresh = ready.with_suffix(".new")
+    fresh.write_text(json.dumps({"stage": stage}))
+    fresh.replace(ready)
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m engine.sandbox.host", description="Simulated nodes and their agents."
+    )
+    parser.add_argument("--kubeconfig", required=True, help="the API server to fill with nodes")
+    parser.add_argument("--nodes", type=int, default=8, help="how many nodes of the product")
+    parser.add_argument("--product", default="atlas-800t-a2", help="a name in policies/products")
+    parser.add_argument("--seed", type=int, default=1, help="decides delays and orders")
+    parser.add_argument("--time-scale", type=float, help="multiplies waiting times; default $BELAY_TIME_SCALE or 1")
+    parser.add_argument("--agents", type=Path, required=True, help="folder of the agents' journals")
+    parser.add_argument("--ready", type=Path, required=True, help="file that says how far it has come")
+    parser.add_argument("--no-controllers", action="store_true", help="the cluster has a kube-controller-manager")
+    parser.add_argument("--owner-gc", action="store_true", help="the cluster has no garbage collector")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code 0 after SIGTERM, 2 when it cannot run."""
+    options = _arguments(argv)
+    log.configure("INFO", "sandbox")
+    try:
+        settings = SandboxSettings(
+            nodes=options.nodes,
+            product=options.product,
+            seed=options.seed,
+            time_scale=time_scale(options.time_scale),
+            controllers=not options.no_controllers,
+            owner_gc=options.owner_gc,
+        )
+        with contextlib.suppress(asyncio.CancelledError):
+            asyncio.run(run(options.kubeconfig, settings, options.agents, options.ready))
+    except BelayError as error:
+        sys.stderr.write(f"belay: {error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,173 @@
+"""Child processes that live no longer than we do, are started again when they die, and are ended in order."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from engine.errors import bounded
+
+_PR_SET_PDEATHSIG: Final = 1
+_FIRST_PAUSE_S: Final = 0.5
+_LONGEST_PAUSE_S: Final = 30.0
+_HEALTHY_S: Final = 60.0
+"""A child that lived this long starts again with a short pause."""
+MAX_LOG_BYTES: Final = 32 * 1024 * 1024
+"""A child's log is emptied beyond this size."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent ends; call it between fork and exec."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+class Child:
+    """One child process. Start it from a thread that lives as long as the child should: the kernel ends both
+    together."""
+
+    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        self.name = name
+        self.log = log
+        self._command = list(command)
+        self._environment = dict(environment)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._failures = 0
+        self._started = 0.0
+        self.due = 0.0
+
+    @property
+    def pid(self) -> int:
+        """Its process id, 0 before the first start."""
+        return self._process.pid if self._process else 0
+
+    @property
+    def running(self) -> bool:
+        """Whether it lives."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended; negative for a signal, None while it lives."""
+        return self._process.poll() if self._process else None
+
+    def start(self) -> None:
+        """Start it in a session of its own, so that Ctrl-C reaches us alone and we decide the order of ending."""
+        parent = os.getpid()
+        self._started, self.due = time.monotonic(), 0.0
+        with self.log.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=lambda: die_with(parent),
+            )
+
+    def plan_restart(self) -> float:
+        """Decide when a dead child starts again: with a growing, jittered pause. Returns the pause in seconds."""
+        if time.monotonic() - self._started > _HEALTHY_S:
+            self._failures = 0
+        ceiling = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(self._failures, 10))
+        self._failures += 1
+        pause = random.uniform(0.1, ceiling)
+        self.due = time.monotonic() + pause
+        return pause
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        if self._process is not None and self.running:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.terminate()
+
+    def kill(self) -> None:
+        """End it and everything it started, at once."""
+        if self._process is None:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self, seconds: float) -> None:
+        """Ask it to end, and kill it after that many seconds. Safe to call twice."""
+        self.terminate()
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(seconds)
+        self.kill()
+
+    def last_words(self, limit: int = 400) -> str:
+        """The end of its log, on one line."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(max(0, self.log.stat().st_size - 4096))
+                text = file.read().decode("utf-8", "replace")
+        except OSError:
+            return ""
+        return bounded(" ".join(text.split())[-limit:], limit)
+
+    def keep_log_small(self) -> None:
+        """Empty a log that has grown too large; the child goes on appending to it."""
+        with contextlib.suppress(OSError):
+            if self.log.stat().st_size > MAX_LOG_BYTES:
+                os.truncate(self.log, 0)
+
+
+class Crew:
+    """Children in the order in which they depend on each other."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.children: list[Child] = []
+        self._say = say
+
+    def start(self, child: Child) -> Child:
+        """Start one more."""
+        self.children.append(child)
+        child.start()
+        return child
+
+    def tend(self) -> None:
+        """Look after everybody once: dead children are announced, and started again when their pause is over."""
+        for child in self.children:
+            child.keep_log_small()
+            if child.running:
+                continue
+            if not child.due:
+                pause = child.plan_restart()
+                ending = _ending(child.exit_code)
+                self._say(f"{child.name} ended ({ending}), starting it again in {pause:.1f} s; log: {child.log}")
+            elif time.monotonic() >= child.due:
+                child.start()
+
+    def stop(self, seconds: float = 5.0) -> None:
+        """End all but the first together, then the first, on which the others rest; the slow are killed."""
+        ends = time.monotonic() + seconds
+        rest, foundation = self.children[:0:-1], self.children[:1]
+        for child in rest:
+            child.terminate()
+        for child in (*rest, *foundation):
+            child.stop(max(0.5, ends - time.monotonic()))
+
+    def kill(self) -> None:
+        """End all at once."""
+        for child in reversed(self.children):
+            child.kill()
+
+
+def _ending(code: int | None) -> str:
+    if code is None:
+        return "running"
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
