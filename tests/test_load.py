@@ -10,6 +10,7 @@ import pytest
 from engine.documents import SHIPPED
 from engine.errors import InputError
 from engine.load import LoadCache, Loaded, load, load_directory, schemas, shipped_policies
+from engine.model.diagnostics import ObjectKey
 
 CONFIG = "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{k: {value}}}\n"
 POOL = """apiVersion: belay.dev/v1alpha1
@@ -385,3 +386,13 @@ def test_references_are_reported_at_their_place_though_the_file_is_not_fetched_a
     tree = Fetching({"desired/p.yaml": b""})
     assert load(tree, blob_ids=ids, cache=cache).diagnostics == first.diagnostics
     assert tree.fetched == []
+
+
+def test_only_what_is_surely_gone_may_be_pruned() -> None:
+    gone = ObjectKey("v1", "ConfigMap", "default", "gone")
+    broken = ObjectKey("v1", "ConfigMap", "default", "a")
+    desired = load({"desired/a.yaml": config("a", "1")}).desired
+    assert desired.may_prune(gone)
+    assert not desired.may_prune(broken)
+    assert not load({"desired/a.yaml": b"a: [\n"}).desired.may_prune(gone)
+    assert not load({}, has_git=False).desired.may_prune(gone)

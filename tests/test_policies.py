@@ -22,7 +22,7 @@ def shipped() -> Desired:
 
 
 def test_schemas_are_current() -> None:
-    """On failure: `belay schema --write` or the two lines of this test, then commit policies/schemas."""
+    """On failure write each `schema_text(schemas()[name])` to policies/schemas/NAME and commit it."""
     folder = ROOT / "policies" / "schemas"
     assert {file.name for file in folder.iterdir()} == set(schemas())
     for name, schema in schemas().items():

@@ -21,6 +21,8 @@ Document_co = TypeVar("Document_co", covariant=True)
 
 SHIPPED: Final = "shipped:"
 """Files of shipped policies begin with this in origins, so that they are not mistaken for the repository's."""
+_MAX_TOLD: Final = 4096
+"""Kinds of nodes whose product is remembered; a cluster has a handful."""
 CHIP_NAME_LABEL: Final = "node.kubernetes.io/npu.chip.name"
 
 
@@ -92,8 +94,36 @@ class Desired:
         """Every pool whose selector matches a node's labels; more than one is an error of the declaration."""
         return tuple(pool for pool in self.pools if pool.document.spec.selector.matches(labels))
 
+    def may_prune(self, key: ObjectKey) -> bool:
+        """Whether an object that is declared no more may be deleted.
+
+        Not while its document is broken rather than gone, nor while some file is unreadable and might declare it.
+        """
+        return self.has_git and not self.incomplete and str(key) not in self._held
+
+    @cached_property
+    def _held(self) -> frozenset[str]:
+        return frozenset(self.held)
+
     def product_of(self, labels: Mapping[str, str]) -> Product | None:
         """The product that a node's labels tell: the largest label set that fits, earlier sets first, then by name."""
+        known = tuple([labels.get(key) for key in self._telling_labels])
+        if known not in self._told:
+            if len(self._told) >= _MAX_TOLD:
+                self._told.clear()
+            self._told[known] = self._best_product(labels)
+        return self._told[known]
+
+    @cached_property
+    def _telling_labels(self) -> tuple[str, ...]:
+        products = [declared.document.spec.node_labels for declared in self.products.values()]
+        return tuple(sorted({key for sets in products for wanted in sets for key in wanted}))
+
+    @cached_property
+    def _told(self) -> dict[tuple[str | None, ...], Product | None]:
+        return {}
+
+    def _best_product(self, labels: Mapping[str, str]) -> Product | None:
         ranked = [
             (rank, name, declared.document)
             for name, declared in self.products.items()
