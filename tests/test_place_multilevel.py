@@ -1,0 +1,133 @@
+"""Topology trees: groups of nodes at every level, least fragments, reserves, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.model.cluster import Node
+from engine.plan.place.multilevel import Level, read_trees, read_wish, select
+from engine.plan.place.verdict import Refusal, Shape
+from tests import placing, worlds
+from tests.placing import POLICY, gang, nodes_of, scope_of
+
+SP, GROUP = "huawei.com/topotree.superpodid", "huawei.com/topotree.groupid"
+TREES = {"default": (Level(SP), Level(GROUP))}
+CONFIG = f'{{"default": {{"level1": {{"label": "{SP}"}}, "level2": {{"label": "{GROUP}"}}}}}}'
+
+
+def _nodes(layout: dict[str, dict[str, int]]) -> list[Node]:
+    """Group → super pod → number of nodes."""
+    return [
+        worlds.node(f"{group}-{pod}-{i}", labels={**worlds.A2_LABELS, SP: pod, GROUP: group})
+        for group, pods in layout.items()
+        for pod, count in pods.items()
+        for i in range(count)
+    ]
+
+
+def _units(found: tuple[str, ...] | Refusal) -> list[str]:
+    assert not isinstance(found, Refusal), found
+    return [name.rpartition("-")[0] for name in found]
+
+
+def test_groups_lie_in_one_unit_at_every_level() -> None:
+    units = _units(select(_nodes({"g1": {"a": 2, "b": 2}, "g2": {"c": 4}}), TREES, (2, 4), 8))
+    assert all(units[i] == units[i + 1] for i in range(0, 8, 2))
+    assert [unit[:2] for unit in units] == ["g1"] * 4 + ["g2"] * 4
+
+
+def test_the_tightest_unit_is_used_first() -> None:
+    nodes = _nodes({"g1": {"a": 3, "b": 2, "c": 4}})
+    assert _units(select(nodes, TREES, (2,), 2)) == ["g1-b", "g1-b"]
+    assert {unit[:2] for unit in _units(select(_nodes({"g1": {"a": 4}, "g2": {"b": 2}}), TREES, (2,), 2))} == {"g2"}
+
+
+def test_level1_only_jobs_stay_in_one_level2_unit_when_they_can() -> None:
+    nodes = _nodes({"g1": {"a": 2}, "g2": {"b": 2, "c": 2}})
+    assert {unit[:2] for unit in _units(select(nodes, TREES, (2,), 4))} == {"g2"}
+    spread = _units(select(_nodes({"g1": {"a": 2}, "g2": {"b": 2}}), TREES, (2,), 4))
+    assert sorted(spread) == ["g1-a", "g1-a", "g2-b", "g2-b"]
+
+
+def test_no_room() -> None:
+    found = select(_nodes({"g1": {"a": 3, "b": 1}}), TREES, (2,), 4)
+    assert isinstance(found, Refusal) and found.reason == "TopologyNotMet"
+
+
+def test_reserved_nodes_are_used_only_when_nothing_else_is_left() -> None:
+    trees = {"default": (Level(SP, 1),)}
+    nodes = _nodes({"g": {"a": 3, "b": 2}})
+    assert _units(select(nodes, trees, (2,), 2)) == ["g-a", "g-a"]
+    assert sorted(_units(select(nodes, trees, (2,), 4))) == ["g-a", "g-a", "g-b", "g-b"]
+
+
+@pytest.mark.parametrize(
+    "text", [None, "{", '{"t": {"level2": {"label": "x"}}}', '{"t": {"level1": {"label": ""}}}', '["a"]']
+)
+def test_bad_trees(text: str | None) -> None:
+    assert isinstance(read_trees(text), Refusal)
+
+
+def test_reserve_counts_on_level1_only() -> None:
+    text = '{"t": {"level1": {"label": "x", "reservedNode": 1}, "level2": {"label": "y", "reservedNode": 3}}}'
+    assert read_trees(text) == {"t": (Level("x", 1), Level("y", 0))}
+
+
+@pytest.mark.parametrize(
+    ("text", "pods", "answer"),
+    [
+        ("level1=2,level2=4", 8, (2, 4)),
+        ("level1=2", 8, (2,)),
+        ("level2=2", 8, None),
+        ("level1=2,level2=3", 12, None),
+        ("level1=3", 8, None),
+        ("", 8, None),
+    ],
+)
+def test_wishes(text: str, pods: int, answer: tuple[int, ...] | None) -> None:
+    found = read_wish(Shape("j", 0, pods, (), {}, {"huawei.com/affinity-config": text}))
+    assert found == answer if answer else isinstance(found, Refusal)
+
+
+def _observed(pods: Any, group: Any, nodes: list[Node], config: str = CONFIG, **report: Any) -> Any:
+    reports = [worlds.report(node.name, **report) for node in nodes]
+    return worlds.observed(nodes, reports, pods, objects=[group], init_params={"resource-level-config": config})
+
+
+ML = {POLICY: "multilevel", "huawei.com/affinity-config": "level1=2,level2=4"}
+
+
+def test_a_job_on_a_tree() -> None:
+    pods, group = gang(4, 8, annotations=ML)
+    scope = scope_of(_observed(pods, group, _nodes({"g1": {"a": 1, "b": 3}, "g2": {"c": 2, "d": 2}})))
+    placed = nodes_of(scope)
+    assert {name[:2] for name in placed.values()} == {"g2"}
+    assert placed["case-0"][:4] == placed["case-1"][:4] != placed["case-2"][:4]
+    assert scope.scores["train/case-0"][placed["case-0"]] == 100_000_000
+
+
+def test_pods_take_whole_nodes_only() -> None:
+    pods, group = gang(4, 4, annotations=ML)
+    scope = scope_of(_observed(pods, group, _nodes({"g": {"a": 2, "b": 2}})))
+    assert scope.pending[0].reason == "TopologyNotMet" and scope.pending[0].nodes == {"TopologyNotMet": 4}
+
+
+def test_missing_labels_and_configuration() -> None:
+    pods, group = gang(4, 8, annotations=ML)
+    plain = [worlds.node(f"n{i}") for i in range(4)]
+    assert scope_of(_observed(pods, group, plain)).pending[0].nodes == {"TopologyLabelMissing": 4}
+    without = scope_of(_observed(pods, group, plain, config=""))
+    assert without.pending[0].reason == "InvalidRequest" and "resource-level-config" in without.pending[0].message
+
+
+def test_a_running_job_is_completed_in_its_groups() -> None:
+    pods, group = gang(4, 8, annotations=ML)
+    running = [
+        worlds.pod(f"case-{i}", node=node, chips=range(8), rank=i, annotations=dict(pods[i].annotations))
+        for i, node in ((0, "g1-a-0"), (2, "g1-b-0"), (3, "g1-b-1"))
+    ]
+    scope = scope_of(_observed([*running, pods[1]], group, _nodes({"g0": {"z": 4}, "g1": {"a": 2, "b": 2}})))
+    assert nodes_of(scope) == {"case-1": "g1-a-1"}
+    assert placing.bindings(scope)["case-1"].evidence.rule == "place/multilevel"
