@@ -1,142 +1,24 @@
 """One request script, two servers: the sandbox's API server must answer as the real kube-apiserver does.
 
-Each scenario talks to both and records what it saw; the records are normalised (identities, versions, times) and compared. Where
+Each scenario talks to both and records what it saw; the records are normalised (identities, versions, times) and
+compared. Where
 releases differ in wording only, the reason and the fields are compared and the message is not.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import json
 import os
 import re
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 import yaml
 
-from engine.sandbox.api import ApiServer
+from tests.api_client import APPLY, JSON, MERGE, PATCH, STRATEGIC, Client, Sandbox, at
 from tests.kube_server import real_cluster
-
-JSON = dict[str, Any]
-MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
-PATCH, APPLY = "application/json-patch+json", "application/apply-patch+yaml"
-SETTLE_SECONDS = 20.0
-
-
-class Client:
-    """One server, synchronously; `records` collects what a scenario saw."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, base: str, token: str, session: aiohttp.ClientSession) -> None:
-        self._loop, self._base, self._session = loop, base, session
-        self._headers = {"Authorization": f"Bearer {token}"}
-        self.records: list[tuple[str, Any]] = []
-        self.namespace = "default"
-
-    def _run(self, coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
-
-    def send(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> tuple[int, JSON]:
-        """Send one request; `~` in the path stands for the scenario's namespace."""
-
-        async def go() -> tuple[int, JSON]:
-            url = self._base + path.replace("~", f"namespaces/{self.namespace}")
-            data = None if body is None else json.dumps(body).encode()
-            headers = {**self._headers, "Content-Type": kind, "User-Agent": "differential/1"}
-            async with self._session.request(method, url, data=data, headers=headers) as response:
-                text = await response.text()
-                return response.status, json.loads(text) if text.startswith("{") else {"text": text}
-
-        return self._run(go())  # type: ignore[no-any-return]
-
-    def watch(self, path: str, count: int, seconds: int = 3) -> list[JSON]:
-        """Read a watch until `count` events or its timeout."""
-
-        async def go() -> list[JSON]:
-            separator = "&" if "?" in path else "?"
-            url = (
-                self._base
-                + path.replace("~", f"namespaces/{self.namespace}")
-                + f"{separator}watch=1&timeoutSeconds={seconds}"
-            )
-            events: list[JSON] = []
-            async with self._session.get(url, headers=self._headers) as response:
-                if response.status != 200:
-                    return [json.loads(await response.text())]
-                async for line in response.content:
-                    events.append(json.loads(line))
-                    if len(events) >= count:
-                        break
-            return events
-
-        return self._run(go())  # type: ignore[no-any-return]
-
-    def note(self, label: str, value: Any) -> None:
-        """Record something seen."""
-        self.records.append((label, value))
-
-    def do(
-        self,
-        label: str,
-        method: str,
-        path: str,
-        body: Any = None,
-        kind: str = "application/json",
-        *,
-        see: str = "",
-        say: bool = True,
-    ) -> JSON:
-        """Send a request and record its status and the paths in `see`; of a refusal reason, message (unless not `say`) and causes."""
-        status, answer = self.send(method, path, body, kind)
-        if answer.get("kind") == "Status":
-            details = answer.get("details") or {}
-            shown: JSON = {key: answer.get(key) for key in ("status", "reason", "code")}
-            shown["details"] = {key: details.get(key) for key in ("name", "group", "kind")}
-            if say:
-                shown["message"] = normal_text(answer.get("message", ""))
-                shown["causes"] = [(c.get("reason"), c.get("field")) for c in details.get("causes") or ()]
-        else:
-            shown = {path: at(answer, path) for path in see.split()}
-        self.note(label, (status, shown))
-        return answer
-
-    def until(self, path: str, condition: Callable[[int, JSON], bool]) -> bool:
-        """Ask again until the condition holds; the real server's background work takes a moment."""
-
-        async def pause() -> None:
-            await asyncio.sleep(0.1)
-
-        for _ in range(int(SETTLE_SECONDS / 0.1)):
-            if condition(*self.send("GET", path)):
-                return True
-            self._run(pause())
-        return False
-
-
-def at(obj: Any, path: str) -> Any:
-    """Return the value at a dotted path (`[n]` allowed); `#` at the end gives a length, `?` whether it is there."""
-    want_length, want_there = path.endswith("#"), path.endswith("?")
-    for step in re.findall(r"[^.\[\]]+", path.rstrip("#?")):
-        step = step.replace("~1", ".")
-        if isinstance(obj, list):
-            obj = obj[int(step)] if int(step) < len(obj) else None
-        else:
-            obj = obj.get(step) if isinstance(obj, dict) else None
-    if want_length:
-        return len(obj or ())
-    return obj is not None if want_there else obj
-
-
-def normal_text(text: str) -> str:
-    """Mask what differs from run to run."""
-    text = re.sub(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "UID", text)
-    text = re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "TIME", text)
-    return re.sub(r"\b\d{3,}\b", "N", text)
 
 
 def configmap(name: str, data: JSON | None = None, **metadata: Any) -> JSON:
@@ -337,7 +219,8 @@ def bindings(api: Client) -> None:
         "bound",
         "GET",
         f"{PODS}/p",
-        see="spec.nodeName metadata.annotations metadata.labels status.conditions[0].type status.conditions[0].status status.phase",
+        see="spec.nodeName metadata.annotations metadata.labels status.conditions[0].type "
+        "status.conditions[0].status status.phase",
     )
     api.do("second", "POST", f"{PODS}/p/binding", binding("p", "other"))
     api.do("missing pod", "POST", f"{PODS}/nope/binding", binding("nope", "n"))
@@ -508,9 +391,16 @@ def status_isolation(api: Client) -> None:
 
 
 def defaults(api: Client) -> None:
-    see = "spec.restartPolicy spec.dnsPolicy spec.schedulerName spec.terminationGracePeriodSeconds spec.containers[0].imagePullPolicy spec.containers[0].resources spec.tolerations status.qosClass spec.enableServiceLinks"
+    see = (
+        "spec.restartPolicy spec.dnsPolicy spec.schedulerName spec.terminationGracePeriodSeconds "
+        "spec.containers[0].imagePullPolicy spec.containers[0].resources spec.tolerations status.qosClass "
+        "spec.enableServiceLinks"
+    )
     api.do("pod", "POST", PODS, pod("p"), see=see)
-    see = "spec.replicas spec.strategy spec.revisionHistoryLimit spec.progressDeadlineSeconds spec.template.spec.restartPolicy"
+    see = (
+        "spec.replicas spec.strategy spec.revisionHistoryLimit spec.progressDeadlineSeconds "
+        "spec.template.spec.restartPolicy"
+    )
     api.do("deployment", "POST", DEPLOY, deployment("d"), see=see)
     job = {
         "apiVersion": "batch/v1",
@@ -523,7 +413,8 @@ def defaults(api: Client) -> None:
         "POST",
         "/apis/batch/v1/~/jobs",
         job,
-        see="spec.parallelism spec.completions spec.backoffLimit spec.template.spec.containers[0].imagePullPolicy spec.selector?",
+        see="spec.parallelism spec.completions spec.backoffLimit "
+        "spec.template.spec.containers[0].imagePullPolicy spec.selector?",
     )
     service = {
         "apiVersion": "v1",
@@ -686,7 +577,8 @@ def watches(api: Client) -> None:
 def survives_custom_objects(version: JSON) -> bool:
     """Tell whether a kube-apiserver can hold custom objects at all.
 
-    Releases before 1.23 carry reflect2 1.0.1, which reads maps wrongly when built with Go 1.18 or later (as Debian's 1.20 is): the first
+    Releases before 1.23 carry reflect2 1.0.1, which reads maps wrongly when built with Go 1.18 or later (as
+    Debian's 1.20 is): the first
     custom object ends the process with a segmentation fault.
     """
     built = re.match(r"go1\.(\d+)", version.get("goVersion", ""))
@@ -809,42 +701,18 @@ SCENARIOS = [crud, generated_names, dry_run, patch_kinds, server_side_apply, app
              status_isolation, defaults, selectors, paging, watches, custom_kinds, namespaces]  # fmt: skip
 
 
-class Pair:
-    """Both servers and an event loop in a thread that talks to them."""
+class Pair(Sandbox):
+    """Both servers and one loop that talks to them."""
 
     def __init__(self, real: JSON) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
-        self._thread.start()
+        super().__init__()
         self._real = real
-        self.sandbox = ApiServer(bookmark_seconds=0.5)
-        self.call(self._open())
-
-    def call(self, coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(60)
-
-    async def _open(self) -> None:
-        await self.sandbox.start()
-        self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False))
-
-    async def _close(self) -> None:
-        await self.session.close()
-        await self.sandbox.stop()
-
-    def close(self) -> None:
-        self.call(self._close())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(10)
-        self.loop.close()
 
     def clients(self, namespace: str) -> tuple[Client, Client]:
         """Return (real, sandbox), each with a namespace of its own for one scenario."""
         token = self._real["users"][0]["user"]["token"]
         server = self._real["clusters"][0]["cluster"]["server"]
-        made = (
-            Client(self.loop, server, token, self.session),
-            Client(self.loop, self.sandbox.url, self.sandbox.token, self.session),
-        )
+        made = (Client(self.loop, server, token, self.session), self.client())
         for client in made:
             client.namespace = namespace
             status, _ = client.send("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})

@@ -119,14 +119,18 @@ def established(obj: JSON, now: str) -> JSON:
     stored = next((version["name"] for version in spec["versions"] if version.get("storage")), "")
     known = list((obj.get("status") or {}).get("storedVersions") or ())
     conditions = [
-        {"type": "NamesAccepted", "status": "True", "lastTransitionTime": now, "reason": "NoConflicts", "message": "no conflicts found"},
-        {"type": "Established", "status": "True", "lastTransitionTime": now, "reason": "InitialNamesAccepted", "message": "the initial names have been accepted"},
-    ]  # fmt: skip
+        _condition("NamesAccepted", "NoConflicts", "no conflicts found", now),
+        _condition("Established", "InitialNamesAccepted", "the initial names have been accepted", now),
+    ]
     return {
         "conditions": (obj.get("status") or {}).get("conditions") or conditions,
         "acceptedNames": spec["names"],
         "storedVersions": known if stored in known else [*known, stored],
     }
+
+
+def _condition(kind: str, reason: str, message: str, now: str) -> JSON:
+    return {"type": kind, "status": "True", "lastTransitionTime": now, "reason": reason, "message": message}
 
 
 def resources_of(obj: JSON) -> list[Resource]:

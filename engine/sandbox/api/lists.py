@@ -113,7 +113,8 @@ class Lists:
         found = self._paged.pop(identity, None)
         if found is None or storage != resource.storage:
             raise expired(
-                "The provided continue parameter is too old to display a consistent list result. You can start a new list without the "
+                "The provided continue parameter is too old to display a consistent list result. You can start a "
+                "new list without the "
                 "continue parameter."
             )
         return self._cut(resource, found[0], found[1], limit)

@@ -360,11 +360,13 @@ class Objects:
         kind, version = obj.setdefault("kind", resource.kind), obj.setdefault("apiVersion", resource.api_version)
         if version != resource.api_version:
             raise bad_request(
-                f"the API version in the data ({version}) does not match the expected API version ({resource.api_version})"
+                f"the API version in the data ({version}) does not match the expected API version "
+                f"({resource.api_version})"
             )
         if kind != resource.kind:
             raise bad_request(
-                f'{kind} in version "{resource.version}" cannot be handled as a {resource.kind}: no kind "{kind}" is registered'
+                f'{kind} in version "{resource.version}" cannot be handled as a {resource.kind}: no kind "{kind}" '
+                f"is registered"
             )
         metadata = obj.setdefault("metadata", {})
         if metadata is None:

@@ -418,7 +418,8 @@ PRINTERS: dict[str, Printer] = {
     ),
     "daemonsets.apps": Printer(
         _columns(
-            f"Name|Desired:integer|Current:integer|Ready:integer|Up-to-date:integer|Available:integer|Node Selector|Age|{_WORKLOAD}"
+            f"Name|Desired:integer|Current:integer|Ready:integer|Up-to-date:integer|Available:integer|Node "
+            f"Selector|Age|{_WORKLOAD}"
         ),
         _daemonset,
     ),

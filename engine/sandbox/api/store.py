@@ -20,7 +20,13 @@ from engine.sandbox.api.kinds import JSON
 HISTORY = 2_000
 """Events kept per kind for watches that resume; older ones answer 410."""
 
-QUEUE = 20_000
+HISTORY_BYTES = 16 * 1024 * 1024
+"""Bytes of serialised objects kept per kind for watches that resume.
+
+Large ConfigMaps that change often keep fewer events.
+"""
+
+QUEUE = 10_000
 """Events one watch may lag behind before it is ended with 410."""
 
 Key = tuple[str, str]
@@ -126,6 +132,7 @@ class Collection:
     def __init__(self) -> None:
         self.by_namespace: dict[str, dict[str, Entry]] = {}
         self.history: list[Event] = []
+        self._history_bytes = 0
         self.compacted = 0
         self._sorted: dict[str, list[str]] = {}
         self._everywhere: set[Watcher] = set()
@@ -170,17 +177,33 @@ class Collection:
     def publish(self, event: Event) -> None:
         """Append to the history and hand the event to the watchers it concerns."""
         self.history.append(event)
-        if len(self.history) > 2 * HISTORY:
-            self.compacted = self.history[HISTORY - 1].rv
-            del self.history[:HISTORY]
+        self._history_bytes += len(event.entry.raw)
+        if len(self.history) > 2 * HISTORY or self._history_bytes > 2 * HISTORY_BYTES:
+            self._trim()
         key = event.entry.key
         for watchers in (self._everywhere, self._by_namespace.get(key[0]), self._by_key.get(key)):
             for watcher in watchers or ():
                 watcher.push(event)
 
+    def _trim(self) -> None:
+        """Cut the history to its limits; the newest event always stays."""
+        kept = size = 0
+        for event in reversed(self.history):
+            size += len(event.entry.raw)
+            if kept and (kept >= HISTORY or size > HISTORY_BYTES):
+                size -= len(event.entry.raw)
+                break
+            kept += 1
+        gone = len(self.history) - kept
+        if gone:
+            self.compacted = self.history[gone - 1].rv
+            del self.history[:gone]
+        self._history_bytes = size
+
     def compact(self, rv: int) -> None:
         """Forget the history: a watch from before `rv` gets 410."""
         self.history.clear()
+        self._history_bytes = 0
         self.compacted = max(self.compacted, rv)
 
     def since(self, rv: int) -> Iterator[Event]:

@@ -30,7 +30,8 @@ MAX_OBJECT_BYTES = 1536 * 1024
 
 _CONFIG_KEY = re.compile(r"^[-._a-zA-Z0-9]{1,253}$")
 _CONFIG_KEY_WHY = (
-    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', "
+    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or "
+    "'KEY_NAME',  or 'key-name', "
     "regex used for validation is '[-._a-zA-Z0-9]+')"
 )
 _DNS_LABEL = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
@@ -73,7 +74,9 @@ def _containers(spec: JSON, path: str) -> list[FieldError]:
                     field_invalid(
                         f"{where}.name",
                         name,
-                        "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')",
+                        "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', "
+                        "and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', "
+                        "regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')",
                     )
                 )
             elif name in seen:
