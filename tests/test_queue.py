@@ -1,0 +1,148 @@
+"""Who is placed first, and who must wait for a queue or for missing pods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests import placing, worlds
+from tests.placing import POLICY, gang, nodes_of, scope_of
+
+A2 = {POLICY: "chip8-node8"}
+
+
+def _world(*gangs: Any, nodes: int = 1, more: Any = (), extra: Any = ()) -> Any:
+    pods = [pod for pods, _ in gangs for pod in pods]
+    return worlds.world(nodes, pods=[*pods, *extra], objects=[group for _, group in gangs] + list(more))
+
+
+def _queue(name: str = "default", *, state: str = "Open", **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "Queue",
+        "metadata": {"name": name},
+        "spec": {"weight": 1, **spec},
+        "status": {"state": state},
+    }
+
+
+def _first(*gangs: Any, **world: Any) -> str:
+    return next(iter(nodes_of(scope_of(_world(*gangs, **world)))))
+
+
+def test_priority_then_age_then_key() -> None:
+    old, young = gang(1, 8, name="b", annotations=A2), gang(1, 8, name="a", annotations=A2)
+    for (_, group), moment in ((old, "2026-09-01T07:00:00Z"), (young, "2026-09-01T07:30:00Z")):
+        group["metadata"]["creationTimestamp"] = moment
+    assert _first(old, young) == "b-0"
+    young[1]["spec"]["priorityClassName"] = "high"
+    high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
+    assert _first(old, young, more=[high]) == "a-0"
+    old[1]["metadata"]["creationTimestamp"] = young[1]["metadata"]["creationTimestamp"]
+    young[1]["spec"].pop("priorityClassName")
+    assert _first(old, young) == "a-0"
+
+
+def test_fragile_jobs_and_fewer_dequeues_come_first() -> None:
+    wide = gang(3, 1, name="a", annotations=A2, least=1)
+    running = [
+        worlds.pod(f"a-{i}", node="n1", chips=[i], rank=i, annotations=dict(wide[0][0].annotations)) for i in (0, 1)
+    ]
+    wide = ([wide[0][2]], wide[1])
+    fresh = gang(1, 8, name="b", annotations=A2)
+    scope = scope_of(_world(wide, fresh, nodes=2, extra=running))
+    assert scope.queue == ["train/PodGroup/b", "train/PodGroup/a"]
+    tired = gang(1, 8, name="a", annotations={**A2, "huawei.com/schedule_dequeue_frequency": "2"})
+    unreadable = gang(1, 8, name="b", annotations={**A2, "huawei.com/schedule_dequeue_frequency": "x"})
+    assert _first(tired, unreadable) == "b-0"
+
+
+@pytest.mark.parametrize(
+    ("queues", "name", "reason"),
+    [
+        ([], "anything", None),
+        ([_queue("other")], "default", None),
+        ([_queue()], "gone", "QueueNotFound"),
+        ([_queue(state="Closed")], "default", "QueueNotOpen"),
+        ([_queue("root")], "root", "QueueNotOpen"),
+        ([_queue("top"), _queue("leaf", parent="top")], "top", "QueueNotOpen"),
+        ([_queue("top"), _queue("leaf", parent="top")], "leaf", None),
+        ([_queue(capability={"cpu": "much"})], "default", "QueueNotOpen"),
+    ],
+)
+def test_queues_must_exist_be_open_and_be_leaves(queues: Any, name: str, reason: str | None) -> None:
+    pods, group = gang(1, 8, annotations=A2)
+    group["spec"]["queue"] = name
+    scope = scope_of(_world((pods, group), more=queues))
+    assert [entry.reason for entry in scope.pending] == ([reason] if reason else [])
+    assert len(scope.actions) == (0 if reason else 1)
+
+
+def test_capability_counts_running_and_just_placed_pods() -> None:
+    queue = _queue(capability={"huawei.com/Ascend910": "16"})
+    first, second = gang(1, 8, name="a", annotations=A2), gang(1, 8, name="b", annotations=A2)
+    running, running_group = gang(1, 4, name="r", annotations=A2)
+    running = [placing.edited(running[0], node="n2", phase="Running", chips=("Ascend910-0",) * 1)]
+    running = [worlds.pod("r-0", node="n2", chips=range(4), annotations={placing.GROUP: "r"})]
+    scope = scope_of(_world(first, second, nodes=3, more=[queue, running_group], extra=running))
+    assert list(nodes_of(scope)) == ["a-0"]
+    (entry,) = scope.pending
+    assert entry.reason == "QueueExhausted" and "used 12 + requested 8 > capability 16" in entry.message
+    assert entry.unblock is not None and "by 4 huawei.com/Ascend910" in entry.unblock
+
+
+def test_settings_declare_queues_too() -> None:
+    settings = placing.with_settings(queues=[{"name": "default", "capability": {"huawei.com/Ascend910": 4}}])
+    scope = scope_of(_world(gang(1, 8, annotations=A2)), desired=settings)
+    assert scope.pending[0].reason == "QueueExhausted"
+
+
+def test_missing_pods_hold_a_gang_back() -> None:
+    pods, group = gang(3, 1, annotations=A2)
+    scope = scope_of(_world((pods[:2], group)))
+    (entry,) = scope.pending
+    assert entry.reason == "GangIncomplete" and "the pods of job is not enough, req: 3, actual: 2" in entry.message
+    assert entry.unblock is not None and entry.unblock.startswith("1 more pod")
+    done = placing.edited(pods[2], phase="Succeeded", node="n0")
+    assert len(scope_of(_world((pods[:2], group), extra=[done])).actions) == 2
+    leaving = worlds.pod("case-2", node="n0", chips=[0], deleting=worlds.NOW, annotations=dict(pods[2].annotations))
+    assert not scope_of(_world((pods[:2], group), extra=[leaving])).actions
+
+
+def test_evicted_pods_of_this_pass_do_not_count() -> None:
+    pods, group = gang(2, 1, annotations=A2)
+    bound = worlds.pod("case-1", node="n0", chips=[0], annotations=dict(pods[1].annotations))
+    world = _world(([pods[0]], group), extra=[bound])
+    assert len(scope_of(world).actions) == 1
+    assert not scope_of(world, evicting={"train/case-1"}).actions
+
+
+def test_deployments_say_how_many_replicas_are_missing() -> None:
+    pod = worlds.pod("d-5f-a", count=1, owner=("ReplicaSet", "d-5f"), owner_api="apps/v1", annotations=dict(A2))
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"namespace": "train", "name": "d"},
+        "spec": {"replicas": 2},
+    }
+    hashed = placing.edited(pod, labels={"pod-template-hash": "5f"})
+    scope = scope_of(worlds.world(1, pods=[hashed], objects=[deployment]))
+    assert "job d task num 1 less than replicas 2" in scope.pending[0].message
+
+
+def test_an_unreadable_minimum_is_named() -> None:
+    pods, group = gang(1, 1, annotations={**A2, "huawei.com/schedule_minAvailable": "many"})
+    (entry,) = scope_of(_world((pods, group))).pending
+    assert entry.reason == "InvalidRequest" and "task minAvailable many is invalid" in entry.message
+
+
+def test_scheduling_can_be_switched_off() -> None:
+    scope = scope_of(_world(gang(1, 1, annotations=A2)), desired=placing.with_settings(roles={"schedule": "off"}))
+    assert not scope.actions and not scope.pending
+
+
+def test_other_scheduler_names_come_from_the_settings() -> None:
+    pods, group = gang(1, 1, annotations=A2, scheduler="mine")
+    assert not scope_of(_world((pods, group))).actions
+    assert scope_of(_world((pods, group)), desired=placing.with_settings(schedulerNames=["mine"])).actions
