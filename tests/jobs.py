@@ -163,7 +163,7 @@ class World:
 
     def scope(self) -> Scope:
         """The scope of the next pass."""
-        seen = observe(self.objects.values())
+        seen = observe(copy.deepcopy(list(self.objects.values())))
         seen = msgspec.structs.replace(seen, history=self.history, inventory=self.inventory)
         return Scope(self.desired, seen, self.now, "main", Memory.of(self.history))
 

@@ -68,34 +68,32 @@ class _Case:
         return [p for p in self.pods.values() if p.labels.get("replica-type") == label and not _is_backup(p)]
 
 
-def run(bench: Bench) -> None:
-    """Expands every AscendJob."""
-    for job in bench.jobs(API, KIND):
-        if not job.deleting:
-            expand(bench, job)
-
-
 def spec_of(job: Job) -> AscendSpec:
     """The job's spec, read once per version."""
     return _SPECS.of(job.key, job.raw, lambda: read(job))
 
 
-def expand(bench: Bench, job: Job) -> None:
-    """Plans what one job needs next."""
+def expand(bench: Bench, job: Job) -> bool:
+    """Plans what one job needs next.
+
+    Returns whether that depends on nothing but the job, its pods, its memory, its PodGroup and the queues.
+    """
     end = finished(job.status.get("conditions") or ())
     spec = spec_of(job)
     if end:
         _clean_up(bench, job, spec, end)
-        return
+        return spec.policy.get("cleanPodPolicy") in (None, "None")
     refusal = refusal_of(spec, bench.queues)
     if refusal is not None:
         settle(bench, job, {}, Condition("Failed", "JobValidFailed", f"{refusal.reason}: {refusal.message}"))
-        return
+        return True
     case = _Case(bench, job, spec, bench.memory(job), {p.name: p for p in bench.pods_of(job)})
     _count_round(case)
     if not _beyond_backoff(case):
         _keep_going(case)
     bench.remember(job, case.memory)
+    whole = all(name in case.pods for name, _, _ in spec.expected)
+    return whole and not any(p.phase == "Failed" for p in case.pods.values())
 
 
 def backup(bench: Bench, job: Job, source: Pod, name: str) -> dict[str, Any] | None:

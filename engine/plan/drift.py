@@ -54,8 +54,7 @@ def differs(body: Mapping[str, Any], live: Mapping[str, Any]) -> str:
 
 def _compare(want: Any, have: Any, path: str, quantity: bool) -> str:
     if want is have or want == have:
-        # 1 == True in Python, and neither is the other in YAML.
-        return "" if isinstance(want, bool) == isinstance(have, bool) else path
+        return ""
     if isinstance(want, Mapping):
         return _compare_maps(want, have, path, quantity)
     if isinstance(want, list):
@@ -117,14 +116,10 @@ def _same_value(want: Any, have: Any, quantity: bool) -> bool:
     if have is None:
         # The API server drops zero values of optional fields.
         return want in ("", 0, False, None) or _is_empty(want)
-    if isinstance(want, bool) or isinstance(have, bool):
-        return str(want).lower() == str(have).lower() and quantity
-    if not quantity and type(want) is not type(have):
-        return str(want) == str(have)
     if quantity:
         left, right = quantities.parse(str(want)), quantities.parse(str(have))
         return left is not None and left == right
-    return False
+    return str(want) == str(have)
 
 
 def _is_empty(value: Any) -> bool:

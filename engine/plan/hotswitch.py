@@ -22,17 +22,16 @@ BACKUP: Final = "backupNewPodName"
 IN_FLOW: Final = "inHotSwitchFlow"
 
 
-def run(bench: Bench) -> None:
-    """Answers what pods of AscendJobs ask for."""
-    for job in bench.jobs(ascendjob.API, ascendjob.KIND):
-        if job.deleting or finished(job.status.get("conditions") or ()):
-            continue
-        for pod in bench.pods_of(job):
-            asked = pod.annotations.get(ASKED)
-            if asked == "create":
-                _back_up(bench, job, pod)
-            elif asked == "delete":
-                bench.remove(job, pod, "HotSwitch", f"{job.key}: pod {pod.name} has been switched away")
+def expand(bench: Bench, job: Job) -> None:
+    """Answers what the pods of an AscendJob ask for."""
+    if finished(job.status.get("conditions") or ()):
+        return
+    for pod in bench.pods_of(job):
+        asked = pod.annotations.get(ASKED)
+        if asked == "create":
+            _back_up(bench, job, pod)
+        elif asked == "delete":
+            bench.remove(job, pod, "HotSwitch", f"{job.key}: pod {pod.name} has been switched away")
 
 
 def _back_up(bench: Bench, job: Job, pod: Pod) -> None:

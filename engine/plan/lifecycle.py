@@ -107,6 +107,7 @@ class Bench:
     pod_groups: bool
     queues: frozenset[str] | None
     held: dict[str, bool] = field(default_factory=dict)
+    _pods_of: dict[ObjectKey, list[Pod]] = field(default_factory=dict)
 
     @staticmethod
     def of(scope: Scope) -> Bench:
@@ -128,16 +129,18 @@ class Bench:
 
     def pods_of(self, job: Job) -> list[Pod]:
         """Pods that the job controls, by name; those of an earlier job of the same name do not count."""
-        found = self.pods.get((job.key.namespace, job.key.kind, job.key.name), [])
-        return sorted(
-            (
+        known = self._pods_of.get(job.key)
+        if known is None:
+            found = self.pods.get((job.key.namespace, job.key.kind, job.key.name), ())
+            group, uid = job.key.api_version.partition("/")[0], job.uid
+            known = [
                 pod
                 for pod in found
-                if pod.owner_api.split("/")[0] == job.key.api_version.split("/")[0]
-                and (not job.uid or not pod.owner_uid or pod.owner_uid == job.uid)
-            ),
-            key=lambda pod: pod.name,
-        )
+                if pod.owner_api.partition("/")[0] == group and (not uid or pod.owner_uid in ("", uid))
+            ]
+            known.sort(key=lambda pod: pod.name)
+            self._pods_of[job.key] = known
+        return known
 
     def object(self, api_version: str, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
         """A live object, None when there is none."""

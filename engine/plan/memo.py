@@ -5,7 +5,7 @@ An entry is keyed by a name and holds only for an equal object; nothing of a pas
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 
 Result = TypeVar("Result")
@@ -16,9 +16,9 @@ class Memo(Generic[Result]):
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._known: dict[object, tuple[Any, Result]] = {}
+        self._known: dict[Hashable, tuple[Any, Result]] = {}
 
-    def of(self, key: object, raw: Any, compute: Callable[[], Result]) -> Result:
+    def of(self, key: Hashable, raw: Any, compute: Callable[[], Result]) -> Result:
         """The result for ``raw``, computed when the key is new or its object has changed."""
         entry = self._known.get(key)
         if entry is not None and (entry[0] is raw or entry[0] == raw):
@@ -28,3 +28,21 @@ class Memo(Generic[Result]):
             self._known.pop(next(iter(self._known)))
         self._known[key] = (raw, result)
         return result
+
+
+class Settled:
+    """Remembers per key which inputs led to nothing, so that the same inputs need not be looked at again."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._known: dict[Hashable, tuple[Any, ...]] = {}
+
+    def holds(self, key: Hashable, inputs: tuple[Any, ...]) -> bool:
+        """Whether the same inputs led to nothing before."""
+        return self._known.get(key) == inputs
+
+    def note(self, key: Hashable, inputs: tuple[Any, ...]) -> None:
+        """These inputs led to nothing."""
+        if key not in self._known and len(self._known) >= self._limit:
+            self._known.pop(next(iter(self._known)))
+        self._known[key] = inputs

@@ -16,7 +16,7 @@ from engine.model.actions import WriteRankTable
 from engine.model.cluster import Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.quantities import whole
-from engine.plan import ascendjob
+from engine.plan import ascendjob, volcanojob
 from engine.plan.environment import sp_block
 from engine.plan.jobstatus import finished
 from engine.plan.lifecycle import Bench, Job, part, texts
@@ -28,7 +28,6 @@ PREFIX: Final = "rings-config-"
 FILE: Final = "hccl.json"
 VERSION_KEY: Final = "version"
 _ATLAS: Final = "ring-controller.atlas"
-_VOLCANO: Final = "batch.volcano.sh/v1alpha1"
 _APPS: Final = "apps/v1"
 
 
@@ -47,19 +46,32 @@ _PLANS: Memo[Plan | None] = Memo(8192)
 _CURRENT: Memo[Any] = Memo(8192)
 
 
-def run(bench: Bench) -> None:
-    """Rank tables of every owner that wants one."""
+def of_deployments(bench: Bench) -> None:
+    """Rank tables of Deployments and StatefulSets, whose pods Kubernetes makes."""
+    keys = [key for kind in ("Deployment", "StatefulSet") for key in bench.kinds.get((_APPS, kind), ())]
+    if not any(config_map_of(key) in bench.scope.observed.objects for key in keys):
+        return
     by_label = _by_deploy_name(bench)
-    if bench.holds("expand_ascend_job"):
-        for job in bench.jobs(ascendjob.API, ascendjob.KIND):
-            if not finished(job.status.get("conditions") or ()):
-                _sync(bench, job, bench.pods_of(job))
     for kind in ("Deployment", "StatefulSet"):
         for job in bench.jobs(_APPS, kind):
             _sync(bench, job, by_label.get((job.key.namespace, job.key.name), []))
-    for job in bench.jobs(_VOLCANO, "Job"):
-        if part(job.status, "state").get("phase") not in ("Completed", "Failed", "Terminated", "Aborted"):
-            _sync(bench, job, bench.pods_of(job))
+
+
+def of_ascend_job(bench: Bench, job: Job) -> None:
+    """The rank table of an AscendJob that has not ended."""
+    if not finished(job.status.get("conditions") or ()):
+        _sync(bench, job, bench.pods_of(job))
+
+
+def of_volcano_job(bench: Bench, job: Job) -> None:
+    """The rank table of a Volcano Job that has not ended."""
+    if part(job.status, "state").get("phase") not in volcanojob.ENDS:
+        _sync(bench, job, bench.pods_of(job))
+
+
+def config_map_of(owner: ObjectKey) -> ObjectKey:
+    """The ConfigMap that the user provides for an owner's table."""
+    return ObjectKey("v1", "ConfigMap", owner.namespace, PREFIX + owner.name)
 
 
 def _by_deploy_name(bench: Bench) -> dict[tuple[str, str], list[Pod]]:
@@ -73,7 +85,7 @@ def _by_deploy_name(bench: Bench) -> dict[tuple[str, str], list[Pod]]:
 
 def _sync(bench: Bench, job: Job, pods: Sequence[Pod]) -> None:
     """Plans the next save of one owner's table, if there is anything to save."""
-    key = ObjectKey("v1", "ConfigMap", job.key.namespace, PREFIX + job.key.name)
+    key = config_map_of(job.key)
     config_map = bench.scope.observed.objects.get(key)
     if config_map is None or job.deleting:
         return

@@ -71,26 +71,22 @@ class _Case:
         return _version(one) <= self.memory.killed
 
 
-def run(bench: Bench) -> None:
-    """Expands every Volcano Job."""
-    for job in bench.jobs(API, KIND):
-        if not job.deleting:
-            expand(bench, job)
+def expand(bench: Bench, job: Job) -> bool:
+    """Plans what one job needs next.
 
-
-def expand(bench: Bench, job: Job) -> None:
-    """Plans what one job needs next."""
+    Returns whether that depends on nothing but the job, its pods, its memory, its PodGroup and what ``svc`` keeps.
+    """
     phase = str(part(job.status, "state").get("phase") or "")
     spec = _SPECS.of(job.key, job.raw, lambda: read(job))
     pods = {p.name: p for p in bench.pods_of(job)}
     case = _Case(bench, job, spec, bench.memory(job), pods, phase)
     if phase in ENDS:
         _clean_up(case)
-        return
+        return spec.ttl is None
     if spec.problem:
         bench.warn(job, "spec", f"{spec.problem}; the job gets no pods until it is valid")
         write(bench, job, spec, case.memory.version, [], "Pending", "InvalidJob", spec.problem)
-        return
+        return False
     _look(case)
     podgroup.ensure(bench, job, _pod_group_spec(spec))
     volcanoplugins.prepare(bench, job, spec)
@@ -103,6 +99,8 @@ def expand(bench: Bench, job: Job) -> None:
         _create(case, counts)
     bench.remember(job, case.memory)
     write(bench, job, spec, case.memory.version, counts, case.phase, case.reason, case.message)
+    whole = all(name in case.pods for name, _, _ in spec.expected)
+    return whole and not any(p.phase == "Failed" for p in case.pods.values())
 
 
 def _version(one: Pod) -> int:
