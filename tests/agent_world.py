@@ -179,7 +179,10 @@ class FakeCluster:
 
 
 class World:
-    """One node with its agent. `restart` kills the agent where it stands and starts a new one on the same disk and hardware."""
+    """One node with its agent.
+
+    `restart` kills the agent where it stands and starts a new one on the same disk and hardware.
+    """
 
     def __init__(
         self, folder: Path, row: Row | None = None, settings: Settings | None = None, rules: Rules = RULES

@@ -348,7 +348,20 @@ def test_the_idle_time_is_waited_out_and_any_use_restarts_it(tmp_path: Path) -> 
         await world.run(20)
         assert len(world.driver.resets) == 1
 
-    scenario(tmp_path, story, settings=Settings(in_use_grace=30.0))
+    scenario(tmp_path, story, settings=Settings(in_use_grace=1e6))
+
+
+def test_use_that_begins_while_the_order_waits_is_refused(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        await world.start()
+        world.driver.inject(3, FAULT)
+        world.order({3: 7})
+        await world.run(20)
+        world.cluster.set_pods([pod("job-1", ["Ascend910-6"])])
+        await world.run(3)
+        assert world.driver.resets == [] and world.result(3) == (7, "refused: in use by default/job-1")
+
+    scenario(tmp_path, story)
 
 
 def test_a_fault_that_went_away_means_no_reset(tmp_path: Path) -> None:
