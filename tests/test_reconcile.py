@@ -1,0 +1,151 @@
+"""The loop on an API server and a real Redis: placement, isolation, status, and what losses must not change."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.kube import CONFIGMAP, POD
+from engine.messages import ACT, RECONCILE
+from engine.recording import replay
+from engine.sandbox.api.faults import FaultRule
+from engine.store import connect
+from tests.loop_world import Cluster, Loop, until
+from tests.redis_server import redis_process, redis_url  # noqa: F401
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def loop(cluster: Cluster, redis_url: str, tmp_path: Path) -> Iterator[Loop]:  # noqa: F811
+    made = Loop(cluster, redis_url, tmp_path / "data")
+    yield made
+    made.close()
+
+
+def test_pods_get_nodes_and_chips_and_people_get_status(cluster: Cluster, loop: Loop, tmp_path: Path) -> None:
+    cluster.add_node("node-1")
+    cluster.add_pod("train", 4)
+    until(lambda: cluster.bound() == {"train"}, what="the binding")
+    assert sorted(len(pods) for pods in cluster.chips().values()) == [1, 1, 1, 1]
+    until(lambda: cluster.get(CONFIGMAP, "belay-sync", "belay-system"), what="belay-sync")
+    until(lambda: cluster.get(CONFIGMAP, "cluster-info-device-0", "mindx-dl"), what="the aggregate")
+    ledger = lambda: json.loads(cluster.get(CONFIGMAP, "belay-ledger-main", "belay-system")["data"]["claims.json"])  # type: ignore[index]  # noqa: E731
+    until(lambda: ledger() == {}, what="the end of the claim, once the binding is seen")
+    recordings = sorted((tmp_path / "data" / "passes").iterdir())
+    assert recordings and all(replay(path).same for path in recordings)
+
+
+def test_a_fault_is_ordered_isolated_and_a_clean_report_releases(cluster: Cluster, loop: Loop) -> None:
+    cluster.add_node("node-1")
+    until(lambda: loop.controller.ready)
+    cluster.report("node-1", bad={3: ("80C98009", "SeparateNPU")})
+    until(lambda: cluster.orders("node-1").get("chips", {}).get("Ascend910-3", {}).get("isolate"), what="the order")
+    cluster.add_pod("eight", 8)
+    time.sleep(1.0)
+    assert cluster.bound() == set(), "seven good chips cannot hold eight"
+    cluster.report("node-1")
+    until(lambda: cluster.bound() == {"eight"}, what="the placement after recovery")
+    assert not cluster.orders("node-1")["chips"].get("Ascend910-3", {}).get("isolate")
+
+
+def test_a_pass_without_changes_writes_nothing(cluster: Cluster, loop: Loop) -> None:
+    cluster.add_node("node-1")
+    cluster.add_pod("train", 2)
+    until(lambda: cluster.bound() == {"train"})
+    time.sleep(2.0)  # whatever follows from the binding has settled
+    before = versions(cluster)
+    passes = len([task for task, _ in loop.sent if task == RECONCILE])
+    until(lambda: len([task for task, _ in loop.sent if task == RECONCILE]) >= passes + 3, what="three more passes")
+    assert versions(cluster) == before
+
+
+def versions(cluster: Cluster) -> dict[str, str]:
+    items = [*cluster.run(cluster.kube.list(CONFIGMAP)).items, *cluster.pods()]
+    return {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in items}
+
+
+def test_lagging_watches_never_lead_to_a_chip_with_two_owners(cluster: Cluster, loop: Loop) -> None:
+    """The race of the contract: passes follow each other faster than their bindings come back."""
+    cluster.server.faults.add(FaultRule(mode="watch-lag", latency=0.6, resources=["pods", "configmaps"], seed=3))
+    for number in range(2):
+        cluster.add_node(f"node-{number}")
+    for number in range(16):
+        cluster.add_pod(f"one-{number:02}", 1)
+        loop.worker.triggers.mark("main")
+    until(lambda: len(cluster.bound()) == 16, 40, what="sixteen pods on sixteen chips")
+    assert all(len(pods) == 1 for pods in cluster.chips().values()) and len(cluster.chips()) == 16
+
+
+def test_a_flush_at_any_moment_loses_nothing(cluster: Cluster, loop: Loop, redis_url: str) -> None:  # noqa: F811
+    client = connect(redis_url)
+    for number in range(3):
+        cluster.add_node(f"node-{number}")
+    for number in range(12):
+        cluster.add_pod(f"two-{number:02}", 2)
+        if number % 3 == 0:
+            client.flushall()
+        time.sleep(0.05)
+    until(lambda: len(cluster.bound()) == 12, 40, what="every pod on its chips")
+    assert all(len(pods) == 1 for pods in cluster.chips().values()) and len(cluster.chips()) == 24
+
+
+def test_doubled_messages_change_nothing(cluster: Cluster, loop: Loop) -> None:
+    loop.copies = lambda task, argument: 3
+    cluster.add_node("node-1")
+    cluster.add_node("node-2")
+    for number in range(8):
+        cluster.add_pod(f"two-{number}", 2)
+    cluster.report("node-1", bad={0: ("80C98009", "SeparateNPU")})
+    until(lambda: len(cluster.bound()) == 7, 30, what="seven pods on fifteen chips")
+    assert all(len(pods) == 1 for pods in cluster.chips().values())
+    until(lambda: cluster.orders("node-1").get("chips", {}).get("Ascend910-0", {}).get("isolate"))
+
+
+def test_lost_batches_are_made_up_for(cluster: Cluster, loop: Loop) -> None:
+    lost: list[str] = []
+
+    def copies(task: str, argument: str) -> int:
+        if task == ACT and len(lost) < 2:
+            lost.append(argument)
+            return 0
+        return 1
+
+    loop.copies = copies
+    cluster.add_node("node-1")
+    cluster.add_pod("train", 4)
+    until(lambda: cluster.bound() == {"train"}, 30, what="the binding, two lost batches later")
+    assert len(lost) == 2
+    epoch = cluster.epoch()
+    loop.worker.act(lost[0])  # it comes back from the dead: its epoch is long over
+    assert cluster.epoch() == epoch and len(cluster.chips()) == 4
+
+
+def test_a_superseded_batch_writes_nothing(cluster: Cluster, loop: Loop, redis_url: str) -> None:  # noqa: F811
+    held: list[str] = []
+
+    def copies(task: str, argument: str) -> int:
+        if task == ACT and not held:
+            held.append(argument)
+            return 0
+        return 1
+
+    loop.copies = copies
+    cluster.add_node("node-1")
+    pod = cluster.add_pod("train", 4)
+    until(lambda: held)
+    cluster.run(cluster.kube.delete(POD, "train", "default", grace=0, uid=pod["metadata"]["uid"]))
+    cluster.add_pod("train", 8)
+    until(lambda: cluster.bound() == {"train"}, 30)
+    connect(redis_url).flushall()  # even when Redis forgot that it is late
+    loop.worker.act(held[0])
+    assert len(cluster.chips()) == 8
