@@ -48,6 +48,7 @@ class Node:
         self.done: dict[int, int] = {}
         self.results: dict[int, str] = {}
         self.reset_log: list[tuple[int, tuple[int, ...]]] = []
+        self.reset_times: list[float] = []
         self.reset_fails = 0
         self.vnpus: list[AgentVNPU] = []
         self.vnpu_done = 0
@@ -87,6 +88,7 @@ class World:
         self.revision = ""
         self.desired: Desired
         self.story: list[str] = []
+        self.disruptions: list[tuple[float, str, str]] = []
         self.push(files)
         for node in self.nodes.values():
             self._register(node)
@@ -152,8 +154,9 @@ class World:
         return result
 
     def until_quiet(self, *, ceiling: int = 40, seconds: float = 61.0, some: float = 1.0) -> list[Plan]:
-        """Steps until a pass has no actions and the world stands still; fails beyond the ceiling."""
-        plans = []
+        """Steps until two passes in a row have no actions and the world stands still; fails beyond the ceiling."""
+        plans: list[Plan] = []
+        quiet = 0
         for _ in range(ceiling):
             before = self._fingerprint()
             result = self.step(some=some)
@@ -161,7 +164,8 @@ class World:
             for action in result.actions:
                 self.story.append(f"{kind_of(action)} {action.message}")
             self.pass_time(seconds)
-            if not result.actions and before == self._fingerprint():
+            quiet = quiet + 1 if not result.actions and before == self._fingerprint() else 0
+            if quiet == 2:
                 return plans
         last = [f"{kind_of(a)}: {a.message}" for a in plans[-1].actions]
         raise AssertionError(f"not quiet after {ceiling} passes; the last one wanted {last}")
@@ -170,6 +174,10 @@ class World:
 
     def apply(self, action: act.AnyAction) -> None:
         """Carry out one action, checking what ``act`` checks at the edge."""
+        if isinstance(action, act.EvictPod):
+            self.disruptions.append((self.now, "EvictPod", action.budget_unit))
+        elif isinstance(action, act.ResetChips):
+            self.disruptions.append((self.now, "ResetChips", f"{action.node}/{','.join(action.chips)}"))
         match action:
             case act.CreateObject():
                 self.put(copy.deepcopy(action.object), owner_check=True)
@@ -361,6 +369,9 @@ class World:
         else:
             result = "ok"
             node.reset_log.append((reset.epoch, reset.group))
+            node.reset_times.append(self.now)
+            recent = [at for at in node.reset_times if at > self.now - 6 * 3600]
+            assert len(recent) <= 3, f"{node.name} was reset {len(recent)} times within six hours"
             for chip in reset.group:
                 node.faults.pop(chip, None)
         for chip in reset.group:
@@ -529,6 +540,11 @@ class World:
         resets = [(a.node, c) for a in result.actions if isinstance(a, act.ResetChips) for c in a.chips]
         assert len(resets) == len(set(resets)), f"a chip is reset twice in one pass: {resets}"
         assert not {*resets} & {*given}, "a chip is given to a pod and reset in one pass"
+
+    def spent(self, kind: str, window: float) -> int:
+        """The most units of a disruptive action within any window of that many seconds."""
+        rows = sorted((at, unit) for at, name, unit in self.disruptions if name == kind)
+        return max((len({unit for at, unit in rows if start <= at < start + window}) for start, _ in rows), default=0)
 
     def _inventory(self, result: Plan) -> None:
         deferred = {
