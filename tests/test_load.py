@@ -396,3 +396,30 @@ def test_only_what_is_surely_gone_may_be_pruned() -> None:
     assert not desired.may_prune(broken)
     assert not load({"desired/a.yaml": b"a: [\n"}).desired.may_prune(gone)
     assert not load({}, has_git=False).desired.may_prune(gone)
+
+
+def test_messages_say_what_to_do() -> None:
+    text = b"""apiVersion: belay.dev/v1alpha1
+kind: FaultPolicy
+metadata: {name: f, namespace: x}
+spec:
+  mode: enforced
+  frequency: [{codes: [81078603, "1"], times: 0, window: 1d, level: SeparateNPU, releaseAfter: 1h}]
+  duration: [{codes: [], timeout: 5s, recover: 1h, level: SeparateNPU}]
+  scope: {pools: [Big], nodes: [5], workload: [training]}
+"""
+    found = {
+        f"{item.line}:{item.column} {item.field}": item.message for item in load({"desired/f.yaml": text}).diagnostics
+    }
+    assert found == {
+        "3:21 metadata.namespace": "Belay's kinds have no namespace: remove it",
+        "5:9 spec.mode": "'enforced' should be 'enforce' or 'shadow'",
+        "6:24 spec.frequency[0].codes[0]": "81078603 is not a fault code: put it in quotes, "
+        "as YAML reads it as a number otherwise",
+        "6:47 spec.frequency[0].times": "0 should be greater than or equal to 1",
+        "6:58 spec.frequency[0].window": "'1d' is not a duration: write a number with its unit, such as 90s, 10m or 6h",
+        "7:22 spec.duration[0].codes": "must not be empty",
+        "8:19 spec.scope.pools[0]": "'Big' is not an RFC 1123 name: lower-case letters, digits, '-' and '.'",
+        "8:33 spec.scope.nodes[0]": "5 must be text: put it in quotes if it looks like a number or a truth",
+        "8:37 spec.scope.workload": "unknown field: did you mean workloads?",
+    }

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
 from engine.documents.problems import Path, Problem
+from engine.documents.scalars import LABEL_PATTERN, NAME_PATTERN
 
 
 @cache
@@ -17,16 +18,41 @@ def json_schema(model: type[BaseModel]) -> dict[str, Any]:
     return model.model_json_schema(by_alias=True, mode="validation")
 
 
+_SCALARS: Final = frozenset({"int", "float", "bool", "str"})
+_PATTERNS: Final = {
+    NAME_PATTERN: "is not an RFC 1123 name: lower-case letters, digits, '-' and '.'",
+    LABEL_PATTERN: "is not an RFC 1123 label: lower-case letters, digits and '-'",
+}
+_TYPES: Final = {
+    "string_type": "must be text: put it in quotes if it looks like a number or a truth",
+    "int_type": "must be a whole number",
+    "bool_type": "must be true or false",
+    "dict_type": "must be a mapping",
+    "mapping_type": "must be a mapping",
+    "model_type": "must be a mapping",
+    "tuple_type": "must be a list",
+    "too_short": "must not be empty",
+}
+
+
 def problems_of(failure: ValidationError, model: type[BaseModel]) -> list[Problem]:
-    """One problem per place; alternatives of a union that failed at the same place are told once."""
+    """One problem per place; alternatives of a union that failed at the same place are told as one."""
     found: dict[Path, Problem] = {}
-    for error in failure.errors(include_url=False, include_context=False, include_input=True):
-        location = tuple(error["loc"])
+    errors = failure.errors(include_url=False, include_context=False, include_input=True)
+    locations = [tuple(error["loc"]) for error in errors]
+    for error, location in zip(errors, locations, strict=True):
         kind = error["type"]
+        if kind == "too_short" and any(
+            len(other) > len(location) and other[: len(location)] == location for other in locations
+        ):
+            continue  # its items are refused themselves
         if kind == "extra_forbidden":
             problem = Problem(location, _unknown_field(model, location), "error", at_key=True)
         elif kind == "missing":
             problem = Problem(location, "required field is missing")
+        elif location[-1:] and location[-1] in _SCALARS:
+            location = location[:-1]
+            problem = Problem(location, "must be text, a whole number, true or false")
         else:
             problem = Problem(location, _message(kind, error["msg"], error["input"]))
         found.setdefault(location, problem)
@@ -35,16 +61,22 @@ def problems_of(failure: ValidationError, model: type[BaseModel]) -> list[Proble
 
 def _message(kind: str, text: str, value: Any) -> str:
     text = text.removeprefix("Value error, ")
-    if kind == "string_pattern_mismatch":
-        text = f"does not match {text.rpartition('pattern ')[2]}"
+    if kind in _TYPES:
+        text = _TYPES[kind]
+    elif kind == "string_pattern_mismatch":
+        pattern = text.partition("pattern ")[2].strip("'")
+        text = _PATTERNS.get(pattern, f"does not match {pattern}")
     elif text.startswith("Input should"):
         text = "should" + text.removeprefix("Input should")
     if kind == "value_error" or not isinstance(value, (str, int, float)):
         return text[:500]
-    return f"{value!r:.80} {text}"[:500]
+    shown = str(value).lower() if isinstance(value, bool) else f"{value!r:.80}"
+    return f"{shown} {text}"[:500]
 
 
 def _unknown_field(model: type[BaseModel], location: Path) -> str:
+    if location == ("metadata", "namespace"):
+        return "Belay's kinds have no namespace: remove it"
     known = sorted(_fields_at(model, location[:-1]))
     near = difflib.get_close_matches(str(location[-1]), known, n=1)
     if near:
