@@ -1,0 +1,127 @@
+"""Makes simulated nodes misbehave: ConfigMap ``belay-sim-<node>`` is the truth about what is wrong with a node.
+
+Its shape: agents/drivers/simulated.py (``faults.json``) and nodes.py (``node.json``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from engine.errors import InputError
+from engine.kube import CONFIGMAP, NODE, Conflict, Kube
+from engine.wire import names
+
+FAULTS_KEY: Final = "faults.json"
+NODE_KEY: Final = "node.json"
+_TRIES: Final = 8
+_CODE: Final = re.compile(r"^[0-9A-Fa-f]{8,9}$")
+
+Json = dict[str, Any]
+Change = Callable[[Json], Json]
+
+
+def fault(
+    chip: str,
+    codes: Sequence[str],
+    *,
+    network: bool = False,
+    clear: bool = False,
+    reset_fails: int = 0,
+    kubeconfig: str | None = None,
+) -> str:
+    """Put fault codes on a chip (``node-1/Ascend910-3``), or take its faults away. Returns what was done, in words.
+
+    Raises:
+        InputError: no such node or chip, a code that is none, or the cluster is no sandbox.
+    """
+    if bad := next((code for code in codes if not _CODE.match(code)), None):
+        raise InputError(f"{bad!r} is no fault code", hint="Codes are eight hexadecimal digits, such as 80C98001.")
+    if not codes and not clear and not reset_fails:
+        raise InputError("nothing to inject", hint="Give at least one CODE, --clear or --reset-fails N.")
+    node, _, name = chip.partition("/")
+    return asyncio.run(_fault(node, name, [c.upper() for c in codes], network, clear, reset_fails, kubeconfig))
+
+
+def node_ready(node: str, ready: bool, *, kubeconfig: str | None = None) -> str:
+    """Let a simulated node's kubelet fall silent, or come back. Returns what was done, in words."""
+    text = json.dumps({} if ready else {"paused": True})
+    return asyncio.run(_node(node, text, "heartbeats again" if ready else "is silent", kubeconfig))
+
+
+async def _fault(
+    node: str, chip: str, codes: list[str], network: bool, clear: bool, reset_fails: int, kubeconfig: str | None
+) -> str:
+    async with Kube.from_config(kubeconfig) as kube:
+        device = _device(chip, await _simulated(kube, node))
+
+        def change(spec: Json) -> Json:
+            entry = {} if clear else dict(spec.get(device) or {})
+            if codes:
+                plane = "network" if network else "codes"
+                entry[plane] = sorted({*entry.get(plane, ()), *codes})
+            after = {key: value for key, value in spec.items() if key != device}
+            if entry:
+                after[device] = entry
+            if reset_fails:
+                after["resetFails"] = reset_fails
+            return after
+
+        await _edit(kube, node, FAULTS_KEY, change)
+    done = [f"{node}/{device}"]
+    done += ["faults cleared"] if clear else []
+    done += [f"has {', '.join(codes)}" + (" on its network plane" if network else "")] if codes else []
+    done += [f"next {reset_fails} resets of {node} fail"] if reset_fails else []
+    return ": ".join((done[0], "; ".join(done[1:])))
+
+
+async def _node(node: str, text: str, words: str, kubeconfig: str | None) -> str:
+    async with Kube.from_config(kubeconfig) as kube:
+        await _simulated(kube, node)
+        await _edit(kube, node, NODE_KEY, lambda _: json.loads(text))
+    return f"{node} {words}"
+
+
+async def _simulated(kube: Kube, node: str) -> Json:
+    found = await kube.get(NODE, node)
+    if found is None:
+        raise InputError(f"there is no node {node!r}", hint="`belay get nodes` lists them.")
+    runtime = str(((found.get("status") or {}).get("nodeInfo") or {}).get("containerRuntimeVersion", ""))
+    if not runtime.startswith("belay-sandbox"):
+        raise InputError(f"{node} is a real node", hint="Faults can be injected into the sandbox's nodes only.")
+    return found
+
+
+def _device(chip: str, node: Json) -> str:
+    """The device's full name; a number alone is enough."""
+    text = str((node["metadata"].get("annotations") or {}).get("baseDeviceInfos", "{}"))
+    devices = sorted(json.loads(text), key=lambda name: int(name.rpartition("-")[2]))
+    found = [name for name in devices if chip in (name, name.rpartition("-")[2])]
+    if not found:
+        between = f"{devices[0]} to {devices[-1]}" if devices else "none"
+        where = str(node["metadata"]["name"])
+        raise InputError(f"there is no chip {chip!r}", where=where, hint=f"Write NODE/CHIP; its chips are {between}.")
+    return str(found[0])
+
+
+async def _edit(kube: Kube, node: str, key: str, change: Change) -> None:
+    """Read, change, write back over the same version only; agents take healed faults out of the same object."""
+    name = names.SIM_PREFIX + node
+    for _ in range(_TRIES):
+        present = await kube.get(CONFIGMAP, name, names.NODES)
+        meta = {"name": name, "namespace": names.NODES}
+        body = present or {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}
+        before = json.loads((body.get("data") or {}).get(key) or "{}")
+        fresh = {**body, "data": {**(body.get("data") or {}), key: json.dumps(change(before))}}
+        try:
+            if present is None:
+                await kube.create(CONFIGMAP, fresh)
+            else:
+                await kube.replace(CONFIGMAP, fresh)
+            return
+        except Conflict:
+            continue
+    raise InputError(f"{name} changes all the time", hint="Try again.")
