@@ -1,7 +1,11 @@
-"""What an agent says: MindCluster's device information, Belay's report, node labels; how often; and what it does alone."""
+"""What an agent says.
+
+MindCluster's device information, Belay's report, node labels; how often; and what it does alone.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -209,7 +213,7 @@ def test_device_information_is_written_on_change_and_every_five_minutes(tmp_path
             await world.run(0.1)
         moments = world.writes(DEVICE_PREFIX)[first + 2 :]
         assert 3 <= len(moments) <= 6
-        assert all(b - a >= 1.0 for a, b in zip(moments, moments[1:], strict=False))
+        assert all(b - a >= 1.0 for a, b in itertools.pairwise(moments))
 
     scenario(tmp_path, story)
 
@@ -235,7 +239,7 @@ def test_the_report_is_written_on_change_and_as_a_heartbeat_of_a_minute_give_or_
         assert first.chips[0].serial and first.chips[0].idle_since_ms and first.boot
         await world.run(1200)
         moments = world.writes("belay-report-")[1:]
-        gaps = [b - a for a, b in zip(moments, moments[1:], strict=False)]
+        gaps = [b - a for a, b in itertools.pairwise(moments)]
         assert 15 <= len(gaps) <= 25 and all(47 <= gap <= 73 for gap in gaps) and len({round(g) for g in gaps}) > 3
         last = world.report
         assert last.seq > first.seq and last.time_ms > first.time_ms and last.boot == first.boot
