@@ -142,6 +142,7 @@ class World:
         self.inventory: tuple[ObjectKey, ...] | None = None
         self.log: list[str] = []
         self.diagnostics: list[str] = []
+        self.evicting: set[str] = set()
         self._serial = 0
         for body in objects:
             self.put(body)
@@ -172,6 +173,7 @@ class World:
         scope = self.scope()
         gangs.run(scope)
         sync.run(scope)
+        scope.evicting |= self.evicting
         expand.run(scope)
         self.diagnostics = [f"{d.severity} {d.object} {d.field}: {d.message}" for d in scope.diagnostics]
         self._next = scope.memory.frozen("")

@@ -507,3 +507,18 @@ def test_times_come_from_the_pass() -> None:
     world.step(after=0)
     assert world.job()["status"]["conditions"][0]["lastTransitionTime"] == "2026-09-01T08:00:00Z"
     assert world.now == NOW
+
+
+def test_a_job_with_fault_scheduling_leaves_its_restart_to_recover() -> None:
+    world = World(ascend_job(labels={"fault-retry-times": "2", "fault-scheduling": "force"}))
+    world.settle()
+    world.run_all()
+    world.settle()
+    world.end("train-worker-0", "Failed", 1)
+    world.settle()
+    assert world.state() == "Restarting"
+    assert len(world.pods()) == 2
+    world.evicting = {f"vision/{name}" for name in world.pods()}
+    world.settle()
+    assert world.message().endswith("remain retry times is <2>.")
+    assert world.history.jobs["vision/AscendJob/train"].retries == -1

@@ -26,7 +26,7 @@ from engine.plan.ascendspec import (
     read,
     refusal_of,
 )
-from engine.plan.ascendstatus import Counts, condition_of, retries_left, settle, write
+from engine.plan.ascendstatus import Counts, condition_of, retries_left, retry_condition, settle, write
 from engine.plan.environment import CLUSTERD_DOMAIN, Surroundings, inject
 from engine.plan.jobstatus import CREATED, RESTARTING, SUCCEEDED, Condition, finished
 from engine.plan.lifecycle import VERSION_LABEL, Bench, Job, next_round, part
@@ -144,7 +144,7 @@ def _keep_going(case: _Case) -> None:
     bench, job = case.bench, case.job
     podgroup.ensure(bench, job, _pod_group_spec(case.spec))
     _remove_surplus(case)
-    restarting = _restart_by_exit_code(case)
+    restarting = _restart_by_exit_code(case) or _retried_elsewhere(case)
     counts = _count(case)
     condition = condition_of(bench, job, case.spec, case.memory, counts, restarting)
     _restart_whole(case, counts, condition)
@@ -197,15 +197,27 @@ def _restart_by_exit_code(case: _Case) -> Condition | None:
     return condition
 
 
+def _retried_elsewhere(case: _Case) -> Condition | None:
+    """A failed pod that ``recover`` evicts in this pass, because the job has retries left."""
+    evicting = case.bench.scope.evicting
+    if not _retries(case) or not any(p.phase == "Failed" and p.key in evicting for p in case.pods.values()):
+        return None
+    return retry_condition(case.job, retries_left(case.bench, case.job, case.spec, case.memory))
+
+
 def _exit_code(one: Pod) -> int:
     row = next((c for c in one.containers if c.name == ASCEND), None)
     return _NO_EXIT_CODE if row is None or row.exit_code is None else row.exit_code
 
 
 def _restart_whole(case: _Case, counts: Mapping[str, Counts], condition: Condition | None) -> None:
-    """An unconditional retry: the whole gang goes, and every failure of a round costs one retry once."""
+    """An unconditional retry: the whole gang goes, and every failure of a round costs one retry once.
+
+    Jobs with label ``fault-scheduling`` are restarted by ``recover``, which also counts their retries.
+    """
     memory = case.memory
-    failed = any(c.failed for c in counts.values())
+    mine = case.spec.labels.get("fault-scheduling", "off") == "off"
+    failed = mine and any(c.failed for c in counts.values())
     if failed and condition is not None and condition.type == RESTARTING and _retries(case):
         left = retries_left(case.bench, case.job, case.spec, memory)
         memory = msgspec.structs.replace(

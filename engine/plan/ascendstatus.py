@@ -117,6 +117,12 @@ def _after_failure(bench: Bench, job: Job, spec: AscendSpec, memory: JobMemory, 
     if left == 0:
         text = f"Job <{name}> has failed because pod failed and remain retry times is 0."
         return Condition(FAILED, "JobFailed", text)
+    return retry_condition(job, left)
+
+
+def retry_condition(job: Job, left: int) -> Condition:
+    """The job restarts because it asked for retries and has some left."""
+    name = f"{job.key.namespace}/{job.key.name}"
     text = f"Job <{name}> is unconditional retry job and remain retry times is <{left}>."
     return Condition(RESTARTING, "jobRestarting", text)
 

@@ -32,6 +32,8 @@ from engine.plan.scope import Scope
 from engine.plan.views import chip_ids
 
 BROKEN: Final = "unreadable"
+#: Rule of the actions by which jobs are expanded and cleaned up.
+EXPANSION: Final = "expand"
 #: Kinds that a broken budget stops; isolating a chip only protects and interrupts nothing by itself.
 DISRUPTIVE: Final = frozenset({"EvictPod", "ResetChips", "IsolateNode", "DeleteObject", "PartitionChip"})
 
@@ -77,7 +79,7 @@ class _Gate:
         if isinstance(action, EvictPod):
             return self._unit(action.budget_unit)
         kind = kind_of(action)
-        if kind not in DISRUPTIVE:
+        if kind not in DISRUPTIVE or _housekeeping(action):
             return None
         if self._scope.desired.budget_broken:
             refusal: Refusal | None = Refusal(BROKEN, None)
@@ -137,7 +139,7 @@ class _Gate:
 
     def _mass_deletion(self) -> Refusal | None:
         """A pass that wants to delete more than a budget allows at all is refused whole: a person must want that."""
-        wanted = sum(isinstance(action, DeleteObject) for action in self._scope.actions)
+        wanted = sum(isinstance(a, DeleteObject) and not _housekeeping(a) for a in self._scope.actions)
         most = self._ledger.most("DeleteObject")
         return Refusal("prune", None) if most is not None and wanted > most else None
 
@@ -148,6 +150,11 @@ class _Gate:
             self._scope.reschedules.pop(action.budget_unit, None)
         elif isinstance(action, ResetChips):
             self._scope.resetting.pop(action.node, None)
+
+
+def _housekeeping(action: AnyAction) -> bool:
+    """A job's own clean-up: pods that have ended or never started, and objects of a job that has ended."""
+    return isinstance(action, DeleteObject) and action.evidence.rule == EXPANSION
 
 
 def _deferred(action: AnyAction, refusal: Refusal) -> Deferred:
