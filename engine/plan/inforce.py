@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final
 
-from engine.documents import Declared, Desired, FaultPolicy, NodePool
+from engine.documents import SHIPPED, Declared, Desired, FaultPolicy, NodePool
 from engine.model.diagnostics import Origin
 
 #: A larger text is not kept (a ConfigMap takes 1 MiB): then a change of policy cannot be held back as a whole.
@@ -18,8 +18,11 @@ MAX_CHARS: Final = 400_000
 
 
 def fault_policies(desired: Desired) -> tuple[Declared[FaultPolicy], ...]:
-    """Every fault policy by name: the document order in which later ones win."""
-    return tuple(sorted(desired.fault_policies, key=lambda item: item.document.name))
+    """Every fault policy in the order in which later ones win: the shipped ones, then the repository's by name."""
+    ranked = sorted(
+        desired.fault_policies, key=lambda item: (not item.origin.file.startswith(SHIPPED), item.document.name)
+    )
+    return tuple(ranked)
 
 
 def text(policies: Iterable[Declared[FaultPolicy]], pools: Iterable[NodePool]) -> str:

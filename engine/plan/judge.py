@@ -1,7 +1,7 @@
 """By which rules a chip is judged: the fault policies in scope over the shipped tables, compiled once per scope.
 
-A policy that is not ``enforce`` judges nothing; what it would change is told as a diagnostic. Later policies by name
-win over earlier ones, and every policy wins over the tables.
+A policy that is not ``enforce`` judges nothing; what it would change is told as a diagnostic. Shipped policies come
+first, then the repository's by name; a later one wins over earlier ones, and every policy over the tables.
 """
 
 from __future__ import annotations
@@ -178,9 +178,8 @@ class Judge:
             frequency |= _frequencies(spec.frequency, f"{name}#frequency")
             duration |= _durations(spec.duration, f"{name}#duration")
             for level, given in spec.actions.items():
-                chip_level = TO_CHIP.get(level, level)
-                base = actions.get(chip_level, _SEPARATED)
-                actions[chip_level] = LevelAction(
+                base = actions.get(level, _SEPARATED)
+                actions[level] = LevelAction(
                     given.training or base.training, given.inference or base.inference, given.idle or base.idle
                 )
             if spec.attempts.reset:

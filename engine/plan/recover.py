@@ -92,7 +92,7 @@ def _hits(scope: Scope) -> dict[str, Hit]:
 def _hit(scope: Scope, gang: Gang, pod: Pod, view: NodeView | None, lost: bool) -> Hit | None:
     """The first fault that hits a pod."""
     if pod.holds_chips and view is not None and (view.down or view.hit):
-        if view.down:
+        if view.down and _goes(scope, view, pod):
             why = ", ".join(view.codes) or view.state
             return Hit(NODE, view.codes, f"node {pod.node} is {view.state} ({why})")
         bad = mask_of(list(chip_ids(pod))) & view.hit
@@ -114,6 +114,12 @@ def _hit(scope: Scope, gang: Gang, pod: Pod, view: NodeView | None, lost: bool) 
     if label == "software" and victims.pod_level(gang):
         return Hit(PROCESS, (), f"pod {pod.key} carries fault-type=software")
     return None
+
+
+def _goes(scope: Scope, view: NodeView, pod: Pod) -> bool:
+    """Whether a fault of the whole node moves such work (``FaultPolicy.spec.actions.SeparateFault``)."""
+    use = use_of(pod)
+    return scope.judge is None or scope.judge.of(view, use).action("SeparateFault", use) == "reschedule"
 
 
 def _card(view: NodeView, bad: int, kind: str) -> Hit:

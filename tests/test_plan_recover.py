@@ -1,0 +1,304 @@
+"""Recover: which pods go for which fault, how, and how often."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from engine.model.actions import EvictPod, PatchObject, SignalJob
+from engine.model.cluster import Observed, Pod
+from engine.model.history import JobMemory
+from engine.plan.scope import Scope
+from tests.worlds import NOW, decide, desired, document, fault, node, node_report, observed, pod, report, switch
+
+JOB = "train/AscendJob/j"
+
+
+def gang(*, deleting: dict[int, float] | None = None, count: int = 2, **more: Any) -> list[Pod]:
+    """A 2-pod AscendJob: the master on n0, the worker on n1, eight chips each."""
+    labels = {"fault-scheduling": "force"} | more.pop("labels", {})
+    gone = deleting or {}
+    return [
+        pod(
+            f"j-{i}",
+            node=f"n{i}",
+            chips=range(8),
+            owner=("AscendJob", "j"),
+            labels=labels | {"replica-type": "worker" if i else "master"},
+            rank=i,
+            deleting=gone.get(i),
+            **more,
+        )
+        for i in range(count)
+    ]
+
+
+def world(pods: list[Pod], bad: int | None = 0, level: str = "RestartNPU", **more: Any) -> Observed:
+    """Six nodes; chip 3 of node ``bad`` is faulty."""
+    names = [f"n{i}" for i in range(6)]
+    code = "80C98001"
+    reports = [report(n, faults=[fault(3, code, level)] if i == bad else ()) for i, n in enumerate(names)]
+    return observed([node(n) for n in names], reports, pods, **more)
+
+
+def evictions(scope: Scope) -> dict[str, EvictPod]:
+    return {a.pod: a for a in scope.actions if isinstance(a, EvictPod)}
+
+
+@pytest.mark.parametrize("level", ["RestartRequest", "RestartBusiness", "FreeRestartNPU", "RestartNPU", "SeparateNPU"])
+def test_a_hit_pod_takes_its_whole_job_with_it(level: str) -> None:
+    scope = decide(world(gang(), level=level))
+    found = evictions(scope)
+    assert sorted(found) == ["j-0", "j-1"]
+    assert {(a.force, a.grace_period_seconds, a.budget_unit) for a in found.values()} == {(True, 0, JOB)}
+    assert found["j-1"].reason == "CardUnhealthy" and found["j-1"].evidence.codes == ("80C98001",)
+    memory = scope.memory.jobs[JOB]
+    assert memory.fault_nodes == ("n0",) and memory.nodes == {"0": "n0", "1": "n1"}
+    assert memory.reschedules == (int(NOW * 1000),) and set(memory.evicted) == {"uid-train-j-0", "uid-train-j-1"}
+    assert scope.penalty[JOB] == {"n0": -64}
+
+
+@pytest.mark.parametrize("level", ["NotHandleFault", "SubHealthFault", "PreSeparateNPU"])
+def test_levels_that_spare_the_running_task(level: str) -> None:
+    assert evictions(decide(world(gang(), level=level))) == {}
+
+
+@pytest.mark.parametrize("value", ["off", "", "yes"])
+def test_jobs_that_do_not_ask_for_rescheduling_stay(value: str) -> None:
+    assert evictions(decide(world(gang(labels={"fault-scheduling": value})))) == {}
+
+
+def test_a_fault_on_another_chip_of_the_node_hits_nobody() -> None:
+    pods = [pod("a", node="n0", chips=[0, 1], owner=("AscendJob", "a"), labels={"fault-scheduling": "force"})]
+    assert evictions(decide(world(pods))) == {}
+
+
+def test_a_network_fault_alone_never_evicts() -> None:
+    net = fault(3, "81078603", "SeparateNPU", kind="CardNetworkUnhealthy")
+    snapshot = observed([node("n0"), node("n1")], [report("n0", faults=[net], network=[3]), report("n1")], gang())
+    assert evictions(decide(snapshot)) == {}
+
+
+def test_grace_deletes_gracefully_then_by_force() -> None:
+    pods = gang(labels={"fault-scheduling": "grace"}, grace_seconds=45)
+    scope = decide(world(pods))
+    assert {(a.force, a.grace_period_seconds) for a in evictions(scope).values()} == {(False, 45)}
+    asked = scope.memory.frozen("")
+    going = gang(labels={"fault-scheduling": "grace"}, deleting={0: NOW + 45, 1: NOW + 45})
+    again = msgspec.structs.replace(world(going), history=asked)
+    assert evictions(decide(again, now=NOW + 300)) == {}
+    fresh = [msgspec.structs.replace(r, update_time=NOW + 900) for r in again.reports.values()]
+    later = msgspec.structs.replace(again, reports={r.node: r for r in fresh})
+    assert evictions(decide(later, now=NOW + 900)) == {}
+    forced = decide(later, now=NOW + 901)
+    assert {(a.force, a.reason) for a in evictions(forced).values()} == {(True, "GraceTimeExceeded")}
+    assert forced.memory.jobs[JOB].reschedules == (int(NOW * 1000),)
+    after = msgspec.structs.replace(later, history=forced.memory.frozen(""))
+    assert evictions(decide(after, now=NOW + 902)) == {}
+
+
+def test_grace_over_time_comes_from_the_scheduler_configuration() -> None:
+    pods = gang(labels={"fault-scheduling": "grace"}, deleting={0: NOW - 170, 1: NOW - 170})
+    assert evictions(decide(world(pods))) == {}
+    assert sorted(evictions(decide(world(pods, init_params={"grace-over-time": "120"})))) == ["j-0", "j-1"]
+
+
+def test_pods_that_are_going_are_not_evicted_again() -> None:
+    scope = decide(world(gang(deleting={0: NOW - 1})))
+    assert sorted(evictions(scope)) == ["j-1"]
+
+
+def test_an_eviction_once_decided_is_finished_without_counting_again() -> None:
+    first = decide(world(gang()))
+    half = msgspec.structs.replace(world(gang()[1:], bad=None), history=first.memory.frozen(""))
+    second = decide(half)
+    assert sorted(evictions(second)) == ["j-1"]
+    assert second.memory.jobs[JOB].reschedules == first.memory.jobs[JOB].reschedules
+    assert second.memory.budgets == first.memory.budgets
+
+
+def test_the_eviction_is_forgotten_when_the_job_runs_again() -> None:
+    first = decide(world(gang()))
+    moved = [msgspec.structs.replace(p, uid=p.uid + "x", node=f"n{i + 2}") for i, p in enumerate(gang())]
+    second = decide(msgspec.structs.replace(world(moved), history=first.memory.frozen("")))
+    assert evictions(second) == {} and second.memory.jobs[JOB].evicted == {}
+    assert second.memory.jobs[JOB].fault_nodes == ("n0",)
+
+
+def test_attempts_are_limited_per_job() -> None:
+    used = JobMemory(uid="uid-train-j", reschedules=tuple(int((NOW - h * 3600) * 1000) for h in (5, 3, 1)))
+    history = msgspec.structs.replace(world([]).history, jobs={JOB: used})
+    few = document("FaultPolicy", "a", attempts={"reschedule": {"max": 3, "window": "6h"}})
+    scope = decide(world(gang(), history=history), desired(few))
+    assert evictions(scope) == {}
+    assert {(d.budget, d.until) for d in scope.deferred} == {("attempts:reschedule", "2026-09-01T09:00:00Z")}
+    assert len(evictions(decide(world(gang(), history=history)))) == 2
+    assert len(evictions(decide(world(gang(), history=history), desired(shipped=False)))) == 0
+
+
+@pytest.mark.parametrize(("mode", "kind"), [("external-force", "CardUnhealthy"), ("external-grace", "CardUnhealthy")])
+def test_external_controllers_are_told_once(mode: str, kind: str) -> None:
+    scope = decide(world(gang(labels={"fault-scheduling": mode})))
+    patches = [a for a in scope.actions if isinstance(a, PatchObject)]
+    assert [(p.name, p.patch["metadata"]["annotations"]) for p in patches] == [
+        ("j-0", {"huawei.com/pod-status": f"Unhealthy-{kind}"})
+    ]
+    assert evictions(scope) == {}
+    told = gang(labels={"fault-scheduling": mode}, annotations={"huawei.com/pod-status": f"Unhealthy-{kind}"})
+    assert not [a for a in decide(world(told)).actions if isinstance(a, PatchObject)]
+
+
+def test_pod_level_takes_the_faulty_worker_only() -> None:
+    pods = gang(labels={"pod-rescheduling": "on"})
+    found = evictions(decide(world(pods, bad=1)))
+    assert sorted(found) == ["j-1"] and found["j-1"].budget_unit == "train/j-1"
+
+
+def test_a_fault_on_the_master_takes_the_job_at_pod_level() -> None:
+    assert sorted(evictions(decide(world(gang(labels={"pod-rescheduling": "on"}), bad=0)))) == ["j-0", "j-1"]
+    assert sorted(evictions(decide(world(gang(labels={"process-recover-enable": "on"}), bad=0)))) == ["j-0", "j-1"]
+    never = gang(annotations={"huawei.com/recover_policy_path": "pod"})
+    assert sorted(evictions(decide(world(never, bad=0)))) == ["j-0"]
+
+
+def test_pod_level_widens_to_the_job_when_the_replacement_stays_pending() -> None:
+    pods = gang(labels={"pod-rescheduling": "on"})
+    first = decide(world(pods, bad=1))
+    waiting = msgspec.structs.replace(
+        pods[1], uid="new", node="", chips=(), phase="Pending", created=NOW + 10, started=None
+    )
+    later = msgspec.structs.replace(world([pods[0], waiting], bad=1), history=first.memory.frozen(""))
+    assert evictions(decide(later, now=NOW + 21)) == {}
+    assert sorted(evictions(decide(later, now=NOW + 22))) == ["j-0", "j-1"]
+
+
+def test_process_recovery_by_someone_else_is_left_alone() -> None:
+    pods = gang(annotations={"ProcessRecoverStrategy": "recover"})
+    assert evictions(decide(world(pods))) == {}
+
+
+def test_replicas_of_a_deployment_stand_for_themselves() -> None:
+    pods = [
+        pod(
+            f"d-{i}",
+            node=f"n{i}",
+            chips=[3],
+            owner=("ReplicaSet", "d-abc"),
+            owner_api="apps/v1",
+            labels={"fault-scheduling": "force", "pod-template-hash": "abc"},
+        )
+        for i in range(2)
+    ]
+    found = evictions(decide(world(pods)))
+    assert sorted(found) == ["d-0"] and found["d-0"].budget_unit == "train/d-0"
+
+
+def test_a_bare_pod_is_not_evicted() -> None:
+    pods = [pod("b", node="n0", chips=[3], labels={"fault-scheduling": "force"})]
+    assert evictions(decide(world(pods))) == {}
+
+
+def failing(**labels: str) -> list[Pod]:
+    pods = gang(labels=labels)
+    return [msgspec.structs.replace(pods[0], phase="Failed"), pods[1]]
+
+
+def test_failed_pods_need_retries() -> None:
+    assert evictions(decide(world(failing(), bad=None))) == {}
+    scope = decide(world(failing(**{"fault-retry-times": "2"}), bad=None))
+    assert {a.reason for a in evictions(scope).values()} == {"PodFailed"} and len(evictions(scope)) == 2
+    assert scope.memory.jobs[JOB].retries == 1 and scope.memory.jobs[JOB].fault_nodes == ()
+    spent = msgspec.structs.replace(scope.memory.frozen(""), jobs={JOB: JobMemory(uid="uid-train-j", retries=0)})
+    assert evictions(decide(world(failing(**{"fault-retry-times": "2"}), bad=None, history=spent))) == {}
+    other_job = msgspec.structs.replace(spent, jobs={JOB: JobMemory(uid="another", retries=0)})
+    assert len(evictions(decide(world(failing(**{"fault-retry-times": "2"}), bad=None, history=other_job)))) == 2
+
+
+def test_hardware_faults_do_not_consume_retries() -> None:
+    scope = decide(world(gang(labels={"fault-retry-times": "2"})))
+    assert scope.memory.jobs[JOB].retries == -1
+
+
+def test_node_faults_hit_every_task_of_the_node() -> None:
+    plain = pod("cpu", node="n0", owner=("AscendJob", "c"), labels={"fault-scheduling": "force"})
+    scope = decide(world([*gang(), plain], bad=None, node_reports=[node_report("n0")]))
+    assert sorted(evictions(scope)) == ["cpu", "j-0", "j-1"]
+    assert {a.reason for a in evictions(scope).values()} == {"NodeUnhealthy"}
+    pre = decide(world(gang(), bad=None, node_reports=[node_report("n0", "PreSeparateFault")]))
+    assert evictions(pre) == {}
+
+
+def test_a_lost_node_is_a_fault_and_a_wave_is_not() -> None:
+    silent = world(gang(), bad=None)
+    nodes = dict(silent.nodes) | {"n0": node("n0", ready=False, ready_changed=NOW - 41)}
+    scope = decide(msgspec.structs.replace(silent, nodes=nodes))
+    assert len(evictions(scope)) == 2 and evictions(scope)["j-0"].evidence.codes == ("heartbeatTimeOut",)
+    deleted = {n: v for n, v in silent.nodes.items() if n != "n0"}
+    assert len(evictions(decide(msgspec.structs.replace(silent, nodes=deleted)))) == 2
+    assert evictions(decide(msgspec.structs.replace(silent, nodes={}))) == {}
+    wave = {n: node(n, ready=False, ready_changed=NOW - 50) for n in silent.nodes}
+    assert evictions(decide(msgspec.structs.replace(silent, nodes=wave))) == {}
+
+
+def test_a_stale_or_missing_report_alone_evicts_nobody() -> None:
+    snapshot = world(gang())
+    old = {n: msgspec.structs.replace(r, update_time=NOW - 5000) for n, r in snapshot.reports.items()}
+    assert evictions(decide(msgspec.structs.replace(snapshot, reports=old))) == {}
+    assert evictions(decide(msgspec.structs.replace(snapshot, reports={}))) == {}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [("ignore", None), ("graceExit", (False, 30)), ("forceExit", (True, 0)), ("hotSwitch", None)],
+)
+def test_sub_health_follows_the_job_s_strategy(strategy: str, expected: tuple[bool, int] | None) -> None:
+    scope = decide(world(gang(labels={"subHealthyStrategy": strategy}), level="SubHealthFault"))
+    found = {(a.force, a.grace_period_seconds) for a in evictions(scope).values()}
+    assert found == ({expected} if expected else set())
+    if strategy == "ignore":
+        assert scope.penalty[JOB]["n0"] == -1 and JOB not in scope.refused
+    else:
+        assert scope.refused[JOB] == {
+            "n0": "NodePredicate failed, cardSubHealthy=trueandswitchSubHealthy=false, "
+            f"but sub-healthy strategy is {strategy}"
+        }
+
+
+def test_graceful_exit_signals_the_job_first() -> None:
+    pods = gang(labels={"subHealthyStrategy": "graceExit"})
+    reset = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "train", "name": "reset-config-j"}}
+    scope = decide(world(pods, level="SubHealthFault", objects=[reset]))
+    kinds = [type(a) for a in scope.actions if isinstance(a, SignalJob | EvictPod)]
+    assert kinds == [SignalJob, EvictPod, EvictPod]
+
+
+def test_a_sub_healthy_switch_counts_too() -> None:
+    pods = gang(labels={"subHealthyStrategy": "forceExit"})
+    snapshot = observed([node("n0"), node("n1")], [report("n0", switch=switch("SubHealthFault")), report("n1")], pods)
+    assert len(evictions(decide(snapshot))) == 2
+
+
+def test_an_ordinary_fault_beats_the_sub_health_path() -> None:
+    pods = gang(labels={"subHealthyStrategy": "graceExit"})
+    mixed = [report("n0", faults=[fault(3, level="SubHealthFault")]), report("n1", faults=[fault(3)])]
+    scope = decide(observed([node("n0"), node("n1")], mixed, pods))
+    assert {a.force for a in evictions(scope).values()} == {True}
+
+
+def test_hot_switched_pod_goes_alone() -> None:
+    pods = gang(labels={"subHealthyStrategy": "hotSwitch"})
+    pods[1] = msgspec.structs.replace(pods[1], annotations=pods[1].annotations | {"needVolcanoOpe": "delete"})
+    scope = decide(world(pods, bad=1, level="SubHealthFault"))
+    assert sorted(evictions(scope)) == ["j-1"]
+
+
+def test_labels_of_relation_faults_and_processes() -> None:
+    pods = gang()
+    pods[1] = msgspec.structs.replace(pods[1], labels=pods[1].labels | {"fault-type": "Separate"})
+    assert {a.reason for a in evictions(decide(world(pods, bad=None))).values()} == {"RelationFaultSeparate"}
+    pods[1] = msgspec.structs.replace(pods[1], labels=pods[1].labels | {"fault-type": "software"})
+    assert evictions(decide(world(pods, bad=None))) == {}
+    pods = [msgspec.structs.replace(p, labels=p.labels | {"pod-rescheduling": "on"}) for p in pods]
+    assert sorted(evictions(decide(world(pods, bad=None)))) == ["j-1"]

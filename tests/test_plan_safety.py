@@ -1,0 +1,210 @@
+"""Safety: budgets defer whole gangs, isolations keep protecting, and nothing is ever added."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from engine.documents import Desired
+from engine.model.actions import Action, DeleteObject, EvictPod, IsolateChip, IsolateNode, PartitionChip, ResetChips
+from engine.model.cluster import Observed, Pod
+from engine.model.diagnostics import ObjectKey
+from engine.model.history import History
+from engine.plan import gangs, health, recover, safety, views
+from engine.plan.scope import Memory, Scope
+from tests.worlds import NOW, decide, desired, document, fault, node, node_report, observed, pod, report
+
+
+def limits(*rows: dict[str, Any]) -> Desired:
+    """The shipped policies with another budget in the place of the shipped one."""
+    return desired(document("SafetyBudget", "default", limits=list(rows)))
+
+
+def limit(kind: str, most: object, per: str = "cluster", window: str = "10m") -> dict[str, Any]:
+    return {"actions": kind.split(","), "per": per, "max": most, "window": window}
+
+
+def job(i: int, count: int = 2) -> list[Pod]:
+    """Gang i: its pods on the nodes i*count … ."""
+    return [
+        pod(
+            f"j{i}-{k}",
+            node=f"n{i * count + k:02d}",
+            chips=[3],
+            owner=("AscendJob", f"j{i}"),
+            labels={"fault-scheduling": "force"},
+            rank=k,
+        )
+        for k in range(count)
+    ]
+
+
+def world(jobs: int, *, bad: bool = True, **more: Any) -> Observed:
+    """Gangs of two pods, the first pod of each on a faulty chip."""
+    names = [f"n{i:02d}" for i in range(jobs * 2)]
+    pods = [p for i in range(jobs) for p in job(i)]
+    reports = [report(n, faults=[fault(3)] if bad and i % 2 == 0 else ()) for i, n in enumerate(names)]
+    return observed([node(n) for n in names], reports, pods, **more)
+
+
+def kinds(scope: Scope, kind: type[Action]) -> list[Any]:
+    return [a for a in scope.actions if isinstance(a, kind)]
+
+
+def put_off(scope: Scope, kind: type[Action]) -> list[Any]:
+    return [d for d in scope.deferred if isinstance(d.action, kind)]
+
+
+def test_a_gang_counts_as_one_and_is_deferred_as_a_whole() -> None:
+    scope = decide(world(3), limits(limit("EvictPod", 2)))
+    assert sorted({a.budget_unit for a in kinds(scope, EvictPod)}) == ["train/AscendJob/j0", "train/AscendJob/j1"]
+    assert [d.action.pod for d in put_off(scope, EvictPod)] == ["j2-0", "j2-1"]
+    assert {(d.budget, d.until) for d in put_off(scope, EvictPod)} == {("default#0", "2026-09-01T08:10:00Z")}
+    assert "train/j2-0" not in scope.evicting and "train/AscendJob/j2" not in scope.memory.jobs
+
+
+def test_isolation_protects_although_the_eviction_waits() -> None:
+    scope = decide(world(1), limits(limit("EvictPod", 0)))
+    assert kinds(scope, EvictPod) == [] and len(kinds(scope, IsolateChip)) == 1
+    assert [d.until for d in put_off(scope, EvictPod)] == [None, None]
+
+
+def test_what_was_spent_counts_until_its_window_is_over() -> None:
+    declared = limits(limit("EvictPod", 1))
+    first = decide(world(1), declared)
+    assert len(first.memory.budgets) == 1
+    history = History(budgets=first.memory.budgets)
+    fresh = {n: msgspec.structs.replace(r, update_time=NOW + 599) for n, r in world(1).reports.items()}
+    again = msgspec.structs.replace(world(1), history=history, reports=fresh)
+    held = decide(again, declared, now=NOW + 599)
+    assert kinds(held, EvictPod) == [] and put_off(held, EvictPod)[0].until == "2026-09-01T08:10:00Z"
+    free = decide(again, declared, now=NOW + 600)
+    assert len(kinds(free, EvictPod)) == 2 and len(free.memory.budgets["default#0/cluster/cluster"]) == 1
+
+
+def test_a_list_means_the_greater_and_percentages_round_down_to_at_least_one() -> None:
+    assert len({a.budget_unit for a in kinds(decide(world(6), limits(limit("EvictPod", [1, "50%"]))), EvictPod)}) == 3
+    assert len({a.budget_unit for a in kinds(decide(world(6), limits(limit("EvictPod", [4, "50%"]))), EvictPod)}) == 4
+    assert len({a.budget_unit for a in kinds(decide(world(6), limits(limit("EvictPod", "20%"))), EvictPod)}) == 1
+    assert kinds(decide(world(6), limits(limit("EvictPod", "0%"))), EvictPod) == []
+
+
+def test_a_limit_per_pool_counts_each_pool_for_itself() -> None:
+    snapshot = world(4)
+    nodes = {
+        n: msgspec.structs.replace(v, labels=v.labels | {"zone": "a" if n < "n04" else "b"})
+        for n, v in snapshot.nodes.items()
+    }
+    pools = [document("NodePool", z, selector={"matchLabels": {"zone": z}}) for z in "ab"]
+    budget = document("SafetyBudget", "default", limits=[limit("EvictPod", 1, per="pool")])
+    scope = decide(msgspec.structs.replace(snapshot, nodes=nodes), desired(*pools, budget))
+    assert sorted({a.budget_unit for a in kinds(scope, EvictPod)}) == ["train/AscendJob/j0", "train/AscendJob/j2"]
+
+
+def test_listed_actions_are_counted_together() -> None:
+    idle = [node("x0"), node("x1")]
+    both = observed(
+        [*world(1).nodes.values(), *idle],
+        [*world(1).reports.values(), report("x0", faults=[fault(1)]), report("x1", faults=[fault(1)])],
+        world(1).pods.values(),
+    )
+    scope = decide(both, limits(limit("EvictPod,ResetChips", 2)))
+    assert len({a.budget_unit for a in kinds(scope, EvictPod)}) == 1 and len(kinds(scope, ResetChips)) == 1
+    assert len(put_off(scope, ResetChips)) == 1
+    kept = scope.memory.nodes["x1"].chips
+    assert all(row.epoch == 0 and row.resets == () for row in kept.values())
+
+
+def test_resets_are_limited_to_a_share_of_the_groups() -> None:
+    names = [f"n{i:02d}" for i in range(20)]
+    idle = observed([node(n) for n in names], [report(n, faults=[fault(2)]) for n in names])
+    scope = decide(idle)
+    assert len(kinds(scope, ResetChips)) == 4 and len(put_off(scope, ResetChips)) == 16
+    assert {d.until for d in put_off(scope, ResetChips)} == {"2026-09-01T09:00:00Z"}
+
+
+def test_deferred_isolation_takes_no_work_and_its_eviction_waits_with_it() -> None:
+    scope = decide(world(2), limits(limit("IsolateChip", 1)))
+    assert [a.node for a in kinds(scope, IsolateChip)] == ["n00"]
+    assert {d.action.pod for d in put_off(scope, EvictPod)} == {"j1-0", "j1-1"}
+    assert {a.budget_unit for a in kinds(scope, EvictPod)} == {"train/AscendJob/j0"}
+    assert not scope.nodes["n02"].free & 0b1000
+    assert "n02" not in scope.memory.nodes or scope.memory.nodes["n02"].chips[3].isolated == 0
+
+
+def test_an_isolation_is_done_in_part_when_the_budget_ends_within_it() -> None:
+    three = observed([node("n0")], [report("n0", faults=[fault(1), fault(4), fault(6)])])
+    scope = decide(three, limits(limit("IsolateChip", 2)))
+    assert [a.chips for a in kinds(scope, IsolateChip)] == [("Ascend910-1", "Ascend910-4")]
+    assert [d.action.chips for d in put_off(scope, IsolateChip)] == [("Ascend910-6",)]
+
+
+def test_a_deferred_node_isolation_is_not_remembered_as_done() -> None:
+    bad = [node_report(f"n{i:02d}") for i in range(4)]
+    scope = decide(world(2, bad=False, node_reports=bad), limits(limit("IsolateNode", 1, per="superPod")))
+    assert [a.node for a in kinds(scope, IsolateNode)] == ["n00"]
+    assert scope.memory.nodes["n00"].isolated == "SeparateFault" and "n01" not in scope.memory.nodes
+    assert {a.budget_unit for a in kinds(scope, EvictPod)} == set()
+    assert len(put_off(scope, EvictPod)) == 4 and all(v.closed for v in scope.nodes.values())
+
+
+def test_an_unreadable_budget_fails_closed() -> None:
+    broken = Desired(
+        revision="r1", products=desired().products, fault_tables=desired().fault_tables, budget_broken=True
+    )
+    scope = decide(world(2, node_reports=[node_report("n03")]), broken)
+    assert [type(a).__name__ for a in scope.actions] == ["IsolateChip", "IsolateChip"]
+    assert {d.budget for d in scope.deferred} == {"unreadable"} and {d.until for d in scope.deferred} == {None}
+    assert any("budget cannot be read" in d.message for d in scope.diagnostics)
+    assert scope.memory.budgets == {}
+
+
+def with_actions(actions: list[Any], inventory: int, declared: Desired | None = None) -> Scope:
+    keys = tuple(ObjectKey("v1", "ConfigMap", "d", f"c{i}") for i in range(inventory))
+    snapshot = observed([node("n0")], [report("n0")], inventory=keys)
+    scope = Scope(declared or desired(), snapshot, NOW, "main", Memory.of(snapshot.history))
+    for run in (views.run, gangs.run, health.run, recover.run):
+        run(scope)
+    scope.actions.extend(actions)
+    safety.run(scope)
+    return scope
+
+
+def deletions(count: int) -> list[Any]:
+    return [
+        DeleteObject(
+            api_version="v1",
+            object_kind="ConfigMap",
+            namespace="d",
+            name=f"c{i}",
+            reason="Pruned",
+            message="gone from Git",
+        )
+        for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize(("wanted", "inventory", "done"), [(10, 20, 10), (11, 20, 0), (40, 200, 40), (41, 200, 0)])
+def test_the_prune_guard_refuses_a_mass_deletion_whole(wanted: int, inventory: int, done: int) -> None:
+    scope = with_actions(deletions(wanted), inventory)
+    assert len(kinds(scope, DeleteObject)) == done
+    assert len(put_off(scope, DeleteObject)) == wanted - done
+    assert {d.until for d in put_off(scope, DeleteObject)} <= {None}
+
+
+def test_partitions_can_be_limited() -> None:
+    cut = [
+        PartitionChip(
+            node="n0", chip=f"Ascend910-{i}", templates=(), create=(), destroy=(), epoch=1, reason="x", message="x"
+        )
+        for i in range(3)
+    ]
+    scope = with_actions(list(cut), 0, limits(limit("PartitionChip", 2, per="node")))
+    assert [a.chip for a in kinds(scope, PartitionChip)] == ["Ascend910-0", "Ascend910-1"]
+
+
+def test_without_limits_everything_passes() -> None:
+    scope = decide(world(30), limits())
+    assert len(kinds(scope, EvictPod)) == 60 and scope.deferred == [] and scope.memory.budgets == {}
