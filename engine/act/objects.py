@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from engine.act.edge import Edge, Refused
-from engine.kube import CONFIGMAP, Conflict, NotFound, Object, resource_for
+from engine.kube import CONFIGMAP, Conflict, Invalid, NotFound, Object, resource_for
 from engine.model.actions import CreateObject, DeleteObject, PatchObject, ScaleJob, SignalJob, WriteRankTable
 
 RANK_TABLE_KEY = "hccl.json"
@@ -50,6 +50,10 @@ async def patch_object(edge: Edge, action: PatchObject) -> bool:
             written = await edge.kube.apply(patch, subresource=subresource)
     except NotFound as error:
         raise Refused(f"{action.object_kind} {action.name} is gone") from error
+    except Invalid as error:
+        if any(field == "metadata.uid" for field, _ in error.causes):
+            raise Refused(f"{action.object_kind} {action.name} was made anew") from error
+        raise
     edge.wrote(written)
     return True
 

@@ -1,0 +1,382 @@
+"""Every kind of action at the edge: what it checks again, what it writes, and that twice is as good as once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.act import TABLE, Batch, Edge, Fence, Refused, claim, decode, dropped, encode, run, split
+from engine.act.budget import KEY, reserve
+from engine.kube import CONFIGMAP, NODE, POD, Object, resource_for
+from engine.lease import Lease, shard_lease
+from engine.model import actions as act
+from engine.model.actions import ACTION_KINDS, AnyAction, Owner
+from engine.model.history import History
+from engine.store import ActionOutcome, PassRecord
+from engine.wire import ledger
+from tests import worlds
+from tests.loop_world import Cluster
+
+WHY: dict[str, Any] = {"reason": "Test", "message": "a test"}
+RECORD = PassRecord("p", "main", 1, "d", 1, 0.0, 30.0)
+NOW = 1_800_000_000.0
+DEPLOYMENT = resource_for("apps/v1", "Deployment")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    made = Cluster(tmp_path_factory.mktemp("api"))
+    made.lease = shard_lease(made.kube, "main", "me")  # type: ignore[attr-defined]
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def edge(cluster: Cluster) -> Edge:
+    """A fresh edge whose epoch is the newest."""
+    for pod in cluster.pods():
+        cluster.run(cluster.kube.delete(POD, pod["metadata"]["name"], "default", grace=0))
+    for config_map in cluster.run(cluster.kube.list(CONFIGMAP)).items:
+        meta = config_map["metadata"]
+        cluster.run(cluster.kube.delete(CONFIGMAP, meta["name"], meta["namespace"]))
+    lease: Lease = cluster.lease  # type: ignore[attr-defined]
+    epoch = cluster.run(lease.acquire())
+    assert epoch is not None
+    return Edge(cluster.kube, "main", Fence(cluster.kube, "main", epoch, seconds=0.0), now=lambda: NOW, revision="c1")
+
+
+def outcomes(cluster: Cluster, edge: Edge, *actions: AnyAction) -> list[ActionOutcome]:
+    result = cluster.run(run(edge, Batch(RECORD, 1, list(enumerate(actions)))))
+    return result.outcomes
+
+
+def words(cluster: Cluster, edge: Edge, *actions: AnyAction) -> list[str]:
+    return [outcome.result for outcome in outcomes(cluster, edge, *actions)]
+
+
+def bind(pod: Object, node: str = "node-1", chips: tuple[str, ...] = ("Ascend910-0",)) -> act.BindPod:
+    return act.BindPod(
+        **WHY,
+        namespace="default",
+        pod=pod["metadata"]["name"],
+        node=node,
+        chips=chips,
+        annotations={"huawei.com/Ascend910": ",".join(chips)},
+        preconditions={"uid": pod["metadata"]["uid"]},
+    )
+
+
+def reset(epoch: int, *chips: str, **preconditions: Any) -> act.ResetChips:
+    return act.ResetChips(
+        **WHY, node="node-1", chips=chips, epoch=epoch, out_of_band=False, preconditions=preconditions
+    )
+
+
+def test_every_kind_of_the_contract_has_its_function() -> None:
+    assert {kind.__name__ for kind in TABLE} == set(ACTION_KINDS)
+
+
+def test_a_binding_carries_its_chips_and_twice_is_once(cluster: Cluster, edge: Edge) -> None:
+    pod = cluster.add_pod("p", 1)
+    assert words(cluster, edge, bind(pod)) == ["done"]
+    assert words(cluster, edge, bind(pod)) == ["unchanged"]
+    assert cluster.chips() == {"node-1/Ascend910-0": ["p"]}
+    assert [write.name for write in edge.writes] == ["p"]
+    assert words(cluster, edge, bind(pod, "node-2")) == ["refused"]
+
+
+def test_a_pod_that_is_another_by_now_is_not_bound(cluster: Cluster, edge: Edge) -> None:
+    pod = cluster.add_pod("p", 1)
+    cluster.run(cluster.kube.delete(POD, "p", "default", grace=0))
+    assert words(cluster, edge, bind(pod)) == ["refused"]
+    cluster.add_pod("p", 1)
+    assert words(cluster, edge, bind(pod)) == ["refused"]
+    assert cluster.bound() == set()
+
+
+def test_a_pod_made_anew_between_reading_and_binding_is_evicted_at_once(cluster: Cluster, edge: Edge) -> None:
+    pod = cluster.add_pod("p", 1)
+    kube, original = cluster.kube, cluster.kube.bind
+
+    async def swap(ns: str, name: str, uid: str, node: str, annotations: Any = None) -> None:
+        await kube.delete(POD, name, ns, grace=0)
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": ns}, "spec": pod["spec"]}
+        made = await kube.create(POD, body)
+        await original(ns, name, made["metadata"]["uid"], node, annotations)  # a 1.20 server ignores the wrong uid
+
+    kube.bind = swap  # type: ignore[method-assign]
+    try:
+        assert words(cluster, edge, bind(pod)) == ["refused"]
+    finally:
+        kube.bind = original  # type: ignore[method-assign]
+    live = [pod for pod in cluster.pods() if not pod["metadata"].get("deletionTimestamp")]
+    assert live == []
+
+
+def test_a_superseded_epoch_writes_nothing(cluster: Cluster, edge: Edge) -> None:
+    pod = cluster.add_pod("p", 1)
+    assert cluster.run(cluster.lease.acquire())  # type: ignore[attr-defined]
+    assert words(cluster, edge, bind(pod), reset(1, "Ascend910-0")) == ["dropped", "dropped"]
+    assert cluster.bound() == set() and cluster.orders("node-1") == {}
+
+
+def test_evictions_check_the_uid_and_forced_ones_take_the_grace(cluster: Cluster, edge: Edge) -> None:
+    def evict(uid: str, force: bool = False) -> act.EvictPod:
+        return act.EvictPod(
+            **WHY,
+            namespace="default",
+            pod="p",
+            grace_period_seconds=0,
+            force=force,
+            owner=None,
+            budget_unit="default/Pod/p",
+            preconditions={"uid": uid},
+        )
+
+    pod = cluster.add_pod("p", 1)
+    assert words(cluster, edge, evict("other")) == ["refused"]
+    assert words(cluster, edge, evict(pod["metadata"]["uid"])) == ["done"]
+    assert words(cluster, edge, evict(pod["metadata"]["uid"])) == ["unchanged"]
+    second = cluster.add_pod("p", 1)
+    assert words(cluster, edge, evict(second["metadata"]["uid"], force=True)) == ["done"]
+    assert cluster.pods() == []
+
+
+def test_pods_are_created_for_their_owner_only(cluster: Cluster, edge: Edge) -> None:
+    metas = [{"name": name, "namespace": "default"} for name in ("o1", "o2")]
+    owners = [cluster.create(CONFIGMAP, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": m}) for m in metas]
+    names = {owner["metadata"]["uid"]: owner["metadata"]["name"] for owner in owners}
+    one, other = names
+
+    def create(uid: str) -> act.CreatePod:
+        owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": names[uid], "uid": uid}
+        spec = {"containers": [{"name": "c", "image": "i"}]}
+        body = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "worker-0", "namespace": "default", "ownerReferences": [owner]},
+            "spec": spec,
+        }
+        return act.CreatePod(
+            **WHY,
+            namespace="default",
+            pod="worker-0",
+            owner=Owner("AscendJob", "job"),
+            object=body,
+            preconditions={"ownerUid": uid},
+        )
+
+    assert words(cluster, edge, create(one)) == ["done"]
+    assert words(cluster, edge, create(one)) == ["unchanged"]
+    assert words(cluster, edge, create(other)) == ["refused"]
+
+
+def test_actions_for_one_node_become_one_write(cluster: Cluster, edge: Edge) -> None:
+    isolate = [act.IsolateChip(**WHY, node="node-1", chips=(f"Ascend910-{n}",), level="SeparateNPU") for n in range(4)]
+    part = act.PartitionChip(
+        **WHY, node="node-1", chip="Ascend910-7", templates=("vir04",), create=("vir04",), destroy=(), epoch=1
+    )
+    group = reset(7, "Ascend910-2", "Ascend910-3", ordersGeneration=0)
+    assert words(cluster, edge, *isolate, group, part) == ["done"] * 6
+    orders = cluster.orders("node-1")
+    assert orders["generation"] == 1 and orders["revision"] == "c1"
+    assert orders["chips"]["Ascend910-0"]["isolate"] == "SeparateNPU"
+    assert orders["chips"]["Ascend910-2"]["reset"]["epoch"] == 7
+    assert orders["chips"]["Ascend910-3"]["reset"]["group"] == ["Ascend910-2", "Ascend910-3"]
+    assert orders["vnpu"] == {"epoch": 1, "layout": {"Ascend910-7": ["vir04"]}}
+    assert orders["notAfter"] - orders["issued"] == 900_000
+    stored = cluster.get(CONFIGMAP, "belay-orders-node-1", "belay-system")
+    assert stored is not None
+    attempts = json.loads(stored["metadata"]["annotations"]["belay.dev/reset-attempts"])
+    assert attempts == {"Ascend910-2": [int(NOW * 1000)], "Ascend910-3": [int(NOW * 1000)]}
+    assert words(cluster, edge, *isolate, group, part) == ["unchanged"] * 6
+    release = act.ReleaseChip(**WHY, node="node-1", chips=("Ascend910-0",), level="SeparateNPU")
+    assert words(cluster, edge, release, release) == ["done", "unchanged"]
+    assert "Ascend910-0" not in cluster.orders("node-1")["chips"]
+
+
+def test_epochs_only_grow_and_a_chip_in_use_is_not_reset(cluster: Cluster, edge: Edge) -> None:
+    assert words(cluster, edge, reset(5, "Ascend910-0")) == ["done"]
+    assert words(cluster, edge, reset(5, "Ascend910-0", "Ascend910-1")) == ["refused"]
+    assert words(cluster, edge, reset(4, "Ascend910-0")) == ["refused"]
+    assert words(cluster, edge, reset(6, "Ascend910-0", ordersGeneration=0)) == ["refused"]
+    assert words(cluster, edge, bind(cluster.add_pod("p", 1))) == ["done"]
+    assert words(cluster, edge, reset(6, "Ascend910-0", "Ascend910-1")) == ["refused"]
+    assert cluster.orders("node-1")["chips"]["Ascend910-0"]["reset"]["epoch"] == 5
+
+
+def test_orders_that_ran_out_do_not_come_alive_with_new_ones(cluster: Cluster, edge: Edge) -> None:
+    assert words(cluster, edge, reset(1, "Ascend910-0")) == ["done"]
+    edge.now = lambda: NOW + 1000
+    assert words(cluster, edge, reset(2, "Ascend910-4")) == ["done"]
+    assert list(cluster.orders("node-1")["chips"]) == ["Ascend910-4"]
+
+
+def test_many_writers_of_one_nodes_orders_all_get_through(cluster: Cluster, edge: Edge) -> None:
+    async def all_at_once() -> list[Any]:
+        from engine.act.orders import order_chips
+
+        isolate = [act.IsolateChip(**WHY, node="node-1", chips=(f"Ascend910-{n}",), level="L") for n in range(5)]
+        return await asyncio.gather(*(order_chips(edge, "node-1", [one]) for one in isolate))
+
+    assert cluster.run(all_at_once()) == [[True]] * 5
+    assert len(cluster.orders("node-1")["chips"]) == 5 and cluster.orders("node-1")["generation"] == 5
+
+
+def test_unreadable_orders_stop_everything_for_the_node(cluster: Cluster, edge: Edge) -> None:
+    meta = {"name": "belay-orders-node-1", "namespace": "belay-system"}
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"orders.json": "{"}}
+    cluster.create(CONFIGMAP, body)
+    found = outcomes(cluster, edge, reset(1, "Ascend910-0"))
+    assert found[0].result == "refused" and "cannot be read" in found[0].message
+
+
+def test_objects_are_applied_patched_and_deleted_under_their_uid(cluster: Cluster, edge: Edge) -> None:
+    meta = {"name": "c", "namespace": "default"}
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"a": "1"}}
+    names: dict[str, Any] = {"api_version": "v1", "object_kind": "ConfigMap", "namespace": "default", "name": "c"}
+    assert words(cluster, edge, act.CreateObject(**WHY, **names, object=body)) == ["done"]
+    live = cluster.get(CONFIGMAP, "c", "default")
+    assert live is not None
+    uid = live["metadata"]["uid"]
+    merge = {"patchType": "merge", "uid": uid}
+    patch = act.PatchObject(**WHY, **names, patch={"data": {"b": "2"}}, preconditions=merge)
+    foreign = act.PatchObject(**WHY, **names, patch={"data": {"x": "9"}}, preconditions={**merge, "uid": "other"})
+    apply = act.PatchObject(**WHY, **names, patch={"data": {"a": "3"}})
+    assert words(cluster, edge, patch, foreign, apply) == ["done", "refused", "done"]
+    live = cluster.get(CONFIGMAP, "c", "default")
+    assert live is not None and live["data"] == {"a": "3", "b": "2"}
+    stranger = act.DeleteObject(**WHY, **names, preconditions={"uid": "other"})
+    own = act.DeleteObject(**WHY, **names, preconditions={"uid": uid})
+    assert words(cluster, edge, stranger) == ["refused"]
+    assert words(cluster, edge, own) == ["done"]
+    assert words(cluster, edge, own) == ["unchanged"]
+    assert edge.writes[-1].deleted
+
+
+def test_a_patch_of_status_alone_goes_to_the_status(cluster: Cluster, edge: Edge) -> None:
+    cluster.add_pod("p", 0)
+    patch = act.PatchObject(
+        **WHY,
+        api_version="v1",
+        object_kind="Pod",
+        namespace="default",
+        name="p",
+        patch={"status": {"phase": "Failed"}},
+        preconditions={"patchType": "merge"},
+    )
+    assert words(cluster, edge, patch) == ["done"]
+    assert cluster.pods()[0]["status"]["phase"] == "Failed"
+
+
+def test_nodes_are_marked_and_jobs_scaled(cluster: Cluster, edge: Edge) -> None:
+    cluster.ensure(NODE, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-9"}})
+    isolate = act.IsolateNode(**WHY, node="node-9", level="SeparateNPU")
+    release = act.ReleaseNode(**WHY, node="node-9", level="SeparateNPU")
+    assert words(cluster, edge, isolate, isolate) == ["done", "unchanged"]
+    live = cluster.get(NODE, "node-9")
+    assert live is not None and live["metadata"]["annotations"]["belay.dev/isolated"] == "SeparateNPU"
+    assert words(cluster, edge, release) == ["done"]
+    live = cluster.get(NODE, "node-9")
+    assert live is not None and "belay.dev/isolated" not in (live["metadata"].get("annotations") or {})
+    labels = {"app": "d"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
+    meta = {"name": "d", "namespace": "default"}
+    cluster.ensure(DEPLOYMENT, {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": spec})
+    scale = act.ScaleJob(**WHY, job_kind="Deployment", namespace="default", name="d", replicas=3)
+    odd = act.ScaleJob(**WHY, job_kind="AscendJob", namespace="default", name="d", replicas=3)
+    assert words(cluster, edge, scale, odd) == ["done", "refused"]
+    deployment = cluster.get(DEPLOYMENT, "d", "default")
+    assert deployment is not None and deployment["spec"]["replicas"] == 3
+
+
+def test_rank_tables_and_signals_go_into_the_jobs_config_maps(cluster: Cluster, edge: Edge) -> None:
+    for name in ("rings-config-j", "reset-config-j"):
+        meta = {"name": name, "namespace": "default"}
+        cluster.create(CONFIGMAP, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta})
+    table = act.WriteRankTable(**WHY, namespace="default", name="j", table={"status": "completed"})
+    assert words(cluster, edge, table) == ["done"]
+    assert words(cluster, edge, table) == ["unchanged"]
+    rings = cluster.get(CONFIGMAP, "rings-config-j", "default")
+    assert rings is not None and json.loads(rings["data"]["hccl.json"]) == {"status": "completed"}
+    anew = act.WriteRankTable(**WHY, namespace="default", name="j", table={}, preconditions={"uid": "other"})
+    nowhere = act.WriteRankTable(**WHY, namespace="default", name="none", table={})
+    assert words(cluster, edge, anew, nowhere) == ["refused", "refused"]
+    fault = act.SignalJob(**WHY, namespace="default", name="j", signal="fault", ranks=(1, 2))
+    assert words(cluster, edge, fault) == ["done"]
+    told = cluster.get(CONFIGMAP, "reset-config-j", "default")
+    assert told is not None
+    assert [rank["RankId"] for rank in json.loads(told["data"]["reset.json"])["RankList"]] == [1, 2]
+    assert words(cluster, edge, act.SignalJob(**WHY, namespace="default", name="j", signal="?", ranks=())) == [
+        "refused"
+    ]
+
+
+def test_chips_are_claimed_once_and_claims_end(cluster: Cluster, edge: Edge) -> None:
+    def claimed(binds: list[act.BindPod], pods: list[Any]) -> dict[str, str]:
+        return cluster.run(claim(cluster.kube, "main", binds, pods, NOW)).refused
+
+    def held() -> dict[str, Any]:
+        live = cluster.get(CONFIGMAP, "belay-ledger-main", "belay-system")
+        return dict(ledger.parse(live)) if live else {}
+
+    first, second = worlds.pod("a", uid="ua", node=""), worlds.pod("b", uid="ub", node="")
+    ask = [
+        act.BindPod(
+            **WHY,
+            namespace="default",
+            pod=pod.name,
+            node="node-1",
+            chips=chips,
+            annotations={},
+            preconditions={"uid": pod.uid},
+        )
+        for pod, chips in ((first, ("Ascend910-0", "Ascend910-1")), (second, ("Ascend910-1", "Ascend910-2")))
+    ]
+    refused = claimed(ask, [first, second])
+    assert set(refused) == {"ub"} and "default/a" in refused["ub"]
+    assert set(held()) == {"ua"} and held()["ua"].chips() == ("node-1/Ascend910-0", "node-1/Ascend910-1")
+    assert claimed(ask[1:], [first, second]) == {"ub": refused["ub"]}, "a later pass must not take it either"
+    bound = worlds.pod("a", uid="ua", node="node-1")
+    assert claimed(ask[1:], [bound, second]) == {}
+    assert set(held()) == {"ub"}
+    claimed([], [])
+    assert held() == {}
+
+
+def test_budgets_are_reserved_only_on_what_the_plan_saw(cluster: Cluster, edge: Edge) -> None:
+    after = History(budgets={"b#0/cluster/": ((5, "gang", 1),)})
+    write = cluster.run(reserve(cluster.kube, "main", History(), after, "", NOW))
+    assert write is not None
+    live = cluster.get(CONFIGMAP, "belay-budget", "belay-system")
+    assert live is not None and "b#0/cluster/" in json.loads(live["data"][KEY])
+    with pytest.raises(Refused):
+        cluster.run(reserve(cluster.kube, "other", History(), after, "", NOW))
+    assert cluster.run(reserve(cluster.kube, "other", History(), after, write.rv, NOW)) is not None
+    assert cluster.run(reserve(cluster.kube, "main", after, after, "whatever", NOW)) is None
+
+
+def test_batches_keep_the_order_and_survive_the_wire() -> None:
+    many: list[AnyAction] = [reset(n, f"Ascend910-{n}") for n in range(25)]
+    parts = split(RECORD, list(enumerate(many)), "c1", 10, 10_000_000)
+    assert [len(part.actions) for part in parts] == [10, 10, 5]
+    assert [part.number for part in parts] == [1, 2, 3] and {part.record.batches for part in parts} == {4}
+    assert decode(encode(parts[0])) == parts[0]
+    assert {outcome.result for outcome in dropped(parts[0], "late").outcomes} == {"dropped"}
+    assert len(split(RECORD, list(enumerate(many)), "c1", 100, 300)) > 5
+
+
+def test_an_api_server_that_is_away_is_an_outcome(tmp_path: Path) -> None:
+    lost = Cluster(tmp_path)
+    lost.run(shard_lease(lost.kube, "main", "me").acquire())
+    lost.kube._transport._deadline = 0.2
+    edge = Edge(lost.kube, "main", Fence(lost.kube, "main", 1))
+    lost.run(lost.server.stop())
+    pod: Object = {"metadata": {"name": "p", "uid": "u"}}
+    assert words(lost, edge, bind(pod)) == ["failed"]

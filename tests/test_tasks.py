@@ -1,0 +1,174 @@
+"""Real Celery worker processes on a real Redis: killed, doubled and flushed, they still place every pod once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.errors import InputError
+from engine.messages import RECONCILE, broker_url, configuration, send
+from engine.settings import Settings, from_environment, to_environment
+from engine.store import PassStore, connect
+from tests.loop_world import Cluster, until
+from tests.redis_server import redis_process, redis_url  # noqa: F401
+
+pytestmark = pytest.mark.e2e
+
+
+class Processes:
+    """`belay controller` and `belay worker` as processes of their own."""
+
+    def __init__(self, cluster: Cluster, redis_url: str, folder: Path) -> None:
+        self.folder = folder
+        self.settings = Settings(
+            redis_url=redis_url,
+            kubeconfig=cluster.kubeconfig,
+            data=str(folder / "data"),
+            resync=0.5,
+            lease=2.0,
+            claim=3.0,
+            expiry=5.0,
+            patience=1.0,
+            visibility=5.0,
+        )
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def start(self, role: str, identity: str = "") -> subprocess.Popen[bytes]:
+        module = {"controller": "engine.controller", "worker": "engine.tasks"}[role]
+        name = identity or role
+        variables = {**os.environ, **to_environment(self.settings), "BELAY_IDENTITY": name, "PYTHONUNBUFFERED": "1"}
+        with (self.folder / f"{name}.log").open("ab") as log:
+            command = [sys.executable, "-c", f"import sys; from {module} import main; sys.exit(main())"]
+            process = subprocess.Popen(command, env=variables, stdout=log, stderr=log, start_new_session=True)
+        self._running.append(process)
+        return process
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """SIGKILL the whole group, as a power cut would."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def close(self) -> None:
+        for process in self._running:
+            if process.poll() is None:
+                process.terminate()
+        for process in self._running:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.kill(process)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def processes(cluster: Cluster, redis_url: str, tmp_path: Path) -> Iterator[Processes]:  # noqa: F811
+    made = Processes(cluster, redis_url, tmp_path)
+    yield made
+    made.close()
+
+
+def each_chip_once(cluster: Cluster, chips: int) -> None:
+    held = cluster.chips()
+    assert [pods for pods in held.values() if len(pods) > 1] == [] and len(held) == chips
+
+
+def test_two_processes_place_pods_and_end_cleanly(cluster: Cluster, processes: Processes) -> None:
+    controller, worker = processes.start("controller"), processes.start("worker")
+    cluster.add_node("node-1")
+    cluster.add_pod("train", 8)
+    until(lambda: cluster.bound() == {"train"}, 40, "the binding")
+    each_chip_once(cluster, 8)
+    numbers = PassStore(connect(processes.settings.redis_url)).counters()
+    assert numbers["actions|kind=BindPod|result=done"] == 1
+    for process in (controller, worker):
+        process.terminate()
+        assert process.wait(15) == 0
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_worker_killed_at_any_point_loses_and_doubles_nothing(
+    cluster: Cluster, processes: Processes, seed: int
+) -> None:
+    chance = random.Random(seed)
+    processes.start("controller")
+    for number in range(4):
+        cluster.add_node(f"node-{number}")
+    worker = processes.start("worker")
+    until(lambda: "main" in PassStore(connect(processes.settings.redis_url)).summaries(), 40, "the first pass")
+    for number in range(16):
+        cluster.add_pod(f"two-{number:02}", 2)
+        if number % 5 == 4:
+            time.sleep(chance.uniform(0.0, 0.25))
+            processes.kill(worker)
+            worker = processes.start("worker")
+    until(lambda: len(cluster.bound()) == 16, 60, "every pod on its chips")
+    each_chip_once(cluster, 32)
+
+
+def test_another_worker_takes_over_from_a_dead_one(cluster: Cluster, processes: Processes) -> None:
+    processes.start("controller")
+    cluster.add_node("node-1")
+    first = processes.start("worker", "worker-1")
+    cluster.add_pod("one", 1)
+    until(lambda: cluster.bound() == {"one"}, 40)
+    processes.start("worker", "worker-2")
+    processes.kill(first)
+    cluster.add_pod("two", 1)
+    until(lambda: cluster.bound() == {"one", "two"}, 40, "the second pod, by the second worker")
+    each_chip_once(cluster, 2)
+
+
+def test_flushes_and_doubled_messages_while_real_workers_run(
+    cluster: Cluster,
+    processes: Processes,
+    redis_url: str,  # noqa: F811
+) -> None:
+    from celery import Celery
+
+    application = Celery("doubler", set_as_current=False)
+    application.config_from_object(configuration(processes.settings))
+    processes.start("controller")
+    processes.start("worker")
+    for number in range(2):
+        cluster.add_node(f"node-{number}")
+    for number in range(8):
+        cluster.add_pod(f"two-{number}", 2)
+        for _ in range(3):
+            send(application, RECONCILE, "main")
+        if number in {2, 5}:
+            connect(redis_url).flushall()
+        time.sleep(0.1)
+    until(lambda: len(cluster.bound()) == 8, 60, "every pod on its chips")
+    each_chip_once(cluster, 16)
+
+
+def test_settings_come_from_the_environment_and_go_there() -> None:
+    settings = Settings(identity="x", redis_url="unix:///r", source_suspend=True, batch=7, lease=2.5)
+    assert from_environment(to_environment(settings)) == settings
+    assert from_environment({"BELAY_BATCH": "5"}, batch=None, shard="a").batch == 5
+    for variable, value in (("BELAY_BATCH", "many"), ("BELAY_LEASE", "0"), ("BELAY_SOURCE_VERIFY", "perhaps")):
+        with pytest.raises(InputError, match=variable):
+            from_environment({variable: value})
+
+
+def test_celery_is_configured_for_at_least_once() -> None:
+    assert broker_url("unix:///run/redis.sock") == "redis+socket:///run/redis.sock"
+    found = configuration(Settings(identity="x"))
+    assert found["task_acks_late"] and found["task_reject_on_worker_lost"] and found["worker_prefetch_multiplier"] == 1
+    assert found["accept_content"] == ["json"] and found["task_ignore_result"]
