@@ -111,13 +111,20 @@ class Child:
 
     def last_words(self, limit: int = 400) -> str:
         """The end of its log, on one line."""
+        return bounded(" ".join(self._tail().split())[-limit:], limit)
+
+    def _tail(self) -> str:
         try:
             with self.log.open("rb") as file:
                 file.seek(max(0, self.log.stat().st_size - 4096))
-                text = file.read().decode("utf-8", "replace")
+                return file.read().decode("utf-8", "replace").strip()
         except OSError:
             return ""
-        return bounded(" ".join(text.split())[-limit:], limit)
+
+    def last_line(self, limit: int = 160) -> str:
+        """The last line of its log, cut."""
+        text = self._tail()
+        return bounded(text.rsplit("\n", 1)[-1], limit) if text else ""
 
     def keep_log_small(self) -> None:
         """Empty a log that has grown too large; the child goes on appending to it."""
@@ -148,7 +155,8 @@ class Crew:
             if not child.due:
                 pause = child.plan_restart()
                 ending = _ending(child.exit_code)
-                self._say(f"{child.name} ended ({ending}), starting it again in {pause:.1f} s; log: {child.log}")
+                words = f": {child.last_line()}" if child.exit_code else ""
+                self._say(f"{child.name} ended ({ending}){words}; starting it again in {pause:.1f} s; log: {child.log}")
             elif time.monotonic() >= child.due:
                 child.start()
 

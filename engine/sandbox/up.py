@@ -229,7 +229,7 @@ class Sandbox:
             data=str(self.folder.engine),
             source_url=str(self.folder.repository),
             source_branch=depot.BRANCH,
-            source_interval=0.5,
+            source_interval=1.0,
             resync=max(2.0, 10.0 * self.scale),
         )
 

@@ -178,7 +178,7 @@ def test_a_child_is_started_again_and_stopped(tmp_path: Path) -> None:
     while (len(said) < 2 or not child.last_words()) and time.monotonic() < ends:
         crew.tend()
         time.sleep(0.02)
-    assert re.search(r"short ended \(exit code 3\), starting it again in [\d.]+ s", said[0])
+    assert re.search(r"short ended \(exit code 3\): last words; starting it again in [\d.]+ s", said[0])
     assert "last words" in child.last_words()
     crew.stop(1.0)
     assert not child.running
