@@ -134,7 +134,9 @@ def test_attempts_are_limited_per_job() -> None:
     scope = decide(world(gang(), history=history), desired(few))
     assert evictions(scope) == {}
     assert {(d.budget, d.until) for d in scope.deferred} == {("attempts:reschedule", "2026-09-01T09:00:00Z")}
-    assert len(evictions(decide(world(gang(), history=history)))) == 2
+    assert evictions(decide(world(gang(), history=history))) == {}, "three in six hours are the default"
+    many = document("FaultPolicy", "a", attempts={"reschedule": {"max": 20, "window": "24h"}})
+    assert len(evictions(decide(world(gang(), history=history), desired(many)))) == 2
     assert len(evictions(decide(world(gang(), history=history), desired(shipped=False)))) == 0
 
 

@@ -154,7 +154,7 @@ def _prune(scope: Scope, wanted: set[ObjectKey]) -> None:
     inventory = scope.observed.inventory
     if inventory is None:
         return
-    gone = [key for key in inventory if key not in wanted]
+    gone = [key for key in inventory if key not in wanted and scope.desired.may_prune(key)]
     if gone and _declares_nothing(scope.desired):
         message = (
             f"the repository declares nothing, so {len(gone)} objects that it declared before stay; "

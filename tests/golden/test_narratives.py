@@ -137,3 +137,14 @@ def test_a_mass_deletion_is_refused_whole_until_a_person_agrees() -> None:
     assert len(result.deferred) == 40
     assert {d.until for d in result.deferred} == {None}
     assert sum(key.name.startswith("many-") for key in world.objects) == 40
+
+
+def test_a_document_that_breaks_does_not_take_its_object_away() -> None:
+    world = sample_world()
+    world.until_quiet()
+    files = sample_files()
+    files["desired/jobs/pretrain.yaml"] = b"apiVersion: mindxdl.gitee.com/v1\nkind: AscendJob\nmetadata: {name: pretrain\n"
+    world.push(files, broken=True)
+    result = world.until_quiet()[-1]
+    assert [d.action for d in result.deferred] == []
+    assert set(placement(world)) == {"pretrain-master-0", "pretrain-worker-0"}
