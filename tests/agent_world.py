@@ -95,7 +95,7 @@ class FakeCluster:
         self.writes: list[tuple[float, str]] = []
         self.offline = self.refuse_writes = False
         self.stale: set[str] = set()
-        self.before_get: Callable[[str], Awaitable[None]] | None = None
+        self.after_get: Callable[[str], None] | None = None
         self._version = 0
         self._changed: dict[str, set[asyncio.Event]] = {"maps": set(), "pods": set()}
 
@@ -142,9 +142,10 @@ class FakeCluster:
 
     async def get_config_map(self, namespace: str, name: str) -> Mapping[str, Any] | None:
         self._online()
-        if self.before_get:
-            await self.before_get(name)
-        return copy.deepcopy(self.maps.get((namespace, name)))
+        body = copy.deepcopy(self.maps.get((namespace, name)))
+        if self.after_get:
+            self.after_get(name)
+        return body
 
     async def put_config_map(self, body: Mapping[str, Any]) -> None:
         self._online()

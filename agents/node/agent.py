@@ -249,19 +249,22 @@ class NodeAgent:
     async def _keep_node(self) -> None:
         """Keep labels and annotations of the node as the device plugin does; people may have changed or lost them."""
         state = self._known()
+        failures = 0
         while True:
-            pause = self._settings.scaled(self._settings.device_period)
+            pause = self._settings.scaled(self._settings.device_period) * self._chance.uniform(0.8, 1.2)
             try:
                 node = await self._cluster.get_node(self.node)
                 if node is not None:
                     await self._patch_node(node)
-                else:
-                    pause = min(pause, 10.0)
+                # a node that is not registered yet will be soon
+                failures = 0 if node is not None else failures + 1
                 state.problems.pop("node", None)
             except ApiError as error:
                 state.problems["node"] = f"node cannot be labelled: {error}"[:MAX_TEXT]
-                pause = min(pause, 10.0)
-            await self._clock.sleep(pause * self._chance.uniform(0.8, 1.2))
+                failures += 1
+            if failures:
+                pause = min(pause, self._chance.uniform(0.1, min(30.0, 2.0 ** min(failures, 10))))
+            await self._clock.sleep(pause)
 
     async def _patch_node(self, node: Mapping[str, Any]) -> None:
         state = self._known()
