@@ -35,13 +35,13 @@ def with_settings(**spec: Any) -> Desired:
     return replace(shipped(), scheduling=(own,))
 
 
-def scope_of(observed: Observed, *, desired: Desired | None = None, **fields: Any) -> Scope:
+def scope_of(observed: Observed, *, desired: Desired | None = None, shard: str = "main", **fields: Any) -> Scope:
     """A scope after the passes up to placement; ``fields`` set what other passes would have (penalty, refused …)."""
     scope = Scope(
         desired=desired or shipped(),
         observed=observed,
         now=worlds.NOW,
-        shard="main",
+        shard=shard,
         memory=Memory.of(observed.history),
     )
     views.run(scope)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from engine.documents import Declared, NodePool
+from engine.model.diagnostics import Origin
 from tests import placing, worlds
 from tests.placing import POLICY, gang, nodes_of, scope_of
 
@@ -82,8 +85,7 @@ def test_queues_must_exist_be_open_and_be_leaves(queues: Any, name: str, reason:
 def test_capability_counts_running_and_just_placed_pods() -> None:
     queue = _queue(capability={"huawei.com/Ascend910": "16"})
     first, second = gang(1, 8, name="a", annotations=A2), gang(1, 8, name="b", annotations=A2)
-    running, running_group = gang(1, 4, name="r", annotations=A2)
-    running = [placing.edited(running[0], node="n2", phase="Running", chips=("Ascend910-0",) * 1)]
+    _, running_group = gang(1, 4, name="r", annotations=A2)
     running = [worlds.pod("r-0", node="n2", chips=range(4), annotations={placing.GROUP: "r"})]
     scope = scope_of(_world(first, second, nodes=3, more=[queue, running_group], extra=running))
     assert list(nodes_of(scope)) == ["a-0"]
@@ -146,3 +148,30 @@ def test_other_scheduler_names_come_from_the_settings() -> None:
     pods, group = gang(1, 1, annotations=A2, scheduler="mine")
     assert not scope_of(_world((pods, group))).actions
     assert scope_of(_world((pods, group)), desired=placing.with_settings(schedulerNames=["mine"])).actions
+
+
+def test_more_chips_than_the_cluster_has_free_is_said_in_known_words() -> None:
+    scope = scope_of(_world(gang(2, 8, annotations=A2)))
+    assert scope.pending[0].message.startswith("require npu num is 16, but cluster npu num is 8; ")
+
+
+def test_a_gang_belongs_to_one_shard() -> None:
+    def pool(name: str, shard: str, zone: str) -> Declared[NodePool]:
+        spec = {"selector": {"matchLabels": {"zone": zone}}, "shard": shard}
+        body = {"apiVersion": "belay.dev/v1alpha1", "kind": "NodePool", "metadata": {"name": name}, "spec": spec}
+        return Declared(NodePool.model_validate(body), Origin("pools.yaml"))
+
+    desired = replace(placing.shipped(), pools=(pool("a", "main", "a"), pool("b", "west", "b")))
+    nodes = [worlds.node(f"n-{zone}", labels={**worlds.A2_LABELS, "zone": zone}) for zone in "ab"]
+    reports = [worlds.report(node.name) for node in nodes]
+
+    def placed(pods: Any, group: Any, shard: str) -> dict[str, str]:
+        world = worlds.observed(nodes, reports, pods, objects=[group])
+        return nodes_of(scope_of(world, desired=desired, shard=shard))
+
+    anywhere = gang(1, 1, annotations=A2)
+    assert placed(*anywhere, "main") == {"case-0": "n-a"} and placed(*anywhere, "west") == {}
+    selected = gang(1, 1, annotations=A2, node_selector={"zone": "b"})
+    assert placed(*selected, "west") == {"case-0": "n-b"} and placed(*selected, "main") == {}
+    labelled = gang(1, 1, annotations=A2, labels={"belay.dev/shard": "west"})
+    assert placed(*labelled, "west") == {"case-0": "n-b"} and placed(*labelled, "main") == {}

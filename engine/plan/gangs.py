@@ -27,6 +27,8 @@ TASK_KEY: Final = "volcano.sh/task-spec"
 REPLICA_TYPE_KEYS: Final = ("training.kubeflow.org/replica-type", "replica-type")
 RANK_KEY: Final = "hccl/rankIndex"
 DEFAULT_QUEUE: Final = "default"
+SHARD_LABEL: Final = "belay.dev/shard"
+MAIN_SHARD: Final = "main"
 
 #: Owners whose pods form a gang whatever scheduler they name; other owners only matter when the pod wants NPUs.
 JOB_KINDS: Final = frozenset({"AscendJob", "Job", "Deployment", "StatefulSet", "PodGroup", "ReplicaSet"})
@@ -114,6 +116,23 @@ def counts_as_started(pod: Pod) -> bool:
     if pod.phase == "Succeeded":
         return True
     return bool(pod.node) and pod.deleting is None and pod.phase != "Failed"
+
+
+def shard_of(scope: Scope, gang: Gang) -> str:
+    """The shard that decides for a gang: its label, else the only one its node selection can match, else ``main``."""
+    label = gang.labels.get(SHARD_LABEL)
+    if label:
+        return label
+    pools = [pool.document for pool in scope.desired.pools]
+    if all(pool.spec.shard == MAIN_SHARD for pool in pools):
+        return MAIN_SHARD
+    selectors = [scope.observed.pods[key].node_selector for key in gang.pods[:1]]
+    found: set[str] = set()
+    for node in scope.observed.nodes.values():
+        if all(node.labels.get(key) == value for wanted in selectors for key, value in wanted.items()):
+            pool = next((pool for pool in pools if pool.spec.selector.matches(node.labels)), None)
+            found.add(pool.spec.shard if pool else MAIN_SHARD)
+    return found.pop() if len(found) == 1 else MAIN_SHARD
 
 
 def pod_group_of(observed: Observed, gang: Gang) -> Mapping[str, Any]:

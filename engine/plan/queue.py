@@ -15,7 +15,7 @@ from engine.model.cluster import Pod
 from engine.model.jobs import Gang
 from engine.model.plan import Pending
 from engine.model.quantities import amount
-from engine.plan.gangs import MIN_AVAILABLE_KEY, counts_as_started, parse_min_available, pod_group_of
+from engine.plan.gangs import MIN_AVAILABLE_KEY, counts_as_started, parse_min_available, pod_group_of, shard_of
 from engine.plan.scope import Scope
 
 QUEUE_APIS: Final = ("scheduling.volcano.sh/v1beta1", "scheduling.incubator.k8s.io/v1alpha1")
@@ -105,7 +105,7 @@ def run(scope: Scope) -> None:
     entries: list[tuple[tuple[object, ...], str]] = []
     for gang in scope.gangs.values():
         waiting = roster.waiting(gang)
-        if not waiting:
+        if not waiting or shard_of(scope, gang) != scope.shard:
             continue
         held = _held_back(gang, waiting, quota, roster)
         if held is not None:

@@ -83,7 +83,7 @@ class _Gang:
             self._remember(found, placed, ranks, memory)
             self.quota.take(self.gang.queue, [item.pod for item in placed])
         if failure is not None:
-            self._pend(failure)
+            self._pend(failure, found)
 
     def _needed(self) -> int:
         return max(0, self.gang.min_available - len(self.started))
@@ -254,7 +254,7 @@ class _Gang:
     def _super_pods(
         self, job: Job, placed: Sequence[Seated], ranks: Mapping[str, int], old: JobMemory
     ) -> dict[str, tuple[str, ...]]:
-        if job.topology != "superpod":
+        if job.topology not in ("superpod", "rack"):
             return old.super_pods
         blocks: dict[int, dict[int, str]] = {}
         new = {item.pod.key: (item.logical, item.node) for item in placed if item.logical >= 0}
@@ -266,12 +266,19 @@ class _Gang:
                 blocks.setdefault(seat[0], {})[ranks[pod.key]] = seat[1]
         return {str(key): tuple(row[rank] for rank in sorted(row)) for key, row in sorted(blocks.items())}
 
-    def _pend(self, failure: Failure) -> None:
+    def _enqueue(self, job: Job) -> str:
+        """The words of a job that wants more chips than the cluster has free; empty otherwise."""
+        wanted = sum(sorted(pod.count for pod in self.waiting if pod.count)[: max(1, self._needed())])
+        free = self.bench.free_chips(job.resource) if job.family is not None else wanted
+        return f"require npu num is {wanted}, but cluster npu num is {free}; " if wanted > free else ""
+
+    def _pend(self, failure: Failure, job: Job | None = None) -> None:
         whole, first, refusals = failure.whole, failure.first, failure.refusals or {}
         unblock = failure.unblock
         if first is not None:
             reason, message = failure.reason, pending.sentence(refusals, len(self.bench.views))
             message = f"{whole.message} {message}" if whole else message
+            message = self._enqueue(job) + message if job is not None else message
             if len(failure.pods) > 1:
                 message = f"{message} [pod {first.name} of {len(failure.pods)}]"
         elif whole is not None:

@@ -57,6 +57,7 @@ class Bench:
         self._tables: dict[bytes, Table] = {}
         self._neighbours: Neighbours | None = None
         self._claims = _claims(scope)
+        self._free: dict[str, tuple[int, int]] = {}
         self._recorded = sum(len(row) for row in scope.scores.values())
 
     @property
@@ -65,6 +66,14 @@ class Bench:
         if self._neighbours is None:
             self._neighbours = Neighbours(self.scope.observed, self.views)
         return self._neighbours
+
+    def free_chips(self, resource: str) -> int:
+        """Free chips of a resource in the whole shard."""
+        known = self._free.get(resource)
+        if known is None or known[0] != len(self._log):
+            total = sum(view.free.bit_count() for view in self.views.values() if view.resource == resource)
+            known = self._free[resource] = (len(self._log), total)
+        return known[1]
 
     def table(self, job: Job, pod: Pod) -> Table:
         """The candidates of pods like this one, up to date."""
@@ -149,12 +158,12 @@ class Bench:
         """Notes the raw scores that the pod's candidates have now; ``chosen`` replaces some of them."""
         if job.family is None or not pod.count or self._recorded + len(table.scores) > MAX_SCORES:
             return
-        row = {
-            name: float(score)
+        row: dict[str, float] = {
+            name: score
             for name, score in table.scores.items()
             if not self._neighbours or self._neighbours.refusal(pod, self.views[name]) is None
         }
-        row.update({name: float(score) for name, score in (chosen or {}).items()})
+        row.update(chosen or {})
         self.scope.scores[pod.key] = row
         self._recorded += len(row)
 

@@ -16,6 +16,7 @@ from engine.plan.place.card310 import Card310, Chip310
 from engine.plan.place.duo import DuoCard, DuoChip
 from engine.plan.place.mesh4 import Mesh4
 from engine.plan.place.multilevel import WholeNode
+from engine.plan.place.rack950 import RackNode
 from engine.plan.place.ring8 import Ring8
 from engine.plan.place.superpod import SuperPodA3, SuperPodNode
 from engine.plan.place.verdict import INVALID_REQUEST, NOT_SUPPORTED, Family, Refusal, Shape
@@ -115,6 +116,8 @@ def _of_product(product: Product, resource: str) -> Rule | Refusal:
             return Rule(SuperPodA3(row.max), "superpod", row.max)
         case "superpod850":
             return Rule(SuperPodNode(row.max), "superpod", row.max)
+        case "rack950":
+            return Rule(RackNode(), "rack", row.max)
         case "multilevel":
             return Rule(WholeNode(row.max), "multilevel", row.max)
         case handler:

@@ -12,14 +12,17 @@ from typing import Final, NamedTuple
 from engine.model.cluster import Pod
 from engine.model.history import JobMemory
 from engine.plan.gangs import task_of
-from engine.plan.place import multilevel, superpod
+from engine.plan.place import multilevel, rack950, superpod
 from engine.plan.place.bench import Bench, Seated
 from engine.plan.place.job import Job
+from engine.plan.place.rack950 import RackBlocks
 from engine.plan.place.superpod import CHOSEN_SCORE, Block
 from engine.plan.place.verdict import TOPOLOGY, Refusal
 
 RANK_KEY: Final = "super-pod-rank"
 SUB_HEALTHY: Final = "sub-healthy"
+
+Cut = superpod.Blocks | RackBlocks
 
 
 class Slot(NamedTuple):
@@ -36,7 +39,7 @@ def seat(
     """Nodes and chips for all waiting pods, or why there are none; what it returns is already put on the bench."""
     table = bench.table(job, waiting[0])
     candidates = [name for name in table.scores if bench.allowed(waiting[0], name) is None]
-    if job.topology == "superpod":
+    if job.topology in ("superpod", "rack"):
         found = _super_pods(bench, job, waiting, ranks, memory, candidates)
     else:
         found = _tree(bench, job, waiting, ranks, candidates)
@@ -78,6 +81,8 @@ def _super_pods(
     candidates: list[str],
 ) -> dict[str, Slot] | Refusal:
     cut = job.blocks
+    if isinstance(cut, RackBlocks):
+        return _RackPlan(bench, job, waiting, ranks, memory, _by_super_pod(bench, job, candidates)).slots(cut)
     if cut is None:
         raise ValueError(f"job {job.gang.key} has no blocks; super-pod rules need them")
     if job.shape.pods <= 1:
@@ -110,7 +115,7 @@ class _Plan:
         waiting_keys = {pod.key for pod in waiting}
         self._staying = [pod for pod in job.pods if pod.key not in waiting_keys and pod.node]
 
-    def slots(self, cut: superpod.Blocks) -> dict[str, Slot] | Refusal:
+    def slots(self, cut: Cut) -> dict[str, Slot] | Refusal:
         """The slot of every waiting pod by its key."""
         homes = self._running_blocks(cut)
         sizes = self._sizes(cut, homes)
@@ -120,7 +125,7 @@ class _Plan:
         out: dict[str, Slot] = {}
         for logical, pods in sorted(groups.items()):
             if logical in homes:
-                refusal = self._complete(logical, homes[logical], pods, out)
+                refusal = self._complete(cut, logical, homes[logical], pods, out)
                 if refusal is not None:
                     return refusal
         fresh = [logical for logical in sorted(groups) if logical not in homes]
@@ -128,11 +133,7 @@ class _Plan:
         rest = [logical for logical in fresh if logical not in taken]
         if rest:
             partial = 1 < len(self._waiting) < self._job.shape.pods
-            need = cut._replace(need=len(rest))
-            first = max(cut.need, max(sizes) + 1)
-            found = superpod.select(
-                self._free, rest, need, self._bench.params.reserved_nodes, fresh_id=first, partial=partial
-            )
+            found = self._fresh(cut, rest, max(cut.need, max(sizes) + 1), partial)
             if isinstance(found, Refusal):
                 return found
             taken.update(found)
@@ -141,7 +142,13 @@ class _Plan:
             out[pod.key] = Slot(node, logical, block.super_pod)
         return out
 
-    def _running_blocks(self, cut: superpod.Blocks) -> dict[int, int]:
+    def _fresh(self, cut: Cut, ids: list[int], first: int, partial: bool) -> dict[int, Block] | Refusal:
+        """Nodes for blocks that have none; ``first`` is the lowest id for extra blocks of soft affinity."""
+        wanted = superpod.Blocks(cut.size, len(ids), cut.soft)
+        reserve = self._bench.params.reserved_nodes
+        return superpod.select(self._free, ids, wanted, reserve, fresh_id=first, partial=partial)
+
+    def _running_blocks(self, cut: Cut) -> dict[int, int]:
         """The physical super pod of every logical one that has staying pods."""
         homes: dict[int, int] = {}
         for pod in self._staying:
@@ -153,7 +160,7 @@ class _Plan:
             homes[logical] = view.report.super_pod_id
         return homes
 
-    def _sizes(self, cut: superpod.Blocks, homes: Mapping[int, int]) -> dict[int, int]:
+    def _sizes(self, cut: Cut, homes: Mapping[int, int]) -> dict[int, int]:
         """Nodes per logical super pod: as remembered while pods stay (soft blocks may be partial), else all full."""
         kept = self._memory.super_pods if self._memory and homes else {}
         remembered = {int(key): len(nodes) for key, nodes in kept.items() if key.isdecimal()}
@@ -161,7 +168,7 @@ class _Plan:
             return remembered
         return dict.fromkeys(range(max(1, cut.need)), cut.size)
 
-    def _complete(self, logical: int, home: int, pods: list[Pod], out: dict[str, Slot]) -> Refusal | None:
+    def _complete(self, cut: Cut, logical: int, home: int, pods: list[Pod], out: dict[str, Slot]) -> Refusal | None:
         """Nodes for the missing pods of a running block, from its own super pod: former healthy, unused, failed ones.
         """
         pool = self._free.get(home, [])
@@ -177,7 +184,7 @@ class _Plan:
             out[pod.key] = Slot(ranked[0], logical, home)
         return None
 
-    def _former(self, fresh: Sequence[int], cut: superpod.Blocks) -> dict[int, Block]:
+    def _former(self, fresh: Sequence[int], cut: Cut) -> dict[int, Block]:
         """Blocks of the job's last run that can be used again, whole or with replaced nodes."""
         if self._memory is None or not (self._failed or self._bench.params.prefer_previous_node):
             return {}
@@ -192,6 +199,8 @@ class _Plan:
             home = next((key for key, names in self._free.items() if any(node in names for node in nodes)), None)
             if logical in taken or home is None or not self._failed:
                 continue
+            if isinstance(cut, RackBlocks):
+                continue  # a replaced node must also share its rack; that is a fresh choice
             block = superpod.repair(Block(home, tuple(nodes)), self._free, self._failed.__contains__, cut.size)
             if block is not None:
                 self._take(taken, logical, block)
@@ -200,6 +209,45 @@ class _Plan:
     def _take(self, taken: dict[int, Block], logical: int, block: Block) -> None:
         taken[logical] = block
         self._free[block.super_pod] = [name for name in self._free[block.super_pod] if name not in block.nodes]
+
+
+class _RackPlan(_Plan):
+    """The same on Atlas 950: parts of a block share a rack."""
+
+    def _fresh(self, cut: Cut, ids: list[int], first: int, partial: bool) -> dict[int, Block] | Refusal:
+        if not isinstance(cut, RackBlocks):
+            raise ValueError(f"job {self._job.gang.key} has no rack blocks")
+        return rack950.select(self._places(), ids, cut, self._bench.params.super_pod_nodes, self._job.shape.pods)
+
+    def _complete(self, cut: Cut, logical: int, home: int, pods: list[Pod], out: dict[str, Slot]) -> Refusal | None:
+        """Missing pods join the rack of their part, or a rack of the super pod with room for the whole part."""
+        part = cut.part if isinstance(cut, RackBlocks) else 1
+        racks = {self._ranks[pod.key] // part: self._rack(pod.node) for pod in self._staying if pod.key in self._ranks}
+        wanted: dict[int, list[Pod]] = {}
+        for pod in pods:
+            wanted.setdefault(self._ranks[pod.key] // part, []).append(pod)
+        for number, missing in sorted(wanted.items()):
+            free = rack950.by_rack([place for place in self._places() if place.super_pod == home])
+            options = [racks[number]] if number in racks else sorted(free, key=lambda key: (len(free[key]), key))
+            rack = next((key for key in options if len(free.get(key, [])) >= len(missing)), None)
+            if rack is None:
+                text = f"there is no enough nodes for whole rack schedule: block {logical} in super pod {home}"
+                return Refusal(TOPOLOGY, text)
+            for pod, place in zip(missing, free[rack], strict=False):
+                out[pod.key] = Slot(place.name, logical, home)
+                self._free[home].remove(place.name)
+        return None
+
+    def _rack(self, name: str) -> int:
+        view = self._bench.views.get(name)
+        return view.report.rack_id if view is not None and view.report is not None else -1
+
+    def _places(self) -> list[rack950.Place]:
+        return [
+            rack950.Place(name, key, self._rack(name), not self._bench.views[name].network)
+            for key, names in sorted(self._free.items())
+            for name in names
+        ]
 
 
 def _block_of(rank: int, sizes: Mapping[int, int]) -> int:

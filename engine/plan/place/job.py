@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from engine.model.cluster import Observed, Pod
+from engine.model.diagnostics import ObjectKey
 from engine.model.jobs import Gang
 from engine.plan.gangs import pod_group_of, task_of
-from engine.plan.place import families
+from engine.plan.place import families, rack950
 from engine.plan.place.multilevel import read_trees, read_wish
+from engine.plan.place.rack950 import RackBlocks
 from engine.plan.place.superpod import Blocks, blocks
 from engine.plan.place.verdict import INVALID_REQUEST, NOT_SUPPORTED, Family, Refusal, Shape, Task
 
@@ -30,6 +32,9 @@ PLUGIN_KEY: Final = "volcano.sh/schedule.plugin"
 POLICY_KEY: Final = "huawei.com/schedule_policy"
 SUPER_POD_BLOCK: Final = "sp-block"
 SKIP_KEY: Final = "huawei.com/skip-ascend-plugin"
+TOR_LABEL: Final = "tor-affinity"
+TOR_SCHEMAS: Final = ("large-model-schema", "normal-schema")
+TOR_CONFIG: Final = "basic-tor-node-cm"
 NO_HANDLER: Final = "no policy handler registered, NPU type may be invalid"
 
 
@@ -47,7 +52,7 @@ class Job:
     family: Family | None
     topology: str = ""
     node_chips: int = 0
-    blocks: Blocks | None = None
+    blocks: Blocks | RackBlocks | None = None
     strict: bool = False
 
     @property
@@ -62,6 +67,9 @@ def of(gang: Gang, desired: Desired, observed: Observed, params: InitParams) -> 
     seekers = tuple(pod for pod in pods if pod.count)
     least = _npu_resources(pod_group_of(observed, gang))
     resource = _resource(gang, seekers, least)
+    switches = _switch_affinity(gang, observed) if resource else None
+    if switches is not None:
+        return switches
     shape = _shape(gang, pods, seekers, least.get(resource, 0))
     if not resource:
         return Job(gang, "", (), shape, None)
@@ -93,9 +101,28 @@ def of(gang: Gang, desired: Desired, observed: Observed, params: InitParams) -> 
             return cut
         strict = shape.pods // cut.size > 1
         return Job(gang, resource, seekers, shape, rule.family, rule.topology, rule.node_chips, cut, strict)
+    if rule.topology == "rack":
+        racks = rack950.blocks(shape, params.super_pod_size)
+        if isinstance(racks, Refusal):
+            return racks
+        return Job(gang, resource, seekers, shape, rule.family, rule.topology, rule.node_chips, racks)
     if rule.topology == "multilevel":
         return _on_tree(Job(gang, resource, seekers, shape, rule.family, rule.topology, strict=True), params)
     return Job(gang, resource, seekers, shape, rule.family, strict=strict)
+
+
+def _switch_affinity(gang: Gang, observed: Observed) -> Refusal | None:
+    """Jobs that ask for switch affinity wait: placing them without it would break what they rely on."""
+    wish = gang.labels.get(TOR_LABEL, "null")
+    if wish == "null":
+        return None
+    if wish not in TOR_SCHEMAS:
+        text = f"job tor affinity label check failed,tor-affinity label value is {wish}"
+        return Refusal(INVALID_REQUEST, text)
+    if ObjectKey("v1", "ConfigMap", "kube-system", TOR_CONFIG) not in observed.objects:
+        text = f"job tor affinity check failed, cluster {TOR_CONFIG} is not imported"
+        return Refusal(NOT_SUPPORTED, text)
+    return Refusal(NOT_SUPPORTED, f"{NO_HANDLER}: label {TOR_LABEL}={wish} is not placed by this version")
 
 
 def _on_tree(job: Job, params: InitParams) -> Job | Refusal:

@@ -116,7 +116,11 @@ class Table:
         return self._of_topology(view)
 
     def _of_topology(self, view: NodeView) -> Refusal | None:
-        if self._job.topology == "superpod" and (view.report is None or view.report.super_pod_id < 0):
+        if self._job.topology == "rack" and (view.report is None or view.report.rack_id < 0):
+            found = view.report.rack_id if view.report else -1
+            return Refusal("RackUnknown", f"node rack-id is invalid for node={view.node.name}, id={found}")
+        in_super_pod = self._job.topology in ("superpod", "rack")
+        if in_super_pod and (view.report is None or view.report.super_pod_id < 0):
             found = view.report.super_pod_id if view.report else -1
             text = f"the super-pod-id of node is invalid for node={view.node.name}, id={found}"
             return Refusal("SuperPodUnknown", text)
