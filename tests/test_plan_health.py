@@ -136,7 +136,7 @@ def test_a_listed_chip_without_an_element_is_out() -> None:
 
 def test_the_other_chip_of_a_duo_card_shares_its_level() -> None:
     duo = {"accelerator": "huawei-Ascend310P", "infer-card-type": "card-300i-duo"}
-    form = {"resource": "huawei.com/Ascend310P", "prefix": "Ascend310P-"}
+    form: dict[str, Any] = {"resource": "huawei.com/Ascend310P", "prefix": "Ascend310P-"}
     snapshot = observed(
         [node("d", labels=duo, **form)], [report("d", faults=[fault(2)], unhealthy=[2, 3], network=None, **form)]
     )
@@ -227,6 +227,32 @@ def test_node_isolation_is_ordered_once_and_released_when_clean() -> None:
 )
 def test_switch_levels(level: str, state: str) -> None:
     assert one(switch=switch(level)).nodes["n0"].state == state
+
+
+def test_policies_judge_switch_and_node_codes_too() -> None:
+    calm = document(
+        "FaultPolicy", "p", levels={"[0x00f1ff09,155912,cpu,na]": "SubHealthFault", "00000011": "PreSeparateFault"}
+    )
+    assert one(switch=switch("Separate"), policies=[calm]).nodes["n0"].state == "sub-healthy"
+    assert one(node_reports=[node_report("n0")], policies=[calm]).nodes["n0"].state == "pre-isolated"
+
+
+def test_a_node_with_static_vnpus_is_not_called_unstable() -> None:
+    form: dict[str, Any] = {"resource": "huawei.com/Ascend310P", "prefix": "Ascend310P-"}
+    cut = {"huawei.com/Ascend310P": 0, "huawei.com/Ascend310P-2c": 16}
+    snapshot = observed([node("v", allocatable=cut, **form)], [report("v", network=None, **form)])
+    assert decide(snapshot).nodes["v"].closed is None
+
+
+def test_isolation_of_a_node_by_hand_names_its_document() -> None:
+    scope = one(policies=[document("Isolation", "x", nodes=["n0"], reason="broken fan")])
+    action = next(a for a in scope.actions if isinstance(a, IsolateNode))
+    assert (action.reason, action.evidence.rule, action.evidence.file) == (
+        "ManualIsolation",
+        "Isolation/x",
+        "policies/000.yaml",
+    )
+    assert scope.nodes["n0"].state == "manually-isolated"
 
 
 def test_the_stress_test_annotation_takes_a_node_out() -> None:

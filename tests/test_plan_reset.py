@@ -97,7 +97,7 @@ def test_only_a_ready_node_with_a_good_fresh_report_is_reset() -> None:
 
 
 def test_the_epoch_is_above_orders_report_and_history() -> None:
-    seen = {
+    seen: dict[str, Any] = {
         "standing": [orders("n0", resets={3: reset_order(4, range(8))}, issued=NOW - 7000)],
         "agents": [agent("n0", done={5: (9, "ok"), 3: (4, "ok")})],
         "history": History(nodes={"n0": NodeMemory(chips={1: ChipMemory(epoch=6)})}),
@@ -173,6 +173,22 @@ def test_an_order_that_nobody_takes_ends_as_a_hold() -> None:
     assert scope.nodes["n0"].free == 0xFF & ~0b1000
     again = world(update=NOW + 1900, history=scope.memory.frozen(""), standing=late.orders.values())
     assert [a.epoch for a in resets(decide(again, now=NOW + 1901))] == [2]
+
+
+def test_an_expired_order_holds_back_the_next_even_without_a_memory() -> None:
+    stood = [orders("n0", resets={i: reset_order(7, range(8)) for i in range(8)}, issued=NOW - 1000)]
+    assert resets(decide(world(standing=stood))) == []
+    stood = [orders("n0", resets={i: reset_order(7, range(8)) for i in range(8)}, issued=NOW - 1801)]
+    assert [a.epoch for a in resets(decide(world(standing=stood)))] == [8]
+
+
+def test_a_done_order_without_a_memory_waits_for_a_report_newer_than_the_answer() -> None:
+    stood = [orders("n0", resets={i: reset_order(7, range(8)) for i in range(8)}, issued=NOW - 120)]
+    heard = [agent("n0", done=dict.fromkeys(range(8), (7, "ok")), at=NOW - 1)]
+    scope = decide(world(standing=stood, agents=heard))
+    assert states(scope) == {"recovering"} and resets(scope) == []
+    heard = [agent("n0", done=dict.fromkeys(range(8), (7, "ok")), at=NOW - 60)]
+    assert [a.epoch for a in resets(decide(world(standing=stood, agents=heard)))] == [8]
 
 
 def test_a_withdrawn_order_counts_until_the_agent_has_seen_it() -> None:

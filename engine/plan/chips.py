@@ -47,15 +47,13 @@ from engine.model.levels import (
     worst,
 )
 from engine.plan.judge import IDLE, Judge, Judgement, use_of
-from engine.plan.progress import Progress
+from engine.plan.progress import UNTAKEN_MS, Progress
 from engine.plan.scope import NodeView
 
 FILTER_CODE_KEY: Final = "huawei.com/schedule.filter.faultCode"
 FILTER_LEVEL_KEY: Final = "huawei.com/schedule.filter.faultLevel"
 #: MindIE servers subscribe to faults and ride out a RestartRequest for 60 s (component/clusterd).
 MINDIE_SERVER: Final = "mindie-ms-server"
-#: How long a chip waits after an order that nobody took before the next is offered.
-NO_AGENT_MS: Final = 900_000
 _AUTOFILL: Final = "AUTOFILLFAULTCODE"
 
 
@@ -323,9 +321,10 @@ class Bench:
 
 def no_agent(memory: ChipMemory, level: str, now_ms: int) -> ChipMemory:
     """The memory of a faulty chip whose order nobody took in time: closed, and held for a while."""
-    hold = Hold("no-agent", level, since=now_ms, until=now_ms + NO_AGENT_MS, rule="notAfter")
-    kept = tuple(h for h in memory.holds if h.kind != "no-agent")
-    return msgspec.structs.replace(memory, ordered=0, recovering=0, holds=(*kept, hold))
+    if any(hold.kind == "no-agent" for hold in memory.holds):
+        return msgspec.structs.replace(memory, ordered=0, recovering=0)
+    hold = Hold("no-agent", level, since=now_ms, until=now_ms + UNTAKEN_MS, rule="notAfter")
+    return msgspec.structs.replace(memory, ordered=0, recovering=0, holds=(*memory.holds, hold))
 
 
 def _filters_of(pod: Pod | None) -> Filters:

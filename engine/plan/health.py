@@ -49,7 +49,7 @@ def run(scope: Scope) -> None:
         view.closed = outages.stability(view)
         if view.state == "healthy" and view.sub_healthy:
             view.state, view.level = "sub-healthy", SUB_HEALTH
-        _order(scope, judge, view, own or {})
+        _order(scope, judge, view, own or {}, held_nodes.get(name, ""))
     _shadows(scope, judge, verdicts)
     outages.notes(scope)
     scope.chips = rows(scope)
@@ -101,7 +101,7 @@ def _judge_node(scope: Scope, judge: Judge, view: NodeView, held: dict[int, Held
     for chip in sorted(who):
         before = state.memory.get(chip) or memory.chips.get(chip, _PLAIN)
         verdict = bench.verdict(chip, before)
-        if state.untaken >> chip & 1 and before.ordered:
+        if state.untaken >> chip & 1:
             level = verdict.effective if verdict.out else ""
             verdict.memory = (
                 chips.no_agent(verdict.memory, level, now)
@@ -181,13 +181,13 @@ def noted(memory: ChipMemory, now_ms: int, text: str) -> ChipMemory:
     return msgspec.structs.replace(memory, timeline=(*memory.timeline, (now_ms, text))[-TIMELINE:])
 
 
-def _order(scope: Scope, judge: Judge, view: NodeView, verdicts: dict[int, Verdict]) -> None:
+def _order(scope: Scope, judge: Judge, view: NodeView, verdicts: dict[int, Verdict], held: str) -> None:
     """Order what the node's orders do not yet say."""
     if view.suspended:
         return
     if view.fresh:
         _order_chips(scope, judge, view, verdicts)
-    _order_node(scope, view)
+    _order_node(scope, view, held)
 
 
 def _order_chips(scope: Scope, judge: Judge, view: NodeView, verdicts: dict[int, Verdict]) -> None:
@@ -212,7 +212,7 @@ def _order_chips(scope: Scope, judge: Judge, view: NodeView, verdicts: dict[int,
                 message=f"{', '.join(names)} of node {name}: level {level}"
                 + (f" by {', '.join(codes)}" if codes else "")
                 + ("; running work stays" if level == PRE_SEPARATE else ""),
-                evidence=judge.evidence(rule, codes, reports, scope.desired.revision),
+                evidence=_evidence(scope, judge, rule, codes, reports),
                 preconditions=generation,
             )
         )
@@ -232,7 +232,7 @@ def _order_chips(scope: Scope, judge: Judge, view: NodeView, verdicts: dict[int,
         )
 
 
-def _order_node(scope: Scope, view: NodeView) -> None:
+def _order_node(scope: Scope, view: NodeView, held: str) -> None:
     """Keep a node out, or take it back; a node that is only silent is kept out by its silence."""
     name = view.node.name
     before = scope.memory.nodes.get(name, _NOTHING).isolated
@@ -244,7 +244,7 @@ def _order_node(scope: Scope, view: NodeView) -> None:
                     level=view.level,
                     reason="ManualIsolation" if view.state == "manually-isolated" else "NodeFault",
                     message=f"node {name}: {view.closed[1] if view.closed else view.state}",
-                    evidence=_node_evidence(scope, view),
+                    evidence=_node_evidence(scope, view, held),
                     preconditions={"uid": view.node.uid},
                 )
             )
@@ -255,14 +255,22 @@ def _order_node(scope: Scope, view: NodeView) -> None:
                 level=before,
                 reason="ReportClean",
                 message=f"node {name}: nothing keeps it out any more",
-                evidence=_node_evidence(scope, view),
+                evidence=_node_evidence(scope, view, ""),
                 preconditions={"uid": view.node.uid},
             )
         )
 
 
-def _node_evidence(scope: Scope, view: NodeView) -> Evidence:
-    """Evidence of a decision about a node."""
+def _evidence(scope: Scope, judge: Judge, rule: str, codes: tuple[str, ...], reports: tuple[str, ...]) -> Evidence:
+    """Evidence with the place in Git of the Isolation or policy that decided."""
+    for item in scope.desired.isolations:
+        if rule == f"Isolation/{item.document.name}":
+            return Evidence(rule, item.origin.file, item.origin.line, scope.desired.revision, codes, reports)
+    return judge.evidence(rule, codes, reports, scope.desired.revision)
+
+
+def _node_evidence(scope: Scope, view: NodeView, held: str) -> Evidence:
+    """Evidence of a decision about a node; ``held`` is the rule of an Isolation document on it."""
     name = view.node.name
     reports = tuple(
         text
@@ -272,6 +280,8 @@ def _node_evidence(scope: Scope, view: NodeView) -> Evidence:
         )
         if there
     )
+    if held and scope.judge is not None:
+        return _evidence(scope, scope.judge, held, view.codes, reports)
     return Evidence(rule="report", codes=view.codes, reports=reports)
 
 

@@ -24,6 +24,7 @@ STALE_AFTER: Final = 600.0
 """Seconds: a device report is rewritten every 300."""
 FUTURE_TOLERANCE: Final = 60.0
 HEARTBEAT: Final = "heartbeatTimeOut"
+CORES: Final = "huawei.com/npu-core"
 STRESS_KEY: Final = "NodeHealthyStatus"
 
 _SEPARATE: Final = "SeparateFault"
@@ -41,7 +42,7 @@ def judge(scope: Scope, judge_: Judge, view: NodeView, held: str, wave: bool) ->
     problem = observed.problems.get(name, "")
     view.fresh = view.report is not None and now - view.report.update_time <= STALE_AFTER
     level, codes = _hardware(judge_, view, observed.node_reports.get(name))
-    status, switch_codes = _switch(view.report.switch if view.report else None)
+    status, switch_codes = _switch(judge_, view, view.report.switch if view.report else None)
     silent = not view.node.ready
     expired = silent and now - view.node.ready_changed > NOT_READY_GRACE
     stressed = view.node.annotations.get(STRESS_KEY) == "UnHealthy"
@@ -109,6 +110,8 @@ def stability(view: NodeView) -> tuple[str, str] | None:
     resource, allocatable, capacity = view.resource, view.node.allocatable, view.node.capacity
     if not resource or view.closed is not None:
         return view.closed
+    if any(key.startswith(f"{resource}-") for key in allocatable) or CORES in allocatable:
+        return None  # a node with vNPUs offers other resources; its chips are not counted in pieces
     if resource not in allocatable or resource not in capacity:
         return "NodeUnstable", f"not has(or not same) {resource}"
     listed, idle = view.free.bit_count(), allocatable[resource] - view.requested.get(resource, 0)
@@ -149,14 +152,32 @@ def _hardware(judge_: Judge, view: NodeView, report: NodeReport | None) -> tuple
     return worst, codes
 
 
-def _switch(switch: SwitchReport | None) -> tuple[str, tuple[str, ...]]:
-    """The switch's node status, the worse of what it states and what its level means, and its codes."""
+def _switch(judge_: Judge, view: NodeView, switch: SwitchReport | None) -> tuple[str, tuple[str, ...]]:
+    """The switch's node status, the worse of what it states and what its level means, and its codes.
+
+    A policy that names one of its codes has every code judged for itself, the others by the shipped table.
+    """
     if switch is None:
         return "Healthy", ()
-    by_level = {"SubHealthFault": "SubHealthy", "PreSeparate": "PreSeparate"}.get(
-        switch.level, "Healthy" if switch.level in ("NotHandle", "") else "UnHealthy"
-    )
-    return max(switch.node_status, by_level, key=lambda s: _SWITCH_STATUS.get(s, 3)), switch.codes
+    stated = max(switch.node_status, _status_of(switch.level), key=lambda s: _SWITCH_STATUS.get(s, 3))
+    overrides = judge_.of(view, IDLE).rules.overrides if switch.codes else {}
+    if not any(code_key(code) in overrides for code in switch.codes):
+        return stated, switch.codes
+    judged = []
+    for code in switch.codes:
+        override = overrides.get(code_key(code))
+        level = override[0] if override else judge_.table_level("switch", code) or switch.level
+        judged.append(_status_of(level))
+    return max(judged, key=lambda s: _SWITCH_STATUS.get(s, 3)), switch.codes
+
+
+def _status_of(level: str) -> str:
+    """The node status that a switch level means; the words of all tables are understood."""
+    if level in ("", "NotHandle", "NotHandleFault"):
+        return "Healthy"
+    if level in ("SubHealth", "SubHealthFault"):
+        return "SubHealthy"
+    return "PreSeparate" if level.startswith("PreSeparate") else "UnHealthy"
 
 
 def waves(scope: Scope) -> dict[str, int]:

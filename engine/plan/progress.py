@@ -17,6 +17,8 @@ from engine.plan.scope import NodeView
 
 #: How long an order may be taken when its ConfigMap does not say (docs: notAfter, default 15 min).
 ORDER_LIFE_MS: Final = 900_000
+#: How long an order that nobody took keeps the next one back.
+UNTAKEN_MS: Final = 900_000
 
 
 class Progress(NamedTuple):
@@ -51,16 +53,16 @@ def of(view: NodeView, orders: Orders | None, agent: AgentReport | None, memory:
             answered = _answered(view, chip, remembered, row.reset_result, orders, agent, now_ms)
             if answered is not remembered:
                 changed[chip] = answered
-            if answered.recovering or (not remembered.ordered and _unremembered(view, chip, orders, agent)):
+            if answered.recovering or (remembered.epoch < epoch and _unremembered(view, chip, orders, agent)):
                 if row.reset_result.startswith("ok"):
                     recovering |= group
                 else:
                     waiting |= group
         elif order is None and (orders is None or (agent is not None and agent.orders_seen >= orders.generation)):
             changed[chip] = msgspec.structs.replace(remembered, ordered=0, recovering=0)
-        elif now_ms <= _deadline(orders if order else None, remembered):
+        elif now_ms <= (deadline := _deadline(orders if order else None, remembered)):
             resetting |= group
-        else:
+        elif remembered.ordered or now_ms < deadline + UNTAKEN_MS:
             untaken |= group
     return Progress(resetting, recovering & ~resetting, waiting, untaken & ~resetting, changed)
 
