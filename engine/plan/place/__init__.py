@@ -246,9 +246,11 @@ class _Gang:
         old = memory or JobMemory(uid=self.gang.uid)
         nodes = dict(old.nodes)
         nodes.update({str(ranks[item.pod.key]): item.node for item in placed if item.pod.key in ranks})
-        kept = dict(sorted(nodes.items(), key=lambda entry: int(entry[0])))
         self.scope.memory.jobs[self.gang.key] = msgspec.structs.replace(
-            old, uid=self.gang.uid, nodes=kept, super_pods=self._super_pods(job, placed, ranks, old)
+            old,
+            uid=self.gang.uid,
+            nodes=dict(sorted(nodes.items())),
+            super_pods=self._super_pods(job, placed, ranks, old),
         )
 
     def _super_pods(

@@ -1,0 +1,168 @@
+"""Who declares a pod's job: its controller, the Deployment behind a ReplicaSet, or the owner of its PodGroup.
+
+Also the few readings of raw Kubernetes objects that this needs; whatever has another shape reads as absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from engine.model.cluster import Observed, Pod
+from engine.model.diagnostics import ObjectKey
+
+ASCEND_API: Final = "mindxdl.gitee.com/v1"
+VOLCANO_API: Final = "batch.volcano.sh/v1alpha1"
+POD_GROUP_APIS: Final = ("scheduling.volcano.sh/v1beta1", "scheduling.incubator.k8s.io/v1alpha1")
+GROUP_NAME_KEYS: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
+
+#: Owners whose pods form a gang whatever scheduler they name; other owners only matter when the pod wants NPUs.
+JOB_KINDS: Final = frozenset({"AscendJob", "Job", "Deployment", "StatefulSet", "PodGroup", "ReplicaSet"})
+
+
+class Owner(NamedTuple):
+    """Who declares a gang, with its raw object (empty when the snapshot lacks it)."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    raw: Mapping[str, Any]
+
+
+class Owners:
+    """Finds the declaring owner of a pod in a snapshot; caches by controller."""
+
+    def __init__(self, observed: Observed) -> None:
+        self._objects = observed.objects
+        self._cache: dict[tuple[str, str, str, str, str], Owner] = {}
+        self._groups_of: dict[tuple[str, str, str], str] = {}
+        for key, raw in observed.objects.items():
+            if key.kind == "PodGroup" and key.api_version in POD_GROUP_APIS:
+                controller = controller_of(raw)
+                if controller:
+                    self._groups_of.setdefault(
+                        (key.namespace, str(controller.get("kind")), str(controller.get("name"))), key.name
+                    )
+
+    def of(self, pod: Pod) -> Owner | None:
+        """The pod's owner; None for pods that are no workload of ours (of a DaemonSet, a static pod …) and want no
+        NPU.
+        """
+        group = self.group_name(pod)
+        if pod.owner_kind in JOB_KINDS:
+            cache_key = (pod.namespace, pod.owner_api, pod.owner_kind, pod.owner_name, "")
+            found = self._cache.get(cache_key)
+            if found is None:
+                found = self._cache[cache_key] = self._controller_of(pod)
+            return found
+        if group:
+            cache_key = (pod.namespace, "", "PodGroup", group, "")
+            found = self._cache.get(cache_key)
+            if found is None:
+                found = self._cache[cache_key] = self._owner_of_group(pod, group)
+            return found
+        if pod.owner_kind in ("DaemonSet", "Node") and not pod.count:
+            return None
+        return Owner("v1", "Pod", pod.namespace, pod.name, pod.uid, {})
+
+    def group_name(self, pod: Pod) -> str:
+        """Name of the PodGroup that the pod's annotations name, empty when they name none."""
+        return next((pod.annotations[key] for key in GROUP_NAME_KEYS if pod.annotations.get(key)), "")
+
+    def group_of_owner(self, owner: Owner) -> str:
+        """Name of a PodGroup that the owner controls, empty when there is none."""
+        if owner.kind == "PodGroup":
+            return owner.name
+        return self._groups_of.get((owner.namespace, owner.kind, owner.name), "")
+
+    def pod_group(self, namespace: str, name: str) -> Mapping[str, Any]:
+        """The raw PodGroup, empty when the snapshot lacks it."""
+        for api in POD_GROUP_APIS:
+            raw = self._objects.get(ObjectKey(api, "PodGroup", namespace, name)) if name else None
+            if raw is not None:
+                return raw
+        return {}
+
+    def _controller_of(self, pod: Pod) -> Owner:
+        if pod.owner_kind == "ReplicaSet":
+            return self._behind_replica_set(pod)
+        raw = self._objects.get(ObjectKey(pod.owner_api, pod.owner_kind, pod.namespace, pod.owner_name), {})
+        return Owner(pod.owner_api, pod.owner_kind, pod.namespace, pod.owner_name, pod.owner_uid, raw)
+
+    def _behind_replica_set(self, pod: Pod) -> Owner:
+        """The Deployment behind a ReplicaSet; by its name's template hash when the ReplicaSet is not in the
+        snapshot.
+        """
+        replica_set = self._objects.get(ObjectKey("apps/v1", "ReplicaSet", pod.namespace, pod.owner_name))
+        if replica_set is not None:
+            above = controller_of(replica_set)
+            if above.get("kind") != "Deployment":
+                return Owner("apps/v1", "ReplicaSet", pod.namespace, pod.owner_name, pod.owner_uid, replica_set)
+            name = str(above.get("name", ""))
+            raw = self._objects.get(ObjectKey("apps/v1", "Deployment", pod.namespace, name), {})
+            return Owner("apps/v1", "Deployment", pod.namespace, name, str(above.get("uid", "")), raw)
+        suffix = "-" + pod.labels.get("pod-template-hash", "")
+        if len(suffix) > 1 and pod.owner_name.endswith(suffix):
+            name = pod.owner_name.removesuffix(suffix)
+            raw = self._objects.get(ObjectKey("apps/v1", "Deployment", pod.namespace, name), {})
+            return Owner(
+                "apps/v1", "Deployment", pod.namespace, name, str(metadata(raw).get("uid", pod.owner_uid)), raw
+            )
+        return Owner("apps/v1", "ReplicaSet", pod.namespace, pod.owner_name, pod.owner_uid, {})
+
+    def _owner_of_group(self, pod: Pod, group: str) -> Owner:
+        raw = self.pod_group(pod.namespace, group)
+        above = controller_of(raw)
+        if above.get("kind") in ("AscendJob", "Job"):
+            api, kind, name = str(above.get("apiVersion")), str(above.get("kind")), str(above.get("name"))
+            owner = self._objects.get(ObjectKey(api, kind, pod.namespace, name), {})
+            return Owner(api, kind, pod.namespace, name, str(above.get("uid", "")), owner)
+        return Owner(POD_GROUP_APIS[0], "PodGroup", pod.namespace, group, str(metadata(raw).get("uid", "")), raw)
+
+
+def controller_of(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The owner reference of the controller, empty when there is none."""
+    owners = metadata(raw).get("ownerReferences") or ()
+    return next((owner for owner in owners if isinstance(owner, dict) and owner.get("controller")), {})
+
+
+def metadata(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``metadata`` of an object."""
+    return part(raw, "metadata")
+
+
+def spec_of(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``spec`` of an object."""
+    return part(raw, "spec")
+
+
+def part(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A nested object, empty when it is absent or none."""
+    found = raw.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def rows(found: Any) -> list[Mapping[str, Any]]:
+    """The objects of a map of objects."""
+    return [row for row in found.values() if isinstance(row, Mapping)] if isinstance(found, Mapping) else []
+
+
+def count(value: Any, default: int) -> int:
+    """A whole number of at least 0, else the default."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else default
+
+
+def _texts(found: Mapping[str, Any]) -> dict[str, str]:
+    return {str(key): str(value) for key, value in found.items()}
+
+
+def labels_of(raw: Mapping[str, Any]) -> dict[str, str]:
+    """Labels of an object as text."""
+    return _texts(part(metadata(raw), "labels"))
+
+
+def annotations_of(raw: Mapping[str, Any]) -> dict[str, str]:
+    """Annotations of an object as text."""
+    return _texts(part(metadata(raw), "annotations"))
