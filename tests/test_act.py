@@ -12,6 +12,7 @@ import pytest
 
 from engine.act import TABLE, Batch, Edge, Fence, Refused, claim, decode, dropped, encode, run, split
 from engine.act.budget import KEY, reserve
+from engine.act.orders import hand_policy
 from engine.kube import CONFIGMAP, NODE, POD, Object, resource_for
 from engine.lease import Lease, shard_lease
 from engine.model import actions as act
@@ -226,6 +227,18 @@ def test_many_writers_of_one_nodes_orders_all_get_through(cluster: Cluster, edge
 
     assert cluster.run(all_at_once()) == [[True]] * 5
     assert len(cluster.orders("node-1")["chips"]) == 5 and cluster.orders("node-1")["generation"] == 5
+
+
+def test_a_policy_is_named_in_the_orders_and_stays_there(cluster: Cluster, edge: Edge) -> None:
+    assert cluster.run(hand_policy(edge, "node-1", "gpu", "d1"))
+    assert not cluster.run(hand_policy(edge, "node-1", "gpu", "d1"))
+    assert words(cluster, edge, reset(1, "Ascend910-0", ordersGeneration=1)) == ["done"]
+    assert cluster.run(hand_policy(edge, "node-1", "gpu", "d2"))
+    orders = cluster.orders("node-1")
+    assert (orders["policyDigest"], orders["generation"]) == ("d2", 3)
+    assert orders["chips"]["Ascend910-0"]["reset"]["epoch"] == 1
+    stored = cluster.get(CONFIGMAP, "belay-orders-node-1", "belay-system")
+    assert stored is not None and stored["metadata"]["labels"]["belay.dev/pool"] == "gpu"
 
 
 def test_unreadable_orders_stop_everything_for_the_node(cluster: Cluster, edge: Edge) -> None:

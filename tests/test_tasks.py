@@ -27,10 +27,10 @@ pytestmark = pytest.mark.e2e
 class Processes:
     """`belay controller` and `belay worker` as processes of their own."""
 
-    def __init__(self, cluster: Cluster, redis_url: str, folder: Path) -> None:
+    def __init__(self, cluster: Cluster, address: str, folder: Path) -> None:
         self.folder = folder
         self.settings = Settings(
-            redis_url=redis_url,
+            redis_url=address,
             kubeconfig=cluster.kubeconfig,
             data=str(folder / "data"),
             resync=0.5,

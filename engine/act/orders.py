@@ -16,7 +16,7 @@ from engine.model.cluster import Orders, ResetOrder
 from engine.wire.errors import WireError
 from engine.wire.names import ORDERS_PREFIX, SYSTEM
 from engine.wire.objects import held_chips
-from engine.wire.orders import build_orders, chip_number, parse_orders
+from engine.wire.orders import ORDERS_KEY, build_orders, chip_number, parse_orders
 
 ChipAction = IsolateChip | ReleaseChip | ResetChips | PartitionChip
 Answer = bool | Refused
@@ -26,6 +26,8 @@ ATTEMPTS = "belay.dev/reset-attempts"
 """Annotation of the orders: Unix ms of the last reset orders per chip, written together with the epoch they raised."""
 ISOLATED = "belay.dev/isolated"
 """Annotation of a Node kept from new work: the level of its fault."""
+POOL_LABEL = "belay.dev/pool"
+"""Label of the orders: whose policy the node's agent follows."""
 _ATTEMPTS_KEPT = 10
 _TRIES = 8
 
@@ -62,6 +64,36 @@ async def isolate_node(edge: Edge, action: IsolateNode) -> bool:
 async def release_node(edge: Edge, action: ReleaseNode) -> bool:
     """Take the mark off again."""
     return await _mark_node(edge, action.node, None)
+
+
+async def hand_policy(edge: Edge, node: str, pool: str, digest: str) -> bool:
+    """Tell a node's agent whose policy it follows and which version is the newest; all else stays as ordered."""
+    for attempt in range(_TRIES):
+        live = await edge.kube.get(CONFIGMAP, ORDERS_PREFIX + node, SYSTEM)
+        body = live or build_orders(_no_orders(node), "")
+        orders = _readable(body)
+        labels = body["metadata"].setdefault("labels", {})
+        if orders.get("policyDigest") == digest and labels.get(POOL_LABEL) == pool:
+            return False
+        labels[POOL_LABEL] = pool
+        orders |= {"policyDigest": digest, "generation": int(orders.get("generation") or 0) + 1}
+        body["data"][ORDERS_KEY] = orjson.dumps(orders).decode()
+        try:
+            edge.wrote(await (edge.kube.replace if live else edge.kube.create)(CONFIGMAP, body))
+        except Conflict:
+            if attempt == _TRIES - 1:
+                raise
+            continue
+        return True
+    return False
+
+
+def _readable(body: Object) -> dict[str, Any]:
+    try:
+        parse_orders(body)
+    except WireError as error:
+        raise Refused(f"its orders cannot be read, so it keeps its policy: {error}") from error
+    return dict(orjson.loads(body["data"][ORDERS_KEY]))
 
 
 async def _mark_node(edge: Edge, name: str, level: str | None) -> bool:
@@ -141,7 +173,8 @@ class _Draft:
             self._prefix(actions),
         )
         if self._live is not None:
-            body["metadata"] = {**self._live["metadata"], "labels": body["metadata"]["labels"]}
+            labels = {**(self._live["metadata"].get("labels") or {}), **body["metadata"]["labels"]}
+            body["metadata"] = {**self._live["metadata"], "labels": labels}
             body["metadata"].pop("managedFields", None)
         if self._attempts:
             notes = {**(body["metadata"].get("annotations") or {}), ATTEMPTS: orjson.dumps(self._attempts).decode()}

@@ -119,6 +119,20 @@ class Judge:
         """The judgement for a node's chips that are used so."""
         return self._compiled(self._in_scope(view, use, "enforce"))
 
+    def for_pool(self, pool: str, product: str) -> Judgement:
+        """The judgement for all of a pool, which its agents use when they are alone: policies for single nodes or
+        workloads are left out."""
+        covering = tuple(
+            i
+            for i, item in enumerate(self._policies)
+            if (spec := item.document.spec).mode == "enforce"
+            and (not spec.scope.pools or pool in spec.scope.pools)
+            and (not spec.scope.products or product in spec.scope.products)
+            and not spec.scope.nodes
+            and not spec.scope.workloads
+        )
+        return self._compiled(covering)
+
     def shadows(self, view: NodeView, use: str) -> list[tuple[str, Judgement]]:
         """What each shadow policy in scope would make of it: its name, and the judgement with it in force."""
         enforced = self._in_scope(view, use, "enforce")

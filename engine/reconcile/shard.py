@@ -12,9 +12,10 @@ import msgspec
 import orjson
 
 from engine import __version__, recording
-from engine.act import Refused, claim
+from engine.act import Edge, Fence, Refused, claim
 from engine.act.batch import Batch, Numbered, encode, split
 from engine.act.budget import FIELD, reserve
+from engine.documents import Desired
 from engine.errors import BelayError
 from engine.kube import Kube, KubeError
 from engine.lease import shard_lease
@@ -25,6 +26,7 @@ from engine.model.cluster import Observed
 from engine.model.plan import Plan
 from engine.reconcile.copy import Copy
 from engine.reconcile.intent import Intent
+from engine.reconcile.policies import Policies, hand_out, policy_bodies
 from engine.reconcile.teller import Teller
 from engine.settings import Settings
 from engine.status import memory_bodies, status_bodies
@@ -66,6 +68,7 @@ class Shard:
         self.copy = Copy(name, snapshots, keep_raw=settings.recordings)
         self.intent = Intent(name, revisions, has_git=bool(settings.source_url))
         self.teller = Teller(kube)
+        self.policies = Policies()
         self._kube = kube
         self._send = send
         self._lost = False
@@ -168,10 +171,13 @@ class Shard:
         for batch in batches:
             await self._send(encode(batch))
 
-    async def tell(self, plan: Plan, observed: Observed) -> None:
-        """Write the status; what had to wait for its turn is told by the next pass."""
+    async def tell(self, plan: Plan, observed: Observed, desired: Desired) -> None:
+        """Write status and policies; what had to wait for its turn is told by the next pass."""
+        policies = self.policies.of(desired, plan)
         bodies = status_bodies(plan, observed, self.intent.state(observed), self.teller.info)
-        if not await self.teller.tell(bodies):
+        told = await self.teller.tell([*bodies, *policy_bodies(policies)])
+        edge = Edge(self._kube, self.name, Fence(self._kube, self.name, self.lease.epoch or 0))
+        if not (await hand_out(edge, policies, plan, observed) and told):
             self.again(1.0)
 
     def account(self, plan: Plan, observed: Observed, record: PassRecord | None, seconds: float) -> None:
