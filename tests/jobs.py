@@ -143,6 +143,7 @@ class World:
         self.log: list[str] = []
         self.diagnostics: list[str] = []
         self.evicting: set[str] = set()
+        self.shard = "main"
         self._serial = 0
         for body in objects:
             self.put(body)
@@ -166,7 +167,7 @@ class World:
         """The scope of the next pass."""
         seen = observe(copy.deepcopy(list(self.objects.values())))
         seen = msgspec.structs.replace(seen, history=self.history, inventory=self.inventory)
-        return Scope(self.desired, seen, self.now, "main", Memory.of(self.history))
+        return Scope(self.desired, seen, self.now, self.shard, Memory.of(self.history))
 
     def plan(self) -> list[AnyAction]:
         """What the next pass wants, without applying it."""

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from engine.documents import Desired
-from engine.model.actions import CreatePod
+from engine.documents import Declared, Desired, NodePool
+from engine.model.actions import CreateObject, CreatePod
+from engine.model.diagnostics import Origin
 from tests.jobs import (
     NOW,
     POD_GROUP_CRD,
@@ -522,3 +523,24 @@ def test_a_job_with_fault_scheduling_leaves_its_restart_to_recover() -> None:
     world.settle()
     assert world.message().endswith("remain retry times is <2>.")
     assert world.history.jobs["vision/AscendJob/train"].retries == -1
+
+
+def test_a_job_belongs_to_one_shard() -> None:
+    pool = {
+        "apiVersion": "belay.dev/v1alpha1",
+        "kind": "NodePool",
+        "metadata": {"name": "far"},
+        "spec": {"selector": {"matchLabels": {"zone": "far"}}, "shard": "far"},
+    }
+    desired = Desired(has_git=False, pools=(Declared(NodePool.model_validate(pool), Origin("pools.yaml")),))
+    far = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "labels": {"zone": "far"}}}
+    labelled = ascend_job("labelled", labels={"belay.dev/shard": "far"}, uid="a")
+    picky = replica(pod=template(nodeSelector={"zone": "far"}))
+    selecting = ascend_job("selecting", replicas={"Master": picky}, uid="b")
+    world = World(far, labelled, selecting, ascend_job("plain", labels={"belay.dev/shard": "main"}, uid="c"))
+    world.desired = desired
+    names = {action.name for action in world.plan() if isinstance(action, CreateObject)}
+    assert names == {"plain-master-0"}
+    world.shard = "far"
+    names = {action.name for action in world.plan() if isinstance(action, CreateObject)}
+    assert names == {"labelled-master-0", "selecting-master-0"}

@@ -30,7 +30,7 @@ def run(scope: Scope) -> None:
 
 def _each(bench: Bench, api_version: str, kind: str, expand: Callable[[Bench, Job], bool]) -> None:
     for job in bench.jobs(api_version, kind):
-        if not job.deleting:
+        if not job.deleting and ranktables.is_mine(bench, job):
             _once(bench, job, expand)
     forget_gone(bench, kind, api_version)
 

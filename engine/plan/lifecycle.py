@@ -25,7 +25,7 @@ from engine.model.actions import (
 from engine.model.cluster import Pod
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import JobMemory
-from engine.plan.gangs import gang_key
+from engine.plan.gangs import MAIN_SHARD, gang_key
 from engine.plan.scope import Scope
 
 RULE: Final = "expand"
@@ -106,6 +106,7 @@ class Bench:
     pods: dict[tuple[str, str, str], list[Pod]]
     pod_groups: bool
     queues: frozenset[str] | None
+    one_shard: bool
     held: dict[str, bool] = field(default_factory=dict)
     _pods_of: dict[ObjectKey, list[Pod]] = field(default_factory=dict)
 
@@ -119,7 +120,8 @@ class Bench:
         for pod in scope.observed.pods.values():
             if pod.owner_kind:
                 pods.setdefault((pod.namespace, pod.owner_kind, pod.owner_name), []).append(pod)
-        return Bench(scope, kinds, pods, _has_pod_groups(kinds), _queues(scope, kinds))
+        one_shard = all(pool.document.spec.shard == MAIN_SHARD for pool in scope.desired.pools)
+        return Bench(scope, kinds, pods, _has_pod_groups(kinds), _queues(scope, kinds), one_shard)
 
     def jobs(self, api_version: str, kind: str) -> list[Job]:
         """The objects of a kind, by name."""

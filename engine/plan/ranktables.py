@@ -18,6 +18,7 @@ from engine.model.diagnostics import ObjectKey
 from engine.model.quantities import whole
 from engine.plan import ascendjob, volcanojob
 from engine.plan.environment import sp_block
+from engine.plan.gangs import MAIN_SHARD, SHARD_LABEL, shard_for
 from engine.plan.jobstatus import finished
 from engine.plan.lifecycle import Bench, Job, part, texts
 from engine.plan.memo import Memo
@@ -54,7 +55,8 @@ def of_deployments(bench: Bench) -> None:
     by_label = _by_deploy_name(bench)
     for kind in ("Deployment", "StatefulSet"):
         for job in bench.jobs(_APPS, kind):
-            _sync(bench, job, by_label.get((job.key.namespace, job.key.name), []))
+            if is_mine(bench, job):
+                _sync(bench, job, by_label.get((job.key.namespace, job.key.name), []))
 
 
 def of_ascend_job(bench: Bench, job: Job) -> None:
@@ -202,7 +204,7 @@ def _save(
             evidence=bench.evidence(job),
             preconditions={
                 "configMap": key.name,
-                "uid": str(part(dict(config_map), "metadata").get("uid") or ""),
+                "uid": str(part(config_map, "metadata").get("uid") or ""),
                 "version": str(memory.saved),
             },
             namespace=job.key.namespace,
@@ -234,11 +236,10 @@ def _plan(job: Job) -> Plan | None:
         return None
     annotations = dict(job.annotations)
     if job.key.kind != ascendjob.KIND and templates:
-        template_notes = texts(part(part(dict(templates[0][0]), "metadata"), "annotations") or None)
+        template_notes = texts(part(part(templates[0][0], "metadata"), "annotations") or None)
         annotations = {**template_notes, **annotations}
-    selectors = [texts(pod_spec(template).get("nodeSelector")) for template, _ in templates]
     version = ranktable.version_of(
-        resources=[name for name, _ in resources], annotations=annotations, node_selectors=selectors
+        resources=[name for name, _ in resources], annotations=annotations, node_selectors=selectors(job)
     )
     return Plan(
         replicas=sum(count for _, count in templates),
@@ -248,6 +249,19 @@ def _plan(job: Job) -> Plan | None:
         soft=labels.get("super-pod-affinity") == "soft",
         inference=bool(labels.get("jobID") and labels.get("app")),
     )
+
+
+def is_mine(bench: Bench, job: Job) -> bool:
+    """Whether this pass's shard decides for the job."""
+    scope = bench.scope
+    if bench.one_shard and SHARD_LABEL not in part(job.metadata, "labels"):
+        return scope.shard == MAIN_SHARD
+    return shard_for(scope, job.labels, selectors(job)[:1]) == scope.shard
+
+
+def selectors(job: Job) -> list[dict[str, str]]:
+    """Node selectors of an owner's pod templates, the leader's first."""
+    return [texts(pod_spec(template).get("nodeSelector")) for template, _ in _templates(job)]
 
 
 def _block(job: Job, annotations: Mapping[str, str]) -> int:

@@ -16,6 +16,7 @@ from engine.model.actions import CreateObject, DeleteObject, Evidence, PatchObje
 from engine.model.cluster import Observed
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.plan.drift import differs
+from engine.plan.gangs import MAIN_SHARD
 from engine.plan.memo import Memo
 from engine.plan.scope import Scope
 
@@ -52,9 +53,12 @@ _COPIES: Memo[Manifest] = Memo(4096)
 
 
 def run(scope: Scope) -> None:
-    """Plans creations and patches in the order of need, then prunes in the opposite order."""
+    """Plans creations and patches in the order of need, then prunes in the opposite order.
+
+    Objects belong to no node, so one shard does this for all.
+    """
     desired = scope.desired
-    if not desired.has_git:
+    if not desired.has_git or scope.shard != MAIN_SHARD:
         return
     wanted = [*desired.manifests, *_copies(desired, scope.observed)]
     for manifest in sorted(wanted, key=lambda m: _rank(m.key)):  # manifests come sorted by key, and sorting is stable
