@@ -41,7 +41,10 @@ Say = Callable[[str], None]
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line says; ``time_scale`` None reads $BELAY_TIME_SCALE, ``server`` adds the web process."""
+    """What the command line says; ``time_scale`` None reads $BELAY_TIME_SCALE, ``server`` adds the web process.
+
+    ``cluster`` is the kubeconfig of an API server without controllers to use instead of one of our own (for tests).
+    """
 
     nodes: int = 8
     product: str = "atlas-800t-a2"
@@ -50,6 +53,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     time_scale: float | None = None
     seed: int = 1
     server: bool = True
+    cluster: str | None = None
 
 
 class Stopped(BelayError):
@@ -63,7 +67,8 @@ class Sandbox:
     def __init__(self, options: Options, say: Say, stopping: Callable[[], bool] = lambda: False) -> None:
         self.options = options
         self.folder = DataFolder(options.data)
-        self.reader = Reader(self.folder.kubeconfig)
+        self.kubeconfig = Path(options.cluster) if options.cluster else self.folder.kubeconfig
+        self.reader = Reader(self.kubeconfig)
         self.crew = Crew(say)
         self.scale = time_scale(options.time_scale)
         self.server_url = ""
@@ -84,7 +89,7 @@ class Sandbox:
         """
         self.folder.open()
         self._start_redis()
-        api = self._start_api()
+        api = self._start_api() if self.options.cluster is None else None
         tip = self._prepare_source()
         self.wait("the API server", lambda: self.reader.answers, api)
         self._tell("API server answers")
@@ -203,8 +208,9 @@ class Sandbox:
         ready = self._ready_file
         ready.unlink(missing_ok=True)
         options = self.options
-        command = ["-m", "engine.sandbox.host", "--kubeconfig", str(self.folder.kubeconfig), "--ready", str(ready)]
+        command = ["-m", "engine.sandbox.host", "--kubeconfig", str(self.kubeconfig), "--ready", str(ready)]
         command += ["--nodes", str(options.nodes), "--product", options.product, "--seed", str(options.seed)]
+        command += ["--owner-gc"] if options.cluster else []
         return self._child("world", [*command, "--agents", str(self.folder.agents)], {})
 
     def _start_engine(self) -> None:
@@ -224,7 +230,7 @@ class Sandbox:
         assert self._redis is not None
         return Settings(
             redis_url=self._redis.url,
-            kubeconfig=str(self.folder.kubeconfig),
+            kubeconfig=str(self.kubeconfig),
             identity=f"belay-up-{role}",
             data=str(self.folder.engine),
             source_url=str(self.folder.repository),
@@ -237,7 +243,7 @@ class Sandbox:
         environment = {key: value for key, value in os.environ.items() if key not in _FORBIDDEN}
         environment |= {
             TIME_SCALE_ENV: str(self.scale),
-            "KUBECONFIG": str(self.folder.kubeconfig),
+            "KUBECONFIG": str(self.kubeconfig),
             "PYTHONUNBUFFERED": "1",
             "PYTHONPATH": os.pathsep.join(
                 [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
@@ -328,7 +334,7 @@ def _impatient(sandbox: Sandbox) -> Callable[[int, FrameType | None], None]:
 def _print_summary(sandbox: Sandbox) -> None:
     lines = [
         "",
-        f"  export KUBECONFIG={sandbox.folder.kubeconfig}",
+        f"  export KUBECONFIG={sandbox.kubeconfig}",
         f"  git clone {sandbox.folder.repository}    # edit desired/, commit, push",
     ]
     if sandbox.server_url:
