@@ -52,7 +52,9 @@ class Power:
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("at", range(1, 14))
-def test_a_power_cut_at_any_step_never_repeats_an_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, after: bool) -> None:
+def test_a_power_cut_at_any_step_never_repeats_an_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, after: bool
+) -> None:
     power = Power(monkeypatch, at, after=after, torn=at % 2 == 0)
 
     async def story() -> None:

@@ -12,10 +12,12 @@ from typing import Any, Final
 
 from agents.drivers.base import Driver, DriverError
 from agents.node import reporting
+from agents.node.acts import baseline, catch_up, reported
 from agents.node.client import ApiError, Cluster
 from agents.node.clock import Clock
-from agents.node.executor import RESULT_JOURNAL_LOST, Executor, Unknown, baseline
-from agents.node.journal import LAYOUT, Done, Journal, JournalLost
+from agents.node.executor import Executor, Unknown
+from agents.node.journal import Journal, JournalLost
+from agents.node.labels import keep_node
 from agents.node.policy import Judge, Shelf
 from agents.node.publisher import Publisher
 from agents.node.settings import MAX_TEXT, Settings
@@ -86,7 +88,7 @@ class NodeAgent:
                 self._policy_task = group.create_task(self._follow_policy(self._pool))
                 group.create_task(self._follow_pods())
                 group.create_task(self._follow_driver())
-                group.create_task(self._keep_node())
+                group.create_task(keep_node(self._known(), self._cluster, self._clock, self._settings, self._chance))
                 group.create_task(device.run())
                 group.create_task(self._loop(device, report))
         finally:
@@ -246,35 +248,6 @@ class NodeAgent:
                     self._poll_due = min(self._poll_due, self._clock.monotonic() + self._settings.recover_delay)
             self._wake.set()
 
-    async def _keep_node(self) -> None:
-        """Keep labels and annotations of the node as the device plugin does; people may have changed or lost them."""
-        state = self._known()
-        failures = 0
-        while True:
-            pause = self._settings.scaled(self._settings.device_period) * self._chance.uniform(0.8, 1.2)
-            try:
-                node = await self._cluster.get_node(self.node)
-                if node is not None:
-                    await self._patch_node(node)
-                # a node that is not registered yet will be soon
-                failures = 0 if node is not None else failures + 1
-                state.problems.pop("node", None)
-            except ApiError as error:
-                state.problems["node"] = f"node cannot be labelled: {error}"[:MAX_TEXT]
-                failures += 1
-            if failures:
-                pause = min(pause, self._chance.uniform(0.1, min(30.0, 2.0 ** min(failures, 10))))
-            await self._clock.sleep(pause)
-
-    async def _patch_node(self, node: Mapping[str, Any]) -> None:
-        state = self._known()
-        metadata = node.get("metadata") or {}
-        labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-        new_labels = {k: v for k, v in reporting.node_labels(state, labels).items() if labels.get(k) != v}
-        new_annotations = {k: v for k, v in reporting.node_annotations(state).items() if annotations.get(k) != v}
-        if new_labels or new_annotations:
-            await self._cluster.patch_node(self.node, new_labels, new_annotations)
-
     # ---- the loop
 
     async def _loop(self, device: Publisher, report: Publisher) -> None:
@@ -334,11 +307,12 @@ class NodeAgent:
         if not self._orders_known or self._clock.monotonic() < self._journal_due:
             return
         try:
-            reported = await self._reported()
+            body = await self._cluster.get_config_map(NODES, REPORT_PREFIX + self.node)
+            done = reported(state, parse_report(body)) if body is not None else {}
             if self._journal_open:
-                self._catch_up(reported)
+                catch_up(self._journal, done)
             else:
-                self._journal.establish(baseline(state, reported, state.orders))
+                self._journal.establish(baseline(state, done, state.orders))
                 self._journal_open = True
         except (ApiError, WireError) as error:
             state.problems["journal"] = f"the last report cannot be read, nothing destructive is done: {error}"[
@@ -355,21 +329,6 @@ class NodeAgent:
         self._journal_tries += 1
         pause = self._chance.uniform(0, min(60.0, 2.0 ** min(self._journal_tries, 10)))
         self._journal_due = self._clock.monotonic() + max(self._settings.tick, pause)
-
-    async def _reported(self) -> dict[str, Done]:
-        state = self._known()
-        body = await self._cluster.get_config_map(NODES, REPORT_PREFIX + self.node)
-        if body is None:
-            return {}
-        last = parse_report(body)
-        done = {state.name(c): Done(chip.reset_epoch_done, chip.reset_result) for c, chip in last.chips.items()}
-        return done | {LAYOUT: Done(last.vnpu_epoch_done, last.vnpu_result)}
-
-    def _catch_up(self, reported: Mapping[str, Done]) -> None:
-        """A journal from an old backup knows less than the last report: take the report's word."""
-        for key, entry in sorted(reported.items()):
-            if entry.epoch > self._journal.last(key):
-                self._journal.end([key], entry.epoch, entry.result or RESULT_JOURNAL_LOST)
 
     def _report(self) -> Any:
         assert self._executor is not None

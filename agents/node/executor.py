@@ -12,17 +12,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
-import msgspec
-
-from agents.drivers.base import BOOTED, VNPU, Driver, DriverError
+from agents.drivers.base import BOOTED, Driver, DriverError
+from agents.node.acts import Act, ordered
 from agents.node.clock import Clock
-from agents.node.journal import LAYOUT, Done, Journal
+from agents.node.journal import Done, Journal
+from agents.node.layouts import blocked_by, needed_change
 from agents.node.settings import MAX_TEXT, Settings
 from agents.node.state import NodeState
-from engine.model.cluster import Orders, Pod, ResetOrder
-from engine.model.vnpu import Change, Existing, change
+from engine.model.cluster import Orders, Pod
+from engine.model.vnpu import Change
 
 _log = logging.getLogger("belay.agent")
 
@@ -45,16 +45,6 @@ class Facts(Protocol):
     async def driver(self) -> None:
         """Read faults, processes and vNPUs from the driver into the state."""
         ...
-
-
-class Act(msgspec.Struct, frozen=True):
-    """One thing ordered: a reset of `chips` (keys are their names), or the layout (key LAYOUT)."""
-
-    keys: tuple[str, ...]
-    chips: tuple[int, ...]
-    epoch: int
-    not_before_ms: int = 0
-    layout: bool = False
 
 
 class _Refused(Exception):
@@ -284,12 +274,12 @@ class Executor:
         wanted = dict(orders.vnpu_layout) if orders else {}
         if unknown := [chip for chip in wanted if chip not in state.ids]:
             raise _Refused(f"there is no chip {state.name(unknown[0])}")
-        changes = {chip: self._change(chip, templates) for chip, templates in sorted(wanted.items())}
+        changes = {chip: needed_change(state, chip, templates) for chip, templates in sorted(wanted.items())}
         needed = {chip: change for chip, change in changes.items() if change.needed}
         if not needed:
             self._record(act, "ok")
             return
-        blocked = {chip: why for chip, change in needed.items() if (why := self._blocked(chip, change))}
+        blocked = {chip: why for chip, change in needed.items() if (why := blocked_by(state, chip, change))}
         doable = {chip: change for chip, change in needed.items() if chip not in blocked}
         if blocked and self._lasted(act) < self._settings.scaled(self._settings.in_use_grace):
             raise Unknown(next(iter(blocked.values())))
@@ -336,28 +326,6 @@ class Executor:
         if user := self._state.users.vnpus.get(vnpu):
             raise DriverError(f"vNPU {vnpu} is in use by {user}")
 
-    def _change(self, chip: int, templates: Sequence[str]) -> Change:
-        mine = [v for v in self._state.vnpus if v.chip == chip]
-        return change([Existing(v.id, v.template, self._busy(v)) for v in mine], templates)
-
-    def _busy(self, vnpu: VNPU) -> bool:
-        """A process on the chip that no pod explains may be on any of its vNPUs."""
-        state = self._state
-        return vnpu.id in state.users.vnpus or (
-            state.processes.get(vnpu.chip, 0) > 0 and not state.users.chips.get(vnpu.chip)
-        )
-
-    def _blocked(self, chip: int, change: Change) -> str:
-        state = self._state
-        if change.blocked:
-            users = {state.users.vnpus.get(v, "a process") for v in change.blocked}
-            return f"vNPU {change.blocked[0]} of {state.name(chip)} is in use by {', '.join(sorted(users))}"
-        on_parts = {user for v in state.vnpus if v.chip == chip and (user := state.users.vnpus.get(v.id))}
-        whole = [user for user in state.users.chips.get(chip, ()) if user not in on_parts]
-        if whole or (not any(v.chip == chip for v in state.vnpus) and state.processes.get(chip, 0)):
-            return f"{state.name(chip)} is in use by {', '.join(whole) or 'a process'}"
-        return ""
-
     async def _call(self, call: Awaitable[object]) -> None:
         await self._clock.limit(call, self._settings.driver_timeout)
 
@@ -388,41 +356,3 @@ class Executor:
 
     def _pause(self) -> None:
         self._pause_until = self._clock.monotonic() + self._settings.tick
-
-
-def ordered(state: NodeState, orders: Orders | None) -> list[Act]:
-    """Return the acts that orders name, resets by group first.
-
-    Orders for one chip of a group and for all of them are the same.
-    """
-    if orders is None:
-        return []
-    groups: dict[tuple[int, ...], ResetOrder] = {}
-    for chip, reset in sorted(orders.resets.items()):
-        group = tuple(sorted({chip, *reset.group}))
-        if group not in groups or reset.epoch > groups[group].epoch:
-            groups[group] = reset
-    acts = [
-        Act(tuple(state.name(c) for c in group), group, reset.epoch, reset.not_before_ms)
-        for group, reset in groups.items()
-        if reset.epoch > 0
-    ]
-    if orders.vnpu_epoch > 0:
-        acts.append(Act((LAYOUT,), tuple(sorted(orders.vnpu_layout)), orders.vnpu_epoch, layout=True))
-    return acts
-
-
-RESULT_JOURNAL_LOST: Final = "refused: journal lost"
-
-
-def baseline(state: NodeState, reported: Mapping[str, Done], orders: Orders | None) -> dict[str, Done]:
-    """Return what counts as done when the journal is lost.
-
-    The larger of the last report and of every epoch now ordered.
-    """
-    done = {key: entry for key, entry in reported.items() if entry.epoch > 0}
-    for act in ordered(state, orders):
-        for key in act.keys:
-            if act.epoch > done.get(key, Done(0, "")).epoch:
-                done[key] = Done(act.epoch, RESULT_JOURNAL_LOST)
-    return done

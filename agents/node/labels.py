@@ -1,0 +1,47 @@
+"""Keeping labels and annotations of the node object as the device plugin does."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from agents.node import reporting
+from agents.node.client import ApiError, Cluster
+from agents.node.clock import Clock
+from agents.node.settings import MAX_TEXT, Settings
+from agents.node.state import NodeState
+
+
+async def keep_node(
+    state: NodeState, cluster: Cluster, clock: Clock, settings: Settings, chance: random.Random
+) -> None:
+    """Compare and mend, again and again.
+
+    People may have changed them, or the node object was made anew. Never returns.
+    """
+    failures = 0
+    while True:
+        pause = settings.scaled(settings.device_period) * chance.uniform(0.8, 1.2)
+        try:
+            node = await cluster.get_node(state.node)
+            if node is not None:
+                await _patch(state, cluster, node)
+            # a node that is not registered yet will be soon
+            failures = 0 if node is not None else failures + 1
+            state.problems.pop("node", None)
+        except ApiError as error:
+            state.problems["node"] = f"node cannot be labelled: {error}"[:MAX_TEXT]
+            failures += 1
+        if failures:
+            pause = min(pause, chance.uniform(0.1, min(30.0, 2.0 ** min(failures, 10))))
+        await clock.sleep(pause)
+
+
+async def _patch(state: NodeState, cluster: Cluster, node: Mapping[str, Any]) -> None:
+    metadata = node.get("metadata") or {}
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    new_labels = {k: v for k, v in reporting.node_labels(state, labels).items() if labels.get(k) != v}
+    new_annotations = {k: v for k, v in reporting.node_annotations(state).items() if annotations.get(k) != v}
+    if new_labels or new_annotations:
+        await cluster.patch_node(state.node, new_labels, new_annotations)
