@@ -331,7 +331,8 @@ def test_an_ascend_job_is_validated_counted_and_shown(api: Client, definitions: 
     path = "/apis/mindxdl.gitee.com/v1/~/ascendjobs"
     status, answer = api.send("POST", path, ascend_job("j", backoffLimit="3"))
     assert status == 422
-    text = 'spec.runPolicy.backoffLimit: Invalid value: "string": spec.runPolicy.backoffLimit in body must be of type integer: "string"'
+    field = "spec.runPolicy.backoffLimit"
+    text = f'{field}: Invalid value: "string": {field} in body must be of type integer: "string"'
     assert answer["message"] == f'AscendJob.mindxdl.gitee.com "j" is invalid: {text}'
     made = api.send("POST", path, ascend_job("j", backoffLimit=3))[1]
     assert made["metadata"]["generation"] == 1

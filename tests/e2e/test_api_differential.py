@@ -697,8 +697,8 @@ def namespaces(api: Client) -> None:
     api.do("patch", "PATCH", f"{spaces}/{name}", {"metadata": {"labels": {"a": "b"}}}, MERGE, see="metadata.labels.a")
 
 
-SCENARIOS = [crud, generated_names, dry_run, patch_kinds, server_side_apply, apply_lists, bindings, pod_deletion, finalizers, eviction,
-             status_isolation, defaults, selectors, paging, watches, custom_kinds, namespaces]  # fmt: skip
+SCENARIOS = [crud, generated_names, dry_run, patch_kinds, server_side_apply, apply_lists, bindings, pod_deletion,
+             finalizers, eviction, status_isolation, defaults, selectors, paging, watches, custom_kinds, namespaces]  # fmt: skip
 
 
 class Pair(Sandbox):

@@ -10,6 +10,7 @@ import orjson
 import yaml
 from aiohttp import web
 
+from engine.sandbox.api import protobuf
 from engine.sandbox.api.errors import (
     bad_request,
     field_required,
@@ -124,7 +125,9 @@ async def body(request: web.BaseRequest) -> bytes:
 
 
 def parsed(raw: bytes, content_type: str) -> Any:
-    """Parse a body as JSON, or as YAML where the content type says so. Raises ApiError 400."""
+    """Parse a body as JSON, or as YAML or protobuf where the content type says so. Raises ApiError 400 or 415."""
+    if content_type.startswith(protobuf.MEDIA_TYPE):
+        return protobuf.parse(raw)
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError as error:
