@@ -193,11 +193,14 @@ def test_a_done_order_without_a_memory_waits_for_a_report_newer_than_the_answer(
 
 def test_a_withdrawn_order_counts_until_the_agent_has_seen_it() -> None:
     past = decide(world()).memory.frozen("")
-    unseen = world(history=past, standing=[orders("n0", generation=5)], agents=[agent("n0", orders_seen=4)])
+    withdrawn = [orders("n0", generation=5, issued=NOW + 10)]
+    unseen = world(history=past, standing=withdrawn, agents=[agent("n0", orders_seen=4)])
     assert states(decide(unseen, now=NOW + 30)) == {"resetting"}
-    seen = world(history=past, standing=[orders("n0", generation=5)], agents=[agent("n0", orders_seen=5)])
+    seen = world(history=past, standing=withdrawn, agents=[agent("n0", orders_seen=5)])
     scope = decide(seen, now=NOW + 30)
     assert "resetting" not in states(scope) and scope.nodes["n0"].free == 0xF7
+    refused = world(history=past, standing=[orders("n0", issued=NOW - 60)])
+    assert "resetting" not in states(decide(refused, now=NOW + 30))
 
 
 def test_a_refused_order_frees_the_peers_and_waits_for_a_newer_report() -> None:

@@ -8,11 +8,21 @@ import msgspec
 import pytest
 
 from engine.documents import Desired
-from engine.model.actions import Action, DeleteObject, EvictPod, IsolateChip, IsolateNode, PartitionChip, ResetChips
+from engine.model.actions import (
+    Action,
+    DeleteObject,
+    EvictPod,
+    Evidence,
+    IsolateChip,
+    IsolateNode,
+    PartitionChip,
+    ResetChips,
+)
 from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.history import History
 from engine.plan import gangs, health, recover, safety, views
+from engine.plan.safety import EXPANSION
 from engine.plan.scope import Memory, Scope
 from tests.worlds import NOW, decide, desired, document, fault, node, node_report, observed, pod, report
 
@@ -192,6 +202,11 @@ def test_the_prune_guard_refuses_a_mass_deletion_whole(wanted: int, inventory: i
     assert len(kinds(scope, DeleteObject)) == done
     assert len(put_off(scope, DeleteObject)) == wanted - done
     assert {d.until for d in put_off(scope, DeleteObject)} <= {None}
+
+
+def test_cleaning_up_after_jobs_is_no_pruning() -> None:
+    old = [msgspec.structs.replace(a, object_kind="Pod", evidence=Evidence(rule=EXPANSION)) for a in deletions(50)]
+    assert len(kinds(with_actions(old, 20), DeleteObject)) == 50
 
 
 def test_partitions_can_be_limited() -> None:

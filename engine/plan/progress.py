@@ -58,13 +58,20 @@ def of(view: NodeView, orders: Orders | None, agent: AgentReport | None, memory:
                     recovering |= group
                 else:
                     waiting |= group
-        elif order is None and (orders is None or (agent is not None and agent.orders_seen >= orders.generation)):
+        elif order is None and _withdrawn(orders, agent, remembered):
             changed[chip] = msgspec.structs.replace(remembered, ordered=0, recovering=0)
         elif now_ms <= (deadline := _deadline(orders if order else None, remembered)):
             resetting |= group
         elif remembered.ordered or now_ms < deadline + UNTAKEN_MS:
             untaken |= group
     return Progress(resetting, recovering & ~resetting, waiting, untaken & ~resetting, changed)
+
+
+def _withdrawn(orders: Orders | None, agent: AgentReport | None, remembered: ChipMemory) -> bool:
+    """Whether an order that does not stand cannot be taken any more: never written, or the agent knows it is gone."""
+    if orders is None or orders.issued_ms < remembered.ordered:
+        return True
+    return agent is not None and agent.orders_seen >= orders.generation
 
 
 def _deadline(orders: Orders | None, remembered: ChipMemory) -> int:
