@@ -200,9 +200,10 @@ def _restart_by_exit_code(case: _Case) -> Condition | None:
 def _retried_elsewhere(case: _Case) -> Condition | None:
     """A failed pod that ``recover`` evicts in this pass, because the job has retries left."""
     evicting = case.bench.scope.evicting
-    if not _retries(case) or not any(p.phase == "Failed" and p.key in evicting for p in case.pods.values()):
+    if not any(p.phase == "Failed" and p.key in evicting for p in case.pods.values()):
         return None
-    return retry_condition(case.job, retries_left(case.bench, case.job, case.spec, case.memory))
+    left = retries_left(case.bench, case.job, case.spec, case.memory)
+    return retry_condition(case.job, left) if left > 0 else None
 
 
 def _exit_code(one: Pod) -> int:
@@ -218,20 +219,15 @@ def _restart_whole(case: _Case, counts: Mapping[str, Counts], condition: Conditi
     memory = case.memory
     mine = case.spec.labels.get("fault-scheduling", "off") == "off"
     failed = mine and any(c.failed for c in counts.values())
-    if failed and condition is not None and condition.type == RESTARTING and _retries(case):
-        left = retries_left(case.bench, case.job, case.spec, memory)
+    left = retries_left(case.bench, case.job, case.spec, memory) if failed else -1
+    if left > 0 and condition is not None and condition.type == RESTARTING:
         memory = msgspec.structs.replace(
-            memory, killed=memory.version, version=memory.version + 1, retries=max(0, left - 1)
+            memory, killed=memory.version, version=memory.version + 1, retries=left - 1
         )
         case.memory = memory
     for one in case.pods.values():
         if _version(one) <= memory.killed and one.deleting is None:
             case.bench.remove(case.job, one, "JobRetry", f"a pod of {case.job.key} failed: all its pods start again")
-
-
-def _retries(case: _Case) -> bool:
-    text = case.spec.labels.get("fault-retry-times", "")
-    return text.isascii() and text.isdecimal() and int(text[:9]) > 0
 
 
 def _create(case: _Case, missing: list[tuple[str, int, int]]) -> Condition | None:

@@ -64,10 +64,12 @@ def condition_of(
 
 
 def retries_left(bench: Bench, job: Job, spec: AscendSpec, memory: JobMemory) -> int:
-    """How many unconditional retries remain: Volcano's record and the memory, whichever is less; -1 without any."""
+    """How many unconditional retries remain: Volcano's record and the memory, whichever is less; -1 when the job
+    asks for none, or its pods restart by another policy.
+    """
     text = spec.labels.get("fault-retry-times", "")
     allowed = int(text[:9]) if text.isascii() and text.isdecimal() else 0
-    if allowed <= 0:
+    if allowed <= 0 or any(replica.restart_policy != "Never" for replica in spec.replicas):
         return -1
     left = memory.retries if memory.retries >= 0 else allowed
     recorded = _recorded_retries(bench, job)
@@ -112,7 +114,7 @@ def write(bench: Bench, job: Job, counts: Mapping[str, Counts], condition: Condi
 def _after_failure(bench: Bench, job: Job, spec: AscendSpec, memory: JobMemory, name: str) -> Condition:
     """A pod failed: the job restarts while retries remain, else it has failed."""
     left = retries_left(bench, job, spec, memory)
-    if left < 0 or not _restarts_never(spec):
+    if left < 0:
         return Condition(FAILED, "JobFailed", f"Job <{name}> has failed because has pod failed.")
     if left == 0:
         text = f"Job <{name}> has failed because pod failed and remain retry times is 0."
@@ -125,10 +127,6 @@ def retry_condition(job: Job, left: int) -> Condition:
     name = f"{job.key.namespace}/{job.key.name}"
     text = f"Job <{name}> is unconditional retry job and remain retry times is <{left}>."
     return Condition(RESTARTING, "jobRestarting", text)
-
-
-def _restarts_never(spec: AscendSpec) -> bool:
-    return all(replica.restart_policy == "Never" for replica in spec.replicas)
 
 
 def _recorded_retries(bench: Bench, job: Job) -> int | None:

@@ -108,6 +108,7 @@ class Bench:
     queues: frozenset[str] | None
     one_shard: bool
     held: dict[str, bool] = field(default_factory=dict)
+    removed: set[str] = field(default_factory=set)
     _pods_of: dict[ObjectKey, list[Pod]] = field(default_factory=dict)
 
     @staticmethod
@@ -220,8 +221,9 @@ class Bench:
 
     def remove(self, job: Job, pod: Pod, reason: str, message: str) -> None:
         """Plan that a pod goes: an eviction while it may do work, a deletion once it has ended or never started."""
-        if pod.deleting is not None or pod.key in self.scope.evicting:
+        if pod.deleting is not None or pod.key in self.scope.evicting or pod.key in self.removed:
             return
+        self.removed.add(pod.key)
         if pod.finished or not pod.node:
             self._delete(job, ObjectKey("v1", "Pod", pod.namespace, pod.name), pod.uid, reason, message)
             return
