@@ -234,7 +234,7 @@ class Bench:
     def _key(self, job: Job, pod: Pod) -> bytes:
         """What makes two pods alike; gangs with penalties or refused nodes have tables of their own."""
         gang = job.gang.key
-        own = gang if gang in self.scope.penalty or gang in self.scope.refused else ""
+        own = gang if self.scope.penalty.get(gang) or self.scope.refused.get(gang) else ""
         labels = job.shape.labels.get("distributed", "")
         rules = (repr(job.family), job.topology, job.strict, job.distributed, labels, own)
         wishes = (pod.resource, pod.count, pod.requests, pod.node_selector, pod.affinity, pod.tolerations)

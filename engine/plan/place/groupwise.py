@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from engine.model.cluster import Pod
 from engine.model.history import JobMemory
 from engine.plan.gangs import task_of
-from engine.plan.place import multilevel, rack950, superpod
+from engine.plan.place import multilevel, rack950, services, superpod
 from engine.plan.place.bench import Bench, Seated
 from engine.plan.place.job import Job
 from engine.plan.place.rack950 import RackBlocks
@@ -144,6 +144,14 @@ class _Plan:
 
     def _fresh(self, cut: Cut, ids: list[int], first: int, partial: bool) -> dict[int, Block] | Refusal:
         """Nodes for blocks that have none; ``first`` is the lowest id for extra blocks of soft affinity."""
+        job, bench = self._job, self._bench
+        if services.is_service(job):
+            homes = {home for home, _ in services.service_homes(bench, job, rack=False)}
+            return services.service_blocks(self._free, ids, cut.size, homes)
+        if services.is_instance(job) and not isinstance(job.family, superpod.SuperPodNode):
+            liked = services.friends(bench, self._waiting[0], self._free)
+            idlest = job.shape.annotations.get(services.FIT_KEY) == services.IDLEST
+            return services.instance_blocks(self._free, ids, cut.size, bench.params.reserved_nodes, liked, idlest)
         wanted = superpod.Blocks(cut.size, len(ids), cut.soft)
         reserve = self._bench.params.reserved_nodes
         return superpod.select(self._free, ids, wanted, reserve, fresh_id=first, partial=partial)
@@ -217,6 +225,9 @@ class _RackPlan(_Plan):
     def _fresh(self, cut: Cut, ids: list[int], first: int, partial: bool) -> dict[int, Block] | Refusal:
         if not isinstance(cut, RackBlocks):
             raise ValueError(f"job {self._job.gang.key} has no rack blocks")
+        if services.is_service(self._job):
+            homes = services.service_homes(self._bench, self._job, rack=True)
+            return services.rack_service_blocks(self._places(), ids, cut.size, homes)
         return rack950.select(self._places(), ids, cut, self._bench.params.super_pod_nodes, self._job.shape.pods)
 
     def _complete(self, cut: Cut, logical: int, home: int, pods: list[Pod], out: dict[str, Slot]) -> Refusal | None:
