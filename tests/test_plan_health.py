@@ -152,10 +152,13 @@ def test_manual_isolation_by_key_by_document_and_its_end() -> None:
     scope = one(policies=[by_hand])
     assert chip(scope) == ("manually-isolated", "ManuallySeparateNPU")
     assert isolations(scope) == [("n0", ("Ascend910-3",), "ManuallySeparateNPU")]
+    holds = scope.memory.nodes["n0"].chips[3].holds
+    assert [(h.kind, h.rule, h.until) for h in holds] == [("manual", "Isolation/x", int(NOW + 600) * 1000)]
     later = decide(world(2), desired(by_hand), now=NOW + 300)
     assert chip(later)[0] == "manually-isolated"
     snapshot = observed([node("n0")], [report("n0", update_time=NOW + 600)])
-    assert decide(snapshot, desired(by_hand), now=NOW + 600).chips == []
+    over = decide(msgspec.structs.replace(snapshot, history=scope.memory.frozen("")), desired(by_hand), now=NOW + 600)
+    assert over.chips == [] and over.memory.nodes["n0"].chips.get(3, ChipMemory()).holds == ()
 
 
 def test_orders_that_stand_are_not_given_again_and_stale_ones_withdrawn() -> None:

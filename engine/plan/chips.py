@@ -54,6 +54,7 @@ FILTER_CODE_KEY: Final = "huawei.com/schedule.filter.faultCode"
 FILTER_LEVEL_KEY: Final = "huawei.com/schedule.filter.faultLevel"
 #: MindIE servers subscribe to faults and ride out a RestartRequest for 60 s (component/clusterd).
 MINDIE_SERVER: Final = "mindie-ms-server"
+MANUAL_KEY: Final = "report#ManuallySeparateNPU"
 _AUTOFILL: Final = "AUTOFILLFAULTCODE"
 
 
@@ -132,8 +133,7 @@ class Bench:
         verdict = Verdict(memory=before)
         explained = self._codes(chip, verdict, judgement, _filters_of(pod))
         explained |= self._upgrades(chip, verdict)
-        self._manual(chip, verdict)
-        self._holds(verdict, judgement)
+        self._holds(verdict, judgement, self._manual(chip, verdict))
         self._lists(chip, verdict, explained)
         verdict.level = worst(verdict.level, verdict.effective, verdict.plane)
         self._consequences(chip, verdict, judgement, use)
@@ -225,19 +225,27 @@ class Bench:
             explained |= not network and upgrade.level not in IN_SERVICE
         return explained
 
-    def _manual(self, chip: int, verdict: Verdict) -> None:
+    def _manual(self, chip: int, verdict: Verdict) -> list[Hold]:
+        """What people keep out: the key ``ManuallySeparateNPU`` and Isolation documents, as holds with their ends."""
         report, held = self.view.report, self.held.get(chip)
+        wanted: list[tuple[str, int]] = []
         if report and report.manual >> chip & 1:
-            verdict.raise_to(MANUALLY_SEPARATE, "report#ManuallySeparateNPU")
+            verdict.raise_to(MANUALLY_SEPARATE, MANUAL_KEY)
             verdict.types.add(CARD)
+            wanted.append((MANUAL_KEY, 0))
         if held is not None:
             verdict.raise_to(MANUALLY_SEPARATE, held.rule)
+            wanted.append((held.rule, held.until_ms))
+        since = {hold.rule: hold.since for hold in verdict.memory.holds if hold.kind == "manual"}
+        return [Hold("manual", MANUALLY_SEPARATE, since.get(rule, self.now_ms), until, rule) for rule, until in wanted]
 
-    def _holds(self, verdict: Verdict, judgement: Judgement) -> None:
+    def _holds(self, verdict: Verdict, judgement: Judgement, manual: list[Hold]) -> None:
         """Drop the holds that ended, apply the others, add those of duration rules."""
         rules, now, memory = judgement.rules, self.now_ms, verdict.memory
-        kept: list[Hold] = []
+        kept = manual
         for hold in memory.holds:
+            if hold.kind == "manual":
+                continue
             if hold.kind == "frequency":
                 rule, past = rules.frequency.get(code_key(hold.rule)), memory.codes.get(hold.rule)
                 if rule is None or released(past, hold.since, rule, now):

@@ -93,19 +93,23 @@ def _answered(
     if not remembered.ordered:
         return remembered
     since = remembered.recovering or min(now_ms, agent.time_ms if agent and agent.time_ms else now_ms)
-    if _newer(view, chip, since):
+    if _newer(view, chip, remembered, since):
         return msgspec.structs.replace(remembered, ordered=0, recovering=0)
     return remembered if remembered.recovering else msgspec.structs.replace(remembered, recovering=since)
 
 
-def _newer(view: NodeView, chip: int, answered_ms: int) -> bool:
-    """Whether the device report was written after the answer; one of the same second counts if it is clean."""
+def _newer(view: NodeView, chip: int, remembered: ChipMemory, answered_ms: int) -> bool:
+    """Whether the device report tells of the time after the reset.
+
+    A report without the fault tells of it if it was written after the order: the fault was there until the reset. One
+    that still shows it may be of the time before, and counts only when it was written after the answer.
+    """
     report = view.report
     if report is None:
         return False
     written = report.update_time * 1000
-    clean = not report.unhealthy >> chip & 1 and not report.recovering >> chip & 1
-    return written > answered_ms or (clean and written + 999 >= answered_ms)
+    clean = not (report.unhealthy | report.recovering) >> chip & 1
+    return written > answered_ms or (clean and written > remembered.ordered)
 
 
 def _unremembered(view: NodeView, chip: int, orders: Orders | None, agent: AgentReport | None) -> bool:
