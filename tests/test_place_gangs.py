@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pytest
 
+from engine.documents import Declared, NodePool
 from engine.model.cluster import Pod
+from engine.model.diagnostics import Origin
 from engine.model.history import History, JobMemory
 from tests import placing, worlds
 from tests.placing import POLICY, bindings, busy, chips_of, gang, nodes_of, scope_of
@@ -301,3 +304,36 @@ def test_placed_exactly_when_some_assignment_exists(sizes: tuple[int, ...]) -> N
     )
     assert (len(scope.actions) == 3) == possible
     assert len(scope.actions) in (0, 3)
+
+
+def test_a_rolling_deployment_replaces_pods_one_by_one() -> None:
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"namespace": "train", "name": "d"},
+        "spec": {"replicas": 2},
+    }
+
+    def of(revision: str, index: str, **fields: Any) -> Pod:
+        pod = worlds.pod(f"d-{revision}-{index}", owner=("ReplicaSet", f"d-{revision}"), owner_api="apps/v1", **fields)
+        return placing.edited(pod, labels={"pod-template-hash": revision}, annotations={**pod.annotations, **A2})
+
+    old = [of("5f", "a", node="n0", chips=range(8)), of("5f", "b", node="n1", chips=range(8))]
+    new = of("6a", "a", count=8)
+    scope = scope_of(_world({"n0": 8, "n1": 8, "n2": 8}, *old, new, objects=[deployment]))
+    assert nodes_of(scope) == {"d-6a-a": "n2"}
+    leaving = [placing.edited(old[0], deleting=worlds.NOW), old[1]]
+    scope = scope_of(_world({"n0": 8, "n1": 8}, *leaving, new, objects=[deployment]))
+    assert not scope.actions and "idle<0>" in scope.pending[0].message
+    assert scope.pending[0].reason == "NPUResourceShortage"
+
+
+def test_suspended_pools_get_nothing() -> None:
+    spec = {"selector": {"matchLabels": {"accelerator": "huawei-Ascend910"}}, "suspend": True}
+    body = {"apiVersion": "belay.dev/v1alpha1", "kind": "NodePool", "metadata": {"name": "p"}, "spec": spec}
+    pools = (Declared(NodePool.model_validate(body), Origin("pools.yaml")),)
+    pods, group = gang(1, 1, annotations=A2)
+    cpu_only = worlds.pod("cpu")
+    world = _world({"n0": 8}, *pods, cpu_only, objects=[group])
+    scope = scope_of(world, desired=replace(placing.shipped(), pools=pools))
+    assert not scope.actions and [entry.nodes for entry in scope.pending] == [{"PoolSuspended": 1}] * 2

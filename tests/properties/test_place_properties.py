@@ -62,6 +62,9 @@ def test_placement_invariants(world: Any) -> None:
         assert not held[action.node] & mine, "no chip has two owners"
         held[action.node] |= mine
         assert not report.unhealthy & mine, "no excluded chip is used"
+        scores = scope.scores[pod.key]
+        assert scores[action.node] == max(scores.values()), "the best node is chosen"
+        assert action.node == min(node for node, score in scores.items() if score == max(scores.values())), "by name"
         assert not world.nodes[action.node].unschedulable, "no cordoned node is used"
         if action.annotations["distributed-job"] == "true":
             assert not (report.network_unhealthy or 0) & mine, "distributed pods keep off a broken network"

@@ -232,9 +232,9 @@ class Bench:
         self._log.append(view.node.name)
 
     def _key(self, job: Job, pod: Pod) -> bytes:
-        """What makes two pods alike; gangs with penalties or refused nodes have tables of their own."""
+        """What makes two pods alike; the nodes that their gangs avoid are part of it."""
         gang = job.gang.key
-        own = gang if self.scope.penalty.get(gang) or self.scope.refused.get(gang) else ""
+        own = (self.scope.penalty.get(gang) or {}, self.scope.refused.get(gang) or {})
         labels = job.shape.labels.get("distributed", "")
         rules = (repr(job.family), job.topology, job.strict, job.distributed, labels, own)
         wishes = (pod.resource, pod.count, pod.requests, pod.node_selector, pod.affinity, pod.tolerations)

@@ -103,7 +103,9 @@ class Table:
             return refusal
         why = self._refused.get(view.node.name)
         if why is not None:
-            return Refusal(why if why.isidentifier() else "NodeRefused", f"node refuses this job's new pods: {why}")
+            return Refusal(why if why.isidentifier() else "NodeRefused", why)
+        if view.suspended:
+            return Refusal("PoolSuspended", f"pool {view.pool} is suspended")
         if not self._sample.count:
             return None
         if view.closed is not None:
