@@ -13,6 +13,7 @@ from engine.model.cluster import Observed, Upgrade
 from engine.model.history import ChipMemory, CodeSeen, History, Hold, NodeMemory
 from engine.model.levels import CHIP_LEVELS
 from engine.plan.scope import Scope
+from engine.plan.views import device_id
 from tests.worlds import (
     NOW,
     decide,
@@ -388,6 +389,14 @@ def test_terminating_pods_hold_their_chips_and_finished_ones_do_not() -> None:
     pods = [pod("t", node="n0", chips=[0], deleting=NOW - 5), pod("f", node="n0", chips=[1], phase="Failed")]
     view = decide(world(1, pods=pods)).nodes["n0"]
     assert view.used == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "chip"),
+    [("Ascend910-4", 4), ("Ascend310P-2c-100-1", 1), ("0-vir04", 0), ("3", 3), ("Ascend910", None), ("", None)],
+)
+def test_the_chip_behind_a_device_name(name: str, chip: int | None) -> None:
+    assert device_id(name) == chip
 
 
 def test_own_free_list_when_availability_is_not_maintained() -> None:

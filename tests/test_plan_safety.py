@@ -71,7 +71,7 @@ def test_a_gang_counts_as_one_and_is_deferred_as_a_whole() -> None:
     scope = decide(world(3), limits(limit("EvictPod", 2)))
     assert sorted({a.budget_unit for a in kinds(scope, EvictPod)}) == ["train/AscendJob/j0", "train/AscendJob/j1"]
     assert [d.action.pod for d in put_off(scope, EvictPod)] == ["j2-0", "j2-1"]
-    assert {(d.budget, d.until) for d in put_off(scope, EvictPod)} == {("default#0", "2026-09-01T08:10:00Z")}
+    assert {(d.budget, d.until) for d in put_off(scope, EvictPod)} == {("default", "2026-09-01T08:10:00Z")}
     assert "train/j2-0" not in scope.evicting and "train/AscendJob/j2" not in scope.memory.jobs
 
 

@@ -56,7 +56,7 @@ class Ledger:
             for key in self._keys(limit.per, demand.nodes):
                 full = f"{name}/{limit.per}/{key}"
                 allowed = limit.allowed(self._total(demand.kind, limit.per, key))
-                found = self._check(full, name, limit, allowed, demand.weight)
+                found = self._check(full, _document(name), limit, allowed, demand.weight)
                 if found is not None and (refusal is None or _later(found, refusal)):
                     refusal = found
                 wanted.append((full, limit, allowed))
@@ -76,11 +76,11 @@ class Ledger:
                     left = min(left, allowed - sum(count for _, _, count in self._window(full, limit)))
         return max(0, left)
 
-    def most(self, kind: str) -> int | None:
-        """The most that any cluster-wide limit allows of a kind at all, None when none limits it."""
+    def most(self, kind: str) -> tuple[int, str] | None:
+        """The most that any cluster-wide limit allows of a kind at all, with its budget; None when none limits it."""
         found = [
-            limit.allowed(self._total(kind, limit.per, "cluster"))
-            for _, limit in self._limits
+            (limit.allowed(self._total(kind, limit.per, "cluster")), _document(name))
+            for name, limit in self._limits
             if kind in limit.actions and limit.per == "cluster"
         ]
         return min(found, default=None)
@@ -163,6 +163,11 @@ def unit_of(scope: Scope, pod: str) -> str:
     """The budget unit of a pod when its job goes as a whole: its gang, or itself when it serves on its own."""
     gang = scope.gangs.get(scope.gang_of.get(pod, ""))
     return pod if gang is None or gang.kind in INDEPENDENT_KINDS else gang.key
+
+
+def _document(name: str) -> str:
+    """The budget's own name, without the number of its limit."""
+    return name.rpartition("#")[0]
 
 
 def _later(one: Refusal, other: Refusal) -> bool:

@@ -19,6 +19,7 @@ from engine.model.history import ChipMemory, Hold, NodeMemory
 from engine.plan.chips import device_names
 from engine.plan.judge import DEFAULT_ATTEMPTS, IDLE
 from engine.plan.scope import NodeView, Scope
+from engine.plan.views import device_id
 
 #: Most reset times remembered per chip.
 MAX_RESETS: Final = 20
@@ -43,10 +44,8 @@ def _taken(scope: Scope) -> dict[str, int]:
     out: dict[str, int] = {}
     for action in scope.actions:
         if isinstance(action, BindPod):
-            ids = [int(tail) for tail in (chip.rpartition("-")[2] for chip in action.chips) if tail.isdecimal()]
-            view = scope.nodes.get(action.node)
-            whole = view.base if view and len(ids) != len(action.chips) else 0
-            out[action.node] = out.get(action.node, 0) | mask_of(ids) | whole
+            ids = [chip for chip in map(device_id, action.chips) if chip is not None]
+            out[action.node] = out.get(action.node, 0) | mask_of(ids)
         elif isinstance(action, EvictPod):
             pod = scope.observed.pods.get(f"{action.namespace}/{action.pod}")
             view = scope.nodes.get(pod.node) if pod else None

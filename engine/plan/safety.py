@@ -141,7 +141,7 @@ class _Gate:
         """A pass that wants to delete more than a budget allows at all is refused whole: a person must want that."""
         wanted = sum(isinstance(a, DeleteObject) and not _housekeeping(a) for a in self._scope.actions)
         most = self._ledger.most("DeleteObject")
-        return Refusal("prune", None) if most is not None and wanted > most else None
+        return Refusal(most[1], None) if most is not None and wanted > most[0] else None
 
     def _defer(self, action: AnyAction, refusal: Refusal) -> None:
         self._scope.deferred.append(_deferred(action, refusal))

@@ -22,7 +22,8 @@ MAIN_SHARD: Final = "main"
 
 #: NPU resources in the order in which one is looked for on a node that has no report.
 RESOURCES: Final = ("huawei.com/Ascend910", "huawei.com/Ascend310P", "huawei.com/Ascend310", "huawei.com/npu")
-_TAIL: Final = re.compile(r"(\d{1,4})$")
+_HEAD: Final = re.compile(r"(\d{1,4})(?:-|$)")
+_TAIL: Final = re.compile(r"-(\d{1,4})$")
 
 
 def run(scope: Scope) -> None:
@@ -55,9 +56,18 @@ def views(scope: Scope) -> dict[str, NodeView]:
 
 
 def chip_ids(pod: Pod) -> tuple[int, ...]:
-    """Physical ids of the chips that a pod's annotations name; a vNPU's name ends in its physical chip too."""
-    found = (_TAIL.search(name) for name in pod.chips)
-    return tuple(sorted({int(match[1]) for match in found if match}))
+    """Physical ids of the chips that a pod's annotations name."""
+    found = (device_id(name) for name in pod.chips)
+    return tuple(sorted({chip for chip in found if chip is not None}))
+
+
+def device_id(name: str) -> int | None:
+    """The physical chip behind a device name; None when it names none.
+
+    ``Ascend910-4`` and the static vNPU ``Ascend310P-2c-100-1`` end in it, the dynamic ``0-vir04`` begins with it.
+    """
+    match = _HEAD.match(name) or _TAIL.search(name)
+    return int(match[1]) if match else None
 
 
 def _pods_by_node(observed: Observed) -> dict[str, list[Pod]]:
@@ -157,10 +167,9 @@ def _claims(observed: Observed, out: Mapping[str, NodeView]) -> None:
     counted: set[tuple[str, str]] = set()
     for claim in sorted(observed.ledger):
         name, _, device = claim.rpartition("/")
-        pod, view, tail = waiting.get(observed.ledger[claim]), out.get(name), _TAIL.search(device)
-        if pod is None or view is None or tail is None:
+        pod, view, chip = waiting.get(observed.ledger[claim]), out.get(name), device_id(device)
+        if pod is None or view is None or chip is None:
             continue
-        chip = int(tail[1])
         view.used |= 1 << chip
         view.used_by.setdefault(chip, pod.key)
         if (name, pod.uid) not in counted:
