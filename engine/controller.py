@@ -25,8 +25,9 @@ from engine.kube import Kube, KubeError, Reflector
 from engine.lease import Lease
 from engine.settings import Settings, from_environment
 from engine.snapshot import WATCHED, Watched
-from engine.source import FetchResult, Source, SourceConfig
+from engine.source import FetchResult, Revision, Source, SourceConfig
 from engine.store import (
+    CONTROLLER_BEAT,
     PassStore,
     RevisionWriter,
     SnapshotWriter,
@@ -40,6 +41,10 @@ from engine.triggers import Triggers
 
 _log = log.get("controller")
 TICK_SECONDS = 0.25
+BEAT_SECONDS = 5.0
+"""How often a leading controller with a complete snapshot says in Redis that it lives."""
+BEAT_KEPT_SECONDS = 3600.0
+"""How long that is remembered, so that a silent controller can be told from one that never was."""
 RENEW_SECONDS = 600.0
 """How often the files in Redis are said to be still in use."""
 Send = Callable[[str], None]
@@ -232,10 +237,15 @@ class Controller:
 
     async def _dispatch(self) -> None:
         """Hand out what is due, mark the shard now and then whatever happened, and serve requests for a fresh list."""
-        resync, renewed = 0.0, time.monotonic()
+        resync, renewed, beat = 0.0, time.monotonic(), 0.0
         while True:
             await asyncio.sleep(TICK_SECONDS)
             try:
+                if await asyncio.to_thread(self._passes.take_fetch, self._shard):
+                    self.poke()
+                if self._synced and time.monotonic() - beat >= BEAT_SECONDS:
+                    beat = time.monotonic()
+                    await asyncio.to_thread(self._beat)
                 if await asyncio.to_thread(self._passes.take_relist, self._shard):
                     self._generation = ""
                     self._inbox.wake()
@@ -248,9 +258,13 @@ class Controller:
                     self._put = None
                     await self._revisions.expire(self._clock())
                 await self._hand_out()
+                await asyncio.to_thread(self._passes.beat, f"controller/{self._shard}", self._clock())
             except StoreUnavailable as error:
                 _log.warning("Redis does not answer", reason=str(error))
                 await asyncio.sleep(1.0)
+
+    def _beat(self) -> None:
+        self._passes.beat(f"{CONTROLLER_BEAT}{self._shard}", self._passes.now(), BEAT_KEPT_SECONDS)
 
     # the revision
 
@@ -270,11 +284,14 @@ class Controller:
                     _log.warning("Redis does not answer", reason=str(error))
 
     async def _put_revision(self) -> None:
-        """Put the revision in force unless it is there already; its blobs are read only where Redis lacks them."""
+        """Put the revision in force unless it is there already; its blobs are read only where Redis lacks them.
+
+        Without any (Git never answered) an empty one tells the workers so, and why.
+        """
         result, source = self._fetched, self._source
-        if source is None or result is None or result.revision is None:
+        if source is None or result is None:
             return
-        revision = result.revision
+        revision = result.revision or Revision(sha="", files={})
         meta = {
             "attempted": result.attempted or revision.sha,
             "conditions": msgspec.to_builtins(result.conditions),

@@ -7,6 +7,7 @@ task per object: ``plan`` gets a shard's name, ``act`` a batch of writes.
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import threading
 from collections.abc import Sequence
@@ -56,6 +57,8 @@ def _started(**_: object) -> None:
     """After a restart nothing waits: claims of this identity's earlier life end, and their shards are due at once."""
     settings = from_environment()
     log.configure(settings.log_level, "worker")
+    for name in ("celery.worker.strategy", "celery.app.trace"):  # a line for every message received and done
+        logging.getLogger(name).setLevel(logging.WARNING)
     client = connect(settings.redis_url)
     try:
         warning, freed = eviction_warning(client), Triggers(client).free(settings.identity)

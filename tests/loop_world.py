@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from engine.controller import Controller
+from engine.controller import Controller, source_of
 from engine.kube import CONFIGMAP, LEASE, NAMESPACE, NODE, POD, Kube, Object
 from engine.messages import ACT, RECONCILE
 from engine.reconcile import Worker
@@ -147,6 +147,7 @@ class Loop:
             redis_url=redis_url, kubeconfig=cluster.kubeconfig, identity="test", data=str(folder), **quick
         )
         self.cluster = cluster
+        self._closed = False
         self.sent: list[tuple[str, str]] = []
         self.copies: Callable[[str, str], int] = lambda task, argument: 1
         self._pool = ThreadPoolExecutor(4)
@@ -171,7 +172,8 @@ class Loop:
 
         async def main() -> None:
             async with Kube.from_config(self.settings.kubeconfig) as kube:
-                made.append(Controller(self.settings, kube, partial(self.send, RECONCILE)))
+                source = source_of(self.settings)
+                made.append(Controller(self.settings, kube, partial(self.send, RECONCILE), source=source))
                 await made[0].run()
 
         self._running = asyncio.run_coroutine_threadsafe(main(), self._loop)
@@ -179,6 +181,9 @@ class Loop:
         return made[0]
 
     def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
         self._loop.call_soon_threadsafe(self.controller.stop)
         self._running.result(10)
         self._pool.shutdown(wait=True)

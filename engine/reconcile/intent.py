@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -10,12 +11,15 @@ import msgspec
 from engine.load import LoadCache, Loaded, load
 from engine.model.cluster import Observed
 from engine.model.diagnostics import Diagnostic, ObjectKey
+from engine.offline import recorded
 from engine.status import Condition, SyncState
 from engine.store import RevisionReader, RevisionRecord
 from engine.wire.names import SYNC, SYSTEM
 
 VERSIONS_KEPT = 3
 """How many good versions of a broken file are remembered."""
+PATIENCE_SECONDS = 10.0
+"""How long a revision waits for older versions of its broken files before it goes into force without them."""
 _SYNC_KEY = ObjectKey("v1", "ConfigMap", SYSTEM, SYNC)
 _LAST_GOOD = "lastGood.json"
 
@@ -25,7 +29,9 @@ class Intent:
     for.
     """
 
-    def __init__(self, shard: str, reader: RevisionReader, *, has_git: bool) -> None:
+    def __init__(
+        self, shard: str, reader: RevisionReader, *, has_git: bool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.previous: dict[str, list[bytes]] = {}
         """Older good contents of broken files, newest first."""
         self._files: Mapping[str, str] = {}
@@ -38,17 +44,25 @@ class Intent:
         self._loaded: Loaded | None = None
         self._in_force: Loaded | None = None
         self._last_good: dict[str, list[str]] = {}
+        self._copies: dict[str, bytes] = {}
+        self._lacking: set[str] = set()
+        self._waiting = ("", 0.0)
+        self._clock = clock
 
     def load(self, observed: Observed) -> Loaded | None:
-        """What is declared; None while nothing is known. A tree that is refused as a whole leaves the one before in
-        force.
+        """What is declared; None while nothing is known.
+
+        A tree that is refused as a whole leaves the one before in force. Where Git never answered, the copies of the
+        policies in the cluster are in force and nothing is applied or pruned.
         """
         if not self._has_git:
             self._in_force = self._in_force or load({}, has_git=False)
             return self._in_force
         record = self._reader.current(self._shard)
-        if record is not None:
+        if record is not None and record.sha:
             self._take(record, last_good(observed))
+        elif record is not None and (self._in_force is None or not self._in_force.desired.has_git):
+            self._take_copies(record, observed)
         return self._in_force
 
     def contents(self) -> dict[str, bytes]:
@@ -60,29 +74,38 @@ class Intent:
         """What ``belay-sync`` tells about the repository after this pass."""
         if self._record is None or self._loaded is None or self._in_force is None:
             return SyncState(inventory=observed.inventory)
-        meta = self._record.meta
+        meta, desired = self._record.meta, self._in_force.desired
         return SyncState(
             attempted=str(meta.get("attempted") or self._record.sha),
-            applied=self._in_force.desired.revision,
+            applied=desired.revision if desired.has_git else observed.applied_revision,
             conditions=tuple(msgspec.convert(meta.get("conditions") or [], list[Condition])),
             diagnostics=(*self._loaded.diagnostics, *_refusals(meta)),
             inventory=self._inventory(observed),
             last_good={path: tuple(ids) for path, ids in self._last_good.items()},
         )
 
+    def _take_copies(self, record: RevisionRecord, observed: Observed) -> None:
+        copies = recorded(list(observed.objects.values()))
+        if self._record is None or copies != self._copies:
+            self._copies, self._loaded = copies, load(copies, has_git=False)
+            self._in_force = self._loaded
+        self._record, self._last_good = record, last_good(observed)
+
     def _take(self, record: RevisionRecord, remembered: dict[str, list[str]]) -> None:
         older = {
             path: ids for path, ids in remembered.items() if path in record.files and ids[:1] != [record.files[path]]
         }
         known = (record.sha, record.files, older)
-        if known == self._read:
+        if known == self._read and not self._reader.blobs(self._lacking):
             self._record = record
             return
-        wanted = {blob for path, blob in record.files.items() if self._cache.get(path, blob) is None}
-        wanted.update(blob for ids in older.values() for blob in ids)
-        contents = self._reader.blobs(wanted)
-        if any(blob not in contents for path, blob in record.files.items() if self._cache.get(path, blob) is None):
+        fresh = {blob for path, blob in record.files.items() if self._cache.get(path, blob) is None}
+        versions = {blob for ids in older.values() for blob in ids}
+        contents = self._reader.blobs(fresh | versions)
+        if not fresh <= contents.keys():
             return  # Redis lost some: the controller puts them again, until then the last one stays in force
+        if self._waits_for(record.sha, versions - contents.keys()):
+            return
         previous = {path: [contents[blob] for blob in ids if blob in contents] for path, ids in older.items()}
         loaded = load(
             _Files(record.files, contents),
@@ -97,6 +120,18 @@ class Intent:
             return
         self._in_force = loaded
         self._last_good = _remember(record.files, loaded.good, remembered)
+
+    def _waits_for(self, sha: str, lacking: set[str]) -> bool:
+        """Whether to give the controller time to find older versions in Git, without which broken files would be
+        lost.
+        """
+        self._lacking = lacking
+        if not lacking:
+            self._waiting = ("", 0.0)
+            return False
+        if self._waiting[0] != sha:
+            self._waiting = (sha, self._clock())
+        return self._clock() - self._waiting[1] < PATIENCE_SECONDS
 
     def _inventory(self, observed: Observed) -> tuple[ObjectKey, ...] | None:
         """What Git applies now, and what it applied before and still exists because its deletion was refused or

@@ -53,5 +53,6 @@ async def _pass(shard: Shard) -> str:
             await shard.send(record, plan, [*written, *claimed], refused)
         await shard.tell(plan, observed, loaded.desired)
         shard.account(plan, observed, record, time.monotonic() - began)
-        _log.info("pass done", shard=shard.name, actions=len(plan.actions), deferred=len(plan.deferred), epoch=epoch)
+        tell = _log.info if record is not None else _log.debug
+        tell("pass done", shard=shard.name, actions=len(plan.actions), deferred=len(plan.deferred), epoch=epoch)
     return f"{len(plan.actions)} actions"

@@ -14,7 +14,7 @@ import msgspec
 from engine.act import Edge, Fence
 from engine.act import batch as batches
 from engine.errors import BelayError
-from engine.kube import Kube, KubeError
+from engine.kube import Backoff, Kube, KubeError
 from engine.log import get, in_pass
 from engine.metrics import counter_name
 from engine.model.actions import kind_of
@@ -44,6 +44,7 @@ class Worker:
         self._send = send
         self._shards: dict[str, Shard] = {}
         self._busy: dict[str, threading.Lock] = {}
+        self._backoffs: dict[str, Backoff] = {}
         self._guard = threading.Lock()
         self._kube = Kube.from_config(settings.kubeconfig or None, settings.context or None)
         self._loop = asyncio.new_event_loop()
@@ -62,6 +63,7 @@ class Worker:
         if not busy.acquire(blocking=False):  # after a flush two messages may meet in one process
             return "another thread has it"
         try:
+            self.passes.beat(f"worker/{self.settings.identity}", self.passes.now())
             shard = self._shards.get(name) or self._shards.setdefault(name, self._shard(name))
             return self._run(reconcile(shard), TASK_SECONDS)
         except (Lost, StoreUnavailable, KubeError, CancelledError, TimeoutError) as error:
@@ -107,8 +109,11 @@ class Worker:
     async def _after(self, batch: batches.Batch, result: BatchResult) -> None:
         words = {outcome.index: outcome.result for outcome in result.outcomes}
         done = [action for index, action in batch.actions if words.get(index) == "done"]
+        backoff = self._backoffs.setdefault(batch.record.shard, Backoff(base=1.0, cap=60.0, floor=0.5))
         if any(word in {"refused", "failed", "dropped"} for word in words.values()):
-            self.triggers.mark(batch.record.shard, self.passes.now() + 1.0)
+            self.triggers.mark(batch.record.shard, self.passes.now() + backoff.next())
+        else:
+            backoff.reset()
         counts: dict[str, int] = {}
         for index, action in batch.actions:
             name = counter_name("actions", kind=kind_of(action), result=words.get(index, "lost"))

@@ -1,0 +1,119 @@
+"""What the controller keeps of the watches, and what it lets wake a pass."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import orjson
+
+from engine.inbox import Inbox, essence, own_output, slimmed, wanted
+from engine.kube import CONFIGMAP, NODE, POD, Change, Reflector
+
+
+def config_map(name: str, ns: str = "belay-system", *, manager: str = "", rv: str = "1", **data: str) -> dict[str, Any]:
+    managed = [{"manager": manager, "fieldsV1": {"f:data": {}}}] if manager else []
+    metadata = {"name": name, "namespace": ns, "resourceVersion": rv, "managedFields": managed}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+
+def report(seq: int, processes: int) -> str:
+    return json.dumps({"node": "n", "seq": seq, "time": seq * 1000, "chips": {"Ascend910-0": {"processes": processes}}})
+
+
+def device_info(time: int, bad: str) -> str:
+    inner = {"DeviceList": {"huawei.com/Ascend910-Unhealthy": bad}, "UpdateTime": time}
+    return json.dumps({"DeviceInfo": inner, "CheckCode": f"hash-{time}", "SuperPodID": -2})
+
+
+def test_config_maps_of_others_are_left_out() -> None:
+    assert not wanted(config_map("kube-root-ca.crt", "default"))
+    assert wanted(config_map("app", "default", manager="belay"))
+    assert wanted(config_map("anything", "belay-nodes"))
+    assert wanted(config_map("mindx-dl-deviceinfo-n", "kube-system"))
+    assert wanted({"kind": "Pod", "metadata": {"name": "p", "namespace": "default"}})
+
+
+def test_field_owners_are_cut_to_their_names() -> None:
+    slim = slimmed(config_map("a", manager="belay"))
+    assert slim["metadata"]["managedFields"] == [{"manager": "belay"}]
+
+
+def test_heartbeats_alone_are_no_news() -> None:
+    one, two, three = (
+        config_map("belay-report-n", "belay-nodes", rv=str(n), **{"report.json": report(n, processes)})
+        for n, processes in ((1, 0), (2, 0), (3, 1))
+    )
+    assert essence(one) == essence(two) != essence(three)
+    one, two, three = (
+        config_map("mindx-dl-deviceinfo-n", "kube-system", DeviceInfoCfg=device_info(time, bad))
+        for time, bad in ((1, ""), (2, ""), (3, "Ascend910-3"))
+    )
+    assert essence(one) == essence(two) != essence(three)
+
+    def node(beat: str, ready: str) -> dict[str, Any]:
+        condition = {"type": "Ready", "status": ready, "lastHeartbeatTime": beat}
+        metadata = {"name": "n", "resourceVersion": beat}
+        return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": {"conditions": [condition]}}
+
+    assert essence(node("1", "True")) == essence(node("2", "True")) != essence(node("3", "False"))
+
+
+def test_reports_that_are_no_json_are_compared_as_they_are() -> None:
+    broken = config_map("belay-report-n", "belay-nodes", **{"report.json": "{"})
+    assert essence(broken) == essence(broken)
+
+
+def test_own_output_wakes_nobody_but_is_kept() -> None:
+    for name in ("belay-sync", "belay-pool-a", "belay-history-n", "belay-job-x", "belay-ledger-main", "belay-budget"):
+        assert own_output(config_map(name))
+    assert own_output(config_map("cluster-info-device-0", "mindx-dl"))
+    assert not own_output(config_map("belay-orders-n")) and not own_output(config_map("a", "default"))
+
+
+def test_the_inbox_holds_the_newest_state_once_and_its_watermark() -> None:
+    async def case() -> None:
+        inbox = Inbox()
+        told = lambda reflector, *_: inbox.progress(reflector)  # noqa: E731
+        pods = Reflector(None, POD, on_change=inbox.take, on_progress=told)  # type: ignore[arg-type]
+        maps = Reflector(None, CONFIGMAP, on_change=inbox.take)  # type: ignore[arg-type]
+        for rv in ("1", "2"):
+            pod = {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": "p", "namespace": "d", "resourceVersion": rv},
+            }
+            pod["status"] = {"phase": rv}
+            inbox.take(pods, Change(("d", "p"), pod, rv))
+        inbox.take(maps, Change(("belay-system", "belay-sync"), config_map("belay-sync", x="1"), "3"))
+        pods.watermark = "4"
+        inbox.progress(pods)
+        await inbox.wait()
+        letters, marks = inbox.empty()
+        assert marks == {"v1|Pod": "4"}
+        found = {letter.field: letter for letter in letters}
+        assert set(found) == {"v1|Pod|d|p", "v1|ConfigMap|belay-system|belay-sync"}
+        value = found["v1|Pod|d|p"].value
+        assert value is not None and orjson.loads(value)["status"] == {"phase": "2"}
+        assert found["v1|Pod|d|p"].wakes and not found["v1|ConfigMap|belay-system|belay-sync"].wakes
+        inbox.take(pods, Change(("d", "p"), None, "5"))
+        assert [(letter.value, letter.wakes) for letter in inbox.empty()[0]] == [(None, True)]
+        assert inbox.empty() == ([], {})
+
+    asyncio.run(case())
+
+
+def test_older_versions_that_sync_names_are_kept() -> None:
+    async def case() -> None:
+        inbox = Inbox()
+        maps = Reflector(None, CONFIGMAP, on_change=inbox.take)  # type: ignore[arg-type]
+        body = config_map("belay-sync", **{"lastGood.json": '{"desired/a.yaml": ["b2", "b1"]}'})
+        inbox.take(maps, Change(("belay-system", "belay-sync"), body, "1"))
+        assert inbox.empty()[0][0].kept == {"b1", "b2"}
+        nodes = Reflector(None, NODE, on_change=inbox.take)  # type: ignore[arg-type]
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "resourceVersion": "1"}}
+        inbox.take(nodes, Change(("", "n"), node, "1"))
+        assert inbox.empty()[0][0].kept is None
+
+    asyncio.run(case())

@@ -1,0 +1,126 @@
+"""From `git push` to the cluster, and what broken files, lost Redis and a silent Git must not change."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.kube import CONFIGMAP
+from engine.store import connect
+from tests.gitrepo import Repo
+from tests.loop_world import Cluster, Loop, until
+from tests.redis_server import redis_process, redis_url  # noqa: F401
+
+Start = Callable[..., Loop]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Repo:
+    return Repo(tmp_path / "git")
+
+
+@pytest.fixture
+def start(cluster: Cluster, repo: Repo, redis_url: str, tmp_path: Path) -> Iterator[Start]:  # noqa: F811
+    running: list[Loop] = []
+
+    def begin(**settings: Any) -> Loop:
+        given = {"source_url": str(repo.bare), "source_interval": 1.0} | settings
+        running.append(Loop(cluster, redis_url, tmp_path / f"data-{len(running)}", **given))
+        return running[-1]
+
+    yield begin
+    for loop in running:
+        loop.close()
+
+
+def config_map(name: str, value: str) -> str:
+    return (
+        f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, namespace: default}}\ndata: {{value: '{value}'}}\n"
+    )
+
+
+def value_of(cluster: Cluster, name: str) -> str | None:
+    found = cluster.get(CONFIGMAP, name, "default")
+    return found["data"]["value"] if found else None
+
+
+def sync(cluster: Cluster) -> dict[str, str]:
+    found = cluster.get(CONFIGMAP, "belay-sync", "belay-system")
+    return dict(found["data"]) if found else {}
+
+
+def test_what_is_pushed_is_applied_changed_and_pruned(cluster: Cluster, repo: Repo, start: Start) -> None:
+    repo.commit({"desired/a.yaml": config_map("a", "1"), "desired/b.yaml": config_map("b", "1")})
+    loop = start()
+    until(lambda: value_of(cluster, "a") == "1" and value_of(cluster, "b") == "1", what="the first revision")
+    sha = repo.commit({"desired/a.yaml": config_map("a", "2")})
+    loop.controller.poke()
+    until(lambda: value_of(cluster, "a") == "2", what="the change")
+    until(lambda: sync(cluster).get("appliedRevision") == sha)
+    (repo.work / "desired/b.yaml").unlink()
+    repo.commit()
+    loop.controller.poke()
+    until(lambda: value_of(cluster, "b") is None, what="the pruning")
+    assert value_of(cluster, "a") == "2"
+    until(lambda: "default" in sync(cluster)["inventory.json"] and '"b"' not in sync(cluster)["inventory.json"])
+
+
+def test_an_edit_by_hand_is_reverted(cluster: Cluster, repo: Repo, start: Start) -> None:
+    repo.commit({"desired/a.yaml": config_map("a", "1")})
+    start()
+    until(lambda: value_of(cluster, "a") == "1")
+    cluster.run(cluster.kube.patch(CONFIGMAP, "a", {"data": {"value": "x"}}, "default", field_manager="someone"))
+    until(lambda: value_of(cluster, "a") == "1", what="the declared value")
+
+
+def test_a_broken_file_keeps_its_last_good_version_across_lost_redis_and_new_processes(
+    cluster: Cluster,
+    repo: Repo,
+    start: Start,
+    redis_url: str,  # noqa: F811
+) -> None:
+    repo.commit({"desired/a.yaml": config_map("a", "1"), "desired/b.yaml": config_map("b", "1")})
+    first = start()
+    until(lambda: value_of(cluster, "b") == "1" and "lastGood.json" in sync(cluster))
+    bad = repo.commit({"desired/a.yaml": "apiVersion: v1\nkind: [", "desired/b.yaml": config_map("b", "2")})
+    first.controller.poke()
+    until(lambda: value_of(cluster, "b") == "2", what="the good half of the push")
+    until(lambda: sync(cluster).get("attemptedRevision") == bad)
+    found = json.loads(sync(cluster)["diagnostics.json"])
+    assert any(one["file"] == "desired/a.yaml" and one["line"] and one["severity"] == "error" for one in found)
+    first.close()
+    connect(redis_url).flushall()
+    cluster.run(cluster.kube.patch(CONFIGMAP, "a", {"data": {"value": "x"}}, "default", field_manager="someone"))
+    start()
+    until(lambda: value_of(cluster, "a") == "1", 30, what="the last good version, from Git's history")
+
+
+def test_a_silent_git_stops_no_placement_and_is_told(cluster: Cluster, repo: Repo, start: Start) -> None:
+    start(source_url=str(repo.bare) + "-nowhere")
+    cluster.add_node("node-1")
+    cluster.add_pod("train", 4)
+    until(lambda: cluster.bound() == {"train"}, 30, what="the placement")
+    conditions = json.loads(sync(cluster)["conditions.json"])
+    assert {"type": "Ready", "status": "False"}.items() <= conditions[-1].items()
+
+
+def test_an_emptied_repository_is_refused(cluster: Cluster, repo: Repo, start: Start) -> None:
+    repo.commit({"desired/a.yaml": config_map("a", "1")})
+    loop = start()
+    until(lambda: value_of(cluster, "a") == "1")
+    (repo.work / "desired/a.yaml").unlink()
+    empty = repo.commit()
+    loop.controller.poke()
+    until(lambda: sync(cluster).get("attemptedRevision") == empty)
+    assert value_of(cluster, "a") == "1"
