@@ -223,3 +223,28 @@ def test_a_rule_ends_with_its_duration() -> None:
     now[0] = 5.0
     assert not injector.strike(("error",), "get", "pods")
     assert injector.rules() == []
+
+
+def test_a_client_that_goes_away_leaves_no_watcher_behind(sandbox: Sandbox, api: Client) -> None:
+    collection = sandbox.server.store.collection("configmaps")
+
+    async def come_and_go() -> int:
+        async with api._session.get(api._base + "/api/v1/namespaces/default/configmaps?watch=1") as response:
+            assert response.status == 200
+            for _ in range(100):
+                if collection.watchers():
+                    break
+                await asyncio.sleep(0.01)
+            open_now = len(collection.watchers())
+            response.close()
+        return open_now
+
+    async def left() -> int:
+        for _ in range(200):
+            if not collection.watchers():
+                break
+            await asyncio.sleep(0.01)
+        return len(collection.watchers())
+
+    assert api._run(come_and_go()) == 1
+    assert api._run(left()) == 0

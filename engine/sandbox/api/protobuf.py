@@ -50,7 +50,7 @@ def parse(raw: bytes) -> JSON:
         api_version, kind = types.get(1, b"").decode(), types.get(2, b"").decode()
         message = _UNSTORED_KINDS.get(kind) or _model(api_version, kind)
         found = _message(message, envelope.get(2, b""), 0)
-    except (IndexError, ValueError, AttributeError) as error:
+    except (IndexError, ValueError, AttributeError, TypeError) as error:
         raise bad_request(f"malformed protobuf message: {error}") from error
     return {"apiVersion": api_version, "kind": kind, **found}
 

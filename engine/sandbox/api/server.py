@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import orjson
+import yaml
 from aiohttp import web
 
 from engine.sandbox.api import discovery, openapi, watches
@@ -23,6 +24,7 @@ from engine.sandbox.api.collector import Collector
 from engine.sandbox.api.crds import Definitions
 from engine.sandbox.api.deletion import Deletion
 from engine.sandbox.api.errors import ApiError, bad_request, method_not_allowed, no_such_path
+from engine.sandbox.api.expiry import EXPIRY_SECONDS, expire_events
 from engine.sandbox.api.faults import FaultInjector
 from engine.sandbox.api.journal import DiskJournal
 from engine.sandbox.api.kinds import JSON, Registry
@@ -38,6 +40,9 @@ from engine.sandbox.api.verbs import Answer, Call, Verbs
 LOG = logging.getLogger(__name__)
 _OPEN = ("/healthz", "/livez", "/readyz", "/version")
 _WATCH_SECONDS = (1800.0, 3600.0)
+_SHUTDOWN_SECONDS = 2.0
+MAX_LINE = 64 * 1024
+"""Longest request line and header, bytes: selectors that list many names are long."""
 
 
 class ApiServer:
@@ -89,13 +94,17 @@ class ApiServer:
             self._tasks.append(asyncio.create_task(self._journal.flush_forever(_Entries(self.store))))
         self._token = self._kept_token()
         self._assemble()
-        server = web.Server(self._handle, access_log=None)
-        self._runner = web.ServerRunner(server, access_log=None)
+        # a client that goes away ends its handler, or idle watches of dead clients would pile up
+        server = web.Server(
+            self._handle, handler_cancellation=True, access_log=None, max_line_size=MAX_LINE, max_field_size=MAX_LINE
+        )
+        self._runner = web.ServerRunner(server, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
         await self._runner.setup()
         site = web.TCPSite(self._runner, self._host, self._port, backlog=1024)
         await site.start()
         self._port = self._runner.addresses[0][1]
         self._tasks.append(asyncio.create_task(self._collect_forever()))
+        self._tasks.append(asyncio.create_task(self._expire_forever()))
 
     def _assemble(self) -> None:
         for resource in builtin_resources():
@@ -137,6 +146,11 @@ class ApiServer:
             while self._collector.run():
                 await asyncio.sleep(0)
 
+    async def _expire_forever(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRY_SECONDS)
+            expire_events(self.store, self._clock())
+
     # -- where and who
 
     @property
@@ -169,7 +183,7 @@ class ApiServer:
                 }
             ],
         }
-        return orjson.dumps(config, option=orjson.OPT_INDENT_2).decode() + "\n"
+        return str(yaml.safe_dump(config, sort_keys=False))
 
     def write_kubeconfig(self, path: Path) -> None:
         """Write the kubeconfig, readable by its owner only, replacing an older one in one step."""

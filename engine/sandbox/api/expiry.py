@@ -1,0 +1,42 @@
+"""Events do not live for ever: an hour, like --event-ttl of kube-apiserver, and only so many of them at once."""
+
+from __future__ import annotations
+
+from engine.sandbox.api.kinds import JSON
+from engine.sandbox.api.metadata import parse_time
+from engine.sandbox.api.store import Entry, Store
+
+EVENT_SECONDS = 3600.0
+MAX_EVENTS = 10_000
+EXPIRY_SECONDS = 30.0
+"""How often expired events are looked for."""
+
+
+def expire_events(store: Store, now: float) -> int:
+    """Delete events last touched more than EVENT_SECONDS before `now` (unix seconds), and the oldest beyond MAX_EVENTS.
+
+    Returns how many were deleted.
+    """
+    entries = sorted(store.collection("events").entries(), key=lambda entry: entry.rv)
+    surplus = max(0, len(entries) - MAX_EVENTS)
+    gone = [entry for i, entry in enumerate(entries) if i < surplus or now - _touched(entry) > EVENT_SECONDS]
+    for entry in gone:
+        store.delete(entry.storage, entry.key)
+    return len(gone)
+
+
+def _touched(entry: Entry) -> float:
+    obj: JSON = entry.obj
+    times = [
+        obj["metadata"]["creationTimestamp"],
+        obj.get("lastTimestamp"),
+        (obj.get("series") or {}).get("lastObservedTime"),
+    ]
+    newest = 0.0
+    for text in times:
+        try:
+            newest = max(newest, parse_time(str(text))) if text else newest
+        except ValueError:
+            # a time that cannot be read does not keep an event alive; its creation time does
+            continue
+    return newest
