@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import logging
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,8 +20,10 @@ from agents.node.client import ApiError, KubeClient
 from agents.node.credentials import CredentialsError, load
 from agents.node.fleet import Fleet, FleetNode, without
 from agents.node.hub import Hub
+from agents.node.log import JsonLines
 from agents.node.run import make_driver, run_agent, run_fleet
 from agents.node.settings import Settings
+from engine import log
 from engine.model.cluster import AgentReport, DeviceReport, Orders, ResetOrder
 from engine.sandbox.api.faults import FaultRule
 from engine.sandbox.api.server import ApiServer
@@ -460,3 +463,31 @@ def test_a_missing_kubeconfig_says_what_to_do(tmp_path: Path) -> None:
 def test_an_unknown_driver_is_refused_with_the_known_ones(name: str, expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
         make_driver(name, "n", Settings())
+
+
+# ---- log lines
+
+
+def test_lines_of_an_agent_by_itself_are_bounded_json_with_fields() -> None:
+    record = logging.LogRecord("belay.agent", logging.INFO, __file__, 1, "reset begins", (), None)
+    record.belay_fields = {
+        "node": "n",
+        "epoch": 7,
+        "error": ApiError(409, "conflict"),
+        **{f"k{i}": "é" * 900 for i in range(40)},
+    }
+    line = JsonLines().format(record)
+    entry = json.loads(line)
+    assert (entry["message"], entry["node"], entry["epoch"], entry["error"]) == (
+        "reset begins",
+        "n",
+        7,
+        "409: conflict",
+    )
+    assert len(line.encode()) < 2048
+
+
+def test_the_engines_formatter_shows_the_same_fields() -> None:
+    record = logging.LogRecord("belay.agent", logging.INFO, __file__, 1, "reset begins", (), None)
+    record.belay_fields = {"epoch": 7}
+    assert json.loads(log.JsonFormatter().format(record))["epoch"] == 7

@@ -4,41 +4,30 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import logging
 import os
 import sys
-import time
 from pathlib import Path
 
 from agents.drivers.rows import ROWS
 from agents.node.credentials import CredentialsError
 from agents.node.fleet import FleetNode
+from agents.node.log import JsonLines, Log
 from agents.node.run import run_agent, run_fleet, stop_on_signals
 from agents.node.settings import Settings
-
-
-class _Lines(logging.Formatter):
-    """One bounded JSON object a line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        text = record.getMessage() if not record.exc_info else f"{record.getMessage()}: {record.exc_info[1]!r}"
-        moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
-        entry = {"time": moment, "level": record.levelname.lower(), "message": text[:1500], "logger": record.name}
-        return json.dumps(entry)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run until SIGINT or SIGTERM. Returns the exit code: 2 when it could not start."""
     options = _parser().parse_args(arguments)
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Lines())
+    handler.setFormatter(JsonLines())
     logging.basicConfig(level=options.log_level, handlers=[handler], force=True)
     try:
         settings = Settings(pool=options.pool, scale=options.scale)
         asyncio.run(_serve(options, settings))
     except (CredentialsError, ValueError) as error:
-        logging.getLogger("belay.agent").error("cannot start: %s", error)
+        Log("agent").error("agent cannot start", error=error)
         return 2
     return 0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import uuid
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from agents.node.clock import Clock
 from agents.node.executor import Executor, Unknown
 from agents.node.journal import Journal, JournalLost
 from agents.node.labels import keep_node
+from agents.node.log import Log
 from agents.node.policy import Judge, Shelf
 from agents.node.publisher import Publisher
 from agents.node.settings import MAX_TEXT, Settings
@@ -34,7 +34,7 @@ POOL_LABEL: Final = "belay.dev/pool"
 
 _START_CEILING: Final = 30.0
 _LEAST_PAUSE: Final = 0.02
-_log = logging.getLogger("belay.agent")
+_log = Log("agent")
 
 
 class NodeAgent:
@@ -112,7 +112,7 @@ class NodeAgent:
                 self.state = NodeState(self.node, machine, chips, Judge(self._policy))
             except (DriverError, TimeoutError) as error:
                 tries += 1
-                _log.warning("the driver of %s does not answer (attempt %d): %s", self.node, tries, error)
+                _log.warning("driver does not answer", node=self.node, attempt=tries, error=error)
                 await self._clock.sleep(self._chance.uniform(0, min(_START_CEILING, 0.5 * 2.0 ** min(tries, 10))))
         self._remember()
         self._open_journal()
@@ -149,7 +149,7 @@ class NodeAgent:
             self._journal.open()
             self._journal_open = True
         except JournalLost as error:
-            _log.warning("journal of %s: %s; epochs ordered until now count as done", self.node, error)
+            _log.warning("journal is lost, epochs ordered until now count as done", node=self.node, reason=error)
         except OSError as error:
             self._known().problems["journal"] = f"journal cannot be read: {error.strerror}"
 

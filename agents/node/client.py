@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final, Protocol
@@ -17,8 +16,9 @@ from typing import Any, Final, Protocol
 import aiohttp
 
 from agents.node.credentials import Access
+from agents.node.log import Log
 
-_log = logging.getLogger("belay.agent")
+_log = Log("agent")
 
 MERGE: Final = "application/merge-patch+json"
 MAX_BODY: Final = 64 << 20
@@ -168,7 +168,7 @@ class KubeClient:
             except ApiError as error:
                 failures += 1
                 if error.status != 410 and failures in (1, 10, 100):
-                    _log.warning("cannot follow %s (attempt %d): %s", path, failures, error)
+                    _log.warning("collection cannot be followed", path=path, attempt=failures, error=error)
             await asyncio.sleep(
                 self._chance.uniform(0, min(_BACKOFF_CEILING, _BACKOFF_BASE * 2.0 ** min(failures, 10)))
             )

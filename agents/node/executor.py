@@ -10,7 +10,6 @@ order that outlived its time is refused whatever else is true.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -19,12 +18,13 @@ from agents.node.acts import Act, ordered
 from agents.node.clock import Clock
 from agents.node.journal import Done, Journal
 from agents.node.layouts import blocked_by, needed_change
+from agents.node.log import Log
 from agents.node.settings import MAX_TEXT, Settings
 from agents.node.state import NodeState
 from engine.model.cluster import Orders, Pod
 from engine.model.vnpu import Change
 
-_log = logging.getLogger("belay.agent")
+_log = Log("agent")
 
 
 class Unknown(Exception):
@@ -240,7 +240,7 @@ class Executor:
         state, settings = self._state, self._settings
         self._journal.begin(act.keys, act.epoch, self._clock.now_ms())
         self._problem("journal", None)
-        _log.info("reset begins: epoch %d of %s", act.epoch, ",".join(act.keys))
+        _log.info("reset begins", node=state.node, epoch=act.epoch, chips=",".join(act.keys))
         state.resetting |= set(act.chips)
         self._wake()
         try:
@@ -293,7 +293,7 @@ class Executor:
     async def _partition(self, act: Act, doable: Mapping[int, Change], blocked: Mapping[int, str]) -> None:
         self._journal.begin(act.keys, act.epoch, self._clock.now_ms())
         self._problem("journal", None)
-        _log.info("partition begins: epoch %d on %d chips", act.epoch, len(doable))
+        _log.info("partition begins", node=self._state.node, epoch=act.epoch, chips=len(doable))
         self._partitioning = set(doable)
         self._state.withdrawn |= self._partitioning
         result = f"refused: {'; '.join(blocked.values())}" if blocked else "ok"
@@ -335,7 +335,7 @@ class Executor:
         """Write a result for the keys whose epoch this act would have been; older epochs keep theirs."""
         keys = [key for key in act.keys if self._last(key) < act.epoch]
         self._journal.end(keys, act.epoch, result[:MAX_TEXT])
-        _log.info("order %d of %s: %s", act.epoch, ",".join(keys), result)
+        self._log_result(act, result)
 
     def _finish(self, act: Act, result: str) -> None:
         """Write the result of an act that ran. When the disk refuses, the result is kept in memory and reported;
@@ -346,7 +346,10 @@ class Executor:
         except OSError as error:
             self._problem("journal", f"cannot be written: {error.strerror}")
             self._unwritten |= {key: Done(act.epoch, result[:MAX_TEXT]) for key in act.keys}
-        _log.info("order %d of %s: %s", act.epoch, ",".join(act.keys), result)
+        self._log_result(act, result)
+
+    def _log_result(self, act: Act, result: str) -> None:
+        _log.info("order answered", node=self._state.node, epoch=act.epoch, keys=",".join(act.keys), result=result)
 
     def _problem(self, what: str, text: str | None) -> None:
         if text is None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from agents.drivers.simulated import Row, SimulatedDriver
 from agents.node.agent import NodeAgent
 from agents.node.client import ApiError, Cluster
 from agents.node.clock import Clock
+from agents.node.log import Log
 from agents.node.settings import Settings
 from engine.wire.names import NODES, SIM_PREFIX
 from engine.wire.policy import NodePolicy
@@ -29,7 +29,7 @@ from engine.wire.policy import NodePolicy
 FAULTS_KEY: Final = "faults.json"
 _RESTART_CEILING: Final = 30.0
 _CONFLICTS: Final = 8
-_log = logging.getLogger("belay.fleet")
+_log = Log("fleet")
 
 
 class FleetCluster(Cluster, Protocol):
@@ -127,7 +127,7 @@ class Fleet:
                 except Exception:
                     # whatever the bug is, one node's agent must not take the others with it
                     failures += 1
-                    _log.exception("agent of %s failed (time %d)", node.name, failures)
+                    _log.exception("agent failed and is started anew", node=node.name, times=failures)
                 await self._clock.sleep(self._chance.uniform(0, min(_RESTART_CEILING, 2.0 ** min(failures, 10))))
 
     async def _follow_world(self, name: str, driver: SimulatedDriver) -> None:
@@ -135,7 +135,7 @@ class Fleet:
             try:
                 driver.apply(_spec(body))
             except ValueError as error:
-                _log.warning("%s of %s%s is ignored: %s", FAULTS_KEY, SIM_PREFIX, name, str(error)[:200])
+                _log.warning("description of faults is ignored", node=name, error=error)
 
     def _heal(self, name: str, chips: Sequence[int]) -> None:
         task = asyncio.create_task(self._record_healing(name, chips))
@@ -162,7 +162,7 @@ class Fleet:
                 return
             except (ApiError, ValueError) as error:
                 if isinstance(error, ApiError) and error.status != 409:
-                    _log.warning("healing of %s cannot be recorded: %s", name, error)
+                    _log.warning("healing cannot be recorded", node=name, error=error)
                 await self._clock.sleep(self._chance.uniform(0, 0.5))
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from agents.node.client import ApiError
 from agents.node.clock import Clock
+from agents.node.log import Log
 
 _BACKOFF_CEILING: Final = 60.0
-_log = logging.getLogger("belay.agent")
+_log = Log("agent")
 
 
 class Publisher:
@@ -67,7 +67,7 @@ class Publisher:
             except ApiError as error:
                 self._failures += 1
                 if self._failures in (1, 10, 100):
-                    _log.warning("%s cannot be written (attempt %d): %s", self._name, self._failures, error)
+                    _log.warning("object cannot be written", what=self._name, attempt=self._failures, error=error)
             await self._clock.sleep(self._spacing)
             if self._failures:
                 await self._clock.sleep(

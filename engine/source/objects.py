@@ -174,7 +174,7 @@ class Objects:
         current = ""
         for field in output.data.split(b"\x00"):
             if field.startswith(b"commit "):
-                current = field[7:47].decode()
+                current = field[7:].decode()
             elif (raw := field.lstrip(b"\n")).startswith(b":"):
                 _, mode, _, blob, _ = raw[1:].decode().split(" ", 4)
                 if blob.strip("0"):
