@@ -101,7 +101,8 @@ def natural(name: str) -> tuple[tuple[int, str], ...]:
 
 def in_rank_order(pods: Iterable[Pod]) -> list[Pod]:
     """Pods by rank, those without one last, then by name."""
-    return sorted(pods, key=_order)
+    found = list(pods)
+    return sorted(found, key=_order) if len(found) > 1 else found
 
 
 def counts_as_started(pod: Pod) -> bool:
@@ -148,7 +149,7 @@ def pod_group_of(observed: Observed, gang: Gang) -> Mapping[str, Any]:
 
 def _order(pod: Pod) -> tuple[int, tuple[tuple[int, str], ...], str]:
     rank = declared_rank(pod)
-    return (1 << 40 if rank is None else rank, natural(pod.name), pod.name)
+    return (1 << 40, natural(pod.name), pod.name) if rank is None else (rank, (), pod.name)
 
 
 def _gang(key: str, owner: Owner, pods: list[Pod], finder: Owners, priorities: Mapping[str, int]) -> Gang:

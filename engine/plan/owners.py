@@ -141,12 +141,12 @@ def spec_of(raw: Mapping[str, Any]) -> Mapping[str, Any]:
 def part(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """A nested object, empty when it is absent or none."""
     found = raw.get(name)
-    return found if isinstance(found, Mapping) else {}
+    return found if isinstance(found, dict) else {}
 
 
 def rows(found: Any) -> list[Mapping[str, Any]]:
     """The objects of a map of objects."""
-    return [row for row in found.values() if isinstance(row, Mapping)] if isinstance(found, Mapping) else []
+    return [row for row in found.values() if isinstance(row, dict)] if isinstance(found, dict) else []
 
 
 def count(value: Any, default: int) -> int:

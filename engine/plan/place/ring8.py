@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.plan.place.base import NODE_INVALID, sizes
-from engine.plan.place.verdict import TOPOLOGY, Ask, Refusal, Seat, Shape, Verdict, listed, lowest
+from engine.plan.place.verdict import TOPOLOGY, Ask, Refusal, Seat, Shape, Verdict, ids, listed, lowest
 
 CHIPS = 8
 RINGS = (0x0F, 0xF0)
@@ -43,7 +43,8 @@ class Ring8:
             counts = ((seat.free & ring).bit_count() for ring in RINGS)
             best = min((row[count - 1] for count in counts if count), default=UNFIT)
         if best == UNFIT:
-            return Refusal(TOPOLOGY, "npu topology not meet job require,network unhealthy card is [  ]")
+            shown = " ".join(str(chip) for chip in ids(seat.network))
+            return Refusal(TOPOLOGY, f"npu topology not meet job require,network unhealthy card is [ {shown} ]")
         return CHIPS * (seat.allocatable * 4 - best) + (CHIPS - free)
 
     def choose(self, seat: Seat, ask: Ask) -> int:

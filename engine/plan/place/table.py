@@ -153,7 +153,7 @@ class Table:
     def _seat(self, view: NodeView) -> Seat:
         free = view.free & ~(view.network or 0) if self._job.strict else view.free
         counted = view.node.allocatable.get(self._sample.resource, 0)
-        return Seat(free, view.unhealthy.bit_count(), counted, view.node.labels.get(CARD_LABEL, ""))
+        return Seat(free, view.unhealthy.bit_count(), counted, view.node.labels.get(CARD_LABEL, ""), view.network or 0)
 
 
 def _room(pod: Pod, view: NodeView) -> Refusal | None:

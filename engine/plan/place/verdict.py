@@ -32,13 +32,14 @@ class Seat(NamedTuple):
 
     ``free`` is the mask of chips the pod may take (network-unhealthy ones already removed where that applies),
     ``unhealthy`` how many the report calls unhealthy, ``allocatable`` what Kubernetes counts, ``card`` the node's
-    label ``infer-card-type``.
+    label ``infer-card-type``, ``network`` the mask of network-unhealthy chips (for messages).
     """
 
     free: int
     unhealthy: int
     allocatable: int
     card: str = ""
+    network: int = 0
 
 
 class Ask(NamedTuple):
