@@ -1,6 +1,7 @@
 """Log lines of an agent: a constant message with fields, in the form of the engine's logs.
 
-Fields travel as the record's `belay_fields`, which the engine's formatter knows too, so lines look alike wherever an agent runs.
+Fields travel as the record's `belay_fields`, which the engine's formatter knows too, so lines look alike wherever
+an agent runs.
 `JsonLines` is for an agent that runs by itself.
 """
 
