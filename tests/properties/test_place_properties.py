@@ -77,3 +77,18 @@ def test_placement_invariants(world: Any) -> None:
     again = explain.document(scope_of(world))
     assert again.digest() == explain.document(scope).digest(), "same world, same plan"
     assert placing.nodes_of(scope) == {name: action.node for name, action in bound.items()}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(histories())
+def test_bound_pods_stay_and_the_next_pass_binds_nothing_new(world: Any) -> None:
+    bound = bindings(scope_of(world))
+    pods = dict(world.pods)
+    for name, action in bound.items():
+        pod = pods[f"train/{name}"]
+        notes = {**pod.annotations, **action.annotations}
+        pods[pod.key] = placing.edited(
+            pod, node=action.node, phase="Running", chips=action.chips, annotations=notes, started=worlds.NOW
+        )
+    after = scope_of(placing.edited(world, pods=pods))
+    assert bindings(after) == {}, "what did not fit before fits no better now"
