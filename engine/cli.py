@@ -343,7 +343,7 @@ def _plan(
         now = now or rfc3339(clock)
     else:
         items, clock = read_cluster(cluster), time.time()
-    return plan_offline(items, tree=desired, overlays=policies, now=now, clock=clock)
+    return plan_offline(items, tree=desired, overlays=policies, now=now, clock=clock, live=cluster == "live")
 
 
 def _pretty(body: object) -> str:

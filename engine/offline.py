@@ -5,6 +5,7 @@ What `belay plan`, `diff`, `explain` and `validate` stand on; the planning itsel
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ import msgspec
 import orjson
 import yaml
 
-from engine.documents import Desired
+from engine.documents import Desired, Roles
 from engine.errors import InputError
 from engine.load import Loaded, load, load_directory
 from engine.model.cluster import Observed
@@ -147,10 +148,12 @@ def plan_offline(
     overlays: Sequence[str] = (),
     now: str | None = None,
     clock: float | None = None,
+    live: bool = False,
 ) -> tuple[Plan, Observed, Desired]:
     """One pass over a List.
 
     Args:
+        live: the objects were just read from a cluster; else Belay plays every role, whoever runs in the List.
         now: RFC 3339; without it the newest report time in the List, else ``clock``.
 
     Raises:
@@ -158,9 +161,21 @@ def plan_offline(
     """
     observed = observe(cluster)
     desired, found = desired_from(tree, overlays, cluster)
+    if not live:
+        desired = every_role(desired)
     result = plan(desired, observed, moment(now, observed, clock))
     diagnostics = tuple(sorted({*result.diagnostics, *found}))
     return msgspec.structs.replace(result, diagnostics=diagnostics), observed, desired
+
+
+def every_role(desired: Desired) -> Desired:
+    """The same intent with every role taken, as a plan without a cluster has it."""
+    roles = Roles.model_validate(dict.fromkeys(Roles.model_fields, "on"), by_name=True)
+    taken = []
+    for one in desired.scheduling:
+        spec = one.document.spec.model_copy(update={"roles": roles})
+        taken.append(dataclasses.replace(one, document=one.document.model_copy(update={"spec": spec})))
+    return dataclasses.replace(desired, scheduling=tuple(taken))
 
 
 def moment(now: str | None, observed: Observed, clock: float | None) -> float:

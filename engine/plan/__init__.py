@@ -49,9 +49,9 @@ def plan(desired: Desired, observed: Observed, now: float, *, shard: str = "main
         now: Unix seconds; the only time the pass knows.
         shard: which shard's nodes and jobs this pass decides.
     """
+    from engine.plan import explain
+
     scope = Scope(desired=desired, observed=observed, now=now, shard=shard, memory=Memory.of(observed.history))
     for _name, run in passes():
         run(scope)
-    from engine.plan import explain
-
     return explain.document(scope)

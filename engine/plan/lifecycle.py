@@ -25,6 +25,7 @@ from engine.model.actions import (
 from engine.model.cluster import Pod
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import JobMemory
+from engine.plan import roles
 from engine.plan.gangs import MAIN_SHARD, gang_key
 from engine.plan.scope import Scope
 
@@ -36,11 +37,6 @@ _QUEUE_CRD: Final = "queues.scheduling.volcano.sh"
 _CRD_API: Final = "apiextensions.k8s.io/v1"
 
 #: Roles and the labels that show a live component of MindCluster or Volcano holding them.
-_HOLDERS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
-    "expand_ascend_job": (("mindx-dl", "app", "controller-manager"), ("mindx-dl", "app", "ascend-operator")),
-    "expand_volcano_job": (("volcano-system", "app", "volcano-controller"),),
-    "schedule": (("volcano-system", "app", "volcano-scheduler"),),
-}
 
 
 @dataclass(slots=True)
@@ -107,7 +103,6 @@ class Bench:
     pod_groups: bool
     queues: frozenset[str] | None
     one_shard: bool
-    held: dict[str, bool] = field(default_factory=dict)
     removed: set[str] = field(default_factory=set)
     _pods_of: dict[ObjectKey, list[Pod]] = field(default_factory=dict)
 
@@ -151,18 +146,7 @@ class Bench:
 
     def holds(self, role: str) -> bool:
         """Whether Belay plays a role: ``on``, or ``auto`` and no live component holds it."""
-        setting = getattr(self.scope.desired.settings.roles, role)
-        return setting == "on" or (setting == "auto" and not self.held_elsewhere(role))
-
-    def held_elsewhere(self, role: str) -> bool:
-        """Whether a running component of MindCluster or Volcano plays the role."""
-        if role not in self.held:
-            holders = _HOLDERS[role]
-            self.held[role] = any(
-                pod.phase == "Running" and any(pod.namespace == n and pod.labels.get(k) == v for n, k, v in holders)
-                for pod in self.scope.observed.pods.values()
-            )
-        return self.held[role]
+        return roles.plays(self.scope, role)
 
     def memory(self, job: Job) -> JobMemory:
         """The job's memory; a new job of an old name starts afresh."""

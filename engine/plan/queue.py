@@ -15,6 +15,7 @@ from engine.model.cluster import Pod
 from engine.model.jobs import Gang
 from engine.model.plan import Pending
 from engine.model.quantities import amount
+from engine.plan import roles
 from engine.plan.gangs import MIN_AVAILABLE_KEY, counts_as_started, parse_min_available, pod_group_of, shard_of
 from engine.plan.scope import Scope
 
@@ -97,9 +98,8 @@ class Quota:
 
 
 def run(scope: Scope) -> None:
-    """Fills ``scope.queue`` with the gangs that may be placed, in order; the others become pending with their reason.
-    """
-    if scope.desired.settings.roles.schedule == "off":
+    """Fills ``scope.queue`` with the gangs that may be placed, in order; the others become pending with a reason."""
+    if not roles.plays(scope, "schedule"):
         return
     quota, roster = Quota(scope), Roster(scope)
     entries: list[tuple[tuple[object, ...], str]] = []

@@ -140,7 +140,8 @@ class Scope:
     must not take its new pods and why (rulings 3, 4; sub-health, previous faults); ``penalty`` lowers a
     node's score for a gang (sub-health -1, earlier fault -64). ``resetting`` are chips that this pass orders to be
     reset, ``reschedules`` what each evicted budget unit stands for.
-    ``judge`` holds the fault policies in force, once the health pass has settled which those are.
+    ``judge`` holds the fault policies in force, once the health pass has settled which those are. ``roles`` says
+    which roles Belay plays, filled on first use by ``engine.plan.roles``.
     """
 
     desired: Desired
@@ -164,6 +165,7 @@ class Scope:
     resetting: dict[str, int] = field(default_factory=dict)
     reschedules: dict[str, Reschedule] = field(default_factory=dict)
     judge: Judge | None = None
+    roles: dict[str, str] = field(default_factory=dict)
 
     @property
     def now_ms(self) -> int:

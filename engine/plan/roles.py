@@ -1,0 +1,54 @@
+"""Which roles of MindCluster and Volcano Belay plays itself.
+
+``on`` and ``off`` are as written; ``auto`` takes a role only where no live component holds it: a running pod of that
+component, as its own manifests label it (docs/zh/scheduling/03_installation_guide and Volcano's installer).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from engine.documents import Desired
+from engine.model.cluster import Observed
+from engine.plan.scope import Scope
+
+#: role → (namespace, label, value) of the components that play it.
+_HOLDERS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
+    "schedule": (("volcano-system", "app", "volcano-scheduler"),),
+    "expand_ascend_job": (("mindx-dl", "app", "controller-manager"), ("mindx-dl", "app", "ascend-operator")),
+    "expand_volcano_job": (("volcano-system", "app", "volcano-controller"),),
+    "aggregate": (("mindx-dl", "app", "clusterd"),),
+    "device_report": (("kube-system", "name", "ascend-device-plugin-ds"),),
+}
+_NAMESPACES: Final = frozenset(namespace for holders in _HOLDERS.values() for namespace, _, _ in holders)
+
+
+def holders(observed: Observed) -> dict[str, str]:
+    """Roles that live components play, and the pod that shows it (``namespace/name``, the first by name)."""
+    found: dict[str, str] = {}
+    for key, pod in observed.pods.items():
+        if pod.namespace not in _NAMESPACES or pod.phase != "Running" or pod.deleting is not None:
+            continue
+        for role, rows in _HOLDERS.items():
+            if role not in found and any(pod.namespace == n and pod.labels.get(k) == v for n, k, v in rows):
+                found[role] = key
+    return found
+
+
+def resolve(desired: Desired, observed: Observed) -> dict[str, str]:
+    """Each role by its field name: ``on``, or ``off`` with the reason."""
+    settings, live = desired.settings.roles, holders(observed)
+    result = {}
+    for role in sorted(_HOLDERS):
+        setting = getattr(settings, role)
+        if setting == "auto":
+            setting = f"off: {live[role]} runs" if role in live else "on"
+        result[role] = setting
+    return result
+
+
+def plays(scope: Scope, role: str) -> bool:
+    """Whether Belay plays a role in this pass; resolved on first use."""
+    if not scope.roles:
+        scope.roles.update(resolve(scope.desired, scope.observed))
+    return scope.roles[role] == "on"
