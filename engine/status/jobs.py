@@ -60,7 +60,8 @@ def _body(
         status["history"] = [{"time": rfc3339(ms / 1000), "what": what} for ms, what in memory.timeline]
     status["conditions"] = _conditions(gang, pending, running)
     data = {PHASE_KEY: phase, STATUS_KEY: text(status), **history.job_data(key, memory or JobMemory())}
-    return config_map(names.SYSTEM, names.job_config_map(namespace, kind, name), data)
+    label = {names.ABOUT_LABEL: "job"}
+    return config_map(names.SYSTEM, names.job_config_map(namespace, kind, name), data, label)
 
 
 def _phase(gang: Gang | None, pending: Pending | None, placement: dict[str, Any], running: int) -> str:

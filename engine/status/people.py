@@ -70,7 +70,7 @@ def sync_body(state: SyncState, plan: Plan) -> dict[str, Any]:
         data["leftOut"] = f"{left_out} diagnostics and {more} deferred actions are not shown"
     if state.inventory is not None:
         data[sync.INVENTORY] = sync.inventory_text(state.inventory)
-    return config_map(names.SYSTEM, names.SYNC, data)
+    return config_map(names.SYSTEM, names.SYNC, data, {names.ABOUT_LABEL: "sync"})
 
 
 def pool_bodies(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
@@ -101,7 +101,8 @@ def pool_bodies(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
         }
         if nodes_left or chips_left:
             data["leftOut"] = f"{nodes_left} nodes and {chips_left} chips are not shown"
-        bodies.append(config_map(names.SYSTEM, names.bounded(names.POOL_PREFIX + name), data))
+        label = {names.ABOUT_LABEL: "pool"}
+        bodies.append(config_map(names.SYSTEM, names.bounded(names.POOL_PREFIX + name), data, label))
     return bodies
 
 

@@ -7,7 +7,15 @@ or None, never as an error; an unreachable Redis raises ``StoreUnavailable``.
 
 from __future__ import annotations
 
-from engine.store.passes import ActionOutcome, BatchResult, PassRecord, PassState, PassStore, Write
+from engine.store.passes import (
+    CONTROLLER_BEAT,
+    ActionOutcome,
+    BatchResult,
+    PassRecord,
+    PassState,
+    PassStore,
+    Write,
+)
 from engine.store.port import (
     PREFIX,
     VALUE_LIMIT,
@@ -22,6 +30,7 @@ from engine.store.revisions import RevisionReader, RevisionRecord, RevisionWrite
 from engine.store.snapshot import Changes, Field, SnapshotReader, SnapshotWriter, field_of, fits
 
 __all__ = [
+    "CONTROLLER_BEAT",
     "PREFIX",
     "VALUE_LIMIT",
     "ActionOutcome",

@@ -15,6 +15,8 @@ import redis
 
 from engine.store.port import PREFIX, text, translated
 
+CONTROLLER_BEAT = "controller/"
+"""What the names of controllers begin with in ``PassStore.alive``; the shard follows."""
 _KEEP_SECONDS = 3600
 _OUTCOMES_LIMIT = 20_000
 
@@ -182,6 +184,18 @@ class PassStore:
         """Whether a fresh list was asked for since the last call."""
         with translated():
             return bool(self._client.delete(f"{self._prefix}:{{{shard}}}:relist"))
+
+    def ask_fetch(self, shard: str) -> None:
+        """Ask the controller to look for a new revision now (a webhook was called). One that a flush swallows costs
+        no more than the wait for the next poll.
+        """
+        with translated():
+            self._client.set(f"{self._prefix}:{{{shard}}}:fetch", "1", ex=_KEEP_SECONDS)
+
+    def take_fetch(self, shard: str) -> bool:
+        """Whether a look for a new revision was asked for since the last call."""
+        with translated():
+            return bool(self._client.delete(f"{self._prefix}:{{{shard}}}:fetch"))
 
     # numbers
 

@@ -30,6 +30,8 @@ SCHEDULER_KEY: Final = "volcano-scheduler.conf"
 CIM_LABEL: Final = "mx-consumer-cim"
 #: Label by which Volcano's plugin finds aggregated reports.
 VOLCANO_LABEL: Final = "mx-consumer-volcano"
+#: Label of ConfigMaps that tell people something: ``sync``, ``pool`` or ``job``.
+ABOUT_LABEL: Final = "belay.dev/about"
 
 _MAX_NAME = 253
 

@@ -1,0 +1,1 @@
+"""What Belay serves over HTTP: the webhook, metrics, health, and a page for people."""

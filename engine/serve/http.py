@@ -1,0 +1,231 @@
+"""`belay server`: webhook, metrics, health and the page.
+
+It holds no state and decides nothing, so any number may run; they reach the controllers through Redis.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import math
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from engine import __version__, log
+from engine.errors import BelayError, InputError
+from engine.kube import Kube
+from engine.metrics import BelayCollector
+from engine.serve import page, webhook
+from engine.serve.facts import Facts
+from engine.settings import Settings, from_environment
+from engine.store import StoreUnavailable, connect
+
+SECRET_VARIABLE = "BELAY_WEBHOOK_SECRET"
+_BODY_SECONDS = 10.0
+_SHUTDOWN_SECONDS = 5.0
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+}
+_log = log.get("server")
+
+
+class Server:
+    """The handlers. ``secret`` is what webhooks must know; empty lets everybody call."""
+
+    def __init__(
+        self, facts: Facts, *, shard: str, secret: str = "", clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._facts = facts
+        self._shard = shard
+        self._secret = secret
+        self._limiter = webhook.Limiter(clock)
+
+    def application(self) -> web.Application:
+        """The routes."""
+        app = web.Application(client_max_size=webhook.MAX_BODY_BYTES, middlewares=[_careful])
+        app.router.add_get("/", self.page)
+        app.router.add_post("/webhook", self.webhook)
+        app.router.add_get("/metrics", self.metrics)
+        app.router.add_get("/healthz", self.healthz)
+        app.router.add_get("/readyz", self.readyz)
+        return app
+
+    async def webhook(self, request: web.Request) -> web.Response:
+        """A repository changed: ask the controllers to fetch. 202: asked, or nothing to do."""
+        wait = self._limiter.wait(request.remote or "")
+        if wait > 0:
+            return _text(429, "too many calls", {"Retry-After": str(math.ceil(wait))})
+        try:
+            body = await asyncio.wait_for(request.read(), _BODY_SECONDS)
+        except TimeoutError:
+            return _text(408, "the body did not arrive in time")
+        if not webhook.authentic(request.headers, body, self._secret):
+            _log.warning("webhook refused: wrong or missing signature", caller=request.remote or "")
+            return _text(401, "wrong or missing signature")
+        try:
+            push = webhook.read(request.headers, body)
+        except InputError as error:
+            return _text(400, str(error))
+        if not push.asks:
+            return _text(202, f"event {push.event}: nothing to do")
+        try:
+            shards = await asyncio.to_thread(self._facts.ask_fetch, self._shard)
+        except StoreUnavailable as error:
+            _log.warning("webhook not passed on", reason=str(error))
+            return _text(503, "Redis does not answer; the next poll will see the push", {"Retry-After": "5"})
+        _log.info("webhook", repository=push.repository, ref=push.ref, after=push.after, shards=shards)
+        return _text(202, f"asked the controllers of {', '.join(shards)} to fetch")
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """Prometheus' text format. With Redis away there is only ``belay_redis_up 0``."""
+        return web.Response(body=await asyncio.to_thread(self._rendered), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def healthz(self, request: web.Request) -> web.Response:
+        """The process lives."""
+        return _text(200, "ok")
+
+    async def readyz(self, request: web.Request) -> web.Response:
+        """A webhook would have its effect: Redis answers, and the controller, where one is known, lives."""
+        life = await asyncio.to_thread(self._facts.life)
+        problems = life.problems(self._shard)
+        return _text(503, "; ".join(problems)) if problems else _text(200, "ok")
+
+    async def page(self, request: web.Request) -> web.Response:
+        """The page for people."""
+        return web.Response(text=page.render(await self._facts.page(), self._shard), content_type="text/html")
+
+    def _rendered(self) -> bytes:
+        registry = CollectorRegistry(auto_describe=False)
+        up, ages = (
+            1,
+            GaugeMetricFamily(
+                "belay_controller_silent_seconds", "Since a controller said that it lives.", labels=["shard"]
+            ),
+        )
+        life = self._facts.life()
+        try:
+            if life.redis:
+                raise StoreUnavailable(life.redis)
+            numbers = (self._facts.summaries(), self._facts.counters())
+            registry.register(BelayCollector(lambda: numbers))
+            for shard, age in life.controllers.items():
+                ages.add_metric([shard], age)
+        except StoreUnavailable:
+            up = 0
+        build = GaugeMetricFamily("belay_build_info", "The version.", labels=["version"])
+        build.add_metric([__version__], 1)
+        redis_up = GaugeMetricFamily("belay_redis_up", "Whether Redis answers.", value=up)
+        registry.register(_Given([build, redis_up, ages]))
+        return generate_latest(registry)
+
+
+class _Given:
+    """Metrics made beforehand."""
+
+    def __init__(self, metrics: list[GaugeMetricFamily]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> list[GaugeMetricFamily]:
+        return self._metrics
+
+
+def main(listen: str) -> int:
+    """Serve until SIGTERM or SIGINT; other settings come from the environment.
+
+    Raises:
+        InputError: ``listen`` or a setting is wrong, or the address is taken.
+    """
+    host, port = address(listen)
+    settings = from_environment()
+    log.configure(settings.log_level, "server")
+    asyncio.run(_serve(settings, host, port, os.environ.get(SECRET_VARIABLE, "")))
+    return 0
+
+
+def address(listen: str) -> tuple[str, int]:
+    """(host, port) of ``HOST:PORT``, ``[::1]:PORT`` or ``:PORT`` (every address).
+
+    Raises:
+        InputError: it is none of them.
+    """
+    host, colon, port = listen.rpartition(":")
+    if not colon or not port.isdecimal() or not 0 <= int(port) <= 65535 or (":" in host and not host.startswith("[")):
+        raise InputError(f"{listen!r} is no address", where="--listen", hint="Write HOST:PORT, such as 127.0.0.1:8080.")
+    return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)
+
+
+async def _serve(settings: Settings, host: str, port: int, secret: str) -> None:
+    stop = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    async with AsyncExitStack() as stack:
+        client = connect(settings.redis_url)
+        stack.callback(client.close)
+        kube = await _cluster(settings, stack)
+        server = Server(Facts(client, kube), shard=settings.shard, secret=secret)
+        runner = web.AppRunner(
+            server.application(), access_log=None, handle_signals=False, shutdown_timeout=_SHUTDOWN_SECONDS
+        )
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError as error:
+            raise InputError(
+                f"cannot listen: {error.strerror or error}",
+                where=f"--listen {host}:{port}",
+                hint="Choose another port.",
+            ) from error
+        if not secret and not _loopback(host):
+            _log.warning(f"webhooks are not signed; set {SECRET_VARIABLE}")
+        _log.info("serving", host=host, port=runner.addresses[0][1], signed=bool(secret))
+        await stop.wait()
+
+
+async def _cluster(settings: Settings, stack: AsyncExitStack) -> Kube | None:
+    """A connection for the page, which does without one."""
+    try:
+        return await stack.enter_async_context(Kube.from_config(settings.kubeconfig or None, settings.context or None))
+    except BelayError as error:
+        _log.warning("the page will not show the cluster's status", reason=str(error))
+        return None
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@web.middleware
+async def _careful(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """A bug in one answer is logged and becomes a plain 500; every answer carries the headers browsers should obey."""
+    try:
+        response = await handler(request)
+    except web.HTTPException as answer:
+        response = _text(answer.status, answer.reason)
+        if "Allow" in answer.headers:
+            response.headers["Allow"] = answer.headers["Allow"]
+    except Exception:
+        _log.exception("request failed", path=request.path)
+        response = _text(500, "internal error")
+    response.headers.update(_HEADERS)
+    return response
+
+
+def _text(status: int, text: str, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(status=status, text=text + "\n", headers=headers)
