@@ -66,6 +66,9 @@ def test_requests_without_the_token_are_refused(sandbox: Sandbox) -> None:
     status, answer = stranger.send("GET", "/api/v1/nodes")
     assert (status, answer["reason"]) == (401, "Unauthorized")
     assert stranger.send("GET", "/readyz")[0] == 200
+    assert stranger.send("GET", "/apis/apps/v1")[0] == 200
+    assert stranger.send("GET", "/sandbox/faults")[0] == 401
+    assert stranger.send("POST", "/sandbox/compact")[0] == 401
     bearer = Client(sandbox.loop, sandbox.server.url.rsplit("/", 1)[0], sandbox.server.token, sandbox.session)
     assert bearer.send("GET", "/api/v1/nodes")[0] == 200
 
@@ -142,6 +145,12 @@ def test_services_get_addresses_of_their_own(api: Client) -> None:
     assert api.send("POST", "/api/v1/~/services", taken)[0] == 422
     assert api.send("DELETE", "/api/v1/~/services/s0")[0] == 200
     assert api.send("POST", "/api/v1/~/services", taken)[0] == 201
+
+
+def test_every_namespace_has_the_account_that_pods_run_as(api: Client) -> None:
+    assert api.send("GET", "/api/v1/~/serviceaccounts/default")[0] == 200
+    made = api.send("POST", "/api/v1/~/serviceaccounts/default/token", {"spec": {"expirationSeconds": 600}})[1]
+    assert made["status"]["token"].count(".") == 2
 
 
 # -- tables

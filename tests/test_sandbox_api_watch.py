@@ -183,6 +183,21 @@ def test_a_dropped_watch_ends_without_an_error(api: Client) -> None:
     assert time.monotonic() - begun < 10
 
 
+def test_a_rule_drops_watches_that_are_already_open(sandbox: Sandbox, api: Client) -> None:
+    start = version(api)
+
+    async def watch() -> int:
+        watching = asyncio.create_task(read(api, f"{CM}?resourceVersion={start}", 1))
+        while not sandbox.server.store.collection("configmaps").watchers():
+            await asyncio.sleep(0.01)
+        rule = {"mode": "drop-watch", "resources": ["configmaps"], "count": 1}
+        async with api._session.post(api._base + "/sandbox/faults", json=rule) as response:
+            assert response.status == 201
+        return len(await asyncio.wait_for(watching, 10))
+
+    assert api._run(watch()) == 0
+
+
 def test_a_lagging_watch_loses_nothing(api: Client) -> None:
     start = version(api)
     api.send("POST", "/sandbox/faults", {"mode": "watch-lag", "latency": 0.05, "seed": 3})

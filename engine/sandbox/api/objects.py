@@ -95,7 +95,16 @@ class Objects:
             self.addresses.allocate(resource, obj, dry_run=options.dry_run)
         if "managedFields" not in metadata or options.manager:
             self._track(resource, None, obj, options)
-        return self._commit(resource, key, obj, options)
+        entry = self._commit(resource, key, obj, options)
+        if resource.storage == "namespaces" and not options.dry_run:
+            self._default_account(name)
+        return entry
+
+    def _default_account(self, namespace: str) -> None:
+        """Give a new namespace the account that its pods run as, as the controller manager does."""
+        accounts = self.registry.find("", "v1", "serviceaccounts")
+        if accounts is not None and self.store.get(accounts.storage, (namespace, "default")) is None:
+            self.create(accounts, namespace, {"metadata": {"name": "default"}}, Options(manager="sandbox"))
 
     def _free_name(self, resource: Resource, namespace: str, base: str) -> str:
         name = ""

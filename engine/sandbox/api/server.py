@@ -234,7 +234,7 @@ class ApiServer:
         # a client that puts its own prefix before an address that has it already sends it twice
         while path.startswith(prefix) and path[len(prefix) : len(prefix) + 1] in ("/", ""):
             path, shown = path[len(prefix) :] or "/", True
-        if shown or path in _OPEN:
+        if shown or path in _OPEN or (request.method == "GET" and _is_discovery(path)):
             return path
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), self._token.encode()):
@@ -380,6 +380,7 @@ class ApiServer:
                     self.faults.load(given)
                 except ValueError as error:
                     raise bad_request(f"fault rule: {error}") from error
+                self._drop_open_watches()
                 return _json({"rules": self.faults.rules()}, 201)
             case "DELETE", "/sandbox/faults":
                 self.faults.clear()
@@ -389,6 +390,16 @@ class ApiServer:
                 return _json({"resourceVersion": str(self.store.compact())})
             case _:
                 raise no_such_path()
+
+    def _drop_open_watches(self) -> None:
+        """Let rules that drop watches hit those that are already open."""
+        for resource in self.registry:
+            if not resource.storage_version:
+                continue
+            for watcher in self.store.collection(resource.storage).watchers():
+                where = (watcher.namespace or "", watcher.name or "")
+                for rule in self.faults.strike(("drop-watch",), "watch", resource.plural, *where):
+                    asyncio.get_running_loop().call_later(rule.latency, watcher.close)
 
 
 class _Entries:
@@ -400,6 +411,15 @@ class _Entries:
     def __iter__(self) -> Iterator[Entry]:
         for collection in self._store.collections.values():
             yield from collection.entries()
+
+
+def _is_discovery(path: str) -> bool:
+    """Tell whether a path only says what the server can do.
+
+    Open, since `kubectl get --raw` leaves the token's path out.
+    """
+    parts = path.strip("/").split("/")
+    return parts[0] == "openapi" or (parts[0] == "api" and len(parts) <= 2) or (parts[0] == "apis" and len(parts) <= 3)
 
 
 def _injected(status: int, retry_after: int, message: str) -> ApiError:

@@ -187,6 +187,8 @@ class Verbs:
 
     def _subresource(self, call: Call) -> Answer:
         target = call.target
+        if target.resource.storage == "pods" and target.subresource in ("exec", "attach", "portforward", "proxy"):
+            raise bad_request(f"pods of the sandbox are simulated and have no containers for {target.subresource}")
         known = {sub[0] for sub in target.resource.subresources}
         if target.subresource not in known:
             raise no_such_path()
