@@ -282,6 +282,13 @@ def test_a_sub_healthy_switch_counts_too() -> None:
     assert len(evictions(decide(snapshot))) == 2
 
 
+def test_a_live_volcano_reschedules_itself() -> None:
+    off = document("SchedulingSettings", "default", roles={"schedule": "off"})
+    snapshot, declared = world(gang()), desired(off)
+    scope = decide(snapshot, declared)
+    assert evictions(scope) == {} and scope.nodes["n0"].hit
+
+
 def test_an_ordinary_fault_beats_the_sub_health_path() -> None:
     pods = gang(labels={"subHealthyStrategy": "graceExit"})
     mixed = [report("n0", faults=[fault(3, level="SubHealthFault")]), report("n1", faults=[fault(3)])]

@@ -20,7 +20,7 @@ from engine.model.history import JobMemory
 from engine.model.jobs import Gang
 from engine.model.plan import Deferred
 from engine.model.times import rfc3339
-from engine.plan import outages, victims
+from engine.plan import outages, roles, victims
 from engine.plan.avoid import avoid
 from engine.plan.budgets import INDEPENDENT_KINDS
 from engine.plan.judge import use_of
@@ -55,7 +55,13 @@ class Hit(NamedTuple):
 
 
 def run(scope: Scope) -> None:
-    """Decide evictions, mark pods for external controllers, and say which nodes a job must avoid."""
+    """Decide evictions, mark pods for external controllers, and say which nodes a job must avoid.
+
+    Where a live Volcano schedules, it also reschedules: then nothing is evicted here.
+    """
+    if not roles.plays(scope, "schedule"):
+        avoid(scope)
+        return
     hits = _hits(scope)
     by_gang: dict[str, dict[str, Hit]] = {}
     for key in sorted(hits):
