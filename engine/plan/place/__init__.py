@@ -19,11 +19,12 @@ from engine.model.history import JobMemory
 from engine.model.jobs import Gang
 from engine.plan import queue, views
 from engine.plan.gangs import MIN_AVAILABLE_KEY, declared_rank, task_of
-from engine.plan.place import groupwise, pending
+from engine.plan.place import groupwise
 from engine.plan.place import job as jobs
 from engine.plan.place.bench import Bench, Seated, Wishes
 from engine.plan.place.job import Job
-from engine.plan.place.verdict import INVALID_REQUEST, QUEUE_EXHAUSTED, Refusal, ids
+from engine.plan.place.pending import Story
+from engine.plan.place.verdict import GANG_INCOMPLETE, INVALID_REQUEST, QUEUE_EXHAUSTED, Refusal, ids
 from engine.plan.scope import Scope
 from engine.wire.podannotations import OPERATOR_NAME, SUPER_POD_ID, SUPER_POD_RANK, allocation
 
@@ -32,14 +33,12 @@ PLACED: Final = "Placed"
 
 @dataclass(slots=True)
 class Failure:
-    """Why pods were left: the refusal of the gang, or the nodes' refusals towards the first pod without a node."""
+    """Which pods were left, and why: the gang's own refusal, or the story of the first pod without a node."""
 
     pods: list[Pod]
     whole: Refusal | None = None
     first: Pod | None = None
-    refusals: Mapping[str, Refusal] | None = None
-    reason: str = ""
-    unblock: str | None = None
+    story: Story | None = None
 
 
 def run(scope: Scope) -> None:
@@ -115,8 +114,8 @@ class _Gang:
         if seekers:
             found = groupwise.seat(self.bench, job, seekers, ranks, memory)
             if isinstance(found, Refusal):
-                refusals = dict(self.bench.table(job, seekers[0]).refusals)
-                return [], self._explained(job, Failure(self.waiting, found, seekers[0], refusals))
+                told = self.bench.story(job, seekers[0], found)
+                return [], Failure(self.waiting, found, seekers[0], told)
             placed = found
         more, without = self.bench.seat(job, others, Wishes())
         placed += more
@@ -158,23 +157,8 @@ class _Gang:
         return orders
 
     def _failure(self, job: Job, without: list[Pod]) -> Failure:
-        pod = without[0]
-        table = self.bench.table(job, pod)
-        refusals = dict(table.refusals)
-        for name in table.scores:
-            kept_off = self.bench.allowed(pod, name)
-            if kept_off is not None:
-                refusals[name] = kept_off
-        return self._explained(job, Failure(without, None, pod, refusals))
-
-    def _explained(self, job: Job, failure: Failure) -> Failure:
-        """Adds reason and way out while the gang's other pods still hold their tentative seats."""
-        pod, refusals = failure.first, failure.refusals or {}
-        if pod is not None:
-            counts = pending.counted(refusals)
-            failure.reason = failure.whole.reason if failure.whole else pending.reason_of(counts, bool(pod.count))
-            failure.unblock = pending.way_out(job, pod, failure.reason, refusals, self.bench.views)
-        return failure
+        """Told while the gang's other pods still hold their tentative seats."""
+        return Failure(without, None, without[0], self.bench.story(job, without[0]))
 
     def _memory(self) -> JobMemory | None:
         memory = self.scope.memory.jobs.get(self.gang.key)
@@ -275,20 +259,18 @@ class _Gang:
         return f"require npu num is {wanted}, but cluster npu num is {free}; " if wanted > free else ""
 
     def _pend(self, failure: Failure, job: Job | None = None) -> None:
-        whole, first, refusals = failure.whole, failure.first, failure.refusals or {}
-        unblock = failure.unblock
-        if first is not None:
-            reason, message = failure.reason, pending.sentence(refusals, len(self.bench.views))
-            message = f"{whole.message} {message}" if whole else message
-            message = self._enqueue(job) + message if job is not None else message
+        whole, told = failure.whole, failure.story
+        if told is not None and failure.first is not None:
+            message = told.text if job is None else self._enqueue(job) + told.text
             if len(failure.pods) > 1:
-                message = f"{message} [pod {first.name} of {len(failure.pods)}]"
+                message = f"{message} [pod {failure.first.name} of {len(failure.pods)}]"
+            nodes, reason, unblock = told.nodes, told.reason, told.unblock
         elif whole is not None:
-            reason, message = whole.reason, whole.message
+            nodes, reason, message = {}, whole.reason, whole.message
             unblock = "correct the job's request" if reason == INVALID_REQUEST else None
         else:
-            reason, message = "GangIncomplete", "the pods of job is not enough for its tasks' minimum"
-        nodes = pending.counted(refusals)
+            nodes, reason, unblock = {}, GANG_INCOMPLETE, None
+            message = "the pods of job is not enough for its tasks' minimum"
         entry = queue.pending_entry(self.gang, failure.pods, reason, message, nodes=nodes, unblock=unblock)
         self.scope.pending.append(entry)
 

@@ -13,6 +13,7 @@ from engine.model.cluster import Pod
 from engine.plan.place.job import Job
 from engine.plan.place.multilevel import Level, read_trees
 from engine.plan.place.neighbours import ANTI, Neighbours
+from engine.plan.place.pending import Story, story
 from engine.plan.place.table import Table
 from engine.plan.place.verdict import Refusal, ids
 from engine.plan.scope import NodeView, Scope
@@ -57,6 +58,7 @@ class Bench:
         self._tables: dict[bytes, Table] = {}
         self._neighbours: Neighbours | None = None
         self._claims = _claims(scope)
+        self._stories: dict[int, tuple[int, Story]] = {}
         self._free: dict[str, tuple[int, int]] = {}
         self._recorded = sum(len(row) for row in scope.scores.values())
 
@@ -166,6 +168,22 @@ class Bench:
         row.update(chosen or {})
         self.scope.scores[pod.key] = row
         self._recorded += len(row)
+
+    def story(self, job: Job, pod: Pod, whole: Refusal | None = None) -> Story:
+        """Why the pod has no node, told once for all pods that ask alike while nothing changes."""
+        table = self.table(job, pod)
+        known = self._stories.get(id(table))
+        if whole is None and known is not None and known[0] == table.revision and not table.scores:
+            return known[1]
+        refusals = dict(table.refusals)
+        for name in table.scores:
+            kept_off = self.allowed(pod, name)
+            if kept_off is not None:
+                refusals[name] = kept_off
+        told = story(job, pod, whole, refusals, self.views)
+        if whole is None and not table.scores:
+            self._stories[id(table)] = (table.revision, told)
+        return told
 
     def forget(self, pods: Sequence[Pod]) -> None:
         """Drops the recorded scores of pods that were not placed after all."""

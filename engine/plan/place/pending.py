@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from engine.model.cluster import Pod
 from engine.plan.place.job import Job
@@ -22,6 +22,26 @@ STAGES: Final = (TOPOLOGY, SHORTAGE, NODE_UNSTABLE, INVALID_REQUEST)
 FIRST_STAGE: Final = frozenset(
     {MISSING, "NodeSelectorMismatch", "NodeAffinityMismatch", "TaintNotTolerated", "NodeUnschedulable"}
 )
+
+
+class Story(NamedTuple):
+    """Why a pod found no node: nodes counted by reason, the gang's reason, the sentence, the way out."""
+
+    nodes: dict[str, int]
+    reason: str
+    text: str
+    unblock: str | None
+
+
+def story(
+    job: Job, pod: Pod, whole: Refusal | None, refusals: Mapping[str, Refusal], views: Mapping[str, NodeView]
+) -> Story:
+    """The story of one pod; ``whole`` is the gang-level refusal where there is one."""
+    nodes = counted(refusals)
+    reason = whole.reason if whole else reason_of(nodes, bool(pod.count))
+    text = sentence(refusals, len(views))
+    text = f"{whole.message} {text}" if whole else text
+    return Story(nodes, reason, text, way_out(job, pod, reason, refusals, views))
 
 
 def reason_of(nodes: Mapping[str, int], npu: bool) -> str:

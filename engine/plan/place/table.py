@@ -22,7 +22,10 @@ CARD_LABEL: Final = "infer-card-type"
 
 
 class Table:
-    """``scores`` are the raw scores of the nodes that fit now, ``refusals`` say why the others do not."""
+    """``scores`` are the raw scores of the nodes that fit now, ``refusals`` say why the others do not.
+
+    ``revision`` grows whenever a node's answer changes.
+    """
 
     def __init__(
         self,
@@ -36,6 +39,7 @@ class Table:
         """``penalty`` lowers the rank of nodes for this gang; ``refused`` keeps nodes from it, with the reason."""
         self.scores: dict[str, int] = {}
         self.refusals: dict[str, Refusal] = {}
+        self.revision = 0
         self._job, self._sample, self._views, self._trees = job, sample, views, trees
         self._penalty, self._refused = penalty, refused
         self._ask = Ask(sample.count, job.distributed, job.shape.labels.get("distributed") == "true")
@@ -90,6 +94,7 @@ class Table:
     def _judge(self, name: str) -> None:
         verdict = self._fixed[name]
         found: Verdict = self._changing(self._views[name]) if verdict is None else verdict
+        self.revision += found != self.scores.get(name, self.refusals.get(name))
         if isinstance(found, Refusal):
             self.refusals[name] = found
             self.scores.pop(name, None)
