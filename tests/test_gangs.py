@@ -136,3 +136,24 @@ def test_order_is_by_rank_then_natural_name() -> None:
     names = ["w-10", "w-2", "a"]
     pods = [worlds.pod(name) for name in names] + [worlds.pod("z", rank=0)]
     assert [pod.name for pod in in_rank_order(pods)] == ["z", "a", "w-2", "w-10"]
+
+
+@pytest.mark.parametrize("api", ["batch.volcano.sh/v1alpha1", "mindxdl.gitee.com/v1"])
+def test_a_job_whose_object_is_not_seen_starts_with_all_its_pods(api: str) -> None:
+    kind = "Job" if api.startswith("batch") else "AscendJob"
+    pods = [worlds.pod(f"j-w-{i}", count=1, owner=(kind, "j"), owner_api=api) for i in range(3)]
+    assert _only(worlds.observed(pods=pods)).min_available == 3
+
+
+def test_workloads_without_npu_and_bare_pods_start_alone() -> None:
+    pods = [worlds.pod(f"d-5f-{i}", owner=("ReplicaSet", "d-5f"), owner_api="apps/v1") for i in "ab"]
+    assert _only(worlds.observed(pods=pods)).min_available == 1
+    assert _only(worlds.observed(pods=[worlds.pod("p", count=8)])).min_available == 1
+
+
+def test_a_volcano_job_declares_its_minimum_per_job_and_task() -> None:
+    tasks = [{"name": "m", "replicas": 1, "minAvailable": 1}, {"name": "w", "replicas": 4}]
+    job = _object("Job", "v", {"minAvailable": 3, "tasks": tasks, "queue": "q"}, api="batch.volcano.sh/v1alpha1")
+    pods = [worlds.pod("v-m-0", count=1, owner=("Job", "v"), owner_api="batch.volcano.sh/v1alpha1")]
+    gang = _only(worlds.observed(pods=pods, objects=[job]))
+    assert (gang.min_available, gang.replicas, gang.task_min, gang.queue) == (3, 5, {"m": 1}, "q")

@@ -39,6 +39,9 @@ DEFAULT_QUEUE: Final = "default"
 SHARD_LABEL: Final = "belay.dev/shard"
 MAIN_SHARD: Final = "main"
 
+#: Kinds whose PodGroups Volcano generates with ``minMember`` 1, whatever the workload needs.
+REPLICATED_KINDS: Final = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "Job"})
+
 _DIGITS: Final = re.compile(r"(\d+)")
 
 
@@ -248,12 +251,11 @@ def _min_available(
     stated = parse_min_available(annotations)
     if stated is not None:
         return max(1, stated)
-    if (
-        not npu
-        or owner.kind not in ("Deployment", "ReplicaSet", "StatefulSet", "Job")
-        or owner.api_version == VOLCANO_API
-    ):
-        return max(1, declared) if declared or owner.kind != "AscendJob" else max(1, replicas)
+    generated = owner.kind in REPLICATED_KINDS and owner.api_version != VOLCANO_API
+    if not npu or (declared and not generated):
+        return max(1, declared)
+    if owner.kind in ("Pod", "PodGroup"):
+        return 1
     if owner.kind == "StatefulSet" and spec_of(owner.raw).get("podManagementPolicy") != "Parallel":
         return 1  # its pods are created one after the other, each waiting for the one before
     return max(1, replicas)

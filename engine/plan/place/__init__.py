@@ -15,13 +15,14 @@ import msgspec
 
 from engine.model.actions import BindPod, Evidence
 from engine.model.cluster import Pod
+from engine.model.diagnostics import Diagnostic
 from engine.model.history import JobMemory
 from engine.model.jobs import Gang
 from engine.plan import queue, views
 from engine.plan.gangs import MIN_AVAILABLE_KEY, declared_rank, task_of
 from engine.plan.place import groupwise
 from engine.plan.place import job as jobs
-from engine.plan.place.bench import Bench, Seated, Wishes
+from engine.plan.place.bench import MAX_SCORES, Bench, Seated, Wishes
 from engine.plan.place.job import Job
 from engine.plan.place.pending import Story
 from engine.plan.place.verdict import GANG_INCOMPLETE, INVALID_REQUEST, QUEUE_EXHAUSTED, Refusal, ids
@@ -49,6 +50,9 @@ def run(scope: Scope) -> None:
     quota, roster = queue.Quota(scope), queue.Roster(scope)
     for key in scope.queue:
         _Gang(scope, bench, quota, roster, scope.gangs[key]).run()
+    if bench.unrecorded:
+        text = f"scores of {bench.unrecorded} placed pods are not kept, a plan holds at most {MAX_SCORES} of them"
+        scope.diagnostics.append(Diagnostic("info", "", "", 0, 0, "scores", text))
 
 
 class _Gang:
@@ -204,10 +208,12 @@ class _Gang:
         names = tuple(view.chip(chip) for chip in chips)
         where = f"{item.node} ({', '.join(names)})" if names else item.node
         report = view.report
+        seen = f"kube-system/mindx-dl-deviceinfo-{item.node}@{report.resource_version}" if report and chips else ""
+        evidence = Evidence(rule=_rule(job), revision=self.scope.desired.revision, reports=(seen,) if seen else ())
         return BindPod(
             reason=PLACED,
             message=f"{self.gang.kind} {self.gang.namespace}/{self.gang.name}: pod {item.pod.name} to {where}",
-            evidence=Evidence(rule=_rule(job), reports=(report.resource_version,) if report and chips else ()),
+            evidence=evidence,
             preconditions={"uid": item.pod.uid, "gang": self.gang.key},
             namespace=item.pod.namespace,
             pod=item.pod.name,

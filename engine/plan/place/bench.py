@@ -60,6 +60,7 @@ class Bench:
         self._claims = _claims(scope)
         self._stories: dict[int, tuple[int, Story]] = {}
         self._free: dict[str, tuple[int, int]] = {}
+        self.unrecorded = 0
         self._recorded = sum(len(row) for row in scope.scores.values())
 
     @property
@@ -158,12 +159,16 @@ class Bench:
 
     def record(self, job: Job, pod: Pod, table: Table, chosen: Mapping[str, int] | None = None) -> None:
         """Notes the raw scores that the pod's candidates have now; ``chosen`` replaces some of them."""
-        if job.family is None or not pod.count or self._recorded + len(table.scores) > MAX_SCORES:
+        if job.family is None or not pod.count:
             return
+        if self._recorded + len(table.scores) > MAX_SCORES:
+            self.unrecorded += 1
+            return
+        concerned = self.neighbours.concerns(pod)
         row: dict[str, float] = {
             name: score
             for name, score in table.scores.items()
-            if not self._neighbours or self._neighbours.refusal(pod, self.views[name]) is None
+            if not concerned or self.neighbours.refusal(pod, self.views[name]) is None
         }
         row.update(chosen or {})
         self.scope.scores[pod.key] = row
