@@ -8,8 +8,9 @@ from typing import Any
 
 import orjson
 
-from engine.sandbox.api import apply, crds, defaults, structural, versions
+from engine.sandbox.api import apply, crds, structural, versions
 from engine.sandbox.api.addresses import Addresses
+from engine.sandbox.api.admission import Admission
 from engine.sandbox.api.errors import (
     ApiError,
     FieldError,
@@ -60,6 +61,7 @@ class Objects:
         self.registry = registry
         self.clock = clock
         self.addresses = Addresses(store)
+        self._admission = Admission(store, self.now)
 
     def now(self) -> str:
         """Return the present as Kubernetes writes it."""
@@ -86,7 +88,7 @@ class Objects:
             metadata["name"] = self._free_name(resource, namespace, metadata["generateName"])
         prepare_new(metadata, namespace, self.clock())
         name = metadata.get("name") or ""
-        self._born(resource, obj)
+        self._admission.born(resource, obj)
         self._require_valid(resource, name, obj, None)
         key = (namespace, name)
         if self.store.get(resource.storage, key) is not None:
@@ -113,43 +115,6 @@ class Objects:
             if self.store.get(resource.storage, (namespace, name)) is None:
                 break
         return name
-
-    def _born(self, resource: Resource, obj: JSON) -> None:
-        if resource.generation:
-            obj["metadata"]["generation"] = 1
-        if resource.status:
-            defaults.first_status(resource, obj)
-        self._fill(resource, obj)
-        if resource.storage == "pods":
-            self._priority(obj)
-            defaults.pod_status(obj)
-        if resource.storage == crds.STORAGE and not crds.validate(obj, None):
-            obj["status"] = crds.established(obj, self.now())
-
-    def _fill(self, resource: Resource, obj: JSON) -> None:
-        if resource.crd_schema is not None:
-            structural.set_defaults(resource.crd_schema, obj)
-        elif resource.storage == crds.STORAGE:
-            crds.set_defaults(obj)
-        else:
-            defaults.set_defaults(resource, obj)
-
-    def _priority(self, pod: JSON) -> None:
-        spec = pod["spec"]
-        name = spec.get("priorityClassName")
-        classes = self.store.collection("priorityclasses.scheduling.k8s.io")
-        if not name:
-            spec.setdefault("priority", 0)
-            return
-        builtin = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
-        found = classes.get(("", name))
-        if found is None and name not in builtin:
-            resource = self.registry.find("", "v1", "pods")
-            assert resource is not None
-            raise forbidden(resource, pod["metadata"].get("name", ""), f"no PriorityClass with name {name} was found")
-        spec["priority"] = found.obj.get("value", 0) if found is not None else builtin[name]
-        if found is not None and (policy := found.obj.get("preemptionPolicy")):
-            spec["preemptionPolicy"] = policy
 
     def _check_namespace(self, resource: Resource, namespace: str, metadata: JSON) -> None:
         given = metadata.get("namespace")
@@ -225,8 +190,8 @@ class Objects:
         obj["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
         obj = self._isolated(resource, old, obj, options.subresource)
         if not options.subresource:
-            self._fill(resource, obj)
-            self._keep_allocated(resource, old, obj)
+            self._admission.fill(resource, obj)
+            self._admission.keep_allocated(resource, old, obj)
         self._require_valid(resource, live.key[1], obj, old)
         if not tracked:
             self._track(resource, old, obj, options)
@@ -265,24 +230,6 @@ class Objects:
             else:
                 obj.pop("status", None)
         return obj
-
-    def _keep_allocated(self, resource: Resource, old: JSON, obj: JSON) -> None:
-        if resource.storage == "services":
-            spec, before = obj.setdefault("spec", {}), old.get("spec") or {}
-            for key in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):
-                if key in before and not spec.get(key):
-                    spec[key] = before[key]
-        elif resource.storage == "pods":
-            spec, before = obj["spec"], old["spec"]
-            for key in ("priority", "preemptionPolicy", "nodeName"):
-                if key in before:
-                    spec.setdefault(key, before[key])
-        elif resource.storage == "jobs.batch":
-            before = old.get("spec") or {}
-            if "selector" in before:
-                obj["spec"].setdefault("selector", before["selector"])
-        elif resource.storage == crds.STORAGE and not crds.validate(obj, old):
-            obj["status"] = crds.established(obj, self.now())
 
     def _count_generation(self, resource: Resource, old: JSON, new: JSON) -> None:
         if not resource.generation:

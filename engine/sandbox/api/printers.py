@@ -2,101 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from engine.sandbox.api.durations import human_duration
-from engine.sandbox.api.kinds import JSON, Column
-from engine.sandbox.api.metadata import parse_time
-
-Age = Callable[[Any], str]
-
-
-@dataclass(frozen=True, slots=True)
-class Printer:
-    """Columns and the function that makes one row's cells."""
-
-    columns: tuple[Column, ...]
-    cells: Callable[[JSON, Age], list[Any]]
-
-
-def _columns(text: str) -> tuple[Column, ...]:
-    """`Name|Ready:integer|IP*`: `:` gives the type, `*` means only with -o wide."""
-    made: list[Column] = []
-    for part in text.split("|"):
-        name, _, kind = part.rstrip("*").partition(":")
-        made.append(
-            Column(name, kind or "string", "name" if name == "Name" else "", "", 1 if part.endswith("*") else 0)
-        )
-    return tuple(made)
-
-
-def _meta(obj: JSON) -> JSON:
-    found: JSON = obj["metadata"]
-    return found
-
-
-def _map(labels: JSON | None) -> str:
-    return ",".join(f"{key}={value}" for key, value in sorted((labels or {}).items())) or "<none>"
-
-
-def _selector(selector: JSON | None) -> str:
-    if not selector:
-        return "<none>"
-    parts = [f"{key}={value}" for key, value in sorted((selector.get("matchLabels") or {}).items())]
-    for e in selector.get("matchExpressions") or ():
-        parts.append(f"{e.get('key')} {str(e.get('operator', '')).lower()} ({','.join(e.get('values') or ())})")
-    return ",".join(parts) or "<none>"
-
-
-def _containers(spec: JSON) -> tuple[str, str]:
-    containers = spec.get("containers") or ()
-    return ",".join(c.get("name", "") for c in containers), ",".join(c.get("image", "") for c in containers)
-
-
-def _pod(obj: JSON, age: Age) -> list[Any]:
-    spec, status = obj.get("spec") or {}, obj.get("status") or {}
-    containers = spec.get("containers") or ()
-    statuses = status.get("containerStatuses") or ()
-    restarts = sum(c.get("restartCount", 0) for c in statuses)
-    gates = spec.get("readinessGates") or ()
-    conditions = {c.get("type"): c.get("status") for c in status.get("conditions") or ()}
-    ready = sum(bool(c.get("ready")) for c in statuses)
-    return [
-        _meta(obj)["name"],
-        f"{ready}/{len(containers)}",
-        _pod_reason(obj, statuses),
-        str(restarts),
-        age(_meta(obj).get("creationTimestamp")),
-        status.get("podIP") or "<none>",
-        spec.get("nodeName") or "<none>",
-        status.get("nominatedNodeName") or "<none>",
-        f"{sum(conditions.get(g.get('conditionType')) == 'True' for g in gates)}/{len(gates)}" if gates else "<none>",
-    ]
-
-
-def _pod_reason(obj: JSON, statuses: Any) -> str:
-    status = obj.get("status") or {}
-    reason: str = status.get("reason") or status.get("phase") or "Unknown"
-    if any(
-        c.get("type") == "PodScheduled" and c.get("reason") == "SchedulingGated" for c in status.get("conditions") or ()
-    ):
-        reason = "SchedulingGated"
-    for container in statuses:
-        state = container.get("state") or {}
-        waiting, terminated = state.get("waiting") or {}, state.get("terminated")
-        if waiting.get("reason"):
-            reason = waiting["reason"]
-        elif terminated:
-            reason = terminated.get("reason") or f"ExitCode:{terminated.get('exitCode', 0)}"
-    if "deletionTimestamp" in obj["metadata"]:
-        return "Unknown" if status.get("reason") == "NodeLost" else "Terminating"
-    return reason
+from engine.sandbox.api.kinds import JSON
+from engine.sandbox.api.printers_workloads import WORKLOAD_PRINTERS
+from engine.sandbox.api.printing import Age, Printer, columns, joined, meta
 
 
 def _node(obj: JSON, age: Age) -> list[Any]:
-    spec, status, metadata = obj.get("spec") or {}, obj.get("status") or {}, _meta(obj)
+    spec, status, metadata = obj.get("spec") or {}, obj.get("status") or {}, meta(obj)
     ready = next((c.get("status") for c in status.get("conditions") or () if c.get("type") == "Ready"), None)
     word = {"True": "Ready", None: "Unknown"}.get(ready, "NotReady")
     if spec.get("unschedulable"):
@@ -121,18 +35,18 @@ def _node(obj: JSON, age: Age) -> list[Any]:
 
 def _configmap(obj: JSON, age: Age) -> list[Any]:
     return [
-        _meta(obj)["name"],
+        meta(obj)["name"],
         len(obj.get("data") or ()) + len(obj.get("binaryData") or ()),
-        age(_meta(obj).get("creationTimestamp")),
+        age(meta(obj).get("creationTimestamp")),
     ]
 
 
 def _secret(obj: JSON, age: Age) -> list[Any]:
     return [
-        _meta(obj)["name"],
+        meta(obj)["name"],
         obj.get("type", ""),
         len(obj.get("data") or ()),
-        age(_meta(obj).get("creationTimestamp")),
+        age(meta(obj).get("creationTimestamp")),
     ]
 
 
@@ -145,124 +59,13 @@ def _service(obj: JSON, age: Age) -> list[Any]:
         for p in spec.get("ports") or ()
     )
     return [
-        _meta(obj)["name"],
+        meta(obj)["name"],
         spec.get("type", ""),
         spec.get("clusterIP") or "<none>",
         "<pending>" if spec.get("type") == "LoadBalancer" else "<none>",
         ports or "<none>",
-        age(_meta(obj).get("creationTimestamp")),
-        _map(spec.get("selector")),
-    ]
-
-
-def _deployment(obj: JSON, age: Age) -> list[Any]:
-    spec, status = obj.get("spec") or {}, obj.get("status") or {}
-    names, images = _containers((spec.get("template") or {}).get("spec") or {})
-    return [
-        _meta(obj)["name"],
-        f"{status.get('readyReplicas', 0)}/{spec.get('replicas', 0)}",
-        status.get("updatedReplicas", 0),
-        status.get("availableReplicas", 0),
-        age(_meta(obj).get("creationTimestamp")),
-        names,
-        images,
-        _selector(spec.get("selector")),
-    ]
-
-
-def _statefulset(obj: JSON, age: Age) -> list[Any]:
-    spec, status = obj.get("spec") or {}, obj.get("status") or {}
-    names, images = _containers((spec.get("template") or {}).get("spec") or {})
-    ready = f"{status.get('readyReplicas', 0)}/{spec.get('replicas', 0)}"
-    return [_meta(obj)["name"], ready, age(_meta(obj).get("creationTimestamp")), names, images]
-
-
-def _replicaset(obj: JSON, age: Age) -> list[Any]:
-    spec, status = obj.get("spec") or {}, obj.get("status") or {}
-    names, images = _containers((spec.get("template") or {}).get("spec") or {})
-    counts = [spec.get("replicas", 0), status.get("replicas", 0), status.get("readyReplicas", 0)]
-    return [
-        _meta(obj)["name"],
-        *counts,
-        age(_meta(obj).get("creationTimestamp")),
-        names,
-        images,
-        _selector(spec.get("selector")),
-    ]
-
-
-def _daemonset(obj: JSON, age: Age) -> list[Any]:
-    spec, status = obj.get("spec") or {}, obj.get("status") or {}
-    template = (spec.get("template") or {}).get("spec") or {}
-    names, images = _containers(template)
-    fields = (
-        "desiredNumberScheduled",
-        "currentNumberScheduled",
-        "numberReady",
-        "updatedNumberScheduled",
-        "numberAvailable",
-    )
-    counts = [status.get(field, 0) for field in fields]
-    created = age(_meta(obj).get("creationTimestamp"))
-    return [
-        _meta(obj)["name"],
-        *counts,
-        _map(template.get("nodeSelector")),
-        created,
-        names,
-        images,
-        _selector(spec.get("selector")),
-    ]
-
-
-def _job(obj: JSON, age: Age) -> list[Any]:
-    spec, status = obj.get("spec") or {}, obj.get("status") or {}
-    names, images = _containers((spec.get("template") or {}).get("spec") or {})
-    conditions = {c.get("type"): c.get("status") for c in status.get("conditions") or ()}
-    word = next(
-        (
-            word
-            for kind, word in (("Complete", "Complete"), ("Failed", "Failed"), ("Suspended", "Suspended"))
-            if conditions.get(kind) == "True"
-        ),
-        "Running",
-    )
-    if "deletionTimestamp" in _meta(obj):
-        word = "Terminating"
-    wanted = spec.get("completions")
-    parallel = spec.get("parallelism", 1)
-    total = wanted if wanted is not None else f"1 of {parallel}" if parallel > 1 else 1
-    return [
-        _meta(obj)["name"],
-        word,
-        f"{status.get('succeeded', 0)}/{total}",
-        age(status.get("startTime")) if status.get("startTime") and not status.get("completionTime") else _span(status),
-        age(_meta(obj).get("creationTimestamp")),
-        names,
-        images,
-        _selector(spec.get("selector")),
-    ]
-
-
-def _span(status: JSON) -> str:
-    if not status.get("startTime") or not status.get("completionTime"):
-        return ""
-    return human_duration(parse_time(status["completionTime"]) - parse_time(status["startTime"]))
-
-
-def _cronjob(obj: JSON, age: Age) -> list[Any]:
-    spec, status = obj.get("spec") or {}, obj.get("status") or {}
-    last = age(status["lastScheduleTime"]) if status.get("lastScheduleTime") else "<none>"
-    active = len(status.get("active") or ())
-    created = age(_meta(obj).get("creationTimestamp"))
-    return [
-        _meta(obj)["name"],
-        spec.get("schedule", ""),
-        spec.get("timeZone") or "<none>",
-        str(bool(spec.get("suspend"))),
-        active,
-        last,
-        created,
+        age(meta(obj).get("creationTimestamp")),
+        joined(spec.get("selector")),
     ]
 
 
@@ -291,26 +94,26 @@ def _event(obj: JSON, age: Age) -> list[Any]:
         message,
         age(first),
         count,
-        _meta(obj)["name"],
+        meta(obj)["name"],
     ]
 
 
 def _namespace(obj: JSON, age: Age) -> list[Any]:
-    return [_meta(obj)["name"], (obj.get("status") or {}).get("phase", ""), age(_meta(obj).get("creationTimestamp"))]
+    return [meta(obj)["name"], (obj.get("status") or {}).get("phase", ""), age(meta(obj).get("creationTimestamp"))]
 
 
 def _lease(obj: JSON, age: Age) -> list[Any]:
     return [
-        _meta(obj)["name"],
+        meta(obj)["name"],
         (obj.get("spec") or {}).get("holderIdentity") or "",
-        age(_meta(obj).get("creationTimestamp")),
+        age(meta(obj).get("creationTimestamp")),
     ]
 
 
 def _priority_class(obj: JSON, age: Age) -> list[Any]:
-    created = age(_meta(obj).get("creationTimestamp"))
+    created = age(meta(obj).get("creationTimestamp"))
     return [
-        _meta(obj)["name"],
+        meta(obj)["name"],
         obj.get("value", 0),
         str(bool(obj.get("globalDefault"))).lower(),
         created,
@@ -319,7 +122,7 @@ def _priority_class(obj: JSON, age: Age) -> list[Any]:
 
 
 def _service_account(obj: JSON, age: Age) -> list[Any]:
-    return [_meta(obj)["name"], len(obj.get("secrets") or ()), age(_meta(obj).get("creationTimestamp"))]
+    return [meta(obj)["name"], len(obj.get("secrets") or ()), age(meta(obj).get("creationTimestamp"))]
 
 
 def _endpoints(obj: JSON, age: Age) -> list[Any]:
@@ -330,7 +133,7 @@ def _endpoints(obj: JSON, age: Age) -> list[Any]:
         for p in subset.get("ports") or ()
     ]
     text = ",".join(shown[:3]) + (f" + {len(shown) - 3} more..." if len(shown) > 3 else "")
-    return [_meta(obj)["name"], text or "<none>", age(_meta(obj).get("creationTimestamp"))]
+    return [meta(obj)["name"], text or "<none>", age(meta(obj).get("creationTimestamp"))]
 
 
 _MODES = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX", "ReadWriteOncePod": "RWOP"}
@@ -344,7 +147,7 @@ def _volume(obj: JSON, age: Age) -> list[Any]:
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
     claim = spec.get("claimRef") or {}
     return [
-        _meta(obj)["name"],
+        meta(obj)["name"],
         (spec.get("capacity") or {}).get("storage", ""),
         _modes(spec.get("accessModes")),
         spec.get("persistentVolumeReclaimPolicy", ""),
@@ -352,16 +155,16 @@ def _volume(obj: JSON, age: Age) -> list[Any]:
         f"{claim.get('namespace')}/{claim.get('name')}" if claim else "",
         spec.get("storageClassName", ""),
         status.get("reason", ""),
-        age(_meta(obj).get("creationTimestamp")),
+        age(meta(obj).get("creationTimestamp")),
     ]
 
 
 def _claim(obj: JSON, age: Age) -> list[Any]:
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
     capacity = (status.get("capacity") or {}).get("storage", "")
-    created = age(_meta(obj).get("creationTimestamp"))
+    created = age(meta(obj).get("creationTimestamp"))
     return [
-        _meta(obj)["name"],
+        meta(obj)["name"],
         status.get("phase", ""),
         spec.get("volumeName", ""),
         capacity,
@@ -372,12 +175,12 @@ def _claim(obj: JSON, age: Age) -> list[Any]:
 
 
 def _named(obj: JSON, age: Age) -> list[Any]:
-    return [_meta(obj)["name"], _meta(obj).get("creationTimestamp", "")]
+    return [meta(obj)["name"], meta(obj).get("creationTimestamp", "")]
 
 
 def _role_binding(obj: JSON, age: Age) -> list[Any]:
     role = obj.get("roleRef") or {}
-    return [_meta(obj)["name"], f"{role.get('kind')}/{role.get('name')}", age(_meta(obj).get("creationTimestamp"))]
+    return [meta(obj)["name"], f"{role.get('kind')}/{role.get('name')}", age(meta(obj).get("creationTimestamp"))]
 
 
 def _budget(obj: JSON, age: Age) -> list[Any]:
@@ -385,67 +188,44 @@ def _budget(obj: JSON, age: Age) -> list[Any]:
     least, most = spec.get("minAvailable"), spec.get("maxUnavailable")
     allowed = (obj.get("status") or {}).get("disruptionsAllowed", 0)
     return [
-        _meta(obj)["name"],
+        meta(obj)["name"],
         "N/A" if least is None else str(least),
         "N/A" if most is None else str(most),
         allowed,
-        age(_meta(obj).get("creationTimestamp")),
+        age(meta(obj).get("creationTimestamp")),
     ]
 
 
-_WORKLOAD = "Containers*|Images*|Selector*"
-
 PRINTERS: dict[str, Printer] = {
-    "pods": Printer(_columns("Name|Ready|Status|Restarts|Age|IP*|Node*|Nominated Node*|Readiness Gates*"), _pod),
+    **WORKLOAD_PRINTERS,
     "nodes": Printer(
-        _columns(
-            "Name|Status|Roles|Age|Version|Internal-IP*|External-IP*|OS-Image*|Kernel-Version*|Container-Runtime*"
-        ),
+        columns("Name|Status|Roles|Age|Version|Internal-IP*|External-IP*|OS-Image*|Kernel-Version*|Container-Runtime*"),
         _node,
     ),
-    "configmaps": Printer(_columns("Name|Data:integer|Age"), _configmap),
-    "secrets": Printer(_columns("Name|Type|Data:integer|Age"), _secret),
-    "services": Printer(_columns("Name|Type|Cluster-IP|External-IP|Port(s)|Age|Selector*"), _service),
-    "deployments.apps": Printer(
-        _columns(f"Name|Ready|Up-to-date:integer|Available:integer|Age|{_WORKLOAD}"), _deployment
-    ),
-    "statefulsets.apps": Printer(_columns("Name|Ready|Age|Containers*|Images*"), _statefulset),
-    "replicasets.apps": Printer(
-        _columns(f"Name|Desired:integer|Current:integer|Ready:integer|Age|{_WORKLOAD}"), _replicaset
-    ),
-    "replicationcontrollers": Printer(
-        _columns(f"Name|Desired:integer|Current:integer|Ready:integer|Age|{_WORKLOAD}"), _replicaset
-    ),
-    "daemonsets.apps": Printer(
-        _columns(
-            f"Name|Desired:integer|Current:integer|Ready:integer|Up-to-date:integer|Available:integer|Node "
-            f"Selector|Age|{_WORKLOAD}"
-        ),
-        _daemonset,
-    ),
-    "jobs.batch": Printer(_columns(f"Name|Status|Completions|Duration|Age|{_WORKLOAD}"), _job),
-    "cronjobs.batch": Printer(_columns("Name|Schedule|Timezone|Suspend|Active:integer|Last Schedule|Age"), _cronjob),
+    "configmaps": Printer(columns("Name|Data:integer|Age"), _configmap),
+    "secrets": Printer(columns("Name|Type|Data:integer|Age"), _secret),
+    "services": Printer(columns("Name|Type|Cluster-IP|External-IP|Port(s)|Age|Selector*"), _service),
     "events": Printer(
-        _columns("Last Seen|Type|Reason|Object|Subobject*|Source*|Message|First Seen*|Count*:integer|Name*"), _event
+        columns("Last Seen|Type|Reason|Object|Subobject*|Source*|Message|First Seen*|Count*:integer|Name*"), _event
     ),
-    "namespaces": Printer(_columns("Name|Status|Age"), _namespace),
-    "leases.coordination.k8s.io": Printer(_columns("Name|Holder|Age"), _lease),
+    "namespaces": Printer(columns("Name|Status|Age"), _namespace),
+    "leases.coordination.k8s.io": Printer(columns("Name|Holder|Age"), _lease),
     "priorityclasses.scheduling.k8s.io": Printer(
-        _columns("Name|Value:integer|Global-Default:boolean|Age|PreemptionPolicy"), _priority_class
+        columns("Name|Value:integer|Global-Default:boolean|Age|PreemptionPolicy"), _priority_class
     ),
-    "serviceaccounts": Printer(_columns("Name|Secrets:integer|Age"), _service_account),
-    "endpoints": Printer(_columns("Name|Endpoints|Age"), _endpoints),
+    "serviceaccounts": Printer(columns("Name|Secrets:integer|Age"), _service_account),
+    "endpoints": Printer(columns("Name|Endpoints|Age"), _endpoints),
     "persistentvolumes": Printer(
-        _columns("Name|Capacity|Access Modes|Reclaim Policy|Status|Claim|StorageClass|Reason|Age"), _volume
+        columns("Name|Capacity|Access Modes|Reclaim Policy|Status|Claim|StorageClass|Reason|Age"), _volume
     ),
-    "persistentvolumeclaims": Printer(_columns("Name|Status|Volume|Capacity|Access Modes|StorageClass|Age"), _claim),
-    "customresourcedefinitions.apiextensions.k8s.io": Printer(_columns("Name|Created At"), _named),
-    "roles.rbac.authorization.k8s.io": Printer(_columns("Name|Created At"), _named),
-    "clusterroles.rbac.authorization.k8s.io": Printer(_columns("Name|Created At"), _named),
-    "rolebindings.rbac.authorization.k8s.io": Printer(_columns("Name|Role|Age"), _role_binding),
-    "clusterrolebindings.rbac.authorization.k8s.io": Printer(_columns("Name|Role|Age"), _role_binding),
+    "persistentvolumeclaims": Printer(columns("Name|Status|Volume|Capacity|Access Modes|StorageClass|Age"), _claim),
+    "customresourcedefinitions.apiextensions.k8s.io": Printer(columns("Name|Created At"), _named),
+    "roles.rbac.authorization.k8s.io": Printer(columns("Name|Created At"), _named),
+    "clusterroles.rbac.authorization.k8s.io": Printer(columns("Name|Created At"), _named),
+    "rolebindings.rbac.authorization.k8s.io": Printer(columns("Name|Role|Age"), _role_binding),
+    "clusterrolebindings.rbac.authorization.k8s.io": Printer(columns("Name|Role|Age"), _role_binding),
     "poddisruptionbudgets.policy": Printer(
-        _columns("Name|Min Available|Max Unavailable|Allowed Disruptions:integer|Age"), _budget
+        columns("Name|Min Available|Max Unavailable|Allowed Disruptions:integer|Age"), _budget
     ),
 }
 """Printer of each collection."""

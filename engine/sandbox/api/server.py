@@ -6,19 +6,16 @@ import asyncio
 import contextlib
 import hmac
 import logging
-import os
 import random
-import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import unquote
 
 import orjson
-import yaml
 from aiohttp import web
 
-from engine.sandbox.api import discovery, openapi, watches
+from engine.sandbox.api import access, pages, watches
 from engine.sandbox.api.builtin import NAMESPACES, builtin_resources
 from engine.sandbox.api.collector import Collector
 from engine.sandbox.api.crds import Definitions
@@ -92,7 +89,7 @@ class ApiServer:
             self.store.load(self._journal.load(), self._journal.rv)
             self.store.journal = self._journal
             self._tasks.append(asyncio.create_task(self._journal.flush_forever(_Entries(self.store))))
-        self._token = self._kept_token()
+        self._token = access.kept_token(self._token, self._data_dir)
         self._assemble()
         # a client that goes away ends its handler, or idle watches of dead clients would pile up
         server = web.Server(
@@ -161,7 +158,11 @@ class ApiServer:
     @property
     def url(self) -> str:
         """The address to put before `/api/...`; it carries the token, so treat it as a secret."""
-        return f"http://{self._host}:{self._port}{self._prefix}"
+        return f"http://{self._host_port}{self._prefix}"
+
+    @property
+    def _host_port(self) -> str:
+        return f"{self._host}:{self._port}"
 
     @property
     def _prefix(self) -> str:
@@ -169,43 +170,11 @@ class ApiServer:
 
     def kubeconfig(self) -> str:
         """Return a kubeconfig (YAML) for this server."""
-        user: JSON = {"token": self._token} if self._token else {}
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "belay-sandbox",
-            "clusters": [{"name": "belay-sandbox", "cluster": {"server": self.url}}],
-            "users": [{"name": "belay-sandbox", "user": user}],
-            "contexts": [
-                {
-                    "name": "belay-sandbox",
-                    "context": {"cluster": "belay-sandbox", "user": "belay-sandbox", "namespace": "default"},
-                }
-            ],
-        }
-        return str(yaml.safe_dump(config, sort_keys=False))
+        return access.kubeconfig(self.url, self.token)
 
     def write_kubeconfig(self, path: Path) -> None:
         """Write the kubeconfig, readable by its owner only, replacing an older one in one step."""
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(fd, "w") as file:
-            file.write(self.kubeconfig())
-        temporary.replace(path)
-
-    def _kept_token(self) -> str:
-        if self._token is not None:
-            return self._token
-        if self._data_dir is None:
-            return secrets.token_hex(16)
-        path = self._data_dir / "token"
-        if path.exists():
-            return path.read_text().strip()
-        token = secrets.token_hex(16)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(fd, "w") as file:
-            file.write(token)
-        return token
+        access.write_secret(path, self.kubeconfig())
 
     # -- requests
 
@@ -234,7 +203,7 @@ class ApiServer:
         # a client that puts its own prefix before an address that has it already sends it twice
         while path.startswith(prefix) and path[len(prefix) : len(prefix) + 1] in ("/", ""):
             path, shown = path[len(prefix) :] or "/", True
-        if shown or path in _OPEN or (request.method == "GET" and _is_discovery(path)):
+        if shown or path in _OPEN or (request.method == "GET" and pages.is_discovery(path)):
             return path
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), self._token.encode()):
@@ -332,43 +301,13 @@ class ApiServer:
             raise method_not_allowed()
         if path in ("/healthz", "/livez", "/readyz"):
             return web.Response(text="ok")
-        found = self._document(path.rstrip("/"), accepted(request.headers.get("Accept", "")))
+        found = pages.document(
+            self.registry, self._host_port, self._prefix, path, accepted(request.headers.get("Accept", ""))
+        )
         if found is None:
             raise no_such_path()
         made, content_type = found
         return web.Response(body=orjson.dumps(made), headers={"Content-Type": content_type})
-
-    def _document(self, path: str, accept: Accept) -> tuple[JSON, str] | None:
-        plain = "application/json"
-        if accept.discovery and path in ("/api", "/apis"):
-            form = f"{plain};g=apidiscovery.k8s.io;v={accept.discovery};as=APIGroupDiscoveryList"
-            return discovery.aggregated(self.registry, path == "/api", accept.discovery), form
-        parts = path.split("/")[1:]
-        made: JSON | None = None
-        match parts:
-            case ["version"]:
-                made = discovery.version()
-            case [""]:
-                made = {
-                    "paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"]
-                }
-            case ["api"]:
-                made = discovery.core_versions(f"{self._host}:{self._port}")
-            case ["api", version]:
-                made = discovery.resources(self.registry, "", version)
-            case ["apis"]:
-                made = discovery.groups(self.registry)
-            case ["apis", group]:
-                made = discovery.group(self.registry, group)
-            case ["apis", group, version]:
-                made = discovery.resources(self.registry, group, version)
-            case ["openapi", "v3"]:
-                made = openapi.index(self.registry, self._prefix)
-            case ["openapi", "v3", "api", version]:
-                made = openapi.document(self.registry, "", version)
-            case ["openapi", "v3", "apis", group, version]:
-                made = openapi.document(self.registry, group, version)
-        return None if made is None else (made, plain)
 
     async def _control(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
         match request.method, path:
@@ -411,15 +350,6 @@ class _Entries:
     def __iter__(self) -> Iterator[Entry]:
         for collection in self._store.collections.values():
             yield from collection.entries()
-
-
-def _is_discovery(path: str) -> bool:
-    """Tell whether a path only says what the server can do.
-
-    Open, since `kubectl get --raw` leaves the token's path out.
-    """
-    parts = path.strip("/").split("/")
-    return parts[0] == "openapi" or (parts[0] == "api" and len(parts) <= 2) or (parts[0] == "apis" and len(parts) <= 3)
 
 
 def _injected(status: int, retry_after: int, message: str) -> ApiError:

@@ -26,6 +26,9 @@ HISTORY_BYTES = 16 * 1024 * 1024
 Large ConfigMaps that change often keep fewer events.
 """
 
+FRAMED = 200
+"""Newest events per kind whose framed bytes are kept; a slower watch has its frames made again."""
+
 QUEUE = 10_000
 """Events one watch may lag behind before it is ended with 410."""
 
@@ -40,15 +43,28 @@ class OversizedError(ValueError):
 class Entry:
     """One version of one object: the parsed form for looking, the bytes for sending. Neither is ever changed."""
 
-    __slots__ = ("key", "obj", "raw", "rv", "storage", "variants")
+    __slots__ = ("_obj", "key", "raw", "rv", "storage", "variants")
 
     def __init__(self, storage: str, key: Key, obj: JSON, rv: int, raw: bytes | None = None) -> None:
         self.storage = storage
         self.key = key
-        self.obj = obj
         self.rv = rv
         self.raw = orjson.dumps(obj) if raw is None else raw
         self.variants: dict[str, bytes] | None = None
+        self._obj: JSON | None = obj
+
+    @property
+    def obj(self) -> JSON:
+        """The parsed form."""
+        if self._obj is not None:
+            return self._obj
+        parsed: JSON = orjson.loads(self.raw)
+        return parsed
+
+    def supersede(self) -> None:
+        """Keep the bytes only, for the history; the parsed form is some ten times as large."""
+        self._obj = None
+        self.variants = None
 
     def copy(self) -> JSON:
         """Return a fresh object that the caller may change."""
@@ -177,6 +193,8 @@ class Collection:
     def publish(self, event: Event) -> None:
         """Append to the history and hand the event to the watchers it concerns."""
         self.history.append(event)
+        if len(self.history) > FRAMED:
+            self.history[-FRAMED - 1].frames = None
         self._history_bytes += len(event.entry.raw)
         if len(self.history) > 2 * HISTORY or self._history_bytes > 2 * HISTORY_BYTES:
             self._trim()
@@ -316,3 +334,7 @@ class Store:
         collection.publish(event)
         for listener in self.listeners:
             listener(event)
+        if event.old is not None:
+            event.old.supersede()
+        if event.type == "DELETED":
+            event.entry.supersede()

@@ -15,7 +15,8 @@ import orjson
 from engine.sandbox.api import versions
 from engine.sandbox.api.durations import age
 from engine.sandbox.api.kinds import JSON, Column, Resource
-from engine.sandbox.api.printers import PRINTERS, Printer
+from engine.sandbox.api.printers import PRINTERS
+from engine.sandbox.api.printing import Printer
 from engine.sandbox.api.store import Entry
 
 NAME = Column("Name", "string", "name", "Name must be unique within a namespace.")
