@@ -192,3 +192,24 @@ def test_850_messages_and_placement() -> None:
     wrong, group = gang(2, 3, annotations=notes, resource="huawei.com/npu", prefix="npu-")
     scope = scope_of(worlds.observed(nodes, reports, wrong, objects=[group], init_params=params))
     assert "distributed super-pod job require npu 8*n, instead of 3" in scope.pending[0].message
+
+
+def test_a_full_cluster_is_a_shortage_and_scattered_nodes_a_topology() -> None:
+    pods, group = gang(2, 16, annotations=SP)
+    full = [placing.busy(f"n1{i}", range(16)) for i in range(3)]
+    entry = scope_of(_world([*pods, *full], group, {1: 3})).pending[0]
+    assert (entry.reason, entry.nodes) == ("NPUResourceShortage", {"NPUResourceShortage": 3})
+    entry = scope_of(_world(pods, group, {1: 1, 2: 1})).pending[0]
+    assert entry.reason == "TopologyNotMet"
+    assert entry.message.startswith("select super pod failed, required 1, total 0, node top: super-pod-id: 1")
+
+
+def test_soft_affinity_fills_partial_blocks() -> None:
+    pods, group = gang(4, 16, annotations=SP, labels={"super-pod-affinity": "soft"})
+    scope = scope_of(_world(pods, group, {1: 3, 2: 1}))
+    placed = [(nodes_of(scope)[f"case-{i}"], bindings(scope)[f"case-{i}"].annotations) for i in range(4)]
+    assert [(node, notes["super-pod-rank"], notes["super-pod-id"]) for node, notes in placed] == [
+        ("n10", "0", "1"), ("n11", "0", "1"), ("n12", "1", "1"), ("n20", "2", "2"),
+    ]  # fmt: skip
+    again = scope_of(_world(pods, group, {1: 3}))
+    assert not again.actions and again.pending[0].reason == "TopologyNotMet"

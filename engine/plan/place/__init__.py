@@ -115,6 +115,8 @@ class _Gang:
         seekers = [pod for pod in self.waiting if pod.count]
         others = [pod for pod in self.waiting if not pod.count]
         placed: list[Seated] = []
+        if seekers and not self.bench.table(job, seekers[0]).scores:
+            return [], Failure(self.waiting, None, seekers[0], self.bench.story(job, seekers[0]))
         if seekers:
             found = groupwise.seat(self.bench, job, seekers, ranks, memory)
             if isinstance(found, Refusal):
