@@ -97,8 +97,7 @@ def _super_pods(
 
 
 class _Plan:
-    """Slots for the waiting pods of a super-pod job: running blocks are completed, former ones reused, new ones taken.
-    """
+    """Slots for the waiting pods of a super-pod job: running blocks completed, former ones reused, new ones taken."""
 
     def __init__(
         self,
@@ -177,8 +176,7 @@ class _Plan:
         return dict.fromkeys(range(max(1, cut.need)), cut.size)
 
     def _complete(self, cut: Cut, logical: int, home: int, pods: list[Pod], out: dict[str, Slot]) -> Refusal | None:
-        """Nodes for the missing pods of a running block, from its own super pod: former healthy, unused, failed ones.
-        """
+        """Nodes for the missing pods of a running block, from its super pod: former healthy, unused, failed ones."""
         pool = self._free.get(home, [])
         for pod in pods:
             former = self._memory.nodes.get(str(self._ranks[pod.key]), "") if self._memory else ""

@@ -226,8 +226,7 @@ def _one_domain(racks: Racks, ids: Sequence[int], cut: RackBlocks, count: int) -
 def _several(
     pools: Mapping[int, list[Place]], ids: Sequence[int], cut: RackBlocks, pods: int
 ) -> dict[int, Block] | Refusal:
-    """Block by block from the largest super pods, nodes with a broken network left out; soft affinity takes the rest.
-    """
+    """Block by block from the largest super pods, broken networks left out; soft affinity takes the rest."""
     left = list(ids)
     found: dict[int, Block] = {}
     healthy = {key: by_rack([node for node in nodes if node.network]) for key, nodes in pools.items()}

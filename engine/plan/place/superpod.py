@@ -243,8 +243,7 @@ def _from_reserve(work: _Taking, table: Mapping[tuple[int, int], list[_Pool]]) -
 
 
 def _partial_blocks(work: _Taking, table: Mapping[tuple[int, int], list[_Pool]], fresh_id: int) -> None:
-    """Pass D, soft affinity only: what is left of the super pods, as partial blocks under the ids left, then new ones.
-    """
+    """Pass D, soft affinity only: what is left, as partial blocks under the ids left, then under new ones."""
     need = len(work.ids) * work.size
     keep = min(work.size, work.reserve)
     rows = [*range(work.size - 1, keep - 1, -1), *range(keep)]
