@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from engine.documents import Declared, NodePool
+from engine.model.actions import DeleteObject
 from engine.model.diagnostics import Origin
 from tests import placing, worlds
 from tests.placing import POLICY, gang, nodes_of, scope_of
@@ -175,3 +176,12 @@ def test_a_gang_belongs_to_one_shard() -> None:
     assert placed(*selected, "west") == {"case-0": "n-b"} and placed(*selected, "main") == {}
     labelled = gang(1, 1, annotations=A2, labels={"belay.dev/shard": "west"})
     assert placed(*labelled, "west") == {"case-0": "n-b"} and placed(*labelled, "main") == {}
+
+
+def test_pods_that_this_pass_deletes_are_not_placed() -> None:
+    pods, group = gang(2, 1, annotations=A2, least=1)
+    gone = DeleteObject(
+        reason="Finished", message="", api_version="v1", object_kind="Pod", namespace="train", name="case-0"
+    )
+    scope = scope_of(_world((pods, group)), actions=[gone])
+    assert list(nodes_of(scope)) == ["case-1"]

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from engine.model.actions import DeleteObject
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
 from engine.model.plan import Pending
@@ -121,6 +122,8 @@ class Roster:
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
         self._names = frozenset(scope.desired.settings.scheduler_names)
+        deleted = (a for a in scope.actions if isinstance(a, DeleteObject) and a.object_kind == "Pod")
+        self._leaving = scope.evicting | {f"{action.namespace}/{action.name}" for action in deleted}
         self._succeeded: dict[str, list[Pod]] = {}
         for key, gang_key in scope.gang_of.items():
             pod = scope.observed.pods[key]
@@ -129,7 +132,7 @@ class Roster:
 
     def waiting(self, gang: Gang) -> list[Pod]:
         """Pods that are ours, unbound, staying and not gated, in rank order."""
-        pods, evicting = self._scope.observed.pods, self._scope.evicting
+        pods = self._scope.observed.pods
         return [
             pod
             for pod in map(pods.__getitem__, gang.pods)
@@ -137,13 +140,13 @@ class Roster:
             and pod.deleting is None
             and not pod.gates
             and pod.scheduler in self._names
-            and pod.key not in evicting
+            and pod.key not in self._leaving
         ]
 
     def started(self, gang: Gang) -> list[Pod]:
         """Pods that are bound and stay, and those that have succeeded."""
         pods = map(self._scope.observed.pods.__getitem__, gang.pods)
-        bound = [pod for pod in pods if counts_as_started(pod) and pod.key not in self._scope.evicting]
+        bound = [pod for pod in pods if counts_as_started(pod) and pod.key not in self._leaving]
         return bound + self._succeeded.get(gang.key, [])
 
 
