@@ -112,6 +112,14 @@ def _of_product(product: Product, resource: str) -> Rule | Refusal:
             return Rule(A3(16), "", row.max, single, distributed)
         case "mesh4":
             return Rule(Mesh4(row.max), "", row.max, single, distributed)
+        case "card310":
+            return Rule(Card310(row.max), "", row.max, single, distributed)
+        case "chip310":
+            return Rule(Chip310(row.max), "", row.max, single, distributed)
+        case "duo-card":
+            return Rule(DuoCard(row.max), "", row.max, single, distributed)
+        case "duo-chip":
+            return Rule(DuoChip(row.max), "", row.max, single, distributed)
         case "superpod":
             return Rule(SuperPodA3(row.max), "superpod", row.max)
         case "superpod850":
