@@ -353,6 +353,17 @@ def test_an_ascend_job_is_validated_counted_and_shown(api: Client, definitions: 
     assert table(api, path)["rows"][0]["cells"][:2] == ["j", "Running"]
 
 
+def test_metadata_of_custom_objects_is_typed_like_any_other(api: Client, definitions: list[JSON]) -> None:
+    path = "/apis/mindxdl.gitee.com/v1/~/ascendjobs"
+    wrong = ascend_job("j")
+    wrong["metadata"]["labels"] = {"a": 1}
+    status, answer = api.send("POST", path, wrong)
+    assert (status, answer["reason"]) == (400, "BadRequest")
+    empty = ascend_job("j")
+    empty["metadata"] |= {"labels": None, "annotations": {}, "creationTimestamp": None}
+    assert api.send("POST", path, empty)[0] == 201
+
+
 def test_two_managers_of_a_custom_object_conflict(api: Client, definitions: list[JSON]) -> None:
     path = "/apis/belay.dev/v1alpha1/nodepools/p"
 

@@ -75,6 +75,32 @@ def test_damage_in_the_middle_is_an_error_that_names_the_line(tmp_path: Path) ->
     made.close()
 
 
+def test_a_full_disk_refuses_the_write_and_keeps_the_log_readable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = filled(tmp_path, 3)
+    write = os.write
+
+    def short_of_space(fd: int, data: bytes) -> int:
+        if len(data) > 20:
+            return write(fd, data[:20])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", short_of_space)
+    version = store.rv
+    with pytest.raises(OSError, match="No space"):
+        store.put("things", ("n", "lost"), {"metadata": {"name": "lost"}, "i": 0, "pad": "x" * 7})
+    with pytest.raises(OSError, match="No space"):
+        store.delete("things", ("n", "t0"))
+    monkeypatch.undo()
+    assert store.get("things", ("n", "lost")) is None
+    assert store.get("things", ("n", "t0")) is not None
+    assert store.rv == version
+    store.put("things", ("n", "kept"), {"metadata": {"name": "kept"}, "i": 1})
+    closed(store)
+    assert contents(tmp_path)[0] == {"t0": 0, "t1": 1, "t2": 2, "kept": 1}
+
+
 def test_two_servers_cannot_share_a_folder(tmp_path: Path) -> None:
     made = DiskJournal(tmp_path)
     with pytest.raises(JournalError, match="another server"):

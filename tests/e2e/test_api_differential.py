@@ -697,8 +697,25 @@ def namespaces(api: Client) -> None:
     api.do("patch", "PATCH", f"{spaces}/{name}", {"metadata": {"labels": {"a": "b"}}}, MERGE, see="metadata.labels.a")
 
 
-SCENARIOS = [crud, generated_names, dry_run, patch_kinds, server_side_apply, apply_lists, bindings, pod_deletion,
-             finalizers, eviction, status_isolation, defaults, selectors, paging, watches, custom_kinds, namespaces]  # fmt: skip
+SCENARIOS = [
+    crud,
+    generated_names,
+    dry_run,
+    patch_kinds,
+    server_side_apply,
+    apply_lists,
+    bindings,
+    pod_deletion,
+    finalizers,
+    eviction,
+    status_isolation,
+    defaults,
+    selectors,
+    paging,
+    watches,
+    custom_kinds,
+    namespaces,
+]
 
 
 class Pair(Sandbox):
@@ -749,3 +766,22 @@ def test_both_servers_answer_alike(pair: Pair, scenario: Callable[[Client], None
         if theirs != ours
     ]
     assert not differences, "\n".join(["", *differences])
+
+
+def test_the_real_server_establishes_the_shipped_definitions(pair: Pair) -> None:
+    real, _ = pair.clients(f"diff-crds-{os.urandom(2).hex()}")
+    crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    for path in sorted((Path(__file__).parents[2] / "deploy" / "crds").glob("*.yaml")):
+        definition = yaml.safe_load(path.read_text())
+        status, answer = real.send("POST", crds, definition)
+        assert status in (201, 409), answer
+
+        def accepted(_: int, obj: JSON) -> bool:
+            return {"NamesAccepted", "Established"} <= {
+                c["type"] for c in at(obj, "status.conditions") or () if c["status"] == "True"
+            }
+
+        assert real.until(f"{crds}/{definition['metadata']['name']}", accepted), path.name
+        shown = real.send("GET", f"{crds}/{definition['metadata']['name']}")[1]
+        nonstructural = [c for c in at(shown, "status.conditions") if c["type"] == "NonStructuralSchema"]
+        assert not nonstructural, nonstructural

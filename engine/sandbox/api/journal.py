@@ -28,6 +28,7 @@ MIN_ROTATE_BYTES = 16 * 1024 * 1024
 """The log is never folded into a snapshot before it has this size."""
 
 FLUSH_SECONDS = 0.1
+RETRY_SECONDS = 5.0
 _VERSION = 1
 
 
@@ -124,9 +125,14 @@ class DiskJournal:
 
     def _append(self, record: bytes) -> None:
         line = b"%08x %b\n" % (zlib.crc32(record), record)
-        written = os.write(self._fd, line)
-        while written < len(line):
-            written += os.write(self._fd, line[written:])
+        try:
+            written = os.write(self._fd, line)
+            while written < len(line):
+                written += os.write(self._fd, line[written:])
+        except OSError:
+            # half a line in the middle would make the whole log unreadable
+            os.ftruncate(self._fd, self._size)
+            raise
         self._size += len(line)
         self._dirty = True
 
@@ -138,11 +144,15 @@ class DiskJournal:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(FLUSH_SECONDS)
-            if self._dirty:
-                self._dirty = False
-                await loop.run_in_executor(None, os.fsync, self._fd)
-            if self._size > self._rotate_at:
-                await self.rotate(state)
+            try:
+                if self._dirty:
+                    self._dirty = False
+                    await loop.run_in_executor(None, os.fsync, self._fd)
+                if self._size > self._rotate_at:
+                    await self.rotate(state)
+            except OSError as error:
+                LOG.error("cannot flush the log", extra={"folder": str(self._folder), "error": str(error)})
+                await asyncio.sleep(RETRY_SECONDS)
 
     async def rotate(self, state: Iterable[Entry]) -> None:
         """Start a new log and write the state so far into a snapshot, then drop what both replace."""

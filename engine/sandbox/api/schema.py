@@ -214,36 +214,38 @@ def decode(node: Node, obj: JSON, resource: Resource) -> list[str]:
     ApiError 400 on a value of the wrong type (built-in kinds; custom kinds are validated against their schema instead).
     """
     unknown: list[str] = []
-    _decode_object(node, obj, "", unknown, resource)
+    _decode_object(node, obj, "", unknown, resource, not resource.custom)
     return unknown
 
 
-def _decode(node: Node, value: Any, path: str, unknown: list[str], resource: Resource) -> Any:
+def _decode(node: Node, value: Any, path: str, unknown: list[str], resource: Resource, strict: bool) -> Any:
     kind = node.type
     if kind == "any":
         return value
     if kind == "object":
         if isinstance(value, dict):
-            _decode_object(node, value, path, unknown, resource)
+            _decode_object(node, value, path, unknown, resource, strict)
             return value
     elif kind == "map":
         if isinstance(value, dict):
             element = node.element()
             for key, item in value.items():
-                value[key] = _decode(element, item, f"{path}.{key}", unknown, resource)
+                value[key] = _decode(element, item, f"{path}.{key}", unknown, resource, strict)
             return value
     elif kind == "list":
         if isinstance(value, list):
             element = node.element()
             if element.type != "any":
-                value[:] = [_decode(element, item, f"{path}[{i}]", unknown, resource) for i, item in enumerate(value)]
+                value[:] = [
+                    _decode(element, item, f"{path}[{i}]", unknown, resource, strict) for i, item in enumerate(value)
+                ]
             return value
     elif kind == "quantity":
         return _quantity(value, path, resource)
     elif kind == "string":
         if isinstance(value, str):
             return value
-        if value is None and not resource.custom:
+        if value is None and strict:
             return ""
     elif kind == "boolean":
         if isinstance(value, bool):
@@ -253,12 +255,12 @@ def _decode(node: Node, value: Any, path: str, unknown: list[str], resource: Res
             return value
         if value.is_integer():
             return int(value)
-    if resource.custom:
+    if not strict:
         return value
     raise _wrong_type(node, value, path, resource)
 
 
-def _decode_object(node: Node, value: JSON, path: str, unknown: list[str], resource: Resource) -> None:
+def _decode_object(node: Node, value: JSON, path: str, unknown: list[str], resource: Resource, strict: bool) -> None:
     fields = node.fields
     drop = None
     for key, item in value.items():
@@ -268,13 +270,16 @@ def _decode_object(node: Node, value: JSON, path: str, unknown: list[str], resou
                 unknown.append(f"{path}.{key}".lstrip("."))
                 drop = [key] if drop is None else [*drop, key]
         elif item is None:
-            if not resource.custom:
+            if strict:
                 drop = [key] if drop is None else [*drop, key]
-        elif child.type in ("map", "list") and not item and not resource.custom and isinstance(item, dict | list):
+        elif child.type in ("map", "list") and not item and strict and isinstance(item, dict | list):
             # empty maps and lists of built-in types are left out when serialised (omitempty)
             drop = [key] if drop is None else [*drop, key]
         elif child.type != "any":
-            value[key] = _decode(child, item, f"{path}.{key}", unknown, resource)
+            # metadata is typed for every kind; the rest of a custom object is left to its schema
+            value[key] = _decode(
+                child, item, f"{path}.{key}", unknown, resource, strict or (not path and key == "metadata")
+            )
     for key in drop or ():
         del value[key]
 

@@ -38,6 +38,7 @@ LOG = logging.getLogger(__name__)
 _OPEN = ("/healthz", "/livez", "/readyz", "/version")
 _WATCH_SECONDS = (1800.0, 3600.0)
 _SHUTDOWN_SECONDS = 2.0
+_COLLECT_RETRY_SECONDS = 1.0
 MAX_LINE = 64 * 1024
 """Longest request line and header, bytes: selectors that list many names are long."""
 
@@ -140,8 +141,14 @@ class ApiServer:
         while True:
             await self._collect.wait()
             self._collect.clear()
-            while self._collector.run():
-                await asyncio.sleep(0)
+            try:
+                while self._collector.run():
+                    await asyncio.sleep(0)
+            except Exception:
+                # the object that failed is out of the queue; the others must still be collected
+                LOG.exception("garbage collection failed")
+                self._collect.set()
+                await asyncio.sleep(_COLLECT_RETRY_SECONDS)
 
     async def _expire_forever(self) -> None:
         while True:

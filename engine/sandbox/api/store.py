@@ -290,10 +290,11 @@ class Store:
         entry = Entry(storage, key, obj, self.rv + 1)
         if limit and len(entry.raw) > limit:
             raise OversizedError(f"{storage} {key[0]}/{key[1]} has {len(entry.raw)} bytes, the limit is {limit}")
-        self.rv += 1
-        collection.replace(entry)
+        # on disk first: what cannot be recorded has not happened
         if self.journal is not None:
             self.journal.put(entry)
+        self.rv += 1
+        collection.replace(entry)
         self._announce(collection, Event("ADDED" if old is None else "MODIFIED", entry, old))
         return entry
 
@@ -306,13 +307,13 @@ class Store:
         old = collection.get(key)
         if old is None:
             raise KeyError(key)
+        last = old.copy()
+        last["metadata"]["resourceVersion"] = str(self.rv + 1)
+        entry = Entry(storage, key, last, self.rv + 1)
+        if self.journal is not None:
+            self.journal.delete(storage, key, self.rv + 1)
         collection.drop(key)
         self.rv += 1
-        last = old.copy()
-        last["metadata"]["resourceVersion"] = str(self.rv)
-        entry = Entry(storage, key, last, self.rv)
-        if self.journal is not None:
-            self.journal.delete(storage, key, self.rv)
         self._announce(collection, Event("DELETED", entry, old))
         return entry
 
