@@ -20,7 +20,7 @@ def _chip(node: str, chip: str) -> ChipState:
 def test_lists_are_sorted_and_gangs_named_once() -> None:
     scope = scope_of(worlds.world(2, prefix="n"))
     scope.pending = [_pending("b"), _pending("a", "first"), _pending("a", "second"), _pending("a", kind="Pod")]
-    scope.chips = [_chip("n1", "Ascend910-0"), _chip("n0", "Ascend910-10"), _chip("n0", "Ascend910-2")]
+    scope.chips = [_chip("n0", "Ascend910-2"), _chip("n0", "Ascend910-10"), _chip("n1", "Ascend910-0")]
     later = Diagnostic("warning", "b", "", 0, 0, "", "m")
     scope.diagnostics = [later, Diagnostic("error", "a", "", 0, 0, "", "m"), later]
     scope.scores = {"t/b": {"n1": 1.0, "n0": 2.0}, "t/a": {}}
