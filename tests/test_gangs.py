@@ -67,16 +67,16 @@ def test_annotation_lowers_a_generated_gang_but_not_a_declared_one() -> None:
     declared = _object("PodGroup", "g", {"minMember": 3, "queue": "slow"}, api="scheduling.volcano.sh/v1beta1")
     gang = _only(worlds.observed(pods=bare, objects=[declared]))
     assert (gang.key, gang.kind, gang.min_available, gang.queue) == ("train/PodGroup/g", "PodGroup", 3, "slow")
-    declared["spec"]["minMember"] = 1
-    assert _only(worlds.observed(pods=bare, objects=[declared])).min_available == 2
+    generated = {**declared, "spec": {"minMember": 1, "queue": "slow"}}
+    assert _only(worlds.observed(pods=bare, objects=[generated])).min_available == 2
 
 
 def test_ordered_stateful_set_starts_one_by_one_and_a_parallel_one_together() -> None:
     pods = [worlds.pod("s-0", count=1, owner=("StatefulSet", "s"), owner_api="apps/v1")]
     ordered = _object("StatefulSet", "s", {"replicas": 3}, api="apps/v1")
     assert _only(worlds.observed(pods=pods, objects=[ordered])).min_available == 1
-    ordered["spec"]["podManagementPolicy"] = "Parallel"
-    assert _only(worlds.observed(pods=pods, objects=[ordered])).min_available == 3
+    parallel = _object("StatefulSet", "s", {"replicas": 3, "podManagementPolicy": "Parallel"}, api="apps/v1")
+    assert _only(worlds.observed(pods=pods, objects=[parallel])).min_available == 3
 
 
 def test_pod_group_wins_over_owner_and_owner_over_pod() -> None:

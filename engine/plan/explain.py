@@ -9,7 +9,6 @@ from engine.plan.scope import Scope
 def run(scope: Scope) -> None:
     """Sorts every list whose order the passes do not give, and merges what two passes said of the same gang."""
     scope.pending = _merged(scope.pending)
-    scope.chips.sort(key=lambda chip: (chip.node, _natural(chip.chip)))
     scope.diagnostics = sorted(set(scope.diagnostics) | set(scope.observed.diagnostics))
     scope.scores = {pod: dict(sorted(row.items())) for pod, row in sorted(scope.scores.items())}
 
@@ -39,9 +38,3 @@ def _merged(entries: list[Pending]) -> list[Pending]:
     for entry in entries:
         first.setdefault((entry.namespace, entry.name, entry.kind), entry)
     return [first[key] for key in sorted(first)]
-
-
-def _natural(chip: str) -> tuple[str, int, str]:
-    """``Ascend910-2`` before ``Ascend910-10``."""
-    head, _, tail = chip.rpartition("-")
-    return (head, int(tail), "") if tail.isascii() and tail.isdecimal() else (head, -1, tail)

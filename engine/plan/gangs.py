@@ -15,6 +15,7 @@ from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.jobs import Gang
 from engine.model.times import parse_rfc3339
+from engine.plan.memo import Memo
 from engine.plan.owners import (
     POD_GROUP_APIS,
     VOLCANO_API,
@@ -44,6 +45,9 @@ REPLICATED_KINDS: Final = frozenset({"Deployment", "ReplicaSet", "StatefulSet", 
 
 _DIGITS: Final = re.compile(r"(\d+)")
 
+#: Gangs by key, while owner, pods, PodGroups and priority classes stay what they are.
+_GANGS: Final[Memo[Gang]] = Memo(32768)
+
 
 def gang_key(api_version: str, kind: str, namespace: str, name: str) -> str:
     """``namespace/Kind/name``; a ``batch/v1`` Job is ``Job.batch``, so that it never meets a Volcano Job's memory."""
@@ -72,7 +76,7 @@ def group(observed: Observed) -> tuple[dict[str, Gang], dict[str, str]]:
         owners.setdefault(key, owner)
         members.setdefault(key, []).append(pod)
         gang_of[pod.key] = key
-    gangs = {key: _gang(key, owners[key], members[key], finder, priorities) for key in sorted(members)}
+    gangs = {key: _known(key, owners[key], members[key], finder, priorities) for key in sorted(members)}
     return gangs, gang_of
 
 
@@ -153,6 +157,11 @@ def pod_group_of(observed: Observed, gang: Gang) -> Mapping[str, Any]:
 def _order(pod: Pod) -> tuple[int, tuple[tuple[int, str], ...], str]:
     rank = declared_rank(pod)
     return (1 << 40, natural(pod.name), pod.name) if rank is None else (rank, (), pod.name)
+
+
+def _known(key: str, owner: Owner, pods: list[Pod], finder: Owners, priorities: Mapping[str, int]) -> Gang:
+    inputs = (owner, pods, finder.groups_for(owner, pods), priorities)
+    return _GANGS.of(key, inputs, lambda: _gang(key, owner, pods, finder, priorities))
 
 
 def _gang(key: str, owner: Owner, pods: list[Pod], finder: Owners, priorities: Mapping[str, int]) -> Gang:

@@ -7,6 +7,7 @@ nothing, is asked nothing and has nothing to remember costs only a few compariso
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -21,12 +22,16 @@ from engine.model.plan import ChipState
 from engine.plan import chips, inforce, outages, progress, revision
 from engine.plan.chips import Bench, Held, Verdict
 from engine.plan.judge import Judge, use_of
+from engine.plan.memo import Memo
 from engine.plan.scope import NodeView, Scope
 
 TIMELINE: Final = 20
 _NOTHING: Final = NodeMemory()
 _PLAIN: Final = ChipMemory()
 Verdicts = dict[str, dict[int, Verdict]]
+
+#: Rows of nodes whose chips are merely in use, by node name.
+_PLAIN_ROWS: Final[Memo[tuple[ChipState, ...]]] = Memo(32768)
 
 
 def run(scope: Scope) -> None:
@@ -317,25 +322,29 @@ def rows(scope: Scope) -> list[ChipState]:
     """Every chip that is not plainly healthy and free, by node and chip id."""
     out: list[ChipState] = []
     for name, view in scope.nodes.items():
-        shown = set(view.used_by)
-        if view.chip_state:
-            shown |= {
-                c
-                for c, state in view.chip_state.items()
-                if state != "healthy" or view.chip_codes[c] or view.chip_level[c] not in (NORMAL,)
-            }
-        odd = view.resetting | view.recovering
-        shown |= set(ids_of(odd)) if odd else set()
-        for chip in sorted(shown):
-            out.append(
-                ChipState(
-                    node=name,
-                    chip=view.chip(chip),
-                    state=view.chip_state.get(chip, "healthy"),
-                    level=view.chip_level.get(chip, NORMAL),
-                    codes=view.chip_codes.get(chip, ()),
-                    fault_type=view.chip_types.get(chip, ()),
-                    used_by=view.used_by.get(chip),
-                )
-            )
+        if view.chip_state or view.resetting or view.recovering:
+            out += _rows(view)
+        elif view.used_by:
+            out += _PLAIN_ROWS.of(name, (view.prefix, dict(view.used_by)), partial(_rows, view))
     return out
+
+
+def _rows(view: NodeView) -> tuple[ChipState, ...]:
+    shown = {*view.used_by, *ids_of(view.resetting | view.recovering)}
+    shown |= {
+        chip
+        for chip, state in view.chip_state.items()
+        if state != "healthy" or view.chip_codes[chip] or view.chip_level[chip] != NORMAL
+    }
+    return tuple(
+        ChipState(
+            node=view.node.name,
+            chip=view.chip(chip),
+            state=view.chip_state.get(chip, "healthy"),
+            level=view.chip_level.get(chip, NORMAL),
+            codes=view.chip_codes.get(chip, ()),
+            fault_type=view.chip_types.get(chip, ()),
+            used_by=view.used_by.get(chip),
+        )
+        for chip in sorted(shown)
+    )

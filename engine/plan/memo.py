@@ -1,6 +1,7 @@
 """Bounded memos of pure results about raw objects, so that unchanged objects cost a comparison only.
 
 An entry is keyed by a name and holds only for an equal object; nothing of a pass depends on what is in a memo.
+What a snapshot holds is never changed in place: a new version is a new object.
 """
 
 from __future__ import annotations

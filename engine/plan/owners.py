@@ -5,7 +5,7 @@ Also the few readings of raw Kubernetes objects that this needs; whatever has an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from engine.model.cluster import Observed, Pod
@@ -76,6 +76,11 @@ class Owners:
         if owner.kind == "PodGroup":
             return owner.name
         return self._groups_of.get((owner.namespace, owner.kind, owner.name), "")
+
+    def groups_for(self, owner: Owner, pods: Iterable[Pod]) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+        """Every PodGroup, by name, that may speak for the owner's pods."""
+        named = dict.fromkeys((*map(self.group_name, pods), self.group_of_owner(owner)))
+        return tuple((name, self.pod_group(owner.namespace, name)) for name in named if name)
 
     def pod_group(self, namespace: str, name: str) -> Mapping[str, Any]:
         """The raw PodGroup, empty when the snapshot lacks it."""

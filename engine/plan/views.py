@@ -7,7 +7,8 @@ unhealthy, the recovering and the ones that live pods hold; terminating pods hol
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 from engine.documents import Desired, InitParams, NodePool, Product
@@ -15,6 +16,7 @@ from engine.model.cluster import DeviceReport, Node, Observed, Pod, mask_of
 from engine.model.diagnostics import Diagnostic
 from engine.model.resets import groups
 from engine.plan.inforce import previous_pools
+from engine.plan.memo import Memo
 from engine.plan.scope import NodeView, Scope
 
 DEFAULT_POOL: Final = "default"
@@ -24,6 +26,12 @@ MAIN_SHARD: Final = "main"
 RESOURCES: Final = ("huawei.com/Ascend910", "huawei.com/Ascend310P", "huawei.com/Ascend310", "huawei.com/npu")
 _HEAD: Final = re.compile(r"(\d{1,4})(?:-|$)")
 _TAIL: Final = re.compile(r"-(\d{1,4})$")
+
+Holding = tuple[int, dict[int, str], dict[str, int]]
+"""Mask of the chips that a node's pods hold, who holds each, and what the pods request."""
+
+#: What the pods of each node hold, by node name.
+_HOLDINGS: Final[Memo[Holding]] = Memo(32768)
 
 
 def run(scope: Scope) -> None:
@@ -39,7 +47,7 @@ def init_params(desired: Desired, observed: Observed) -> InitParams:
 def views(scope: Scope) -> dict[str, NodeView]:
     """One view per node of the shard, in the order of names."""
     observed = scope.observed
-    pools, products = _Pools(scope), _Products(scope.desired)
+    pools, products, reset_groups = _Pools(scope), _Products(scope.desired), _Groups()
     live = _pods_by_node(observed)
     maintain = init_params(scope.desired, observed).self_maintain_available_card
     out: dict[str, NodeView] = {}
@@ -50,6 +58,7 @@ def views(scope: Scope) -> dict[str, NodeView]:
             continue
         product = products.of(node, pool)
         view = _view(node, pool, product, observed.reports.get(name), live.get(name, []), maintain)
+        view.groups = reset_groups.of(product, view.base)
         out[name] = view
     _claims(observed, out)
     return out
@@ -57,7 +66,12 @@ def views(scope: Scope) -> dict[str, NodeView]:
 
 def chip_ids(pod: Pod) -> tuple[int, ...]:
     """Physical ids of the chips that a pod's annotations name."""
-    found = (device_id(name) for name in pod.chips)
+    return _ids(pod.chips)
+
+
+@lru_cache(maxsize=65536)
+def _ids(names: tuple[str, ...]) -> tuple[int, ...]:
+    found = (device_id(name) for name in names)
     return tuple(sorted({chip for chip in found if chip is not None}))
 
 
@@ -89,13 +103,12 @@ def _view(
 ) -> NodeView:
     resource = _resource(node, product, report)
     base = (node.base_chips or (report.listed if report else 0)) if resource else 0
-    used, used_by, requested = _held(pods)
+    used, used_by, requested = _held(node.name, pods)
     unhealthy = report.unhealthy & base if report else 0
     unavailable = unhealthy | (report.recovering & base if report else 0)
     if report and not maintain:
         unavailable |= base & ~report.free & ~used
     network = None if report is None or report.network_unhealthy is None else report.network_unhealthy & base
-    rule = product.spec.reset if product else None
     return NodeView(
         node=node,
         pool=pool.name if pool else DEFAULT_POOL,
@@ -111,19 +124,19 @@ def _view(
         used_by=used_by,
         pods=pods,
         requested=requested,
-        groups=groups(
-            product.reset_groups if product else (),
-            base,
-            scope=rule.scope if rule else None,
-            known=rule is not None,
-        )
-        if base
-        else (),
         suspended=bool(pool and pool.spec.suspend),
     )
 
 
-def _held(pods: Iterable[Pod]) -> tuple[int, dict[int, str], dict[str, int]]:
+def _held(node: str, pods: Sequence[Pod]) -> Holding:
+    """What the pods of a node hold, as a copy that the pass may change."""
+    if not pods:
+        return 0, {}, {}
+    used, used_by, requested = _HOLDINGS.of(node, tuple(pods), lambda: _holding(pods))
+    return used, dict(used_by), dict(requested)
+
+
+def _holding(pods: Iterable[Pod]) -> Holding:
     used = 0
     used_by: dict[int, str] = {}
     requested: dict[str, int] = {}
@@ -175,6 +188,23 @@ def _claims(observed: Observed, out: Mapping[str, NodeView]) -> None:
         if (name, pod.uid) not in counted:
             counted.add((name, pod.uid))
             _request(view.requested, pod)
+
+
+class _Groups:
+    """The chips that reset together on a node; remembered per product and chips, which most nodes share."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int], tuple[int, ...]] = {}
+
+    def of(self, product: Product | None, base: int) -> tuple[int, ...]:
+        key = product.name if product else "", base
+        found = self._known.get(key)
+        if found is None:
+            rule = product.spec.reset if product else None
+            written = product.reset_groups if product else ()
+            found = groups(written, base, scope=rule.scope if rule else None, known=rule is not None)
+            self._known[key] = found
+        return found
 
 
 class _Products:
