@@ -147,6 +147,7 @@ class Loop:
             redis_url=redis_url, kubeconfig=cluster.kubeconfig, identity="test", data=str(folder), **quick
         )
         self.cluster = cluster
+        self.failures: list[str] = []
         self._closed = False
         self.sent: list[tuple[str, str]] = []
         self.copies: Callable[[str, str], int] = lambda task, argument: 1
@@ -165,7 +166,9 @@ class Loop:
 
     def _work(self, task: str, argument: str) -> None:
         with contextlib.suppress(StoreUnavailable):
-            (self.worker.reconcile if task == RECONCILE else self.worker.act)(argument)
+            said = (self.worker.reconcile if task == RECONCILE else self.worker.act)(argument)
+            if said.startswith("failed"):
+                self.failures.append(said)
 
     def _start(self) -> Controller:
         made: list[Controller] = []

@@ -30,6 +30,7 @@ def loop(cluster: Cluster, redis_url: str, tmp_path: Path) -> Iterator[Loop]:  #
     made = Loop(cluster, redis_url, tmp_path / "data")
     yield made
     made.close()
+    assert made.failures == []
 
 
 def test_pods_get_nodes_and_chips_and_people_get_status(cluster: Cluster, loop: Loop, tmp_path: Path) -> None:
@@ -109,6 +110,34 @@ def test_doubled_messages_change_nothing(cluster: Cluster, loop: Loop) -> None:
     until(lambda: len(cluster.bound()) == 7, 30, what="seven pods on fifteen chips")
     assert all(len(pods) == 1 for pods in cluster.chips().values())
     until(lambda: cluster.orders("node-1").get("chips", {}).get("Ascend910-0", {}).get("isolate"))
+
+
+def test_a_bug_in_the_planner_is_told_counted_and_tried_again(
+    cluster: Cluster, loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until(lambda: loop.controller.ready)
+
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("engine.reconcile.loop.make_plan", broken)
+        cluster.add_node("node-1")
+        cluster.add_pod("train", 4)
+        until(lambda: len(loop.failures) >= 2, what="two failed passes")
+    assert loop.worker.passes.counters()["pass_failures|shard=main"] >= 2
+    until(lambda: cluster.bound() == {"train"}, what="the placement once the bug is gone")
+    loop.failures.clear()
+
+
+def test_a_fault_is_ordered_within_a_second(cluster: Cluster, loop: Loop) -> None:
+    cluster.add_node("node-1")
+    until(lambda: loop.controller.ready)
+    time.sleep(0.5)
+    began = time.monotonic()
+    cluster.report("node-1", bad={5: ("80E18005", "SeparateNPU")})
+    until(lambda: cluster.orders("node-1").get("chips", {}).get("Ascend910-5", {}).get("isolate"), 5, "the order")
+    assert time.monotonic() - began < 1.0
 
 
 def test_lost_batches_are_made_up_for(cluster: Cluster, loop: Loop) -> None:

@@ -69,6 +69,10 @@ class Worker:
         except (Lost, StoreUnavailable, KubeError, CancelledError, TimeoutError) as error:
             _log.warning("pass not finished", shard=name, reason=f"{type(error).__name__}: {error}"[:256])
             return "not finished"
+        except Exception as error:  # a bug must not stop the shard for ever: it is told, counted, and tried again
+            _log.exception("pass failed", shard=name)
+            self._failed(name)
+            return f"failed: {type(error).__name__}: {error}"
         finally:
             busy.release()
 
@@ -85,6 +89,12 @@ class Worker:
         except (BelayError, CancelledError, TimeoutError) as error:
             _log.warning("batch not finished", batch=batch.number, reason=f"{type(error).__name__}: {error}"[:256])
             return "not finished"
+
+    def _failed(self, name: str) -> None:
+        try:
+            self.passes.count({counter_name("pass_failures", shard=name): 1})
+        except StoreUnavailable as error:
+            _log.warning("failure not counted", reason=str(error))
 
     async def _act(self, batch: batches.Batch) -> str:
         record = batch.record
