@@ -5,18 +5,20 @@ Everything is read from a plan and the snapshot it was made from; nothing is dec
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from engine.errors import InputError
-from engine.model.actions import kind_of
+from engine.model.actions import AnyAction, kind_of
 from engine.model.cluster import DeviceReport, Observed, ids_of
 from engine.model.plan import ChipState, NodeState, Pending, Plan
 from engine.model.times import rfc3339
 from engine.plan.gangs import group
-from engine.wire.orders import chip_number
+
+_COMPARED: Final = 5000
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -159,7 +161,7 @@ def explain(kind: str, name: str, plan: Plan, observed: Observed) -> dict[str, A
 
 
 def _pod(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
-    key = _only([k for k in observed.pods if name in (k, k.split("/", 1)[1])], "pod", name)
+    key = _only(observed.pods, "pod", name)
     pod = observed.pods[key]
     body: dict[str, Any] = {
         "pod": key,
@@ -180,7 +182,7 @@ def _pod(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
 def _job(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
     gangs, _ = group(observed)
     known = {*gangs, *(f"{p.namespace}/{p.kind}/{p.name}" for p in plan.pending), *observed.history.jobs}
-    key = _only([k for k in known if name in (k, k.split("/")[-1], "/".join(k.split("/")[::2]))], "job", name)
+    key = _only(known, "job", name)
     namespace, kind, job = key.split("/", 2)
     gang = gangs.get(key)
     pods = [observed.pods[p] for p in gang.pods if p in observed.pods] if gang else []
@@ -208,16 +210,18 @@ def _job(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
 
 
 def _chip(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
-    node, _, chip_name = name.rpartition("/")
-    if not node:
-        raise InputError(f"chip {name!r}: name it as NODE/{chip_name or 'Ascend910-0'}")
+    node, slash, given = name.rpartition("/")
+    if not slash:
+        raise InputError(f"chip {name!r} is not named in full", hint="Write NODE/CHIP, such as node-1/Ascend910-0.")
     report = observed.reports.get(node)
-    try:
-        index = chip_number(chip_name)
-    except ValueError as error:
-        raise InputError(f"chip {name!r}: {error}") from error
-    if report is None or not _base(observed, node) >> index & 1:
-        raise InputError(f"chip {name!r}: no report names it; `belay get chips` lists them")
+    if report is None:
+        known = sorted(observed.reports)
+        raise InputError(f"there is no report of a node {node!r}", hint=_suggestion(node, known, "nodes"))
+    names = {f"{report.prefix}{index}": index for index in ids_of(_base(observed, node))}
+    chip_name = given if given in names else f"{report.prefix}{given}"
+    if chip_name not in names:
+        raise InputError(f"node {node} has no chip {given!r}", hint=f"Its chips are {', '.join(names) or 'none'}.")
+    index = names[chip_name]
     state = next((c for c in plan.chips if (c.node, c.chip) == (node, chip_name)), None)
     body = _chip_row(node, chip_name, state, report)
     body["faults"] = [
@@ -244,7 +248,7 @@ def _chip(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
 def _node(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
     state = next((n for n in plan.nodes if n.node == name), None)
     if state is None:
-        raise InputError(f"node {name!r} is unknown; `belay get nodes` lists them")
+        raise InputError(f"node {name!r} is unknown", hint=_suggestion(name, [n.node for n in plan.nodes], "nodes"))
     report = observed.reports.get(name)
     body: dict[str, Any] = msgspec.to_builtins(state)
     body["problem"] = observed.problems.get(name)
@@ -255,9 +259,17 @@ def _node(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
     return body
 
 
+def because(action: AnyAction) -> str:
+    """What an action follows from: rule, file:line, fault codes."""
+    evidence = action.evidence
+    place = f"{evidence.file}:{evidence.line}" if evidence.file else ""
+    codes = f"codes {','.join(evidence.codes)}" if evidence.codes else ""
+    return " ".join(filter(None, (evidence.rule, place, codes)))
+
+
 def _actions(plan: Plan, wanted: Callable[[Any], bool]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [
-        {"action": kind_of(a), "reason": a.reason, "message": a.message, "because": _because(a)}
+        {"action": kind_of(a), "reason": a.reason, "message": a.message, "because": because(a)}
         for a in plan.actions
         if wanted(a)
     ]
@@ -267,13 +279,6 @@ def _actions(plan: Plan, wanted: Callable[[Any], bool]) -> list[dict[str, Any]]:
         if wanted(d.action)
     ]
     return found
-
-
-def _because(action: Any) -> str:
-    evidence = action.evidence
-    place = f" {evidence.file}:{evidence.line}" if evidence.file else ""
-    codes = f" codes {','.join(evidence.codes)}" if evidence.codes else ""
-    return f"{evidence.rule}{place}{codes}".strip()
 
 
 def _pending(pending: Pending) -> dict[str, Any]:
@@ -326,9 +331,23 @@ def _base(observed: Observed, node: str) -> int:
     return (known.base_chips if known else 0) or (report.listed if report else 0)
 
 
-def _only(found: list[str], kind: str, name: str) -> str:
+def _only(known: Collection[str], kind: str, name: str) -> str:
+    """The one thing of that name: ``namespace/name``, ``name``, or for jobs ``namespace/Kind/name``."""
+    short = {key: f"{key.split('/')[0]}/{key.split('/')[-1]}" for key in known}
+    found = [key for key in known if name in (key, short[key], key.split("/")[-1])]
     if not found:
-        raise InputError(f"{kind} {name!r} is unknown")
+        raise InputError(f"{kind} {name!r} is unknown", hint=_suggestion(name, sorted(set(short.values())), f"{kind}s"))
     if len(found) > 1:
-        raise InputError(f"{kind} {name!r} is ambiguous: {', '.join(sorted(found)[:5])}; give its namespace")
+        raise InputError(
+            f"{kind} {name!r} is ambiguous: {', '.join(sorted(found)[:5])}", hint="Give one of these names in full."
+        )
     return found[0]
+
+
+def _suggestion(name: str, known: Sequence[str], what: str) -> str:
+    """What the person may have meant."""
+    near = difflib.get_close_matches(name, known[:_COMPARED], 3)
+    near = near or [key for key in known if name and key.endswith(f"/{name.rpartition('/')[2]}")][:3]
+    if near:
+        return f"Did you mean {' or '.join(near)}?"
+    return f"`belay get {what}` lists them." if f"{what}" in GET else ""

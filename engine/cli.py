@@ -6,62 +6,20 @@ Exit codes: 0 done, 1 findings or differences (validate, diff, plan --exit-code)
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from engine import __version__
+from engine.invocation import Kinds, cluster_options, fails_clearly, output_option
 
 if TYPE_CHECKING:
     from engine.documents import Desired
     from engine.model.cluster import Observed
     from engine.model.plan import Plan
 
-P = ParamSpec("P")
-_FORMATS = ("table", "wide", "json", "yaml")
 _GET = ("nodes", "chips", "jobs", "faults", "vnpus", "pools")
-
-
-def fails_clearly(command: Callable[P, None]) -> Callable[P, None]:
-    """Turns errors that a person can mend into one line and exit code 2."""
-
-    @wraps(command)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        from engine.errors import BelayError
-
-        try:
-            command(*args, **kwargs)
-        except BelayError as error:
-            click.echo(f"belay: {error}", err=True)
-            sys.exit(2)
-        except BrokenPipeError:
-            sys.stderr.close()
-            sys.exit(0)
-
-    return run
-
-
-def output_option(default: str = "table") -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """``-o table|wide|json|yaml``."""
-    return click.option(
-        "-o", "--output", type=click.Choice(_FORMATS), default=default, show_default=True, help="How to print."
-    )
-
-
-def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
-    """What a plan is made from."""
-    for option in (
-        click.option("--desired", metavar="DIR", help="State repository (desired/ and policies/). Default: none."),
-        click.option("--policies", metavar="DIR", multiple=True, help="Policies laid over; may be given again."),
-        click.option("--cluster", metavar="FILE|live", default="live", show_default=True, help="A List, or live."),
-        click.option("--now", metavar="RFC3339", help="Default: the clock (live) or the newest report (FILE)."),
-        click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, ~/.kube/config, in-cluster."),
-    ):
-        command = option(command)
-    return command
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -71,6 +29,7 @@ def main() -> None:
 
 
 @main.command()
+@fails_clearly
 def version() -> None:
     """Print the version."""
     click.echo(f"belay {__version__}")
@@ -85,6 +44,7 @@ def validate(directory: str, policies: tuple[str, ...], output: str) -> None:
     """Check every document of a state repository; all findings at file:line:col. Exit 1 on errors."""
     from engine import show
     from engine.offline import load_tree
+    from engine.summary import validation_summary
 
     loaded = load_tree(directory, policies)
     errors = sum(d.severity == "error" for d in loaded.diagnostics)
@@ -92,8 +52,8 @@ def validate(directory: str, policies: tuple[str, ...], output: str) -> None:
         show.document({"errors": errors, "diagnostics": loaded.diagnostics}, output)
     else:
         for finding in loaded.diagnostics:
-            click.echo(str(finding))
-        click.echo(f"{len(loaded.desired.manifests)} manifests, {errors} errors", err=bool(errors))
+            click.echo(show.plain(str(finding)))
+        click.echo(validation_summary(loaded), err=bool(errors))
     sys.exit(1 if errors else 0)
 
 
@@ -112,7 +72,7 @@ def plan(explain: bool, exit_code: bool, output: str, **inputs: Any) -> None:
     if output in ("json", "yaml"):
         show.document(result.document(explain=explain), output)
     else:
-        plan_table(result, explain=explain)
+        plan_table(result, explain=explain, wide=output == "wide")
     sys.exit(1 if exit_code and (result.actions or result.deferred) else 0)
 
 
@@ -120,14 +80,20 @@ def plan(explain: bool, exit_code: bool, output: str, **inputs: Any) -> None:
 @cluster_options
 @fails_clearly
 def diff(**inputs: Any) -> None:
-    """Show how Git and the live objects differ. Exit 1 on differences."""
+    """Show how the live objects would change to be as Git declares them. Exit 1 on differences."""
+    from engine import show
+    from engine.errors import InputError
     from engine.summary import differences
 
+    if not inputs["desired"]:
+        raise InputError("there is nothing to compare with", hint="Give --desired DIR, the state repository.")
     result, observed, _ = _plan(**inputs)
-    lines = differences(result, observed)
+    lines, colours = differences(result, observed), show.coloured(sys.stdout)
     for line in lines:
-        style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])
-        click.secho(line, fg=style if sys.stdout.isatty() and not _no_color() else None)
+        style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1]) if colours else None
+        click.secho(show.plain(line), fg=style)
+    for finding in result.diagnostics:
+        click.echo(show.plain(str(finding)), err=True)
     sys.exit(1 if lines else 0)
 
 
@@ -144,7 +110,7 @@ def status(watch: bool, kubeconfig: str | None, output: str) -> None:
 
 
 @main.command()
-@click.argument("what", type=click.Choice(_GET))
+@click.argument("what", type=Kinds(_GET))
 @cluster_options
 @output_option()
 @fails_clearly
@@ -157,18 +123,23 @@ def get(what: str, output: str, **inputs: Any) -> None:
     if output in ("json", "yaml"):
         show.document(answer.rows, output)
         return
+    if not answer.rows:
+        click.echo(f"no {what} found", err=True)
     columns = (*answer.columns, *(answer.wide if output == "wide" else ()))
     show.table(columns, [[row.get(column) for column in columns] for row in answer.rows])
 
 
 @main.command()
-@click.argument("kind", type=click.Choice(["pod", "job", "chip", "node"]))
-@click.argument("name")
+@click.argument("kind", type=click.Choice(["pod", "job", "chip", "node"], case_sensitive=False))
+@click.argument("name", metavar="NAME")
 @cluster_options
 @click.option("-o", "--output", type=click.Choice(("yaml", "json")), default="yaml", show_default=True)
 @fails_clearly
 def explain(kind: str, name: str, output: str, **inputs: Any) -> None:
-    """Say why a pod, job, chip (NODE/CHIP) or node is as it is, and what comes next."""
+    """Say why a pod, job, chip or node is as it is, and what comes next.
+
+    NAME is NODE/CHIP for a chip (node-1/Ascend910-3 or node-1/3), NAMESPACE/NAME or NAME for pods and jobs.
+    """
     from engine import answers, show
 
     result, observed, _ = _plan(**inputs)
@@ -233,27 +204,28 @@ def inject_node(node: str, state: str, kubeconfig: str | None) -> None:
 @fails_clearly
 def schema(kind: str | None, write: str | None) -> None:
     """Print the JSON Schema of a kind (for editors), or list the kinds."""
-    from engine import show
     from engine.errors import InputError
-    from engine.load import schemas
+    from engine.load.schemas import schema_text, schemas
 
     found = schemas()
     if write:
+        folder = Path(write)
+        folder.mkdir(parents=True, exist_ok=True)
         for name, body in found.items():
-            (Path(write) / name).write_text(body if isinstance(body, str) else _pretty(body))
-        return
-    by_kind = {name.removesuffix(".json").removesuffix(".schema").lower(): body for name, body in found.items()}
-    if kind is None:
+            (folder / name).write_bytes(schema_text(body))
+        click.echo(f"{len(found)} schemas in {folder}")
+    elif kind is None:
         for name in sorted(found):
-            click.echo(name)
-        return
-    if kind.lower() not in by_kind:
-        raise InputError(f"no schema for kind {kind!r}; `belay schema` lists them")
-    show.document(by_kind[kind.lower()], "json")
+            click.echo(name.removesuffix(".json"))
+    elif f"{kind.lower()}.json" in found:
+        click.echo(schema_text(found[f"{kind.lower()}.json"]), nl=False)
+    else:
+        raise InputError(f"no schema for kind {kind!r}", hint="`belay schema` lists them.")
 
 
 @main.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@fails_clearly
 def completion(shell: str) -> None:
     """Print a completion script: eval "$(belay completion bash)"."""
     from click.shell_completion import get_completion_class
@@ -322,9 +294,9 @@ def server(listen: str) -> None:
 @fails_clearly
 def agent(node: str, kubeconfig: str | None, journal: str) -> None:
     """Run the node agent: report, take orders, reset, partition."""
-    from agents.node import main as run
+    from agents.node.__main__ import main as run
 
-    sys.exit(run(node=node, kubeconfig=kubeconfig, journal=journal))
+    sys.exit(run(["--node", node, "--state-dir", journal, *(("--kubeconfig", kubeconfig) if kubeconfig else ())]))
 
 
 def _plan(
@@ -344,18 +316,6 @@ def _plan(
     else:
         items, clock = read_cluster(cluster), time.time()
     return plan_offline(items, tree=desired, overlays=policies, now=now, clock=clock, live=cluster == "live")
-
-
-def _pretty(body: object) -> str:
-    import json
-
-    return json.dumps(body, indent=1, sort_keys=True) + "\n"
-
-
-def _no_color() -> bool:
-    import os
-
-    return bool(os.environ.get("NO_COLOR"))
 
 
 if __name__ == "__main__":

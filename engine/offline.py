@@ -5,12 +5,15 @@ What `belay plan`, `diff`, `explain` and `validate` stand on; the planning itsel
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 import orjson
@@ -19,6 +22,7 @@ import yaml
 from engine.documents import Desired, Roles
 from engine.errors import InputError
 from engine.load import Loaded, load, load_directory
+from engine.load.files import ROOMS
 from engine.model.cluster import Observed
 from engine.model.diagnostics import Diagnostic
 from engine.model.plan import Plan
@@ -29,8 +33,16 @@ from engine.plan import plan
 #: A cluster of 10,000 nodes and 20,000 pods prints about 200 MiB.
 MAX_CLUSTER_BYTES: Final = 1024 * 1024 * 1024
 _BELAY_GROUP: Final = "belay.dev/"
+_LATEST: Final = 253370764800.0
+"""9999-01-01: later times could not be written."""
 _BOOL: Final = "tag:yaml.org,2002:bool"
-_SERVER_FIELDS: Final = ("uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink")
+STDIN: Final = "-"
+_FLOW_BYTES: Final = 1024 * 1024
+_SPACE: Final = re.compile(r"\s*")
+_ALIAS: Final = re.compile(rb"(?:^|[\s\[{,:-])\*[^\s*]", re.MULTILINE)
+_BOM: Final = b"\xef\xbb\xbf"
+_EXPECTED: Final = "Give what `kubectl get nodes,pods,configmaps -A -o json` (or yaml) prints."
+_WORDS: Final = {str: "a text", list: "a list", int: "a number", float: "a number", bool: "true or false"}
 
 
 class _ClusterLoader(yaml.CSafeLoader):
@@ -41,23 +53,26 @@ _ClusterLoader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag not in ("tag:yaml.org,2002:timestamp", _BOOL)]
     for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
 }
-_ClusterLoader.add_implicit_resolver(_BOOL, re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))  # type: ignore[no-untyped-call]
+_ClusterLoader.add_implicit_resolver(_BOOL, re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 
 
 def read_cluster(path: str) -> list[dict[str, Any]]:
-    """Objects of a ``kubectl get … -o json|yaml`` output: a List, several documents, or single objects.
+    """Objects of a ``kubectl get … -o json|yaml`` output: a List, several documents, or single objects; ``-`` is the
+    standard input.
 
     Raises:
         InputError: not readable, too big, neither JSON nor YAML, or no Kubernetes objects.
     """
-    file = Path(path)
     try:
-        if file.stat().st_size > MAX_CLUSTER_BYTES:
-            raise InputError(f"{path}: is larger than {MAX_CLUSTER_BYTES >> 20} MiB")
-        data = file.read_bytes()
+        with sys.stdin.buffer if path == STDIN else Path(path).open("rb") as stream:
+            data = stream.read(MAX_CLUSTER_BYTES + 1)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
-    return objects_of(data, path)
+        raise InputError(f"cannot be read: {error.strerror or error}", where=path) from error
+    except ValueError as error:
+        raise InputError(f"{path!r} is no file name: {error}") from error
+    if len(data) > MAX_CLUSTER_BYTES:
+        raise InputError(f"is larger than {MAX_CLUSTER_BYTES >> 20} MiB", where=path)
+    return objects_of(data, "standard input" if path == STDIN else path)
 
 
 def objects_of(data: bytes, name: str) -> list[dict[str, Any]]:
@@ -67,15 +82,17 @@ def objects_of(data: bytes, name: str) -> list[dict[str, Any]]:
         InputError: as ``read_cluster``.
     """
     found: list[dict[str, Any]] = []
-    for document in _documents(data, name):
-        if document is None:
-            continue
+    documents = [document for document in _documents(data.removeprefix(_BOM), name) if document is not None]
+    if not documents:
+        raise InputError("is empty", where=name, hint=_EXPECTED)
+    for document in documents:
         if not isinstance(document, dict):
-            raise InputError(f"{name}: holds a {type(document).__name__}, expected Kubernetes objects or a List")
-        items = document.get("items")
-        if isinstance(items, list):
-            for index, item in enumerate(items):
-                found.append(_object(item, f"{name}: items[{index}]", document))
+            raise InputError(f"holds {_WORDS.get(type(document), 'a value')}", where=name, hint=_EXPECTED)
+        if str(document.get("kind", "")).endswith("List") and "items" in document:
+            items = document["items"] or []
+            if not isinstance(items, list):
+                raise InputError("is no list", where=f"{name}: items", hint=_EXPECTED)
+            found += [_object(item, f"{name}: items[{index}]", document) for index, item in enumerate(items)]
         else:
             found.append(_object(document, name, {}))
     return found
@@ -109,9 +126,9 @@ def tree_of(folder: str) -> Mapping[str, bytes]:
         InputError: the folder does not exist.
     """
     root = _folder(folder)
-    if (root / "desired").is_dir() or (root / "policies").is_dir():
-        return load_directory(root)
-    return {f"desired/{path}": data for path, data in _plain(root).items()}
+    files = load_directory(root)
+    bare = root.resolve().name == "desired" and not any((root / room).is_dir() for room in ROOMS)
+    return {f"desired/{path}": data for path, data in files.items()} if bare else files
 
 
 def policies_of(folder: str) -> Mapping[str, bytes]:
@@ -122,22 +139,23 @@ def policies_of(folder: str) -> Mapping[str, bytes]:
     """
     root = _folder(folder)
     root = root / "policies" if (root / "policies").is_dir() else root
-    return {f"policies/{path}": data for path, data in _plain(root).items()}
+    return {f"policies/{path}": data for path, data in load_directory(root).items()}
 
 
 def recorded(cluster: Sequence[Mapping[str, Any]]) -> dict[str, bytes]:
-    """The Belay documents that the cluster itself holds, as files that ``load`` reads."""
+    """The Belay documents that the cluster itself holds, as files that ``load`` reads.
+
+    Only what a person writes of an object is taken: not its status, nor what servers and appliers note on it.
+    """
     files: dict[str, bytes] = {}
     for obj in cluster:
         if not str(obj.get("apiVersion", "")).startswith(_BELAY_GROUP):
             continue
-        metadata = {k: v for k, v in (obj.get("metadata") or {}).items() if k not in _SERVER_FIELDS}
-        metadata.pop("namespace", None)
-        metadata.pop("annotations", None)
-        body = {"apiVersion": obj["apiVersion"], "kind": obj.get("kind"), "metadata": metadata, "spec": obj.get("spec")}
-        files[f"policies/cluster-{str(obj.get('kind')).lower()}-{metadata.get('name')}.yaml"] = json.dumps(
-            body
-        ).encode()
+        kind, name = str(obj.get("kind")), str(obj["metadata"]["name"])
+        body = {"apiVersion": obj["apiVersion"], "kind": kind, "metadata": {"name": name}}
+        if "spec" in obj:
+            body["spec"] = obj["spec"]
+        files[f"policies/cluster/{quote(kind.lower(), '')}-{quote(name, '')}.yaml"] = json.dumps(body).encode()
     return files
 
 
@@ -186,60 +204,78 @@ def moment(now: str | None, observed: Observed, clock: float | None) -> float:
     """
     if now is not None:
         try:
-            return parse_rfc3339(now)
-        except ValueError as error:
-            raise InputError(f"--now {now!r}: write it as 2026-09-01T08:00:00Z") from error
+            given = parse_rfc3339(now)
+        except (ValueError, OverflowError) as error:
+            raise InputError(f"{now!r} is no time", where="--now", hint="Write 2026-09-01T08:00:00Z.") from error
+        if not 0 <= given < _LATEST:
+            raise InputError(f"{now!r} is out of range", where="--now", hint="Give a time from 1970 to 9998.")
+        return given
     return clock if clock is not None and not observed.newest_report else (observed.newest_report or 0.0)
 
 
 def _documents(data: bytes, name: str) -> list[Any]:
-    text = data.lstrip()
-    if text[:1] in (b"{", b"["):
-        try:
-            return [orjson.loads(data)]
-        except orjson.JSONDecodeError as error:
-            if text[:1] == b"[":
-                raise InputError(f"{name}:{error.lineno}:{error.colno}: is not valid JSON: {error.msg}") from error
-            json_error = error
-    else:
-        json_error = None
+    if data.lstrip()[:1] not in (b"{", b"["):
+        return _yaml(data, name)
     try:
+        return [orjson.loads(data)]
+    except orjson.JSONDecodeError as error:
+        found = _several(data)
+        if found:
+            return found
+        if len(data) <= _FLOW_BYTES:  # YAML may be written in braces too
+            with contextlib.suppress(InputError):
+                return _yaml(data, name)
+        where = f"{name}:{error.lineno}:{error.colno}"
+        raise InputError(f"is not valid JSON: {error.msg}", where=where, hint="Is the file complete?") from error
+
+
+def _several(data: bytes) -> list[Any]:
+    """JSON documents one after another, as several calls of kubectl append them; empty when they are not."""
+    decoder, found, at = json.JSONDecoder(), [], 0
+    try:
+        text = data.decode()
+        while at < len(text):
+            document, end = decoder.raw_decode(text, at)
+            found.append(document)
+            at = _SPACE.match(text, end).end()  # type: ignore[union-attr]
+    except (ValueError, RecursionError):
+        return []
+    return found
+
+
+def _yaml(data: bytes, name: str) -> list[Any]:
+    try:
+        if _ALIAS.search(data) and any(isinstance(e, yaml.AliasEvent) for e in yaml.parse(data, yaml.CSafeLoader)):
+            raise InputError("uses YAML aliases, which kubectl never prints", where=name, hint=_EXPECTED)
         return list(yaml.load_all(data, Loader=_ClusterLoader))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark is not None else name
-        if json_error is not None:
-            place = f"{name}:{json_error.lineno}:{json_error.colno}"
-            raise InputError(f"{place}: is not valid JSON: {json_error.msg}") from error
-        raise InputError(f"{place}: is not valid YAML: {error.problem}") from error
-    except (yaml.YAMLError, RecursionError, UnicodeError, ValueError) as error:
-        raise InputError(f"{name}: is not valid YAML: {str(error)[:200]}") from error
+        raise InputError(f"is not valid YAML: {error.problem}", where=place) from error
+    except (yaml.YAMLError, RecursionError, UnicodeError, ValueError, TypeError) as error:
+        raise InputError(f"is not valid YAML: {' '.join(str(error).split())[:200]}", where=name) from error
 
 
 def _object(item: Any, where: str, parent: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(item, dict):
-        raise InputError(f"{where}: is a {type(item).__name__}, expected a Kubernetes object")
-    if "kind" not in item and str(parent.get("kind", "")).endswith("List") and parent.get("kind") != "List":
-        item = {"apiVersion": parent.get("apiVersion"), "kind": str(parent["kind"]).removesuffix("List"), **item}
-    metadata = item.get("metadata")
-    if not item.get("apiVersion") or not item.get("kind"):
-        raise InputError(f"{where}: has no apiVersion and kind, expected a Kubernetes object")
-    if not isinstance(metadata, dict) or not metadata.get("name"):
-        raise InputError(f"{where}: a {item['kind']} without metadata.name")
-    return item
+        raise InputError(f"is {_WORDS.get(type(item), 'nothing')}, no Kubernetes object", where=where)
+    found: dict[str, Any] = item
+    if "kind" not in item and parent.get("kind") != "List":
+        kind = str(parent.get("kind", "")).removesuffix("List")
+        found = {"apiVersion": parent.get("apiVersion"), "kind": kind, **item}
+    metadata = found.get("metadata")
+    for field in ("apiVersion", "kind"):
+        if not isinstance(found.get(field), str) or not found[field]:
+            raise InputError(f"has no {field}, so it is no Kubernetes object", where=where, hint=_EXPECTED)
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str) or not metadata["name"]:
+        raise InputError(f"a {found['kind']} without metadata.name", where=where)
+    if not isinstance(metadata.get("namespace") or "", str):
+        raise InputError("is no text", where=f"{where}: metadata.namespace")
+    return found
 
 
 def _folder(folder: str) -> Path:
     root = Path(folder)
     if not root.is_dir():
-        raise InputError(f"{folder}: is not a folder")
+        raise InputError("is no folder" if root.exists() else "does not exist", where=folder)
     return root
-
-
-def _plain(root: Path) -> Mapping[str, bytes]:
-    """Every YAML or JSON file below a folder, by its path inside it."""
-    return {
-        str(path.relative_to(root)): path.read_bytes()
-        for path in sorted(root.rglob("*"))
-        if path.is_file() and path.suffix in (".yaml", ".yml", ".json") and ".git" not in path.parts
-    }

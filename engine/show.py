@@ -1,18 +1,23 @@
 """Output for people and programs: tables by default, JSON or YAML on request.
 
-Colours only on a terminal and never with NO_COLOR set; only a terminal's width cuts tables.
+Colours only on a terminal and never with NO_COLOR set. Tables are never cut, as kubectl's: names must stay whole to be
+copied. Text from the cluster cannot steer the terminal: control characters are shown, not sent.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import sys
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TextIO
 
+import click
 import msgspec
 
 FORMATS: Final = ("table", "wide", "json", "yaml")
-_PIPE_WIDTH: Final = 10_000
+_GAP: Final = "   "
 _STYLES: Final[Mapping[str, str]] = {
     "healthy": "green",
     "Running": "green",
@@ -28,6 +33,8 @@ _STYLES: Final[Mapping[str, str]] = {
     "not-ready": "red",
     "error": "red",
 }
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_CAMEL: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def document(value: Any, output: str, stream: TextIO | None = None) -> None:
@@ -43,36 +50,56 @@ def document(value: Any, output: str, stream: TextIO | None = None) -> None:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], stream: TextIO | None = None) -> None:
-    """Print rows under upper-case headings, as kubectl does; says so when there are none."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
+    """Print rows under upper-case headings (``usedBy`` → ``USED BY``); nothing at all when there are none."""
     out = stream or sys.stdout
-    console = Console(file=out, highlight=False, width=None if out.isatty() else _PIPE_WIDTH, soft_wrap=False)
     if not rows:
-        console.print("nothing found")
         return
-    grid = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
-    for column in columns:
-        grid.add_column(column.upper(), no_wrap=True, overflow="ellipsis")
-    for row in rows:
-        grid.add_row(*(Text(_cell(value), style=_STYLES.get(_cell(value), "")) for value in row))
-    for line in _lines(console, grid):
-        out.write(line)
+    cells = [[cell(value) for value in row] for row in rows]
+    headings = [_CAMEL.sub(" ", column).upper() for column in columns]
+    widths = [max(_width(row[index]) for row in (headings, *cells)) for index in range(len(headings))]
+    colours = coloured(out)
+    out.write(_line(headings, widths, {} if not colours else None))
+    for row in cells:
+        out.write(_line(row, widths, _STYLES if colours else {}))
 
 
-def _lines(console: Any, grid: Any) -> list[str]:
-    with console.capture() as capture:
-        console.print(grid)
-    return [line.rstrip() + "\n" for line in capture.get().splitlines()]
+def coloured(stream: TextIO) -> bool:
+    """Whether colours are welcome there (https://no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def _cell(value: object) -> str:
+def plain(text: str) -> str:
+    """Text on one line that a terminal shows and does not obey."""
+    return _CONTROL.sub(lambda found: " " if found[0] in "\n\t" else f"\\u{ord(found[0]):04x}", text)
+
+
+def cell(value: object) -> str:
+    """One value of a table."""
     if value is None or value == "":
         return "-"
     if isinstance(value, list | tuple):
-        return ",".join(str(item) for item in value) or "-"
+        return plain(",".join(str(item) for item in value)) or "-"
     if isinstance(value, dict):
-        return ", ".join(f"{k}: {v}" for k, v in value.items()) or "-"
-    return str(value)
+        return plain(", ".join(f"{k}: {v}" for k, v in value.items())) or "-"
+    return plain(str(value))
+
+
+def _line(row: Sequence[str], widths: Sequence[int], styles: Mapping[str, str] | None) -> str:
+    """One line; ``styles`` None makes it bold."""
+    parts = []
+    for text, width in zip(row, widths, strict=True):
+        colour = None if styles is None else styles.get(text)
+        shown = click.style(text, fg=colour, bold=styles is None) if colour or styles is None else text
+        parts.append(shown + " " * (width - _width(text)))
+    return _GAP.join(parts).rstrip() + "\n"
+
+
+def _width(text: str) -> int:
+    """Columns on a terminal."""
+    return len(text) if text.isascii() else sum(_columns(char) for char in text)
+
+
+def _columns(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1

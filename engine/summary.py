@@ -5,56 +5,71 @@ from __future__ import annotations
 import asyncio
 import difflib
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import msgspec
 import yaml
 
 from engine import show
-from engine.kube import CONFIGMAP, Kube
+from engine.answers import because
+from engine.errors import BelayError
+from engine.kube import CONFIGMAP, Kube, KubeError
 from engine.live import with_kube
-from engine.model.actions import CreateObject, DeleteObject, PatchObject, kind_of
+from engine.load import Loaded
+from engine.model.actions import AnyAction, CreateObject, DeleteObject, PatchObject, kind_of
 from engine.model.cluster import Observed
 from engine.model.diagnostics import ObjectKey
-from engine.model.plan import Plan
+from engine.model.plan import ChipState, Plan
 from engine.model.times import rfc3339
-from engine.wire import names, sync
+from engine.status.told import SELECTOR, Told, told
+from engine.wire import names
 
 _WATCH_SECONDS: Final = 1.0
 _SCORES_SHOWN: Final = 20
+_HIDDEN: Final = ("belay.dev/applied-digest",)
 
 
-def plan_table(plan: Plan, *, explain: bool) -> None:
-    """A plan for people: what, on what, why; then what waits and what is wrong."""
-    out = sys.stdout
-    out.write(f"revision {plan.revision or '-'}   now {rfc3339(plan.now)}\n")
-    out.write(f"\n{len(plan.actions)} actions\n")
-    if plan.actions:
-        show.table(("action", "reason", "what"), [(kind_of(a), a.reason, a.message) for a in plan.actions])
+def plan_table(plan: Plan, *, explain: bool = False, wide: bool = False) -> None:
+    """A plan for people: what, on what, why; then what waits and what is wrong.
+
+    ``wide`` adds what each action follows from, and every chip in use.
+    """
+    _write(f"revision {plan.revision or '-'}   now {rfc3339(plan.now)}")
+    _actions(plan, wide)
     if plan.deferred:
-        out.write(f"\n{len(plan.deferred)} deferred\n")
+        _write(f"\n{counted(len(plan.deferred), 'action')} held back by a budget")
         show.table(
-            ("action", "held back by", "until", "what"),
-            [(kind_of(d.action), d.budget, d.until, d.action.message) for d in plan.deferred],
+            ("action", "budget", "until", "what"),
+            [(kind_of(d.action), d.budget, d.until or "a person decides", d.action.message) for d in plan.deferred],
         )
     if plan.pending:
-        out.write(f"\n{len(plan.pending)} pending\n")
+        _write(f"\n{len(plan.pending)} pending")
         show.table(
             ("job", "reason", "message", "nodes", "way out"),
             [(f"{p.namespace}/{p.name}", p.reason, p.message, p.nodes, p.unblock) for p in plan.pending],
         )
-    if plan.chips:
-        out.write("\nchips not plainly healthy and free\n")
-        show.table(
-            ("node", "chip", "state", "level", "codes", "used by"),
-            [(c.node, c.chip, c.state, c.level, c.codes, c.used_by) for c in plan.chips],
-        )
+    _chips(plan.chips, wide)
     if explain and plan.scores:
-        out.write("\nscores\n")
+        _write("\nscores")
         show.table(("pod", "nodes"), [(pod, _best(by_node)) for pod, by_node in sorted(plan.scores.items())])
+    if plan.diagnostics:
+        _write("")
     for finding in plan.diagnostics:
-        out.write(f"{finding}\n")
+        _write(str(finding))
+
+
+def validation_summary(loaded: Loaded) -> str:
+    """What was found, in one line."""
+    errors, warnings = (sum(d.severity == word for d in loaded.diagnostics) for word in ("error", "warning"))
+    manifests = counted(len(loaded.desired.manifests), "manifest")
+    return (
+        f"{counted(len(loaded.good), 'file')}, {manifests}, {counted(errors, 'error')}, {counted(warnings, 'warning')}"
+    )
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 action``, ``2 actions``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def differences(plan: Plan, observed: Observed) -> list[str]:
@@ -71,84 +86,122 @@ def differences(plan: Plan, observed: Observed) -> list[str]:
             before, after = _projected(live or {}, action.patch), action.patch
         else:
             before, after = live or {"kind": key.kind, "metadata": {"name": key.name}}, None
-        lines += difflib.unified_diff(
-            _text(before), _text(after), f"live/{key}", f"git/{key}" if after is not None else "/dev/null", lineterm=""
-        )
+        origin = f"\t{action.evidence.file}:{action.evidence.line}" if action.evidence.file else ""
+        old = f"live/{key}" if before is not None else "/dev/null"
+        new = f"git/{key}{origin}" if after is not None else "/dev/null"
+        lines += difflib.unified_diff(_text(before), _text(after), old, new, lineterm="")
     return lines
 
 
 def show_status(kubeconfig: str | None, output: str, watch: bool) -> None:
-    """Print ``belay-sync`` and the pools; with ``watch`` again on every change until interrupted."""
+    """Print what the status ConfigMaps say; with ``watch`` again on every change until interrupted.
+
+    Raises:
+        BelayError: the cluster does not answer, or Belay has written nothing there.
+    """
 
     async def run(kube: Kube) -> None:
-        shown = None
+        shown: Told | None = None
         while True:
-            listing = await kube.list(CONFIGMAP, names.SYSTEM)
-            found = {cm["metadata"]["name"]: cm.get("data") or {} for cm in listing.items}
-            body = _status(found)
-            if body != shown:
-                _print_status(body, output)
-                shown = body
+            current = await _read(kube, patient=watch and shown is not None)
+            if current is not None and current != shown:
+                if not current.found and not watch:
+                    raise BelayError(
+                        f"there is no ConfigMap {names.SYSTEM}/{names.SYNC} at {kube.host}",
+                        hint="Does a controller run for this cluster?",
+                    )
+                _print_status(current, output, again=shown is not None)
+                shown = current
             if not watch:
                 return
             await asyncio.sleep(_WATCH_SECONDS)
 
+    with_kube(kubeconfig, run)
+
+
+async def _read(kube: Kube, patient: bool) -> Told | None:
+    """The status; None when the cluster is away and ``patient``."""
     try:
-        with_kube(kubeconfig, run)
-    except KeyboardInterrupt:
-        sys.stdout.write("\n")
-
-
-def _status(found: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    repository = found.get(names.SYNC, {})
-    pools = {
-        name.removeprefix(names.POOL_PREFIX): _json(data.get("nodes", "{}"))
-        for name, data in found.items()
-        if name.startswith(names.POOL_PREFIX)
-    }
-    jobs: dict[str, int] = {}
-    for name, data in found.items():
-        if name.startswith(names.JOB_PREFIX):
-            phase = data.get("phase", "Unknown")
-            jobs[phase] = jobs.get(phase, 0) + 1
-    return {
-        "attempted": repository.get(sync.ATTEMPTED, ""),
-        "applied": repository.get(sync.APPLIED, ""),
-        "conditions": _json(repository.get("conditions.json", "[]")),
-        "diagnostics": _json(repository.get("diagnostics.json", "[]")),
-        "deferred": _json(repository.get("deferred.json", "[]")),
-        "pools": dict(sorted(pools.items())),
-        "jobs": dict(sorted(jobs.items())),
-    }
-
-
-def _print_status(body: dict[str, Any], output: str) -> None:
-    if output in ("json", "yaml"):
-        show.document(body, output)
-        return
-    out = sys.stdout
-    out.write(f"revision attempted {body['attempted'] or '-'}\nrevision applied   {body['applied'] or '-'}\n\n")
-    rows = [(c.get("type"), c.get("status"), c.get("reason"), c.get("message")) for c in body["conditions"]]
-    show.table(("condition", "status", "reason", "message"), rows)
-    out.write("\n")
-    show.table(("pool", "nodes"), [(pool, states) for pool, states in body["pools"].items()])
-    out.write("\n")
-    show.table(("jobs", "count"), list(body["jobs"].items()))
-    for finding in body["diagnostics"]:
-        place = f"{finding['file']}:{finding['line']}:{finding['column']}" if finding.get("file") else finding["object"]
-        out.write(f"{finding['severity']}: {place} {finding['field']} - {finding['message']}\n")
-    for one in body["deferred"]:
-        out.write(
-            f"held back: {one['action']} {one['what']} (budget {one['budget']}, until {one['until'] or 'a person'})\n"
-        )
-    out.flush()
-
-
-def _json(text: str) -> Any:
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+        return told((await kube.list(CONFIGMAP, names.SYSTEM, SELECTOR)).items)
+    except KubeError as error:
+        if not patient:
+            raise
+        sys.stderr.write(f"waiting for the cluster: {show.plain(str(error))}\n")
         return None
+
+
+def _print_status(status: Told, output: str, *, again: bool) -> None:
+    if output in ("json", "yaml"):
+        if again and output == "yaml":
+            _write("---")
+        show.document(status, output)
+        sys.stdout.flush()
+        return
+    if again:
+        _write("")
+    _write(f"revision attempted {status.attempted or '-'}")
+    _write(f"revision applied   {status.applied or '-'}")
+    rows = [[c.get(key) for key in ("type", "status", "reason", "message")] for c in status.conditions]
+    _section(("condition", "status", "reason", "message"), rows)
+    _section(("pool", "nodes", "states"), [(p.name, sum(p.states.values()), p.states) for p in status.pools])
+    chips = [chip for pool in status.pools for chip in pool.chips]
+    bad = [[c.get(key) for key in ("node", "chip", "state", "level", "codes", "usedBy")] for c in chips]
+    _section(("node", "chip", "state", "level", "codes", "usedBy"), bad)
+    jobs = status.jobs if output == "wide" else [job for job in status.jobs if job.pending]
+    if status.jobs:
+        _write(f"\njobs: {', '.join(f'{number} {phase}' for phase, number in status.phases.items())}")
+    _section(("job", "phase", "reason", "message"), [_job_row(job.name, job.phase, job.pending) for job in jobs])
+    held = [[d.get(key) for key in ("action", "budget", "until", "what")] for d in status.deferred]
+    _section(("held back", "budget", "until", "what"), held)
+    rows = [[f.get("severity"), _place(f), f.get("field"), f.get("message")] for f in status.diagnostics]
+    _section(("finding", "where", "field", "message"), rows)
+    sys.stdout.flush()
+
+
+def _job_row(name: str, phase: str, pending: Mapping[str, Any]) -> tuple[object, ...]:
+    return name, phase, pending.get("reason"), pending.get("message")
+
+
+def _place(finding: Mapping[str, Any]) -> str:
+    if finding.get("file"):
+        return f"{finding['file']}:{finding.get('line')}:{finding.get('column')}"
+    return str(finding.get("object") or "")
+
+
+def _section(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    if rows:
+        _write("")
+        show.table(columns, rows)
+
+
+def _actions(plan: Plan, wide: bool) -> None:
+    _write(f"\n{counted(len(plan.actions), 'action')}")
+    columns = ("action", "reason", "what", *(("because",) if wide else ()))
+    show.table(columns, [_action_row(action)[: len(columns)] for action in plan.actions])
+
+
+def _action_row(action: AnyAction) -> tuple[str, ...]:
+    return kind_of(action), action.reason, action.message, because(action)
+
+
+def _chips(chips: Sequence[ChipState], wide: bool) -> None:
+    """Chips that are not plainly healthy and free; those that are only in use as a number unless ``wide``."""
+    shown = [chip for chip in chips if wide or chip.state != "healthy" or chip.codes]
+    if len(shown) < len(chips):
+        in_use = len(chips) - len(shown)
+        _write(f"\n{counted(in_use, 'healthy chip')} in use by {counted(_users(chips), 'pod')} (-o wide lists them)")
+    columns = ("node", "chip", "state", "level", "codes", "usedBy")
+    _section(columns, [(c.node, c.chip, c.state, c.level, c.codes, c.used_by) for c in shown])
+
+
+def _users(chips: Sequence[ChipState]) -> int:
+    return len({chip.used_by for chip in chips if chip.used_by})
+
+
+def _write(text: str) -> None:
+    """One line; a line break before it makes room."""
+    room = "\n" if text.startswith("\n") else ""
+    sys.stdout.write(f"{room}{show.plain(text.lstrip(chr(10)))}\n")
 
 
 def _projected(live: Any, patch: Any) -> Any:
@@ -161,7 +214,34 @@ def _projected(live: Any, patch: Any) -> Any:
 def _text(value: Any) -> list[str]:
     if value is None:
         return []
-    return yaml.dump(value, Dumper=yaml.CSafeDumper, sort_keys=True, width=120).splitlines()
+    return yaml.dump(_tidy(value), Dumper=_Dumper, sort_keys=True, width=120, allow_unicode=True).splitlines()
+
+
+def _tidy(value: Any) -> Any:
+    """Without what Belay adds for itself."""
+    metadata = value.get("metadata")
+    notes = metadata.get("annotations") if isinstance(metadata, dict) else None
+    if not isinstance(notes, dict) or not notes.keys() & set(_HIDDEN):
+        return value
+    left = {key: text for key, text in notes.items() if key not in _HIDDEN}
+    return {
+        **value,
+        "metadata": {
+            **{k: v for k, v in metadata.items() if k != "annotations"},
+            **({"annotations": left} if left else {}),
+        },
+    }
+
+
+class _Dumper(yaml.CSafeDumper):
+    """YAML as people write it: texts of several lines as blocks."""
+
+
+def _represent_text(dumper: Any, text: str) -> Any:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _represent_text)
 
 
 def _best(by_node: Mapping[str, float]) -> str:

@@ -1,0 +1,116 @@
+"""What every command shares: options, exit codes, and errors that end in one line instead of a traceback.
+
+Exit codes: 0 done, 1 findings or differences, 2 it could not be done, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Final, ParamSpec
+
+import click
+
+P = ParamSpec("P")
+DEBUG: Final = "BELAY_DEBUG"
+_FORMATS: Final = ("table", "wide", "json", "yaml")
+_LONGEST: Final = 500
+
+
+class Kinds(click.Choice[str]):
+    """Plural names that may be written in the singular and in capitals too, as with kubectl."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value).lower()
+        return (
+            str(super().convert(text if text in self.choices else f"{text}s", param, ctx))
+            if (text in self.choices or f"{text}s" in self.choices)
+            else str(super().convert(value, param, ctx))
+        )
+
+
+def fails_clearly(command: Callable[P, None]) -> Callable[P, None]:
+    """Ends a command with one line and an exit code, whatever happens in it."""
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        from engine.errors import BelayError
+
+        try:
+            _tolerate(sys.stdout, sys.stderr)
+            try:
+                command(*args, **kwargs)
+            finally:
+                sys.stdout.flush()
+        except BelayError as error:
+            _fail(str(error))
+        except KeyboardInterrupt:
+            sys.exit(130)
+        except BrokenPipeError:
+            _leave_pipe()
+        except click.exceptions.ClickException:
+            raise
+        except OSError as error:
+            _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        except Exception as error:
+            # a bug: the person gets one line, and the traceback on request
+            text = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST]
+            _fail(f"internal error: {text}. This is a bug in Belay; please report it with the output of {DEBUG}=1.")
+
+    return run
+
+
+def output_option(default: str = "table") -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """``-o table|wide|json|yaml``."""
+    return click.option(
+        "-o", "--output", type=click.Choice(_FORMATS), default=default, show_default=True, help="How to print."
+    )
+
+
+def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
+    """What a plan is made from."""
+    for option in (
+        click.option(
+            "--desired",
+            metavar="DIR",
+            help="State repository (desired/ and policies/) or a desired folder. Default: what the cluster records.",
+        ),
+        click.option("--policies", metavar="DIR", multiple=True, help="Policies laid over; may be given again."),
+        click.option(
+            "--cluster",
+            metavar="FILE|live",
+            default="live",
+            show_default=True,
+            help="What `kubectl get … -o json|yaml` printed (- for standard input), or the live cluster.",
+        ),
+        click.option("--now", metavar="RFC3339", help="Default: the clock (live) or the newest report (FILE)."),
+        click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, ~/.kube/config, in-cluster."),
+    ):
+        command = option(command)
+    return command
+
+
+def _fail(text: str) -> None:
+    if os.environ.get(DEBUG):
+        import traceback
+
+        traceback.print_exc()
+    from engine.show import plain
+
+    click.echo(f"belay: {plain(text)}", err=True)
+    sys.exit(2)
+
+
+def _leave_pipe() -> None:
+    """The reader went away (``| head``): end quietly, also when Python flushes what is left."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.exit(0)
+
+
+def _tolerate(*streams: Any) -> None:
+    """A terminal that cannot show a character gets its escape, not an error."""
+    for stream in streams:
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
