@@ -574,6 +574,33 @@ def watches(api: Client) -> None:
     api.do("list from the future", "GET", f"{CM}?resourceVersion=999999999", say=False)
 
 
+def deletions_as_watched(api: Client) -> None:
+    def seen(path: str, version: str, count: int) -> list[Any]:
+        events = api.watch(f"{path}?resourceVersion={version}", count, 1)
+        return [
+            (e["type"], at(e, "object.metadata.finalizers"), at(e, "object.metadata.deletionTimestamp?"))
+            for e in events
+        ]
+
+    version = api.send("GET", CM)[1]["metadata"]["resourceVersion"]
+    api.send("POST", CM, configmap("f", finalizers=["example.com/a"]))
+    api.send("DELETE", f"{CM}/f")
+    api.send("PATCH", f"{CM}/f", {"metadata": {"finalizers": None}}, MERGE)
+    api.note("finalizer", seen(CM, version, 9))
+    version = api.send("GET", PODS)[1]["metadata"]["resourceVersion"]
+    api.send("POST", PODS, pod("p"))
+    api.send("POST", f"{PODS}/p/binding", binding("p", "n"))
+    api.send("DELETE", f"{PODS}/p")
+    api.send("DELETE", f"{PODS}/p")
+    api.send("DELETE", f"{PODS}/p?gracePeriodSeconds=0")
+    api.note("pod", seen(PODS, version, 9))
+    version = api.send("GET", CM)[1]["metadata"]["resourceVersion"]
+    for name in ("a", "b"):
+        api.send("POST", CM, configmap(name, labels={"go": "1"}))
+    api.send("DELETE", f"{CM}?labelSelector=go%3D1")
+    api.note("collection", seen(CM, version, 9))
+
+
 def survives_custom_objects(version: JSON) -> bool:
     """Tell whether a kube-apiserver can hold custom objects at all.
 
@@ -713,6 +740,7 @@ SCENARIOS = [
     selectors,
     paging,
     watches,
+    deletions_as_watched,
     custom_kinds,
     namespaces,
 ]

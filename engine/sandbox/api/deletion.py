@@ -76,7 +76,7 @@ class Deletion:
         metadata = live.obj["metadata"]
         grace = self._grace(resource, live.obj, options)
         finalizers = self._finalizers(resource, metadata, options)
-        if not grace and not finalizers:
+        if not grace and not finalizers and resource.storage != "pods":
             return self._remove(live, options), True
         new = live.copy()
         meta = new["metadata"]
@@ -91,9 +91,17 @@ class Deletion:
                 meta["generation"] = meta.get("generation", 0) + 1
         if resource.storage == "namespaces":
             new["status"] = {**(new.get("status") or {}), "phase": "Terminating"}
+        if resource.storage == "pods" and not grace and not finalizers:
+            return self._remove_pod(live, new, options), True
         if new == live.obj or options.dry_run:
             return live, False
         return self._store.put(resource.storage, live.key, new), False
+
+    def _remove_pod(self, live: Entry, new: JSON, options: DeleteOptions) -> Entry:
+        """Remove a pod in the two steps that watchers of a real server see: its grace ends, then it is gone."""
+        if not options.dry_run:
+            self._store.put(live.storage, live.key, new)
+        return self._remove(live, options)
 
     def _check_preconditions(self, resource: Resource, live: Entry, options: DeleteOptions) -> None:
         for what, wanted, found, happened in (

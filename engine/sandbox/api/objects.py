@@ -206,8 +206,7 @@ class Objects:
         ):
             if options.dry_run:
                 return Entry(resource.storage, live.key, obj, live.rv), True
-            # the last change is seen by watchers as part of the deletion's state
-            self._commit(resource, live.key, obj, options)
+            # watchers see one deletion with the state that was stored, not the removal of the last finalizer
             return self.store.delete(resource.storage, live.key), True
         return self._commit(resource, live.key, obj, options), False
 

@@ -301,7 +301,7 @@ class Store:
     def delete(self, storage: str, key: Key) -> Entry:
         """Remove an object.
 
-        Returns its last state with the version of the deletion. Raises KeyError when it is absent.
+        Returns its last stored state with the version of the deletion. Raises KeyError when absent.
         """
         collection = self.collection(storage)
         old = collection.get(key)
