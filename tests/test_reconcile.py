@@ -130,6 +130,19 @@ def test_a_bug_in_the_planner_is_told_counted_and_tried_again(
     loop.failures.clear()
 
 
+def test_how_a_job_stands_is_told_when_only_that_changes(cluster: Cluster, loop: Loop) -> None:
+    cluster.add_node("node-1")
+    cluster.add_pod("train", 4)
+    until(lambda: cluster.bound() == {"train"})
+    cluster.run(cluster.kube.patch_status(POD, "train", {"status": {"phase": "Running"}}, "default"))
+
+    def phase() -> str:
+        found = cluster.get(CONFIGMAP, "belay-job-default.pod.train", "belay-system")
+        return found["data"]["phase"] if found else ""
+
+    until(lambda: phase() == "Running", what="the job's phase")
+
+
 def test_a_fault_is_ordered_within_a_second(cluster: Cluster, loop: Loop) -> None:
     cluster.add_node("node-1")
     until(lambda: loop.controller.ready)

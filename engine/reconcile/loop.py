@@ -51,7 +51,7 @@ async def _pass(shard: Shard) -> str:
             written = await shard.remember(plan, observed)
             claimed, refused = await shard.claim(plan, observed)
             await shard.send(record, plan, [*written, *claimed], refused)
-        await shard.tell(plan, observed, loaded.desired)
+        await shard.tell(plan, observed, loaded.desired, remembered=record is not None)
         shard.account(plan, observed, record, time.monotonic() - began)
         tell = _log.info if record is not None else _log.debug
         tell("pass done", shard=shard.name, actions=len(plan.actions), deferred=len(plan.deferred), epoch=epoch)

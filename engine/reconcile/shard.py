@@ -29,7 +29,7 @@ from engine.reconcile.intent import Intent
 from engine.reconcile.policies import Policies, hand_out, policy_bodies
 from engine.reconcile.teller import Teller
 from engine.settings import Settings
-from engine.status import memory_bodies, status_bodies
+from engine.status import memory_bodies, status_bodies, sync_body
 from engine.store import ActionOutcome, BatchResult, PassRecord, PassStore, RevisionReader, SnapshotReader, Write
 from engine.triggers import Triggers
 
@@ -137,7 +137,11 @@ class Shard:
         except Refused:
             self.passes.clear(self.name)  # nothing was written, so nobody has to wait for it
             raise
-        writes = await self.teller.remember(memory_bodies(plan, observed))
+        bodies = memory_bodies(plan, observed)
+        state = self.intent.state(observed)
+        if set(state.inventory or ()) - set(observed.inventory or ()):
+            bodies.append(sync_body(state, plan))  # what is about to be created must be known as ours before it exists
+        writes = await self.teller.remember(bodies)
         return writes if spent is None else [spent, *writes]
 
     async def claim(self, plan: Plan, observed: Observed) -> tuple[list[Write], list[ActionOutcome]]:
@@ -171,8 +175,13 @@ class Shard:
         for batch in batches:
             await self._send(encode(batch))
 
-    async def tell(self, plan: Plan, observed: Observed, desired: Desired) -> None:
-        """Write status and policies; what had to wait for its turn is told by the next pass."""
+    async def tell(self, plan: Plan, observed: Observed, desired: Desired, *, remembered: bool) -> None:
+        """Write status and policies; what had to wait for its turn is told by the next pass.
+
+        A pass that was not ``remembered`` changes no memory, but how jobs stand may be told beside it.
+        """
+        if not remembered:
+            await self.teller.remember(memory_bodies(plan, observed))
         policies = self.policies.of(desired, plan)
         bodies = status_bodies(plan, observed, self.intent.state(observed), self.teller.info)
         told = await self.teller.tell([*bodies, *policy_bodies(policies)])

@@ -48,7 +48,7 @@ class Teller:
             if outcome.error is not None:
                 raise outcome.error
             assert outcome.value is not None
-            writes.append(self._wrote(self._memory, due[outcome.index], outcome.value))
+            writes.append(self._wrote(due[outcome.index], outcome.value))
         return writes
 
     async def tell(self, bodies: list[dict[str, Any]]) -> bool:
@@ -57,7 +57,7 @@ class Teller:
         due = self._status.pick(bodies)
         async for outcome in many([partial(self._kube.apply, body) for body in due]):
             if outcome.value is not None:
-                self._wrote(self._status, due[outcome.index], outcome.value)
+                self._wrote(due[outcome.index], outcome.value)
                 continue
             complete = False
             self._status.forget(due[outcome.index])
@@ -65,8 +65,9 @@ class Teller:
             _log.warning("status not written", object=name, reason=str(outcome.error))
         return complete and not self._status.held_back(bodies)
 
-    def _wrote(self, ledger: Ledger, body: dict[str, Any], stored: Object) -> Write:
-        ledger.written(body)
+    def _wrote(self, body: dict[str, Any], stored: Object) -> Write:
+        self._status.written(body)
+        self._memory.written(body)
         record = written(stored)
         self._own[(record.namespace, record.name)] = record.rv
         return record

@@ -15,7 +15,7 @@ from engine.status.mindcluster import ClusterInfo
 from engine.status.people import Condition, SyncState, pool_bodies, sync_body
 from engine.status.writer import Ledger
 
-__all__ = ["ClusterInfo", "Condition", "Ledger", "SyncState", "events", "memory_bodies", "status_bodies"]
+__all__ = ["ClusterInfo", "Condition", "Ledger", "SyncState", "events", "memory_bodies", "status_bodies", "sync_body"]
 
 
 def status_bodies(plan: Plan, observed: Observed, state: SyncState, info: ClusterInfo | None) -> list[dict[str, Any]]:
