@@ -28,7 +28,18 @@ _MERGE_KEYS: Final[tuple[tuple[str, ...], ...]] = (
 )
 #: Fields below which values are quantities.
 _QUANTITIES: Final = frozenset({"requests", "limits", "capacity", "minResources", "hard", "sizeLimit", "capability"})
+#: Fields of which Kubernetes takes an empty text or 0 for none given, and writes its default.
+_DEFAULTED: Final = frozenset(
+    {
+        "clusterIP", "dnsPolicy", "failureThreshold", "healthCheckNodePort", "imagePullPolicy", "nodePort",
+        "periodSeconds", "podManagementPolicy", "protocol", "restartPolicy", "scheme", "serviceAccountName",
+        "sessionAffinity", "successThreshold", "targetPort", "terminationMessagePath", "terminationMessagePolicy",
+        "timeoutSeconds", "type",
+    }
+)  # fmt: skip
 _METADATA: Final = ("labels", "annotations")
+#: Fields at the top of an object that are maps of text.
+_TEXTS: Final = frozenset({"data", "binaryData"})
 
 
 def differs(body: Mapping[str, Any], live: Mapping[str, Any]) -> str:
@@ -38,7 +49,7 @@ def differs(body: Mapping[str, Any], live: Mapping[str, Any]) -> str:
     """
     metadata, live_metadata = _mapping(body.get("metadata")), _mapping(live.get("metadata"))
     for field in _METADATA:
-        path = _compare(metadata.get(field) or {}, live_metadata.get(field) or {}, f"metadata.{field}", False)
+        path = _compare_texts(metadata.get(field), live_metadata.get(field), f"metadata.{field}")
         if path:
             return path
     for field in sorted(body):
@@ -46,15 +57,25 @@ def differs(body: Mapping[str, Any], live: Mapping[str, Any]) -> str:
             continue
         if field == "stringData":
             continue  # write-only: the API server keeps it as data
-        path = _compare(body[field], live.get(field), field, False)
+        compare = _compare_texts if field in _TEXTS else _compare
+        path = compare(body[field], live.get(field), field)
         if path:
             return path
     return ""
 
 
-def _compare(want: Any, have: Any, path: str, quantity: bool) -> str:
-    if want is have or want == have:
-        return ""
+def _compare_texts(want: Any, have: Any, path: str) -> str:
+    """Maps of text, where an empty text is a value as good as any."""
+    there = _mapping(have)
+    for key, value in _mapping(want).items():
+        if value is not None and (key not in there or str(value) != str(there[key])):
+            return f"{path}.{key}"
+    return ""
+
+
+def _compare(want: Any, have: Any, path: str, quantity: bool = False) -> str:
+    if want is None or want is have or want == have:
+        return ""  # null says nothing: the API server is free to default it
     if isinstance(want, Mapping):
         return _compare_maps(want, have, path, quantity)
     if isinstance(want, list):
@@ -66,6 +87,8 @@ def _compare_maps(want: Mapping[str, Any], have: Any, path: str, quantity: bool)
     if not isinstance(have, Mapping):
         return "" if have is None and _is_empty(want) else path
     for key, value in want.items():
+        if key in _DEFAULTED and value in ("", 0):
+            continue
         found = _compare(value, have.get(key), f"{path}.{key}", quantity or key in _QUANTITIES)
         if found:
             return found

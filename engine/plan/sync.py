@@ -19,6 +19,7 @@ from engine.plan.drift import differs
 from engine.plan.gangs import MAIN_SHARD
 from engine.plan.memo import Memo
 from engine.plan.scope import Scope
+from engine.plan.served import kept, strict
 
 RULE: Final = "sync"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
@@ -49,6 +50,7 @@ _FILLED: Final[dict[str, tuple[str, ...]]] = {
 }
 #: Per object: why it has to be patched, empty when it need not.
 _VERDICTS: Memo[tuple[str, str]] = Memo(32768)
+_Schemas = Mapping[tuple[str, str], Mapping[str, Any]]
 _COPIES: Memo[Manifest] = Memo(4096)
 
 
@@ -60,23 +62,24 @@ def run(scope: Scope) -> None:
     desired = scope.desired
     if not desired.has_git or scope.shard != MAIN_SHARD:
         return
-    wanted = [*desired.manifests, *_copies(desired, scope.observed)]
+    schemas = _schemas(scope.observed)
+    wanted = [*desired.manifests, *_copies(desired, schemas)]
     for manifest in sorted(wanted, key=lambda m: _rank(m.key)):  # manifests come sorted by key, and sorting is stable
-        _apply(scope, manifest)
+        _apply(scope, manifest, schemas.get((manifest.key.api_version, manifest.key.kind)))
     _prune(scope, {manifest.key for manifest in wanted})
 
 
 def declared_keys(desired: Desired, observed: Observed) -> tuple[ObjectKey, ...]:
     """Every object that this pass keeps in the cluster, for the inventory."""
-    return tuple(sorted(manifest.key for manifest in (*desired.manifests, *_copies(desired, observed))))
+    return tuple(sorted(manifest.key for manifest in (*desired.manifests, *_copies(desired, _schemas(observed)))))
 
 
 def _rank(key: ObjectKey) -> int:
     return _ORDER.get(key.kind, len(_ORDER))
 
 
-def _apply(scope: Scope, manifest: Manifest) -> None:
-    """Creates or patches one object, if it needs it."""
+def _apply(scope: Scope, manifest: Manifest, schema: Mapping[str, Any] | None) -> None:
+    """Creates or patches one object, if it needs it; ``schema`` is what its definition keeps, if it has one."""
     key = manifest.key
     live = scope.observed.objects.get(key)
     if live is None:
@@ -98,7 +101,7 @@ def _apply(scope: Scope, manifest: Manifest) -> None:
     metadata = _part(live, "metadata")
     if metadata.get("deletionTimestamp"):
         return  # it must go before it can come again
-    reason, detail = _VERDICTS.of(key, (manifest.digest, live), lambda: _verdict(manifest, live))
+    reason, detail = _VERDICTS.of(key, (manifest.digest, live, schema), lambda: _verdict(manifest, live, schema))
     if reason:
         version = metadata.get("uid")
         scope.actions.append(
@@ -121,7 +124,7 @@ def applied(manifest: Manifest, live: Mapping[str, Any]) -> dict[str, Any]:
 
     Keys of ConfigMaps that machines fill keep their live content.
     """
-    body = {key: value for key, value in manifest.body.items() if key != "status"}
+    body = strict({key: value for key, value in manifest.body.items() if key != "status"})
     metadata = dict(_part(body, "metadata"))
     metadata["name"] = manifest.key.name
     if manifest.key.namespace:
@@ -136,14 +139,14 @@ def applied(manifest: Manifest, live: Mapping[str, Any]) -> dict[str, Any]:
     return body
 
 
-def _verdict(manifest: Manifest, live: Mapping[str, Any]) -> tuple[str, str]:
+def _verdict(manifest: Manifest, live: Mapping[str, Any], schema: Mapping[str, Any] | None) -> tuple[str, str]:
     """Why an object has to be patched, and the words for it."""
     metadata = _part(live, "metadata")
     digest = _part(metadata, "annotations").get(DIGEST)
     if digest != manifest.digest:
         return "ManifestChanged", "it was not applied yet" if digest is None else "its manifest has changed"
     body = applied(manifest, live)
-    path = differs(body, live)
+    path = differs(kept(body, schema) if schema else body, live)
     return ("Drifted", f"its field {path} is not as declared") if path else ("", "")
 
 
@@ -225,9 +228,9 @@ def _inhabited(observed: Observed, namespace: str) -> bool:
     )
 
 
-def _copies(desired: Desired, observed: Observed) -> Iterator[Manifest]:
+def _copies(desired: Desired, schemas: _Schemas) -> Iterator[Manifest]:
     """Belay's own documents as objects, for the kinds whose definition the cluster has."""
-    known = _defined_kinds(observed)
+    known = {kind for api, kind in schemas if api.partition("/")[0] == _BELAY_GROUP}
     if not known:
         return
     groups: tuple[tuple[Declared[Any], ...], ...] = (
@@ -252,14 +255,20 @@ def _copy(declared: Declared[BelayDocument]) -> Manifest:
     return _COPIES.of(key, (document, declared.origin), make)
 
 
-def _defined_kinds(observed: Observed) -> frozenset[str]:
-    """Belay's kinds that have a CustomResourceDefinition in the cluster."""
-    definitions = (
-        _part(observed.objects[key], "spec")
-        for key in observed.objects
-        if (key.api_version, key.kind) == _CRD and key.name.endswith("." + _BELAY_GROUP)
-    )
-    return frozenset(str(_part(spec, "names").get("kind") or "") for spec in definitions)
+def _schemas(observed: Observed) -> _Schemas:
+    """Schemas of the kinds that have a CustomResourceDefinition in the cluster, by apiVersion and kind."""
+    found: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for key in observed.objects:
+        if (key.api_version, key.kind) != _CRD:
+            continue
+        spec = _part(observed.objects[key], "spec")
+        kind = str(_part(spec, "names").get("kind") or "")
+        versions = spec.get("versions")
+        for version in versions if isinstance(versions, list) else ({},):
+            if isinstance(version, dict):
+                schema = _part(_part(version, "schema"), "openAPIV3Schema")
+                found[(f"{spec.get('group')}/{version.get('name')}", kind)] = schema
+    return found
 
 
 def _evidence(scope: Scope, manifest: Manifest) -> Evidence:
