@@ -29,9 +29,7 @@ def stateful_set() -> dict[str, Any]:
         "metadata": {"name": "db", "namespace": "vision"},
         "spec": {
             "replicas": 2,
-            "template": {
-                "spec": {"containers": [container], "volumes": [{"name": "m", "emptyDir": {"sizeLimit": 1024}}]}
-            },
+            "template": {"spec": {"containers": [container], "volumes": [memory]}},
             "volumeClaimTemplates": [{"spec": {"resources": {"requests": {"storage": 1073741824}}}}],
         },
     }
