@@ -17,7 +17,7 @@ _TOLD: Final = (*_WARNING, act.BindPod, act.ReleaseChip, act.ReleaseNode, act.Pa
 
 
 def events(done: Sequence[AnyAction], now: float) -> list[dict[str, Any]]:
-    """Events (core/v1) for the actions that were carried out, bounded per pass; names are stable per action and time."""
+    """Events (core/v1) for actions that were carried out, bounded per pass; names are stable per action and time."""
     return [_event(action, now) for action in done if isinstance(action, _TOLD)][:MAX_EVENTS]
 
 
