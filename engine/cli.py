@@ -304,7 +304,8 @@ def _plan(
 ) -> tuple[Plan, Observed, Desired]:
     import time
 
-    from engine.offline import plan_offline, read_cluster
+    from engine.clusterfile import read_cluster
+    from engine.offline import plan_offline
 
     if cluster == "live":
         from engine.live import read_live

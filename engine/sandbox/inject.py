@@ -59,7 +59,8 @@ async def _fault(
         device = _device(chip, await _simulated(kube, node))
 
         def change(spec: Json) -> Json:
-            entry = {} if clear else dict(spec.get(device) or {})
+            before = spec.get(device)
+            entry = dict(before) if isinstance(before, dict) and not clear else {}
             if codes:
                 plane = "network" if network else "codes"
                 entry[plane] = sorted({*entry.get(plane, ()), *codes})
@@ -114,8 +115,7 @@ async def _edit(kube: Kube, node: str, key: str, change: Change) -> None:
         present = await kube.get(CONFIGMAP, name, names.NODES)
         meta = {"name": name, "namespace": names.NODES}
         body = present or {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}
-        before = json.loads((body.get("data") or {}).get(key) or "{}")
-        fresh = {**body, "data": {**(body.get("data") or {}), key: json.dumps(change(before))}}
+        fresh = {**body, "data": {**(body.get("data") or {}), key: json.dumps(change(_read(body, key)))}}
         try:
             if present is None:
                 await kube.create(CONFIGMAP, fresh)
@@ -125,3 +125,15 @@ async def _edit(kube: Kube, node: str, key: str, change: Change) -> None:
         except Conflict:
             continue
     raise InputError(f"{name} changes all the time", hint="Try again.")
+
+
+def _read(body: Json, key: str) -> Json:
+    """What a node's ConfigMap says. Raises InputError when somebody broke it by hand."""
+    try:
+        found = json.loads((body.get("data") or {}).get(key) or "{}")
+    except ValueError as error:
+        found = str(error)
+    if not isinstance(found, dict):
+        where = f"ConfigMap {names.NODES}/{body['metadata']['name']}, key {key}"
+        raise InputError("is no JSON object", where=where, hint="Delete the key, then try again.")
+    return found
