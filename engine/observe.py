@@ -35,7 +35,10 @@ def key_of(obj: Mapping[str, Any]) -> ObjectKey:
     """The object's key; missing parts are empty."""
     metadata = obj.get("metadata") or {}
     return ObjectKey(
-        str(obj.get("apiVersion", "")), str(obj.get("kind", "")), str(metadata.get("namespace") or ""), str(metadata.get("name", ""))
+        str(obj.get("apiVersion", "")),
+        str(obj.get("kind", "")),
+        str(metadata.get("namespace") or ""),
+        str(metadata.get("name", "")),
     )
 
 
@@ -248,7 +251,12 @@ class Observer:
         for namespace, name in strangers:
             found.append(
                 Diagnostic(
-                    "warning", f"ConfigMap/{namespace}/{name}", "", 0, 0, "metadata.name",
+                    "warning",
+                    f"ConfigMap/{namespace}/{name}",
+                    "",
+                    0,
+                    0,
+                    "metadata.name",
                     "reports a node that does not exist; it is ignored until the node registers",
                 )
             )
