@@ -21,7 +21,7 @@ import redis.asyncio
 from engine import log
 from engine.errors import SourceError
 from engine.inbox import Inbox
-from engine.kube import Kube, KubeError, Reflector
+from engine.kube import Kube, KubeError, Reflector, end
 from engine.lease import Lease
 from engine.settings import Settings, from_environment
 from engine.snapshot import WATCHED, Watched
@@ -138,9 +138,7 @@ class Controller:
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end(*tasks)
             self._synced = False
             with contextlib.suppress(KubeError):  # then others wait for its whole duration
                 await self._lease.release()

@@ -27,6 +27,7 @@ from engine.kube import (
     TooMany,
     Transport,
     Unavailable,
+    end,
     many,
     resource_for,
 )
@@ -379,6 +380,21 @@ def test_leaving_many_early_cancels_the_rest() -> None:
                 assert outcome.value == 0
                 break
         assert sorted(ended) == [0, 1, 2, 3]
+
+    run(case())
+
+
+def test_a_task_that_swallows_its_cancellation_once_is_ended_all_the_same() -> None:
+    async def case() -> None:
+        async def stubborn() -> None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+            await asyncio.sleep(60)
+
+        task = asyncio.create_task(stubborn())
+        await asyncio.sleep(0)
+        await end(task)
+        assert task.cancelled()
 
     run(case())
 

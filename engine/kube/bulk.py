@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Generic, TypeVar
 
+from engine.kube.ending import end
 from engine.kube.errors import KubeError
 
 T = TypeVar("T")
@@ -40,9 +41,7 @@ async def many(calls: Iterable[Callable[[], Awaitable[T]]], in_flight: int = 64)
             for task in done:
                 yield task.result()
     finally:
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await end(*running)
 
 
 async def _run(index: int, call: Callable[[], Awaitable[T]]) -> Outcome[T]:

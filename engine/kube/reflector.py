@@ -17,6 +17,7 @@ import msgspec
 
 from engine.kube.backoff import Backoff
 from engine.kube.client import Kube, Object
+from engine.kube.ending import end
 from engine.kube.errors import Gone, KubeError, NotFound
 from engine.kube.resources import Resource
 from engine.log import get
@@ -77,6 +78,7 @@ class Reflector:
         self._clock = clock
         self._known: dict[Key, str] = {}
         self._following: asyncio.Task[float] | None = None
+        self._afresh = False
 
     @property
     def stale(self) -> bool:
@@ -89,6 +91,7 @@ class Reflector:
         self.synced = False
         self.watermark = ""
         self._known.clear()
+        self._afresh = True
         if self._following is not None:
             self._following.cancel()
 
@@ -105,8 +108,7 @@ class Reflector:
         try:
             await asyncio.wait({self._following})
         finally:
-            self._following.cancel()
-            await asyncio.gather(self._following, return_exceptions=True)
+            await end(self._following)
         return 0.0 if self._following.cancelled() else self._following.result()
 
     async def _sleeping(self, seconds: float) -> float:
@@ -140,10 +142,12 @@ class Reflector:
         return delay
 
     async def _list(self) -> None:
+        self._afresh = False
         seen: set[Key] = set()
         version = ""
         async for page in self._kube.pages(self.res, self.ns, self.labels, self.fields):
             version = page.resource_version
+            self._check_afresh()
             for obj in page.items:
                 seen.add(self._tell(obj))
         for key in [key for key in self._known if key not in seen]:
@@ -166,7 +170,13 @@ class Reflector:
     def _fresh(self) -> None:
         self.stale_since = None
 
+    def _check_afresh(self) -> None:
+        """``relist`` cancels what runs, but a library may swallow that: then this ends it."""
+        if self._afresh:
+            raise Gone("a fresh list was asked for", status=410)
+
     def _take(self, kind: str, obj: Object) -> None:
+        self._check_afresh()
         version = _version(obj)
         if kind == "DELETED":
             self._tell_gone(_key(obj), version)

@@ -17,7 +17,7 @@ from engine.act.batch import Batch, Numbered, encode, split
 from engine.act.budget import FIELD, reserve
 from engine.documents import Desired
 from engine.errors import BelayError
-from engine.kube import Kube, KubeError
+from engine.kube import Kube, KubeError, end
 from engine.lease import shard_lease
 from engine.log import get
 from engine.metrics import MICRO, Summary, counter_name
@@ -93,8 +93,7 @@ class Shard:
                 raise Lost("another worker has the shard now") from None
             raise
         finally:
-            keeping.cancel()
-            await asyncio.gather(keeping, return_exceptions=True)
+            await end(keeping)
             await self._release()
             self.triggers.done(self.name, self.settings.identity, claimed)
 

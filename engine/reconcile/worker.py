@@ -14,7 +14,7 @@ import msgspec
 from engine.act import Edge, Fence
 from engine.act import batch as batches
 from engine.errors import BelayError
-from engine.kube import Backoff, Kube, KubeError
+from engine.kube import Backoff, Kube, KubeError, end
 from engine.log import get, in_pass
 from engine.metrics import counter_name
 from engine.model.actions import kind_of
@@ -111,7 +111,7 @@ class Worker:
         try:
             result = await batches.run(edge, batch, self.settings.in_flight)
         finally:
-            pulse.cancel()
+            await end(pulse)
         self.passes.finish(record, result)
         await self._after(batch, result)
         return f"{len(result.outcomes)} outcomes"
