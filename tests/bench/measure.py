@@ -2,66 +2,123 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 RUNS = 5
 RESULTS = Path(__file__).with_name("RESULTS.md")
+ROOT = Path(__file__).resolve().parents[2]
+_HEAD = """\
+# Benchmarks
+
+`make bench` measures everything and rewrites this file; `python -m tests.bench SECTION…` renews single sections.
+Each row is the median of five runs with their spread, unless it says otherwise; ✓ means that the goal was reached in
+that measurement. Times are wall time on the machine named; "beside it" is a naive baseline or a peer measured in the
+same run, or what was measured.
+"""
+
+
+class Skipped(Exception):
+    """A section cannot run here; the reason is shown and its last table is kept."""
 
 
 @dataclass
 class Result:
-    """One row: what was measured in which unit, the goal, the runs, and a remark (peer or baseline)."""
+    """One row: what was measured in which unit, the goal as a most, the runs, and a remark (peer or baseline).
+
+    ``percentile`` other than 50 makes the headline that percentile (nearest rank) of all runs instead of their median.
+    """
 
     work: str
     unit: str
-    goal: str
+    limit: float | None = None
     runs: list[float] = field(default_factory=list)
     remark: str = ""
+    percentile: float = 50
 
     @property
-    def median(self) -> float:
-        return statistics.median(self.runs)
+    def value(self) -> float:
+        """The headline number."""
+        return statistics.median(self.runs) if self.percentile == 50 else nearest(self.runs, self.percentile)
+
+    @property
+    def reached(self) -> bool:
+        """Whether the goal was reached; true where there is none."""
+        return self.limit is None or self.value <= self.limit
 
     def row(self) -> str:
-        spread = f"{min(self.runs):.4g}–{max(self.runs):.4g}"
-        return f"| {self.work} | {self.goal} | **{self.median:.4g} {self.unit}** | {spread} | {self.remark} |"
+        """The row of the table."""
+        goal = "" if self.limit is None else f"≤ {number(self.limit)} {self.unit} {'✓' if self.reached else '✗ missed'}"
+        return f"| {self.work} | {goal} | **{number(self.value)} {self.unit}** | {self.spread} | {self.remark} |"
+
+    def line(self) -> str:
+        """The row for a terminal."""
+        goal = "" if self.limit is None else f", goal ≤ {number(self.limit)}{'' if self.reached else ': MISSED'}"
+        return f"{self.work}: {number(self.value)} {self.unit} ({self.spread}{goal}) {self.remark}".rstrip()
+
+    @property
+    def spread(self) -> str:
+        """The least and the most."""
+        low, high = number(min(self.runs)), number(max(self.runs))
+        return low if low == high else f"{low}–{high}"
+
+
+def number(value: float) -> str:
+    """Three significant digits, thousands set apart."""
+    if value == 0 or abs(value) >= 100:
+        return f"{value:,.0f}"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:.{digits}f}".rstrip("0").rstrip(".") if float(value).is_integer() else f"{value:.{digits}f}"
+
+
+def nearest(samples: Sequence[float], percentile: float) -> float:
+    """A percentile by nearest rank."""
+    ordered = sorted(samples)
+    return ordered[max(0, math.ceil(percentile / 100 * len(ordered)) - 1)]
 
 
 def timed(
-    work: str, goal: str, run: Callable[[], object], *, unit: str = "ms", remark: str = "", runs: int = RUNS
+    work: str,
+    limit: float | None,
+    run: Callable[[], object],
+    *,
+    unit: str = "ms",
+    remark: str = "",
+    runs: int = RUNS,
+    before: Callable[[], object] | None = None,
 ) -> Result:
-    """Wall time of ``run``, five times, in ms or s."""
+    """Wall time of ``run``, five times, in ms or s; ``before`` prepares each run and is not timed."""
     factor = 1000 if unit == "ms" else 1
-    result = Result(work, unit, goal, remark=remark)
+    result = Result(work, unit, limit, remark=remark)
     for _ in range(runs):
+        if before is not None:
+            before()
         begin = time.perf_counter()
         run()
         result.runs.append((time.perf_counter() - begin) * factor)
     return result
 
 
-def write(sections: dict[str, list[Result]]) -> None:
-    """RESULTS.md: machine, commit, one table per section; sections not measured this time are kept."""
+def setting() -> str:
+    """Commit, machine and load before a section begins."""
+    busy = f"load average {os.getloadavg()[0]:.1f} before"
+    return f"Measured at commit {_commit()} on {_machine()}; {busy}."
+
+
+def write(heading: str, where: str, results: Sequence[Result], order: Sequence[str]) -> None:
+    """Renew one section of RESULTS.md; the others are kept, in the given order of headings."""
     kept = _sections(RESULTS.read_text()) if RESULTS.exists() else {}
-    for name, results in sections.items():
-        kept[name] = "\n".join(
-            [
-                f"Measured at commit {_commit()} on {_machine()}.",
-                "",
-                "| work | goal | median | spread | beside it |",
-                "|---|---|---|---|---|",
-                *(result.row() for result in results),
-            ]
-        )
-    head = "# Benchmarks\n\n`make bench` measures and rewrites this file: five runs each, median and spread.\n"
-    RESULTS.write_text(head + "".join(f"\n## {name}\n\n{body.strip()}\n" for name, body in kept.items()))
+    table = ["| work | goal | measured | spread | beside it |", "|---|---|---|---|---|"]
+    kept[heading] = "\n".join([where, "", *table, *(result.row() for result in results)])
+    known = [name for name in order if name in kept]
+    RESULTS.write_text(_HEAD + "".join(f"\n## {name}\n\n{kept[name].strip()}\n" for name in known))
 
 
 def _sections(text: str) -> dict[str, str]:
@@ -70,8 +127,12 @@ def _sections(text: str) -> dict[str, str]:
 
 
 def _commit() -> str:
-    run = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    return run.stdout.strip() or "unknown"
+    def git(*arguments: str) -> str:
+        run = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+        return run.stdout.strip()
+
+    changed = [line for line in git("status", "--porcelain", "-uno").splitlines() if RESULTS.name not in line]
+    return (git("rev-parse", "--short", "HEAD") or "unknown") + (" with changes" if changed else "")
 
 
 def _machine() -> str:

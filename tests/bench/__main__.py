@@ -1,0 +1,49 @@
+"""``make bench``: runs every section, or those that are named, and rewrites RESULTS.md.
+
+``python -m tests.bench [SECTION…]``; a section that is not run keeps its last table. Bounded: each section ends by itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+
+from tests.bench import measure
+
+SECTIONS = {
+    "repository": ("From a commit to the desired state", "repository", "run"),
+    "planner": ("Planner", "planner", "run"),
+    "startup": ("Coming up, and the command line", "startup", "run"),
+    "isolation": ("From a fault to kubectl, 100 nodes in the sandbox", "isolation", "run"),
+    "real": ("From a fault to kubectl, 100 nodes on a real kube-apiserver", "isolation", "run_real"),
+    "agents": ("What agents write", "agents", "run"),
+}
+"""Name → heading, module and function, in the order of RESULTS.md."""
+
+
+def main(names: list[str]) -> int:
+    """Exit code 0 when every goal was reached, 1 when one was missed, 2 for an unknown section."""
+    if unknown := [name for name in names if name not in SECTIONS]:
+        print(f"unknown: {', '.join(unknown)}; sections: {', '.join(SECTIONS)}", file=sys.stderr)
+        return 2
+    missed = 0
+    for name in names or SECTIONS:
+        heading, module, function = SECTIONS[name]
+        print(f"{heading} …", flush=True)
+        begin, where = time.monotonic(), measure.setting()
+        try:
+            results = getattr(importlib.import_module(f"tests.bench.{module}"), function)()
+        except measure.Skipped as reason:
+            print(f"  skipped: {reason}", flush=True)
+            continue
+        for result in results:
+            print(f"  {result.line()}", flush=True)
+        missed += sum(not result.reached for result in results)
+        measure.write(heading, where, results, [heading for heading, _, _ in SECTIONS.values()])
+        print(f"  took {time.monotonic() - begin:.0f} s", flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
