@@ -27,6 +27,7 @@ _TEXTS: Final = ("labels", "annotations")
 _FLOW_BYTES: Final = 1024 * 1024
 _SPACE: Final = re.compile(r"\s*")
 _DEPTH: Final = 250
+_EXPANDED: Final = 50_000_000
 _INDENTED: Final = re.compile(rb"^[ ?:-]{250}", re.MULTILINE)
 _BRACKET: Final = re.compile(rb"[\[\]{}]")
 _ALIAS: Final = re.compile(rb"(?:^|[\s\[{,:-])\*[^\s*]", re.MULTILINE)
@@ -144,14 +145,30 @@ def _may_be_deep(data: bytes) -> bool:
 
 
 def _refuse_strange(data: bytes, name: str) -> None:
-    """Read the events alone, which takes no stack; raises InputError for what kubectl never prints."""
-    depth = 0
+    """Read the events alone, which takes no stack; raises InputError for endless nesting and swollen aliases."""
+    sizes: dict[str, int] = {}
+    open_nodes: list[tuple[str | None, int]] = [(None, 0)]
     for event in yaml.parse(data, yaml.CSafeLoader):
-        if isinstance(event, yaml.AliasEvent):
-            raise InputError("uses YAML aliases, which kubectl never prints", where=name, hint=_EXPECTED)
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _DEPTH:
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_nodes.append((event.anchor, 1))
+            size = 0
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, size = open_nodes.pop()
+            sizes[anchor or ""] = size
+        elif isinstance(event, yaml.AliasEvent):
+            if event.anchor not in sizes:
+                raise InputError(f"alias {event.anchor} contains itself or nothing", where=name)
+            size = sizes[event.anchor]
+        elif isinstance(event, yaml.ScalarEvent):
+            sizes[event.anchor or ""] = size = 1
+        else:
+            continue
+        anchor, total = open_nodes[-1]
+        open_nodes[-1] = (anchor, total + size)
+        if len(open_nodes) > _DEPTH:
             raise InputError(f"is nested deeper than {_DEPTH} levels", where=name, hint=_EXPECTED)
+        if total + size > _EXPANDED:
+            raise InputError(f"its aliases expand to more than {_EXPANDED} values", where=name, hint=_EXPECTED)
 
 
 def _as_json(document: Any) -> Any:
