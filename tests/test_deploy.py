@@ -1,0 +1,91 @@
+"""The manifests in deploy/: they build, they name what exists, and agents may do no more than they need."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from engine.cli import main
+from engine.settings import PREFIX, Settings
+
+ROOT = Path(__file__).resolve().parents[1]
+BASE = ROOT / "deploy" / "base"
+
+
+def documents() -> list[dict[str, Any]]:
+    kustomization = yaml.safe_load((BASE / "kustomization.yaml").read_text())
+    assert sorted(kustomization["resources"]) == sorted(
+        f.name for f in BASE.glob("*.yaml") if f.stem != "kustomization"
+    )
+    return [d for name in kustomization["resources"] for d in yaml.safe_load_all((BASE / name).read_text())]
+
+
+def pods() -> list[dict[str, Any]]:
+    return [
+        d["spec"]["template"]["spec"] for d in documents() if d["kind"] in ("Deployment", "StatefulSet", "DaemonSet")
+    ]
+
+
+def test_every_process_is_a_verb_with_these_options() -> None:
+    seen = set()
+    for pod in pods():
+        for container in pod["containers"]:
+            if container["image"] != "belay":
+                continue
+            verb, *arguments = container["args"]
+            seen.add(verb)
+            answer = CliRunner().invoke(main, [verb, "--help"])
+            assert answer.exit_code == 0, verb
+            for option in (a for a in arguments if a.startswith("--")):
+                assert option in answer.output
+    assert seen == {"controller", "worker", "server", "agent"}
+
+
+def test_settings_are_ones_that_exist() -> None:
+    (settings,) = [d for d in documents() if d["kind"] == "ConfigMap"]
+    known = {PREFIX + name.upper() for name in Settings.__struct_fields__}
+    assert set(settings["data"]) <= known
+
+
+def test_accounts_and_roles_belong_together() -> None:
+    found = documents()
+    accounts = {d["metadata"]["name"] for d in found if d["kind"] == "ServiceAccount"}
+    used = {pod["serviceAccountName"] for pod in pods() if "serviceAccountName" in pod}
+    roles = {
+        (d["kind"], d["metadata"]["name"], d["metadata"].get("namespace")) for d in found if d["kind"].endswith("Role")
+    }
+    assert used == accounts
+    for binding in (d for d in found if d["kind"].endswith("RoleBinding")):
+        ref = binding["roleRef"]
+        assert (ref["kind"], ref["name"], binding["metadata"].get("namespace")) in roles
+        assert {subject["name"] for subject in binding["subjects"]} <= accounts
+
+
+def test_agents_cannot_write_orders_or_pods() -> None:
+    for role in (d for d in documents() if d["kind"].endswith("Role") and "agent" in d["metadata"]["name"]):
+        for rule in role["rules"]:
+            if "pods" in rule["resources"] or role["metadata"].get("namespace") == "belay-system":
+                assert set(rule["verbs"]) <= {"get", "list", "watch"}
+
+
+@pytest.mark.parametrize("overlay", ["example", "simulated"])
+def test_overlays_build(overlay: str) -> None:
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("kubectl is not on PATH")
+    done = subprocess.run(
+        [kubectl, "kustomize", str(ROOT / "deploy" / "overlays" / overlay)], capture_output=True, text=True
+    )
+    if "unknown field" in done.stderr:
+        pytest.skip(f"this kubectl's kustomize is too old: {done.stderr.strip()[:100]}")
+    assert done.returncode == 0, done.stderr
+    built = list(yaml.safe_load_all(done.stdout))
+    (agent,) = [d for d in built if d["kind"] == "DaemonSet"]
+    volumes = {v["name"] for v in agent["spec"]["template"]["spec"]["volumes"]}
+    assert volumes == ({"journal"} if overlay == "simulated" else {"journal", "driver", "devices"})
