@@ -66,7 +66,7 @@ def real_cluster(assets: Path, folder: Path) -> Iterator[Path]:
         path = folder / "kubeconfig"
         path.write_text(
             "apiVersion: v1\nkind: Config\ncurrent-context: real\n"
-            f'clusters: [{{name: k, cluster: {{server: "https://127.0.0.1:{port}", insecure-skip-tls-verify: true}}}}]\n'
+            f'clusters: [{{name: k, cluster: {{server: "https://127.0.0.1:{port}",insecure-skip-tls-verify: true}}}}]\n'
             f"users: [{{name: admin, user: {{token: {TOKEN}}}}}]\n"
             "contexts: [{name: real, context: {cluster: k, user: admin}}]\n"
         )

@@ -49,7 +49,7 @@ def test_pods_get_nodes_and_chips_and_people_get_status(cluster: Cluster, loop: 
 def test_a_fault_is_ordered_isolated_and_a_clean_report_releases(cluster: Cluster, loop: Loop) -> None:
     cluster.add_node("node-1")
     until(lambda: loop.controller.ready)
-    cluster.report("node-1", bad={3: ("80C98009", "SeparateNPU")})
+    cluster.report("node-1", bad={3: ("80E18005", "SeparateNPU")})
     until(lambda: cluster.orders("node-1").get("chips", {}).get("Ascend910-3", {}).get("isolate"), what="the order")
     cluster.add_pod("eight", 8)
     time.sleep(1.0)
@@ -104,12 +104,14 @@ def test_doubled_messages_change_nothing(cluster: Cluster, loop: Loop) -> None:
     loop.copies = lambda task, argument: 3
     cluster.add_node("node-1")
     cluster.add_node("node-2")
+    cluster.report("node-1", bad={0: ("80E18005", "SeparateNPU")})
+    until(lambda: cluster.orders("node-1").get("chips", {}).get("Ascend910-0", {}).get("isolate"), what="the order")
     for number in range(8):
         cluster.add_pod(f"two-{number}", 2)
-    cluster.report("node-1", bad={0: ("80C98009", "SeparateNPU")})
     until(lambda: len(cluster.bound()) == 7, 30, what="seven pods on fifteen chips")
     assert all(len(pods) == 1 for pods in cluster.chips().values())
-    until(lambda: cluster.orders("node-1").get("chips", {}).get("Ascend910-0", {}).get("isolate"))
+    assert "node-1/Ascend910-0" not in cluster.chips()
+    assert cluster.orders("node-1")["generation"] == 1, "nine messages, one write"
 
 
 def test_a_bug_in_the_planner_is_told_counted_and_tried_again(
