@@ -29,7 +29,7 @@ from engine.plan.ascendspec import (
 from engine.plan.ascendstatus import Counts, condition_of, retries_left, retry_condition, settle, write
 from engine.plan.environment import CLUSTERD_DOMAIN, Surroundings, inject
 from engine.plan.jobstatus import CREATED, RESTARTING, SUCCEEDED, Condition, finished
-from engine.plan.lifecycle import VERSION_LABEL, Bench, Job, next_round, part
+from engine.plan.lifecycle import VERSION_LABEL, Bench, Job, next_round, part, rows
 from engine.plan.memo import Memo
 from engine.plan.podtemplate import (
     ASCEND,
@@ -78,7 +78,7 @@ def expand(bench: Bench, job: Job) -> bool:
 
     Returns whether that depends on nothing but the job, its pods, its memory, its PodGroup and the queues.
     """
-    end = finished(job.status.get("conditions") or ())
+    end = finished(job.conditions)
     spec = spec_of(job)
     if end:
         _clean_up(bench, job, spec, end)
@@ -275,26 +275,26 @@ def _surroundings(case: _Case) -> Surroundings | None:
 
 
 def _service_port(service: Mapping[str, Any], leader: Replica) -> str:
-    rows = part(service, "spec").get("ports") or ()
-    named = next((row.get("port") for row in rows if isinstance(row, dict) and row.get("name") == PORT_NAME), None)
+    listed = rows(part(service, "spec"), "ports")
+    named = next((row.get("port") for row in listed if row.get("name") == PORT_NAME), None)
     return str(named or port_of(leader))
 
 
 def _service(case: _Case, leader: Replica, name: str) -> dict[str, Any]:
     labels = _labels(case.job, leader, 0)
     row = container(pod_spec(leader.template), ASCEND) or {}
-    rows = [
+    listed = [
         {"name": p["name"], "port": p["containerPort"], "protocol": str(p.get("protocol") or "TCP")}
         for p in ports(row)
         if p.get("name")
     ]
-    if not any(p["name"] == PORT_NAME for p in rows):
-        rows.append({"name": PORT_NAME, "port": port_of(leader), "protocol": "TCP"})
+    if not any(p["name"] == PORT_NAME for p in listed):
+        listed.append({"name": PORT_NAME, "port": port_of(leader), "protocol": "TCP"})
     metadata: dict[str, Any] = {"name": name, "namespace": case.job.key.namespace, "labels": labels}
     owners = case.job.owner_references()
     if owners:
         metadata["ownerReferences"] = owners
-    spec = {"selector": labels, "ports": sorted(rows, key=lambda p: str(p["name"]))}
+    spec = {"selector": labels, "ports": sorted(listed, key=lambda p: str(p["name"]))}
     return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
 
 

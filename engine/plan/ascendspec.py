@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from engine.plan.lifecycle import Job, part
-from engine.plan.podtemplate import ASCEND, container, containers, npu_request, pod_spec
+from engine.plan.podtemplate import ASCEND, container, containers, misshapen, npu_request, pod_spec
 
 FRAMEWORKS: Final[dict[str, str]] = {"mindspore": "Scheduler", "pytorch": "Master", "tensorflow": "Chief"}
 WORKER: Final = "Worker"
@@ -246,6 +246,7 @@ def _types(framework: str, written: Mapping[str, Any], replicas: Mapping[str, Re
 def _replica(replica: Replica, leader: str) -> Refusal | None:
     kind, count = replica.type, replica.size
     rows = containers(pod_spec(replica.template))
+    wrong = misshapen(replica.template)
     main = container(pod_spec(replica.template), ASCEND)
     if count < 0:
         message = f"{kind} replicaSpec is not valid: replicas can not be negative num, but got {count}"
@@ -253,6 +254,8 @@ def _replica(replica: Replica, leader: str) -> Refusal | None:
         message = f"{kind} replicaSpec is not valid: replicas can not be larger than {MAX_REPLICAS}, but got {count}"
     elif not rows:
         message = f"{kind} replicaSpec is not valid: containers is undefined"
+    elif wrong:
+        message = f"{kind} replicaSpec is not valid: template.{wrong}"
     elif kind == leader and count != 1:
         message = f"{kind} replicaSpec is not valid, the replicas must be only 1"
     elif main is None:

@@ -86,7 +86,7 @@ def write(bench: Bench, job: Job, counts: Mapping[str, Counts], condition: Condi
     old = job.status
     now = bench.scope.now
     stamp = rfc3339(float(int(now)))
-    conditions = [c for c in old.get("conditions") or () if isinstance(c, dict)]
+    conditions = job.conditions
     if not conditions:
         conditions = with_condition((), Condition(CREATED, "JobCreated", f"Job {job.key.name} is create."), now)
     if condition is not None:

@@ -28,6 +28,7 @@ from engine.plan.owners import (
     part,
     rows,
     spec_of,
+    tasks_of,
 )
 from engine.plan.scope import Scope
 
@@ -234,7 +235,7 @@ def _replicas(owner: Owner, group: Mapping[str, Any], live: list[Pod], finder: O
     if owner.kind == "AscendJob" and spec:
         return sum(count(row.get("replicas"), 1) for row in rows(spec.get("replicaSpecs")))
     if owner.kind == "Job" and owner.api_version == VOLCANO_API and spec:
-        return sum(count(task.get("replicas"), 1) for task in spec.get("tasks") or () if isinstance(task, dict))
+        return sum(count(task.get("replicas"), 1) for task in tasks_of(spec))
     if owner.kind == "Job" and spec:
         parallel = count(spec.get("parallelism"), 1)
         return min(parallel, count(spec.get("completions"), parallel))
@@ -283,7 +284,9 @@ def _declared_min(owner: Owner) -> int:
         total = sum(count(row.get("replicas"), 1) for row in rows(spec.get("replicaSpecs")))
         return count(policy.get("minAvailable"), total)
     if owner.api_version == VOLCANO_API:
-        return count(spec.get("minAvailable"), sum(count(task.get("replicas"), 1) for task in spec.get("tasks") or ()))
+        # Volcano's webhook takes 0 for none given, and adds up what the tasks need.
+        needs = (count(task.get("minAvailable"), count(task.get("replicas"), 1)) for task in tasks_of(spec))
+        return count(spec.get("minAvailable"), 0) or sum(needs)
     return 0
 
 
@@ -293,7 +296,7 @@ def _task_min(owner: Owner, group: Mapping[str, Any]) -> dict[str, int]:
         return {str(task): count(least, 0) for task, least in sorted(from_group.items())}
     if owner.api_version != VOLCANO_API:
         return {}
-    tasks = [task for task in spec_of(owner.raw).get("tasks") or () if isinstance(task, dict)]
+    tasks = tasks_of(spec_of(owner.raw))
     return {str(task.get("name")): count(task.get("minAvailable"), 0) for task in tasks if task.get("minAvailable")}
 
 

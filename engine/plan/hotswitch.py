@@ -24,7 +24,7 @@ IN_FLOW: Final = "inHotSwitchFlow"
 
 def expand(bench: Bench, job: Job) -> None:
     """Answers what the pods of an AscendJob ask for."""
-    if finished(job.status.get("conditions") or ()):
+    if finished(job.conditions):
         return
     for pod in bench.pods_of(job):
         asked = pod.annotations.get(ASKED)

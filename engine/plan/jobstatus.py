@@ -53,7 +53,7 @@ def with_condition(conditions: Iterable[Any], new: Condition, now: float) -> lis
 
 def finished(conditions: Iterable[Any]) -> str:
     """``Succeeded`` or ``Failed`` when the job has ended, else empty."""
-    return next((str(c["type"]) for c in conditions if _holds(c) and c["type"] in ENDS), "")
+    return next((str(c["type"]) for c in conditions if _holds(c) and str(c["type"]) in ENDS), "")
 
 
 def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:

@@ -73,6 +73,11 @@ class Job:
         return part(self.raw, "status")
 
     @property
+    def conditions(self) -> list[dict[str, Any]]:
+        """The status' conditions."""
+        return rows(self.status, "conditions")
+
+    @property
     def deleting(self) -> bool:
         """Whether Kubernetes is deleting it; its dependents then go by garbage collection."""
         return bool(self.metadata.get("deletionTimestamp"))
@@ -311,14 +316,19 @@ def part(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def rows(raw: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """The objects of a list, whatever else a file held."""
+    value = raw.get(name)
+    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
+
+
 def texts(value: object) -> dict[str, str]:
     """Labels or annotations as text, whatever a file held."""
     return {str(k): str(v) for k, v in value.items()} if isinstance(value, dict) else {}
 
 
 def _controlled_by(raw: Mapping[str, Any], uid: str) -> bool:
-    owners = part(raw, "metadata").get("ownerReferences") or ()
-    return any(isinstance(owner, dict) and owner.get("uid") == uid for owner in owners)
+    return any(owner.get("uid") == uid for owner in rows(part(raw, "metadata"), "ownerReferences"))
 
 
 def _has_pod_groups(kinds: Mapping[tuple[str, str], list[ObjectKey]]) -> bool:

@@ -129,7 +129,9 @@ class Owners:
 
 def controller_of(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """The owner reference of the controller, empty when there is none."""
-    owners = metadata(raw).get("ownerReferences") or ()
+    owners = metadata(raw).get("ownerReferences")
+    if not isinstance(owners, list):
+        return {}
     return next((owner for owner in owners if isinstance(owner, dict) and owner.get("controller")), {})
 
 
@@ -152,6 +154,12 @@ def part(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def rows(found: Any) -> list[Mapping[str, Any]]:
     """The objects of a map of objects."""
     return [row for row in found.values() if isinstance(row, dict)] if isinstance(found, dict) else []
+
+
+def tasks_of(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The tasks of a Volcano Job's spec."""
+    found = spec.get("tasks")
+    return [task for task in found if isinstance(task, dict)] if isinstance(found, list) else []
 
 
 def count(value: Any, default: int) -> int:

@@ -54,6 +54,37 @@ def npu_of(template: Mapping[str, Any]) -> tuple[str, int]:
     return name, sum(count for other, count in found if other == name)
 
 
+def misshapen(template: Mapping[str, Any]) -> str:
+    """The first part of a template that no pod can have, by field and what it should be; empty when there is none.
+
+    The definitions of jobs leave their templates free, so that the API server stores what it would refuse in a pod.
+    """
+    for name in ("metadata", "spec"):
+        if template.get(name) is not None and not isinstance(template[name], dict):
+            return f"{name} must be a mapping"
+    inner = pod_spec(template)
+    wrong = _not_lists(inner, ("containers", "initContainers", "volumes", "tolerations"), "spec")
+    if wrong:
+        return wrong
+    for kind in ("containers", "initContainers"):
+        for index, row in enumerate(containers(inner, kind)):
+            where = f"spec.{kind}[{index}]"
+            if row.get("resources") is not None and not isinstance(row["resources"], dict):
+                return f"{where}.resources must be a mapping"
+            wrong = _not_lists(row, ("env", "ports", "volumeMounts"), where)
+            if wrong:
+                return wrong
+    return ""
+
+
+def _not_lists(holder: Mapping[str, Any], names: Sequence[str], where: str) -> str:
+    for name in names:
+        value = holder.get(name)
+        if value is not None and not (isinstance(value, list) and all(isinstance(row, dict) for row in value)):
+            return f"{where}.{name} must be a list of mappings"
+    return ""
+
+
 def has_volume(template: Mapping[str, Any], name: str) -> bool:
     """Whether the template mounts a volume of that name."""
     volumes = pod_spec(template).get("volumes")

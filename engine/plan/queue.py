@@ -18,6 +18,7 @@ from engine.model.plan import Pending
 from engine.model.quantities import amount
 from engine.plan import roles
 from engine.plan.gangs import MIN_AVAILABLE_KEY, counts_as_started, parse_min_available, pod_group_of, shard_of
+from engine.plan.owners import part
 from engine.plan.scope import Scope
 
 QUEUE_APIS: Final = ("scheduling.volcano.sh/v1beta1", "scheduling.incubator.k8s.io/v1alpha1")
@@ -228,13 +229,13 @@ def _lines(scope: Scope) -> dict[str, Line]:
 
 
 def _of_object(name: str, raw: Mapping[str, Any]) -> Line:
-    spec, status = raw.get("spec") or {}, raw.get("status") or {}
+    spec, status = part(raw, "spec"), part(raw, "status")
     line = Line(name, state=str(status.get("state") or spec.get("state") or OPEN), parent=str(spec.get("parent") or ""))
     priority = spec.get("priority")
     line.priority = priority if isinstance(priority, int) else 0
     if line.parent == ROOT_QUEUE:
         line.parent = ""
-    for resource, value in sorted((spec.get("capability") or {}).items()):
+    for resource, value in sorted(part(spec, "capability").items()):
         try:
             line.capability[str(resource)] = amount(str(resource), value)
         except ValueError as error:

@@ -61,13 +61,13 @@ def of_deployments(bench: Bench) -> None:
 
 def of_ascend_job(bench: Bench, job: Job) -> None:
     """The rank table of an AscendJob that has not ended."""
-    if not finished(job.status.get("conditions") or ()):
+    if not finished(job.conditions):
         _sync(bench, job, bench.pods_of(job))
 
 
 def of_volcano_job(bench: Bench, job: Job) -> None:
     """The rank table of a Volcano Job that has not ended."""
-    if part(job.status, "state").get("phase") not in volcanojob.ENDS:
+    if volcanojob.phase_of(job) not in volcanojob.ENDS:
         _sync(bench, job, bench.pods_of(job))
 
 

@@ -76,7 +76,7 @@ def expand(bench: Bench, job: Job) -> bool:
 
     Returns whether that depends on nothing but the job, its pods, its memory, its PodGroup and what ``svc`` keeps.
     """
-    phase = str(part(job.status, "state").get("phase") or "")
+    phase = phase_of(job)
     spec = _SPECS.of(job.key, job.raw, lambda: read(job))
     pods = {p.name: p for p in bench.pods_of(job)}
     case = _Case(bench, job, spec, bench.memory(job), pods, phase)
@@ -101,6 +101,11 @@ def expand(bench: Bench, job: Job) -> bool:
     write(bench, job, spec, case.memory.version, counts, case.phase, case.reason, case.message)
     whole = all(name in case.pods for name, _, _ in spec.expected)
     return whole and not any(p.phase == "Failed" for p in case.pods.values())
+
+
+def phase_of(job: Job) -> str:
+    """The job's phase, empty for a new one."""
+    return str(part(job.status, "state").get("phase") or "")
 
 
 def _version(one: Pod) -> int:

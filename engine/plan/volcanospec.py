@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from engine.plan.lifecycle import Job, part
-from engine.plan.podtemplate import containers, npu_of, pod_spec
+from engine.plan.podtemplate import containers, misshapen, npu_of, pod_spec
 
 DEFAULT_RETRIES: Final = 3
 #: Plugins that Volcano knows; Belay plays the first three.
@@ -151,6 +151,9 @@ def _problem(spec: VolcanoSpec, total: int) -> str:
             return f"'minAvailable' must lie between 0 and 'replicas' in task: {task.name}"
         if not containers(pod_spec(task.template)):
             return f"task {task.name} has no containers"
+        wrong = misshapen(task.template)
+        if wrong:
+            return f"template of task {task.name}: {wrong}"
     if not 0 <= spec.min_available <= total:
         return f"job 'minAvailable' must not be greater than total replicas {total}"
     unknown = sorted(name for name in spec.plugins if name not in PLUGINS)

@@ -93,7 +93,7 @@ def _progress(
     state = {"phase": phase, "lastTransitionTime": stamp}
     if reason:
         state |= {"reason": reason, "message": message}
-    past = [c for c in old.get("conditions") or () if isinstance(c, dict)]
+    past = job.conditions
     out: dict[str, Any] = {
         "state": state,
         "conditions": [*past, {"status": phase, "lastTransitionTime": stamp}][-MAX_CONDITIONS:],

@@ -189,7 +189,11 @@ def _part(obj: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _texts(value: object) -> dict[str, str]:
-    return value if isinstance(value, dict) else {}
+    if not isinstance(value, dict):
+        return {}
+    if all(type(text) is str for text in value.values()):
+        return value
+    return {str(key): str(text) for key, text in value.items() if text is not None}
 
 
 def _time(where: str, field: str, value: object) -> float | None:

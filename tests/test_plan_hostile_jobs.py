@@ -1,0 +1,91 @@
+"""Jobs whose fields have the wrong shape: the job is refused or warned of, and the pass goes on for all others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.jobs import World, ascend_job, config_map, volcano_job
+
+WRONG: tuple[Any, ...] = (1, "x", True, [1], {"a": 1})
+
+
+def put(body: dict[str, Any], path: str, value: Any) -> None:
+    *parents, last = [int(part) if part.isdigit() else part for part in path.split("/")]
+    found: Any = body
+    for parent in parents:
+        found = found.setdefault(parent, {}) if isinstance(found, dict) else found[parent]
+    found[last] = value
+
+
+CONTAINER = "template/spec/containers/0"
+
+
+@pytest.mark.parametrize("wrong", [1, "x", True, [1], {"a": 1}])
+@pytest.mark.parametrize("field", ["env", "ports", "volumeMounts"])
+def test_a_template_that_no_pod_can_have_refuses_its_job_alone(field: str, wrong: Any) -> None:
+    job, other = ascend_job("bad", uid="bad"), ascend_job("good", uid="good")
+    put(job, f"spec/replicaSpecs/Master/{CONTAINER}/{field}", wrong)
+    world = World(job, other)
+    world.step()
+    assert world.message("bad") == (
+        "JobValidFailed: InvalidReplicaSpec: Master replicaSpec is not valid: "
+        f"template.spec.containers[0].{field} must be a list of mappings"
+    )
+    assert world.kinds("Service") == ["good-master-0"]
+    world.step()
+    assert world.pods() == ["good-master-0", "good-worker-0"]
+
+
+@pytest.mark.parametrize("field", ["env", "volumeMounts"])
+def test_a_volcano_task_that_no_pod_can_have_is_named(field: str) -> None:
+    job = volcano_job(plugins={"env": [], "svc": []})
+    put(job, f"spec/tasks/0/{CONTAINER}/{field}", 1)
+    world = World(job)
+    world.step()
+    assert world.pods() == []
+    assert f"template of task worker: spec.containers[0].{field} must be a list of mappings" in world.diagnostics[0]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize(
+    "path",
+    [
+        "spec", "spec/tasks", "spec/plugins", "spec/policies", "spec/tasks/0/template", "spec/tasks/0/dependsOn",
+        "status", "status/state", "status/state/phase", "status/conditions", "metadata/labels", "metadata/annotations",
+    ],
+)  # fmt: skip
+def test_no_field_of_a_volcano_job_stops_the_pass(path: str, wrong: Any) -> None:
+    job = volcano_job()
+    put(job, path, wrong)
+    world = World(job, ascend_job())
+    world.step()
+    assert "train-master-0" in world.kinds("Service")
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize(
+    "path",
+    [
+        "spec/runPolicy", "spec/runPolicy/schedulingPolicy", "spec/runPolicy/backoffLimit", "status",
+        "status/conditions", "status/replicaStatuses", "metadata/annotations", "spec/replicaSpecs/Worker/template",
+        "spec/replicaSpecs/Worker/template/spec/nodeSelector", "spec/replicaSpecs/Worker/template/metadata",
+    ],
+)  # fmt: skip
+def test_no_field_of_an_ascend_job_stops_the_pass(path: str, wrong: Any) -> None:
+    job = ascend_job("bad", uid="bad")
+    put(job, path, wrong)
+    world = World(job, ascend_job(), config_map("rings-config-bad", {"hccl.json": "[]"}))
+    world.step()
+    assert "train-master-0" in world.kinds("Service")
+
+
+def test_marks_that_are_no_text_are_read_as_text() -> None:
+    job = ascend_job()
+    world = World(job)
+    world.step()
+    world.step()
+    world.edit("Pod", "train-master-0", lambda pod: pod["metadata"]["labels"].update(version=0))
+    world.edit("Pod", "train-master-0", lambda pod: pod["metadata"]["annotations"].update({"hccl/rankIndex": 0}))
+    assert world.plan() == []
