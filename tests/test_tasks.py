@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from engine.errors import InputError
@@ -19,7 +20,7 @@ from engine.messages import RECONCILE, broker_url, configuration, send
 from engine.settings import Settings, from_environment, to_environment
 from engine.store import PassStore, connect
 from tests.loop_world import Cluster, until
-from tests.redis_server import redis_process, redis_url  # noqa: F401
+from tests.redis_server import redis_process, redis_url, start_redis  # noqa: F401
 
 pytestmark = pytest.mark.e2e
 
@@ -132,6 +133,28 @@ def test_another_worker_takes_over_from_a_dead_one(cluster: Cluster, processes: 
     cluster.add_pod("two", 1)
     until(lambda: cluster.bound() == {"one", "two"}, 40, "the second pod, by the second worker")
     each_chip_once(cluster, 2)
+
+
+def test_a_killed_controller_and_a_killed_redis_are_only_an_interruption(
+    cluster: Cluster, processes: Processes, tmp_path: Path
+) -> None:
+    with start_redis(tmp_path / "own") as first:
+        processes.settings = msgspec.structs.replace(processes.settings, redis_url=first.url)
+        controller = processes.start("controller")
+        processes.start("worker")
+        cluster.add_node("node-1")
+        cluster.add_pod("one", 2)
+        until(lambda: cluster.bound() == {"one"}, 40)
+        processes.kill(controller)
+        cluster.add_pod("two", 2)
+        processes.start("controller")
+        until(lambda: cluster.bound() == {"one", "two"}, 40, "the pod that came while nobody watched")
+        first.kill()
+    cluster.add_pod("three", 2)
+    with start_redis(tmp_path / "own"):
+        until(lambda: len(cluster.bound()) == 3, 60, "the pod that came while Redis was away")
+        each_chip_once(cluster, 6)
+        processes.close()
 
 
 def test_flushes_and_doubled_messages_while_real_workers_run(
