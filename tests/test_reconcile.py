@@ -80,9 +80,10 @@ def test_lagging_watches_never_lead_to_a_chip_with_two_owners(cluster: Cluster, 
     cluster.server.faults.add(FaultRule(mode="watch-lag", latency=0.6, resources=["pods", "configmaps"], seed=3))
     for number in range(2):
         cluster.add_node(f"node-{number}")
-    for number in range(16):
+    for number in reversed(range(16)):  # each new pod comes first in the queue, so a stale view gives it a taken chip
         cluster.add_pod(f"one-{number:02}", 1)
         loop.worker.triggers.mark("main")
+        time.sleep(0.03)
     until(lambda: len(cluster.bound()) == 16, 40, what="sixteen pods on sixteen chips")
     assert all(len(pods) == 1 for pods in cluster.chips().values()) and len(cluster.chips()) == 16
 
