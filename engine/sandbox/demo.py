@@ -40,8 +40,18 @@ def main(nodes: int = 8) -> int:
             signal.signal(number, handler)
 
 
-def play(say: Say, *, nodes: int = 8, stopping: Callable[[], bool] = lambda: False, cluster: str | None = None) -> int:
-    """Run the demo and tell it line by line; ``cluster`` as in `Options`. Returns the exit code."""
+def play(
+    say: Say,
+    *,
+    nodes: int = 8,
+    stopping: Callable[[], bool] = lambda: False,
+    cluster: str | None = None,
+    definitions: bool = True,
+) -> int:
+    """Run the demo and tell it line by line; ``cluster`` and ``definitions`` as in `Options`. Returns the exit code.
+
+    Without definitions the job is a Deployment of two replicas instead of an AscendJob.
+    """
     began = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="belay-demo-"))
     options = Options(
@@ -51,6 +61,7 @@ def play(say: Say, *, nodes: int = 8, stopping: Callable[[], bool] = lambda: Fal
         time_scale=TIME_SCALE,
         server=False,
         cluster=cluster,
+        definitions=definitions,
     )
     say(f"Belay: {nodes} Atlas 800T A2 servers and one with 310P cards, simulated; waiting times at {TIME_SCALE:.0%}")
     sandbox = Sandbox(options, lambda line: say(f"      {line.strip()}"), stopping)

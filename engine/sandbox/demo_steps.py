@@ -52,6 +52,29 @@ spec:
               image: trainer:1
               resources: {limits: {huawei.com/Ascend910: 8}}
 """
+PLAIN_JOB: Final = f"""apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: {JOB}
+  namespace: default
+spec:
+  replicas: 2
+  selector:
+    matchLabels: {{app: {JOB}}}
+  template:
+    metadata:
+      labels: {{app: {JOB}, fault-scheduling: force}}
+    spec:
+      schedulerName: volcano
+      nodeSelector: {{host-arch: huawei-arm, accelerator-type: module-910b-8}}
+      containers:
+        - name: main
+          image: trainer:1
+          resources:
+            requests: {{huawei.com/Ascend910: 8}}
+            limits: {{huawei.com/Ascend910: 8}}
+"""
+"""The job for API servers without custom resources."""
 NOTICE: Final = """apiVersion: v1
 kind: ConfigMap
 metadata:
@@ -70,12 +93,13 @@ class Steps:
         self._reader = sandbox.reader
         self._tree = folder / "state"
         self._kubectl = shutil.which("kubectl")
+        self._plain = not sandbox.options.definitions
 
     # 1
 
     def cluster(self) -> list[str]:
         """The sandbox is up: count what its API shows."""
-        nodes = self._reader.list("/api/v1/nodes")
+        nodes = self._until("the nodes are listed", lambda: self._reader.list("/api/v1/nodes"))
         chips = sum(_devices(node, "allocatable") for node in nodes)
         versions = sorted({node["status"]["nodeInfo"]["kubeletVersion"] for node in nodes})
         self._need(len(nodes) == self._sandbox.node_count and chips > 0, f"{len(nodes)} nodes with {chips} chips")
@@ -86,13 +110,17 @@ class Steps:
     def job(self) -> list[str]:
         """A job is pushed, placed, and runs."""
         depot.git("clone", "--quiet", str(self._sandbox.folder.repository), str(self._tree))
-        self._take_sample("jobs/pretrain.yaml")
-        pushed = self._push("Train on two servers")
+        if self._plain:
+            self._write("jobs/pretrain.yaml", PLAIN_JOB)
+        else:
+            self._take_sample("jobs/pretrain.yaml")
+        out = [self._push("Train on two servers")]
         pods = self._until("both pods of the job run", self._job_runs)
-        table = self._until("the rank table is complete", self._rank_table)
-        out = [pushed]
         out += [f"{pod['metadata']['name']} runs on {_node(pod)} with {len(_chips(pod))} chips" for pod in pods]
-        return [*out, f"rank table: {table['status']}, {table['server_count']} servers"]
+        if not self._plain:
+            table = self._until("the rank table is complete", self._rank_table)
+            out.append(f"rank table: {table['status']}, {table['server_count']} servers")
+        return out
 
     # 3
 
@@ -181,7 +209,8 @@ class Steps:
 
     def status(self) -> list[str]:
         """The status is there for everybody who can read ConfigMaps."""
-        wanted = [names.SYNC, f"{names.POOL_PREFIX}training", names.job_config_map("default", "AscendJob", JOB)]
+        kind = "Deployment" if self._plain else "AscendJob"
+        wanted = [names.SYNC, f"{names.POOL_PREFIX}training", names.job_config_map("default", kind, JOB)]
         if self._kubectl is None:
             text = self._belay("get", "jobs")
             self._need(JOB in text, "belay get jobs does not show the job")
@@ -251,19 +280,24 @@ class Steps:
         return pods if len(pods) == count and all(p["status"].get("phase") == "Running" for p in pods) else []
 
     def _job_pods(self) -> list[Json]:
-        return sorted(self._running(f"job-name={JOB}", 2), key=lambda pod: str(pod["metadata"]["name"]))
+        selector = f"app={JOB}" if self._plain else f"job-name={JOB}"
+        return sorted(self._running(selector, 2), key=lambda pod: str(pod["metadata"]["name"]))
 
     def _job_runs(self) -> list[Json]:
         """The pods of the job when it runs as it should: two, on two nodes, eight chips each, and it says so itself."""
         pods = self._job_pods()
-        conditions = ((self._reader.get(f"{_JOBS}/{JOB}") or {}).get("status") or {}).get("conditions") or ()
-        running = any(c.get("type") == "Running" and c.get("status") == "True" for c in conditions)
+        path = f"{_DEPLOYMENTS}/{JOB}" if self._plain else f"{_JOBS}/{JOB}"
+        conditions = ((self._reader.get(path) or {}).get("status") or {}).get("conditions") or ()
+        word = "Available" if self._plain else "Running"
+        running = any(c.get("type") == word and c.get("status") == "True" for c in conditions)
         apart = len({_node(pod) for pod in pods}) == 2 and all(len(_chips(pod)) == 8 for pod in pods)
         return pods if running and apart else []
 
     def _moved(self, old: set[str], node: str) -> list[Json]:
+        """The pods once the job has left the node; a training job moves whole, of a Deployment only what was hit."""
         pods = self._job_runs()
-        return pods if all(p["metadata"]["uid"] not in old and _node(p) != node for p in pods) else []
+        fresh = [pod for pod in pods if pod["metadata"]["uid"] not in old]
+        return pods if fresh and (self._plain or fresh == pods) and all(_node(p) != node for p in pods) else []
 
     def _rank_table(self) -> Json | None:
         data = self._reader.config_map("default", f"rings-config-{JOB}")
@@ -272,7 +306,7 @@ class Steps:
 
     def _idle_node(self) -> str:
         used = {_node(pod) for pod in self._job_pods()}
-        training = sorted(n["metadata"]["name"] for n in self._reader.list("/api/v1/nodes"))
+        training = sorted(str(n["metadata"]["name"]) for n in self._reader.list("/api/v1/nodes"))
         return [name for name in training if name.startswith("node-") and name not in used][-1]
 
     def _chip(self, node: str, chip: str) -> Json:
@@ -314,6 +348,7 @@ class Steps:
         return [row for row in rows if row["file"].endswith("jobs/broken.yaml") and row["line"] > 0]
 
 
+_DEPLOYMENTS: Final = "/apis/apps/v1/namespaces/default/deployments"
 _JOBS: Final = "/apis/mindxdl.gitee.com/v1/namespaces/default/ascendjobs"
 
 

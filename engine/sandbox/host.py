@@ -59,14 +59,15 @@ def _row(name: str, shapes: Shapes) -> Row:
     return from_product(spec, product.reset_groups, chip_name=label)
 
 
-async def run(kubeconfig: str, settings: SandboxSettings, journals: Path, ready: Path) -> None:
-    """Bring the cluster up and run it until the process is asked to end."""
+async def run(kubeconfig: str, settings: SandboxSettings, journals: Path, ready: Path, *, define: bool) -> None:
+    """Bring the cluster up, with our definitions if ``define``, and run it until the process is asked to end."""
     shapes = shipped_shapes()
     nodes = members(settings, shapes)
     stop = asyncio.create_task(until_signal())
     async with Kube.from_config(kubeconfig) as kube:
         await ensure_namespaces(kube)
-        await definitions.ensure(kube)
+        if define:
+            await definitions.ensure(kube)
         _say(ready, "definitions")
         world = World(kube, settings, shapes, nodes)
         tasks = [
@@ -115,6 +116,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--agents", type=Path, required=True, help="folder of the agents' journals")
     parser.add_argument("--ready", type=Path, required=True, help="file that says how far it has come")
     parser.add_argument("--no-controllers", action="store_true", help="the cluster has a kube-controller-manager")
+    parser.add_argument("--no-definitions", action="store_true", help="leave the cluster without custom resources")
     parser.add_argument("--owner-gc", action="store_true", help="the cluster has no garbage collector")
     return parser.parse_args(argv)
 
@@ -133,7 +135,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             owner_gc=options.owner_gc,
         )
         with contextlib.suppress(asyncio.CancelledError):
-            asyncio.run(run(options.kubeconfig, settings, options.agents, options.ready))
+            asyncio.run(
+                run(options.kubeconfig, settings, options.agents, options.ready, define=not options.no_definitions)
+            )
     except BelayError as error:
         sys.stderr.write(f"belay: {error}\n")
         return 2

@@ -43,7 +43,8 @@ Say = Callable[[str], None]
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What the command line says; ``time_scale`` None reads $BELAY_TIME_SCALE, ``server`` adds the web process.
 
-    ``cluster`` is the kubeconfig of an API server without controllers to use instead of one of our own (for tests).
+    ``cluster`` is the kubeconfig of an API server without controllers to use instead of one of our own (for tests);
+    ``definitions`` false leaves it without CustomResourceDefinitions.
     """
 
     nodes: int = 8
@@ -54,6 +55,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 1
     server: bool = True
     cluster: str | None = None
+    definitions: bool = True
 
 
 class Stopped(BelayError):
@@ -211,6 +213,7 @@ class Sandbox:
         command = ["-m", "engine.sandbox.host", "--kubeconfig", str(self.kubeconfig), "--ready", str(ready)]
         command += ["--nodes", str(options.nodes), "--product", options.product, "--seed", str(options.seed)]
         command += ["--owner-gc"] if options.cluster else []
+        command += [] if options.definitions else ["--no-definitions"]
         return self._child("world", [*command, "--agents", str(self.folder.agents)], {})
 
     def _start_engine(self) -> None:
