@@ -254,6 +254,7 @@ def _node(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
     body["problem"] = observed.problems.get(name)
     body["report"] = rfc3339(report.update_time) if report else None
     body["chips"] = [msgspec.to_builtins(c) for c in plan.chips if c.node == name]
+    body["orders"] = _standing(name, observed)
     body["pods"] = sorted(pod.key for pod in observed.pods.values() if pod.node == name and not pod.finished)
     body["next"] = _actions(plan, lambda a: getattr(a, "node", None) == name)
     return body
@@ -265,6 +266,24 @@ def because(action: AnyAction) -> str:
     place = f"{evidence.file}:{evidence.line}" if evidence.file else ""
     codes = f"codes {','.join(evidence.codes)}" if evidence.codes else ""
     return " ".join(filter(None, (evidence.rule, place, codes)))
+
+
+def _standing(node: str, observed: Observed) -> list[str]:
+    """Orders that the node's agent has not carried out yet, and what it says about them."""
+    orders, agent, report = observed.orders.get(node), observed.agents.get(node), observed.reports.get(node)
+    if orders is None:
+        return []
+    prefix = report.prefix if report is not None else ""
+    groups: dict[str, list[str]] = {}
+    for chip, reset in sorted(orders.resets.items()):
+        done = agent.chips[chip].reset_epoch_done if agent is not None and chip in agent.chips else 0
+        if reset.epoch > done:
+            groups.setdefault(f"epoch {reset.epoch} ({reset.reason})", []).append(f"{prefix}{chip}")
+    found = [f"reset {', '.join(chips)}: {what}" for what, chips in groups.items()]
+    if orders.vnpu_layout and orders.vnpu_epoch > (agent.vnpu_epoch_done if agent is not None else 0):
+        cut = ", ".join(f"{prefix}{chip}" for chip in sorted(orders.vnpu_layout))
+        found.append(f"partition {cut}: epoch {orders.vnpu_epoch}")
+    return [*found, *(f"the agent says: {error}" for error in (agent.errors if agent is not None else ()))]
 
 
 def _actions(plan: Plan, wanted: Callable[[Any], bool]) -> list[dict[str, Any]]:

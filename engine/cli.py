@@ -35,7 +35,7 @@ def version() -> None:
     click.echo(f"belay {__version__}")
 
 
-@main.command()
+@main.command(short_help="Check a state repository. Exit 1 on errors.")
 @click.argument("directory", metavar="DIR")
 @click.option("--policies", metavar="DIR", multiple=True, help="Policies laid over the tree's own.")
 @output_option()
@@ -76,7 +76,7 @@ def plan(explain: bool, exit_code: bool, output: str, **inputs: Any) -> None:
     sys.exit(1 if exit_code and (result.actions or result.deferred) else 0)
 
 
-@main.command()
+@main.command(short_help="Show what Git would change. Exit 1 if it would.")
 @cluster_options
 @fails_clearly
 def diff(**inputs: Any) -> None:
@@ -97,7 +97,7 @@ def diff(**inputs: Any) -> None:
     sys.exit(1 if lines else 0)
 
 
-@main.command()
+@main.command(short_help="Show repository, pools and what is held back.")
 @click.option("-w", "--watch", is_flag=True, help="Stay and print again on every change.")
 @click.option("--kubeconfig", metavar="FILE")
 @output_option()
@@ -129,7 +129,7 @@ def get(what: str, output: str, **inputs: Any) -> None:
     show.table(columns, [[row.get(column) for column in columns] for row in answer.rows])
 
 
-@main.command()
+@main.command(short_help="Say why a pod, job, chip or node is as it is.")
 @click.argument("kind", type=click.Choice(["pod", "job", "chip", "node"], case_sensitive=False))
 @click.argument("name", metavar="NAME")
 @cluster_options
@@ -146,7 +146,7 @@ def explain(kind: str, name: str, output: str, **inputs: Any) -> None:
     show.document(answers.explain(kind, name, result, observed), output)
 
 
-@main.command()
+@main.command(short_help="Derive recorded passes again and compare.")
 @click.argument("recording", nargs=-1, required=True, metavar="FILE...")
 @output_option()
 @fails_clearly
@@ -164,7 +164,7 @@ def replay(recording: tuple[str, ...], output: str) -> None:
     sys.exit(0 if all(r.same for r in results) else 1)
 
 
-@main.group()
+@main.group(short_help="Make simulated nodes fail (sandbox only).")
 def inject() -> None:
     """Make the sandbox's simulated nodes misbehave (sandbox only)."""
 
@@ -198,7 +198,7 @@ def inject_node(node: str, state: str, kubeconfig: str | None) -> None:
     click.echo(node_ready(node, state == "ready", kubeconfig=kubeconfig))
 
 
-@main.command()
+@main.command(short_help="Print JSON Schemas of the kinds, for editors.")
 @click.argument("kind", required=False)
 @click.option("--write", metavar="DIR", help="Write every schema into a folder.")
 @fails_clearly
@@ -223,7 +223,7 @@ def schema(kind: str | None, write: str | None) -> None:
         raise InputError(f"no schema for kind {kind!r}", hint="`belay schema` lists them.")
 
 
-@main.command()
+@main.command(short_help="Print a completion script.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @fails_clearly
 def completion(shell: str) -> None:
@@ -235,7 +235,7 @@ def completion(shell: str) -> None:
         click.echo(complete(main, {}, "belay", "_BELAY_COMPLETE").source())
 
 
-@main.command()
+@main.command(short_help="Run the sandbox until Ctrl-C.")
 @click.option("--nodes", type=click.IntRange(1, 1000), default=8, show_default=True, help="Simulated nodes.")
 @click.option("--product", metavar="P", default="atlas-800t-a2", show_default=True, help="A name in policies/products.")
 @click.option("--state", metavar="DIR", help="State repository to start from (default: the shipped sample).")
@@ -249,7 +249,7 @@ def up(nodes: int, product: str, state: str | None, data: str | None, time_scale
     sys.exit(run(nodes=nodes, product=product, state=state, data=data, time_scale=time_scale))
 
 
-@main.command()
+@main.command(short_help="Run the whole loop step by step, then end.")
 @fails_clearly
 def demo() -> None:
     """Run the main job on the embedded default, step by step; ends by itself."""
@@ -258,7 +258,7 @@ def demo() -> None:
     sys.exit(run())
 
 
-@main.command()
+@main.command(short_help="Watch Git and Kubernetes, wake the workers.")
 @click.option("--kubeconfig", metavar="FILE")
 @fails_clearly
 def controller(kubeconfig: str | None) -> None:
@@ -268,7 +268,7 @@ def controller(kubeconfig: str | None) -> None:
     sys.exit(run(kubeconfig))
 
 
-@main.command()
+@main.command(short_help="Run passes and actions (a Celery worker).")
 @fails_clearly
 def worker() -> None:
     """Run passes and actions (a Celery worker; settings: BELAY_* in the environment)."""
@@ -277,17 +277,20 @@ def worker() -> None:
     sys.exit(run())
 
 
-@main.command()
+@main.command(short_help="Serve webhook, metrics, health, status page.")
 @click.option("--listen", default="127.0.0.1:8080", show_default=True, metavar="HOST:PORT")
 @fails_clearly
 def server(listen: str) -> None:
-    """Serve the webhook, /metrics, /healthz and /readyz."""
+    """Serve the webhook, /metrics, /healthz, /readyz and a status page (settings: BELAY_* in the environment).
+
+    BELAY_WEBHOOK_SECRET is the secret that webhooks must know.
+    """
     from engine.serve.http import main as run
 
     sys.exit(run(listen))
 
 
-@main.command()
+@main.command(short_help="Run the node agent.")
 @click.option("--node", envvar="NODE_NAME", required=True, help="This node's name (or $NODE_NAME).")
 @click.option("--kubeconfig", metavar="FILE")
 @click.option("--journal", metavar="DIR", default="/var/lib/belay", show_default=True)

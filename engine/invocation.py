@@ -24,11 +24,8 @@ class Kinds(click.Choice[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(value).lower()
-        return (
-            str(super().convert(text if text in self.choices else f"{text}s", param, ctx))
-            if (text in self.choices or f"{text}s" in self.choices)
-            else str(super().convert(value, param, ctx))
-        )
+        known = next((name for name in (text, f"{text}s") if name in self.choices), value)
+        return str(super().convert(known, param, ctx))
 
 
 def fails_clearly(command: Callable[P, None]) -> Callable[P, None]:
@@ -50,10 +47,10 @@ def fails_clearly(command: Callable[P, None]) -> Callable[P, None]:
             sys.exit(130)
         except BrokenPipeError:
             _leave_pipe()
-        except click.exceptions.ClickException:
+        except (click.ClickException, click.Abort, click.exceptions.Exit):
             raise
         except OSError as error:
-            _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+            _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error) or type(error).__name__)
         except Exception as error:
             # a bug: the person gets one line, and the traceback on request
             text = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST]

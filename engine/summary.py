@@ -102,8 +102,17 @@ def show_status(kubeconfig: str | None, output: str, watch: bool) -> None:
 
     async def run(kube: Kube) -> None:
         shown: Told | None = None
+        problem = ""
         while True:
-            current = await _read(kube, patient=watch and shown is not None)
+            current: Told | None = None
+            try:
+                current, problem = await _read(kube), ""
+            except KubeError as error:
+                if not watch or shown is None:
+                    raise
+                if str(error) != problem:  # say it once
+                    problem = str(error)
+                    sys.stderr.write(f"waiting for the cluster: {show.plain(problem)}\n")
             if current is not None and current != shown:
                 if not current.found and not watch:
                     raise BelayError(
@@ -119,15 +128,8 @@ def show_status(kubeconfig: str | None, output: str, watch: bool) -> None:
     with_kube(kubeconfig, run)
 
 
-async def _read(kube: Kube, patient: bool) -> Told | None:
-    """The status; None when the cluster is away and ``patient``."""
-    try:
-        return told((await kube.list(CONFIGMAP, names.SYSTEM, SELECTOR)).items)
-    except KubeError as error:
-        if not patient:
-            raise
-        sys.stderr.write(f"waiting for the cluster: {show.plain(str(error))}\n")
-        return None
+async def _read(kube: Kube) -> Told:
+    return told((await kube.list(CONFIGMAP, names.SYSTEM, SELECTOR)).items)
 
 
 def _print_status(status: Told, output: str, *, again: bool) -> None:

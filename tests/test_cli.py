@@ -487,6 +487,32 @@ def test_explain_a_chip_and_its_node(cluster_file: str) -> None:
     assert [chip["chip"] for chip in node["chips"]] == ["Ascend910-3"]
 
 
+def test_explain_a_node_tells_what_its_agent_still_has_to_do(tmp_path: Path) -> None:
+    orders = {
+        "node": "node-00003",
+        "generation": 4,
+        "revision": "",
+        "policyDigest": "",
+        "issued": 1,
+        "notAfter": 2,
+        "chips": {
+            f"Ascend910-{chip}": {
+                "isolate": None,
+                "reset": {"epoch": 7, "group": ["Ascend910-0", "Ascend910-1"], "reason": "ChipFault", "notBefore": 0},
+            }
+            for chip in (0, 1)
+        },
+    }
+    metadata = {"name": "belay-orders-node-00003", "namespace": names.SYSTEM, "resourceVersion": "1"}
+    data = {"orders.json": json.dumps(orders)}
+    file = tmp_path / "c.json"
+    file.write_text(
+        json.dumps(as_list([*world(), {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}]))
+    )
+    body = yaml.safe_load(belay("explain", "node", "node-00003", "--cluster", str(file)).stdout)
+    assert body["orders"] == ["reset Ascend910-0, Ascend910-1: epoch 7 (ChipFault)"]
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "words"),
     [
