@@ -167,7 +167,7 @@ def test_after_a_fault_healthy_blocks_return_and_the_other_is_repaired() -> None
 def test_partial_request_and_network() -> None:
     pods, group = gang(2, 8, annotations={POLICY: "chip2-node16-sp", "sp-block": "16"})
     scope = scope_of(_world(pods, group, {1: 3}))
-    assert "require npu(8) should be equal to node npu(16)" in scope.pending[0].message
+    assert "require npu(0) should be equal to node npu(16), actual: task<worker> req npu: 8" in scope.pending[0].message
 
 
 def test_single_pod_takes_the_least_idle_node() -> None:

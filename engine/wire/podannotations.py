@@ -8,7 +8,7 @@ component/ascend-device-plugin/pkg/server/manager.go, docs/zh/scheduling/06_api/
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -36,6 +36,14 @@ MAX_CONFIGURATION: Final = 256 * 1024
 
 #: accelerator-type of an inference server → its name in ``mind-cluster/hardware-type``.
 _HARDWARE: Final[dict[str, str]] = {"module-910b-8": "800I-A2", "module-a3-16": "800I-A3"}
+
+
+class Place(NamedTuple):
+    """Where a device report says that a node stands: super pod, server in it, rack; -1 where it says nothing."""
+
+    super_pod_id: int = -1
+    server_index: int = -1
+    rack_id: int = -1
 
 
 class Device(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -72,6 +80,7 @@ def allocation(
     is_operator_pod: bool,
     whole_node: bool,
     rank: int | None,
+    place: Place | None = None,
 ) -> dict[str, str]:
     """Annotations that give ``chips`` (physical ids) of ``node`` to ``pod``; they travel in its Binding.
 
@@ -83,6 +92,7 @@ def allocation(
         is_operator_pod: the pod carries label ``training.kubeflow.org/operator-name``.
         whole_node: the pod takes every chip that the node offers.
         rank: ``hccl/rankIndex`` to write, None to leave the pod's own.
+        place: where the node's report says that it stands; the node's own annotations come first.
     """
     ids = sorted(chips)
     names = [f"{prefix}{i}" for i in ids]
@@ -94,7 +104,7 @@ def allocation(
         out[HARDWARE_TYPE] = hardware
     if names and all(name in node.base_devices for name in names) and (is_operator_pod or whole_node):
         out[ASCEND_REAL] = out[resource]
-        out[configuration_key(resource)] = _written_configuration(pod, node, ids, names)
+        out[configuration_key(resource)] = _written_configuration(pod, node, ids, names, place or Place())
     if rank is not None:
         out[RANK_INDEX] = str(rank)
     return dict(sorted(out.items()))
@@ -168,16 +178,17 @@ def _offered_name(node: Node, prefix: str, name: str) -> str:
     return name if logical is None else f"{prefix}{logical}"
 
 
-def _written_configuration(pod: Pod, node: Node, ids: Sequence[int], names: Sequence[str]) -> str:
+def _written_configuration(pod: Pod, node: Node, ids: Sequence[int], names: Sequence[str], place: Place) -> str:
     bases = [node.base_devices[name] for name in names]
     value = Configuration(
         pod_name=pod.name,
         server_id=pod.uid,
         server_ip=node.internal_ip,
         host_ip=node.internal_ip,
-        super_pod_id=_number(node.annotations.get("superPodID", "")),
-        rack_id=_number(node.annotations.get("rackID", "")),
-        server_index=node.annotations.get("serverIndex", ""),
+        super_pod_id=_number(node.annotations.get("superPodID", ""), place.super_pod_id),
+        rack_id=_number(node.annotations.get("rackID", ""), place.rack_id),
+        server_index=node.annotations.get("serverIndex")
+        or (str(place.server_index) if place.server_index >= 0 else ""),
         devices=tuple(_device(chip, base) for chip, base in zip(ids, bases, strict=True)),
     )
     return msgspec.json.encode(value).decode()
@@ -193,7 +204,7 @@ def _device(chip: int, base: Mapping[str, Any]) -> Device:
     )
 
 
-def _number(text: str) -> int:
-    """A node annotation's number; -1 when it is missing or no number."""
+def _number(text: str, default: int) -> int:
+    """A node annotation's number; the default, never below -1, when it is missing or no number."""
     digits = text.removeprefix("-")
-    return int(text) if digits.isascii() and digits.isdecimal() else -1
+    return int(text) if digits.isascii() and digits.isdecimal() else max(-1, default)

@@ -27,7 +27,7 @@ from engine.plan.place.job import Job
 from engine.plan.place.pending import Story
 from engine.plan.place.verdict import GANG_INCOMPLETE, INVALID_REQUEST, QUEUE_EXHAUSTED, Refusal, ids
 from engine.plan.scope import Scope
-from engine.wire.podannotations import OPERATOR_NAME, SUPER_POD_ID, SUPER_POD_RANK, allocation
+from engine.wire.podannotations import OPERATOR_NAME, SUPER_POD_ID, SUPER_POD_RANK, Place, allocation
 
 PLACED: Final = "Placed"
 
@@ -184,9 +184,9 @@ class _Gang:
 
     def _bind(self, job: Job, placed: Sequence[Seated], ranks: Mapping[str, int]) -> None:
         moment = round(self.scope.now * 1_000_000_000)
-        serial = sum(1 for action in self.scope.actions if isinstance(action, BindPod))
-        for offset, item in enumerate(placed):
-            self.scope.actions.append(self._action(job, item, ranks, moment + serial + offset))
+        for item in placed:
+            # a device plugin serves the pods of its node by this time: those of one pass must differ
+            self.scope.actions.append(self._action(job, item, ranks, moment + self.bench.serial(item.node)))
 
     def _action(self, job: Job, item: Seated, ranks: Mapping[str, int], now_ns: int) -> BindPod:
         view = self.bench.views[item.node]
@@ -204,6 +204,9 @@ class _Gang:
                 is_operator_pod=OPERATOR_NAME in item.pod.labels,
                 whole_node=item.chips == view.base,
                 rank=self._written_rank(item.pod, ranks),
+                place=Place(view.report.super_pod_id, view.report.server_index, view.report.rack_id)
+                if view.report
+                else None,
             )
         if item.logical >= 0:
             annotations |= {SUPER_POD_RANK: str(item.logical), SUPER_POD_ID: str(item.super_pod)}
@@ -260,16 +263,20 @@ class _Gang:
                 blocks.setdefault(seat[0], {})[ranks[pod.key]] = seat[1]
         return {str(key): tuple(row[rank] for rank in sorted(row)) for key, row in sorted(blocks.items())}
 
-    def _enqueue(self, job: Job) -> str:
-        """The words of a job that wants more chips than the cluster has free; empty otherwise."""
-        wanted = sum(sorted(pod.count for pod in self.waiting if pod.count)[: max(1, self._needed())])
+    def _enqueue(self, job: Job, pods: Sequence[Pod]) -> str:
+        """The words of pods that want more chips than the cluster has free; empty otherwise.
+
+        Pods left over by a gang that starts without them come one by one.
+        """
+        least = self._needed() if len(pods) == len(self.waiting) else 1
+        wanted = sum(sorted(pod.count for pod in pods if pod.count)[: max(1, least)])
         free = self.bench.free_chips(job.resource) if job.family is not None else wanted
         return f"require npu num is {wanted}, but cluster npu num is {free}; " if wanted > free else ""
 
     def _pend(self, failure: Failure, job: Job | None = None) -> None:
         whole, told = failure.whole, failure.story
         if told is not None and failure.first is not None:
-            message = told.text if job is None else self._enqueue(job) + told.text
+            message = told.text if job is None else self._enqueue(job, failure.pods) + told.text
             if len(failure.pods) > 1:
                 message = f"{message} [pod {failure.first.name} of {len(failure.pods)}]"
             nodes, reason, unblock = told.nodes, told.reason, told.unblock

@@ -60,6 +60,7 @@ class Bench:
         self._claims = _claims(scope)
         self._stories: dict[int, tuple[int, Story]] = {}
         self._free: dict[str, tuple[int, int]] = {}
+        self._bound: dict[str, int] = {}
         self.unrecorded = 0
         self._recorded = sum(len(row) for row in scope.scores.values())
 
@@ -88,6 +89,12 @@ class Bench:
             found = self._tables[key] = Table(job, pod, self.views, self.trees, penalty, refused)
         found.refresh(self._log)
         return found
+
+    def serial(self, node: str) -> int:
+        """How many pods of this pass were bound to the node before: 0, 1, 2 …"""
+        before = self._bound.get(node, 0)
+        self._bound[node] = before + 1
+        return before
 
     def put(self, seated: Seated) -> None:
         """Takes a node's room and chips for a pod."""

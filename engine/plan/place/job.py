@@ -73,6 +73,9 @@ def of(gang: Gang, desired: Desired, observed: Observed, params: InitParams) -> 
     shape = _shape(gang, pods, seekers, least.get(resource, 0))
     if not resource:
         return Job(gang, "", (), shape, None)
+    static = bool(STATIC_VNPU.match(resource))
+    if not static and resource not in WHOLE_CHIP:
+        return Refusal(NOT_SUPPORTED, f"{NO_HANDLER}: {resource} {_why_unknown(resource)}")
     mixed = sorted({pod.resource for pod in seekers} - {resource})
     if mixed:
         return Refusal(
@@ -82,23 +85,21 @@ def of(gang: Gang, desired: Desired, observed: Observed, params: InitParams) -> 
         limit = _resources_of(pod)
         if len(limit) > 1:
             return Refusal(INVALID_REQUEST, f"pod {pod.name} asks for several NPU resources: {', '.join(limit)}")
-    if STATIC_VNPU.match(resource):
+    if static:
         return _counted(gang, resource, seekers, shape)
-    if resource not in WHOLE_CHIP:
-        return Refusal(NOT_SUPPORTED, f"{NO_HANDLER}: {resource} {_why_unknown(resource)}")
     rule = families.choose(
         resource, gang.annotations, gang.labels, _selector(pods, "accelerator-type"), desired, policy_key=POLICY_KEY
     )
     if isinstance(rule, Refusal):
         return rule
     illegal = rule.family.check(shape) or families.legal_sizes(rule, shape)
+    cut = blocks(shape, rule.node_chips, params.super_pod_nodes) if rule.topology == "superpod" else None
+    if isinstance(cut, Refusal):
+        illegal = _both(cut, illegal) if shape.pods > 1 else illegal or cut
     if illegal is not None:
         return illegal
     strict = rule.family.network_aware and shape.pods > 1
-    if rule.topology == "superpod":
-        cut = blocks(shape, rule.node_chips, params.super_pod_nodes)
-        if isinstance(cut, Refusal):
-            return cut
+    if isinstance(cut, Blocks):
         strict = shape.pods // cut.size > 1
         return Job(gang, resource, seekers, shape, rule.family, rule.topology, rule.node_chips, cut, strict)
     if rule.topology == "rack":
@@ -109,6 +110,11 @@ def of(gang: Gang, desired: Desired, observed: Observed, params: InitParams) -> 
     if rule.topology == "multilevel":
         return _on_tree(Job(gang, resource, seekers, shape, rule.family, rule.topology, strict=True), params)
     return Job(gang, resource, seekers, shape, rule.family, strict=strict)
+
+
+def _both(cut: Refusal, illegal: Refusal | None) -> Refusal:
+    """What is wrong with a distributed job: its blocks first, then the sizes of its pods."""
+    return cut if illegal is None else Refusal(cut.reason, f"{cut.message}; {illegal.message}")
 
 
 def _switch_affinity(gang: Gang, observed: Observed) -> Refusal | None:

@@ -103,8 +103,11 @@ def _chips(job: Job, pod: Pod, reason: str, near: Sequence[str], views: Mapping[
     best = min(near, key=lambda name: (-views[name].free.bit_count(), name))
     view = views[best]
     free = view.free.bit_count()
-    holders = sorted({view.used_by[chip] for chip in ids(view.used & view.base) if chip in view.used_by})
+    own = set(job.gang.pods)
+    holders = sorted({view.used_by[chip] for chip in ids(view.used & view.base) if chip in view.used_by} - own)
     tail = f"; its other chips are held by {_some(holders)}" if holders else ""
+    if own.intersection(view.used_by.values()):
+        tail += "; this job's own other pods need chips there too"
     if free < pod.count:
         missing = pod.count - free
         lacking = f"{missing} more free chip{'s' if missing > 1 else ''} on one node would do"

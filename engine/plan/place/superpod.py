@@ -17,6 +17,8 @@ from engine.plan.place.verdict import INVALID_REQUEST, TOPOLOGY, Ask, Refusal, S
 BLOCK_KEY: Final = "sp-block"
 AFFINITY_LABEL: Final = "super-pod-affinity"
 CHOSEN_SCORE: Final = 100_000_000
+#: Most super pods that a message names.
+MAX_SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +33,10 @@ class SuperPodA3:
         if shape.pods > 1:
             odd = next((task for task in shape.tasks if task.want not in (0, self.max)), None)
             if odd is not None:
+                # the 0 is upstream's own words, whatever the pod asks for
                 return _invalid(
-                    f"npu num is invalid: distributed super-pod job require npu({odd.want}) should be equal to "
-                    f"node npu({self.max})"
+                    f"npu num is invalid: distributed super-pod job require npu(0) should be equal to "
+                    f"node npu({self.max}), actual: task<{odd.name}> req npu: {odd.want}"
                 )
         elif shape.total > self.max or (shape.total > 1 and shape.total % 2):
             return _invalid(f"npu num is invalid: single super-pod job require npu [1, 2*n], instead of {shape.total}")
@@ -287,7 +290,7 @@ def repair(
 
 
 def _too_few(need: int, total: int, sizes: Mapping[int, int]) -> Refusal:
-    shown = ", ".join(f"super-pod-id: {key}, node count: {size}" for key, size in sorted(sizes.items())[:20])
+    shown = ", ".join(f"super-pod-id: {key}, node count: {size}" for key, size in sorted(sizes.items())[:MAX_SHOWN])
     return Refusal(TOPOLOGY, f"select super pod failed, required {need}, total {total}, node top: {shown}, ")
 
 

@@ -1,0 +1,62 @@
+"""Small rules of placement that users and device plugins rely on: times, ids and words of single fields."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from engine.model.cluster import Pod
+from tests import worlds
+from tests.placing import POLICY, bindings, gang, scope_of
+
+A2 = {POLICY: "chip8-node8"}
+CONFIGURATION = "ascend.kubectl.kubernetes.io/ascend-910-configuration"
+
+
+def _world(*pods: Pod, objects: Any = (), nodes: int = 1, **report: Any) -> Any:
+    names = [f"n{i}" for i in range(nodes)]
+    reports = [worlds.report(name, **report) for name in names]
+    return worlds.observed([worlds.node(name) for name in names], reports, pods, objects=objects)
+
+
+def test_pods_of_one_node_have_different_times() -> None:
+    pods, group = gang(3, 2, annotations=A2)
+    bound = bindings(scope_of(_world(*pods, objects=[group])))
+    times = [int(bound[f"case-{i}"].annotations["predicate-time"]) for i in range(3)]
+    assert [time - times[0] for time in times] == [0, 1, 2] and times[0] == int(worlds.NOW) * 10**9
+
+
+def test_configuration_names_the_super_pod_of_the_report() -> None:
+    pods, group = gang(1, 8, annotations=A2)
+    (action,) = bindings(scope_of(_world(*pods, objects=[group], super_pod_id=3, server_index=7, rack_id=2))).values()
+    body = json.loads(action.annotations[CONFIGURATION])
+    assert (body["super_pod_id"], body["server_index"], body["rack_id"]) == (3, "7", 2)
+
+
+def test_configuration_without_a_super_pod() -> None:
+    pods, group = gang(1, 8, annotations=A2)
+    (action,) = bindings(scope_of(_world(*pods, objects=[group]))).values()
+    body = json.loads(action.annotations[CONFIGURATION])
+    assert (body["super_pod_id"], body["server_index"], body["rack_id"]) == (-1, "", -1)
+
+
+def test_an_unknown_kind_in_the_plugin_annotation_is_refused_as_such() -> None:
+    pods, group = gang(1, 1, annotations={"volcano.sh/schedule.plugin": "Ascend999"})
+    group["spec"].pop("minResources")
+    (entry,) = scope_of(_world(*pods, objects=[group])).pending
+    assert entry.reason == "NotSupportPolicy"
+    assert "no policy handler registered, NPU type may be invalid" in entry.message
+
+
+def test_blocks_of_a_distributed_job_are_judged_before_its_pods() -> None:
+    pods, group = gang(2, 5, annotations={POLICY: "chip8-node8-sp", "sp-block": "8"}, resource="huawei.com/npu")
+    (entry,) = scope_of(_world(*pods, objects=[group])).pending
+    assert "distributed super-pod job require npu(10) should be multiple of sp-block" in entry.message
+
+
+def test_pods_left_over_by_a_started_gang_count_alone() -> None:
+    pods, group = gang(3, 4, annotations=A2, least=2)
+    scope = scope_of(_world(*pods, objects=[group]))
+    (entry,) = scope.pending
+    assert sorted(bindings(scope)) == ["case-0", "case-1"] and entry.pods == ("case-2",)
+    assert entry.message.startswith("require npu num is 4, but cluster npu num is 0; ")
