@@ -276,3 +276,79 @@ def test_names_that_become_services_begin_with_a_letter() -> None:
     job["metadata"]["name"] = "1a"
     assert problems(job) == []
     assert [path for path, _ in problems(job, "warning")] == ["metadata.name"]
+
+
+def test_what_no_pod_can_have_is_found_before_one_is_made() -> None:
+    container = {
+        "name": "C_",
+        "image": "i",
+        "imagePullPolicy": "Sometimes",
+        "comand": ["x"],
+        "ports": [{"containerPort": 70000}],
+        "resources": {"limits": {"cpu": "4x", "memory": "1Gi"}, "requests": {"memory": "2Gi"}},
+        "volumeMounts": [{"name": "nope", "mountPath": "/x"}],
+    }
+    labels = {"app": "a"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container], "restartPolicy": "Never"}}
+    body = {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": "a"},
+        "spec": {"selector": {"matchLabels": labels}, "template": template, "podManagementPolicy": "Serial"},
+    }
+    row: tuple[str | int, ...] = ("spec", "template", "spec", "containers", 0)
+    found = {problem.path: problem.severity for problem in check_manifest(body)}
+    assert found == {
+        (*row, "name"): "error",
+        (*row, "imagePullPolicy"): "error",
+        (*row, "comand"): "warning",
+        (*row, "ports", 0, "containerPort"): "error",
+        (*row, "resources", "limits", "cpu"): "error",
+        (*row, "resources", "requests", "memory"): "error",
+        (*row, "volumeMounts", 0, "name"): "error",
+        ("spec", "template", "spec", "restartPolicy"): "error",
+        ("spec", "podManagementPolicy"): "error",
+    }
+
+
+def test_volume_claims_of_a_stateful_set_can_be_mounted() -> None:
+    labels = {"app": "a"}
+    container = {"name": "a", "image": "i", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+    claims = [{"metadata": {"name": "data"}, "spec": {}}]
+    spec = {"selector": {"matchLabels": labels}, "template": template, "volumeClaimTemplates": claims}
+    assert (
+        check_manifest({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "a"}, "spec": spec}) == []
+    )
+
+
+@pytest.mark.parametrize(
+    ("ports", "field"),
+    [
+        ([{"port": 80}, {"port": 81, "name": "b"}], "name"),
+        ([{"port": 80, "name": "a"}, {"port": 80, "name": "b"}], "port"),
+        ([{"port": 80, "targetPort": "8080"}], "targetPort"),
+        ([{"port": 80, "protocol": "HTTP"}], "protocol"),
+    ],
+)
+def test_ports_that_a_service_cannot_have(ports: list[dict[str, Any]], field: str) -> None:
+    body = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}, "spec": {"ports": ports}}
+    assert [problem.path[-1] for problem in check_manifest(body)] == [field]
+
+
+@pytest.mark.parametrize(
+    ("policies", "message"),
+    [
+        ([{"event": "PodFailed"}], "required field is missing"),
+        ([{"event": "PodFailed", "action": "Ignore"}] * 2, "duplicate event PodFailed: an earlier policy answers it"),
+        (
+            [{"event": "PodFailed", "action": "Ignore"}, {"event": "*", "action": "AbortJob"}],
+            "if there's * here, no other policy should be here",
+        ),
+    ],
+)
+def test_policies_that_volcano_refuses(policies: list[dict[str, Any]], message: str) -> None:
+    task = {"name": "w", "replicas": 1, "template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}
+    spec = {"tasks": [task], "policies": policies}
+    body = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": "v"}, "spec": spec}
+    assert [problem.message for problem in check_manifest(body)] == [message]

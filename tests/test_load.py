@@ -332,7 +332,20 @@ def test_the_same_content_at_another_path_has_its_own_places() -> None:
     cache = LoadCache()
     files = {"desired/a.yaml": config("a", "1"), "desired/b.yaml": config("a", "1")}
     loaded = load(files, blob_ids=dict.fromkeys(files, "same"), cache=cache)
-    assert lines(loaded) == ["desired/a.yaml:4:11 data.k", "desired/b.yaml:4:11 data.k"]
+    assert {"desired/a.yaml:4:11 data.k", "desired/b.yaml:4:11 data.k"} <= set(lines(loaded))
+
+
+def test_a_second_document_of_a_name_is_reported_beside_a_broken_first_and_counts() -> None:
+    loaded = load({"desired/a.yaml": config("a", "1"), "desired/b.yaml": config("a")})
+    messages = [d.message for d in loaded.diagnostics if d.file == "desired/b.yaml"]
+    assert messages == ["declared twice: at desired/a.yaml:1:1 and here; the first one is broken"]
+    assert [m.origin.file for m in loaded.desired.manifests] == ["desired/b.yaml"]
+
+
+def test_a_missing_branch_is_named_in_full() -> None:
+    text = b"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\nspec: {selector: {matchLabels: {a: b}}}\n"
+    fields = {d.field for d in load({"desired/a.yaml": text}).diagnostics}
+    assert {"spec.template", "spec.template.spec"} <= fields
 
 
 def test_a_tree_of_too_many_documents_is_refused_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from engine.documents.containers import check_amounts, unknown_fields
 from engine.documents.pods import check_template
 from engine.documents.problems import Path, Problems
 
@@ -17,6 +18,10 @@ FRAMEWORKS: Final = ("pytorch", "mindspore", "tensorflow")
 LEADERS: Final[Mapping[str, str]] = {"pytorch": "Master", "tensorflow": "Chief", "mindspore": "Scheduler"}
 CONTAINER: Final = "ascend"
 _SPEC_FIELDS: Final = ("replicaSpecs", "runPolicy", "schedulerName", "successPolicy")
+_POLICY_FIELDS: Final = (
+    "activeDeadlineSeconds", "backoffLimit", "cleanPodPolicy", "schedulingPolicy", "ttlSecondsAfterFinished",
+)  # fmt: skip
+_STRATEGIES: Final = ("retry", "recover", "recover-in-place", "elastic-training", "dump", "exit")
 _RESTART: Final = ("Always", "OnFailure", "Never", "ExitCode")
 
 
@@ -28,6 +33,7 @@ def replica_type(name: str) -> str:
 def check_ascend_job(problems: Problems, body: Mapping[str, Any], name: str, labels: Mapping[str, Any]) -> None:
     """Collect everything that the operator would refuse, and what it would silently ignore."""
     _check_scaling(problems, name, labels)
+    _check_strategies(problems, body, labels)
     spec = problems.mapping(body, "spec", (), required=True)
     replicas = spec.get("replicaSpecs")
     if not isinstance(replicas, dict) or not replicas:
@@ -39,9 +45,7 @@ def check_ascend_job(problems: Problems, body: Mapping[str, Any], name: str, lab
     _check_run_policy(problems, spec)
     framework = _framework(problems, labels)
     _check_replicas(problems, replicas, framework)
-    for key in spec:
-        if key not in _SPEC_FIELDS:
-            problems.warn(("spec", key), f"unknown field: known are {', '.join(_SPEC_FIELDS)}", at_key=True)
+    unknown_fields(problems, spec, _SPEC_FIELDS, ("spec",))
 
 
 def _check_scaling(problems: Problems, name: str, labels: Mapping[str, Any]) -> None:
@@ -58,6 +62,19 @@ def _check_scaling(problems: Problems, name: str, labels: Mapping[str, Any]) -> 
     if isinstance(scale_out, str) and scale_out.strip().upper() not in ("", "ROCE", "UBOE"):
         text = "the value of label scaleout-type is invalid, which should be ROCE or UBOE"
         problems.error((*where, "scaleout-type"), f"InvalidScaleOutConfig: {text}")
+
+
+def _check_strategies(problems: Problems, body: Mapping[str, Any], labels: Mapping[str, Any]) -> None:
+    """Words of ``recover-strategy`` that have no effect."""
+    metadata = body.get("metadata")
+    annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
+    text = annotations.get("recover-strategy") if isinstance(annotations, dict) else None
+    for word in text.split(",") if isinstance(text, str) else ():
+        where: Path = ("metadata", "annotations", "recover-strategy")
+        if word.strip() not in _STRATEGIES:
+            problems.warn(where, f"{word.strip()!r:.80} has no effect here: known are {', '.join(_STRATEGIES)}")
+        elif word.strip() == "elastic-training" and labels.get("framework") == "mindspore":
+            problems.warn(where, "'elastic-training' is not supported for mindspore")
 
 
 def _framework(problems: Problems, labels: Mapping[str, Any]) -> str:
@@ -86,7 +103,10 @@ def _check_run_policy(problems: Problems, spec: Mapping[str, Any]) -> None:
     problems.integer(scheduling, "minAvailable", where, minimum=0)
     problems.text(scheduling, "queue", where)
     problems.text(scheduling, "priorityClass", where)
-    problems.mapping(scheduling, "minResources", where)
+    amounts = problems.mapping(scheduling, "minResources", where)
+    check_amounts(problems, amounts, (*where, "minResources"))
+    unknown_fields(problems, policy, _POLICY_FIELDS, path)
+    unknown_fields(problems, scheduling, ("minAvailable", "minResources", "priorityClass", "queue"), where)
 
 
 def _check_replicas(problems: Problems, replicas: Mapping[str, Any], framework: str) -> None:
@@ -130,6 +150,7 @@ def _check_replica(problems: Problems, replica: Mapping[str, Any], kind: str, le
     elif leads and count not in (None, 1):
         problems.error((*path, "replicas"), f"{invalid}, the replicas must be only 1")
     problems.choice(replica, "restartPolicy", path, ("", *_RESTART))
+    unknown_fields(problems, replica, ("replicas", "restartPolicy", "template"), path)
     template = problems.mapping(replica, "template", path)
     spec = template.get("spec")
     containers = spec.get("containers") if isinstance(spec, dict) else None

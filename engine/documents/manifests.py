@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from engine.documents.ascend_jobs import check_ascend_job
+from engine.documents.containers import PROTOCOLS, check_amounts, unknown_fields
 from engine.documents.pods import check_labels, check_template
-from engine.documents.problems import Problem, Problems
+from engine.documents.problems import Path, Problem, Problems
 from engine.documents.scalars import LABEL_PATTERN, NAME_PATTERN
 from engine.documents.volcano_jobs import check_volcano_job
 
@@ -34,6 +35,7 @@ SECRET_HINT: Final = (
     "by secretRef or imagePullSecrets"
 )
 _NAME: Final = re.compile(NAME_PATTERN)
+_BASE64: Final = re.compile(r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$")
 _LABEL: Final = re.compile(LABEL_PATTERN)
 #: Kinds whose names become part of DNS names or pod names.
 _LABEL_NAMED: Final = frozenset({"Service", "Namespace", "AscendJob"})
@@ -90,6 +92,8 @@ def _check_metadata(problems: Problems, metadata: Mapping[str, Any], kind: str, 
 def _check_workload(problems: Problems, body: Mapping[str, Any]) -> None:
     """Deployment and StatefulSet: a selector that matches its own template."""
     spec = problems.mapping(body, "spec", (), required=True)
+    if not spec:
+        return
     problems.integer(spec, "replicas", ("spec",), minimum=0)
     template = problems.mapping(spec, "template", ("spec",), required=True)
     selector = problems.mapping(spec, "selector", ("spec",), required=True)
@@ -104,7 +108,26 @@ def _check_workload(problems: Problems, body: Mapping[str, Any]) -> None:
                 ("spec", "selector", "matchLabels", key),
                 "the template's labels must carry this label with the same value",
             )
-    check_template(problems, template, ("spec", "template"))
+    if selector and not wanted and not selector.get("matchExpressions"):
+        problems.error(("spec", "selector"), "an empty selector selects nothing: name labels of the template")
+    check_template(problems, template, ("spec", "template"), _claims(problems, spec))
+    pod = template.get("spec")
+    if isinstance(pod, dict) and pod.get("restartPolicy") not in (None, "", "Always"):
+        where = ("spec", "template", "spec", "restartPolicy")
+        problems.error(where, f"a {body['kind']}'s pods need restartPolicy Always")
+    if body["kind"] == "StatefulSet":
+        problems.choice(spec, "podManagementPolicy", ("spec",), ("", "OrderedReady", "Parallel"))
+        problems.text(spec, "serviceName", ("spec",))
+
+
+def _claims(problems: Problems, spec: Mapping[str, Any]) -> list[str]:
+    """Names of a StatefulSet's volume claims, which its pods mount as volumes."""
+    names = []
+    for index, claim in enumerate(problems.sequence(spec, "volumeClaimTemplates", ("spec",))):
+        where = ("spec", "volumeClaimTemplates", index)
+        metadata = problems.mapping(claim, "metadata", where, required=True)
+        names.append(problems.text(metadata, "name", (*where, "metadata"), required=True) or "")
+    return names
 
 
 def _check_batch_job(problems: Problems, body: Mapping[str, Any]) -> None:
@@ -126,6 +149,11 @@ def _check_config_map(problems: Problems, body: Mapping[str, Any]) -> None:
                 problems.error((field, key), f"{key!r:.80} is not a ConfigMap key", at_key=True)
             if not isinstance(value, str):
                 problems.error((field, key), "ConfigMap values are text: put the value in quotes or use '|'")
+            elif field == "binaryData" and not _BASE64.match("".join(value.split())):
+                problems.error((field, key), "is not base64")
+            if field == "binaryData" and isinstance(body.get("data"), dict) and key in body["data"]:
+                problems.error((field, key), "data has this key too", at_key=True)
+    unknown_fields(problems, body, ("apiVersion", "kind", "metadata", "data", "binaryData", "immutable"), ())
 
 
 def _check_service(problems: Problems, body: Mapping[str, Any]) -> None:
@@ -133,11 +161,28 @@ def _check_service(problems: Problems, body: Mapping[str, Any]) -> None:
     for key, value in problems.mapping(spec, "selector", ("spec",)).items():
         if not isinstance(value, str):
             problems.error(("spec", "selector", key), "label values are text: put the value in quotes")
-    for index, port in enumerate(problems.sequence(spec, "ports", ("spec",))):
+    problems.choice(spec, "type", ("spec",), ("", "ClusterIP", "NodePort", "LoadBalancer", "ExternalName"))
+    ports = problems.sequence(spec, "ports", ("spec",))
+    taken: set[tuple[Any, Any]] = set()
+    for index, port in enumerate(ports):
         where = ("spec", "ports", index)
         number = problems.integer(port, "port", where)
         if number is None or not 1 <= number <= 65_535:
             problems.error((*where, "port"), "a port is a number from 1 to 65535")
+        protocol = problems.choice(port, "protocol", where, ("", *PROTOCOLS)) or "TCP"
+        if number is not None and (number, protocol) in taken:
+            problems.error((*where, "port"), f"port {number} is given twice for {protocol}")
+        taken.add((number, protocol))
+        if isinstance(port, dict):
+            _check_service_port(problems, port, where, len(ports) > 1)
+
+
+def _check_service_port(problems: Problems, port: Mapping[str, Any], where: Path, several: bool) -> None:
+    if several and not port.get("name"):
+        problems.error((*where, "name"), "ports of a Service with several need names")
+    target = port.get("targetPort")
+    if isinstance(target, str) and target.isdecimal():
+        problems.error((*where, "targetPort"), "text is the name of a container's port: remove the quotes")
 
 
 def _check_pod_group(problems: Problems, body: Mapping[str, Any]) -> None:
@@ -145,13 +190,13 @@ def _check_pod_group(problems: Problems, body: Mapping[str, Any]) -> None:
     problems.integer(spec, "minMember", ("spec",), minimum=0)
     problems.text(spec, "queue", ("spec",))
     problems.text(spec, "priorityClassName", ("spec",))
-    problems.mapping(spec, "minResources", ("spec",))
+    check_amounts(problems, problems.mapping(spec, "minResources", ("spec",)), ("spec", "minResources"))
 
 
 def _check_queue(problems: Problems, body: Mapping[str, Any]) -> None:
     spec = problems.mapping(body, "spec", ())
     problems.integer(spec, "weight", ("spec",), minimum=1)
-    problems.mapping(spec, "capability", ("spec",))
+    check_amounts(problems, problems.mapping(spec, "capability", ("spec",)), ("spec", "capability"))
     if spec.get("reclaimable") not in (None, True, False):
         problems.error(("spec", "reclaimable"), "must be true or false")
 

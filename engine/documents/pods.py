@@ -6,9 +6,10 @@ Sources: docs/zh/scheduling/06_api/15_yaml_configuration.md (labels, annotations
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
+from engine.documents.containers import check_amounts, check_container_fields, check_limits, check_pod_fields
 from engine.documents.problems import Path, Problems
 
 NPU_RESOURCE: Final = re.compile(r"^huawei\.com/(?:Ascend910|Ascend310P|Ascend310|npu)(?:-.+)?$")
@@ -62,19 +63,20 @@ def _check_retry_times(problems: Problems, labels: Mapping[str, Any], path: Path
         problems.warn((*path, "fault-retry-times"), f"{times!r:.80} is not a number of retries, 0 is used")
 
 
-def check_template(problems: Problems, template: Mapping[str, Any], path: Path) -> int:
-    """Check one pod template; returns how many NPU pieces one pod of it asks for."""
+def check_template(problems: Problems, template: Mapping[str, Any], path: Path, volumes: Collection[str] = ()) -> int:
+    """Check one pod template; returns how many NPU pieces one pod of it asks for. ``volumes``: its owner adds them."""
     metadata = problems.mapping(template, "metadata", path)
     if metadata:
         check_labels(problems, metadata, (*path, "metadata"))
     if template.get("spec") is None:
         problems.error((*path, "spec"), "required field is missing")
         return 0
-    return check_pod_spec(problems, problems.mapping(template, "spec", path), (*path, "spec"))
+    return check_pod_spec(problems, problems.mapping(template, "spec", path), (*path, "spec"), volumes)
 
 
-def check_pod_spec(problems: Problems, spec: Mapping[str, Any], path: Path) -> int:
-    """Check one pod spec; returns how many NPU pieces it asks for."""
+def check_pod_spec(problems: Problems, spec: Mapping[str, Any], path: Path, volumes: Collection[str] = ()) -> int:
+    """Check one pod spec; returns how many NPU pieces it asks for. ``volumes`` are those its owner adds."""
+    check_pod_fields(problems, spec, path)
     containers = problems.sequence(spec, "containers", path)
     if not containers:
         problems.error((*path, "containers"), "a pod needs at least one container")
@@ -87,10 +89,13 @@ def check_pod_spec(problems: Problems, spec: Mapping[str, Any], path: Path) -> i
     problems.integer(spec, "terminationGracePeriodSeconds", path, minimum=0)
     resources: dict[str, int] = {}
     names: set[str] = set()
-    for index, container in enumerate(containers):
-        where = (*path, "containers", index)
-        name = _check_container(problems, container, where, resources)
-        if name in names:
+    known = {*volumes, *(str(v.get("name")) for v in _rows(spec.get("volumes")))}
+    asides = problems.sequence(spec, "initContainers", path)
+    places = [("containers", place, row) for place, row in enumerate(containers)]
+    for kind, index, container in [*places, *(("initContainers", place, row) for place, row in enumerate(asides))]:
+        where = (*path, kind, index)
+        name = _check_container(problems, container, where, resources if kind == "containers" else {}, known)
+        if name and name in names:
             problems.error((*where, "name"), f"two containers are named {name!r:.80}")
         names.add(name)
     if len(resources) > 1:
@@ -100,10 +105,17 @@ def check_pod_spec(problems: Problems, spec: Mapping[str, Any], path: Path) -> i
     return sum(resources.values())
 
 
-def _check_container(problems: Problems, container: Any, path: Path, resources: dict[str, int]) -> str:
+def _rows(found: Any) -> list[Mapping[str, Any]]:
+    return [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
+
+
+def _check_container(
+    problems: Problems, container: Any, path: Path, resources: dict[str, int], volumes: Collection[str]
+) -> str:
     if not isinstance(container, dict):
         problems.error(path, "must be a mapping with name and image")
         return ""
+    check_container_fields(problems, container, path, volumes)
     name = problems.text(container, "name", path, required=True) or ""
     problems.text(container, "image", path)
     for index, entry in enumerate(problems.sequence(container, "env", path)):
@@ -123,6 +135,10 @@ def _check_container(problems: Problems, container: Any, path: Path, resources: 
 
 def _check_resources(problems: Problems, found: Mapping[str, Any], path: Path, resources: dict[str, int]) -> None:
     requests, limits = problems.mapping(found, "requests", path), problems.mapping(found, "limits", path)
+    plain = {side: _without_npus(values) for side, values in (("requests", requests), ("limits", limits))}
+    for side, values in plain.items():
+        check_amounts(problems, values, (*path, side))
+    check_limits(problems, plain["requests"], plain["limits"], path)
     for side, values in (("requests", requests), ("limits", limits)):
         for key, value in values.items():
             if NPU_RESOURCE.match(key):
@@ -131,8 +147,6 @@ def _check_resources(problems: Problems, found: Mapping[str, Any], path: Path, r
                     problems.error((*path, side, key), f"NPU quantities are whole numbers, but this is {value!r:.40}")
                 elif side == "limits":
                     resources[key] = resources.get(key, 0) + count
-            elif not isinstance(value, (int, float, str)) or isinstance(value, bool):
-                problems.error((*path, side, key), "must be a quantity such as 4 or 16Gi")
     for key, value in requests.items():
         if not NPU_RESOURCE.match(key) or _pieces(value) is None:
             continue
@@ -143,6 +157,10 @@ def _check_resources(problems: Problems, found: Mapping[str, Any], path: Path, r
             problems.error(
                 (*path, "requests", key), f"requests and limits of {key} must be equal: {value} is not {limits[key]}"
             )
+
+
+def _without_npus(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if not NPU_RESOURCE.match(key)}
 
 
 def _pieces(value: Any) -> int | None:

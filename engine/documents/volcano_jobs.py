@@ -37,7 +37,11 @@ def check_volcano_job(problems: Problems, body: Mapping[str, Any], name: str) ->
     problems.text(spec, "queue", path)
     problems.text(spec, "schedulerName", path)
     problems.text(spec, "priorityClassName", path)
-    for plugin in problems.mapping(spec, "plugins", path):
+    if spec.get("queue") == "root":
+        problems.error((*path, "queue"), "jobs do not run in queue root: name one below it")
+    plugins = problems.mapping(spec, "plugins", path)
+    for plugin in plugins:
+        problems.sequence(plugins, plugin, (*path, "plugins"))
         if plugin not in PLUGINS:
             problems.error(("spec", "plugins", plugin), f"unable to find job plugin: {plugin:.63}", at_key=True)
     _check_policies(problems, spec, path)
@@ -59,7 +63,7 @@ def _check_tasks(problems: Problems, tasks: list[Any], job: str) -> int:
         name = _check_task_name(problems, task, index, path, job)
         if name in names:
             problems.error((*path, "name"), f"duplicated task name {name}")
-        names[name] = index
+        names.setdefault(name, index)
         replicas = problems.integer(task, "replicas", path, minimum=0)
         count = 1 if replicas is None else max(replicas, 0)
         total += count
@@ -92,6 +96,7 @@ def _check_restart(problems: Problems, task: Mapping[str, Any], path: Path) -> N
 
 
 def _check_policies(problems: Problems, parent: Mapping[str, Any], path: Path) -> None:
+    answered: set[Any] = set()
     for index, policy in enumerate(problems.sequence(parent, "policies", path)):
         where = (*path, "policies", index)
         if not isinstance(policy, dict):
@@ -103,6 +108,15 @@ def _check_policies(problems: Problems, parent: Mapping[str, Any], path: Path) -
                 known = ", ".join(_EVENTS)
                 problems.error((*where, "events", place), f"unknown event {event!r:.80}: known are {known}")
         problems.choice(policy, "action", where, _ACTIONS)
+        if policy.get("action") is None:
+            problems.error((*where, "action"), "required field is missing")
+        listed = policy.get("events")
+        named = {str(event) for event in [policy.get("event"), *(listed if isinstance(listed, list) else ())] if event}
+        for event in sorted(named & answered):
+            problems.error(where, f"duplicate event {event:.63}: an earlier policy answers it")
+        if "*" in named - answered and len(named | answered) > 1:
+            problems.error(where, "if there's * here, no other policy should be here")
+        answered |= named
         code = problems.integer(policy, "exitCode", where)
         if code == 0:
             problems.error((*where, "exitCode"), "0 is not a valid error code")

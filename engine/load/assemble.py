@@ -50,15 +50,22 @@ class Assembly:
         for entry in result.entries:
             if entry.key is None:
                 self.nameless[path] = result
-            elif entry.value is None:
-                self.broken.setdefault(entry.key, entry.origin)
             elif entry.key in self.layer:
-                self._duplicate(entry, self.layer[entry.key])
+                self._duplicate(entry, self.layer[entry.key].entry.origin, "the first one counts")
             else:
-                self.layer[entry.key] = Item(entry, path)
+                self._add(entry, entry.key, path)
 
-    def _duplicate(self, entry: Entry, first: Item) -> None:
-        text = f"declared twice: at {first.entry.origin} and here; the first one counts"
+    def _add(self, entry: Entry, key: ObjectKey, path: str) -> None:
+        """Take a document of which no good one is known yet."""
+        if key in self.broken:
+            self._duplicate(entry, self.broken[key], "the first one is broken")
+        if entry.value is None:
+            self.broken.setdefault(key, entry.origin)
+        else:
+            self.layer[key] = Item(entry, path)
+
+    def _duplicate(self, entry: Entry, first: Origin, verdict: str) -> None:
+        text = f"declared twice: at {first} and here; {verdict}"
         self._say("error", entry, entry.origin, text)
 
     def _say(self, severity: Severity, entry: Entry, origin: Origin, text: str) -> None:

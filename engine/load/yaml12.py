@@ -343,8 +343,10 @@ def locate(root: yaml.Node, path: Sequence[str | int], at_key: bool = False) -> 
     for index, part in enumerate(parts):
         found = _child(node, part)
         if found is None:
-            if index == len(parts) - 1 and type(node) is yaml.MappingNode and isinstance(part, str):
-                field.append(f".{part}")
+            # Where a whole branch is missing, the field is still named in full.
+            missing = [rest for rest in parts[index:] if isinstance(rest, str) and rest != "[key]"]
+            if type(node) is not yaml.SequenceNode and len(missing) == len(parts) - index:
+                field += [f".{rest}" for rest in missing]
             break
         key, value = found
         field.append(f"[{part}]" if isinstance(part, int) else f".{part}")
