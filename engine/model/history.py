@@ -23,7 +23,7 @@ class Hold(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """A named reason why a clean chip is kept out of service (the closed list of holds).
 
     ``kind``: manual, frequency, duration, attempt-budget, reset-pending, bad-boot, no-agent.
-    ``until`` is 0 when only a person ends it.
+    ``until`` is 0 when only a person ends it. ``told``: the ConfigMap in which a person ends it has named it.
     """
 
     kind: str
@@ -31,6 +31,7 @@ class Hold(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     since: int
     until: int = 0
     rule: str = ""
+    told: bool = False
 
 
 class ChipMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

@@ -7,7 +7,7 @@ component/ascend-device-plugin/pkg/device/ascendcommon.go.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -20,6 +20,7 @@ from engine.model.faults import (
     NETWORK,
     UCE_CODE,
     Filters,
+    Rules,
     absent,
     code_key,
     companion,
@@ -49,17 +50,19 @@ from engine.model.levels import (
 from engine.plan.judge import IDLE, Judge, Judgement, use_of
 from engine.plan.progress import UNTAKEN_MS, Progress
 from engine.plan.scope import NodeView
+from engine.wire import manualinfo
 
 FILTER_CODE_KEY: Final = "huawei.com/schedule.filter.faultCode"
 FILTER_LEVEL_KEY: Final = "huawei.com/schedule.filter.faultLevel"
 #: MindIE servers subscribe to faults and ride out a RestartRequest for 60 s (component/clusterd).
 MINDIE_SERVER: Final = "mindie-ms-server"
 MANUAL_KEY: Final = "report#ManuallySeparateNPU"
+LIST_RULE: Final = f"ConfigMap/{manualinfo.NAMESPACE}/{manualinfo.NAME}#Total"
 _AUTOFILL: Final = "AUTOFILLFAULTCODE"
 
 
 class Held(NamedTuple):
-    """A chip taken out by hand: the Isolation document's rule and its end (0: open)."""
+    """A chip taken out by hand: the rule of the Isolation document or of ClusterD's list, and its end (0: open)."""
 
     rule: str
     until_ms: int
@@ -102,7 +105,10 @@ class Verdict:
 
 
 class Bench:
-    """What the judgement of one node needs: its view, its past, and who is on its chips."""
+    """What the judgement of one node needs: its view, its past, and who is on its chips.
+
+    ``told`` are the chips that Belay's own list of frequency holds names on this node, None when there is no list.
+    """
 
     def __init__(
         self,
@@ -110,11 +116,12 @@ class Bench:
         observed: Observed,
         view: NodeView,
         progress: Progress,
-        held: Mapping[int, Held],
+        held: Mapping[int, tuple[Held, ...]],
+        told: Collection[int] | None,
         now_ms: int,
     ) -> None:
         self.judge, self.observed, self.view = judge, observed, view
-        self.progress, self.held, self.now_ms = progress, held, now_ms
+        self.progress, self.held, self.told, self.now_ms = progress, held, told, now_ms
         self.faults: dict[int, list[ChipFault]] = {}
         for fault in view.report.faults if view.report else ():
             if fault.chip >= 0:
@@ -133,7 +140,7 @@ class Bench:
         verdict = Verdict(memory=before)
         explained = self._codes(chip, verdict, judgement, _filters_of(pod))
         explained |= self._upgrades(chip, verdict)
-        self._holds(verdict, judgement, self._manual(chip, verdict))
+        self._holds(chip, verdict, judgement, self._manual(chip, verdict))
         self._lists(chip, verdict, explained)
         verdict.level = worst(verdict.level, verdict.effective, verdict.plane)
         self._consequences(chip, verdict, judgement, use)
@@ -203,6 +210,10 @@ class Bench:
         for code, past in before.items():
             if code not in seen:
                 kept = absent(past, self.now_ms, judgement.rules, code)
+                if kept is None and any((h.kind, h.rule) == ("frequency", code) for h in verdict.memory.holds):
+                    # its hold ends so long after the recovery, so the recovery is remembered as long as the hold
+                    gone = self.now_ms if past.present else past.recovered
+                    kept = msgspec.structs.replace(past, present=False, recovered=gone)
                 if kept is not None:
                     after[code] = kept
         if after != before:
@@ -217,6 +228,8 @@ class Bench:
         for upgrade in self.view.report.upgrades if self.view.report else ():
             if upgrade.chip != chip or not upgrade.level:
                 continue
+            if upgrade.level == MANUALLY_SEPARATE and self.view.report and not self.view.report.manual >> chip & 1:
+                continue  # a person took its name from the key, which deletes every such reason
             network = code_key(upgrade.code) in self.judge.network_codes and upgrade.level != MANUALLY_SEPARATE
             if upgrade.code != _AUTOFILL:
                 verdict.codes.add(upgrade.code)
@@ -226,32 +239,49 @@ class Bench:
         return explained
 
     def _manual(self, chip: int, verdict: Verdict) -> list[Hold]:
-        """What people keep out: the key ``ManuallySeparateNPU`` and Isolation documents, as holds with their ends."""
-        report, held = self.view.report, self.held.get(chip)
+        """What people keep out: the key ``ManuallySeparateNPU``, ClusterD's list and Isolation documents, as holds."""
+        report = self.view.report
         wanted: list[tuple[str, int]] = []
         if report and report.manual >> chip & 1:
             verdict.raise_to(MANUALLY_SEPARATE, MANUAL_KEY)
             verdict.types.add(CARD)
             wanted.append((MANUAL_KEY, 0))
-        if held is not None:
+        for held in self.held.get(chip, ()):
             verdict.raise_to(MANUALLY_SEPARATE, held.rule)
+            if held.rule == LIST_RULE:
+                verdict.types.add(CARD)
             wanted.append((held.rule, held.until_ms))
         since = {hold.rule: hold.since for hold in verdict.memory.holds if hold.kind == "manual"}
         return [Hold("manual", MANUALLY_SEPARATE, since.get(rule, self.now_ms), until, rule) for rule, until in wanted]
 
-    def _holds(self, verdict: Verdict, judgement: Judgement, manual: list[Hold]) -> None:
+    def _frequency(self, chip: int, hold: Hold, ended: bool, past: CodeSeen | None, rules: Rules) -> Hold | None:
+        """A frequency hold as it stands now; None when its time is over or a person ended it.
+
+        A person ends it by taking the chip's name from the key or the list in which it stood.
+        """
+        rule = rules.frequency.get(code_key(hold.rule))
+        if rule is None or ended or released(past, hold.since, rule, self.now_ms):
+            return None
+        told = self.told is not None and chip in self.told
+        if hold.told and self.told is not None and not told:
+            return None
+        until = max(hold.since, past.recovered) + rule.release_ms if past and not past.present else hold.until
+        return msgspec.structs.replace(hold, until=until if rule.release_ms else 0, told=hold.told or told)
+
+    def _holds(self, chip: int, verdict: Verdict, judgement: Judgement, manual: list[Hold]) -> None:
         """Drop the holds that ended, apply the others, add those of duration rules."""
         rules, now, memory = judgement.rules, self.now_ms, verdict.memory
+        before = {hold.rule for hold in memory.holds if hold.kind == "manual"}
+        ended = before & {MANUAL_KEY, LIST_RULE} - {hold.rule for hold in manual}
         kept = manual
         for hold in memory.holds:
             if hold.kind == "manual":
                 continue
             if hold.kind == "frequency":
-                rule, past = rules.frequency.get(code_key(hold.rule)), memory.codes.get(hold.rule)
-                if rule is None or released(past, hold.since, rule, now):
+                standing = self._frequency(chip, hold, bool(ended), memory.codes.get(hold.rule), rules)
+                if standing is None:
                     continue
-                if past is not None and not past.present and rule.release_ms:
-                    hold = msgspec.structs.replace(hold, until=max(hold.since, past.recovered) + rule.release_ms)
+                hold = standing
             elif hold.kind == "duration" or (hold.until and now >= hold.until):
                 continue
             kept.append(hold)
@@ -267,6 +297,7 @@ class Bench:
                 network = code_key(hold.rule) in self.judge.network_codes and hold.level != MANUALLY_SEPARATE
                 verdict.raise_to(hold.level, f"hold:{hold.kind}", network=network)
                 verdict.codes.add(hold.rule)
+                verdict.types.add(NETWORK if network else CARD)
 
     def _lists(self, chip: int, verdict: Verdict, explained: bool) -> None:
         """The report's own lists: what they name without an element is judged by its neighbours, else as unlisted."""

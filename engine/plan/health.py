@@ -7,6 +7,7 @@ nothing, is asked nothing and has nothing to remember costs only a few compariso
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 from typing import Final
 
@@ -14,21 +15,25 @@ import msgspec
 
 from engine.model.actions import Evidence, IsolateChip, IsolateNode, ReleaseChip, ReleaseNode
 from engine.model.cluster import ids_of
-from engine.model.diagnostics import Diagnostic
+from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.faults import level_of
 from engine.model.history import ChipMemory, NodeMemory
 from engine.model.levels import MANUALLY_SEPARATE, NORMAL, PRE_SEPARATE, SUB_HEALTH
 from engine.model.plan import ChipState
 from engine.plan import chips, inforce, outages, progress, revision
-from engine.plan.chips import Bench, Held, Verdict
+from engine.plan.chips import LIST_RULE, Bench, Held, Verdict
 from engine.plan.judge import Judge, use_of
 from engine.plan.memo import Memo
 from engine.plan.scope import NodeView, Scope
+from engine.wire import manualinfo, names
 
 TIMELINE: Final = 20
 _NOTHING: Final = NodeMemory()
 _PLAIN: Final = ChipMemory()
 Verdicts = dict[str, dict[int, Verdict]]
+HeldChips = dict[str, dict[int, tuple[Held, ...]]]
+TOLD_KEY: Final = ObjectKey("v1", "ConfigMap", names.SYSTEM, names.MANUAL)
+LIST_KEY: Final = ObjectKey("v1", "ConfigMap", manualinfo.NAMESPACE, manualinfo.NAME)
 
 #: Rows of nodes whose chips are merely in use, by node name.
 _PLAIN_ROWS: Final[Memo[tuple[ChipState, ...]]] = Memo(32768)
@@ -52,7 +57,7 @@ def run(scope: Scope) -> None:
         if own is not None:
             _apply(scope, judge, view, own)
         view.closed = outages.stability(view)
-        if view.state == "healthy" and view.sub_healthy:
+        if view.state == "healthy" and any(state.effective == SUB_HEALTH for state in (own or {}).values()):
             view.state, view.level = "sub-healthy", SUB_HEALTH
         _order(scope, judge, view, own or {}, held_nodes.get(name, ""))
     _shadows(scope, judge, verdicts)
@@ -60,13 +65,15 @@ def run(scope: Scope) -> None:
     scope.chips = rows(scope)
 
 
-def judge_all(scope: Scope, judge: Judge, held_chips: dict[str, dict[int, Held]]) -> Verdicts:
+def judge_all(scope: Scope, judge: Judge, held_chips: HeldChips) -> Verdicts:
     """Verdicts on the chips of every node that is not plainly clean, by the given judge; changes no memory."""
     out: Verdicts = {}
+    told = _told(scope)
     for name, view in scope.nodes.items():
         if _plainly_clean(scope, name, view) and name not in held_chips:
             continue
-        out[name] = _judge_node(scope, judge, view, held_chips.get(name, {}))
+        listed = None if told is None else told.get(name, {})
+        out[name] = _judge_node(scope, judge, view, held_chips.get(name, {}), listed)
     return out
 
 
@@ -86,20 +93,22 @@ def _plainly_clean(scope: Scope, name: str, view: NodeView) -> bool:
     return name not in observed.history.nodes and (orders is None or not (orders.isolate or orders.resets))
 
 
-def _judge_node(scope: Scope, judge: Judge, view: NodeView, held: dict[int, Held]) -> dict[int, Verdict]:
+def _judge_node(
+    scope: Scope, judge: Judge, view: NodeView, held: dict[int, tuple[Held, ...]], told: Collection[int] | None
+) -> dict[int, Verdict]:
     observed, name, now = scope.observed, view.node.name, scope.now_ms
     memory = observed.history.nodes.get(name, _NOTHING)
     standing = observed.orders.get(name)
     state = progress.of(view, standing, observed.agents.get(name), memory, now)
-    bench = Bench(judge, observed, view, state, held, now)
+    bench = Bench(judge, observed, view, state, held, told, now)
     report = view.report
-    listed = (
+    named = (
         report.unhealthy | (report.network_unhealthy or 0) | report.recovering | report.manual
         if report is not None
         else 0
     )
-    listed |= state.resetting | state.recovering | state.waiting | state.untaken
-    who = {*ids_of(listed), *bench.faults, *memory.chips, *held}
+    named |= state.resetting | state.recovering | state.waiting | state.untaken
+    who = {*ids_of(named), *bench.faults, *memory.chips, *held}
     who |= {upgrade.chip for upgrade in (report.upgrades if report else ())}
     who |= set(standing.isolate) if standing else set()
     out = {}
@@ -123,10 +132,10 @@ def _judge_node(scope: Scope, judge: Judge, view: NodeView, held: dict[int, Held
     return out
 
 
-def _isolations(scope: Scope) -> tuple[dict[str, str], dict[str, dict[int, Held]]]:
-    """What Isolation documents take out at this time: nodes → rule, node → chip → rule."""
+def _isolations(scope: Scope) -> tuple[dict[str, str], HeldChips]:
+    """What Isolation documents and ClusterD's list take out at this time: nodes → rule, node → chip → rules."""
     nodes: dict[str, str] = {}
-    by_chip: dict[str, dict[int, Held]] = {}
+    by_chip = _listed(scope)
     for item in scope.desired.isolations:
         spec, rule = item.document.spec, f"Isolation/{item.document.name}"
         if spec.until is not None and scope.now >= spec.until:
@@ -136,8 +145,28 @@ def _isolations(scope: Scope) -> tuple[dict[str, str], dict[str, dict[int, Held]
             nodes.setdefault(node, rule)
         for row in spec.chips:
             for chip in row.chips:
-                by_chip.setdefault(row.node, {}).setdefault(chip, Held(rule, until))
+                rules = by_chip.setdefault(row.node, {})
+                rules[chip] = (*rules.get(chip, ()), Held(rule, until))
     return nodes, by_chip
+
+
+def _listed(scope: Scope) -> HeldChips:
+    """The chips in ``clusterd-manual-info-cm``."""
+    raw = scope.observed.objects.get(LIST_KEY)
+    if raw is None:
+        return {}
+    listed, problems = manualinfo.parse(raw)
+    scope.diagnostics.extend(Diagnostic("error", p.object, "", 0, 0, p.field, p.message) for p in problems)
+    return {node: {chip: (Held(LIST_RULE, 0),) for chip in named} for node, named in listed.items()}
+
+
+def _told(scope: Scope) -> dict[str, manualinfo.Chips] | None:
+    """The chips in Belay's own list of frequency holds; None where the list is not written or cannot be read."""
+    raw = scope.observed.objects.get(TOLD_KEY)
+    if raw is None:
+        return None
+    told, problems = manualinfo.parse(raw)
+    return None if problems else told
 
 
 def _apply(scope: Scope, judge: Judge, view: NodeView, verdicts: dict[int, Verdict]) -> None:

@@ -10,17 +10,27 @@ from typing import Any
 from engine.model.cluster import Observed
 from engine.model.plan import Plan
 from engine.status.events import events
-from engine.status.memory import memory_bodies
+from engine.status.memory import forgotten, memory_bodies
 from engine.status.mindcluster import ClusterInfo
-from engine.status.people import Condition, SyncState, pool_bodies, sync_body
+from engine.status.people import Condition, SyncState, manual_bodies, pool_bodies, sync_body
 from engine.status.writer import Ledger
 
-__all__ = ["ClusterInfo", "Condition", "Ledger", "SyncState", "events", "memory_bodies", "status_bodies", "sync_body"]
+__all__ = [
+    "ClusterInfo",
+    "Condition",
+    "Ledger",
+    "SyncState",
+    "events",
+    "forgotten",
+    "memory_bodies",
+    "status_bodies",
+    "sync_body",
+]
 
 
 def status_bodies(plan: Plan, observed: Observed, state: SyncState, info: ClusterInfo | None) -> list[dict[str, Any]]:
     """Every status ConfigMap of a pass; ``info`` is None where a live ClusterD holds the aggregate role."""
-    bodies = [sync_body(state, plan), *pool_bodies(plan, observed)]
+    bodies = [sync_body(state, plan), *pool_bodies(plan, observed), *manual_bodies(plan, observed)]
     if info is not None:
         bodies.extend(info.bodies(plan, observed))
     return bodies

@@ -13,10 +13,12 @@ from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.plan import Plan
 from engine.model.times import rfc3339
 from engine.status.bodies import bounded_list, config_map, text
-from engine.wire import names, sync
+from engine.wire import manualinfo, names, sync
 
 _DIAGNOSTICS_BYTES: Final = 200 * 1024
 _LIST_BYTES: Final = 150 * 1024
+#: Nodes in the list of frequency holds; a node's entry stays below 16 KiB.
+_MANUAL_NODES: Final = 500
 
 
 class Condition(msgspec.Struct, frozen=True):
@@ -43,6 +45,24 @@ class SyncState(msgspec.Struct, frozen=True):
     inventory: tuple[ObjectKey, ...] | None = None
     last_good: Mapping[str, tuple[str, ...]] = {}
     roles: Mapping[str, str] = {}
+
+
+def manual_bodies(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
+    """``belay-manual``: every chip with a frequency hold; a person ends one by deleting its name from ``Total``."""
+    rows: dict[str, dict[str, list[manualinfo.Entry]]] = {}
+    for node, memory in sorted(plan.history.nodes.items()):
+        report = observed.reports.get(node)
+        for chip, row in sorted(memory.chips.items()):
+            held = [manualinfo.Entry(h.rule, h.level, h.since) for h in row.holds if h.kind == "frequency"]
+            if held and report is not None:
+                rows.setdefault(node, {})[f"{report.prefix}{chip}"] = held
+    standing = observed.objects.get(ObjectKey("v1", "ConfigMap", names.SYSTEM, names.MANUAL))
+    if not rows and standing is None:
+        return []
+    listed = (standing or {}).get("data") or {}
+    # what is listed stays listed: a name that goes means that a person ends the hold
+    shown = {node: rows[node] for node in sorted(rows, key=lambda node: (node not in listed, node))[:_MANUAL_NODES]}
+    return [config_map(names.SYSTEM, names.MANUAL, manualinfo.build(shown), {names.ABOUT_LABEL: "manual"})]
 
 
 def sync_body(state: SyncState, plan: Plan) -> dict[str, Any]:

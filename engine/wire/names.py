@@ -20,6 +20,8 @@ LEDGER_PREFIX: Final = "belay-ledger-"
 JOB_PREFIX: Final = "belay-job-"
 POOL_PREFIX: Final = "belay-pool-"
 SYNC: Final = "belay-sync"
+#: Chips with frequency holds, so that people can end them.
+MANUAL: Final = "belay-manual"
 BUDGET: Final = "belay-budget"
 SIM_PREFIX: Final = "belay-sim-"
 SCHEDULER_NAMESPACE: Final = "volcano-system"
