@@ -25,7 +25,7 @@ from engine.model.plan import Plan
 from engine.model.times import parse_rfc3339, rfc3339
 from engine.observe import Observer, key_of, observe
 from engine.plan import plan
-from engine.status import memory_bodies
+from engine.status import forgotten, memory_bodies
 from engine.wire import deviceinfo, names, orders, sync
 from engine.wire.orders import chip_number
 
@@ -140,8 +140,11 @@ class World:
         """One pass, its actions applied (each with probability ``some``; gangs' bindings too), then the rest moves."""
         result = self.plan()
         self.check_plan(result)
-        for body in memory_bodies(result, self.observer.observed()):
+        seen = self.observer.observed()
+        for body in memory_bodies(result, seen):
             self.put(body, merge=False)
+        for name in forgotten(result, seen):
+            self.delete(ObjectKey("v1", "ConfigMap", names.SYSTEM, name))
         for action in result.actions:
             if self.random.random() <= some:
                 self.apply(action)

@@ -22,7 +22,21 @@ def passes() -> tuple[tuple[str, Callable[[Scope], None]], ...]:
 
     Imported on the first call, so that one pass can be imported without the others.
     """
-    from engine.plan import expand, explain, gangs, health, layout, place, queue, recover, reset, safety, sync, views
+    from engine.plan import (
+        expand,
+        explain,
+        forget,
+        gangs,
+        health,
+        layout,
+        place,
+        queue,
+        recover,
+        reset,
+        safety,
+        sync,
+        views,
+    )
 
     return (
         ("views", views.run),
@@ -36,6 +50,7 @@ def passes() -> tuple[tuple[str, Callable[[Scope], None]], ...]:
         ("place", place.run),
         ("reset", reset.run),
         ("safety", safety.run),
+        ("forget", forget.run),
         ("explain", explain.run),
     )
 

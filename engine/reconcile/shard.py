@@ -24,12 +24,13 @@ from engine.metrics import MICRO, Summary, counter_name
 from engine.model.actions import BindPod
 from engine.model.cluster import Observed
 from engine.model.plan import Plan
+from engine.plan.roles import resolve
 from engine.reconcile.copy import Copy
 from engine.reconcile.intent import Intent
 from engine.reconcile.policies import Policies, hand_out, policy_bodies
 from engine.reconcile.teller import Teller
 from engine.settings import Settings
-from engine.status import memory_bodies, status_bodies, sync_body
+from engine.status import forgotten, memory_bodies, status_bodies, sync_body
 from engine.store import ActionOutcome, BatchResult, PassRecord, PassStore, RevisionReader, SnapshotReader, Write
 from engine.triggers import Triggers
 
@@ -141,6 +142,7 @@ class Shard:
         if set(state.inventory or ()) - set(observed.inventory or ()):
             bodies.append(sync_body(state, plan))  # what is about to be created must be known as ours before it exists
         writes = await self.teller.remember(bodies)
+        await self.teller.forget(forgotten(plan, observed))
         return writes if spent is None else [spent, *writes]
 
     async def claim(self, plan: Plan, observed: Observed) -> tuple[list[Write], list[ActionOutcome]]:
@@ -182,7 +184,9 @@ class Shard:
         if not remembered:
             await self.teller.remember(memory_bodies(plan, observed))
         policies = self.policies.of(desired, plan)
-        bodies = status_bodies(plan, observed, self.intent.state(observed), self.teller.info)
+        roles = resolve(desired, observed)
+        state = msgspec.structs.replace(self.intent.state(observed), roles=roles)
+        bodies = status_bodies(plan, observed, state, self.teller.info if roles["aggregate"] == "on" else None)
         told = await self.teller.tell([*bodies, *policy_bodies(policies)])
         edge = Edge(self._kube, self.name, Fence(self._kube, self.name, self.lease.epoch or 0))
         if not (await hand_out(edge, policies, plan, observed) and told):

@@ -9,11 +9,12 @@ from functools import partial
 from typing import Any
 
 from engine.act import written
-from engine.kube import EVENT, Conflict, Kube, Object, many
+from engine.kube import CONFIGMAP, EVENT, Conflict, Kube, NotFound, Object, many
 from engine.log import get
 from engine.model.actions import AnyAction
 from engine.status import ClusterInfo, Ledger, events
 from engine.store import Write
+from engine.wire import names
 
 _log = get("status")
 
@@ -50,6 +51,13 @@ class Teller:
             assert outcome.value is not None
             writes.append(self._wrote(due[outcome.index], outcome.value))
         return writes
+
+    async def forget(self, gone: Iterable[str]) -> None:
+        """Delete the ConfigMaps of jobs that are gone for good; one that fails is tried again by the next pass."""
+        calls = [partial(self._kube.delete, CONFIGMAP, name, names.SYSTEM) for name in gone]
+        async for outcome in many(calls):
+            if outcome.error is not None and not isinstance(outcome.error, NotFound):
+                _log.warning("memory not deleted", reason=str(outcome.error))
 
     async def tell(self, bodies: list[dict[str, Any]]) -> bool:
         """Write the status that changed and whose turn it is; False when some must be told later."""

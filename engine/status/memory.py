@@ -12,6 +12,18 @@ from engine.status.jobs import job_status
 from engine.wire import history, names
 
 
+def forgotten(plan: Plan, observed: Observed) -> list[str]:
+    """Names of the ``belay-job-*`` ConfigMaps (in ``belay-system``) whose jobs are gone for good."""
+    gone = sorted(set(observed.history.jobs) - set(plan.history.jobs))
+    kept = {f"{p.namespace}/{p.kind}/{p.name}" for p in plan.pending}
+    return [names.job_config_map(*_parts(key)) for key in gone if key not in kept]
+
+
+def _parts(key: str) -> tuple[str, str, str]:
+    namespace, kind, name = key.split("/", 2)
+    return namespace, kind, name
+
+
 def memory_bodies(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
     """ConfigMaps of every memory that differs from the observed one, jobs with their readable status.
 

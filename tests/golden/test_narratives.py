@@ -120,6 +120,7 @@ def test_a_removed_job_is_pruned_and_frees_its_chips(update_golden: bool) -> Non
     compare("prune", world.story, update_golden)
     assert placement(world) == {}
     assert world.owners("node-1") == {}
+    assert not any(key.name.startswith("belay-job-default.ascendjob") for key in world.objects)
 
 
 def test_a_mass_deletion_is_refused_whole_until_a_person_agrees() -> None:
@@ -143,7 +144,7 @@ def test_a_document_that_breaks_does_not_take_its_object_away() -> None:
     world = sample_world()
     world.until_quiet()
     files = sample_files()
-    files["desired/jobs/pretrain.yaml"] = b"apiVersion: mindxdl.gitee.com/v1\nkind: AscendJob\nmetadata: {name: pretrain\n"
+    files["desired/jobs/pretrain.yaml"] = b"apiVersion: mindxdl.gitee.com/v1\nkind: AscendJob\nmetadata: {name: pre\n"
     world.push(files, broken=True)
     result = world.until_quiet()[-1]
     assert [d.action for d in result.deferred] == []

@@ -1,0 +1,207 @@
+"""What comes back: bodies of status ConfigMaps and Events, and the writer that sends only what changed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from engine.model.actions import BindPod, CreatePod, DeleteObject, EvictPod, Owner
+from engine.model.diagnostics import Diagnostic, ObjectKey
+from engine.model.history import ChipMemory, History, JobMemory, NodeMemory
+from engine.model.plan import ChipState, Deferred, NodeState, Pending, Plan
+from engine.observe import observe
+from engine.status import ClusterInfo, Condition, Ledger, SyncState, events, forgotten, memory_bodies, status_bodies
+from engine.status.bodies import MAX_BYTES
+from engine.status.mindcluster import device_list
+from engine.wire import history, sync
+from tests import worlds
+from tests.worlds import NOW
+
+JOB = "train/AscendJob/j"
+
+
+def named(bodies: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
+    return {body["metadata"]["name"]: body["data"] for body in bodies}
+
+
+def plan_of(**changes: Any) -> Plan:
+    return msgspec.structs.replace(Plan(revision="abc", now=NOW), **changes)
+
+
+def broken(node: str = "n0", chip: int = 3) -> ChipState:
+    return ChipState(node, f"Ascend910-{chip}", "isolated", "RestartNPU", ("80C98001",), ("CardUnhealthy",), None)
+
+
+def test_only_memories_that_changed_are_written() -> None:
+    same, before, after = NodeMemory(chips={1: ChipMemory(epoch=2)}), NodeMemory(not_ready=5), NodeMemory(not_ready=9)
+    seen = worlds.observed(history=History(nodes={"same": same, "moved": before, "gone": before}))
+    bodies = named(memory_bodies(plan_of(history=History(nodes={"same": same, "moved": after})), seen))
+    assert sorted(bodies) == ["belay-history-gone", "belay-history-moved"]
+    blank = {"metadata": {"name": "belay-history-gone"}, "data": bodies["belay-history-gone"]}
+    assert history.parse_node(blank) == ("gone", NodeMemory())
+
+
+def test_a_jobs_status_says_where_it_runs_and_why_it_waits() -> None:
+    pods = [worlds.pod(f"j-{i}", node=f"n{i}", chips=range(8), owner=("AscendJob", "j"), rank=i) for i in range(2)]
+    data = named(memory_bodies(plan_of(history=History(jobs={JOB: JobMemory(uid="u")})), worlds.world(2, pods=pods)))
+    status = json.loads(data["belay-job-train.ascendjob.j"]["status.json"])
+    assert data["belay-job-train.ascendjob.j"]["phase"] == "Running"
+    assert status["placement"]["j-1"] == {
+        "node": "n1", "chips": [f"Ascend910-{c}" for c in range(8)], "phase": "Running",
+    }  # fmt: skip
+    wait = Pending("AscendJob", "train", "j", ("j-0",), "NPUResourceShortage", "no chips", {"busy": 2}, "evict k")
+    data = named(memory_bodies(plan_of(pending=(wait,)), worlds.observed()))
+    status = json.loads(data["belay-job-train.ascendjob.j"]["status.json"])
+    assert data["belay-job-train.ascendjob.j"]["phase"] == "Pending"
+    assert status["pending"] == {"reason": "NPUResourceShortage", "message": "no chips", "nodes": {"busy": 2},
+                                 "unblock": "evict k"}  # fmt: skip
+    assert {c["type"]: c["status"] for c in status["conditions"]} == {"Placed": "False", "Ready": "False"}
+
+
+def test_a_job_that_is_gone_for_good_leaves_no_config_map() -> None:
+    seen = worlds.observed(history=History(jobs={JOB: JobMemory(), "a/Job/kept": JobMemory()}))
+    assert forgotten(plan_of(history=History(jobs={"a/Job/kept": JobMemory()})), seen) == [
+        "belay-job-train.ascendjob.j"
+    ]
+
+
+def test_sync_tells_revisions_conditions_findings_and_inventory() -> None:
+    key = ObjectKey("v1", "ConfigMap", "default", "a")
+    gone = DeleteObject(reason="Pruned", message="deleting a", api_version="v1", object_kind="ConfigMap",
+                        namespace="default", name="a")  # fmt: skip
+    state = SyncState(
+        attempted="new",
+        applied="old",
+        conditions=(Condition("Ready", "False", "BadDocuments", "1 error"),),
+        diagnostics=(Diagnostic("error", "", "desired/a.yaml", 9, 17, "spec.x", "must be a number"),),
+        inventory=(key,),
+        roles={"schedule": "on"},
+    )
+    plan = plan_of(deferred=(Deferred(gone, "prune", None),))
+    data = named(status_bodies(plan, worlds.observed(), state, None))["belay-sync"]
+    assert (data[sync.ATTEMPTED], data[sync.APPLIED]) == ("new", "old")
+    assert json.loads(data["conditions.json"])[0]["reason"] == "BadDocuments"
+    assert "desired/a.yaml:9:17" in data["summary"]
+    assert json.loads(data["deferred.json"]) == [
+        {"action": "DeleteObject", "what": "deleting a", "budget": "prune", "until": None}
+    ]
+    assert sync.parse_inventory({"data": data}) == (key,)
+
+
+def test_too_many_findings_are_cut_with_a_count() -> None:
+    many = tuple(Diagnostic("error", "", f"f{i}", 1, 1, "", "x" * 900) for i in range(3000))
+    data = named(status_bodies(plan_of(), worlds.observed(), SyncState(diagnostics=many), None))["belay-sync"]
+    assert sum(map(len, data.values())) < MAX_BYTES
+    assert "diagnostics" in data["leftOut"]
+
+
+def test_a_pool_lists_what_is_not_plainly_healthy_with_its_history() -> None:
+    nodes = (
+        NodeState("n0", "p", "healthy", "NormalNPU", ()),
+        NodeState("n1", "p", "isolated", "SeparateFault", ("0A",)),
+    )
+    memory = {"n0": NodeMemory(chips={3: ChipMemory(timeline=((int(NOW) * 1000, "isolated: RestartNPU"),))})}
+    plan = plan_of(nodes=nodes, chips=(broken(),), history=History(nodes=memory))
+    data = named(status_bodies(plan, worlds.observed(), SyncState(), None))["belay-pool-p"]
+    assert json.loads(data["nodes"]) == {"healthy": 1, "isolated": 1}
+    assert [n["node"] for n in json.loads(data["nodes.json"])] == ["n1"]
+    chip = json.loads(data["chips.json"])[0]
+    assert chip["faultType"] == ["CardUnhealthy"]
+    assert chip["history"] == [{"time": "2026-09-01T08:00:00Z", "what": "isolated: RestartNPU"}]
+
+
+def test_the_aggregate_shows_what_was_isolated_and_its_readers_can_parse_it() -> None:
+    seen = worlds.world(2)
+    data = named(ClusterInfo().bodies(plan_of(chips=(broken(),)), seen))
+    devices = json.loads(data["cluster-info-device-0"]["cluster-info-device-0"])
+    first = devices["mindx-dl-deviceinfo-n0"]
+    assert first["CmName"] == "mindx-dl-deviceinfo-n0"
+    assert first["DeviceList"]["huawei.com/Ascend910-Unhealthy"] == "Ascend910-3"
+    assert "Ascend910-3" not in first["DeviceList"]["huawei.com/Ascend910"].split(",")
+    assert json.loads(first["DeviceList"]["huawei.com/Ascend910-Fault"])[0]["fault_level"] == "RestartNPU"
+    assert devices["mindx-dl-deviceinfo-n1"]["DeviceList"]["huawei.com/Ascend910-Unhealthy"] == ""
+    assert list(first["DeviceList"]) == sorted(first["DeviceList"])
+
+
+def test_aggregates_are_sharded_by_size_and_a_surplus_shard_is_blanked() -> None:
+    info = ClusterInfo()
+    large = observe([])
+    reports = {f"n{i:05d}": worlds.report(f"n{i:05d}") for i in range(3000)}
+    nodes = {name: worlds.node(name) for name in reports}
+    large = msgspec.structs.replace(large, nodes=nodes, reports=reports)
+    shards = {k: v[k] for k, v in named(info.bodies(plan_of(), large)).items() if k.startswith("cluster-info-device")}
+    assert len(shards) > 1
+    assert all(len(text.encode()) <= MAX_BYTES for text in shards.values())
+    assert sum(len(json.loads(text)) for text in shards.values()) == 3000
+    fewer = named(info.bodies(plan_of(), worlds.world(1)))
+    assert len(json.loads(fewer["cluster-info-device-0"]["cluster-info-device-0"])) == 1
+    assert {fewer[name][name] for name in shards if name != "cluster-info-device-0"} == {""}
+
+
+def test_network_lists_are_left_out_where_the_report_has_none() -> None:
+    report = worlds.report("n0", network=None)
+    assert not any(key.endswith("-NetworkUnhealthy") for key in device_list(report, ()))
+
+
+def test_faulty_nodes_and_retries_are_told_as_the_scheduler_tells_them() -> None:
+    state = NodeState("n0", "p", "healthy", "RestartNPU", ("80C98001",))
+    plan = plan_of(nodes=(state,), chips=(broken(),), history=History(jobs={JOB: JobMemory(uid="u1", retries=2)}))
+    data = named(ClusterInfo().bodies(plan, worlds.world(1)))["vcjob-fault-npu-cm"]
+    (row,) = json.loads(data["fault-node"])
+    assert (row["NodeName"], row["UnhealthyNPU"], row["NodeHealthState"]) == ("n0", ["Ascend910-3"], "CardUnhealthy")
+    assert "fault_time_and_level_map" not in row["FaultDeviceList"][0]
+    assert json.loads(data["remain-retry-times"]) == {"train/j-u1": {"UUID": "u1", "Times": 2}}
+
+
+def test_events_tell_what_happened_once_and_not_what_is_routine() -> None:
+    done = [
+        EvictPod(reason="ChipFault", message="gone", namespace="a", pod="p", grace_period_seconds=0, force=True,
+                 owner=Owner("AscendJob", "j"), budget_unit="u"),
+        BindPod(reason="Placed", message="placed", namespace="a", pod="q", node="n", chips=(), annotations={}),
+        CreatePod(reason="Missing", message="made", namespace="a", pod="q", owner=Owner("AscendJob", "j"), object={}),
+    ]  # fmt: skip
+    found = events(done, NOW)
+    assert [(e["type"], e["reason"], e["involvedObject"]["name"]) for e in found] == [
+        ("Warning", "ChipFault", "p"),
+        ("Normal", "Placed", "q"),
+    ]
+    assert [e["metadata"]["name"] for e in found] == [e["metadata"]["name"] for e in events(done, NOW)]
+    assert len(events(done * 500, NOW)) == 100
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def body(text: str) -> dict[str, Any]:
+    return {"metadata": {"namespace": "s", "name": "a"}, "data": {"x": text}}
+
+
+def test_the_writer_sends_only_changes_and_at_most_one_a_second() -> None:
+    clock = Clock()
+    ledger = Ledger(clock)
+    assert ledger.pick([body("1")]) == [body("1")]
+    ledger.written(body("1"))
+    assert ledger.pick([body("1")]) == []
+    assert ledger.pick([body("2")]) == []
+    assert ledger.held_back([body("2")])
+    clock.now += 1.0
+    assert ledger.pick([body("2")]) == [body("2")]
+    ledger.written(body("2"))
+    assert not ledger.held_back([body("2")])
+    ledger.forget(body("2"))
+    clock.now += 1.0
+    assert ledger.pick([body("2")]) == [body("2")]
+
+
+def test_after_a_restart_the_writer_learns_what_is_there() -> None:
+    ledger = Ledger(Clock())
+    ledger.learn({"metadata": {"namespace": "s", "name": "a", "resourceVersion": "7"}, "data": {"x": "1"}})
+    assert ledger.pick([body("1")]) == []
+    assert ledger.pick([body("2")]) == [body("2")]
