@@ -6,8 +6,9 @@ import json
 from typing import Any
 
 from engine.model.cluster import Pod
+from engine.model.history import History, JobMemory
 from tests import worlds
-from tests.placing import POLICY, bindings, gang, scope_of
+from tests.placing import POLICY, bindings, edited, gang, scope_of
 
 A2 = {POLICY: "chip8-node8"}
 CONFIGURATION = "ascend.kubectl.kubernetes.io/ascend-910-configuration"
@@ -60,3 +61,20 @@ def test_pods_left_over_by_a_started_gang_count_alone() -> None:
     (entry,) = scope.pending
     assert sorted(bindings(scope)) == ["case-0", "case-1"] and entry.pods == ("case-2",)
     assert entry.message.startswith("require npu num is 4, but cluster npu num is 0; ")
+
+
+def test_a_replaced_pod_that_returns_to_its_node_says_so() -> None:
+    pods, group = gang(2, 4, annotations=A2)
+    chips = [f"Ascend910-{i}" for i in range(4)]
+    running = edited(pods[0], node="n0", phase="Running", chips=tuple(chips))
+
+    def annotations(**memory: Any) -> dict[str, str]:
+        known = JobMemory(uid="u-case", nodes={"0": "n0", "1": "n0"}, **memory)
+        world = worlds.observed(
+            [worlds.node("n0")], [worlds.report("n0")], [running, pods[1]], objects=[group],
+            history=History(jobs={"train/PodGroup/case": known}),
+        )  # fmt: skip
+        return bindings(scope_of(world))["case-1"].annotations
+
+    assert annotations(evicted={"uid-of-the-old-one": 1})["reschedule-in-place"] == "true"
+    assert "reschedule-in-place" not in annotations()

@@ -30,6 +30,9 @@ from engine.plan.scope import Scope
 from engine.wire.podannotations import OPERATOR_NAME, SUPER_POD_ID, SUPER_POD_RANK, Place, allocation
 
 PLACED: Final = "Placed"
+IN_PLACE: Final = "reschedule-in-place"
+#: Owners that give a replaced pod the name of the old one.
+NAMED_KINDS: Final = frozenset({"AscendJob", "Job", "StatefulSet", "PodGroup"})
 
 
 @dataclass(slots=True)
@@ -82,7 +85,7 @@ class _Gang:
         seated = {item.pod.key for item in placed}
         self.bench.restore_claims({key: item for key, item in self.claimed.items() if key not in seated})
         if placed:
-            self._bind(found, placed, ranks)
+            self._bind(found, placed, ranks, memory)
             self._remember(found, placed, ranks, memory)
             self.quota.take(self.gang.queue, [item.pod for item in placed])
         if failure is not None:
@@ -182,11 +185,21 @@ class _Gang:
         }
         return Wishes(former, self.claimed, frozenset(memory.fault_nodes), frozenset(memory.nodes.values()))
 
-    def _bind(self, job: Job, placed: Sequence[Seated], ranks: Mapping[str, int]) -> None:
+    def _bind(self, job: Job, placed: Sequence[Seated], ranks: Mapping[str, int], memory: JobMemory | None) -> None:
+        partial = len(placed) < len(job.pods)
         moment = round(self.scope.now * 1_000_000_000)
         for item in placed:
             # a device plugin serves the pods of its node by this time: those of one pass must differ
-            self.scope.actions.append(self._action(job, item, ranks, moment + self.bench.serial(item.node)))
+            action = self._action(job, item, ranks, moment + self.bench.serial(item.node))
+            if partial and memory is not None and self._returns(item, ranks, memory):
+                action = msgspec.structs.replace(action, annotations=action.annotations | {IN_PLACE: "true"})
+            self.scope.actions.append(action)
+
+    def _returns(self, item: Seated, ranks: Mapping[str, int], memory: JobMemory) -> bool:
+        """Whether a pod of a job under recovery comes back, by its own name, to the node where it failed."""
+        named = self.gang.kind in NAMED_KINDS and self.gang.api_version != "batch/v1"
+        rank = ranks.get(item.pod.key)
+        return named and bool(memory.evicted) and rank is not None and memory.nodes.get(str(rank)) == item.node
 
     def _action(self, job: Job, item: Seated, ranks: Mapping[str, int], now_ns: int) -> BindPod:
         view = self.bench.views[item.node]
