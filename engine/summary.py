@@ -14,7 +14,7 @@ from engine import show
 from engine.answers import because
 from engine.errors import BelayError
 from engine.kube import CONFIGMAP, Kube, KubeError
-from engine.live import with_kube
+from engine.live import place, with_kube
 from engine.load import Loaded
 from engine.model.actions import AnyAction, CreateObject, DeleteObject, PatchObject, kind_of
 from engine.model.cluster import Observed
@@ -25,6 +25,7 @@ from engine.status.told import SELECTOR, Told, told
 from engine.wire import names
 
 _WATCH_SECONDS: Final = 1.0
+_CALL_WITHIN: Final = 4.0
 _SCORES_SHOWN: Final = 20
 _HIDDEN: Final = ("belay.dev/applied-digest",)
 
@@ -116,7 +117,7 @@ def show_status(kubeconfig: str | None, output: str, watch: bool) -> None:
             if current is not None and current != shown:
                 if not current.found and not watch:
                     raise BelayError(
-                        f"there is no ConfigMap {names.SYSTEM}/{names.SYNC} at {kube.host}",
+                        f"there is no ConfigMap {names.SYSTEM}/{names.SYNC} at {place(kube.host)}",
                         hint="Does a controller run for this cluster?",
                     )
                 _print_status(current, output, again=shown is not None)
@@ -125,7 +126,7 @@ def show_status(kubeconfig: str | None, output: str, watch: bool) -> None:
                 return
             await asyncio.sleep(_WATCH_SECONDS)
 
-    with_kube(kubeconfig, run)
+    with_kube(kubeconfig, run, _CALL_WITHIN)
 
 
 async def _read(kube: Kube) -> Told:

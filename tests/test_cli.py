@@ -649,6 +649,18 @@ def test_without_a_cluster_the_way_out_is_named(tmp_path: Path) -> None:
     assert nowhere.returncode == 2 and "KUBECONFIG" in nowhere.stderr and nowhere.stderr.count("\n") == 1
 
 
+def test_a_cluster_that_does_not_answer_is_said_within_seconds_without_its_secrets(tmp_path: Path) -> None:
+    cluster = {"name": "c", "cluster": {"server": "http://user:hidden@127.0.0.1:1/secret"}}
+    context = {"name": "c", "context": {"cluster": "c", "user": "c"}}
+    body = {"apiVersion": "v1", "kind": "Config", "clusters": [cluster], "contexts": [context], "current-context": "c"}
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump({**body, "users": [{"name": "c", "user": {}}]}))
+    began = time.monotonic()
+    result = belay("get", "nodes", "--kubeconfig", str(tmp_path / "kubeconfig"))
+    refused(result, "http://127.0.0.1:1 does not answer", "KUBECONFIG")
+    assert "hidden" not in result.stderr and "/secret" not in result.stderr
+    assert time.monotonic() - began < 20  # three seconds, on a machine that does nothing else
+
+
 # status, against an API server
 
 
@@ -674,7 +686,7 @@ def test_status_of_a_cluster(tmp_path: Path) -> None:
 
 
 def _watched(cluster: Cluster, data: dict[str, str]) -> None:
-    """`status -w` prints again on a change, and Ctrl-C ends it quietly."""
+    """`status -w` prints again on a change, waits while the cluster is away, and Ctrl-C ends it quietly."""
     command = [sys.executable, "-m", "engine.cli", "status", "-w", "--kubeconfig", cluster.kubeconfig]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as watching:
         assert watching.stdout is not None
@@ -683,6 +695,9 @@ def _watched(cluster: Cluster, data: dict[str, str]) -> None:
         cluster.run(cluster.kube.patch(CONFIGMAP, names.SYNC, change, names.SYSTEM))
         while (line := watching.stdout.readline()) != "revision attempted abe\n":
             assert line, "it ended"
+        cluster.run(cluster.server.stop())
+        assert watching.stderr is not None
+        assert watching.stderr.readline().startswith("waiting for the cluster: ")
         watching.send_signal(signal.SIGINT)
         _, errors = watching.communicate(timeout=20)
     assert (watching.returncode, errors) == (130, "")

@@ -32,11 +32,12 @@ from engine.redis_process import start_redis
 from engine.serve import facts, page, webhook
 from engine.serve.facts import Facts
 from engine.serve.http import Server, address
-from engine.settings import Settings
+from engine.settings import Settings, to_environment
 from engine.source import FetchResult
 from engine.status.told import told
-from engine.store import CONTROLLER_BEAT, PassStore, connect
+from engine.store import CONTROLLER_BEAT, PassStore, RevisionReader, connect
 from engine.wire import names
+from tests.gitrepo import Repo
 from tests.loop_world import Cluster, until
 from tests.redis_server import redis_process, redis_url  # noqa: F401
 
@@ -390,6 +391,53 @@ def test_the_process_serves_and_ends_on_sigterm(redis_url: str, tmp_path: Path) 
             process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
     assert SECRET not in log.read_text()
+
+
+def test_a_webhook_puts_a_push_in_force_long_before_the_next_poll(
+    redis_url: str, cluster: Cluster, tmp_path: Path
+) -> None:
+    """`belay controller` and the server as they run in production: the repository is remote and polled once an hour."""
+    repository = Repo(tmp_path / "git")
+    first = repository.commit({"desired/a.yaml": _config_map("one")})
+    settings = Settings(
+        redis_url=redis_url,
+        kubeconfig=cluster.kubeconfig,
+        identity="controller",
+        data=str(tmp_path / "data"),
+        source_url=f"file://{repository.bare}",
+        source_interval=3600.0,
+        lease=3.0,
+    )
+    log = tmp_path / "log"
+    command = [sys.executable, "-m", "engine.cli", "controller"]
+    revisions = RevisionReader(connect(redis_url))
+
+    def in_force() -> str:
+        record = revisions.current("main")
+        return record.sha if record is not None else ""
+
+    async def push_and_call() -> None:
+        second = repository.commit({"desired/a.yaml": _config_map("two")})
+        await asyncio.sleep(1.5)
+        assert in_force() == first  # nobody has told the controller
+        async with serving(redis_url) as (http, _):
+            assert (await http.post("/webhook", data=PUSH)).status == 202
+        await _until(lambda: in_force() == second)
+
+    with (
+        log.open("wb") as out,
+        subprocess.Popen(command, env={**os.environ, **to_environment(settings)}, stdout=out, stderr=out) as process,
+    ):
+        try:
+            until(lambda: in_force() == first, 40, "the first revision")
+            run(push_and_call())
+        finally:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0, log.read_text()[-2000:]
+
+
+def _config_map(text: str) -> str:
+    return f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: a, namespace: default}}\ndata: {{a: {text}}}\n"
 
 
 def test_redis_may_come_later(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ Its shape: agents/drivers/simulated.py (``faults.json``) and nodes.py (``node.js
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from typing import Any, Final
 
 from engine.errors import InputError
 from engine.kube import CONFIGMAP, NODE, Conflict, Kube
+from engine.live import with_kube
 from engine.wire import names
 
 FAULTS_KEY: Final = "faults.json"
@@ -43,35 +43,36 @@ def fault(
     if not codes and not clear and not reset_fails:
         raise InputError("nothing to inject", hint="Give at least one CODE, --clear or --reset-fails N.")
     node, _, name = chip.partition("/")
-    return asyncio.run(_fault(node, name, [c.upper() for c in codes], network, clear, reset_fails, kubeconfig))
+    wanted = [code.upper() for code in codes]
+    return with_kube(kubeconfig, lambda kube: _fault(kube, node, name, wanted, network, clear, reset_fails))
 
 
 def node_ready(node: str, ready: bool, *, kubeconfig: str | None = None) -> str:
     """Let a simulated node's kubelet fall silent, or come back. Returns what was done, in words."""
     text = json.dumps({} if ready else {"paused": True})
-    return asyncio.run(_node(node, text, "heartbeats again" if ready else "is silent", kubeconfig))
+    words = "heartbeats again" if ready else "is silent"
+    return with_kube(kubeconfig, lambda kube: _node(kube, node, text, words))
 
 
 async def _fault(
-    node: str, chip: str, codes: list[str], network: bool, clear: bool, reset_fails: int, kubeconfig: str | None
+    kube: Kube, node: str, chip: str, codes: list[str], network: bool, clear: bool, reset_fails: int
 ) -> str:
-    async with Kube.from_config(kubeconfig) as kube:
-        device = _device(chip, await _simulated(kube, node))
+    device = _device(chip, await _simulated(kube, node))
 
-        def change(spec: Json) -> Json:
-            before = spec.get(device)
-            entry = dict(before) if isinstance(before, dict) and not clear else {}
-            if codes:
-                plane = "network" if network else "codes"
-                entry[plane] = sorted({*entry.get(plane, ()), *codes})
-            after = {key: value for key, value in spec.items() if key != device}
-            if entry:
-                after[device] = entry
-            if reset_fails:
-                after["resetFails"] = reset_fails
-            return after
+    def change(spec: Json) -> Json:
+        before = spec.get(device)
+        entry = dict(before) if isinstance(before, dict) and not clear else {}
+        if codes:
+            plane = "network" if network else "codes"
+            entry[plane] = sorted({*entry.get(plane, ()), *codes})
+        after = {key: value for key, value in spec.items() if key != device}
+        if entry:
+            after[device] = entry
+        if reset_fails:
+            after["resetFails"] = reset_fails
+        return after
 
-        await _edit(kube, node, FAULTS_KEY, change)
+    await _edit(kube, node, FAULTS_KEY, change)
     done = [f"{node}/{device}"]
     done += ["faults cleared"] if clear else []
     done += [f"has {', '.join(codes)}" + (" on its network plane" if network else "")] if codes else []
@@ -79,10 +80,9 @@ async def _fault(
     return ": ".join((done[0], "; ".join(done[1:])))
 
 
-async def _node(node: str, text: str, words: str, kubeconfig: str | None) -> str:
-    async with Kube.from_config(kubeconfig) as kube:
-        await _simulated(kube, node)
-        await _edit(kube, node, NODE_KEY, lambda _: json.loads(text))
+async def _node(kube: Kube, node: str, text: str, words: str) -> str:
+    await _simulated(kube, node)
+    await _edit(kube, node, NODE_KEY, lambda _: json.loads(text))
     return f"{node} {words}"
 
 
