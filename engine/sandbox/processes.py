@@ -155,7 +155,7 @@ class Crew:
             if not child.due:
                 pause = child.plan_restart()
                 ending = _ending(child.exit_code)
-                words = f": {child.last_line()}" if child.exit_code else ""
+                words = f": {child.last_line()}" if (child.exit_code or 0) > 0 else ""
                 self._say(f"{child.name} ended ({ending}){words}; starting it again in {pause:.1f} s; log: {child.log}")
             elif time.monotonic() >= child.due:
                 child.start()

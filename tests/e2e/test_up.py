@@ -109,6 +109,11 @@ def test_it_comes_up_restarts_what_dies_and_leaves_nothing(data: Path) -> None:
         up.until("the world is started again", lambda: any("world ended (signal SIGKILL)" in line for line in up.lines))
         up.until("a new process", lambda: any("sandbox.host" in c for p, c in up.children().items() if p != victim))
         version = up.reader.get("/api/v1/namespaces/default")["metadata"]["uid"]
+        (victim,) = [pid for pid, command in up.children().items() if "sandbox.api" in command]
+        os.kill(victim, signal.SIGKILL)
+        up.until("the API server is started again", lambda: any("api ended" in line for line in up.lines))
+        up.until("it answers under the old address", lambda: up.reader.answers)
+        assert up.reader.get("/api/v1/namespaces/default")["metadata"]["uid"] == version, "a crash loses nothing"
     finally:
         assert up.end() == 0, up.lines
     assert up.children() == {}
