@@ -58,6 +58,7 @@ FILTER_LEVEL_KEY: Final = "huawei.com/schedule.filter.faultLevel"
 MINDIE_SERVER: Final = "mindie-ms-server"
 MANUAL_KEY: Final = "report#ManuallySeparateNPU"
 LIST_RULE: Final = f"ConfigMap/{manualinfo.NAMESPACE}/{manualinfo.NAME}#Total"
+BAD_BOOT: Final = "bad-boot"
 _AUTOFILL: Final = "AUTOFILLFAULTCODE"
 
 
@@ -282,7 +283,7 @@ class Bench:
                 if standing is None:
                     continue
                 hold = standing
-            elif hold.kind == "duration" or (hold.until and now >= hold.until):
+            elif hold.kind in ("duration", BAD_BOOT) or (hold.until and now >= hold.until):
                 continue
             kept.append(hold)
         for code, past in memory.codes.items():
@@ -290,6 +291,10 @@ class Bench:
             if rule_for is not None and lingering(past, rule_for, now):
                 until = past.recovered + rule_for.recover_ms
                 kept.append(Hold("duration", rule_for.level, since=past.recovered, until=until, rule=code))
+        if self.progress.failed >> chip & 1:
+            # the reset took the chip with it and did not end well: it waits for a report of the time after
+            since = next((hold.since for hold in memory.holds if hold.kind == BAD_BOOT), now)
+            kept.append(Hold(BAD_BOOT, "", since=since, rule="resetResult"))
         if tuple(kept) != memory.holds:
             verdict.memory = msgspec.structs.replace(memory, holds=tuple(kept))
         for hold in kept:
@@ -334,7 +339,7 @@ class Bench:
         verdict.sub = action == "strategy"
         bit, progress = 1 << chip, self.progress
         recovering = bool((self.view.report.recovering if self.view.report else 0) & bit)
-        blocked = any(hold.kind in ("attempt-budget", "no-agent", "bad-boot") for hold in verdict.memory.holds)
+        blocked = any(hold.kind == "no-agent" for hold in verdict.memory.holds)
         verdict.reset = (
             judgement.action(verdict.effective, IDLE) == "reset"
             and verdict.out

@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from engine.model.diagnostics import Diagnostic
 from engine.model.plan import NodeState, Pending, Plan
+from engine.model.times import rfc3339
 from engine.plan.scope import Scope
+
+#: How a hold without a time ends.
+_ENDS: Final = {
+    "manual": "until a person ends it",
+    "frequency": "until a person ends it (delete the name from Total in belay-system/belay-manual)",
+    "bad-boot": "until a newer report",
+}
 
 
 def run(scope: Scope) -> None:
     """Sorts every list whose order the passes do not give, and merges what two passes said of the same gang."""
     scope.pending = _merged(scope.pending)
+    _holds(scope)
     scope.diagnostics = sorted(set(scope.diagnostics) | set(scope.observed.diagnostics))
     scope.scores = {pod: dict(sorted(row.items())) for pod, row in sorted(scope.scores.items())}
+
+
+def _holds(scope: Scope) -> None:
+    """Says of every hold what it is, by which rule, and when it ends."""
+    for name, memory in scope.memory.nodes.items():
+        view = scope.nodes.get(name)
+        if view is None:
+            continue
+        for chip, row in memory.chips.items():
+            for hold in row.holds:
+                end = f"until {rfc3339(hold.until / 1000)}" if hold.until else _ENDS.get(hold.kind, "until it is ended")
+                what = f"{view.chip(chip)} of node {name} is held: {hold.kind}"
+                message = f"{what}, by {hold.rule}, {end}" if hold.rule else f"{what}, {end}"
+                scope.diagnostics.append(Diagnostic("info", f"Node/{name}", "", 0, 0, "", message))
 
 
 def document(scope: Scope) -> Plan:

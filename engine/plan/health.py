@@ -123,9 +123,9 @@ def _judge_node(
                 else msgspec.structs.replace(verdict.memory, ordered=0, recovering=0)
             )
             verdict.reset = False
-        if not verdict.out and any(h.kind in ("attempt-budget", "no-agent", "bad-boot") for h in verdict.memory.holds):
+        if not verdict.out and any(h.kind in ("attempt-budget", "no-agent") for h in verdict.memory.holds):
             # a clean chip is never kept out by a hold that only limits resets
-            kept = tuple(h for h in verdict.memory.holds if h.kind not in ("attempt-budget", "no-agent", "bad-boot"))
+            kept = tuple(h for h in verdict.memory.holds if h.kind not in ("attempt-budget", "no-agent"))
             verdict.memory = msgspec.structs.replace(verdict.memory, holds=kept)
         out[chip] = verdict
     view.resetting, view.recovering = state.resetting & view.base, (state.recovering & view.base)

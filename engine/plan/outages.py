@@ -22,6 +22,8 @@ NOT_READY_GRACE: Final = 40.0
 MASS_WINDOW: Final = 60.0
 STALE_AFTER: Final = 600.0
 """Seconds: a device report is rewritten every 300."""
+AGENT_STALE_MS: Final = 180_000
+"""Three heartbeats of an agent's report."""
 FUTURE_TOLERANCE: Final = 60.0
 HEARTBEAT: Final = "heartbeatTimeOut"
 CORES: Final = "huawei.com/npu-core"
@@ -248,4 +250,12 @@ def notes(scope: Scope) -> None:
                 f"device report of node {name} is {int(report.update_time - scope.now)} s ahead: it is treated as now"
             )
         if message:
+            scope.diagnostics.append(Diagnostic("warning", about, "", 0, 0, "", message))
+        agent = scope.observed.agents.get(name)
+        if agent is not None and scope.now_ms - agent.time_ms > AGENT_STALE_MS:
+            message = (
+                f"agent of node {name} has been silent for {(scope.now_ms - agent.time_ms) // 1000} s: what it said of "
+                "processes is not believed any more; check the agent's pod"
+            )
+            about = f"ConfigMap/belay-nodes/belay-report-{name}"
             scope.diagnostics.append(Diagnostic("warning", about, "", 0, 0, "", message))

@@ -24,23 +24,25 @@ UNTAKEN_MS: Final = 900_000
 class Progress(NamedTuple):
     """Masks of chips. ``resetting``: ordered, not answered. ``recovering``: reset, awaiting a newer report.
 
-    ``waiting``: answered without success, awaiting a newer report before the next try. ``untaken``: nobody took
-    the order in its time. ``memory`` holds the chips whose memory changes.
+    ``failed``: those of them whose reset failed, so that all of the group may be in a bad way. ``waiting``: refused,
+    awaiting a newer report before the next try. ``untaken``: nobody took the order in its time. ``memory`` holds the
+    chips whose memory changes.
     """
 
     resetting: int
     recovering: int
     waiting: int
     untaken: int
+    failed: int
     memory: dict[int, ChipMemory]
 
 
-NONE: Final = Progress(0, 0, 0, 0, {})
+NONE: Final = Progress(0, 0, 0, 0, 0, {})
 
 
 def of(view: NodeView, orders: Orders | None, agent: AgentReport | None, memory: NodeMemory, now_ms: int) -> Progress:
     """How far the node's reset orders are."""
-    resetting = recovering = waiting = untaken = 0
+    resetting = recovering = waiting = untaken = failed = 0
     changed: dict[int, ChipMemory] = {}
     standing = orders.resets if orders else {}
     for chip in sorted({*standing, *(c for c, m in memory.chips.items() if m.ordered)}):
@@ -54,17 +56,20 @@ def of(view: NodeView, orders: Orders | None, agent: AgentReport | None, memory:
             if answered is not remembered:
                 changed[chip] = answered
             if answered.recovering or (remembered.epoch < epoch and _unremembered(view, chip, orders, agent)):
-                if row.reset_result.startswith("ok"):
-                    recovering |= group
-                else:
+                if row.reset_result.startswith("refused"):
                     waiting |= group
+                else:
+                    recovering |= group
+                    failed |= 0 if row.reset_result.startswith("ok") else group
         elif order is None and _withdrawn(orders, agent, remembered):
             changed[chip] = msgspec.structs.replace(remembered, ordered=0, recovering=0)
         elif now_ms <= (deadline := _deadline(orders if order else None, remembered)):
             resetting |= group
         elif remembered.ordered or now_ms < deadline + UNTAKEN_MS:
             untaken |= group
-    return Progress(resetting, recovering & ~resetting, waiting, untaken & ~resetting, changed)
+    return Progress(
+        resetting, recovering & ~resetting, waiting, untaken & ~resetting, failed & recovering & ~resetting, changed
+    )
 
 
 def _withdrawn(orders: Orders | None, agent: AgentReport | None, remembered: ChipMemory) -> bool:

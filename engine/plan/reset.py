@@ -1,10 +1,10 @@
 """Reset: one order per group of chips that reset together, once a fault that a reset may heal finds the group idle.
 
 Idle means: no live pod on any chip of the group (terminating ones included), no claim, no binding of this very plan,
-and no process in the agent's report. Placement comes first in a pass and may use the healthy peers of a faulty chip,
-as the reference does; the reset then waits for them. A group is ordered at most as often as its attempt budget
-allows, under an epoch that only grows. Sources: component/ascend-device-plugin/pkg/server/hot_reset_manager.go,
-token_bucket.go.
+and no process in the agent's report while that is fresh. Placement comes first in a pass and may use the healthy peers
+of a faulty chip, as the reference does; the reset then waits for them. A group is ordered at most as often as its
+attempt budget allows, under an epoch that only grows. Sources:
+component/ascend-device-plugin/pkg/server/hot_reset_manager.go, token_bucket.go.
 """
 
 from __future__ import annotations
@@ -16,13 +16,18 @@ import msgspec
 from engine.model.actions import BindPod, EvictPod, Evidence, ResetChips
 from engine.model.cluster import ids_of, mask_of
 from engine.model.history import ChipMemory, Hold, NodeMemory
+from engine.model.plan import Deferred
+from engine.model.times import rfc3339
 from engine.plan.chips import device_names
 from engine.plan.judge import DEFAULT_ATTEMPTS, IDLE
+from engine.plan.outages import AGENT_STALE_MS
 from engine.plan.scope import NodeView, Scope
 from engine.plan.views import device_id
 
 #: Most reset times remembered per chip.
 MAX_RESETS: Final = 20
+#: Budget name of a reset whose group has used up its attempts.
+ATTEMPTS: Final = "attempts:reset"
 _PLAIN: Final = ChipMemory()
 
 
@@ -64,8 +69,8 @@ def _idle(scope: Scope, view: NodeView, group: int, taken: int) -> bool:
     if any(pod.count and not pod.chips for pod in view.pods):
         return False  # a pod whose chips nobody has written down yet may be on any of them
     agent = scope.observed.agents.get(view.node.name)
-    if agent is None:
-        return True
+    if agent is None or scope.now_ms - agent.time_ms > AGENT_STALE_MS:
+        return True  # nobody tells of processes; the agent looks again before it acts
     busy = {vnpu.chip for vnpu in agent.vnpus if vnpu.used_by}
     busy |= {chip for chip, row in agent.chips.items() if row.processes > 0}
     return not group & mask_of(sorted(busy))
@@ -76,10 +81,6 @@ def _offer(scope: Scope, view: NodeView, group: int) -> None:
     memory = scope.memory.nodes.get(name, NodeMemory())
     most, window = scope.judge.of(view, IDLE).reset_attempts if scope.judge else DEFAULT_ATTEMPTS
     spent = sorted({t for c in members for t in memory.chips.get(c, _PLAIN).resets if t > scope.now_ms - window})
-    if len(spent) >= most:
-        until = spent[len(spent) - most] + window if most else 0
-        _hold(scope, view, group, until, f"reset:{most} in {window // 1000}s")
-        return
     standing, agent = scope.observed.orders.get(name), scope.observed.agents.get(name)
     epochs = [memory.chips.get(c, _PLAIN).epoch for c in members]
     epochs += [standing.resets[c].epoch for c in members if standing and c in standing.resets]
@@ -89,26 +90,28 @@ def _offer(scope: Scope, view: NodeView, group: int) -> None:
     rule = view.product.spec.reset if view.product else None
     what = ", ".join(f"{view.chip(c)} {view.chip_level[c]}" for c in faulty)
     with_peers = f"; {len(members)} chips reset together" if len(members) > 1 else ""
-    scope.resetting[name] = scope.resetting.get(name, 0) | group
-    scope.actions.append(
-        ResetChips(
-            node=name,
-            chips=device_names(view, members),
-            epoch=max(epochs, default=0) + 1,
-            out_of_band=bool(rule and rule.out_of_band),
-            reason="ChipFault",
-            message=f"node {name}: {what} may be healed by a reset and its group is idle{with_peers}",
-            evidence=Evidence(
-                rule=f"Product/{view.product.name}#reset" if view.product else "reset:unknown product, whole node",
-                codes=codes,
-                reports=(
-                    f"kube-system/mindx-dl-deviceinfo-{name}@{view.report.resource_version if view.report else ''}",
-                ),
-                revision=scope.desired.revision,
-            ),
-            preconditions={"ordersGeneration": standing.generation if standing else 0, "idle": True},
-        )
+    action = ResetChips(
+        node=name,
+        chips=device_names(view, members),
+        epoch=max(epochs, default=0) + 1,
+        out_of_band=bool(rule and rule.out_of_band),
+        reason="ChipFault",
+        message=f"node {name}: {what} may be healed by a reset and its group is idle{with_peers}",
+        evidence=Evidence(
+            rule=f"Product/{view.product.name}#reset" if view.product else "reset:unknown product, whole node",
+            codes=codes,
+            reports=(f"kube-system/mindx-dl-deviceinfo-{name}@{view.report.resource_version if view.report else ''}",),
+            revision=scope.desired.revision,
+        ),
+        preconditions={"ordersGeneration": standing.generation if standing else 0, "idle": True},
     )
+    if len(spent) >= most:
+        until = spent[len(spent) - most] + window if most else 0
+        _hold(scope, view, group, until, f"reset:{most} in {window // 1000}s")
+        scope.deferred.append(Deferred(action, ATTEMPTS, rfc3339(until / 1000) if until else None))
+        return
+    scope.resetting[name] = scope.resetting.get(name, 0) | group
+    scope.actions.append(action)
 
 
 def _hold(scope: Scope, view: NodeView, group: int, until: int, rule: str) -> None:
