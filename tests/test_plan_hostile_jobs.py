@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from engine.model.history import History
 from tests.jobs import World, ascend_job, config_map, volcano_job
 
 WRONG: tuple[Any, ...] = (1, "x", True, [1], {"a": 1})
@@ -89,3 +90,31 @@ def test_marks_that_are_no_text_are_read_as_text() -> None:
     world.edit("Pod", "train-master-0", lambda pod: pod["metadata"]["labels"].update(version=0))
     world.edit("Pod", "train-master-0", lambda pod: pod["metadata"]["annotations"].update({"hccl/rankIndex": 0}))
     assert world.plan() == []
+
+
+def test_a_job_taken_over_from_its_operator_keeps_its_count_of_rounds() -> None:
+    world = World(ascend_job(policy={"backoffLimit": 3}))
+    world.step()
+    world.step()
+    world.run_all()
+    world.history = History()
+    for name in world.pods():
+        world.edit("Pod", name, lambda pod: pod["metadata"]["labels"].update(version="3"))
+    world.step()
+    assert world.state() == "Running"
+    world.vanish("train-worker-0")
+    world.step()
+    assert world.message() == "JobFailed: Job train has failed because it has reached the specified backoff limit"
+
+
+def test_a_volcano_job_taken_over_keeps_its_retries() -> None:
+    job = volcano_job(policies=[{"event": "PodEvicted", "action": "RestartJob"}], maxRetry=3)
+    job["status"] = {"state": {"phase": "Running"}, "version": 2, "retryCount": 2}
+    world = World(job)
+    world.step()
+    assert world.pod("vc-worker-0")["metadata"]["annotations"]["volcano.sh/job-version"] == "2"
+    world.run_all()
+    world.step()
+    world.vanish("vc-worker-0")
+    world.step()
+    assert world.state("vc") == "Failed"

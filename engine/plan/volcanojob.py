@@ -115,7 +115,7 @@ def _version(one: Pod) -> int:
 
 def _look(case: _Case) -> None:
     """Remembers that every pod of this version has been seen, so that a missing one is known to have vanished."""
-    memory = case.memory
+    memory = _taken_over(case)
     present = {p.uid for p in case.pods.values()}
     removed = tuple(uid for uid in memory.removed if uid in present)
     if removed != memory.removed:
@@ -129,6 +129,14 @@ def _look(case: _Case) -> None:
     if complete and memory.settled != memory.version:
         memory = msgspec.structs.replace(memory, settled=memory.version)
     case.memory = memory
+
+
+def _taken_over(case: _Case) -> JobMemory:
+    """The memory, with the restarts that Volcano counted before Belay came."""
+    counted = case.job.status.get("version")
+    known = [_version(one) for one in case.pods.values()]
+    current = max([case.memory.version, counted if isinstance(counted, int) else 0, *known])
+    return case.memory if current == case.memory.version else msgspec.structs.replace(case.memory, version=current)
 
 
 def _answer(case: _Case) -> None:

@@ -81,7 +81,7 @@ def build(
     Raises:
         TableError: a pod has no IP, a chip has no usable address, or the scale-out label is unknown.
     """
-    ordered = sorted(members, key=lambda member: (member.rank, member.pod))
+    ordered = sorted(members, key=lambda member: (_first_rank(member), member.rank, member.pod))
     for member in ordered:
         if not member.pod_ip:
             raise TableError(f"pod {member.pod} has no IP yet")
@@ -108,9 +108,14 @@ def _version_1(members: Sequence[Member], version: Version) -> dict[str, Any]:
     return {"status": "completed", "server_list": servers, "server_count": str(len(servers)), "version": version}
 
 
+def _first_rank(member: Member) -> int:
+    """The rank of a pod's first chip."""
+    return member.rank * len(member.configuration.devices)
+
+
 def _server(member: Member, version: Version, *, alone: bool) -> dict[str, Any]:
     own = member.configuration
-    first = member.rank * len(own.devices)
+    first = _first_rank(member)
     server: dict[str, Any] = {"device": [_device(chip, first + i, version) for i, chip in enumerate(own.devices)]}
     if member.hardware_type:
         server["hardware_type"] = member.hardware_type
@@ -171,7 +176,7 @@ def _version_2(members: Sequence[Member], scaleout: str) -> dict[str, Any]:
             number = int(chip.device_id)
             ranks.append(
                 {
-                    "rank_id": member.rank * len(devices) + i,
+                    "rank_id": _first_rank(member) + i,
                     "local_id": number,
                     "device_id": number,
                     "level_list": _levels(chip, kind, scaleout),
