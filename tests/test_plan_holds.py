@@ -48,7 +48,7 @@ def test_processes_count_only_while_the_agents_report_is_fresh() -> None:
 
 def failed(*, written: float, bad: bool) -> Observed:
     order = orders("n0", resets={chip: reset_order(1, GROUP) for chip in GROUP}, isolate={3: "RestartNPU"})
-    answer = agent("n0", done={chip: (1, "failed: boot") for chip in GROUP}, at=NOW - 30)
+    answer = agent("n0", done=dict.fromkeys(GROUP, (1, "failed: boot")), at=NOW - 30)
     history = remembered(epoch=1, ordered=MS - 60_000, resets=(MS - 60_000,))
     return world(bad=bad, written=written, standing=[order], agents=[answer], history=history)
 
