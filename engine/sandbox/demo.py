@@ -70,14 +70,12 @@ def play(
         steps = Steps(sandbox, folder)
         for number, (title, step) in enumerate(_script(sandbox, steps), start=1):
             _show(say, number, title, step)
-    except Stopped:
-        say("ended on request")
-        code = 130
     except BelayError as error:
-        say(f"      did not happen: {error}")
-        for child in sandbox.crew.children:
+        # Ctrl-C reaches the tools that a step runs, too: their failure is then no failure of the step
+        code = 130 if isinstance(error, Stopped) or stopping() else 1
+        say("ended on request" if code == 130 else f"      did not happen: {error}")
+        for child in sandbox.crew.children if code == 1 else ():
             say(f"      {child.name}: {child.last_words(300)}")
-        code = 1
     finally:
         sandbox.stop()
         shutil.rmtree(folder, ignore_errors=True)
