@@ -6,6 +6,7 @@ Everything is read from a plan and the snapshot it was made from; nothing is dec
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from engine.model.times import rfc3339
 from engine.plan.gangs import group
 
 _COMPARED: Final = 5000
+_RUN: Final = re.compile(r"\b((?:Ascend\w*|npu)-)\d{1,6}(?:, \1\d{1,6})+\b")
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -258,6 +260,36 @@ def _node(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
     body["pods"] = sorted(pod.key for pod in observed.pods.values() if pod.node == name and not pod.finished)
     body["next"] = _actions(plan, lambda a: getattr(a, "node", None) == name)
     return body
+
+
+def target(action: AnyAction) -> str:
+    """What an action is done to: ``namespace/pod``, ``Kind/namespace/name``, a node, or chips of a node."""
+    found = msgspec.to_builtins(action)
+    if pod := found.get("pod"):
+        return f"{found['namespace']}/{pod}"
+    if kind := found.get("objectKind"):
+        return "/".join(filter(None, (kind, found["namespace"], found["name"])))
+    if node := found.get("node"):
+        chips = found.get("chips") or ([found["chip"]] if found.get("chip") else [])
+        return f"{node}/{ranges(', '.join(chips))}" if chips else str(node)
+    return f"{found.get('namespace', '')}/{found.get('name', '')}".strip("/")
+
+
+def ranges(text: str) -> str:
+    """The text with runs of chips written short: ``Ascend910-0, Ascend910-1, Ascend910-2`` is ``Ascend910-0..2``."""
+    return _RUN.sub(_shorter, text)
+
+
+def _shorter(found: re.Match[str]) -> str:
+    prefix, numbers = found[1], [int(name.rpartition("-")[2]) for name in found[0].split(", ")]
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    words = [f"{run[0]}..{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in parts]
+    return prefix + ",".join(words)
 
 
 def because(action: AnyAction) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import yaml
 
 from engine import show
-from engine.answers import because
+from engine.answers import because, ranges, target
 from engine.errors import BelayError
 from engine.kube import CONFIGMAP, Kube, KubeError
 from engine.live import place, with_kube
@@ -40,8 +40,11 @@ def plan_table(plan: Plan, *, explain: bool = False, wide: bool = False) -> None
     if plan.deferred:
         _write(f"\n{counted(len(plan.deferred), 'action')} held back by a budget")
         show.table(
-            ("action", "budget", "until", "what"),
-            [(kind_of(d.action), d.budget, d.until or "a person decides", d.action.message) for d in plan.deferred],
+            ("action", "on", "budget", "until", "what"),
+            [
+                (kind_of(d.action), target(d.action), d.budget, d.until or "a person decides", ranges(d.action.message))
+                for d in plan.deferred
+            ],
         )
     if plan.pending:
         _write(f"\n{len(plan.pending)} pending")
@@ -179,12 +182,12 @@ def _section(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 def _actions(plan: Plan, wide: bool) -> None:
     _write(f"\n{counted(len(plan.actions), 'action')}")
-    columns = ("action", "reason", "what", *(("because",) if wide else ()))
+    columns = ("action", "on", "reason", "what", *(("because",) if wide else ()))
     show.table(columns, [_action_row(action)[: len(columns)] for action in plan.actions])
 
 
 def _action_row(action: AnyAction) -> tuple[str, ...]:
-    return kind_of(action), action.reason, action.message, because(action)
+    return kind_of(action), target(action), action.reason, ranges(action.message), because(action)
 
 
 def _chips(chips: Sequence[ChipState], wide: bool) -> None:

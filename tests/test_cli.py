@@ -18,6 +18,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from engine import __version__, cli, recording
+from engine.answers import ranges
 from engine.clusterfile import objects_of
 from engine.errors import InputError
 from engine.kube import CONFIGMAP
@@ -217,13 +218,30 @@ def test_the_table_says_what_why_and_what_waits(cluster_file: str) -> None:
     text = belay("plan", "--cluster", cluster_file).stdout
     lines = text.splitlines()
     assert lines[0] == "revision -   now 2026-09-01T07:59:58Z"
-    assert "ACTION        REASON" in text and "IsolateChip   ChipFault" in text
+    assert "ACTION        ON" in text and "IsolateChip   node-00003/Ascend910-3" in text and "ChipFault" in text
     assert "1 pending" in text and "train/big" in text
     assert "16 healthy chips in use by 2 pods" in text
     assert "node-00000   Ascend910-0" not in text
     assert not any(line != line.rstrip() for line in lines) and "\x1b" not in text
     wide = belay("plan", "--cluster", cluster_file, "-o", "wide").stdout
     assert "BECAUSE" in wide and "codes 80C98001" in wide and "node-00000   Ascend910-0" in wide
+
+
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        ("Ascend910-0, Ascend910-1, Ascend910-2, Ascend910-5 of n", "Ascend910-0..2,5 of n"),
+        ("(Ascend910-0, Ascend910-1)", "(Ascend910-0,1)"),
+        ("npu-3, npu-4, npu-5", "npu-3..5"),
+        ("Ascend910-7", "Ascend910-7"),
+        (
+            "node-1, node-2, Ascend310P-2c-100-0, Ascend310P-2c-101-0",
+            "node-1, node-2, Ascend310P-2c-100-0, Ascend310P-2c-101-0",
+        ),
+    ],
+)
+def test_runs_of_chips_are_short_in_tables(text: str, short: str) -> None:
+    assert ranges(text) == short
 
 
 def test_yaml_and_json_say_the_same(cluster_file: str) -> None:
