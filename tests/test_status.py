@@ -190,14 +190,25 @@ def test_the_writer_sends_only_changes_and_at_most_one_a_second() -> None:
     ledger.written(body("1"))
     assert ledger.pick([body("1")]) == []
     assert ledger.pick([body("2")]) == []
-    assert ledger.held_back([body("2")])
-    clock.now += 1.0
+    clock.now += 0.75
+    assert ledger.pick([body("2")]) == [] and ledger.wait([body("2")]) == 0.25
+    clock.now += 0.25
     assert ledger.pick([body("2")]) == [body("2")]
     ledger.written(body("2"))
-    assert not ledger.held_back([body("2")])
+    assert ledger.wait([body("2")]) == 0.0
     ledger.forget(body("2"))
     clock.now += 1.0
     assert ledger.pick([body("2")]) == [body("2")]
+
+
+def test_what_people_watch_waits_a_fifth_of_a_second_only() -> None:
+    clock = Clock()
+    ledger = Ledger(clock)
+    ledger.written({"metadata": {"namespace": "belay-system", "name": "belay-pool-a"}, "data": {"x": "1"}})
+    changed = {"metadata": {"namespace": "belay-system", "name": "belay-pool-a"}, "data": {"x": "2"}}
+    assert ledger.pick([changed]) == [] and 0.0 < ledger.wait([changed]) <= 0.2
+    clock.now += 0.25
+    assert ledger.pick([changed]) == [changed]
 
 
 def test_after_a_restart_the_writer_learns_what_is_there() -> None:

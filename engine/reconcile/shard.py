@@ -187,10 +187,12 @@ class Shard:
         roles = resolve(desired, observed)
         state = msgspec.structs.replace(self.intent.state(observed), roles=roles)
         bodies = status_bodies(plan, observed, state, self.teller.info if roles["aggregate"] == "on" else None)
-        told = await self.teller.tell([*bodies, *policy_bodies(policies)])
+        later = await self.teller.tell([*bodies, *policy_bodies(policies)])
         edge = Edge(self._kube, self.name, Fence(self._kube, self.name, self.lease.epoch or 0))
-        if not (await hand_out(edge, policies, plan, observed) and told):
-            self.again(1.0)
+        if not await hand_out(edge, policies, plan, observed):
+            later = max(later, 1.0)
+        if later:
+            self.again(later)
 
     def account(self, plan: Plan, observed: Observed, record: PassRecord | None, seconds: float) -> None:
         """Metrics and, for a pass that acted, its recording."""

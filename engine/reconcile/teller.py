@@ -17,6 +17,8 @@ from engine.store import Write
 from engine.wire import names
 
 _log = get("status")
+RETRY_SECONDS = 1.0
+"""After so long a status that could not be written is tried again."""
 
 
 class Teller:
@@ -59,19 +61,19 @@ class Teller:
             if outcome.error is not None and not isinstance(outcome.error, NotFound):
                 _log.warning("memory not deleted", reason=str(outcome.error))
 
-    async def tell(self, bodies: list[dict[str, Any]]) -> bool:
-        """Write the status that changed and whose turn it is; False when some must be told later."""
-        complete = True
+    async def tell(self, bodies: list[dict[str, Any]]) -> float:
+        """Write the status that changed and whose turn it is; seconds after which the rest can be told, 0 without."""
+        again = 0.0
         due = self._status.pick(bodies)
         async for outcome in many([partial(self._kube.apply, body) for body in due]):
             if outcome.value is not None:
                 self._wrote(due[outcome.index], outcome.value)
                 continue
-            complete = False
+            again = RETRY_SECONDS
             self._status.forget(due[outcome.index])
             name = due[outcome.index]["metadata"]["name"]
             _log.warning("status not written", object=name, reason=str(outcome.error))
-        return complete and not self._status.held_back(bodies)
+        return again or self._status.wait(bodies)
 
     def _wrote(self, body: dict[str, Any], stored: Object) -> Write:
         self._status.written(body)
