@@ -1,6 +1,6 @@
 """``make bench``: runs every section, or those that are named, and rewrites RESULTS.md.
 
-``python -m tests.bench [SECTION…]``; a section that is not run keeps its last table. Bounded: each section ends by itself.
+``python -m tests.bench [SECTION…]``; a section that is not run keeps its last table.
 """
 
 from __future__ import annotations

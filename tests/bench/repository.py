@@ -103,7 +103,7 @@ class _Metadata(BaseModel):
 
 class _Manifest(BaseModel):
     model_config = ConfigDict(extra="allow")
-    apiVersion: str  # noqa: N815
+    apiVersion: str
     kind: str
     metadata: _Metadata
 
