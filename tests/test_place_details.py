@@ -78,3 +78,23 @@ def test_a_replaced_pod_that_returns_to_its_node_says_so() -> None:
 
     assert annotations(evicted={"uid-of-the-old-one": 1})["reschedule-in-place"] == "true"
     assert "reschedule-in-place" not in annotations()
+
+
+def test_a_pod_that_is_on_its_way_out_does_not_make_its_job_distributed() -> None:
+    pods, group = gang(2, 1, annotations={POLICY: "chip2-node16"}, least=1)
+    old = edited(pods[0], node="n0", phase="Running", chips=("Ascend910-0",), deleting=worlds.NOW - 5)
+    world = worlds.observed(
+        [worlds.node("n0", chips=16)], [worlds.report("n0", chips=16)], [old, pods[1]], objects=[group]
+    )
+    (action,) = bindings(scope_of(world)).values()
+    assert action.chips == ("Ascend910-1",) and action.annotations["distributed-job"] == "false"
+
+
+def test_a_super_pod_without_room_says_what_would_help() -> None:
+    pods, group = gang(2, 16, annotations={POLICY: "chip2-node16-sp", "sp-block": "32"})
+    names = ["n0", "n1"]
+    reports = [worlds.report(name, chips=16, super_pod_id=i) for i, name in enumerate(names)]
+    world = worlds.observed([worlds.node(name, chips=16) for name in names], reports, pods, objects=[group])
+    (entry,) = scope_of(world).pending
+    assert entry.reason == "TopologyNotMet" and "whole free nodes close together" in (entry.unblock or "")
+    assert "node top: super-pod-id: 0, node count: 1, super-pod-id: 1, node count: 1, 0/2 nodes" in entry.message

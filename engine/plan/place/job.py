@@ -163,9 +163,14 @@ def _shape(gang: Gang, pods: tuple[Pod, ...], seekers: tuple[Pod, ...], least: i
         name = task_of(pod) or pod.name
         exempt = task_of(pod) == "scheduler" or pod.annotations.get(SKIP_KEY) == "enabled"
         rows.setdefault((name if task_of(pod) else "", pod.count), Task(name, pod.count, exempt))
-    # while a workload is replaced step by step, old and new pods together are more than the job ever runs
-    count = min(len(seekers), gang.replicas) if gang.kind in ("Deployment", "ReplicaSet") else len(seekers)
-    total = sum(pod.count for pod in seekers) if count == len(seekers) else least or seekers[0].count * count
+    # while pods are replaced, old and new ones together are more than the job ever runs
+    staying = tuple(pod for pod in seekers if pod.deleting is None)
+    if gang.kind in ("Pod", "PodGroup"):
+        count = max(len(staying), min(len(seekers), gang.min_available))
+    else:
+        count = min(len(seekers), gang.replicas)
+    counted = next((pods for pods in (staying, seekers) if len(pods) == count), None)
+    total = least or seekers[0].count * count if counted is None else sum(pod.count for pod in counted)
     return Shape(gang.name, total, count, tuple(rows.values()), gang.labels, gang.annotations)
 
 

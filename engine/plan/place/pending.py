@@ -40,7 +40,9 @@ def story(
     nodes = counted(refusals)
     reason = whole.reason if whole else reason_of(nodes, bool(pod.count))
     text = sentence(refusals, len(views))
-    text = f"{whole.message} {text}" if whole else text
+    if whole:
+        message = whole.message.rstrip()
+        text = f"{message} {text}" if message.endswith(",") else f"{message}; {text}"
     return Story(nodes, reason, text, way_out(job, pod, reason, refusals, views))
 
 
@@ -79,6 +81,8 @@ def way_out(
 ) -> str | None:
     """The cheapest change that would let the pod start, as a sentence; None when none is known."""
     near = [name for name in sorted(refusals) if refusals[name].reason == reason and name in views]
+    if reason == TOPOLOGY and job.topology and not near:
+        near = [name for name in sorted(views) if views[name].resource == job.resource]
     if reason in (SHORTAGE, TOPOLOGY) and near:
         return _chips(job, pod, reason, near, views)
     match reason:
