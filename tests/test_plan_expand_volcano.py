@@ -308,3 +308,24 @@ def test_svc_objects_go_with_the_end() -> None:
         world.end(name)
     world.settle()
     assert world.kinds("Service") == world.kinds("ConfigMap") == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"networkTopology": {"highestTierAllowed": 1, "highestTierName": "rack"}}, "networkTopology simultaneously"),
+        ({"partitionPolicy": {"totalPartitions": 2, "partitionSize": 2}}, "totalPartitions × partitionSize = 4"),
+        (
+            {"partitionPolicy": {"totalPartitions": 1, "partitionSize": 2, "minPartitions": 1}, "minAvailable": 1},
+            "minPartitions × partitionSize = 2",
+        ),
+        ({"name": "w" * 60}, "at most 63 are allowed"),
+    ],
+)
+def test_what_volcanos_admission_refuses_gets_no_pods(change: dict[str, Any], words: str) -> None:
+    job = volcano_job()
+    (job["spec"] if "networkTopology" in change else job["spec"]["tasks"][0]).update(change)
+    world = World(job)
+    world.step()
+    assert world.pods() == []
+    assert words in world.job("vc")["status"]["state"]["message"]

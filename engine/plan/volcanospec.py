@@ -5,7 +5,7 @@ Sources: github.com/volcano-sh/volcano/pkg/webhooks/admission/jobs/{mutate,valid
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from engine.plan.lifecycle import Job, part
@@ -14,7 +14,8 @@ from engine.plan.podtemplate import containers, misshapen, npu_of, pod_spec
 DEFAULT_RETRIES: Final = 3
 #: Plugins that Volcano knows; Belay plays the first three.
 PLUGINS: Final = ("env", "svc", "ssh", "pytorch", "tensorflow", "mpi", "ray", "hcclrank")
-_MAX_POD_NAME: Final = 253
+#: Volcano wants pod names that fit into a label.
+_MAX_POD_NAME: Final = 63
 
 
 class Policy(NamedTuple):
@@ -108,7 +109,7 @@ def read(job: Job) -> VolcanoSpec:
         wants_npu=any(npu_of(task.template)[1] for task in tasks),
         problem="",
     )
-    problem = _problem(out, total)
+    problem = _problem(out, total) or _topology_problem(part(spec, "networkTopology")) or _partition_problem(rows)
     return out._replace(problem=problem, expected=() if problem else out.expected)
 
 
@@ -163,6 +164,28 @@ def _problem(spec: VolcanoSpec, total: int) -> str:
     if longest > _MAX_POD_NAME:
         return f"pod names would be {longest} characters long, at most {_MAX_POD_NAME} are allowed"
     return _dependency_problem(spec)
+
+
+def _topology_problem(topology: Mapping[str, Any]) -> str:
+    if topology.get("highestTierAllowed") is not None and topology.get("highestTierName"):
+        return "must not specify 'highestTierAllowed' and 'highestTierName' in networkTopology simultaneously"
+    return ""
+
+
+def _partition_problem(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A task in partitions has as many pods, and needs as many, as its partitions hold together."""
+    for position, row in enumerate(rows):
+        policy = part(row, "partitionPolicy")
+        count, size = _number(policy.get("totalPartitions")), _number(policy.get("partitionSize"))
+        least = _number(policy.get("minPartitions"))
+        task = _task(row, position)
+        if count is None or size is None:
+            continue
+        if task.replicas != count * size:
+            return f"'replicas' must be totalPartitions × partitionSize = {count * size} in task: {task.name}"
+        if least and task.min_available is not None and task.min_available != least * size:
+            return f"'minAvailable' must be minPartitions × partitionSize = {least * size} in task: {task.name}"
+    return ""
 
 
 def _dependency_problem(spec: VolcanoSpec) -> str:
