@@ -147,6 +147,8 @@ def moment(now: str | None, observed: Observed, clock: float | None) -> float:
 
 def _folder(folder: str) -> Path:
     root = Path(folder)
+    if not folder:
+        raise InputError("the name of the folder is empty")
     if not root.is_dir():
         raise InputError("is no folder" if root.exists() else "does not exist", where=folder)
     return root

@@ -162,7 +162,27 @@ def test_validate_prints_json(repository: Path) -> None:
     assert {"severity", "file", "line", "column", "field", "message"} <= body["diagnostics"][0].keys()
 
 
+@pytest.mark.parametrize("command", [("validate",), ("plan", "--cluster", "CLUSTER", "-o", "json", "--desired")])
+def test_strange_files_in_a_repository(command: tuple[str, ...], repository: Path, cluster_file: str) -> None:
+    arguments = [cluster_file if word == "CLUSTER" else word for word in command]
+    os.mkfifo(repository / "desired" / "pipe.yaml")
+    (repository / "desired" / "folder.yaml").mkdir()
+    (repository / "desired" / "line\nbreak.yaml").write_text("x")
+    result = belay(*arguments, str(repository))
+    assert result.exit_code in (0, 1) and "break.yaml" in result.stdout
+    loop = repository / "desired" / "loop.yaml"
+    loop.symlink_to("loop.yaml")
+    refused(belay(*arguments, str(repository)), "loop.yaml", "leads nowhere")
+    loop.unlink()
+    (repository / "desired" / "out.yaml").symlink_to("/etc/passwd")
+    refused(belay(*arguments, str(repository)), "out.yaml", "leads out")
+    (repository / "desired" / "out.yaml").unlink()
+    Path(os.fsdecode(os.fsencode(repository / "desired") + b"/\xff.yaml")).write_text(JOB)
+    refused(belay(*arguments, str(repository)), "not UTF-8")
+
+
 def test_validate_of_no_folder() -> None:
+    refused(belay("validate", ""), "empty")
     refused(belay("validate", "/no/such/folder"), "/no/such/folder", "does not exist")
 
 

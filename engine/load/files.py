@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import resources
@@ -15,6 +16,8 @@ from engine.load.yaml12 import MAX_BYTES
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 MAX_FILES: Final = 20_000
 ROOMS: Final = ("desired", "policies")
+_NO_TEXT: Final = re.compile(r"[\ud800-\udfff]")
+"""What Python makes of bytes in file names that are no text."""
 
 
 def is_document(path: str) -> bool:
@@ -43,6 +46,8 @@ def load_directory(path: str | os.PathLike[str]) -> Mapping[str, bytes]:
             name = file.relative_to(root).as_posix()
             if not is_document(name):
                 continue
+            if _NO_TEXT.search(name):
+                raise InputError("a file name is not UTF-8", where=ascii(name), hint="Rename the file")
             if len(files) == MAX_FILES:
                 raise InputError(f"more than {MAX_FILES} documents", where=str(path), hint="Split the repository")
             files[name] = _read(file)
@@ -56,11 +61,18 @@ def _walk(root: Path, top: Path) -> Iterator[Path]:
             file = Path(folder, name)
             if not name.endswith(SUFFIXES) or name.startswith("."):
                 continue
-            if file.is_symlink() and not file.resolve().is_relative_to(root.resolve()):
+            if file.is_symlink() and not _target(file).is_relative_to(root.resolve()):
                 text = "a symbolic link leads out of the directory"
                 raise InputError(text, where=str(file), hint="Copy the file here")
             if file.is_file():
                 yield file
+
+
+def _target(link: Path) -> Path:
+    try:
+        return link.resolve()
+    except (OSError, RuntimeError) as problem:  # Python 3.11 says RuntimeError for a link to itself
+        raise InputError("a symbolic link leads nowhere", where=str(link), hint="Remove it") from problem
 
 
 def _read(file: Path) -> bytes:
