@@ -46,9 +46,7 @@ def run(scope: Scope) -> None:
     missing, mass = outages.gone(scope)
     outages.remember_waves(scope, found, missing, mass)
     held_nodes, held_chips = _isolations(scope)
-    policies = revision.settle(
-        scope, declared, lambda chosen: judge_all(scope, Judge(scope.desired, chosen), held_chips)
-    )
+    policies = revision.settle(scope, declared, lambda chosen: judge_all(scope, chosen, held_chips))
     judge = scope.judge = Judge(scope.desired, policies)
     verdicts = judge_all(scope, judge, held_chips)
     for name, view in scope.nodes.items():

@@ -34,6 +34,14 @@ _PRE_SEPARATE: Final = "PreSeparateFault"
 _SWITCH_STATUS: Final = {"Healthy": 0, "SubHealthy": 1, "PreSeparate": 2, "UnHealthy": 3}
 
 
+def standing(judge_: Judge, view: NodeView, report: NodeReport | None) -> tuple[bool, bool]:
+    """Whether NodeD's and the switch's codes keep a node from new work, and whether they drive its tasks away."""
+    level, _ = _hardware(judge_, view, report)
+    status, _ = _switch(judge_, view, view.report.switch if view.report else None)
+    out = node_rank(level) > 0 or status in ("PreSeparate", "UnHealthy")
+    return out, node_rank(level) == 2 or status == "UnHealthy"
+
+
 def judge(scope: Scope, judge_: Judge, view: NodeView, held: str, wave: bool) -> None:
     """Fill the node-level part of a view: state, level, codes, ``down``, ``closed``, ``fresh``.
 
