@@ -292,14 +292,16 @@ def server(listen: str) -> None:
 
 @main.command(short_help="Run the node agent.")
 @click.option("--node", envvar="NODE_NAME", required=True, help="This node's name (or $NODE_NAME).")
+@click.option("--driver", metavar="DRIVER", required=True, help="How to reach the chips: simulated[:MODEL].")
 @click.option("--kubeconfig", metavar="FILE")
 @click.option("--journal", metavar="DIR", default="/var/lib/belay", show_default=True)
 @fails_clearly
-def agent(node: str, kubeconfig: str | None, journal: str) -> None:
+def agent(node: str, driver: str, kubeconfig: str | None, journal: str) -> None:
     """Run the node agent: report, take orders, reset, partition."""
     from agents.node.__main__ import main as run
 
-    sys.exit(run(["--node", node, "--state-dir", journal, *(("--kubeconfig", kubeconfig) if kubeconfig else ())]))
+    given = ["--node", node, "--driver", driver, "--state-dir", journal]
+    sys.exit(run([*given, *(("--kubeconfig", kubeconfig) if kubeconfig else ())]))
 
 
 def _plan(

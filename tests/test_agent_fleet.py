@@ -154,7 +154,14 @@ def test_one_agent_survives_errors_dropped_watches_and_lag(tmp_path: Path) -> No
             server.faults.add(FaultRule(mode="drop-watch", latency=0.05, probability=0.5, seed=3, duration=2))
             stop = asyncio.Event()
             task = asyncio.create_task(
-                run_agent(NODE, journal_dir=tmp_path / "a", kubeconfig=kubeconfig, settings=FAST, stop=stop)
+                run_agent(
+                    NODE,
+                    driver="simulated",
+                    journal_dir=tmp_path / "a",
+                    kubeconfig=kubeconfig,
+                    settings=FAST,
+                    stop=stop,
+                )
             )
             await asyncio.sleep(0.3)
             with_retry = KubeClient(load(kubeconfig))

@@ -226,3 +226,16 @@ def test_small_groups_and_out_of_band_by_product() -> None:
 def test_an_unknown_product_resets_only_as_a_whole_idle_node() -> None:
     odd = [node("x", labels={"accelerator-type": "who-knows"})]
     assert [a.chips for a in resets(decide(observed(odd, [report("x", faults=[fault(3)])])))] == [ALL]
+
+
+def test_a_clean_report_of_the_orders_own_second_ends_recovery() -> None:
+    """Reports carry whole seconds, orders milliseconds: a fast reset must not wait for the next periodic report."""
+    ordered = int(NOW * 1000) - 1200
+    memory = ChipMemory(epoch=1, ordered=ordered, resets=(ordered,))
+    seen = world(
+        bad=False,
+        update=float(ordered // 1000),
+        agents=[agent("n0", done={c: (1, "ok") for c in range(8)}, at=NOW - 0.5)],
+        history=History(nodes={"n0": NodeMemory(chips={c: memory for c in range(8)})}),
+    )
+    assert [c for c in decide(seen).chips if c.state != "healthy"] == []

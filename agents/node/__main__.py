@@ -13,7 +13,7 @@ from agents.drivers.rows import ROWS
 from agents.node.credentials import CredentialsError
 from agents.node.fleet import FleetNode
 from agents.node.log import JsonLines, Log
-from agents.node.run import run_agent, run_fleet, stop_on_signals
+from agents.node.run import DEFAULT_MODEL, run_agent, run_fleet, stop_on_signals
 from agents.node.settings import Settings
 
 
@@ -36,24 +36,34 @@ async def _serve(options: argparse.Namespace, settings: Settings) -> None:
     stop = stop_on_signals()
     state = Path(options.state_dir)
     if options.fleet:
-        row = ROWS[options.model]
+        model = options.driver.partition(":")[2] or DEFAULT_MODEL
+        if model not in ROWS:
+            raise ValueError(f"server model {model!r} is unknown; use one of {', '.join(sorted(ROWS))}")
+        row = ROWS[model]
         nodes = [FleetNode(name=f"{options.node or 'sim'}-{n}", row=row, seed=n) for n in range(options.fleet)]
         await run_fleet(nodes, state_dir=state, kubeconfig=options.kubeconfig, settings=settings, stop=stop)
         return
     if not options.node:
         raise ValueError("--node or NODE_NAME is needed")
-    driver = f"{options.driver}:{options.model}"
     await run_agent(
-        options.node, journal_dir=state, driver=driver, kubeconfig=options.kubeconfig, settings=settings, stop=stop
+        options.node,
+        journal_dir=state,
+        driver=options.driver,
+        kubeconfig=options.kubeconfig,
+        settings=settings,
+        stop=stop,
     )
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m agents.node", description="Belay's node agent")
     parser.add_argument("--node", default=os.environ.get("NODE_NAME", ""), help="name of the node (default $NODE_NAME)")
-    parser.add_argument("--driver", default="simulated", choices=["simulated"])
     parser.add_argument(
-        "--model", default="atlas-800t-a2", choices=sorted(ROWS), help="server model of a simulated node"
+        "--driver",
+        required=True,
+        metavar="DRIVER",
+        help=f"simulated[:MODEL], MODEL one of {', '.join(sorted(ROWS))}; never chosen by default, because a simulated "
+        "driver's reports on a real node would hide its real state",
     )
     parser.add_argument(
         "--fleet", type=int, default=0, metavar="N", help="run N simulated nodes, named NODE-0 to NODE-<N-1>"

@@ -23,13 +23,15 @@ from agents.node.shipped import shipped_policy
 from engine.wire.policy import NodePolicy
 
 DRIVERS = ("simulated",)
+DEFAULT_MODEL = "atlas-800t-a2"
+"""Server model of a simulated node that names none."""
 
 
 async def run_agent(
     node_name: str,
     *,
     journal_dir: Path,
-    driver: Driver | str = "simulated",
+    driver: Driver | str,
     kubeconfig: str | None = None,
     settings: Settings | None = None,
     policy: NodePolicy | None = None,
@@ -80,7 +82,7 @@ def make_driver(name: str, node_name: str, settings: Settings) -> Driver:
     kind, _, model = name.partition(":")
     if kind not in DRIVERS:
         raise ValueError(f"driver {kind!r} is unknown; use one of {', '.join(DRIVERS)}")
-    model = model or "atlas-800t-a2"
+    model = model or DEFAULT_MODEL
     if model not in ROWS:
         raise ValueError(f"server model {model!r} is unknown; use one of {', '.join(sorted(ROWS))}")
     clock = Clock()

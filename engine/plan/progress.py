@@ -114,7 +114,8 @@ def _newer(view: NodeView, chip: int, remembered: ChipMemory, answered_ms: int) 
         return False
     written = report.update_time * 1000
     clean = not (report.unhealthy | report.recovering) >> chip & 1
-    return written > answered_ms or (clean and written > remembered.ordered)
+    # reports carry whole seconds: one of the order's own second was written after the faulty one that led to the order
+    return written > answered_ms or (clean and written + 999 >= remembered.ordered)
 
 
 def _unremembered(view: NodeView, chip: int, orders: Orders | None, agent: AgentReport | None) -> bool:
