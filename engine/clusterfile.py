@@ -23,6 +23,7 @@ from engine.errors import InputError
 MAX_CLUSTER_BYTES: Final = 1024 * 1024 * 1024
 _BOOL: Final = "tag:yaml.org,2002:bool"
 STDIN: Final = "-"
+_NOTHING: Final[Mapping[str, Any]] = {}
 _TEXTS: Final = ("labels", "annotations")
 _FLOW_BYTES: Final = 1024 * 1024
 _SPACE: Final = re.compile(r"\s*")
@@ -83,9 +84,9 @@ def objects_of(data: bytes, name: str) -> list[dict[str, Any]]:
             items = document["items"] or []
             if not isinstance(items, list):
                 raise InputError("is no list", where=f"{name}: items", hint=_EXPECTED)
-            found += [_object(item, f"{name}: items[{index}]", document) for index, item in enumerate(items)]
+            found += [checked(item, f"{name}: items[{index}]", document) for index, item in enumerate(items)]
         else:
-            found.append(_object(document, name, {}))
+            found.append(checked(document, name))
     return found
 
 
@@ -176,11 +177,16 @@ def _as_json(document: Any) -> Any:
     return orjson.loads(orjson.dumps(document, option=orjson.OPT_NON_STR_KEYS))
 
 
-def _object(item: Any, where: str, parent: Mapping[str, Any]) -> dict[str, Any]:
+def checked(item: Any, where: str, parent: Mapping[str, Any] = _NOTHING) -> dict[str, Any]:
+    """A Kubernetes object as an API server would hold it; ``parent`` is the List it is from, which may name its kind.
+
+    Raises:
+        InputError: it is none.
+    """
     if not isinstance(item, dict):
         raise InputError(f"is {_WORDS.get(type(item), 'nothing')}, no Kubernetes object", where=where)
     found: dict[str, Any] = item
-    if "kind" not in item and parent.get("kind") != "List":
+    if "kind" not in item and parent.get("kind", "List") != "List":
         kind = str(parent.get("kind", "")).removesuffix("List")
         found = {"apiVersion": parent.get("apiVersion"), "kind": kind, **item}
     metadata = found.get("metadata")

@@ -24,10 +24,9 @@ from engine.model.plan import Plan
 from engine.model.times import parse_rfc3339
 from engine.observe import observe
 from engine.plan import plan
+from engine.recording import LATEST
 
 _BELAY_GROUP: Final = "belay.dev/"
-_LATEST: Final = 253370764800.0
-"""9999-01-01: later times could not be written."""
 
 
 def desired_from(
@@ -139,7 +138,7 @@ def moment(now: str | None, observed: Observed, clock: float | None) -> float:
             given = parse_rfc3339(now)
         except (ValueError, OverflowError) as error:
             raise InputError(f"{now!r} is no time", where="--now", hint="Write 2026-09-01T08:00:00Z.") from error
-        if not 0 <= given < _LATEST:
+        if not 0 <= given < LATEST:
             raise InputError(f"{now!r} is out of range", where="--now", hint="Give a time from 1970 to 9998.")
         return given
     return clock if clock is not None and not observed.newest_report else (observed.newest_report or 0.0)

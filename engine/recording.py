@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from engine.clusterfile import checked
 from engine.errors import InputError
 from engine.load import load
 from engine.observe import observe
@@ -24,6 +25,8 @@ FORMAT: Final = "belay-recording/1"
 MAX_FILES: Final = 200
 MAX_TOTAL_BYTES: Final = 512 * 1024 * 1024
 MAX_ONE_BYTES: Final = 1024 * 1024 * 1024
+LATEST: Final = 253370764800.0
+"""9999-01-01: later times could not be written."""
 _SUFFIX: Final = ".belay.json.gz"
 
 
@@ -106,7 +109,10 @@ def read(path: Path) -> Recording:
         raise InputError(f"is no recording: {error}", where=str(path)) from error
     if recording.format != FORMAT:
         raise InputError(f"has format {recording.format!r}, this version reads {FORMAT}", where=str(path))
-    return recording
+    if not 0 <= recording.now < LATEST:
+        raise InputError("is no recording: its time is out of range", where=str(path))
+    objects = [checked(item, f"{path}: objects[{index}]") for index, item in enumerate(recording.objects)]
+    return msgspec.structs.replace(recording, objects=objects)
 
 
 def replay(path: Path) -> Replayed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
@@ -613,12 +614,28 @@ def test_replay_tells_a_tampered_recording(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [None, b"", b"hello", b"\x1f\x8b\x08\x00cut", "gzip of {}"])
 def test_replay_of_something_else(tmp_path: Path, content: bytes | str | None) -> None:
-    import gzip
-
     file = tmp_path / "x.belay.json.gz"
     if content is not None:
         file.write_bytes(gzip.compress(b"{}") if isinstance(content, str) else content)
     refused(belay("replay", str(file)), str(file))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"objects": [{}]}, "objects[0]"),
+        ({"objects": [{"apiVersion": "v1", "kind": 5, "metadata": 3}]}, "objects[0]"),
+        ({"objects": 5}, "is no recording"),
+        ({"now": 1e300}, "out of range"),
+        ({"now": -1}, "out of range"),
+        ({"format": "other/9"}, "other/9"),
+    ],
+)
+def test_replay_of_a_damaged_recording(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    file = record(tmp_path)
+    body = json.loads(gzip.decompress(file.read_bytes()))
+    file.write_bytes(gzip.compress(json.dumps(body | change).encode()))
+    refused(belay("replay", str(file)), str(file), words)
 
 
 # the rest
