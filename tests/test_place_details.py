@@ -8,7 +8,7 @@ from typing import Any
 from engine.model.cluster import Pod
 from engine.model.history import History, JobMemory
 from tests import worlds
-from tests.placing import POLICY, bindings, edited, gang, scope_of
+from tests.placing import POLICY, bindings, chips_of, edited, gang, scope_of
 
 A2 = {POLICY: "chip8-node8"}
 CONFIGURATION = "ascend.kubectl.kubernetes.io/ascend-910-configuration"
@@ -98,3 +98,26 @@ def test_a_super_pod_without_room_says_what_would_help() -> None:
     (entry,) = scope_of(world).pending
     assert entry.reason == "TopologyNotMet" and "whole free nodes close together" in (entry.unblock or "")
     assert "node top: super-pod-id: 0, node count: 1, super-pod-id: 1, node count: 1, 0/2 nodes" in entry.message
+
+
+def test_a_gang_of_mixed_sizes_finds_the_one_way_to_fit() -> None:
+    sizes = [4, 3, 3, 2, 2, 2]
+    pods, group = gang(len(sizes), 2, annotations=A2)
+    mixed = [
+        edited(pod, count=size, requests={**pod.requests, "huawei.com/Ascend910": size})
+        for pod, size in zip(pods, sizes, strict=True)
+    ]
+    scope = scope_of(_world(*mixed, objects=[group], nodes=2))
+    held: dict[str, list[int]] = {"n0": [], "n1": []}
+    for action in bindings(scope).values():
+        held[action.node] += chips_of(action)
+    assert {node: sorted(chips) for node, chips in held.items()} == {node: list(range(8)) for node in held}
+    assert len(scope.scores) == 6 and not scope.pending
+
+
+def test_a_mixed_gang_that_cannot_fit_leaves_no_trace() -> None:
+    pods, group = gang(3, 5, annotations=A2)
+    mixed = [pods[0], pods[1], edited(pods[2], count=6, requests={"huawei.com/Ascend910": 6})]
+    scope = scope_of(_world(*mixed, objects=[group], nodes=2))
+    assert not scope.actions and not scope.scores and len(scope.pending) == 1
+    assert all(view.used == 0 and view.requested.get("pods", 0) == 0 for view in scope.nodes.values())

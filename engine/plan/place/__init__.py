@@ -20,7 +20,7 @@ from engine.model.history import JobMemory
 from engine.model.jobs import Gang
 from engine.plan import queue, views
 from engine.plan.gangs import MIN_AVAILABLE_KEY, declared_rank, task_of
-from engine.plan.place import groupwise
+from engine.plan.place import groupwise, search
 from engine.plan.place import job as jobs
 from engine.plan.place.bench import MAX_SCORES, Bench, Seated, Wishes
 from engine.plan.place.job import Job
@@ -66,6 +66,7 @@ class _Gang:
         self.waiting = roster.waiting(gang)
         self.started = roster.started(gang)
         self.claimed: dict[str, Seated] = {}
+        self.mixed = False
 
     def run(self) -> None:
         found = jobs.of(self.gang, self.scope.desired, self.scope.observed, self.bench.params)
@@ -109,6 +110,10 @@ class _Gang:
             if failure is not None:
                 failure.pods = self.waiting
             first = first or failure
+        if self.mixed and self._needed() == len(self.waiting) and not self.claimed:
+            found = search.seat_all(self.bench, job, self.waiting)
+            if found:
+                return found, None
         return [], first or Failure(self.waiting)
 
     def _together(
@@ -155,7 +160,8 @@ class _Gang:
         else:
             natural = sorted(self.waiting, key=lambda pod: pod.key not in wishes.former)
         tables = {pod.key: self.bench.table(job, pod) for pod in self.waiting}
-        if len({id(table) for table in tables.values()}) < 2:
+        self.mixed = len({id(table) for table in tables.values()}) > 1
+        if not self.mixed:
             return [natural]
         largest = sorted(natural, key=lambda pod: -pod.count)
         scarce = sorted(natural, key=lambda pod: (len(tables[pod.key].scores), -pod.count))

@@ -20,6 +20,8 @@ from engine.plan.scope import NodeView, Scope
 
 #: Most entries of ``Plan.scores`` in one pass; beyond it pods are placed without a record of their candidates.
 MAX_SCORES: Final = 200_000
+#: Most seats that searches for mixed gangs try in one pass.
+PASS_TRIALS: Final = 1500
 
 
 class Seated(NamedTuple):
@@ -61,6 +63,7 @@ class Bench:
         self._stories: dict[int, tuple[int, Story]] = {}
         self._free: dict[str, tuple[int, int]] = {}
         self._bound: dict[str, int] = {}
+        self.trials = PASS_TRIALS
         self.unrecorded = 0
         self._recorded = sum(len(row) for row in scope.scores.values())
 
