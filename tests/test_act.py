@@ -326,6 +326,12 @@ def test_rank_tables_and_signals_go_into_the_jobs_config_maps(cluster: Cluster, 
     told = cluster.get(CONFIGMAP, "reset-config-j", "default")
     assert told is not None
     assert [rank["RankId"] for rank in json.loads(told["data"]["reset.json"])["RankList"]] == [1, 2]
+    for signal, expected in (("gracefulExit", 1), ("clear", 0)):
+        assert words(cluster, edge, act.SignalJob(**WHY, namespace="default", name="j", signal=signal, ranks=())) == [
+            "done"
+        ]
+        told = cluster.get(CONFIGMAP, "reset-config-j", "default")
+        assert told is not None and json.loads(told["data"]["reset.json"])["GracefulExit"] == expected
     assert words(cluster, edge, act.SignalJob(**WHY, namespace="default", name="j", signal="?", ranks=())) == [
         "refused"
     ]

@@ -9,7 +9,7 @@ import pytest
 
 from engine.model.actions import EvictPod, PatchObject, SignalJob
 from engine.model.cluster import Observed, Pod
-from engine.model.history import JobMemory
+from engine.model.history import History, JobMemory
 from engine.plan.scope import Scope
 from tests.worlds import NOW, decide, desired, document, fault, node, node_report, observed, pod, report, switch
 
@@ -311,3 +311,29 @@ def test_labels_of_relation_faults_and_processes() -> None:
     assert evictions(decide(world(pods, bad=None))) == {}
     pods = [msgspec.structs.replace(p, labels=p.labels | {"pod-rescheduling": "on"}) for p in pods]
     assert sorted(evictions(decide(world(pods, bad=None)))) == ["j-1"]
+
+
+def test_new_pods_are_not_told_to_exit_once_the_old_ones_are_gone() -> None:
+    labels = {"fault-scheduling": "grace", "subHealthyStrategy": "graceExit"}
+    meta = {"name": "reset-config-j", "namespace": "train"}
+    told = {
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"reset.json": '{"GracefulExit": 1}'},
+    }  # fmt: skip
+    new = pod("t1", owner=("AscendJob", "j"), labels=labels, count=8)
+    old = pod("t0", node="n0", chips=range(8), owner=("AscendJob", "j"), labels=labels, deleting=NOW)
+    memory = History(jobs={"train/AscendJob/j": JobMemory(evicted={old.uid: int(NOW * 1000) - 5000})})
+    for pods, expected in (([old], []), ([new], ["clear"])):
+        scope = decide(observed([node("n0")], [report("n0")], pods, objects=[told], history=memory))
+        assert [a.signal for a in scope.actions if isinstance(a, SignalJob)] == expected
+
+
+def test_a_job_without_attempts_is_not_told_to_exit() -> None:
+    labels = {"fault-scheduling": "grace", "subHealthyStrategy": "graceExit"}
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "reset-config-j", "namespace": "train"}}
+    pods = [pod("t0", node="n0", chips=range(8), owner=("AscendJob", "j"), labels=labels)]
+    spent = tuple(int(NOW * 1000) - i * 1000 for i in range(3))
+    for times, signals in (((), 1), (spent, 0)):
+        memory = History(jobs={"train/AscendJob/j": JobMemory(reschedules=times)})
+        scope = decide(world(pods, level="SubHealthFault", objects=[config], history=memory))
+        assert len([a for a in scope.actions if isinstance(a, SignalJob)]) == signals
+        assert bool(scope.deferred) is not bool(signals)

@@ -115,9 +115,10 @@ async def signal_job(edge: Edge, action: SignalJob) -> bool:
     """Tell a job's processes through ``reset-config-<job>`` in MindCluster's format.
 
     ``signal``: ``flush`` (faults are being collected), ``fault`` (these ranks are hit), ``restart`` (all processes
-    start again), ``clear``. Source: docs/zh/scheduling, reset configuration of component/clusterd.
+    start again), ``gracefulExit`` (agents end the processes before the pods go), ``clear``.
+    Source: docs/zh/scheduling, reset configuration of component/clusterd.
     """
-    if action.signal not in {"flush", "fault", "restart", "clear"}:
+    if action.signal not in {"flush", "fault", "restart", "gracefulExit", "clear"}:
         raise Refused(f"unknown signal {action.signal!r}")
 
     def change(live: Object) -> bool:
@@ -156,9 +157,18 @@ async def change_config_map(edge: Edge, namespace: str, name: str, change: Calla
 def _signalled(body: dict[str, Any], action: SignalJob, now: int) -> dict[str, Any]:
     """The reset configuration after a signal."""
     if action.signal == "clear":
-        return {**body, "RankList": [], "FaultFlushing": False, "RestartFaultProcess": False, "UpdateTime": now}
+        return {
+            **body,
+            "RankList": [],
+            "FaultFlushing": False,
+            "GracefulExit": 0,
+            "RestartFaultProcess": False,
+            "UpdateTime": now,
+        }
     if action.signal == "flush":
         return {**body, "FaultFlushing": True, "UpdateTime": now}
+    if action.signal == "gracefulExit":
+        return body if body.get("GracefulExit") == 1 else {**body, "UpdateTime": now, "GracefulExit": 1}
     if action.signal == "restart":
         return {**body, "RetryTime": int(body.get("RetryTime") or 0) + 1, "UpdateTime": now}
     ranks = [{"RankId": rank, "Status": "fault", "Policy": "", "InitialPolicy": ""} for rank in action.ranks]

@@ -73,6 +73,8 @@ def run(scope: Scope) -> None:
         if gang is None or gang.fault_scheduling == "off":
             continue
         if not gang.annotations.get("ProcessRecoverStrategy"):
+            if name not in by_gang:
+                _exited(scope, gang, members.get(name, []))
             _settle(scope, gang, members.get(name, []))
             _gang(scope, gang, members.get(name, []), by_gang.get(name, {}), over)
     avoid(scope)
@@ -187,13 +189,12 @@ def _gang(scope: Scope, gang: Gang, pods: list[Pod], hits: dict[str, Hit], over:
     text = "; ".join(dict.fromkeys(hits[key].text for key in sorted(hits))) or "an eviction begun earlier is finished"
     codes = tuple(sorted({code for hit in hits.values() for code in hit.codes}))
     nodes = tuple(sorted({p.node for p in pods if p.key in hits and p.node and hits[p.key].kind != FAILED}))
-    if kinds == {SUB} and victims.strategy(gang) == "graceExit" and fresh:
-        _exit_gracefully(scope, gang, gang.key if chosen.whole else fresh[0].key)
-    _evict(scope, gang, fresh, late, chosen, Decision(reason, text, codes, nodes, force, counted), memory)
+    exits = kinds == {SUB} and victims.strategy(gang) == "graceExit"
+    _evict(scope, gang, fresh, late, chosen, Decision(reason, text, codes, nodes, force, counted, exits), memory)
 
 
 class Decision(NamedTuple):
-    """Why and how the pods of a job go."""
+    """Why and how the pods of a job go; ``exits`` when its agents end its processes first."""
 
     reason: str
     text: str
@@ -201,12 +202,15 @@ class Decision(NamedTuple):
     nodes: tuple[str, ...]
     force: bool
     counted: bool
+    exits: bool = False
 
 
 def _evict(
     scope: Scope, gang: Gang, fresh: list[Pod], late: list[Pod], chosen: Victims, why: Decision, memory: JobMemory
 ) -> None:
     blocked, until = _attempts(scope, gang, fresh or late, memory) if why.counted else (False, None)
+    if why.exits and fresh and not blocked:
+        _exit_gracefully(scope, gang, gang.key if chosen.whole else fresh[0].key)
     for pod in [*fresh, *late]:
         overdue = pod.deleting is not None
         force = why.force or overdue
@@ -291,19 +295,36 @@ def _exit_gracefully(scope: Scope, gang: Gang, unit: str) -> None:
     """Ask the job's agents to end its processes, where it has a reset ConfigMap; not in process recovery."""
     if gang.labels.get("process-recover-enable") == "on":
         return
-    key = ObjectKey("v1", "ConfigMap", gang.namespace, f"reset-config-{gang.name}")
-    raw = scope.observed.objects.get(key)
-    if raw is None or '"GracefulExit":1' in str((raw.get("data") or {}).get("reset.json", "")).replace(" ", ""):
-        return
+    if _exiting(scope, gang) is False:
+        text = f"{gang.key}: its processes end before its pods go (subHealthyStrategy=graceExit)"
+        _signal(scope, gang, "gracefulExit", text, {"budgetUnit": unit})
+
+
+def _exited(scope: Scope, gang: Gang, pods: list[Pod]) -> None:
+    """Once the told pods are gone, the new ones must not be told to exit too."""
+    told = victims.memory_of(scope, gang).evicted
+    if _exiting(scope, gang) and not any(p.uid in told and not p.finished for p in pods):
+        _signal(scope, gang, "clear", f"{gang.key}: the pods told to exit are gone, new ones may run", {})
+
+
+def _exiting(scope: Scope, gang: Gang) -> bool | None:
+    """Whether the job's reset ConfigMap tells its agents to exit; None where it has none."""
+    raw = scope.observed.objects.get(ObjectKey("v1", "ConfigMap", gang.namespace, f"reset-config-{gang.name}"))
+    if raw is None:
+        return None
+    return '"GracefulExit":1' in "".join(str((raw.get("data") or {}).get("reset.json", "")).split())
+
+
+def _signal(scope: Scope, gang: Gang, signal: str, text: str, preconditions: dict[str, str]) -> None:
     scope.actions.append(
         SignalJob(
             namespace=gang.namespace,
             name=gang.name,
-            signal="gracefulExit",
+            signal=signal,
             ranks=(),
             reason=REASONS[SUB],
-            message=f"{gang.key}: its processes end before its pods go (subHealthyStrategy=graceExit)",
+            message=text,
             evidence=Evidence(rule="subHealthyStrategy=graceExit"),
-            preconditions={"budgetUnit": unit},
+            preconditions=dict(preconditions),
         )
     )
