@@ -352,3 +352,16 @@ def test_policies_that_volcano_refuses(policies: list[dict[str, Any]], message: 
     spec = {"tasks": [task], "policies": policies}
     body = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": "v"}, "spec": spec}
     assert [problem.message for problem in check_manifest(body)] == [message]
+
+
+def test_a_job_name_leaves_room_for_its_service() -> None:
+    template = {"spec": {"containers": [{"name": "ascend", "image": "i"}]}}
+    body = {
+        "apiVersion": "mindxdl.gitee.com/v1",
+        "kind": "AscendJob",
+        "metadata": {"name": "x" * 55, "labels": {"framework": "pytorch"}},
+        "spec": {"replicaSpecs": {"Master": {"template": template}}},
+    }
+    assert [problem.path for problem in check_manifest(body)] == [("metadata", "name")]
+    body["metadata"]["name"] = "x" * 54  # type: ignore[index]
+    assert check_manifest(body) == []

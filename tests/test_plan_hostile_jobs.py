@@ -118,3 +118,20 @@ def test_a_volcano_job_taken_over_keeps_its_retries() -> None:
     world.vanish("vc-worker-0")
     world.step()
     assert world.state("vc") == "Failed"
+
+
+@pytest.mark.parametrize("name", ["x" * 60, "1st", "a.b"])
+def test_a_job_whose_service_cannot_be_named_says_so_and_plans_nothing(name: str) -> None:
+    world = World(ascend_job(name))
+    world.step()
+    assert world.kinds("Service") == []
+    assert world.message(name).startswith(f"SyncServiceFailed: no service can be named {name}-master-0")
+    assert world.plan() == []
+
+
+def test_a_headless_service_in_the_place_of_the_leaders_is_named() -> None:
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "train-master-0", "namespace": "vision"}}
+    world = World(ascend_job(), {**service, "spec": {"clusterIP": "None"}})
+    world.step()
+    assert world.message().startswith("SyncServiceFailed: service train-master-0 is headless")
+    assert world.pods() == []

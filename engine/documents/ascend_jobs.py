@@ -14,6 +14,7 @@ from engine.documents.pods import check_template
 from engine.documents.problems import Path, Problems
 
 MAX_REPLICAS: Final = 20_000
+MAX_NAME: Final = 63
 FRAMEWORKS: Final = ("pytorch", "mindspore", "tensorflow")
 LEADERS: Final[Mapping[str, str]] = {"pytorch": "Master", "tensorflow": "Chief", "mindspore": "Scheduler"}
 CONTAINER: Final = "ascend"
@@ -44,6 +45,10 @@ def check_ascend_job(problems: Problems, body: Mapping[str, Any], name: str, lab
         problems.error(("spec", "successPolicy"), f"InvalidSuccessPolicy: {message}")
     _check_run_policy(problems, spec)
     framework = _framework(problems, labels)
+    service = f"{name}-{LEADERS.get(framework, 'Master').lower()}-0"
+    if len(service) > MAX_NAME >= len(name):
+        text = f"the job's Service {service} would be longer than {MAX_NAME} characters: give a shorter name"
+        problems.error(("metadata", "name"), text)
     _check_replicas(problems, replicas, framework)
     unknown_fields(problems, spec, _SPEC_FIELDS, ("spec",))
 

@@ -6,6 +6,7 @@ carried from pass to pass. Source: component/ascend-operator/pkg/controllers/v1/
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -49,6 +50,8 @@ _GROUP: Final = "mindxdl.gitee.com"
 _OPERATOR: Final = "ascendjob-controller"
 #: Exit code that stands in while a container has not said one, as the operator's code has it.
 _NO_EXIT_CODE: Final = 0xBEEF
+_LONGEST_NAME: Final = 63
+_SERVICE_NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _SPECS: Memo[AscendSpec] = Memo(8192)
 
 
@@ -236,6 +239,9 @@ def _restart_whole(case: _Case, counts: Mapping[str, Counts], condition: Conditi
 def _create(case: _Case, missing: list[tuple[str, int, int]]) -> Condition | None:
     """Plans the missing pods, or says what they wait for."""
     bench, job, spec = case.bench, case.job, case.spec
+    impossible = _no_service(case)
+    if impossible is not None:
+        return impossible
     around = _surroundings(case)
     phase = podgroup.waits_for_volcano(bench, job)
     if phase is not None:
@@ -248,6 +254,23 @@ def _create(case: _Case, missing: list[tuple[str, int, int]]) -> Condition | Non
         body = _pod(case, spec.replicas[position], index, name, around)
         again = "again " if case.memory.version else ""
         bench.create_pod(job, body, "PodMissing", f"{job.key} wants pod {name}: creating it {again}".rstrip())
+    return None
+
+
+def _no_service(case: _Case) -> Condition | None:
+    """Why the leader's pods and followers can have no service: it could not be named, or it has no address."""
+    leader = case.spec.leader
+    if leader is None:
+        return None
+    name = case.spec.pod_name(case.job, leader, 0)
+    if len(name) > _LONGEST_NAME or not _SERVICE_NAME.fullmatch(name):
+        rule = f"at most {_LONGEST_NAME} lower-case letters, digits and '-', a letter first"
+        text = f"no service can be named {name}: {rule}"
+        return Condition(CREATED, "SyncServiceFailed", text)
+    service = case.bench.object("v1", "Service", case.job.key.namespace, name)
+    if part(service or {}, "spec").get("clusterIP") == "None":
+        text = f"service {name} is headless, so followers have no address to dial: delete it"
+        return Condition(CREATED, "SyncServiceFailed", text)
     return None
 
 
