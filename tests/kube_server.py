@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from engine.sandbox.reader import Reader
+
 TOKEN = "admin-token"
 
 
@@ -72,6 +74,17 @@ def real_cluster(assets: Path, folder: Path) -> Iterator[Path]:
         )
         _wait(port, folder)
         yield path
+
+
+def stores_custom_objects(kubeconfig: Path) -> bool:
+    """Whether the API server survives custom resources.
+
+    Kubernetes before 1.23 built with Go 1.18 or newer, as Debian's 1.20 is, crashes on the first one: its
+    modern-go/reflect2 (before 1.0.2) calls a runtime function whose signature Go 1.18 changed.
+    """
+    version = Reader(kubeconfig).get("/version")
+    go = int(version["goVersion"].removeprefix("go1.").split(".")[0])
+    return int(version["minor"].rstrip("+")) >= 23 or go < 18
 
 
 def _start(stack: contextlib.ExitStack, log: Path, program: Path, options: str) -> None:

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from engine.sandbox import demo
-from engine.sandbox.reader import Reader
-from tests.kube_server import kubeconfig
+from tests.kube_server import kubeconfig, stores_custom_objects
 
 __all__ = ["kubeconfig"]
 pytestmark = pytest.mark.e2e
@@ -40,20 +39,10 @@ def test_the_same_scenario_on_a_real_api_server(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     told: list[str] = []
-    definitions = _can_store_custom_resources(kubeconfig)
+    definitions = stores_custom_objects(Path(kubeconfig))
     code = demo.play(told.append, nodes=4, cluster=kubeconfig, definitions=definitions)
     assert code == 0, "\n".join(told)
     assert sum("✓" in line for line in told) == 8
-
-
-def _can_store_custom_resources(kubeconfig: str) -> bool:
-    """Kubernetes before 1.21 built with Go 1.18 or newer crashes on every write of a custom resource.
-
-    Its modern-go/reflect2 (before 1.0.2) calls a runtime function whose signature Go 1.18 changed.
-    """
-    version = Reader(Path(kubeconfig)).get("/version")
-    go = int(version["goVersion"].removeprefix("go1.").split(".")[0])
-    return not (int(version["minor"].rstrip("+")) < 21 and go >= 18)
 
 
 def test_a_step_that_does_not_happen_ends_the_demo_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
