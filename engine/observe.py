@@ -33,7 +33,9 @@ def observe(items: Iterable[Mapping[str, Any]]) -> Observed:
 
 def key_of(obj: Mapping[str, Any]) -> ObjectKey:
     """The object's key; missing parts are empty."""
-    metadata = obj.get("metadata") or {}
+    metadata = obj.get("metadata")
+    if not isinstance(metadata, Mapping):
+        metadata = {}
     return ObjectKey(
         str(obj.get("apiVersion", "")),
         str(obj.get("kind", "")),

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from engine.model.cluster import Pod
 from engine.model.history import History, JobMemory
+from engine.observe import observe
 from tests import worlds
 from tests.placing import POLICY, bindings, chips_of, edited, gang, scope_of
 
 A2 = {POLICY: "chip8-node8"}
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 CONFIGURATION = "ascend.kubectl.kubernetes.io/ascend-910-configuration"
 
 
@@ -121,3 +125,23 @@ def test_a_mixed_gang_that_cannot_fit_leaves_no_trace() -> None:
     scope = scope_of(_world(*mixed, objects=[group], nodes=2))
     assert not scope.actions and not scope.scores and len(scope.pending) == 1
     assert all(view.used == 0 and view.requested.get("pods", 0) == 0 for view in scope.nodes.values())
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        (
+            "affinity",
+            {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": ["x"]}}},
+        ),
+        ("affinity", {"podAntiAffinity": {REQUIRED: [{"labelSelector": []}]}}),
+        ("tolerations", ["x"]),
+        ("nodeSelector", {"a": 1}),
+        ("priority", "high"),
+    ],
+)
+def test_a_pod_of_a_wrong_shape_is_refused_by_name(field: str, value: Any) -> None:
+    raw = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "a"}, "spec": {field: value}}
+    seen = observe([raw])
+    (found,) = seen.diagnostics
+    assert not seen.pods and (found.object, found.field) == ("Pod/a/p", f"spec.{field}")

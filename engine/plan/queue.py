@@ -18,7 +18,7 @@ from engine.model.plan import Pending
 from engine.model.quantities import amount
 from engine.plan import roles
 from engine.plan.gangs import MIN_AVAILABLE_KEY, counts_as_started, parse_min_available, pod_group_of, shard_of
-from engine.plan.owners import part
+from engine.plan.owners import annotations_of, part
 from engine.plan.scope import Scope
 
 QUEUE_APIS: Final = ("scheduling.volcano.sh/v1beta1", "scheduling.incubator.k8s.io/v1alpha1")
@@ -202,8 +202,7 @@ def _held_back(gang: Gang, waiting: list[Pod], quota: Quota, roster: Roster) -> 
 def _rank(scope: Scope, gang: Gang, quota: Quota) -> tuple[object, ...]:
     line = quota.lines.get(gang.queue)
     running = sum(1 for key in gang.pods if scope.observed.pods[key].node)
-    metadata = pod_group_of(scope.observed, gang).get("metadata") or {}
-    text = str((metadata.get("annotations") or {}).get(DEQUEUES_KEY, ""))
+    text = annotations_of(pod_group_of(scope.observed, gang)).get(DEQUEUES_KEY, "")
     dequeues = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
     return (
         -(line.priority if line else 0),

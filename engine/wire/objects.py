@@ -13,6 +13,7 @@ import msgspec
 from engine.model.cluster import Container, Node, Pod, Taint
 from engine.model.quantities import amount
 from engine.model.times import parse_rfc3339
+from engine.wire import podshape
 from engine.wire.errors import WireError
 from engine.wire.podannotations import ASCEND_REAL, RESOURCE_GROUP
 
@@ -69,6 +70,7 @@ def pod(obj: Mapping[str, Any]) -> Pod:
     metadata, spec, status = _part(obj, "metadata"), _part(obj, "spec"), _part(obj, "status")
     namespace, name = str(metadata.get("namespace") or "default"), str(metadata.get("name", ""))
     where = f"Pod/{namespace}/{name}"
+    podshape.check(where, spec)
     annotations = _texts(metadata.get("annotations"))
     owner: Mapping[str, Any] = next((o for o in metadata.get("ownerReferences") or () if o.get("controller")), {})
     requests = _requests(where, spec)
@@ -191,7 +193,7 @@ def _part(obj: Mapping[str, Any], key: str) -> dict[str, Any]:
 def _texts(value: object) -> dict[str, str]:
     if not isinstance(value, dict):
         return {}
-    if all(type(text) is str for text in value.values()):
+    if all(type(key) is str and type(text) is str for key, text in value.items()):
         return value
     return {str(key): str(text) for key, text in value.items() if text is not None}
 

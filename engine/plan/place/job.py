@@ -14,6 +14,7 @@ from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.jobs import Gang
 from engine.plan.gangs import pod_group_of, task_of
+from engine.plan.owners import part, spec_of
 from engine.plan.place import families, rack950
 from engine.plan.place.multilevel import read_trees, read_wish
 from engine.plan.place.rack950 import RackBlocks
@@ -141,9 +142,8 @@ def _on_tree(job: Job, params: InitParams) -> Job | Refusal:
 
 def _npu_resources(group: Mapping[str, Any]) -> dict[str, int]:
     """``minResources`` of a PodGroup, NPU entries only, in the order of their names."""
-    spec = group.get("spec") or {}
-    least = spec.get("minResources") or {}
-    wanted = sorted(key for key in least if str(key).startswith(GROUP))
+    least = part(spec_of(group), "minResources")
+    wanted = sorted(key for key in map(str, least) if key.startswith(GROUP) and key in least)
     return {key: int(str(least[key])) if str(least[key]).isdecimal() else 0 for key in wanted}
 
 
