@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
-from engine.model.cluster import Observed
+from engine.model.cluster import Observed, Pod
 from engine.model.history import JobMemory
 from engine.model.jobs import Gang
 from engine.model.plan import Pending, Plan
 from engine.model.times import rfc3339
 from engine.plan.gangs import group
+from engine.plan.memo import Memo
 from engine.status.bodies import config_map, text
 from engine.wire import history, names
 
 STATUS_KEY = "status.json"
 PHASE_KEY = "phase"
 _MAX_PODS = 2000
+
+#: Bodies by job, while gang, pods and memory stay what they are; nobody changes a body.
+_BODIES: Final[Memo[dict[str, Any]]] = Memo(16384)
 
 
 def job_status(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
@@ -24,26 +29,25 @@ def job_status(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
     gangs, _ = group(observed)
     bodies = []
     for key in sorted({*plan.history.jobs, *(k for k, g in gangs.items() if _wants_npu(g, observed)), *pending}):
-        memory = plan.history.jobs.get(key)
-        body = _body(key, gangs.get(key), pending.get(key), memory, observed)
-        if body is not None:
-            bodies.append(body)
+        gang = gangs.get(key)
+        pods = tuple(observed.pods[pod] for pod in (gang.pods if gang else ())[:_MAX_PODS])
+        inputs = (gang, pods, pending.get(key), plan.history.jobs.get(key))
+        bodies.append(_BODIES.of(key, inputs, partial(_body, key, *inputs)))
     return bodies
 
 
 def _wants_npu(gang: Gang, observed: Observed) -> bool:
-    return any(observed.pods[pod].count for pod in gang.pods if pod in observed.pods)
+    return any(observed.pods[pod].count for pod in gang.pods)
 
 
 def _body(
-    key: str, gang: Gang | None, pending: Pending | None, memory: JobMemory | None, observed: Observed
-) -> dict[str, Any] | None:
+    key: str, gang: Gang | None, pods: tuple[Pod, ...], pending: Pending | None, memory: JobMemory | None
+) -> dict[str, Any]:
     namespace, kind, name = key.split("/", 2)
     placement = {}
     running = 0
-    for pod_key in (gang.pods if gang else ())[:_MAX_PODS]:
-        pod = observed.pods.get(pod_key)
-        if pod is not None and pod.node:
+    for pod in pods:
+        if pod.node:
             placement[pod.name] = {"node": pod.node, "chips": list(pod.chips), "phase": pod.phase}
             running += pod.phase == "Running"
     phase = _phase(gang, pending, placement, running)

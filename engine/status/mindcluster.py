@@ -68,8 +68,7 @@ class ClusterInfo:
         ]
 
     def _device_entry(self, report: DeviceReport, chips: tuple[ChipState, ...]) -> str:
-        shown = tuple((c.chip, c.state, c.level, c.codes, c.fault_type) for c in chips)
-        version = (report.resource_version, report.update_time, shown)
+        version = (report.resource_version, report.update_time, chips)
         known = self._memo.get(report.node)
         if known is not None and known[0] == version:
             return known[1]
