@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -436,3 +437,15 @@ spec:
         "8:33 spec.scope.nodes[0]": "5 must be text: put it in quotes if it looks like a number or a truth",
         "8:37 spec.scope.workload": "unknown field: did you mean workloads?",
     }
+
+
+def test_json_may_write_a_character_as_two_surrogates_and_indent_by_tabs() -> None:
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "\U0001f600 \\ud83d"}}
+    loaded = load({"desired/a.json": json.dumps(body, indent="\t").encode()})
+    assert loaded.diagnostics == ()
+    assert loaded.desired.manifests[0].body["data"] == body["data"]
+
+
+def test_a_mistake_on_a_line_that_begins_with_a_tab_is_not_blamed_on_the_tab() -> None:
+    (found,) = load({"desired/a.json": b'{\n\t"a": 1\n\t"b": 2\n}'}).diagnostics
+    assert (found.line, "did not find expected ','" in found.message) == (3, True)

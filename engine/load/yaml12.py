@@ -41,6 +41,8 @@ _LEADING_ZERO: Final = re.compile(r"[-+]?0[0-9]+\Z")
 _FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
 _NOT_JSON: Final = re.compile(r"[-+]?\.(?:inf|Inf|INF)\Z|\.(?:nan|NaN|NAN)\Z")
 
+_SURROGATES: Final = re.compile(rb"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
+
 
 class Fault(Exception):
     """A problem at a place; lines and columns count from 1."""
@@ -81,6 +83,16 @@ def compose(data: bytes) -> list[yaml.Node]:
         before = text[: problem.position]
         line, column = before.count(b"\n") + 1, problem.position - (before.rfind(b"\n") + 1) + 1
         raise Fault("a control character that YAML does not allow: remove it", line, column) from problem
+
+
+def json_text(data: bytes) -> bytes:
+    """JSON as YAML reads it: characters that JSON writes as a pair of surrogates become one escape."""
+    return _SURROGATES.sub(_joined, data) if b"\\u" in data else data
+
+
+def _joined(pair: re.Match[bytes]) -> bytes:
+    high, low = int(pair[2], 16), int(pair[3], 16)
+    return pair[1] + b"\\U%08X" % (0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00))
 
 
 def _documents(text: bytes) -> list[yaml.Node]:
@@ -141,7 +153,8 @@ def _syntax_fault(problem: yaml.MarkedYAMLError, data: bytes) -> Fault:
     line, column = _mark_place(problem.problem_mark or problem.context_mark)
     lines = data.split(b"\n", line)
     here = lines[line - 1] if line <= len(lines) else b""
-    if b"\t" in here[: len(here) - len(here.lstrip())]:
+    tabbed = "tab character" in str(problem.problem) or "cannot start any token" in str(problem.problem)
+    if tabbed and b"\t" in here[: len(here) - len(here.lstrip())]:
         return Fault("a tab where YAML wants spaces: indent with spaces", line, here.index(b"\t") + 1)
     parts = [str(part) for part in (problem.context, problem.problem) if part]
     return Fault(": ".join(parts)[:300] or "not YAML", line, column)
