@@ -14,6 +14,8 @@ from engine.plan.place.table import Table
 MAX_PODS: Final = 64
 #: Most seats tried for one gang; a pass has ``Bench.trials`` of them for all its gangs.
 MAX_TRIALS: Final = 500
+#: Looking at so many candidates costs as much as trying one.
+NODES_A_TRIAL: Final = 50
 
 
 def seat_all(bench: Bench, job: Job, pods: Sequence[Pod]) -> list[Seated]:
@@ -40,6 +42,7 @@ class _Search:
         self._pods = sorted(pods, key=lambda pod: -pod.count)
         self._left = min(MAX_TRIALS, bench.trials)
         self._placed: list[Seated] = []
+        self._kinds = list({id(bench.table(job, pod)): pod for pod in self._pods}.values())
 
     def run(self) -> list[Seated]:
         before = self._left
@@ -70,11 +73,12 @@ class _Search:
     def _options(self, pod: Pod, table: Table) -> Iterator[str]:
         """Fitting nodes, best first, one of each state."""
         seen: set[tuple[object, ...]] = set()
-        tables = {id(other): other for other in (self._bench.table(self._job, one) for one in self._pods)}
+        tables = [self._bench.table(self._job, one) for one in self._kinds]
+        self._left -= len(table.scores) // NODES_A_TRIAL
         ranked = sorted(table.scores, key=lambda name: (-table.rank(name, table.scores[name]), name))
         for name in ranked:
             view = self._bench.views[name]
-            fits = tuple(name in other.scores for other in tables.values())
+            fits = tuple(name in other.scores for other in tables)
             state = (view.free, view.network, tuple(sorted(view.requested.items())), fits)
             if state not in seen and self._bench.allowed(pod, name) is None:
                 seen.add(state)
