@@ -151,13 +151,11 @@ def test_client_side_apply_and_diff(kubectl: Kubectl, space: str) -> None:
     assert "unchanged" in kubectl("apply", "-n", space, "-f", "-", text=DEPLOYMENT)
     changed = DEPLOYMENT.replace("main:1", "main:2").replace(', env: [{name: A, value: "1"}]', "")
     changed = changed.replace('      - {name: side, image: "side:1"}\n', "")
-    if kubectl.minor >= 29:  # diff of older ones insists on validation with /openapi/v2
-        assert_differs(kubectl, space, changed)
+    assert_differs(kubectl, space, changed)
     assert "configured" in kubectl("apply", "-n", space, "-f", "-", text=changed)
     containers = kubectl.json("get", "deploy", "web", "-n", space)["spec"]["template"]["spec"]["containers"]
     assert [(c["name"], c["image"], "env" in c) for c in containers] == [("main", "main:2", False)]
-    if kubectl.minor >= 29:
-        kubectl("diff", "-n", space, "-f", "-", text=changed)
+    kubectl("diff", "-n", space, "-f", "-", text=changed)
 
 
 def test_server_side_apply_and_its_conflicts(kubectl: Kubectl, space: str) -> None:
@@ -172,7 +170,8 @@ def test_server_side_apply_and_its_conflicts(kubectl: Kubectl, space: str) -> No
     assert '.spec.template.spec.containers[name="main"].image' in said
     forced = ("apply", "--server-side", "--force-conflicts", "--field-manager=two", "-n", space, "-f", "-")
     kubectl(*forced, text=manifest("main:2"))
-    found = kubectl.json("get", "deploy", "web", "-n", space, "--show-managed-fields")
+    shown = ("--show-managed-fields",) if kubectl.minor >= 21 else ()  # older ones always show them
+    found = kubectl.json("get", "deploy", "web", "-n", space, *shown)
     assert {entry["manager"] for entry in found["metadata"]["managedFields"]} == {"one", "two"}
     assert found["spec"]["template"]["spec"]["containers"][0]["image"] == "main:2"
 
@@ -295,6 +294,8 @@ def test_wait_for_deletion_and_finalizers(kubectl: Kubectl, space: str) -> None:
     waiting = kubectl.start("wait", "cm/held", "-n", space, "--for=delete", "--timeout=20s")
     kubectl("patch", "cm", "held", "-n", space, "--type=json", "-p", '[{"op":"remove","path":"/metadata/finalizers"}]')
     said, _ = waiting.communicate(timeout=TIMEOUT_SECONDS)
+    if kubectl.minor < 24 and "no matching resources found" in said:
+        return  # it looked for the object only after it was gone, which old kubectl calls an error
     assert waiting.returncode == 0, said
 
 
@@ -358,11 +359,15 @@ def contains(whole: Any, part: Any) -> bool:
 @pytest.mark.parametrize("arguments", MADE, ids=lambda arguments: arguments[0])
 def test_created_objects_are_what_kubectl_meant(kubectl: Kubectl, space: str, arguments: tuple[str, ...]) -> None:
     """kubectl 1.32 and later send these as protobuf: what is stored must be what the same kubectl prints as JSON."""
+    if kubectl.minor < 25 and arguments[0] in ("cronjob", "poddisruptionbudget"):
+        pytest.skip("this kubectl makes a beta version that no API server of 1.25 or later serves")
     name = f"made-{space}"
     words = tuple(name if word == "made" else word for word in arguments)
     head, tail = (words[: words.index("--")], words[words.index("--") :]) if "--" in words else (words, ())
     meant = json.loads(kubectl("create", *head, "-n", space, "--dry-run=client", "-o", "json", *tail))
     meant.pop("status", None)
+    if arguments[0] == "namespace":
+        meant["metadata"].pop("namespace", None)  # old kubectl prints one even where it sends none
     kubectl("create", *head, "-n", space, *tail)
     stored = kubectl.json("get", arguments[0], name, "-n", space)
     assert contains(stored, meant), (stored, meant)

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import orjson
 from aiohttp import web
 
-from engine.sandbox.api import access, pages, watches
+from engine.sandbox.api import access, openapi2, pages, watches
 from engine.sandbox.api.builtin import NAMESPACES, builtin_resources
 from engine.sandbox.api.collector import Collector
 from engine.sandbox.api.crds import Definitions
@@ -308,6 +308,8 @@ class ApiServer:
             raise method_not_allowed()
         if path in ("/healthz", "/livez", "/readyz"):
             return web.Response(text="ok")
+        if path == "/openapi/v2" and openapi2.ACCEPTED in request.headers.get("Accept", ""):
+            return web.Response(body=openapi2.document(self.registry), headers={"Content-Type": openapi2.CONTENT_TYPE})
         found = pages.document(
             self.registry, self._host_port, self._prefix, path, accepted(request.headers.get("Accept", ""))
         )
