@@ -19,14 +19,15 @@ from engine.documents import Desired
 from engine.load import load
 from engine.model import actions as act
 from engine.model.actions import kind_of
-from engine.model.cluster import AgentChip, AgentReport, AgentVNPU, Orders, ResetOrder
+from engine.model.cluster import AgentChip, AgentReport, AgentVNPU, NodeDevice, Orders, ResetOrder
 from engine.model.diagnostics import ObjectKey
+from engine.model.levels import node_status
 from engine.model.plan import Plan
 from engine.model.times import parse_rfc3339, rfc3339
 from engine.observe import Observer, key_of, observe
 from engine.plan import plan
 from engine.status import forgotten, memory_bodies
-from engine.wire import deviceinfo, names, orders, sync
+from engine.wire import deviceinfo, names, nodeinfo, orders, sync
 from engine.wire.orders import chip_number
 
 START = 1788249600.0
@@ -44,6 +45,10 @@ class Node:
         self.resource = f"huawei.com/{kind}"
         self.labels = dict(labels)
         self.faults: dict[int, dict[str, tuple[int, str]]] = {}
+        self.network: dict[int, dict[str, tuple[int, str]]] = {}
+        self.hardware = ""
+        self.switch = ""
+        self.gone = False
         self.ready = True
         self.done: dict[int, int] = {}
         self.results: dict[int, str] = {}
@@ -86,6 +91,7 @@ class World:
         self.version = 0
         self.uids = 0
         self.revision = ""
+        self.isolated: frozenset[tuple[str, int]] = frozenset()
         self.desired: Desired
         self.story: list[str] = []
         self.disruptions: list[tuple[float, str, str]] = []
@@ -106,6 +112,12 @@ class World:
         bad = [str(d) for d in loaded.diagnostics if d.severity == "error"]
         assert bool(bad) is broken, bad
         self.desired = loaded.desired
+        self.isolated = frozenset(
+            (row.node, chip)
+            for item in self.desired.isolations
+            for row in item.document.spec.chips
+            for chip in row.chips
+        )
 
     def fault(self, node: str, chip: int, code: str = "80C98001", level: str = "RestartNPU") -> None:
         """A fault code appears on a chip and is reported."""
@@ -116,6 +128,39 @@ class World:
         """A chip's faults vanish and the clean report is written."""
         self.nodes[node].faults.pop(chip, None)
         self.report(self.nodes[node])
+
+    def hardware(self, node: Node, level: str) -> None:
+        """NodeD reports a fault of this level; empty: the node is well and the report is deleted."""
+        node.hardware = level
+        body = nodeinfo.build(node.name, [NodeDevice("CPU", 1, ("00000011",), level)], node_status(level), self.now)
+        if level:
+            self.put(body, merge=False)
+        else:
+            self.delete(key_of(body))
+
+    def readiness(self, node: Node, ready: bool) -> None:
+        """The node's Ready condition changes; a node that is not ready is silent."""
+        live = self.objects.get(ObjectKey("v1", "Node", "", node.name))
+        if live is None or node.ready is ready:
+            return
+        node.ready, node.silent = ready, not ready
+        body = copy.deepcopy(live)
+        body["status"]["conditions"] = [
+            {"type": "Ready", "status": "True" if ready else "Unknown", "lastTransitionTime": rfc3339(self.now)}
+        ]
+        self.put(body, merge=False)
+
+    def remove(self, node: Node) -> None:
+        """The Node object is deleted; its pods stay until somebody deletes them."""
+        node.gone = node.silent = True
+        self.delete(ObjectKey("v1", "Node", "", node.name))
+
+    def bring_back(self, node: Node) -> None:
+        """A deleted node registers again under its name."""
+        if node.gone:
+            node.gone = node.silent = False
+            node.ready = True
+            self._register(node)
 
     def pass_time(self, seconds: float) -> None:
         """Time goes by; reports that are due are written."""
@@ -219,7 +264,13 @@ class World:
         if action.preconditions.get("uid") not in (None, pod["metadata"]["uid"]):
             return
         taken = self.owners(action.node)
+        where = self.nodes[action.node]
+        assert where.hardware not in ("SeparateFault", "PreSeparateFault"), (
+            f"{action.pod} landed on broken {where.name}"
+        )
         for chip in action.chips:
+            place = (action.node, chip_number(chip))
+            assert place not in self.isolated, f"{action.pod} landed on {place}, which a person took out"
             assert chip not in taken or action.template, (
                 f"{action.node}/{chip} is {taken[chip]}'s, given to {action.pod}"
             )
@@ -413,9 +464,22 @@ class World:
             if codes:
                 level = max(levels, key=_LEVELS.index)
                 elements.append(deviceinfo.fault_element("CardUnhealthy", node.device_name(chip), codes, level))
+            plane = node.network.get(chip, {})
+            if plane:
+                level = max((level for _, level in plane.values()), key=_LEVELS.index)
+                elements.append(deviceinfo.fault_element("CardNetworkUnhealthy", node.device_name(chip), plane, level))
+                if level != "NotHandleFault":
+                    lists["-NetworkUnhealthy"].append(chip)
         device_list = {f"{node.resource}{k}": ",".join(node.device_name(c) for c in v) for k, v in lists.items()}
         device_list[f"{node.resource}-Fault"] = json.dumps(elements, separators=(",", ":"))
-        self.put(deviceinfo.build(node.name, device_list=device_list, update_time=int(self.now)), merge=False)
+        switch = {"FaultCode": ["[0x1,1,na,na]"], "FaultLevel": node.switch, "UpdateTime": int(self.now)}
+        switch["NodeStatus"] = {"SubHealthFault": "SubHealthy", "PreSeparate": "PreSeparate"}.get(
+            node.switch, "UnHealthy"
+        )
+        body = deviceinfo.build(
+            node.name, device_list=device_list, update_time=int(self.now), switch=switch if node.switch else None
+        )
+        self.put(body, merge=False)
         agent = AgentReport(
             node=node.name,
             boot="b",

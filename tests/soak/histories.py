@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 
 from engine.model.history import NodeMemory
-from tests.simworld import A2, Node, World
+from tests.simworld import A2, INFER, Node, World
 
 CODES = (
     ("80C98001", "RestartNPU"),
@@ -19,6 +19,13 @@ CODES = (
     ("80E18402", "NotHandleFault"),
     ("80CB8002", "SubHealthFault"),
 )
+NETWORK = (("81078603", "NotHandleFault"), ("110001024", "PreSeparateNPU"), ("020001002", "SeparateNPU"))
+OVERRIDES = [("80E18402", "SeparateNPU"), ("80CB8002", "RestartNPU"), ("80E01801", "SeparateNPU")]
+EVENTS = (
+    *("fault", "fault", "heal", "job", "silence", "speak", "stubborn", "quiet", "quiet"),
+    *("network", "link up", "hardware", "switch", "not ready", "remove", "kill", "isolate", "policy"),
+)
+_HEAD = "apiVersion: belay.dev/v1alpha1\n"
 STEPS = 20
 TIGHT = b"""\
 apiVersion: belay.dev/v1alpha1
@@ -37,12 +44,14 @@ def history(seed: int, *, nodes: int = 3, steps: int = STEPS) -> None:
     chance = random.Random(seed)
     tight = chance.random() < 0.3
     files = _repository(chance, {"desired/budget.yaml": TIGHT} if tight else {})
-    world = World(files, [Node(f"node-{i}", labels=A2) for i in range(nodes)], seed=seed)
+    servers = [Node(f"node-{i}", labels=A2) for i in range(nodes)]
+    world = World(files, [*servers, Node("card-0", kind="Ascend310P", labels=INFER)], seed=seed)
     for _ in range(steps):
         files = _event(chance, world, files)
         world.step(some=chance.choice((1.0, 0.8, 0.5)))
         world.pass_time(chance.choice((1.0, 20.0, 70.0, 400.0)))
     _calm(world)
+    world.push({path: body for path, body in files.items() if path != "policies/isolate.yaml"})
     last = world.until_quiet(ceiling=CEILING, seconds=301.0)[-1]
     _all_back(world, {(c.node, c.chip): c.state for c in last.chips})
     if tight:
@@ -51,7 +60,7 @@ def history(seed: int, *, nodes: int = 3, steps: int = STEPS) -> None:
 
 
 def _event(chance: random.Random, world: World, files: dict[str, bytes]) -> dict[str, bytes]:
-    kind = chance.choice(("fault", "fault", "heal", "job", "silence", "speak", "stubborn", "quiet", "quiet"))
+    kind = chance.choice(EVENTS)
     node = world.nodes[chance.choice(sorted(world.nodes))]
     if kind == "fault":
         world.fault(node.name, chance.randrange(node.chips), *chance.choice(CODES))
@@ -66,6 +75,49 @@ def _event(chance: random.Random, world: World, files: dict[str, bytes]) -> dict
         node.silent = False
     elif kind == "stubborn":
         node.reset_fails = chance.randrange(4)
+    elif kind == "network":
+        code, level = chance.choice(NETWORK)
+        node.network.setdefault(chance.randrange(node.chips), {})[code] = (int(world.now * 1000), level)
+        world.report(node)
+    elif kind == "link up":
+        node.network.clear()
+        world.report(node)
+    elif kind == "hardware":
+        world.hardware(node, chance.choice(("", "NotHandleFault", "PreSeparateFault", "SeparateFault")))
+    elif kind == "switch":
+        node.switch = chance.choice(("", "SubHealthFault", "RestartRequest", "PreSeparate", "Separate"))
+        world.report(node)
+    elif kind == "not ready":
+        world.readiness(node, node.gone or not node.ready)
+    elif kind == "remove":
+        world.bring_back(node) if node.gone else world.remove(node)
+    elif kind == "kill":
+        _kill(chance, world)
+    elif kind in ("isolate", "policy"):
+        files = _document(chance, files, kind)
+        world.push(files)
+    return files
+
+
+def _kill(chance: random.Random, world: World) -> None:
+    """Somebody deletes a pod."""
+    pods = sorted(key for key in world.objects if key.kind == "Pod")
+    if pods:
+        world.delete(chance.choice(pods))
+
+
+def _document(chance: random.Random, files: dict[str, bytes], kind: str) -> dict[str, bytes]:
+    """Writes or removes an Isolation or a FaultPolicy."""
+    files = dict(files)
+    path = f"policies/{kind}.yaml"
+    if files.pop(path, None) is not None and chance.random() < 0.5:
+        return files
+    if kind == "isolate":
+        spec = f"{{reason: soak, chips: [{{node: node-{chance.randrange(3)}, chips: [{chance.randrange(8)}]}}]}}"
+        files[path] = f"{_HEAD}kind: Isolation\nmetadata: {{name: soak}}\nspec: {spec}\n".encode()
+    else:
+        levels = ", ".join(f'"{code}": {level}' for code, level in chance.sample(OVERRIDES, 2))
+        files[path] = f"{_HEAD}kind: FaultPolicy\nmetadata: {{name: soak}}\nspec: {{levels: {{{levels}}}}}\n".encode()
     return files
 
 
@@ -86,9 +138,14 @@ def _repository(chance: random.Random, files: dict[str, bytes]) -> dict[str, byt
 def _calm(world: World) -> None:
     """Faults stop: hardware heals, nodes speak, resets work."""
     for node in world.nodes.values():
+        world.bring_back(node)
+        world.readiness(node, True)
+        world.hardware(node, "")
         node.silent = False
         node.reset_fails = 0
+        node.switch = ""
         node.faults.clear()
+        node.network.clear()
         world.report(node)
 
 
