@@ -8,7 +8,7 @@ bad cluster content. Whether a report is stale is judged by the pass, which know
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from typing import Any
 
 import msgspec
@@ -70,13 +70,15 @@ class Observer:
         """Take an object's newest version."""
         key = key_of(obj)
         self._findings.pop(key, None)
-        self._unsorted = True
+        before = self._size()
         try:
             self._parse(key, obj)
         except WireError as error:
             self._refuse(key, error)
         except (TypeError, AttributeError, ValueError) as error:
             self._refuse(key, WireError(str(key), "", f"has a field of a wrong type: {error}"))
+        # a newer version takes the place of the older one, only a new name stands at the end
+        self._unsorted = self._unsorted or self._size() > before
 
     def delete(self, key: ObjectKey) -> None:
         """Forget an object that is gone."""
@@ -266,6 +268,20 @@ class Observer:
 
     def _refuse(self, key: ObjectKey, error: WireError) -> None:
         self._findings[key] = Diagnostic("error", error.object or str(key), "", 0, 0, error.field, error.message)
+
+    def _size(self) -> int:
+        """How many entries there are in what snapshots iterate over."""
+        iterated: tuple[Sized, ...] = (
+            self._nodes,
+            self._reports,
+            self._node_reports,
+            self._agents,
+            self._orders,
+            self._pods,
+            self._objects,
+            self._memories,
+        )
+        return sum(map(len, iterated))
 
     def _sort(self) -> None:
         """Snapshots iterate in name order whatever the order of arrival was."""
