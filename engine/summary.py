@@ -214,7 +214,20 @@ def _projected(live: Any, patch: Any) -> Any:
     """The part of a live value that a patch speaks of."""
     if isinstance(live, dict) and isinstance(patch, dict):
         return {key: _projected(live[key], value) for key, value in patch.items() if key in live}
+    if isinstance(live, list) and isinstance(patch, list):
+        return _projected_items(live, patch)
     return live
+
+
+def _projected_items(live: list[Any], patch: list[Any]) -> list[Any]:
+    """Items with a name beside the declared item of that name, others by position; what is only live stays whole."""
+    named = {item["name"]: item for item in patch if isinstance(item, dict) and isinstance(item.get("name"), str)}
+    if named:
+        return [
+            _projected(item, named[item["name"]]) if isinstance(item, dict) and item.get("name") in named else item
+            for item in live
+        ]
+    return [_projected(item, patch[i]) if i < len(patch) else item for i, item in enumerate(live)]
 
 
 def _text(value: Any) -> list[str]:

@@ -18,7 +18,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from engine import __version__, cli, recording
+from engine import __version__, cli, recording, summary
 from engine.answers import ranges
 from engine.clusterfile import objects_of
 from engine.errors import InputError
@@ -756,3 +756,13 @@ def _watched(cluster: Cluster, data: dict[str, str]) -> None:
         watching.send_signal(signal.SIGINT)
         _, errors = watching.communicate(timeout=20)
     assert (watching.returncode, errors) == (130, "")
+
+
+def test_diff_leaves_out_what_kubernetes_filled_into_lists() -> None:
+    live = {"containers": [{"name": "a", "image": "x:1", "terminationMessagePath": "/dev/log"}, {"name": "b"}],
+            "args": [{"x": 1, "y": 2}]}  # fmt: skip
+    patch = {"containers": [{"name": "a", "image": "x:2"}], "args": [{"x": 3}]}
+    assert summary._projected(live, patch) == {
+        "containers": [{"name": "a", "image": "x:1"}, {"name": "b"}],
+        "args": [{"x": 1}],
+    }
