@@ -503,6 +503,19 @@ def test_the_scaling_rule_fills_the_smallest_configuration_first(group: str, run
     assert bool(world.pods()) is created
 
 
+def test_a_scaling_rule_goes_on_when_belay_itself_schedules() -> None:
+    marks = {"mind-cluster/scaling-rule": "rule", "jobID": "j"}
+    first = ascend_job("first", labels={**marks, "mind-cluster/group-name": "g0"}, uid="u0")
+    world = World(config_map("rule", RULE), first)
+    world.settle()
+    world.put(ascend_job("second", labels={**marks, "mind-cluster/group-name": "g1"}, uid="u1"))
+    world.settle()
+    assert world.pods() == ["first-master-0", "first-worker-0"]
+    world.run_all()
+    world.settle()
+    assert "second-master-0" in world.pods()
+
+
 def test_times_come_from_the_pass() -> None:
     world = World(ascend_job())
     world.step(after=0)

@@ -5,14 +5,18 @@ Source: component/ascend-operator/pkg/controllers/scaling/controller.go.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
 
+from engine.plan import podgroup
+from engine.plan.ascendspec import read
 from engine.plan.lifecycle import POD_GROUP_API, Bench, Job, part, texts
 
+_ASCEND_JOB: Final = ("mindxdl.gitee.com/v1", "AscendJob")
 RULE: Final = "mind-cluster/scaling-rule"
 GROUP: Final = "mind-cluster/group-name"
 _KEY: Final = "elastic_scaling.json"
@@ -58,16 +62,31 @@ def _steps(text: object) -> list[dict[str, int]] | None:
 
 
 def _running(bench: Bench, namespace: str, rule: str, job_id: str) -> Mapping[str, int]:
-    """Running PodGroups of the rule and instance, per group."""
-    counts: dict[str, int] = {}
+    """Running members of the rule and instance, per group: by their PodGroups where Volcano keeps the phases, and by
+    their pods, since nobody keeps the phases while Belay schedules.
+    """
+    members: dict[str, str] = {}
     for key in bench.kinds.get((POD_GROUP_API, "PodGroup"), ()):
         raw = bench.scope.observed.objects[key]
         labels = texts(part(raw, "metadata").get("labels"))
         mine = key.namespace == namespace and labels.get(RULE) == rule and labels.get("jobID", "") == job_id
         if mine and part(raw, "status").get("phase") == "Running":
-            group = labels.get(GROUP, "")
-            counts[group] = counts.get(group, 0) + 1
-    return counts
+            members[key.name] = labels.get(GROUP, "")
+    for job in bench.jobs(*_ASCEND_JOB):
+        labels = job.labels
+        mine = job.key.namespace == namespace and labels.get(RULE) == rule and labels.get("jobID", "") == job_id
+        if mine and _has_started(bench, job):
+            members[podgroup.name_of(job)] = labels.get(GROUP, "")
+    return Counter(members.values())
+
+
+def _has_started(bench: Bench, job: Job) -> bool:
+    """Whether as many pods as start together are placed or done."""
+    spec = read(job)
+    least = (spec.scheduling or {}).get("minAvailable")
+    needed = least if isinstance(least, int) and not isinstance(least, bool) else spec.total
+    placed = sum(pod.deleting is None and (pod.holds_chips or pod.phase == "Succeeded") for pod in bench.pods_of(job))
+    return 0 < needed <= placed
 
 
 def _refused(job: Job, rule: str) -> str:
