@@ -145,3 +145,10 @@ def test_a_pod_of_a_wrong_shape_is_refused_by_name(field: str, value: Any) -> No
     seen = observe([raw])
     (found,) = seen.diagnostics
     assert not seen.pods and (found.object, found.field) == ("Pod/a/p", f"spec.{field}")
+
+
+def test_an_unknown_strategy_of_300i_cards_has_no_handler() -> None:
+    pods, group = gang(1, 1, resource="huawei.com/Ascend310", labels={"npu-310-strategy": "both"})
+    (entry,) = scope_of(_world(*pods, objects=[group])).pending
+    assert entry.reason == "NotSupportPolicy" and "neither card nor chip" in entry.message
+    assert "huawei.com/schedule_policy" in (entry.unblock or "")

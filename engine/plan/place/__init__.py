@@ -25,11 +25,16 @@ from engine.plan.place import job as jobs
 from engine.plan.place.bench import MAX_SCORES, Bench, Seated, Wishes
 from engine.plan.place.job import Job
 from engine.plan.place.pending import Story
-from engine.plan.place.verdict import GANG_INCOMPLETE, INVALID_REQUEST, QUEUE_EXHAUSTED, Refusal, ids
+from engine.plan.place.verdict import GANG_INCOMPLETE, INVALID_REQUEST, NOT_SUPPORTED, QUEUE_EXHAUSTED, Refusal, ids
 from engine.plan.scope import Scope
 from engine.wire.podannotations import OPERATOR_NAME, SUPER_POD_ID, SUPER_POD_RANK, Place, allocation
 
 PLACED: Final = "Placed"
+#: What a job can do that no handler places at all.
+WAYS_OUT: Final = {
+    INVALID_REQUEST: "correct the job's request",
+    NOT_SUPPORTED: f"name a policy that this version places in annotation {jobs.POLICY_KEY}, or correct the labels",
+}
 IN_PLACE: Final = "reschedule-in-place"
 #: Owners that give a replaced pod the name of the old one.
 NAMED_KINDS: Final = frozenset({"AscendJob", "Job", "StatefulSet", "PodGroup"})
@@ -301,7 +306,7 @@ class _Gang:
             nodes, reason, unblock = told.nodes, told.reason, told.unblock
         elif whole is not None:
             nodes, reason, message = {}, whole.reason, whole.message
-            unblock = "correct the job's request" if reason == INVALID_REQUEST else None
+            unblock = WAYS_OUT.get(reason)
         else:
             nodes, reason, unblock = {}, GANG_INCOMPLETE, None
             message = "the pods of job is not enough for its tasks' minimum"

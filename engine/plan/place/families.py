@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 NO_HANDLER: Final = "no policy handler registered, NPU type may be invalid"
 DEFAULT_ACCELERATOR: Final = "module"
 SMALL_SUPER_POD: Final = "module-a3-8-super-pod"
+STRATEGY_LABEL: Final = "npu-310-strategy"
 HALF_ILLEGAL: Final = frozenset({3})
 
 
@@ -51,11 +52,11 @@ def choose(
 ) -> Rule | Refusal:
     """The rule of a whole-chip job, or why there is none."""
     if resource == "huawei.com/Ascend310":
-        return Rule(Card310() if labels.get("npu-310-strategy") == "card" else Chip310())
+        return _of_strategy(labels.get(STRATEGY_LABEL, "chip"))
     if resource == "huawei.com/Ascend310P":
         if labels.get("duo") != "true":
             return Rule(Base(64))
-        match labels.get("npu-310-strategy", "chip"):
+        match labels.get(STRATEGY_LABEL, "chip"):
             case "card":
                 return Rule(DuoCard())
             case "chip":
@@ -80,6 +81,13 @@ def choose(
     if product is None:
         return Refusal(NOT_SUPPORTED, f"{NO_HANDLER}: accelerator-type {wanted} is not known")
     return _of_product(product, resource)
+
+
+def _of_strategy(strategy: str) -> Rule | Refusal:
+    """The rule of a 300I job; tasks that differ in their strategy have it joined with "|", which is none."""
+    if strategy not in ("card", "chip"):
+        return Refusal(NOT_SUPPORTED, f"{NO_HANDLER}: label {STRATEGY_LABEL}={strategy} is neither card nor chip")
+    return Rule(Card310() if strategy == "card" else Chip310())
 
 
 def legal_sizes(rule: Rule, shape: Shape) -> Refusal | None:
