@@ -6,7 +6,7 @@ from typing import Any
 
 from engine.model.actions import ResetChips
 from engine.model.cluster import Observed
-from engine.model.history import ChipMemory, History, NodeMemory
+from engine.model.history import ChipMemory, History, Hold, NodeMemory
 from engine.plan import plan
 from tests.worlds import NOW, agent, decide, desired, fault, node, observed, orders, report, reset_order
 
@@ -65,3 +65,18 @@ def test_after_a_failed_reset_the_whole_group_waits_for_a_newer_report() -> None
 def test_a_failed_reset_is_tried_again_once_a_newer_report_still_shows_the_fault() -> None:
     (again,) = resets(failed(written=NOW - 5, bad=True))
     assert again.epoch == 2
+
+
+def test_a_node_gone_for_a_month_is_forgotten_unless_a_person_must_end_its_holds() -> None:
+    month = 30 * 24 * HOUR
+    old, new = ChipMemory(resets=(MS - month - 1,)), ChipMemory(resets=(MS - month + 1,))
+    bound = ChipMemory(holds=(Hold("frequency", "ManuallySeparateNPU", since=MS - month - 1, rule="80A18008"),))
+    rows = {"gone": old, "recent": new, "bound": bound}
+    history = History(nodes={name: NodeMemory(chips={0: row}) for name, row in rows.items()})
+    assert set(plan(desired(), world(history=history), NOW).history.nodes) >= {"recent", "bound"}
+    assert "gone" not in plan(desired(), world(history=history), NOW).history.nodes
+
+
+def test_a_level_that_nobody_knows_counts_as_separate() -> None:
+    result = plan(desired(), observed([node("n0")], [report("n0", faults=[fault(3, level="Molten")])]), NOW)
+    assert [(c.state, c.level) for c in result.chips] == [("isolated", "SeparateNPU")]

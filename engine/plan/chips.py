@@ -98,7 +98,8 @@ class Verdict:
     memory: ChipMemory = field(default_factory=ChipMemory)
 
     def raise_to(self, level: str, rule: str, *, network: bool = False) -> None:
-        """Take a level into account, with the rule that gave it."""
+        """Take a level into account, with the rule that gave it; a word that nobody knows counts as SeparateNPU."""
+        level = level if level in CHIP_LEVELS else SEPARATE
         if network:
             self.plane = worst(self.plane, level)
         elif rank(level) > rank(self.effective):
@@ -173,7 +174,7 @@ class Bench:
             raised = moment(fault.time_ms, now) if fault.time_ms else past.first
             if fate == "wait" or (tolerance is not None and now - raised <= tolerance):
                 verdict.suspect = explained = True
-                verdict.level = worst(verdict.level, level)
+                verdict.level = worst(verdict.level, level if level in CHIP_LEVELS else SEPARATE)
                 seen[fault.code] = past
                 continue
             level, source, past = self._windows(verdict, judgement, fault, level, source, past)
