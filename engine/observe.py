@@ -17,7 +17,7 @@ import yaml
 from engine.model.cluster import AgentReport, DeviceReport, Node, NodeReport, Observed, Orders, Pod
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import History, JobMemory, NodeMemory
-from engine.wire import deviceinfo, history, ledger, names, nodeinfo, objects, orders, sync
+from engine.wire import deviceinfo, history, ledger, names, nodeinfo, objects, orders, podannotations, sync
 from engine.wire.errors import WireError
 
 _SCHEDULER_CONFIG_MAX = 256 * 1024
@@ -55,6 +55,8 @@ class Observer:
         self._agents: dict[str, AgentReport] = {}
         self._orders: dict[str, Orders] = {}
         self._pods: dict[str, Pod] = {}
+        self._offered: dict[str, dict[str, str]] = {}
+        self._renamed: dict[str, tuple[Pod, dict[str, str], Pod]] = {}
         self._objects: dict[ObjectKey, dict[str, Any]] = {}
         self._memories: dict[str, NodeMemory] = {}
         self._jobs: dict[str, tuple[str, JobMemory]] = {}
@@ -85,8 +87,10 @@ class Observer:
         self._findings.pop(key, None)
         if key.kind == "Node":
             self._nodes.pop(key.name, None)
+            self._offered.pop(key.name, None)
         elif key.kind == "Pod":
             self._pods.pop(f"{key.namespace}/{key.name}", None)
+            self._renamed.pop(f"{key.namespace}/{key.name}", None)
         elif key.kind == "ConfigMap":
             self._forget_config_map(key)
         self._objects.pop(key, None)
@@ -106,7 +110,7 @@ class Observer:
             node_reports=dict(self._node_reports),
             agents=dict(self._agents),
             orders=dict(self._orders),
-            pods=dict(self._pods),
+            pods=self._physical_pods(),
             objects=dict(self._objects),
             history=History(
                 nodes=dict(self._memories),
@@ -128,7 +132,12 @@ class Observer:
 
     def _parse(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
         if key.kind == "Node" and key.api_version == "v1":
-            self._nodes[key.name] = objects.node(obj)
+            node = self._nodes[key.name] = objects.node(obj)
+            offered = podannotations.physical_names(node)
+            if offered:
+                self._offered[key.name] = offered
+            else:
+                self._offered.pop(key.name, None)
         elif key.kind == "Pod" and key.api_version == "v1":
             parsed = objects.pod(obj)
             self._pods[parsed.key] = parsed
@@ -234,6 +243,19 @@ class Observer:
             self._ledgers.pop(name, None)
         elif name == names.SYNC:
             self._applied, self._inventory = "", None
+
+    def _physical_pods(self) -> dict[str, Pod]:
+        """The pods, their chips by physical name: on Ascend950 annotations name them by logic id."""
+        pods = dict(self._pods)
+        for key, pod in self._pods.items() if self._offered else ():
+            offered = self._offered.get(pod.node)
+            if offered is not None and pod.chips:
+                known = self._renamed.get(key)
+                if known is None or known[0] is not pod or known[1] is not offered:
+                    chips = tuple(offered.get(chip, chip) for chip in pod.chips)
+                    known = self._renamed[key] = (pod, offered, msgspec.structs.replace(pod, chips=chips))
+                pods[key] = known[2]
+        return pods
 
     def _good_reports(self) -> dict[str, DeviceReport]:
         """The newest believable report of each node; the memory's copy where this process never saw one."""

@@ -152,3 +152,19 @@ def test_an_unknown_strategy_of_300i_cards_has_no_handler() -> None:
     (entry,) = scope_of(_world(*pods, objects=[group])).pending
     assert entry.reason == "NotSupportPolicy" and "neither card nor chip" in entry.message
     assert "huawei.com/schedule_policy" in (entry.unblock or "")
+
+
+def test_ascend950_pods_hold_the_chips_behind_their_logic_ids() -> None:
+    devices = {f"npu-{i}": {"IP": "", "DeviceID": 7 - i} for i in range(8)}
+    node = {
+        "apiVersion": "v1", "kind": "Node", "spec": {}, "status": {},
+        "metadata": {"name": "n0", "annotations": {"baseDeviceInfos": json.dumps(devices)}},
+    }  # fmt: skip
+    pod = {
+        "apiVersion": "v1", "kind": "Pod", "status": {"phase": "Running"},
+        "metadata": {"namespace": "a", "name": "p", "annotations": {"huawei.com/npu": "npu-7,npu-6"}},
+        "spec": {"nodeName": "n0", "containers": [{"resources": {"limits": {"huawei.com/npu": "2"}}}]},
+    }  # fmt: skip
+    assert observe([pod, node]).pods["a/p"].chips == ("npu-0", "npu-1")
+    node["metadata"]["annotations"] = {}  # type: ignore[index]
+    assert observe([pod, node]).pods["a/p"].chips == ("npu-7", "npu-6")

@@ -172,6 +172,12 @@ def is_allocated(pod: Pod) -> bool:
     return not pod.count or CONFIGURATION_910 in pod.annotations or CONFIGURATION_NPU in pod.annotations
 
 
+def physical_names(node: Node) -> dict[str, str]:
+    """Device names of pods' annotations on the node → the physical ones, where they differ (Ascend950)."""
+    offered = {_offered_name(node, "npu-", name): name for name in node.base_devices if name.startswith("npu-")}
+    return offered if any(logical != name for logical, name in offered.items()) else {}
+
+
 def _offered_name(node: Node, prefix: str, name: str) -> str:
     """The name under which the device plugin offers a chip: Ascend950 nodes map physical to logical ids."""
     logical = node.base_devices.get(name, {}).get("DeviceID") if prefix == "npu-" else None
