@@ -449,3 +449,20 @@ def test_json_may_write_a_character_as_two_surrogates_and_indent_by_tabs() -> No
 def test_a_mistake_on_a_line_that_begins_with_a_tab_is_not_blamed_on_the_tab() -> None:
     (found,) = load({"desired/a.json": b'{\n\t"a": 1\n\t"b": 2\n}'}).diagnostics
     assert (found.line, "did not find expected ','" in found.message) == (3, True)
+
+
+def test_names_in_a_broken_document_are_judged_with_its_mistakes() -> None:
+    text = b"""apiVersion: belay.dev/v1alpha1
+kind: FaultPolicy
+metadata: {name: f}
+spec:
+  scope: {pools: [nowhere], products: [nothing]}
+  mode: maybe
+"""
+    loaded = load({"policies/f.yaml": text})
+    assert [(d.line, d.field) for d in loaded.diagnostics] == [
+        (5, "spec.scope.pools[0]"),
+        (5, "spec.scope.products[0]"),
+        (6, "spec.mode"),
+    ]
+    assert not [p for p in loaded.desired.fault_policies if p.document.name == "f"]

@@ -16,6 +16,8 @@ from engine.model.diagnostics import Diagnostic, ObjectKey, Origin, Severity
 
 MAX_VERSIONS: Final = 50
 """Older versions of one file that are looked at for a good one."""
+#: Fields that name other documents whatever stands beside them.
+_NAMING: Final = frozenset({("spec", "product"), ("spec", "pool"), ("spec", "scope")})
 
 
 @dataclass
@@ -35,6 +37,7 @@ class Assembly:
     fallbacks: dict[ObjectKey, str] = field(default_factory=dict)
     nameless: dict[str, FileResult] = field(default_factory=dict)
     lost: dict[str, FileResult] = field(default_factory=dict)
+    remains: list[Entry] = field(default_factory=list)
 
     @property
     def budget_broken(self) -> bool:
@@ -48,6 +51,8 @@ class Assembly:
         if not result.readable:
             self.nameless[path] = result
         for entry in result.entries:
+            if entry.remains is not None:
+                self.remains.append(entry)
             if entry.key is None:
                 self.nameless[path] = result
             elif entry.key in self.layer:
@@ -141,6 +146,10 @@ class Assembly:
         for item in self.layer.values():
             if item.entry.policies:
                 self.diagnostics.extend(_policy_warnings(item.entry, names))
+        for entry in self.remains:
+            found = check_references(entry.remains, names) if entry.remains is not None else ()
+            # Other fields may be judged by a neighbour that is wrong and was cut.
+            self.diagnostics.extend(entry.report(problem) for problem in found if problem.path[:2] in _NAMING)
 
 
 def _policy_warnings(entry: Entry, names: Names) -> Iterator[Diagnostic]:

@@ -39,7 +39,8 @@ class Entry:
 
     ``key`` is ``None`` when the document cannot even be named, ``value`` when it must not be used. ``index`` and
     ``path`` lead back to its node. ``text``, the whole file, is kept of Belay's own kinds only, because what they name
-    is judged later; ``policies`` are the schedule policies that a manifest names.
+    is judged later; ``policies`` are the schedule policies that a manifest names. ``remains`` is a broken document of
+    Belay's without its mistakes, so that the names in it are judged together with them.
     """
 
     key: ObjectKey | None
@@ -49,6 +50,7 @@ class Entry:
     path: Path = ()
     text: bytes = b""
     policies: tuple[NamedPolicy, ...] = ()
+    remains: BelayDocument | None = None
 
     def report(self, problem: Problem) -> Diagnostic:
         """A problem found after reading, at its line and column."""
@@ -123,8 +125,12 @@ class _Reader:
             NamedPolicy(policy, *yaml12.locate(node, path + where))
             for where, policy in (_policies(body) if isinstance(value, Manifest) else ())
         ]
-        text = self.data if isinstance(value, Declared) else b""
-        self.entries.append(Entry(key, None if broken else value, origin, index, path, text, tuple(policies)))
+        remains = (
+            _remains(body) if broken and isinstance(body, dict) and body.get("apiVersion") == API_VERSION else None
+        )
+        text = self.data if isinstance(value, Declared) or remains else b""
+        found = None if broken else value
+        self.entries.append(Entry(key, found, origin, index, path, text, tuple(policies), remains))
 
 
 def read_file(path: str, data: bytes) -> FileResult:
@@ -207,6 +213,32 @@ def _check_belay(
         return [], Declared(model.model_validate(body), origin)
     except ValidationError as failure:
         return problems_of(failure, model), None
+
+
+def _remains(body: dict[str, Any]) -> BelayDocument | None:
+    """What is left of a broken document of Belay's without the fields that are wrong; None when that is broken too."""
+    model = KINDS.get(str(body.get("kind")))
+    if model is None or model.KIND == "Source":
+        return None
+    left = {**orjson.loads(orjson.dumps(body)), "metadata": {"name": "remains"}}
+    for depth in (None, 2, 2):  # first the wrong fields alone, then the branches that lack something
+        try:
+            return model.model_validate(left)
+        except ValidationError as failure:
+            for problem in problems_of(failure, model):
+                _cut(left, problem.path[:depth])
+    return None
+
+
+def _cut(holder: Any, path: Path) -> None:
+    """Remove the field at a path; list items stay, so that the places of others do not move."""
+    for part in path[:-1]:
+        if isinstance(holder, dict):
+            holder = holder.get(str(part))
+        elif isinstance(holder, list) and isinstance(part, int) and part < len(holder):
+            holder = holder[part]
+    if isinstance(holder, dict) and path:
+        holder.pop(str(path[-1]), None)
 
 
 def _refusal(version: str, kind: str) -> Problem:
