@@ -171,16 +171,15 @@ def _told(scope: Scope) -> dict[str, manualinfo.Chips] | None:
 
 
 def _forget(scope: Scope) -> None:
-    """Drop the memory of nodes that have been gone for long, unless only a person may end what it holds."""
-    observed, oldest = scope.observed, scope.now_ms - FORGOTTEN_MS
-    for name in [n for n in scope.memory.nodes if n not in observed.nodes]:
-        chips_ = scope.memory.nodes[name].chips.values()
-        newest = max((t for row in chips_ for t in _times(row)), default=0)
-        if (
-            newest < oldest
-            and not any(h.until == 0 for row in chips_ for h in row.holds)
-            and name not in observed.orders
-        ):
+    """Drop the memory of nodes that have been gone for long, unless only a person may end what it holds.
+
+    Their orders stay, so that epochs go on growing should a node of that name come back.
+    """
+    oldest = scope.now_ms - FORGOTTEN_MS
+    for name in [n for n in scope.memory.nodes if n not in scope.observed.nodes]:
+        rows = scope.memory.nodes[name].chips.values()
+        newest = max((moment for row in rows for moment in _times(row)), default=0)
+        if newest < oldest and not any(hold.until == 0 for row in rows for hold in row.holds):
             del scope.memory.nodes[name]
 
 
