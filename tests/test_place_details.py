@@ -168,3 +168,11 @@ def test_ascend950_pods_hold_the_chips_behind_their_logic_ids() -> None:
     assert observe([pod, node]).pods["a/p"].chips == ("npu-0", "npu-1")
     node["metadata"]["annotations"] = {}  # type: ignore[index]
     assert observe([pod, node]).pods["a/p"].chips == ("npu-7", "npu-6")
+
+
+def test_workloads_that_share_a_pod_group_start_together() -> None:
+    pods, group = gang(2, 8, annotations=A2, owner=("StatefulSet", "prefill"), owner_api="apps/v1")
+    pods[1] = edited(pods[1], owner_name="decode")
+    assert sorted(bindings(scope_of(_world(*pods, objects=[group], nodes=2)))) == ["case-0", "case-1"]
+    (entry,) = scope_of(_world(*pods, objects=[group])).pending
+    assert (entry.kind, entry.name, entry.pods) == ("PodGroup", "case", ("case-0", "case-1"))

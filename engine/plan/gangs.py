@@ -69,16 +69,35 @@ def group(observed: Observed) -> tuple[dict[str, Gang], dict[str, str]]:
     members: dict[str, list[Pod]] = {}
     owners: dict[str, Owner] = {}
     gang_of: dict[str, str] = {}
+    shared = _shared(observed, finder)
     for pod in observed.pods.values():
         owner = finder.of(pod)
         if owner is None:
             continue
+        if shared and (pod.namespace, finder.group_name(pod)) in shared:
+            owner = shared[pod.namespace, finder.group_name(pod)]
         key = gang_key(owner.api_version, owner.kind, owner.namespace, owner.name)
         owners.setdefault(key, owner)
         members.setdefault(key, []).append(pod)
         gang_of[pod.key] = key
     gangs = {key: _known(key, owners[key], members[key], finder, priorities) for key in sorted(members)}
     return gangs, gang_of
+
+
+def _shared(observed: Observed, finder: Owners) -> dict[tuple[str, str], Owner]:
+    """PodGroups that several workloads share, by namespace and name: their pods start together."""
+    seen: dict[tuple[str, str], set[tuple[str, str]]] = {}
+    for pod in observed.pods.values():
+        name = finder.group_name(pod)
+        owner = finder.of(pod) if name and pod.owner_kind in REPLICATED_KINDS else None
+        if owner is not None:
+            seen.setdefault((pod.namespace, name), set()).add((owner.kind, owner.name))
+    found = ((key, finder.pod_group(*key)) for key, owners in seen.items() if len(owners) > 1)
+    return {
+        key: Owner(POD_GROUP_APIS[0], "PodGroup", *key, str(metadata(raw).get("uid", "")), raw)
+        for key, raw in found
+        if raw
+    }
 
 
 def task_of(pod: Pod) -> str:
