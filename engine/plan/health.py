@@ -15,17 +15,17 @@ import msgspec
 
 from engine.model.actions import Evidence, IsolateChip, IsolateNode, ReleaseChip, ReleaseNode
 from engine.model.cluster import ids_of
-from engine.model.diagnostics import Diagnostic, ObjectKey
+from engine.model.diagnostics import Diagnostic
 from engine.model.faults import level_of
 from engine.model.history import ChipMemory, NodeMemory
 from engine.model.levels import MANUALLY_SEPARATE, NORMAL, PRE_SEPARATE, SUB_HEALTH
 from engine.model.plan import ChipState
-from engine.plan import chips, inforce, outages, progress, revision
-from engine.plan.chips import LIST_RULE, Bench, Held, Verdict
+from engine.plan import chips, inforce, manual, outages, progress, revision
+from engine.plan.chips import Bench, Held, Verdict
 from engine.plan.judge import Judge, use_of
+from engine.plan.manual import HeldChips
 from engine.plan.memo import Memo
 from engine.plan.scope import NodeView, Scope
-from engine.wire import manualinfo, names
 
 TIMELINE: Final = 20
 #: How long a deleted node is remembered (30 days): it may register again under its name.
@@ -33,9 +33,6 @@ FORGOTTEN_MS: Final = 30 * 86_400_000
 _NOTHING: Final = NodeMemory()
 _PLAIN: Final = ChipMemory()
 Verdicts = dict[str, dict[int, Verdict]]
-HeldChips = dict[str, dict[int, tuple[Held, ...]]]
-TOLD_KEY: Final = ObjectKey("v1", "ConfigMap", names.SYSTEM, names.MANUAL)
-LIST_KEY: Final = ObjectKey("v1", "ConfigMap", manualinfo.NAMESPACE, manualinfo.NAME)
 
 #: Rows of nodes whose chips are merely in use, by node name.
 _PLAIN_ROWS: Final[Memo[tuple[ChipState, ...]]] = Memo(32768)
@@ -47,7 +44,7 @@ def run(scope: Scope) -> None:
     found = outages.waves(scope)
     missing, mass = outages.gone(scope)
     outages.remember_waves(scope, found, missing, mass)
-    held_nodes, held_chips = _isolations(scope)
+    held_nodes, held_chips = manual.isolations(scope)
     policies = revision.settle(scope, declared, lambda chosen: judge_all(scope, chosen, held_chips))
     judge = scope.judge = Judge(scope.desired, policies)
     verdicts = judge_all(scope, judge, held_chips)
@@ -69,7 +66,7 @@ def run(scope: Scope) -> None:
 def judge_all(scope: Scope, judge: Judge, held_chips: HeldChips) -> Verdicts:
     """Verdicts on the chips of every node that is not plainly clean, by the given judge; changes no memory."""
     out: Verdicts = {}
-    told = _told(scope)
+    told = manual.told(scope)
     for name, view in scope.nodes.items():
         if _plainly_clean(scope, name, view) and name not in held_chips:
             continue
@@ -131,43 +128,6 @@ def _judge_node(
         out[chip] = verdict
     view.resetting, view.recovering = state.resetting & view.base, (state.recovering & view.base)
     return out
-
-
-def _isolations(scope: Scope) -> tuple[dict[str, str], HeldChips]:
-    """What Isolation documents and ClusterD's list take out at this time: nodes → rule, node → chip → rules."""
-    nodes: dict[str, str] = {}
-    by_chip = _listed(scope)
-    for item in scope.desired.isolations:
-        spec, rule = item.document.spec, f"Isolation/{item.document.name}"
-        if spec.until is not None and scope.now >= spec.until:
-            continue
-        until = round(spec.until * 1000) if spec.until is not None else 0
-        for node in spec.nodes:
-            nodes.setdefault(node, rule)
-        for row in spec.chips:
-            for chip in row.chips:
-                rules = by_chip.setdefault(row.node, {})
-                rules[chip] = (*rules.get(chip, ()), Held(rule, until))
-    return nodes, by_chip
-
-
-def _listed(scope: Scope) -> HeldChips:
-    """The chips in ``clusterd-manual-info-cm``."""
-    raw = scope.observed.objects.get(LIST_KEY)
-    if raw is None:
-        return {}
-    listed, problems = manualinfo.parse(raw)
-    scope.diagnostics.extend(Diagnostic("error", p.object, "", 0, 0, p.field, p.message) for p in problems)
-    return {node: {chip: (Held(LIST_RULE, 0),) for chip in named} for node, named in listed.items()}
-
-
-def _told(scope: Scope) -> dict[str, manualinfo.Chips] | None:
-    """The chips in Belay's own list of frequency holds; None where the list is not written or cannot be read."""
-    raw = scope.observed.objects.get(TOLD_KEY)
-    if raw is None:
-        return None
-    told, problems = manualinfo.parse(raw)
-    return None if problems else told
 
 
 def _forget(scope: Scope) -> None:

@@ -227,7 +227,7 @@ def _evict(
             evidence=Evidence(
                 rule=f"fault-scheduling={gang.fault_scheduling}",
                 codes=why.codes,
-                reports=tuple(f"kube-system/mindx-dl-deviceinfo-{n}" for n in why.nodes if n in scope.observed.reports),
+                reports=_reports(scope, why),
                 revision=scope.desired.revision,
             ),
             preconditions={"uid": pod.uid, "node": pod.node},
@@ -247,6 +247,14 @@ def _evict(
             failed=why.counted and why.reason == FAILED,
             retries=victims.retries_left(scope, gang),
         )
+
+
+def _reports(scope: Scope, why: Decision) -> tuple[str, ...]:
+    """The reports behind a decision; NodeD's too where the whole node is at fault."""
+    found = [f"kube-system/mindx-dl-deviceinfo-{n}" for n in why.nodes if n in scope.observed.reports]
+    if why.reason == NODE:
+        found += [f"mindx-dl/mindx-dl-nodeinfo-{n}" for n in why.nodes if n in scope.observed.node_reports]
+    return tuple(found)
 
 
 def _attempts(scope: Scope, gang: Gang, pods: list[Pod], memory: JobMemory) -> tuple[bool, float | None]:

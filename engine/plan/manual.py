@@ -1,0 +1,55 @@
+"""What people take out by hand, and what they give back: Isolation documents and the lists of isolated chips.
+
+ClusterD's list isolates the chips it names (component/clusterd/pkg/domain/manualfault). Belay's own list of the same
+form, ``belay-system/belay-manual``, only shows its frequency holds; deleting a name there ends the hold.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from engine.model.diagnostics import Diagnostic, ObjectKey
+from engine.plan.chips import LIST_RULE, Held
+from engine.plan.scope import Scope
+from engine.wire import manualinfo, names
+
+HeldChips = dict[str, dict[int, tuple[Held, ...]]]
+TOLD_KEY: Final = ObjectKey("v1", "ConfigMap", names.SYSTEM, names.MANUAL)
+LIST_KEY: Final = ObjectKey("v1", "ConfigMap", manualinfo.NAMESPACE, manualinfo.NAME)
+
+
+def isolations(scope: Scope) -> tuple[dict[str, str], HeldChips]:
+    """What Isolation documents and ClusterD's list take out at this time: nodes → rule, node → chip → rules."""
+    nodes: dict[str, str] = {}
+    by_chip = _listed(scope)
+    for item in scope.desired.isolations:
+        spec, rule = item.document.spec, f"Isolation/{item.document.name}"
+        if spec.until is not None and scope.now >= spec.until:
+            continue
+        until = round(spec.until * 1000) if spec.until is not None else 0
+        for node in spec.nodes:
+            nodes.setdefault(node, rule)
+        for row in spec.chips:
+            for chip in row.chips:
+                rules = by_chip.setdefault(row.node, {})
+                rules[chip] = (*rules.get(chip, ()), Held(rule, until))
+    return nodes, by_chip
+
+
+def _listed(scope: Scope) -> HeldChips:
+    """The chips in ``clusterd-manual-info-cm``."""
+    raw = scope.observed.objects.get(LIST_KEY)
+    if raw is None:
+        return {}
+    listed, problems = manualinfo.parse(raw)
+    scope.diagnostics.extend(Diagnostic("error", p.object, "", 0, 0, p.field, p.message) for p in problems)
+    return {node: {chip: (Held(LIST_RULE, 0),) for chip in named} for node, named in listed.items()}
+
+
+def told(scope: Scope) -> dict[str, manualinfo.Chips] | None:
+    """The chips in Belay's own list of frequency holds; None where the list is not written or cannot be read."""
+    raw = scope.observed.objects.get(TOLD_KEY)
+    if raw is None:
+        return None
+    listed, problems = manualinfo.parse(raw)
+    return None if problems else listed
