@@ -1,4 +1,4 @@
-"""The pass that forgets: the memory of jobs that are gone for good.
+"""The pass that forgets: the memory of jobs and nodes that are gone for good.
 
 A job is gone when neither its object nor any of its pods is there; a new job of the same name starts afresh anyway,
 because memory is bound to the UID.
@@ -6,11 +6,22 @@ because memory is bound to the UID.
 
 from __future__ import annotations
 
+from typing import Final
+
+from engine.model.history import ChipMemory
 from engine.plan.scope import Scope
+
+#: How long a deleted node is remembered (30 days): it may register again under its name.
+FORGOTTEN_MS: Final = 30 * 86_400_000
 
 
 def run(scope: Scope) -> None:
     """Drops memory that nobody will ask for again."""
+    _jobs(scope)
+    _nodes(scope)
+
+
+def _jobs(scope: Scope) -> None:
     live = {(key.kind, key.namespace, key.name) for key in scope.observed.objects}
     declared = {(key.kind, key.namespace, key.name) for key in scope.desired.manifest_index}
     for key in list(scope.memory.jobs):
@@ -20,3 +31,29 @@ def run(scope: Scope) -> None:
         owner = (kind.partition(".")[0], namespace, name)
         if owner not in live and owner not in declared:
             del scope.memory.jobs[key]
+
+
+def _nodes(scope: Scope) -> None:
+    """Drop the memory of nodes that have been gone for long, unless only a person may end what it holds.
+
+    Their orders stay, so that epochs go on growing should a node of that name come back.
+    """
+    oldest = scope.now_ms - FORGOTTEN_MS
+    for name in [n for n in scope.memory.nodes if n not in scope.observed.nodes]:
+        rows = scope.memory.nodes[name].chips.values()
+        newest = max((moment for row in rows for moment in _times(row)), default=0)
+        if newest < oldest and not any(hold.until == 0 for row in rows for hold in row.holds):
+            del scope.memory.nodes[name]
+
+
+def _times(row: ChipMemory) -> tuple[int, ...]:
+    """The moments that a chip's memory knows of."""
+    return (
+        row.isolated,
+        row.ordered,
+        row.recovering,
+        *row.resets,
+        *(at for at, _ in row.timeline),
+        *(code.last for code in row.codes.values()),
+        *(moment for hold in row.holds for moment in (hold.since, hold.until)),
+    )

@@ -28,8 +28,6 @@ from engine.plan.memo import Memo
 from engine.plan.scope import NodeView, Scope
 
 TIMELINE: Final = 20
-#: How long a deleted node is remembered (30 days): it may register again under its name.
-FORGOTTEN_MS: Final = 30 * 86_400_000
 _NOTHING: Final = NodeMemory()
 _PLAIN: Final = ChipMemory()
 Verdicts = dict[str, dict[int, Verdict]]
@@ -57,7 +55,6 @@ def run(scope: Scope) -> None:
         if view.state == "healthy" and any(state.effective == SUB_HEALTH for state in (own or {}).values()):
             view.state, view.level = "sub-healthy", SUB_HEALTH
         _order(scope, judge, view, own or {}, held_nodes.get(name, ""))
-    _forget(scope)
     _shadows(scope, judge, verdicts)
     outages.notes(scope)
     scope.chips = rows(scope)
@@ -128,32 +125,6 @@ def _judge_node(
         out[chip] = verdict
     view.resetting, view.recovering = state.resetting & view.base, (state.recovering & view.base)
     return out
-
-
-def _forget(scope: Scope) -> None:
-    """Drop the memory of nodes that have been gone for long, unless only a person may end what it holds.
-
-    Their orders stay, so that epochs go on growing should a node of that name come back.
-    """
-    oldest = scope.now_ms - FORGOTTEN_MS
-    for name in [n for n in scope.memory.nodes if n not in scope.observed.nodes]:
-        rows = scope.memory.nodes[name].chips.values()
-        newest = max((moment for row in rows for moment in _times(row)), default=0)
-        if newest < oldest and not any(hold.until == 0 for row in rows for hold in row.holds):
-            del scope.memory.nodes[name]
-
-
-def _times(row: ChipMemory) -> tuple[int, ...]:
-    """The moments that a chip's memory knows of."""
-    return (
-        row.isolated,
-        row.ordered,
-        row.recovering,
-        *row.resets,
-        *(at for at, _ in row.timeline),
-        *(code.last for code in row.codes.values()),
-        *(moment for hold in row.holds for moment in (hold.since, hold.until)),
-    )
 
 
 def _apply(scope: Scope, judge: Judge, view: NodeView, verdicts: dict[int, Verdict]) -> None:
