@@ -164,7 +164,7 @@ def test_report_and_kubernetes_must_agree() -> None:
 @pytest.mark.parametrize(
     ("annotations", "each", "reason", "words"),
     [
-        ({}, 3, "InvalidRequest", "req npu num should small than 8"),
+        ({}, 3, "InvalidRequest", "InvalidResourceRequest: expected: job<case> req npu num should small than 8"),
         ({POLICY: "chip4-node8"}, 3, None, ""),
         ({POLICY: "chip8-node8"}, 9, "InvalidRequest", "small than 8"),
         ({POLICY: "chip1-softShareDev"}, 5, "NotSupportPolicy", "no policy handler registered"),

@@ -36,6 +36,8 @@ SKIP_KEY: Final = "huawei.com/skip-ascend-plugin"
 TOR_LABEL: Final = "tor-affinity"
 TOR_SCHEMAS: Final = ("large-model-schema", "normal-schema")
 TOR_CONFIG: Final = "basic-tor-node-cm"
+#: Upstream's word for a request that no node can ever meet.
+ILLEGAL_SIZE: Final = "InvalidResourceRequest"
 NO_HANDLER: Final = "no policy handler registered, NPU type may be invalid"
 
 
@@ -94,6 +96,8 @@ def of(gang: Gang, desired: Desired, observed: Observed, params: InitParams) -> 
     if isinstance(rule, Refusal):
         return rule
     illegal = rule.family.check(shape) or families.legal_sizes(rule, shape)
+    if illegal is not None and not rule.topology:
+        illegal = Refusal(illegal.reason, f"{ILLEGAL_SIZE}: {illegal.message}")
     cut = blocks(shape, rule.node_chips, params.super_pod_nodes) if rule.topology == "superpod" else None
     if isinstance(cut, Refusal):
         illegal = _both(cut, illegal) if shape.pods > 1 else illegal or cut
@@ -192,7 +196,7 @@ def _counted(gang: Gang, resource: str, seekers: tuple[Pod, ...], shape: Shape) 
     """Pre-cut vNPUs: one device a pod, placed by Kubernetes' own count."""
     greedy = next((pod for pod in seekers if pod.count > 1), None)
     if greedy is not None:
-        text = f"job <{gang.name}> task num is <{len(seekers)}>, request vnpu num <{greedy.count}>"
+        text = f"{ILLEGAL_SIZE}: job <{gang.name}> task num is <{len(seekers)}>, request vnpu num <{greedy.count}>"
         return Refusal(INVALID_REQUEST, f"{text} more than 1 virtual device, keep job pending ")
     return Job(gang, resource, seekers, shape, None)
 
