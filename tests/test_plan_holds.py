@@ -80,3 +80,10 @@ def test_a_node_gone_for_a_month_is_forgotten_unless_a_person_must_end_its_holds
 def test_a_level_that_nobody_knows_counts_as_separate() -> None:
     result = plan(desired(), observed([node("n0")], [report("n0", faults=[fault(3, level="Molten")])]), NOW)
     assert [(c.state, c.level) for c in result.chips] == [("isolated", "SeparateNPU")]
+
+
+def test_a_pending_reset_is_shown_with_its_end() -> None:
+    order = orders("n0", resets={chip: reset_order(1, GROUP) for chip in GROUP}, isolate={3: "RestartNPU"})
+    result = plan(desired(), world(standing=[order]), NOW)
+    assert {c.state for c in result.chips} == {"resetting"}
+    assert any("reset-pending" in d.message and "T08:14:00Z" in d.message for d in result.diagnostics)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from engine.model.cluster import ids_of
 from engine.model.diagnostics import Diagnostic
 from engine.model.plan import NodeState, Pending, Plan
 from engine.model.times import rfc3339
@@ -27,6 +28,13 @@ def run(scope: Scope) -> None:
 
 def _holds(scope: Scope) -> None:
     """Says of every hold what it is, by which rule, and when it ends."""
+    for name, view in scope.nodes.items():
+        if view.resetting:
+            orders = scope.observed.orders.get(name)
+            end = rfc3339(orders.not_after_ms / 1000) if orders and orders.not_after_ms else "its end"
+            which = ", ".join(view.chip(chip) for chip in ids_of(view.resetting))
+            message = f"{which} of node {name} held: reset-pending, by the standing order, until {end} or the answer"
+            scope.diagnostics.append(Diagnostic("info", f"Node/{name}", "", 0, 0, "", message))
     for name, memory in scope.memory.nodes.items():
         view = scope.nodes.get(name)
         if view is None:
