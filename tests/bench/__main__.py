@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 import time
 
@@ -29,18 +30,20 @@ def main(names: list[str]) -> int:
         return 2
     missed = 0
     for name in names or SECTIONS:
-        heading, module, function = SECTIONS[name]
+        heading, file, function = SECTIONS[name]
         print(f"{heading} …", flush=True)
         begin, where = time.monotonic(), measure.setting()
         try:
-            results = getattr(importlib.import_module(f"tests.bench.{module}"), function)()
+            module = importlib.import_module(f"tests.bench.{file}")
+            results = getattr(module, function)()
         except measure.Skipped as reason:
             print(f"  skipped: {reason}", flush=True)
             continue
         for result in results:
             print(f"  {result.line()}", flush=True)
         missed += sum(not result.reached for result in results)
-        measure.write(heading, where, results, [heading for heading, _, _ in SECTIONS.values()])
+        how = inspect.cleandoc(module.__doc__ or "").partition("\n\n")[2]
+        measure.write(heading, [how, where], results, [heading for heading, _, _ in SECTIONS.values()])
         print(f"  took {time.monotonic() - begin:.0f} s", flush=True)
     return 1 if missed else 0
 

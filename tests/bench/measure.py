@@ -55,12 +55,12 @@ class Result:
 
     def row(self) -> str:
         """The row of the table."""
-        goal = "" if self.limit is None else f"≤ {number(self.limit)} {self.unit} {'✓' if self.reached else '✗ missed'}"
+        goal = "" if self.limit is None else f"≤ {self.limit:,g} {self.unit} {'✓' if self.reached else '✗ missed'}"
         return f"| {self.work} | {goal} | **{number(self.value)} {self.unit}** | {self.spread} | {self.remark} |"
 
     def line(self) -> str:
         """The row for a terminal."""
-        goal = "" if self.limit is None else f", goal ≤ {number(self.limit)}{'' if self.reached else ': MISSED'}"
+        goal = "" if self.limit is None else f", goal ≤ {self.limit:,g}{'' if self.reached else ': MISSED'}"
         return f"{self.work}: {number(self.value)} {self.unit} ({self.spread}{goal}) {self.remark}".rstrip()
 
     @property
@@ -74,8 +74,7 @@ def number(value: float) -> str:
     """Three significant digits, thousands set apart."""
     if value == 0 or abs(value) >= 100:
         return f"{value:,.0f}"
-    digits = max(0, 2 - math.floor(math.log10(abs(value))))
-    return f"{value:.{digits}f}".rstrip("0").rstrip(".") if float(value).is_integer() else f"{value:.{digits}f}"
+    return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
 
 
 def nearest(samples: Sequence[float], percentile: float) -> float:
@@ -112,11 +111,12 @@ def setting() -> str:
     return f"Measured at commit {_commit()} on {_machine()}; {busy}."
 
 
-def write(heading: str, where: str, results: Sequence[Result], order: Sequence[str]) -> None:
-    """Renew one section of RESULTS.md; the others are kept, in the given order of headings."""
+def write(heading: str, texts: Sequence[str], results: Sequence[Result], order: Sequence[str]) -> None:
+    """Renew one section of RESULTS.md: paragraphs and a table; the others are kept, in the given order of headings."""
     kept = _sections(RESULTS.read_text()) if RESULTS.exists() else {}
     table = ["| work | goal | measured | spread | beside it |", "|---|---|---|---|---|"]
-    kept[heading] = "\n".join([where, "", *table, *(result.row() for result in results)])
+    paragraphs = [part for text in texts if text for part in (text, "")]
+    kept[heading] = "\n".join([*paragraphs, *table, *(result.row() for result in results)])
     known = [name for name in order if name in kept]
     RESULTS.write_text(_HEAD + "".join(f"\n## {name}\n\n{kept[name].strip()}\n" for name in known))
 

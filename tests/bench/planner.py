@@ -1,4 +1,7 @@
-"""The planner: a pass that changes nothing, and the pass after one new fault."""
+"""The planner: a pass that changes nothing, and the pass after one new fault.
+
+In one process as a worker runs it: what unchanged objects lead to is remembered from earlier passes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""From a commit to the desired state: a repository of 10,000 documents, one file changed, beside a full reload."""
+"""From a commit to the desired state: a repository of 10,000 documents, one file changed, beside a full reload.
+
+A real Git repository, pushed to and fetched from over file://. Warm is a process that has loaded the tree before; cold
+one that has neither clone nor memory. The naive script pulls, parses every file with PyYAML's C loader and checks it
+with pydantic; it finds no file:line:col and refuses no duplicate key.
+"""
 
 from __future__ import annotations
 
@@ -109,10 +114,7 @@ class _Manifest(BaseModel):
 
 
 def _naive(repo: Repo, clone: Path) -> Result:
-    """What a plain script does after each commit: pull, parse every file with PyYAML's C loader, check with pydantic.
-
-    It finds no file:line:col and refuses no duplicate key.
-    """
+    """What a plain script does after each commit."""
     subprocess.run(["git", "clone", "-q", str(repo.bare), str(clone)], check=True, capture_output=True)
     result = Result("naive: git pull, CSafeLoader and pydantic over every file", "ms")
     for number in range(RUNS):
