@@ -25,7 +25,7 @@ def seat(*chips: int, allocatable: int = 8, unhealthy: int = 0, card: str = "car
 
 
 def shape(*wants: int, labels: dict[str, str] | None = None) -> Shape:
-    tasks = tuple(Task(f"t{i}", want, False) for i, want in enumerate(wants))
+    tasks = tuple(Task(f"t{i}", want) for i, want in enumerate(wants))
     return Shape("job", sum(wants), sum(1 for want in wants if want), tasks, labels or {}, {})
 
 

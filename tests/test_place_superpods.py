@@ -90,7 +90,7 @@ def test_repair_keeps_healthy_nodes_and_uses_failed_ones_last() -> None:
 
 def _shape(pods: int, each: int, sp_block: str | None) -> Shape:
     notes = {"sp-block": sp_block} if sp_block is not None else {}
-    return Shape("j", pods * each, pods, (Task("worker", each, False),), {}, notes)
+    return Shape("j", pods * each, pods, (Task("worker", each),), {}, notes)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,6 @@ STATIC_VNPU: Final = re.compile(r"^huawei\.com/(Ascend910-([2-6]|8|10|12|16)c|As
 PLUGIN_KEY: Final = "volcano.sh/schedule.plugin"
 POLICY_KEY: Final = "huawei.com/schedule_policy"
 SUPER_POD_BLOCK: Final = "sp-block"
-SKIP_KEY: Final = "huawei.com/skip-ascend-plugin"
 TOR_LABEL: Final = "tor-affinity"
 TOR_SCHEMAS: Final = ("large-model-schema", "normal-schema")
 TOR_CONFIG: Final = "basic-tor-node-cm"
@@ -165,8 +164,7 @@ def _shape(gang: Gang, pods: tuple[Pod, ...], seekers: tuple[Pod, ...], least: i
     rows: dict[tuple[str, int], Task] = {}
     for pod in pods:
         name = task_of(pod) or pod.name
-        exempt = task_of(pod) == "scheduler" or pod.annotations.get(SKIP_KEY) == "enabled"
-        rows.setdefault((name if task_of(pod) else "", pod.count), Task(name, pod.count, exempt))
+        rows.setdefault((name if task_of(pod) else "", pod.count), Task(name, pod.count))
     # while pods are replaced, old and new ones together are more than the job ever runs
     staying = tuple(pod for pod in seekers if pod.deleting is None)
     if gang.kind in ("Pod", "PodGroup"):

@@ -52,11 +52,10 @@ class Ask(NamedTuple):
 
 
 class Task(NamedTuple):
-    """Pods of one task: its name and what each asks for; ``exempt`` pods may ask for no chip everywhere."""
+    """Pods of one task: its name and what each asks for; 0 is legal in every family."""
 
     name: str
     want: int
-    exempt: bool
 
 
 class Shape(NamedTuple):
