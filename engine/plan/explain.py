@@ -36,13 +36,13 @@ def _holds(scope: Scope) -> None:
             message = f"{which} of node {name} held: reset-pending, by the standing order, until {end} or the answer"
             scope.diagnostics.append(Diagnostic("info", f"Node/{name}", "", 0, 0, "", message))
     for name, memory in scope.memory.nodes.items():
-        view = scope.nodes.get(name)
-        if view is None:
+        held = scope.nodes.get(name)
+        if held is None:
             continue
         for chip, row in memory.chips.items():
             for hold in row.holds:
                 end = f"until {rfc3339(hold.until / 1000)}" if hold.until else _ENDS.get(hold.kind, "until it is ended")
-                what = f"{view.chip(chip)} of node {name} is held: {hold.kind}"
+                what = f"{held.chip(chip)} of node {name} is held: {hold.kind}"
                 message = f"{what}, by {hold.rule}, {end}" if hold.rule else f"{what}, {end}"
                 scope.diagnostics.append(Diagnostic("info", f"Node/{name}", "", 0, 0, "", message))
 
