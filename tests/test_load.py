@@ -466,3 +466,8 @@ spec:
         (6, "spec.mode"),
     ]
     assert not [p for p in loaded.desired.fault_policies if p.document.name == "f"]
+
+
+def test_a_wholly_illegible_file_named_after_budgets_stops_disruption() -> None:
+    assert load({"policies/our-budget.yaml": b"\t{{{"}).desired.budget_broken
+    assert not load({"policies/pools.yaml": b"\t{{{"}).desired.budget_broken

@@ -148,7 +148,9 @@ def read_file(path: str, data: bytes) -> FileResult:
             reader.document(node, index, aliases)
     except yaml12.Fault as fault:
         found = Diagnostic("error", "", path, fault.line, fault.column, "", fault.message)
-        return FileResult((), (found,), readable=False, names_budget=names_budget)
+        # nothing of it may be legible: then its name must do, since a lost budget has to stop disruption
+        named = names_budget or "budget" in path.rpartition("/")[2].lower()
+        return FileResult((), (found,), readable=False, names_budget=named)
     return FileResult(tuple(reader.entries), _bounded(reader.diagnostics), names_budget=names_budget)
 
 
