@@ -108,3 +108,11 @@ def test_deleting_the_name_from_the_reports_key_ends_holds_and_reasons() -> None
 def test_a_node_with_an_idle_sub_healthy_chip_is_sub_healthy() -> None:
     scope = decide(world(fault(3, "80CB8002", "SubHealthFault")))
     assert scope.nodes["n0"].state == "sub-healthy"
+
+
+def test_an_isolated_node_is_shown_with_its_end_and_an_unknown_one_is_named() -> None:
+    spec = {"nodes": ["n0", "zz"], "reason": "fan", "until": "2026-09-01T09:00:00Z"}
+    result = plan(desired(document("Isolation", "fan", **spec)), world(), NOW)
+    said = {d.message for d in result.diagnostics}
+    assert "node n0 is held: manual, by Isolation/fan, until 2026-09-01T09:00:00Z" in said
+    assert any("node zz, which does not exist" in text for text in said)

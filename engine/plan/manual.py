@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from engine.documents import Declared, Isolation
 from engine.model.diagnostics import Diagnostic, ObjectKey
+from engine.model.times import rfc3339
 from engine.plan.chips import LIST_RULE, Held
 from engine.plan.scope import Scope
 from engine.wire import manualinfo, names
@@ -27,6 +29,7 @@ def isolations(scope: Scope) -> tuple[dict[str, str], HeldChips]:
         if spec.until is not None and scope.now >= spec.until:
             continue
         until = round(spec.until * 1000) if spec.until is not None else 0
+        _tell(scope, item, rule, until)
         for node in spec.nodes:
             nodes.setdefault(node, rule)
         for row in spec.chips:
@@ -34,6 +37,19 @@ def isolations(scope: Scope) -> tuple[dict[str, str], HeldChips]:
                 rules = by_chip.setdefault(row.node, {})
                 rules[chip] = (*rules.get(chip, ()), Held(rule, until))
     return nodes, by_chip
+
+
+def _tell(scope: Scope, item: Declared[Isolation], rule: str, until_ms: int) -> None:
+    """Say which nodes a document holds and until when, and which of the nodes it names do not exist."""
+    spec, origin = item.document.spec, item.origin
+    end = f"until {rfc3339(until_ms / 1000)}" if until_ms else "until a person ends it"
+    for name in sorted({*spec.nodes, *(row.node for row in spec.chips)}):
+        if name not in scope.observed.nodes:
+            text = f"names node {name}, which does not exist; it takes effect once the node registers"
+            scope.diagnostics.append(Diagnostic("warning", rule, origin.file, origin.line, origin.column, "spec", text))
+        elif name in spec.nodes and name in scope.nodes:
+            text = f"node {name} is held: manual, by {rule}, {end}"
+            scope.diagnostics.append(Diagnostic("info", f"Node/{name}", "", 0, 0, "", text))
 
 
 def _listed(scope: Scope) -> HeldChips:
