@@ -1,7 +1,7 @@
 """`belay up` until it is ready, and the verbs that people wait for, as whole processes.
 
-"Ready" is when it says so: every agent has reported and the sample repository's revision is in force. `belay plan` reads
-the sample's `desired/` and what kubectl prints of the sandbox's 9 nodes, their pods and all ConfigMaps.
+"Ready" is when it says so: every agent has reported and the sample repository's revision is in force. `belay plan`
+reads the sample's `desired/` and what kubectl prints of the sandbox's 9 nodes, their pods and all ConfigMaps.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from tests.bench.measure import ROOT, RUNS, Result, number, timed
 from tests.bench.running import BELAY, environment, kubectl, up
 
 NODES = 8
+SETTLED = 10.0
+"""Seconds after which the sample's jobs run and nothing moves any more."""
 
 
 def run() -> list[Result]:
@@ -27,6 +30,7 @@ def run() -> list[Result]:
             with up(NODES) as running:
                 coming.runs.append(running.seconds)
                 if turn == RUNS - 1:
+                    time.sleep(SETTLED)
                     for file in files:
                         _save(program, running.kubeconfig, file)
         return [coming, *_verbs(files)]
