@@ -260,12 +260,13 @@ def demo() -> None:
 
 @main.command(short_help="Watch Git and Kubernetes, wake the workers.")
 @click.option("--kubeconfig", metavar="FILE")
+@click.option("--source", metavar="FILE", help="A Source document: repository, branch, signatures; edits take effect.")
 @fails_clearly
-def controller(kubeconfig: str | None) -> None:
+def controller(kubeconfig: str | None, source: str | None) -> None:
     """Watch Git and Kubernetes and wake the workers (settings: BELAY_* in the environment)."""
     from engine.controller import main as run
 
-    sys.exit(run(kubeconfig))
+    sys.exit(run(kubeconfig, source))
 
 
 @main.command(short_help="Run passes and actions (a Celery worker).")

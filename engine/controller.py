@@ -19,11 +19,11 @@ import orjson
 import redis.asyncio
 
 from engine import log
-from engine.errors import SourceError
+from engine.errors import InputError, SourceError
 from engine.inbox import Inbox
 from engine.kube import Kube, KubeError, Reflector, end
 from engine.lease import Lease
-from engine.settings import Settings, from_environment
+from engine.settings import Settings, from_environment, with_source_file
 from engine.snapshot import WATCHED, Watched
 from engine.source import FetchResult, Revision, Source, SourceConfig
 from engine.store import (
@@ -41,6 +41,7 @@ from engine.triggers import Triggers
 
 _log = log.get("controller")
 TICK_SECONDS = 0.25
+SOURCE_FILE_SECONDS = 1.0
 BEAT_SECONDS = 5.0
 """How often a leading controller with a complete snapshot says in Redis that it lives."""
 BEAT_KEPT_SECONDS = 3600.0
@@ -133,7 +134,7 @@ class Controller:
         works: list[Awaitable[None]] = [reflector.run() for reflector in self._reflectors]
         works += [self._hold(), self._pump(), self._dispatch(), self._stop_requested()]
         if self._source is not None:
-            works.append(self._follow_source(self._source))
+            works.append(self._follow())
         tasks = [asyncio.ensure_future(work) for work in works]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -266,6 +267,40 @@ class Controller:
 
     # the revision
 
+    async def _follow(self) -> None:
+        """Follow the repository; begin anew when its document changes, e.g. to suspend or resume it."""
+        while self._source is not None:
+            if not self._settings.source_file:
+                return await self._follow_source(self._source)
+            following = asyncio.ensure_future(self._follow_source(self._source))
+            changed = asyncio.ensure_future(self._source_changed(self._source.config))
+            try:
+                await asyncio.wait((following, changed), return_when=asyncio.FIRST_COMPLETED)
+                if following.done():
+                    return following.result()
+                self._source = changed.result()
+                _log.info("the Source document changed", suspend=self._source.config.suspend)
+            finally:
+                await end(following, changed)
+
+    async def _source_changed(self, config: SourceConfig) -> Source:
+        """Wait for a Source document that says something else; a broken one is told once and changes nothing."""
+        seen, file = None, Path(self._settings.source_file)
+        while True:
+            await asyncio.sleep(SOURCE_FILE_SECONDS)
+            version = await asyncio.to_thread(_version, file)
+            if version is None or version == seen:
+                continue
+            seen = version
+            try:
+                settings = await asyncio.to_thread(with_source_file, self._settings)
+                source = source_of(settings)
+            except InputError as error:
+                _log.error("the Source document is not usable, the last one stays in force", reason=str(error))
+                continue
+            if source is not None and source.config != config:
+                return source
+
     async def _follow_source(self, source: Source) -> None:
         async for cause in source.watch(self._stop):
             previous = self._fetched.revision if self._fetched else None
@@ -327,9 +362,18 @@ class Controller:
             await asyncio.wait_for(self._stop.wait(), seconds)
 
 
-def main(kubeconfig: str | None = None) -> int:
+def _version(file: Path) -> tuple[int, int, int] | None:
+    """What changes when a file is written or replaced; None while it is away (it then says nothing new)."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def main(kubeconfig: str | None = None, source_file: str | None = None) -> int:
     """`belay controller`: the settings come from the environment. Raises InputError for bad ones."""
-    settings = from_environment(kubeconfig=kubeconfig)
+    settings = from_environment(kubeconfig=kubeconfig, source_file=source_file)
     log.configure(settings.log_level, "controller")
     asyncio.run(_serve(settings))
     return 0

@@ -19,7 +19,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Times are in seconds, sizes in bytes.
 
     ``identity`` names the process in Leases and must be the same after its restart. ``source_*`` say where the desired
-    state lives (empty ``source_url``: no repository, only what the cluster holds). ``recordings`` is how many passes
+    state lives (empty ``source_url``: no repository, only what the cluster holds); ``source_file`` is a ``Source``
+    document that says so instead, and that the controller follows while it runs. ``recordings`` is how many passes
     are kept for replay.
     """
 
@@ -29,6 +30,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     identity: str = ""
     shard: str = "main"
     data: str = "/var/lib/belay"
+    source_file: str = ""
     source_url: str = ""
     source_branch: str = "main"
     source_path: str = ""
@@ -85,12 +87,35 @@ def from_environment(environ: Mapping[str, str] | None = None, **overrides: Any)
     values.update({name: value for name, value in overrides.items() if value is not None})
     values.setdefault("identity", socket.gethostname())
     settings = _convert(values)
+    if settings.source_file:
+        settings = with_source_file(settings)
     for name in _POSITIVE:
         if getattr(settings, name) <= 0:
             raise InputError("must be greater than 0", where=PREFIX + name.upper())
     if settings.expiry + settings.claim > 3600:
         raise InputError("claims and messages must not outlive an hour", where="BELAY_CLAIM, BELAY_EXPIRY")
     return settings
+
+
+def with_source_file(settings: Settings) -> Settings:
+    """The same settings with the repository as its ``Source`` document names it now.
+
+    Raises:
+        InputError: the document cannot be read or is not valid.
+    """
+    from engine.load.given import read_source
+
+    spec = read_source(Path(settings.source_file)).spec
+    return msgspec.structs.replace(
+        settings,
+        source_url=spec.url,
+        source_branch=spec.branch,
+        source_path=spec.path,
+        source_interval=spec.interval,
+        source_verify=spec.verify.mode,
+        source_signers=spec.verify.allowed_signers or "",
+        source_suspend=spec.suspend,
+    )
 
 
 def to_environment(settings: Settings) -> dict[str, str]:

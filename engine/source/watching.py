@@ -84,15 +84,20 @@ class Watch:
     async def _follow_files(self, root: Path, stop: asyncio.Event) -> None:
         while not stop.is_set():
             if root.is_dir():
+                # an event of its own: awatch sets the one it is given when it is cancelled, and ours stops more than it
+                ended = asyncio.Event()
+                relay = asyncio.create_task(_relay(stop, ended))
                 try:
                     async for _ in awatch(
-                        root, watch_filter=self._matters, debounce=_DEBOUNCE_MS, step=_STEP_MS, stop_event=stop
+                        root, watch_filter=self._matters, debounce=_DEBOUNCE_MS, step=_STEP_MS, stop_event=ended
                     ):
                         self._rouse("files")
                 except (OSError, RuntimeError) as error:
                     # out of inotify watches, or the folder vanished: polling goes on, and the watch is tried again with
                     # it
                     _log.warning("file events are not available", error=str(error))
+                finally:
+                    relay.cancel()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), timeout=self._delay())
 
@@ -107,3 +112,8 @@ class Watch:
             return inner in _GIT_FILES or (inner.startswith("refs/heads/") and not inner.endswith(".lock"))
         inside = relative.removeprefix(self._prefix) if relative.startswith(self._prefix) else ""
         return inside in ROOTS or inside.startswith(tuple(f"{root}/" for root in ROOTS))
+
+
+async def _relay(stop: asyncio.Event, ended: asyncio.Event) -> None:
+    await stop.wait()
+    ended.set()
