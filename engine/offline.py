@@ -13,16 +13,17 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
+import orjson
 
 from engine.documents import Desired, Roles
 from engine.errors import InputError
 from engine.load import Loaded, load, load_directory
 from engine.load.files import ROOMS
 from engine.model.cluster import Observed
-from engine.model.diagnostics import Diagnostic
+from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.plan import Plan
 from engine.model.times import parse_rfc3339
-from engine.observe import observe
+from engine.observe import key_of, observe
 from engine.plan import plan
 from engine.recording import LATEST
 
@@ -108,13 +109,31 @@ def plan_offline(
     Raises:
         InputError: a folder or the time is not usable.
     """
-    observed = observe(cluster)
+    observed = observe(newest(cluster))
     desired, found = desired_from(tree, overlays, cluster)
     if not live:
         desired = every_role(desired)
     result = plan(desired, observed, moment(now, observed, clock))
     diagnostics = tuple(sorted({*result.diagnostics, *found}))
     return msgspec.structs.replace(result, diagnostics=diagnostics), observed, desired
+
+
+def newest(items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Each object once, so that the order of a List never matters: the highest resourceVersion, then by content."""
+    best: dict[ObjectKey, Mapping[str, Any]] = {}
+    for item in items:
+        key = key_of(item)
+        other = best.get(key)
+        if other is None or _age(item) > _age(other):
+            best[key] = item
+    return list(best.values())
+
+
+def _age(item: Mapping[str, Any]) -> tuple[int, bytes]:
+    version = str((item.get("metadata") or {}).get("resourceVersion") or "")
+    return int(version) if version.isdigit() and len(version) < 20 else 0, orjson.dumps(
+        item, option=orjson.OPT_SORT_KEYS
+    )
 
 
 def every_role(desired: Desired) -> Desired:

@@ -766,3 +766,17 @@ def test_diff_leaves_out_what_kubernetes_filled_into_lists() -> None:
         "containers": [{"name": "a", "image": "x:1"}, {"name": "b"}],
         "args": [{"x": 1}],
     }
+
+
+def test_an_object_given_twice_counts_once_whatever_the_order(tmp_path: Path) -> None:
+    items = world()
+    node = next(item for item in items if item["kind"] == "Node")
+    newer = json.loads(json.dumps(node))
+    newer["metadata"]["resourceVersion"] = "99"
+    newer["spec"] = {"unschedulable": True}
+    seen = set()
+    for index, order in enumerate(([*items, newer], [newer, *items])):
+        file = tmp_path / f"{index}.json"
+        file.write_text(json.dumps(as_list(order)))
+        seen.add(belay("plan", "--cluster", str(file), "--explain", "-o", "json").stdout)
+    assert len(seen) == 1
