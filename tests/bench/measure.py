@@ -20,8 +20,8 @@ _HEAD = """\
 
 `make bench` measures everything and rewrites this file; `python -m tests.bench SECTION…` renews single sections.
 Each row is the median of five runs with their spread, unless it says otherwise; ✓ means that the goal was reached in
-that measurement. Times are wall time on the machine named; "beside it" is a naive baseline or a peer measured in the
-same run, or what was measured.
+that measurement. Times are wall time on the machine named; "beside it" is a naive baseline from the same run, or what
+was measured.
 """
 
 
