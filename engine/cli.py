@@ -41,20 +41,21 @@ def version() -> None:
 @output_option()
 @fails_clearly
 def validate(directory: str, policies: tuple[str, ...], output: str) -> None:
-    """Check every document of a state repository; all findings at file:line:col. Exit 1 on errors."""
+    """Check every document of a state repository; all findings at file:line:col. Exit 1 on errors or warnings."""
     from engine import show
     from engine.offline import load_tree
     from engine.summary import validation_summary
 
     loaded = load_tree(directory, policies)
     errors = sum(d.severity == "error" for d in loaded.diagnostics)
+    warnings = sum(d.severity == "warning" for d in loaded.diagnostics)
     if output in ("json", "yaml"):
-        show.document({"errors": errors, "diagnostics": loaded.diagnostics}, output)
+        show.document({"errors": errors, "warnings": warnings, "diagnostics": loaded.diagnostics}, output)
     else:
         for finding in loaded.diagnostics:
             click.echo(show.plain(str(finding)))
-        click.echo(validation_summary(loaded), err=bool(errors))
-    sys.exit(1 if errors else 0)
+        click.echo(validation_summary(loaded), err=bool(errors or warnings))
+    sys.exit(1 if errors or warnings else 0)
 
 
 @main.command()

@@ -780,3 +780,11 @@ def test_an_object_given_twice_counts_once_whatever_the_order(tmp_path: Path) ->
         file.write_text(json.dumps(as_list(order)))
         seen.add(belay("plan", "--cluster", str(file), "--explain", "-o", "json").stdout)
     assert len(seen) == 1
+
+
+def test_validate_counts_a_warning_as_a_finding(repository: Path) -> None:
+    text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: d, namespace: a}\n"
+    (repository / "desired" / "marked.yaml").write_text("\ufeff" + text, encoding="utf-8")
+    result = belay("validate", str(repository))
+    assert result.exit_code == 1
+    assert "marked.yaml:1:1" in result.stdout and "0 errors, 1 warning" in result.output
