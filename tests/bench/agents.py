@@ -2,7 +2,8 @@
 
 One agent per run lives on a simulated driver through six hours of virtual time; every write request is counted with
 the size of its body. Agents do not know of each other, so a cluster's rate is the rate per node times its nodes.
-Writes of kubelets and of the engine are not in it. The agent beside it is arithmetic: two writes of the mean size a poll.
+Writes of kubelets and of the engine are not in it. The agent beside it is arithmetic: at every poll two writes of the
+mean size.
 """
 
 from __future__ import annotations

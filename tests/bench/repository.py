@@ -1,8 +1,8 @@
 """From a commit to the desired state: a repository of 10,000 documents, one file changed, beside a full reload.
 
 A real Git repository, pushed to and fetched from over file://. Warm is an engine that has loaded the tree before; cold
-one with neither clone nor cache, in a process whose modules are imported. The naive script pulls, parses every file with PyYAML's C loader and checks it
-with pydantic; it finds no file:line:col and refuses no duplicate key.
+one with neither clone nor cache, in a process whose modules are imported. The naive script pulls, parses every file
+with PyYAML's C loader and checks it with pydantic; it finds no file:line:col and refuses no duplicate key.
 """
 
 from __future__ import annotations
