@@ -75,9 +75,7 @@ def test_several_super_pods_avoid_broken_networks_and_soft_takes_the_rest() -> N
 
 
 def _shape(pods: int, each: int, **notes: str) -> Shape:
-    return Shape(
-        "j", pods * each, pods, (Task("w", each),), {}, {k.replace("_", "-"): v for k, v in notes.items()}
-    )
+    return Shape("j", pods * each, pods, (Task("w", each),), {}, {k.replace("_", "-"): v for k, v in notes.items()})
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,7 @@ def test_a_clean_report_of_the_orders_own_second_ends_recovery() -> None:
     seen = world(
         bad=False,
         update=float(ordered // 1000),
-        agents=[agent("n0", done={c: (1, "ok") for c in range(8)}, at=NOW - 0.5)],
-        history=History(nodes={"n0": NodeMemory(chips={c: memory for c in range(8)})}),
+        agents=[agent("n0", done=dict.fromkeys(range(8), (1, "ok")), at=NOW - 0.5)],
+        history=History(nodes={"n0": NodeMemory(chips=dict.fromkeys(range(8), memory))}),
     )
     assert [c for c in decide(seen).chips if c.state != "healthy"] == []

@@ -227,9 +227,7 @@ def _restart_whole(case: _Case, counts: Mapping[str, Counts], condition: Conditi
     failed = mine and any(c.failed for c in counts.values())
     left = retries_left(case.bench, case.job, case.spec, memory) if failed else -1
     if left > 0 and condition is not None and condition.type == RESTARTING:
-        memory = msgspec.structs.replace(
-            memory, killed=memory.version, version=memory.version + 1, retries=left - 1
-        )
+        memory = msgspec.structs.replace(memory, killed=memory.version, version=memory.version + 1, retries=left - 1)
         case.memory = memory
     for one in case.pods.values():
         if _version(one) <= memory.killed and one.deleting is None:
