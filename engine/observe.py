@@ -62,6 +62,7 @@ class Observer:
         self._jobs: dict[str, tuple[str, JobMemory]] = {}
         self._cluster = history.ClusterMemory()
         self._ledgers: dict[str, dict[str, ledger.Claim]] = {}
+        self._broken_ledgers: set[str] = set()
         self._inventory: tuple[ObjectKey, ...] | None = None
         self._applied = ""
         self._init_params: dict[str, str] = {}
@@ -120,6 +121,7 @@ class Observer:
                 policy_revision=self._cluster.policy_revision,
             ),
             ledger=dict(sorted(claims.items())),
+            ledger_broken=bool(self._broken_ledgers),
             inventory=self._inventory,
             applied_revision=self._applied,
             init_params=dict(self._init_params),
@@ -190,7 +192,9 @@ class Observer:
             self._jobs[key.name] = entry
 
     def _take_ledger(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
+        self._broken_ledgers.add(key.name)
         self._ledgers[key.name] = ledger.parse(obj)
+        self._broken_ledgers.discard(key.name)
 
     def _take_sync(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
         if key.name == names.SYNC:
@@ -241,6 +245,7 @@ class Observer:
             self._jobs.pop(name, None)
         elif name.startswith(names.LEDGER_PREFIX):
             self._ledgers.pop(name, None)
+            self._broken_ledgers.discard(name)
         elif name == names.SYNC:
             self._applied, self._inventory = "", None
 

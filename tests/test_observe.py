@@ -5,8 +5,11 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from engine.load import load
+from engine.model.actions import BindPod
 from engine.model.diagnostics import ObjectKey
 from engine.observe import Observer, observe
+from engine.plan import plan
 from engine.wire import deviceinfo, ledger
 
 
@@ -155,3 +158,24 @@ def test_a_snapshot_does_not_change_when_the_world_does() -> None:
     observer.put(node("n2"))
     observer.delete(ObjectKey("v1", "Node", "", "n1"))
     assert list(before.nodes) == ["n1"]
+
+
+def test_while_the_ledger_is_unreadable_nothing_is_placed() -> None:
+    observer = Observer()
+    free = ",".join(f"Ascend910-{i}" for i in range(8))
+    server = node("n1")
+    server["status"]["capacity"] = {**server["status"]["allocatable"], "pods": "110"}
+    server["status"]["allocatable"] = server["status"]["capacity"]
+    for item in (server, device("n1", free, at=1788249598), pod("p", schedulerName="volcano")):
+        observer.put(item)
+    desired = load({}, has_git=False).desired
+    bound = [a for a in plan(desired, observer.observed(), 1788249600.0).actions if isinstance(a, BindPod)]
+    assert len(bound) == 1
+    broken = ledger.build("main", {})
+    broken["data"]["claims.json"] = "{"
+    observer.put(broken)
+    result = plan(desired, observer.observed(), 1788249600.0)
+    assert not any(isinstance(a, BindPod) for a in result.actions)
+    assert any("nothing is placed" in d.message for d in result.diagnostics)
+    observer.put(ledger.build("main", {}))
+    assert any(isinstance(a, BindPod) for a in plan(desired, observer.observed(), 1788249600.0).actions)

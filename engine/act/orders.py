@@ -198,11 +198,6 @@ class _Draft:
             return False
         if any(order.epoch >= action.epoch for order in standing):
             raise Refused(f"epoch {action.epoch} is not above the one that was ordered last")
-        seen = action.preconditions.get("ordersGeneration")
-        if seen is not None and seen != self._orders.generation:
-            raise Refused(
-                f"the orders of {action.node} are at generation {self._orders.generation}, not {seen} any more"
-            )
         if taken := sorted(busy.intersection(action.chips)):
             raise Refused(f"{', '.join(taken)} of {action.node} is in use")
         order = ResetOrder(action.epoch, group, action.reason, self._now_ms)

@@ -264,7 +264,8 @@ class Observed(msgspec.Struct, frozen=True):
     ``objects`` holds every other object raw (jobs, PodGroups, queues, services, managed
     ConfigMaps …). ``problems`` maps a node to the reason its newest device report was refused;
     ``reports`` then still holds the last good one if there is any. ``ledger`` maps
-    ``node/chip name`` to the pod UID that claimed it. ``inventory`` lists what Git applied last
+    ``node/chip name`` to the pod UID that claimed it; while a ledger cannot be read (``ledger_broken``) nothing may be
+    placed, reset or partitioned. ``inventory`` lists what Git applied last
     (None: none recorded). ``init_params`` are the raw ``init-params`` of the scheduler ConfigMap.
     ``newest_report`` is the newest report time, 0 when there is no report.
     """
@@ -279,6 +280,7 @@ class Observed(msgspec.Struct, frozen=True):
     objects: dict[ObjectKey, dict[str, Any]] = {}
     history: History = History()
     ledger: dict[str, str] = {}
+    ledger_broken: bool = False
     inventory: tuple[ObjectKey, ...] | None = None
     applied_revision: str = ""
     init_params: dict[str, str] = {}

@@ -188,7 +188,6 @@ def _order_chips(scope: Scope, judge: Judge, view: NodeView, verdicts: dict[int,
     ordered = standing.isolate if standing else {}
     wanted = {c: v.effective for c, v in verdicts.items() if v.out and view.base >> c & 1}
     reports = (f"kube-system/mindx-dl-deviceinfo-{name}@{report.resource_version}",) if report else ()
-    generation = {"ordersGeneration": standing.generation if standing else 0}
     for level in sorted(set(wanted.values())):
         fresh = [c for c in sorted(wanted) if wanted[c] == level and ordered.get(c) != level]
         if not fresh:
@@ -205,7 +204,6 @@ def _order_chips(scope: Scope, judge: Judge, view: NodeView, verdicts: dict[int,
                 + (f" by {', '.join(codes)}" if codes else "")
                 + ("; running work stays" if level == PRE_SEPARATE else ""),
                 evidence=_evidence(scope, judge, rule, codes, reports),
-                preconditions=generation,
             )
         )
     gone = [c for c in sorted(ordered) if c not in wanted and not (view.resetting | view.recovering) >> c & 1]
@@ -219,7 +217,6 @@ def _order_chips(scope: Scope, judge: Judge, view: NodeView, verdicts: dict[int,
                 reason="ReportClean",
                 message=f"{', '.join(names)} of node {name}: the newest report is clean and no hold covers them",
                 evidence=judge.evidence("report", (), reports, scope.desired.revision),
-                preconditions=generation,
             )
         )
 

@@ -30,7 +30,8 @@ _Wanted = dict[int, tuple[tuple[str, ...], Declared[VNPULayout] | None]]
 
 def run(scope: Scope) -> None:
     """Emits PartitionChip and takes chips with or for vNPUs out of whole-chip placement."""
-    if not scope.desired.layouts and not any(o.vnpu_layout for o in scope.observed.orders.values()):
+    laid_out = scope.desired.layouts or any(o.vnpu_layout for o in scope.observed.orders.values())
+    if not laid_out or scope.observed.ledger_broken:
         _close_cut_chips(scope)
         return
     for name in sorted(scope.nodes):

@@ -101,7 +101,7 @@ class Quota:
 
 def run(scope: Scope) -> None:
     """Fills ``scope.queue`` with the gangs that may be placed, in order; the others become pending with a reason."""
-    if not roles.plays(scope, "schedule"):
+    if not roles.plays(scope, "schedule") or scope.observed.ledger_broken:
         return
     quota, roster = Quota(scope), Roster(scope)
     entries: list[tuple[tuple[object, ...], str]] = []

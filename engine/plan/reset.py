@@ -33,6 +33,8 @@ _PLAIN: Final = ChipMemory()
 
 def run(scope: Scope) -> None:
     """Offer the resets of this pass and hold the groups whose attempts are used up."""
+    if scope.observed.ledger_broken:
+        return  # nobody knows which chips are promised
     taken = _taken(scope)
     for name, view in scope.nodes.items():
         if not view.resettable or not view.fresh or view.suspended or not view.node.ready:
@@ -103,7 +105,7 @@ def _offer(scope: Scope, view: NodeView, group: int) -> None:
             reports=(f"kube-system/mindx-dl-deviceinfo-{name}@{view.report.resource_version if view.report else ''}",),
             revision=scope.desired.revision,
         ),
-        preconditions={"ordersGeneration": standing.generation if standing else 0, "idle": True},
+        preconditions={"epochAbove": max(epochs, default=0), "idle": True},
     )
     if len(spent) >= most:
         until = spent[len(spent) - most] + window if most else 0
