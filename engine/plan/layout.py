@@ -6,6 +6,7 @@ some take no whole-chip work (docs/zh/scheduling/04_usage/02_virtual_instance).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -17,8 +18,10 @@ from engine.model.cluster import AgentReport, Orders
 from engine.model.diagnostics import Diagnostic, Severity
 from engine.model.history import NodeMemory
 from engine.model.levels import IN_SERVICE, NORMAL
+from engine.model.plan import ChipState
 from engine.model.vnpu import Existing, Size, Totals, change, unfit
 from engine.plan.scope import NodeView, Scope
+from engine.wire.orders import chip_number
 
 CHIP_NAME_LABEL: Final = "node.kubernetes.io/npu.chip.name"
 #: A refused or failed partition is ordered again after this long, in milliseconds.
@@ -92,6 +95,7 @@ def _node(scope: Scope, view: NodeView, wanted: _Wanted) -> None:
     if _outstanding(scope, agent, orders):
         for chip in _changing(agent, orders):
             _take_out(view, chip)
+            _show(scope, view, chip)
         return
     if view.state in ("not-ready", "unknown", "isolated") or _waits(scope, agent, orders):
         return
@@ -180,6 +184,18 @@ def _changing(agent: AgentReport | None, orders: Orders | None) -> Iterator[int]
 def _take_out(view: NodeView, chip: int) -> None:
     view.unavailable |= 1 << chip
     view.chip_state[chip] = "resetting"
+
+
+def _show(scope: Scope, view: NodeView, chip: int) -> None:
+    """A chip being cut is listed as resetting, beside what health said of it."""
+    place = (view.node.name, chip)
+    index = bisect_left(scope.chips, place, key=lambda row: (row.node, chip_number(row.chip)))
+    known = scope.chips[index] if index < len(scope.chips) else None
+    if known is not None and (known.node, known.chip) == (view.node.name, view.chip(chip)):
+        scope.chips[index] = msgspec.structs.replace(known, state="resetting")
+    else:
+        row = ChipState(view.node.name, view.chip(chip), "resetting", NORMAL, (), (), view.used_by.get(chip))
+        scope.chips.insert(index, row)
 
 
 def _close_cut_chips(scope: Scope) -> None:

@@ -1,0 +1,146 @@
+"""The layout pass: declared vNPUs against existing ones, never touching one in use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from engine.documents import Desired
+from engine.load import load
+from engine.model.actions import PartitionChip
+from engine.model.cluster import AgentReport, AgentVNPU, Observed, Orders
+from engine.model.plan import Plan
+from engine.plan import plan
+from tests import worlds
+from tests.worlds import NOW
+
+LABELS = {
+    "accelerator": "huawei-Ascend310P",
+    "servertype": "Ascend310P-8",
+    "host-arch": "huawei-arm",
+    "node.kubernetes.io/npu.chip.name": "310P3",
+}
+RESOURCE, PREFIX = "huawei.com/Ascend310P", "Ascend310P-"
+
+
+def declared(
+    templates: str = "[vir04, vir02_1c]", *, busy: str = "wait", chips: str = "[0]", extra: str = ""
+) -> Desired:
+    text = f"""\
+apiVersion: belay.dev/v1alpha1
+kind: VNPULayout
+metadata: {{name: a}}
+spec:
+  selector: {{matchLabels: {{accelerator: huawei-Ascend310P}}}}
+  mode: static
+  chips: [{{chips: {chips}, templates: {templates}}}]
+  whenBusy: {busy}
+"""
+    return load({"desired/a.yaml": text.encode(), "desired/b.yaml": extra.encode()}, revision="r").desired
+
+
+def cluster(
+    *vnpus: tuple[int, str, str], done: int = 0, result: str = "ok", pods: Any = (), orders: Orders | None = None
+) -> Observed:
+    agent = AgentReport(
+        "n0", "b", 1, int(NOW * 1000) - 1000, 0, {}, done, result,
+        tuple(AgentVNPU(i, 0, template, used) for i, template, used in vnpus), (),
+    )  # fmt: skip
+    return worlds.observed(
+        [worlds.node("n0", chips=4, resource=RESOURCE, prefix=PREFIX, labels=LABELS)],
+        [worlds.report("n0", chips=4, resource=RESOURCE, prefix=PREFIX, network=None)],
+        pods,
+        agents=[agent],
+        standing=[orders] if orders else (),
+    )
+
+
+def standing(epoch: int = 1, *, templates: tuple[str, ...] = ("vir04", "vir02_1c"), age: float = 10.0) -> Orders:
+    issued = int((NOW - age) * 1000)
+    return Orders("n0", "1", 1, "r", "", issued, issued + 900_000, {}, {}, epoch, {0: templates})
+
+
+def cuts(result: Plan) -> list[PartitionChip]:
+    return [action for action in result.actions if isinstance(action, PartitionChip)]
+
+
+def test_a_declared_chip_is_cut_largest_first_under_a_new_epoch() -> None:
+    result = plan(declared("[vir02_1c, vir04]"), cluster((100, "vir01", ""), done=4), NOW)
+    (cut,) = cuts(result)
+    assert (cut.chip, cut.create, cut.destroy, cut.epoch) == ("Ascend310P-0", ("vir04", "vir02_1c"), ("100",), 5)
+    assert (cut.evidence.file, cut.evidence.line, cut.evidence.revision) == ("desired/a.yaml", 1, "r")
+    assert result.history.nodes["n0"].vnpu_epoch == 5
+
+
+def test_a_chip_that_is_as_declared_is_left_alone() -> None:
+    assert cuts(plan(declared(), cluster((100, "vir04", "a/p"), (101, "vir02_1c", "")), NOW)) == []
+
+
+@pytest.mark.parametrize(("busy", "severity"), [("wait", "info"), ("refuse", "error")])
+def test_a_vnpu_in_use_is_never_in_the_way(busy: str, severity: str) -> None:
+    result = plan(declared("[vir01]", busy=busy), cluster((100, "vir04", "a/p")), NOW)
+    assert cuts(result) == []
+    (told,) = [d for d in result.diagnostics if "is in use by" in d.message]
+    assert told.severity == severity
+
+
+def test_a_starting_pod_may_be_on_any_vnpu_of_its_size() -> None:
+    pod = worlds.pod("p", node="n0", resource="huawei.com/Ascend310P-4c", count=1, phase="Pending")
+    assert cuts(plan(declared("[vir01]"), cluster((100, "vir04", ""), pods=[pod]), NOW)) == []
+
+
+def test_a_chip_used_whole_is_not_cut() -> None:
+    pod = worlds.pod("p", node="n0", resource=RESOURCE, prefix=PREFIX, chips=[0], phase="Running")
+    assert cuts(plan(declared(), cluster(pods=[pod]), NOW)) == []
+
+
+def test_an_order_on_its_way_is_not_repeated_and_keeps_its_chip_out() -> None:
+    result = plan(declared(), cluster(orders=standing()), NOW)
+    assert cuts(result) == []
+    assert [(c.chip, c.state) for c in result.chips] == [("Ascend310P-0", "resetting")]
+
+
+def test_a_failed_cut_is_tried_again_after_a_while_only() -> None:
+    failed = {"done": 1, "result": "failed: driver"}
+    assert cuts(plan(declared(), cluster(orders=standing(age=10), **failed), NOW)) == []
+    (again,) = cuts(plan(declared(), cluster(orders=standing(age=400), **failed), NOW))
+    assert again.epoch == 2
+
+
+def test_an_order_that_nobody_took_waits_for_a_sign_of_life() -> None:
+    silent = msgspec.structs.replace(cluster(orders=standing(age=1000)), agents={})
+    assert cuts(plan(declared(), silent, NOW)) == []
+    assert len(cuts(plan(declared(), cluster(orders=standing(age=1000)), NOW))) == 1
+
+
+def test_a_layout_that_is_gone_makes_its_chip_whole_again() -> None:
+    seen = cluster((100, "vir04", ""), (101, "vir02_1c", ""), done=1, orders=standing())
+    (cut,) = cuts(plan(load({}, revision="r").desired, seen, NOW))
+    assert (cut.templates, cut.destroy, cut.reason) == ((), ("100", "101"), "LayoutRemoved")
+
+
+def test_a_layout_that_the_cluster_file_does_not_know_is_not_undone() -> None:
+    seen = cluster((100, "vir04", ""), done=1, orders=standing(templates=("vir04",)))
+    assert cuts(plan(load({}, has_git=False).desired, seen, NOW)) == []
+
+
+@pytest.mark.parametrize(
+    ("templates", "chips", "words"),
+    [("[vir04, vir04]", "[0]", "8 AI CPUs"), ("[vir04]", "[9]", "does not exist"), ("[vir16]", "[0]", "vir16")],
+)
+def test_what_cannot_be_is_said_and_not_ordered(templates: str, chips: str, words: str) -> None:
+    desired = declared(templates, chips=chips)
+    result = plan(desired, cluster(), NOW)
+    assert cuts(result) == []
+    if desired.layouts:  # what no node of the family could have is already refused when it is read
+        assert any(words in d.message for d in result.diagnostics)
+
+
+def test_a_chip_with_vnpus_takes_no_whole_chip_work() -> None:
+    pod = worlds.pod("p", resource=RESOURCE, prefix=PREFIX, count=4)
+    result = plan(load({}, has_git=False).desired, cluster((100, "vir04", ""), pods=[pod]), NOW)
+    assert [a for a in result.actions if type(a).__name__ == "BindPod"] == []
+    fits = plan(load({}, has_git=False).desired, cluster(pods=[pod]), NOW)
+    assert len([a for a in fits.actions if type(a).__name__ == "BindPod"]) == 1
