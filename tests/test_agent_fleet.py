@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
+from agents.drivers.rows import ROWS
+from agents.drivers.simulated import Row, SimulatedDriver
 from agents.node.client import ApiError, KubeClient
 from agents.node.credentials import CredentialsError, load
 from agents.node.fleet import Fleet, FleetNode, without
@@ -378,6 +380,32 @@ def test_a_bad_description_is_ignored_and_the_node_goes_on(tmp_path: Path) -> No
         assert len(cluster.writes) == count
 
     play(story)
+
+
+def test_vnpus_outlive_the_process_but_not_their_hardware(tmp_path: Path) -> None:
+    async def restarted(row: Row) -> SimulatedDriver:
+        clock = VirtualClock()
+        fleet = Fleet(FakeCluster(clock), tmp_path, Settings(), clock=clock, policy=NodePolicy("default", RULES))
+        fleet.add(FleetNode(name=NODE, row=row))
+        driver = fleet.drivers[NODE]
+        await fleet.close()
+        driver._sleep = asyncio.sleep
+        driver._scale = 0
+        return driver
+
+    async def story() -> None:
+        row = ROWS["atlas-300i-pro"]
+        first = await restarted(row)
+        made = [await first.create_vnpu(0, "vir04"), await first.create_vnpu(0, "vir02")]
+        again = await restarted(row)
+        assert await again.vnpus() == made
+        await again.destroy_vnpu(made[0].id)
+        assert await (await restarted(row)).vnpus() == made[1:]
+        assert await (await restarted(Row())).vnpus() == [], "another server cannot hold them"
+        (tmp_path / NODE / "vnpus.json").write_text("torn")
+        assert await (await restarted(row)).vnpus() == []
+
+    asyncio.run(story())
 
 
 def test_an_agent_that_fails_is_started_anew(tmp_path: Path) -> None:

@@ -56,7 +56,8 @@ class SimulatedDriver:
     """The driver of one simulated node.
 
     `seed` decides serials and addresses; `now_ms` and `sleep` are the clock; `scale` shortens resets. `healed` is
-    called with the chips whose faults a reset has removed.
+    called with the chips whose faults a reset has removed. `vnpus` are there from before, as hardware keeps them over a
+    restart; those that the node cannot hold are left out. `recut` is called with all of them after every change.
     """
 
     def __init__(
@@ -69,16 +70,18 @@ class SimulatedDriver:
         now_ms: Callable[[], int],
         sleep: Callable[[float], Any],
         healed: Callable[[Sequence[int]], None] | None = None,
+        vnpus: Sequence[VNPU] = (),
+        recut: Callable[[Sequence[VNPU]], None] | None = None,
     ) -> None:
         self.row = row or Row()
         self._node, self._seed, self._scale = node, seed, scale
         self._now_ms, self._sleep = now_ms, sleep
-        self._healed = healed
+        self._healed, self._recut = healed, recut
         self._codes: dict[int, dict[tuple[Plane, str], Code]] = {chip: {} for chip in range(self.row.chips)}
         self._dropped: set[int] = set()
         self._processes: dict[int, int] = {}
         self._booting: dict[int, int] = {}
-        self._vnpus: dict[int, VNPU] = {}
+        self._vnpus = {v.id: v for v in vnpus if v.chip < self.row.chips and v.template in self.row.sizes}
         self._events: list[Event] = []
         self._happened = asyncio.Event()
         self._spec: dict[int, Injected] = {}
@@ -185,6 +188,7 @@ class SimulatedDriver:
             raise DriverError(f"{template} does not fit on chip {chip}: {why}")
         vnpu = VNPU(next(i for i in range(FIRST_VNPU, FIRST_VNPU + 1024) if i not in self._vnpus), chip, template)
         self._vnpus[vnpu.id] = vnpu
+        self._remember_vnpus()
         return vnpu
 
     async def destroy_vnpu(self, vnpu: int) -> None:
@@ -192,6 +196,11 @@ class SimulatedDriver:
         await self._work(1.0)
         if self._vnpus.pop(vnpu, None) is None:
             raise DriverError(f"there is no vNPU {vnpu}")
+        self._remember_vnpus()
+
+    def _remember_vnpus(self) -> None:
+        if self._recut is not None:
+            self._recut(sorted(self._vnpus.values()))
 
     # ---- what a test or a scenario does to the world
 

@@ -2,14 +2,15 @@
 
 Each node's ConfigMap `belay-sim-<node>` in belay-nodes, key `faults.json`, says what is wrong with it (the shape is in
 agents/drivers/simulated.py). It is the truth about injected faults: what it names is present, what a reset healed
-is taken out
-of it, so a restart of the fleet finds the world as it was.
+is taken out of it. The vNPUs are in `vnpus.json` in the node's folder. So a restart of the fleet finds the world as it
+was.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from agents.drivers.base import VNPU
 from agents.drivers.simulated import Row, SimulatedDriver
 from agents.node.agent import NodeAgent
 from agents.node.client import ApiError, Cluster
@@ -27,6 +29,7 @@ from engine.wire.names import NODES, SIM_PREFIX
 from engine.wire.policy import NodePolicy
 
 FAULTS_KEY: Final = "faults.json"
+VNPUS_FILE: Final = "vnpus.json"
 _RESTART_CEILING: Final = 30.0
 _CONFLICTS: Final = 8
 _log = Log("fleet")
@@ -76,6 +79,7 @@ class Fleet:
         """Start a node; a node of that name that runs already is left alone."""
         if node.name in self._tasks:
             return
+        cut = self._state_dir / node.name / VNPUS_FILE
         driver = SimulatedDriver(
             node.name,
             node.row,
@@ -84,6 +88,8 @@ class Fleet:
             now_ms=self._clock.now_ms,
             sleep=self._clock.sleep,
             healed=lambda chips: self._heal(node.name, chips),
+            vnpus=_read_vnpus(cut, node.name),
+            recut=lambda vnpus: _write_vnpus(cut, vnpus),
         )
         self.drivers[node.name] = driver
         self._tasks[node.name] = asyncio.create_task(self._run(node, driver))
@@ -164,6 +170,23 @@ class Fleet:
                 if isinstance(error, ApiError) and error.status != 409:
                     _log.warning("healing cannot be recorded", node=name, error=error)
                 await self._clock.sleep(self._chance.uniform(0, 0.5))
+
+
+def _read_vnpus(file: Path, node: str) -> list[VNPU]:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=list[VNPU])
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        _log.warning("remembered vNPUs cannot be read, the node starts uncut", node=node, error=error)
+        return []
+
+
+def _write_vnpus(file: Path, vnpus: Sequence[VNPU]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    fresh = file.with_suffix(".new")
+    fresh.write_bytes(msgspec.json.encode(vnpus))
+    os.replace(fresh, file)
 
 
 def _spec(body: Mapping[str, Any] | None) -> dict[str, Any]:
