@@ -95,6 +95,7 @@ class World:
         self.desired: Desired
         self.story: list[str] = []
         self.disruptions: list[tuple[float, str, str]] = []
+        self._evictions: dict[str, tuple[float, set[str]]] = {}
         self.push(files)
         for node in self.nodes.values():
             self._register(node)
@@ -223,7 +224,7 @@ class World:
     def apply(self, action: act.AnyAction) -> None:
         """Carry out one action, checking what ``act`` checks at the edge."""
         if isinstance(action, act.EvictPod):
-            self.disruptions.append((self.now, "EvictPod", action.budget_unit))
+            self.disruptions.append((self._begun(action), "EvictPod", action.budget_unit))
         elif isinstance(action, act.ResetChips):
             self.disruptions.append((self.now, "ResetChips", f"{action.node}/{','.join(action.chips)}"))
         match action:
@@ -255,6 +256,22 @@ class World:
                 pass  # remembered in the history; nodes take no order of their own
             case _:
                 raise AssertionError(f"no {kind_of(action)} in these worlds")
+
+    def _begun(self, action: act.EvictPod) -> float:
+        """When the eviction of this unit began: a pod that was there then and goes only now is no new disruption."""
+        pod = self.objects.get(ObjectKey("v1", "Pod", action.namespace, action.pod))
+        uid = pod["metadata"]["uid"] if pod else ""
+        begun, uids = self._evictions.get(action.budget_unit, (self.now, set()))
+        if uid in uids:
+            return begun
+        owner = action.owner.name if action.owner else action.pod
+        there = {
+            p["metadata"]["uid"]
+            for k, p in self.objects.items()
+            if k.kind == "Pod" and (k.name == action.pod or _owner_name(p) == owner) and k.namespace == action.namespace
+        }
+        self._evictions[action.budget_unit] = (self.now, there)
+        return self.now
 
     def _bind(self, action: act.BindPod) -> None:
         key = ObjectKey("v1", "Pod", action.namespace, action.pod)
@@ -684,3 +701,7 @@ def _owned(obj: dict[str, Any], key: ObjectKey, owner: dict[str, Any]) -> dict[s
         }
     ]
     return obj
+
+
+def _owner_name(obj: dict[str, Any]) -> str:
+    return next((ref["name"] for ref in obj["metadata"].get("ownerReferences") or () if ref.get("controller")), "")

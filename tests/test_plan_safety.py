@@ -223,3 +223,15 @@ def test_partitions_can_be_limited() -> None:
 def test_without_limits_everything_passes() -> None:
     scope = decide(world(30), limits())
     assert len(kinds(scope, EvictPod)) == 60 and scope.deferred == [] and scope.memory.budgets == {}
+
+
+def test_an_eviction_that_got_lost_counts_from_when_it_is_done() -> None:
+    """Decided, never carried out, decided again seven minutes later: the next gang waits from then."""
+    tight = limits(limit("EvictPod", 1))
+    first = decide(world(2), tight)
+    (unit,) = {a.budget_unit for a in kinds(first, EvictPod)}
+    again = decide(world(2, history=first.memory.frozen("")), tight, NOW + 420)
+    assert {a.budget_unit for a in kinds(again, EvictPod)} == {unit}
+    later = decide(world(2, history=again.memory.frozen("")), tight, NOW + 700)
+    assert {a.budget_unit for a in kinds(later, EvictPod)} == {unit}
+    assert {d.until for d in put_off(again, EvictPod)} == {"2026-09-01T08:17:00Z"}

@@ -65,6 +65,19 @@ class Ledger:
                 self._window(full, limit).append((self._scope.now_ms, demand.unit, demand.weight))
         return refusal
 
+    def renew(self, demand: Demand) -> Refusal | None:
+        """Spend again what was spent before and is only done now: windows count from the act, not the decision."""
+        known = False
+        for name, limit in self._limits:
+            if demand.kind not in limit.actions:
+                continue
+            for key in self._keys(limit.per, demand.nodes):
+                rows = self._window(f"{name}/{limit.per}/{key}", limit)
+                for index, (_, unit, count) in enumerate(rows):
+                    if unit == demand.unit:
+                        rows[index], known = (self._scope.now_ms, unit, count), True
+        return None if known else self.take(demand)
+
     def room(self, demand: Demand) -> int:
         """How many of the demand's weight the limits still allow."""
         left = demand.weight

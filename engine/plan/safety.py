@@ -61,6 +61,7 @@ class _Gate:
         self._units: dict[str, Refusal | None] = {}
         self._held: dict[str, tuple[int | None, Refusal]] = {}
         self._nodes_of = _nodes_of_units(scope)
+        self._undone = _undone(scope)
         self._deletions = self._mass_deletion()
 
     def admit(self, action: AnyAction) -> Iterable[AnyAction]:
@@ -105,9 +106,13 @@ class _Gate:
             refusal = next((r for r in map(self._waits, self._nodes_of.get(unit, {}).items()) if r), None)
             if self._scope.desired.budget_broken:
                 refusal = Refusal(BROKEN, None)
-            elif refusal is None and (change is None or change.counted):
+            elif refusal is None:
                 nodes = tuple(sorted(node for node in self._nodes_of.get(unit, {}) if node))
-                refusal = self._ledger.take(Demand("EvictPod", unit, 1, nodes))
+                demand = Demand("EvictPod", unit, 1, nodes)
+                if change is None or change.counted:
+                    refusal = self._ledger.take(demand)
+                elif unit in self._undone:
+                    refusal = self._ledger.renew(demand)
             self._units[unit] = refusal
         return self._units[unit]
 
@@ -159,6 +164,17 @@ def _housekeeping(action: AnyAction) -> bool:
 
 def _deferred(action: AnyAction, refusal: Refusal) -> Deferred:
     return Deferred(action, refusal.budget, rfc3339(refusal.until) if refusal.until is not None else None)
+
+
+def _undone(scope: Scope) -> set[str]:
+    """Units with a pod that is to go and that nobody has asked to go yet."""
+    found = set()
+    for action in scope.actions:
+        if isinstance(action, EvictPod):
+            pod = scope.observed.pods.get(f"{action.namespace}/{action.pod}")
+            if pod is not None and pod.deleting is None:
+                found.add(action.budget_unit)
+    return found
 
 
 def _nodes_of_units(scope: Scope) -> dict[str, dict[str, int]]:
