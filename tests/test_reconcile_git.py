@@ -99,6 +99,8 @@ def test_a_broken_file_keeps_its_last_good_version_across_lost_redis_and_new_pro
     until(lambda: sync(cluster).get("attemptedRevision") == bad)
     found = json.loads(sync(cluster)["diagnostics.json"])
     assert any(one["file"] == "desired/a.yaml" and one["line"] and one["severity"] == "error" for one in found)
+    conditions = {one["type"]: one["message"] for one in json.loads(sync(cluster)["conditions.json"])}
+    assert "desired/a.yaml:3:1 " in conditions["DocumentsRefused"] and list(conditions)[-1] == "Ready"
     first.close()
     connect(redis_url).flushall()
     cluster.run(cluster.kube.patch(CONFIGMAP, "a", {"data": {"value": "x"}}, "default", field_manager="someone"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from engine.model.actions import BindPod, CreatePod, DeleteObject, EvictPod, Owner
+from engine.model.actions import BindPod, CreatePod, DeleteObject, EvictPod, IsolateChip, Owner
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import ChipMemory, History, JobMemory, NodeMemory
 from engine.model.plan import ChipState, Deferred, NodeState, Pending, Plan
@@ -77,13 +77,14 @@ def test_sync_tells_revisions_conditions_findings_and_inventory() -> None:
         conditions=(Condition("Ready", "False", "BadDocuments", "1 error"),),
         diagnostics=(Diagnostic("error", "", "desired/a.yaml", 9, 17, "spec.x", "must be a number"),),
         inventory=(key,),
-        roles={"schedule": "on"},
+        roles={"schedule": "on", "expand_ascend_job": "off"},
     )
     plan = plan_of(deferred=(Deferred(gone, "prune", None),))
     data = named(status_bodies(plan, worlds.observed(), state, None))["belay-sync"]
     assert (data[sync.ATTEMPTED], data[sync.APPLIED]) == ("new", "old")
     assert json.loads(data["conditions.json"])[0]["reason"] == "BadDocuments"
     assert "desired/a.yaml:9:17" in data["summary"]
+    assert json.loads(data["roles.json"]) == {"expandAscendJob": "off", "schedule": "on"}, "as people write them"
     assert json.loads(data["deferred.json"]) == [
         {"action": "DeleteObject", "what": "deleting a", "budget": "prune", "until": None}
     ]
@@ -159,14 +160,18 @@ def test_events_tell_what_happened_once_and_not_what_is_routine() -> None:
     done = [
         EvictPod(reason="ChipFault", message="gone", namespace="a", pod="p", grace_period_seconds=0, force=True,
                  owner=Owner("AscendJob", "j"), budget_unit="u"),
-        BindPod(reason="Placed", message="placed", namespace="a", pod="q", node="n", chips=(), annotations={}),
+        BindPod(reason="Placed", message="placed", namespace="a", pod="q", node="n", chips=(), annotations={},
+                preconditions={"uid": "u-1"}),
+        IsolateChip(reason="ChipFault", message="out", node="n", chips=("Ascend910-1",), level="SeparateNPU"),
         CreatePod(reason="Missing", message="made", namespace="a", pod="q", owner=Owner("AscendJob", "j"), object={}),
     ]  # fmt: skip
     found = events(done, NOW)
     assert [(e["type"], e["reason"], e["involvedObject"]["name"]) for e in found] == [
         ("Warning", "ChipFault", "p"),
         ("Normal", "Placed", "q"),
+        ("Warning", "ChipFault", "n"),
     ]
+    assert [e["involvedObject"].get("uid") for e in found] == [None, "u-1", "n"], "kubectl describe looks by uid"
     assert [e["metadata"]["name"] for e in found] == [e["metadata"]["name"] for e in events(done, NOW)]
     assert len(events(done * 500, NOW)) == 100
 

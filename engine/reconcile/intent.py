@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -22,6 +22,7 @@ PATIENCE_SECONDS = 10.0
 """How long a revision waits for older versions of its broken files before it goes into force without them."""
 _SYNC_KEY = ObjectKey("v1", "ConfigMap", SYSTEM, SYNC)
 _LAST_GOOD = "lastGood.json"
+_LONGEST_MESSAGE = 1024
 
 
 class Intent:
@@ -75,10 +76,11 @@ class Intent:
         if self._record is None or self._loaded is None or self._in_force is None:
             return SyncState(inventory=observed.inventory)
         meta, desired = self._record.meta, self._in_force.desired
+        told = msgspec.convert(meta.get("conditions") or [], list[Condition])
         return SyncState(
             attempted=str(meta.get("attempted") or self._record.sha),
             applied=desired.revision if desired.has_git else observed.applied_revision,
-            conditions=tuple(msgspec.convert(meta.get("conditions") or [], list[Condition])),
+            conditions=(*told[:-1], *_refused_documents(self._loaded.diagnostics), *told[-1:]),
             diagnostics=(*self._loaded.diagnostics, *_refusals(meta)),
             inventory=self._inventory(observed),
             last_good={path: tuple(ids) for path, ids in self._last_good.items()},
@@ -183,6 +185,14 @@ def _refusals(meta: Mapping[str, Any]) -> list[Diagnostic]:
         for problem in meta.get("problems") or []
         if isinstance(problem, dict)
     ]
+
+
+def _refused_documents(findings: Sequence[Diagnostic]) -> Iterator[Condition]:
+    """Ready is about the revision; that documents of it are held back has a condition of its own."""
+    errors = [finding for finding in findings if finding.severity == "error"]
+    if errors:
+        text = f"{len(errors)} errors, first {errors[0].file}:{errors[0].line}:{errors[0].column} {errors[0].message}"
+        yield Condition("DocumentsRefused", "True", "BadDocuments", text[:_LONGEST_MESSAGE])
 
 
 class _Files(Mapping[str, bytes]):

@@ -23,6 +23,7 @@ def events(done: Sequence[AnyAction], now: float) -> list[dict[str, Any]]:
 
 def _event(action: AnyAction, now: float) -> dict[str, Any]:
     api_version, kind, namespace, name = _subject(action)
+    subject = {"apiVersion": api_version, "kind": kind, "namespace": namespace, "name": name} | _uid(action)
     where = namespace or "default"
     moment = rfc3339(float(int(now)))
     digest = hashlib.sha256(f"{kind_of(action)}|{namespace}|{name}|{action.message}|{now}".encode()).hexdigest()[:16]
@@ -34,7 +35,7 @@ def _event(action: AnyAction, now: float) -> dict[str, Any]:
         "reason": action.reason[:128],
         "action": kind_of(action),
         "message": action.message[:1000],
-        "involvedObject": {"apiVersion": api_version, "kind": kind, "namespace": namespace, "name": name},
+        "involvedObject": subject,
         "source": {"component": "belay"},
         "reportingComponent": "belay.dev/engine",
         "reportingInstance": "belay",
@@ -50,3 +51,11 @@ def _subject(action: AnyAction) -> tuple[str, str, str, str]:
     if isinstance(action, act.DeleteObject):
         return action.api_version, action.object_kind, action.namespace, action.name
     return "v1", "Node", "", getattr(action, "node", "")
+
+
+def _uid(action: AnyAction) -> dict[str, str]:
+    """What `kubectl describe` finds the event by: the object's uid, and of a node its name, as kubelet writes it."""
+    if _subject(action)[1] == "Node":
+        return {"uid": getattr(action, "node", "")}
+    uid = action.preconditions.get("uid")
+    return {"uid": str(uid)} if uid else {}

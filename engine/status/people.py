@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
+from pydantic.alias_generators import to_camel
 
 from engine.model.actions import kind_of
 from engine.model.cluster import Observed
@@ -83,7 +84,7 @@ def sync_body(state: SyncState, plan: Plan) -> dict[str, Any]:
         "diagnostics.json": text(shown),
         "summary": _summary(findings),
         "deferred.json": text(deferred),
-        "roles.json": text(dict(sorted(state.roles.items()))),
+        "roles.json": text({to_camel(role): state.roles[role] for role in sorted(state.roles)}),
         "lastGood.json": text({path: list(ids) for path, ids in sorted(state.last_good.items())}),
     }
     if left_out or more:

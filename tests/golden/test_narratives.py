@@ -97,8 +97,14 @@ def test_a_level_change_in_git_takes_effect(update_golden: bool) -> None:
 
 
 def test_a_layout_is_cut_and_made_whole_again(update_golden: bool) -> None:
-    world = sample_world()
+    later = ("desired/layouts/inference.yaml", "desired/inference/chat.yaml")
+    world = sample_world(files={path: data for path, data in sample_files().items() if path not in later})
     world.until_quiet()
+    assert world.nodes["infer-1"].vnpus == []
+    world.story.clear()
+    world.push(sample_files())
+    world.until_quiet()
+    compare("layout-pushed", world.story, update_golden)
     assert sorted(v.template for v in world.nodes["infer-1"].vnpus) == ["vir02_1c", "vir02_1c", "vir04"]
     files = sample_files()
     del files["desired/layouts/inference.yaml"]
@@ -140,12 +146,15 @@ def test_a_mass_deletion_is_refused_whole_until_a_person_agrees() -> None:
     assert sum(key.name.startswith("many-") for key in world.objects) == 40
 
 
-def test_a_document_that_breaks_does_not_take_its_object_away() -> None:
+def test_a_document_that_breaks_does_not_take_its_object_away(update_golden: bool) -> None:
     world = sample_world()
     world.until_quiet()
+    world.story.clear()
     files = sample_files()
     files["desired/jobs/pretrain.yaml"] = b"apiVersion: mindxdl.gitee.com/v1\nkind: AscendJob\nmetadata: {name: pre\n"
+    files["desired/notice.yaml"] = b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: notice, namespace: default}\n"
     world.push(files, broken=True)
     result = world.until_quiet()[-1]
+    compare("bad-document", world.story, update_golden)
     assert [d.action for d in result.deferred] == []
     assert set(placement(world)) == {"pretrain-master-0", "pretrain-worker-0"}
