@@ -230,8 +230,8 @@ def test_an_eviction_that_got_lost_counts_from_when_it_is_done() -> None:
     tight = limits(limit("EvictPod", 1))
     first = decide(world(2), tight)
     (unit,) = {a.budget_unit for a in kinds(first, EvictPod)}
-    again = decide(world(2, history=first.memory.frozen("")), tight, NOW + 420)
+    again = decide(world(2, history=first.memory.frozen("")), tight, now=NOW + 420)
     assert {a.budget_unit for a in kinds(again, EvictPod)} == {unit}
-    later = decide(world(2, history=again.memory.frozen("")), tight, NOW + 700)
+    later = decide(world(2, history=again.memory.frozen("")), tight, now=NOW + 700)
     assert {a.budget_unit for a in kinds(later, EvictPod)} == {unit}
     assert {d.until for d in put_off(again, EvictPod)} == {"2026-09-01T08:17:00Z"}
