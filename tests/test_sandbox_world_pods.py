@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -56,7 +57,7 @@ def taken(name: str, chips: str = "", **more: Any) -> Json:
 def give(target: Json, *waiting: Json, running: tuple[Json, ...] = (), devices: Devices | None = None) -> Any:
     found = devices or Devices(A2)
     return nodes_devices.allocate(
-        target, [target, *waiting], found, nodes_devices.held(running), "10.64.0.1", "1/node-1"
+        target, [target, *waiting, *running], found, nodes_devices.held(running), "10.64.0.1", "1/node-1"
     )
 
 
@@ -73,6 +74,19 @@ def test_equal_requests_are_served_in_the_order_of_placement_whatever_kubelet_as
     assert give(second, first)["huawei.com/AscendReal"] == "Ascend910-0,Ascend910-1"
     other = pod("other", "Ascend910-7", when=0)
     assert give(second, other)["huawei.com/AscendReal"] == "Ascend910-2,Ascend910-3"
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_all_equal_requests_of_a_node_are_served_in_any_order(order: tuple[int, ...]) -> None:
+    pods = [pod(f"p{i}", f"Ascend910-{2 * i},Ascend910-{2 * i + 1}", when=9 - i) for i in range(3)]
+    running: list[Json] = []
+    for index in order:
+        waiting = [p for p in pods if p is not pods[index] and p not in running]
+        notes = give(pods[index], *waiting, running=tuple(running))
+        assert not isinstance(notes, Refusal), notes
+        perform(pods[index], nodes_pods.admit(pods[index], notes, HOST, Times(), NOW))
+        running.append(pods[index])
+    assert sorted(nodes_devices.held(running)) == [f"Ascend910-{i}" for i in range(6)]
 
 
 def test_a_chip_is_never_held_twice() -> None:

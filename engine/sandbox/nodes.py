@@ -291,7 +291,12 @@ class Kubelets:
         if refusal := nodes_admission.admit(pod, running, node):
             return self._refuse(name, pod, refusal)
         given = nodes_devices.allocate(
-            pod, [pod, *waiting], devices, nodes_devices.held(running), host.ip, f"{self._settings.seed}/{name}"
+            pod,
+            [pod, *waiting, *running],
+            devices,
+            nodes_devices.held(running),
+            host.ip,
+            f"{self._settings.seed}/{name}",
         )
         if isinstance(given, Refusal):
             return self._refuse(name, pod, given)

@@ -112,12 +112,13 @@ def held(pods: Iterable[Json]) -> dict[str, str]:
 
 
 def allocate(
-    pod: Json, waiting: Sequence[Json], devices: Devices, holders: Mapping[str, str], host_ip: str, seed: str
+    pod: Json, others: Sequence[Json], devices: Devices, holders: Mapping[str, str], host_ip: str, seed: str
 ) -> dict[str, str] | Refusal:
     """Give ``pod`` its devices: the annotations to write, or why not.
 
-    The device plugin serves, of all ``waiting`` pods with an equal request, the one the scheduler placed first; so
-    when kubelet asks for another one, chips are swapped between the two, as on a real node.
+    The device plugin serves, of all the node's pods with an equal request, the one the scheduler placed first; so
+    when kubelet asks for another one, chips are swapped between the two, as on a real node. ``others`` are the pod
+    itself and those that wait or run; ``holders`` says which devices the latter really have.
     """
     resource, count = requested(pod)
     if not count:
@@ -129,7 +130,7 @@ def allocate(
             f"requested number of devices unavailable for {resource}. Requested: {count}, Available: {len(free)}"
         )
     chosen_by_kubelet = sorted(free, key=lambda name: _mix(seed, name))[:count]
-    names = _meant(pod, waiting, resource, count, devices, chosen_by_kubelet)
+    names = _meant(pod, others, resource, count, devices, chosen_by_kubelet, holders)
     if isinstance(names, Refusal):
         return names
     for name in names:
@@ -141,22 +142,34 @@ def allocate(
 
 
 def _meant(
-    pod: Json, waiting: Sequence[Json], resource: str, count: int, devices: Devices, chosen_by_kubelet: list[str]
+    pod: Json,
+    others: Sequence[Json],
+    resource: str,
+    count: int,
+    devices: Devices,
+    chosen_by_kubelet: list[str],
+    holders: Mapping[str, str],
 ) -> list[str] | Refusal:
-    """The devices that the scheduler meant."""
+    """The devices that the scheduler meant. What it meant for a pod whose turn another one took is served once that
+    pod's own devices went to the other."""
     if resource != devices.shape.resource:
         return chosen_by_kubelet  # static vNPUs: kubelet's choice is used as it is
     candidates = []
-    for other in waiting:
+    for other in others:
         notes = other["metadata"].get("annotations") or {}
         names = [part for part in str(notes.get(resource, "")).split(",") if part]
         when = str(notes.get(PREDICATE_TIME, ""))
-        if names and requested(other)[1] == count == len(names) and when.isdecimal() and when != PREDICATE_TIME_USED:
-            candidates.append((int(when), other["metadata"]["name"], names))
+        if not names or not requested(other)[1] == count == len(names) or not when.isdecimal():
+            continue
+        served = when == PREDICATE_TIME_USED
+        if not (any if served else all)(name in holders for name in names):
+            candidates.append((served, int(when), other["metadata"]["name"], names))
     if candidates:
-        return min(candidates)[2]
+        return min(candidates)[3]
     if count == len(devices.shape.names):
         return chosen_by_kubelet  # it asks for everything there is
+    if own := str((pod["metadata"].get("annotations") or {}).get(resource, "")):
+        return own.split(",")
     name = pod["metadata"]["name"]
     return _failed(f"rpc error: code = Unknown desc = no pod passes the filter for {resource}: {name} has no chips")
 
