@@ -13,10 +13,10 @@ from typing import Any, Final
 from engine.errors import InputError
 from engine.kube import CONFIGMAP, NODE, Conflict, Kube
 from engine.live import with_kube
+from engine.sandbox.settings import NODE_KEY
 from engine.wire import names
 
 FAULTS_KEY: Final = "faults.json"
-NODE_KEY: Final = "node.json"
 _TRIES: Final = 8
 _CODE: Final = re.compile(r"^[0-9A-Fa-f]{8,9}$")
 

@@ -11,6 +11,8 @@ import msgspec
 from engine.errors import InputError
 
 TIME_SCALE_ENV: Final = "BELAY_TIME_SCALE"
+NODE_KEY: Final = "node.json"
+"""Key of ConfigMap ``belay-sim-<node>`` that says what somebody does to the node."""
 
 
 class SandboxSettings(msgspec.Struct, frozen=True):

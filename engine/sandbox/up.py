@@ -7,16 +7,17 @@ is started again.
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import signal
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -26,7 +27,7 @@ from engine.sandbox import depot
 from engine.sandbox.folder import DataFolder
 from engine.sandbox.processes import Child, Crew
 from engine.sandbox.reader import Reader
-from engine.sandbox.settings import TIME_SCALE_ENV, time_scale
+from engine.sandbox.settings import NODE_KEY, TIME_SCALE_ENV, time_scale
 from engine.settings import Settings, to_environment
 from engine.wire import names, sync
 
@@ -100,7 +101,11 @@ class Sandbox:
         self._start_engine()
         self.wait("the nodes", lambda: self._stage() == "nodes", world)
         self.wait("the nodes", self._nodes_ready, world)
-        self._tell(f"{self.node_count} nodes ready")
+        silenced = sorted(self._silenced())
+        self._tell(
+            f"{self.node_count - len(silenced)} nodes ready"
+            + (f"; {', '.join(silenced)} made silent earlier (belay inject node NODE ready)" if silenced else "")
+        )
         self.wait("reports of all agents", self._reports_there, world)
         self._tell("agents report")
         self._await_revision(tip)
@@ -273,11 +278,10 @@ class Sandbox:
             return ""
 
     def _nodes_ready(self) -> bool:
-        ready = 0
-        for node in self.reader.list("/api/v1/nodes"):
-            conditions = (node.get("status") or {}).get("conditions") or ()
-            ready += any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
-        return ready >= self.node_count
+        return len(settled(self.reader.list("/api/v1/nodes"), self._silenced())) >= self.node_count
+
+    def _silenced(self) -> set[str]:
+        return silenced(self.reader.list(f"/api/v1/namespaces/{names.NODES}/configmaps"))
 
     def _reports_there(self) -> bool:
         maps = self.reader.list(f"/api/v1/namespaces/{names.NODES}/configmaps")
@@ -290,6 +294,37 @@ class Sandbox:
 
     def _tell(self, text: str) -> None:
         self._say(f"{time.monotonic() - self._began:5.1f}s  {text}")
+
+
+def silenced(config_maps: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Nodes that somebody has made silent, perhaps in an earlier run; nobody waits for those."""
+    out = set()
+    for item in config_maps:
+        name, text = str(item["metadata"]["name"]), str((item.get("data") or {}).get(NODE_KEY) or "{}")
+        try:
+            said = json.loads(text)
+        except ValueError:
+            continue  # broken by hand: the world warns of it and lets the node run
+        if (
+            name.startswith(names.SIM_PREFIX)
+            and isinstance(said, dict)
+            and (said.get("paused") or said.get("ready") is False)
+        ):
+            out.add(name.removeprefix(names.SIM_PREFIX))
+    return out
+
+
+def settled(nodes: Iterable[Mapping[str, Any]], silent: Collection[str]) -> list[str]:
+    """Nodes that are Ready, or of which nothing more is to be expected."""
+    return [
+        node["metadata"]["name"]
+        for node in nodes
+        if node["metadata"]["name"] in silent
+        or any(
+            c.get("type") == "Ready" and c.get("status") == "True"
+            for c in (node.get("status") or {}).get("conditions") or ()
+        )
+    ]
 
 
 def main(*, nodes: int, product: str, state: str | None, data: str | None, time_scale: float | None) -> int:

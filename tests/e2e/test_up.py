@@ -20,6 +20,7 @@ from engine.sandbox import depot
 from engine.sandbox.folder import DataFolder
 from engine.sandbox.processes import Child, Crew
 from engine.sandbox.reader import Reader
+from engine.sandbox.up import settled, silenced
 from engine.wire import names, sync
 
 pytestmark = pytest.mark.e2e
@@ -147,6 +148,19 @@ def test_what_cannot_work_is_said(data: Path, arguments: list[str], text: str) -
     up._thread.join(5)
     assert any(text in line for line in up.lines), up.lines
     assert up.children() == {}
+
+
+def test_nobody_waits_for_a_node_that_was_made_silent() -> None:
+    def control(node: str, text: str) -> dict[str, Any]:
+        return {"metadata": {"name": f"belay-sim-{node}"}, "data": {"node.json": text}}
+
+    def node(name: str, ready: str) -> dict[str, Any]:
+        return {"metadata": {"name": name}, "status": {"conditions": [{"type": "Ready", "status": ready}]}}
+
+    said = [control("a", '{"paused": true}'), control("b", '{"ready": false}'), control("c", "{}"), control("d", "{")]
+    assert silenced(said) == {"a", "b"}
+    nodes = [node("a", "Unknown"), node("b", "True"), node("c", "False"), node("e", "True")]
+    assert settled(nodes, silenced(said)) == ["a", "b", "e"]
 
 
 def test_a_folder_has_one_user(tmp_path: Path) -> None:
