@@ -191,7 +191,8 @@ def _refused_documents(findings: Sequence[Diagnostic]) -> Iterator[Condition]:
     """Ready is about the revision; that documents of it are held back has a condition of its own."""
     errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
-        text = f"{len(errors)} errors, first {errors[0].file}:{errors[0].line}:{errors[0].column} {errors[0].message}"
+        first, count = errors[0], f"{len(errors)} error{'s' if len(errors) > 1 else ''}"
+        text = f"{count}, first {first.file}:{first.line}:{first.column} {first.message}"
         yield Condition("DocumentsRefused", "True", "BadDocuments", text[:_LONGEST_MESSAGE])
 
 
