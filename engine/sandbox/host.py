@@ -23,7 +23,7 @@ from agents.node.run import run_fleet
 from agents.node.settings import Settings as AgentSettings
 from engine import log
 from engine.errors import BelayError
-from engine.kube import Kube
+from engine.kube import Kube, end
 from engine.sandbox import definitions
 from engine.sandbox.nodes import Member
 from engine.sandbox.settings import SandboxSettings, time_scale
@@ -80,9 +80,7 @@ async def run(kubeconfig: str, settings: SandboxSettings, journals: Path, ready:
             for task in done:
                 task.result()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end(*tasks)
 
 
 async def _agents(

@@ -10,7 +10,7 @@ import contextlib
 import signal
 from collections.abc import AsyncIterator, Callable, Iterable
 
-from engine.kube import CONFIGMAP, NAMESPACE, Conflict, Kube, many
+from engine.kube import CONFIGMAP, NAMESPACE, Conflict, Kube, end, many
 from engine.log import get
 from engine.sandbox.cache import WORLD_KINDS, Cache, Json
 from engine.sandbox.controllers.manager import Controllers
@@ -82,9 +82,7 @@ class World:
                 await task
             yield self
         finally:
-            for each in (waiting, task):
-                each.cancel()
-            await asyncio.gather(waiting, task, return_exceptions=True)
+            await end(waiting, task)
 
 
 async def ensure_namespaces(kube: Kube) -> None:
