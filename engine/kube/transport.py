@@ -27,6 +27,7 @@ ANSWER_LIMIT = 64 * 1024 * 1024
 LINE_LIMIT = 8 * 1024 * 1024
 """Largest watch event in bytes."""
 _CONNECTIONS = 256
+_CLOSE_SECONDS = 2.0
 
 Retry = Literal["always", "unprocessed", "never"]
 """``always``: idempotent calls; ``unprocessed``: only where the server surely did nothing (429, no connection);
@@ -67,8 +68,9 @@ class Transport:
 
     async def close(self) -> None:
         if self._session is not None:
-            await self._session.close()
-            self._session = None
+            session, self._session = self._session, None
+            with contextlib.suppress(TimeoutError):  # a TLS peer that never says goodbye must not keep us
+                await asyncio.wait_for(session.close(), _CLOSE_SECONDS)
 
     @property
     def host(self) -> str:
