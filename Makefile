@@ -53,7 +53,7 @@ soak: venv ## random histories against the invariants; SEED=, HISTORIES=, MINUTE
 
 lock: ## renew requirements.lock (needs uv)
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header \
-	  --extra test --extra lint --extra build pyproject.toml -o requirements.lock
+	  --extra test --extra lint --extra build --extra bench --extra proto pyproject.toml -o requirements.lock
 
 clean: ## remove what the other verbs made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
