@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST_WORKERS ?= 2
 
-.PHONY: help venv demo up test lint bench soak lock clean test-packages
+.PHONY: help venv demo up test lint bench soak lock proto clean test-packages
 
 help: ## show the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -54,6 +54,9 @@ soak: venv ## random histories against the invariants; SEED=, HISTORIES=, MINUTE
 lock: ## renew requirements.lock (needs uv)
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header \
 	  --extra test --extra lint --extra build --extra bench --extra proto pyproject.toml -o requirements.lock
+
+proto: venv ## renew the checked-in code of every .proto file
+	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. $$(git ls-files '*.proto')
 
 clean: ## remove what the other verbs made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
