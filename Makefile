@@ -33,11 +33,8 @@ up: venv ## the sandbox, kept running until Ctrl-C
 test-packages: ## Debian packages that the tests need (kubectl, redis-server, git, gnupg, ssh-keygen)
 	@./deploy/debian-packages.sh kubectl:kubernetes-client redis-server:redis-server git:git gpg:gnupg ssh-keygen:openssh-client
 
-# Tests of killed processes wait for real time-outs: what failed beside others is run again alone, and must pass then.
 test: venv test-packages ## every test but soaks and benchmarks
-	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadgroup \
-	  || $(BIN)/python -m pytest --last-failed --last-failed-no-failures none \
-	  || $(BIN)/python -m pytest --last-failed --last-failed-no-failures none
+	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadgroup
 
 lint: venv ## style, types, import directions
 	@$(BIN)/ruff check .

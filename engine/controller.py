@@ -359,7 +359,8 @@ class Controller:
 
     async def _wait(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stop.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._stop.wait()
 
 
 def _version(file: Path) -> tuple[int, int, int] | None:

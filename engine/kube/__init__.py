@@ -12,7 +12,7 @@ from engine.kube.backoff import Backoff
 from engine.kube.bulk import Outcome, many
 from engine.kube.client import FIELD_MANAGER, Kube, Listing, Object, PatchKind
 from engine.kube.credentials import Endpoint
-from engine.kube.ending import end
+from engine.kube.ending import end, together
 from engine.kube.errors import Conflict, Forbidden, Gone, Invalid, KubeError, NotFound, TooMany, Unavailable
 from engine.kube.reflector import Change, Key, Reflector
 from engine.kube.resources import CONFIGMAP, EVENT, LEASE, NAMESPACE, NODE, POD, Resource, resource_for, resource_of
@@ -50,4 +50,5 @@ __all__ = [
     "many",
     "resource_for",
     "resource_of",
+    "together",
 ]

@@ -70,7 +70,8 @@ class Transport:
         if self._session is not None:
             session, self._session = self._session, None
             with contextlib.suppress(TimeoutError):  # a TLS peer that never says goodbye must not keep us
-                await asyncio.wait_for(session.close(), _CLOSE_SECONDS)
+                async with asyncio.timeout(_CLOSE_SECONDS):
+                    await session.close()
 
     @property
     def host(self) -> str:

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from engine.kube import Change, Key, Kube, Reflector, Resource, resource_for
+from engine.kube import Change, Key, Kube, Reflector, Resource, resource_for, together
 
 Json = dict[str, Any]
 Listener = Callable[[str, Key, "Json | None", "Json | None"], None]
@@ -126,9 +126,7 @@ class Cache:
 
     async def run(self) -> None:
         """Follow all kinds until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for reflector in self._reflectors:
-                group.create_task(reflector.run())
+        await together(*(reflector.run() for reflector in self._reflectors))
 
     @property
     def synced(self) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from engine.kube import CONFIGMAP, LEASE, NODE, Conflict, Key, Kube, KubeError, NotFound, Reflector, many
+from engine.kube import CONFIGMAP, LEASE, NODE, Conflict, Key, Kube, KubeError, NotFound, Reflector, many, together
 from engine.log import get
 from engine.model.times import rfc3339
 from engine.sandbox import nodes_admission, nodes_devices, nodes_pods, nodes_shape
@@ -104,17 +104,15 @@ class Kubelets:
     async def run(self) -> None:
         """Run all kubelets until cancelled."""
         await self._cache.wait_synced()
-        async with asyncio.TaskGroup() as group:
-            for reflector in self._reflectors:
-                group.create_task(reflector.run())
-            while not all(reflector.synced for reflector in self._reflectors):
-                await asyncio.sleep(0.02)
-            await self.register()
-            for index, queue in enumerate(self._queues):
-                group.create_task(self._work(queue), name=f"kubelets-{index}")
-            group.create_task(self._heartbeats())
-            for name in self.members:
-                self._touch(name)
+        await together(*(reflector.run() for reflector in self._reflectors), self._serve())
+
+    async def _serve(self) -> None:
+        while not all(reflector.synced for reflector in self._reflectors):
+            await asyncio.sleep(0.02)
+        await self.register()
+        for name in self.members:
+            self._touch(name)
+        await together(*(self._work(queue) for queue in self._queues), self._heartbeats())
 
     async def register(self) -> None:
         """Create the nodes that are not there; for those that are, add what is missing and say that they live."""

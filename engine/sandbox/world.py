@@ -10,7 +10,7 @@ import contextlib
 import signal
 from collections.abc import AsyncIterator, Callable, Iterable
 
-from engine.kube import CONFIGMAP, NAMESPACE, Conflict, Kube, end, many
+from engine.kube import CONFIGMAP, NAMESPACE, Conflict, Kube, end, many, together
 from engine.log import get
 from engine.sandbox.cache import WORLD_KINDS, Cache, Json
 from engine.sandbox.controllers.manager import Controllers
@@ -61,14 +61,15 @@ class World:
     async def run(self, ready: Callable[[], None] = lambda: None) -> None:
         """Bring the world up, call ``ready``, and run until cancelled."""
         await ensure_namespaces(self._kube)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._cache.run())
-            group.create_task(self.kubelets.run())
-            if self._controllers is not None:
-                group.create_task(self._controllers.run())
-            await self.kubelets.registered.wait()
-            _log.info("nodes registered", nodes=len(self.kubelets.members))
-            ready()
+        works = [self._cache.run(), self.kubelets.run(), self._announce(ready)]
+        if self._controllers is not None:
+            works.append(self._controllers.run())
+        await together(*works)
+
+    async def _announce(self, ready: Callable[[], None]) -> None:
+        await self.kubelets.registered.wait()
+        _log.info("nodes registered", nodes=len(self.kubelets.members))
+        ready()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[World]:

@@ -125,7 +125,8 @@ class Facts:
         if self._kube is None:
             return None, "no cluster is configured"
         try:
-            listing = await asyncio.wait_for(self._kube.list(CONFIGMAP, names.SYSTEM, SELECTOR), _KUBE_WITHIN)
+            async with asyncio.timeout(_KUBE_WITHIN):
+                listing = await self._kube.list(CONFIGMAP, names.SYSTEM, SELECTOR)
         except TimeoutError:
             return None, f"the API server did not answer within {_KUBE_WITHIN:.0f} s"
         except (KubeError, BelayError) as error:

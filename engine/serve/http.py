@@ -67,7 +67,8 @@ class Server:
         if wait > 0:
             return _text(429, "too many calls", {"Retry-After": str(math.ceil(wait))})
         try:
-            body = await asyncio.wait_for(request.read(), _BODY_SECONDS)
+            async with asyncio.timeout(_BODY_SECONDS):
+                body = await request.read()
         except TimeoutError:
             return _text(408, "the body did not arrive in time")
         if not webhook.authentic(request.headers, body, self._secret):

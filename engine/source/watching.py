@@ -99,7 +99,8 @@ class Watch:
                 finally:
                     relay.cancel()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), timeout=self._delay())
+                async with asyncio.timeout(self._delay()):
+                    await stop.wait()
 
     def _matters(self, _change: Change, path: str) -> bool:
         assert self._root is not None

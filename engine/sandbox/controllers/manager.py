@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from engine.kube import Conflict, Key, KubeError, NotFound
+from engine.kube import Conflict, Key, KubeError, NotFound, together
 from engine.log import get
 from engine.sandbox.cache import Cache, uid_of
 from engine.sandbox.controllers import (
@@ -62,9 +61,7 @@ class Controllers:
         for name in ("PodGC", "OwnerGC"):
             if name in self._queues:
                 self._queues[name].add(_SWEEP)
-        async with asyncio.TaskGroup() as group:
-            for name in self._reconcilers:
-                group.create_task(self._work(name))
+        await together(*(self._work(name) for name in self._reconcilers))
 
     # which change concerns whom
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -59,10 +60,9 @@ class WorkQueue(Generic[K]):
                 return self._ready.popitem(last=False)[0]
             self._wake.clear()
             pause = self._later[0][0] - self._clock() if self._later else None
-            try:
-                await asyncio.wait_for(self._wake.wait(), pause)
-            except TimeoutError:
-                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
 
     def _promote(self) -> None:
         while self._later and self._later[0][0] <= self._clock():
