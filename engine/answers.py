@@ -18,6 +18,7 @@ from engine.model.cluster import DeviceReport, Observed, ids_of
 from engine.model.plan import ChipState, NodeState, Pending, Plan
 from engine.model.times import rfc3339
 from engine.plan.gangs import group
+from engine.status.jobs import runs, succeeded
 
 _COMPARED: Final = 5000
 _RUN: Final = re.compile(r"\b((?:Ascend\w*|npu)-)\d{1,6}(?:, \1\d{1,6})+\b")
@@ -72,7 +73,8 @@ def chips(plan: Plan, observed: Observed) -> Answer:
 def jobs(plan: Plan, observed: Observed) -> Answer:
     """Every job that wants NPUs."""
     pending = {f"{p.namespace}/{p.kind}/{p.name}": p for p in plan.pending}
-    gangs, _ = group(observed)
+    gangs, gang_of = group(observed)
+    ended = succeeded(observed, gang_of)
     rows = []
     for key in sorted({*gangs, *pending}):
         gang = gangs.get(key)
@@ -82,12 +84,13 @@ def jobs(plan: Plan, observed: Observed) -> Answer:
         namespace, kind, name = key.split("/", 2)
         wait = pending.get(key)
         running = sum(pod.phase == "Running" for pod in pods)
+        going = gang is not None and runs(gang, running, ended.get(key, 0))
         rows.append(
             {
                 "namespace": namespace,
                 "kind": kind,
                 "name": name,
-                "phase": "Pending" if wait else ("Running" if pods and running == len(pods) else "Starting"),
+                "phase": "Pending" if wait else ("Running" if going else "Starting"),
                 "ready": f"{running}/{gang.replicas if gang else len(pods)}",
                 "chips": sum(pod.count for pod in pods),
                 "nodes": sorted({pod.node for pod in pods if pod.node}),

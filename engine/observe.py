@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 import yaml
 
-from engine.model.cluster import AgentReport, DeviceReport, Node, NodeReport, Observed, Orders, Pod
+from engine.model.cluster import AgentReport, DeviceReport, Node, NodeReport, Observed, Orders, Pod, PublicReport
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import History, JobMemory, NodeMemory
-from engine.wire import deviceinfo, history, ledger, names, nodeinfo, objects, orders, podannotations, sync
+from engine.wire import deviceinfo, history, ledger, names, nodeinfo, objects, orders, podannotations, publicinfo, sync
 from engine.wire.errors import WireError
 
 _SCHEDULER_CONFIG_MAX = 256 * 1024
@@ -68,6 +68,7 @@ class Observer:
         self._init_params: dict[str, str] = {}
         self._findings: dict[ObjectKey, Diagnostic] = {}
         self._unsorted = False
+        self._public: dict[ObjectKey, PublicReport] = {}
 
     def put(self, obj: Mapping[str, Any]) -> None:
         """Take an object's newest version."""
@@ -94,6 +95,7 @@ class Observer:
             self._renamed.pop(f"{key.namespace}/{key.name}", None)
         elif key.kind == "ConfigMap":
             self._forget_config_map(key)
+            self._public.pop(key, None)
         self._objects.pop(key, None)
 
     def observed(self) -> Observed:
@@ -130,12 +132,13 @@ class Observer:
                 max((r.update_time for r in self._reports.values()), default=0.0),
                 max((a.time_ms / 1000 for a in self._agents.values()), default=0.0),
             ),
+            public={f"{key.namespace}/{key.name}": self._public[key] for key in sorted(self._public)},
         )
 
     def _parse(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
         if key.kind == "Node" and key.api_version == "v1":
             node = self._nodes[key.name] = objects.node(obj)
-            offered = podannotations.physical_names(node)
+            offered = podannotations.physical_names(node.base_devices)
             if offered:
                 self._offered[key.name] = offered
             else:
@@ -150,6 +153,10 @@ class Observer:
 
     def _parse_config_map(self, key: ObjectKey, obj: Mapping[str, Any]) -> bool:
         """Whether the ConfigMap was one of the formats that have a noun of their own."""
+        if publicinfo.labelled(obj):
+            self._public[key] = publicinfo.parse(obj)
+        else:
+            self._public.pop(key, None)
         for namespace, prefix, take in self._FORMATS:
             if key.namespace == namespace and key.name.startswith(prefix):
                 take(self, key, obj)

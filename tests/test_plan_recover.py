@@ -202,6 +202,14 @@ def test_a_bare_pod_is_not_evicted() -> None:
     assert evictions(decide(world(pods))) == {}
 
 
+def test_pods_of_another_scheduler_are_left_to_it() -> None:
+    pods = [msgspec.structs.replace(p, scheduler="default-scheduler") for p in gang()]
+    assert evictions(decide(world(pods))) == {}
+    known = document("SchedulingSettings", "default", schedulerNames=["default-scheduler"])
+    assert len(evictions(decide(world(pods), desired(known)))) == 2
+    assert evictions(decide(world(gang()), desired(known))) == {}
+
+
 def failing(**labels: str) -> list[Pod]:
     pods = gang(labels=labels)
     return [msgspec.structs.replace(pods[0], phase="Failed"), pods[1]]

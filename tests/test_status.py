@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from engine import answers
 from engine.model.actions import BindPod, CreatePod, DeleteObject, EvictPod, IsolateChip, Owner
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import ChipMemory, History, JobMemory, NodeMemory
@@ -221,3 +222,24 @@ def test_after_a_restart_the_writer_learns_what_is_there() -> None:
     ledger.learn({"metadata": {"namespace": "s", "name": "a", "resourceVersion": "7"}, "data": {"x": "1"}})
     assert ledger.pick([body("1")]) == []
     assert ledger.pick([body("2")]) == [body("2")]
+
+
+def test_a_volcano_job_with_one_of_two_pods_does_not_run_yet() -> None:
+    raw = {
+        "apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": "v", "namespace": "train"},
+        "spec": {"minAvailable": 2, "tasks": [{"name": "w", "replicas": 2}]},
+    }  # fmt: skip
+    owner = {"owner": ("Job", "v"), "owner_api": "batch.volcano.sh/v1alpha1"}
+    one = worlds.pod("v-w-0", node="n0", chips=range(8), **owner)
+    other = worlds.pod("v-w-1", phase="Succeeded", **owner)
+
+    def told(*pods: Any) -> tuple[str, str]:
+        seen = worlds.world(2, pods=pods, objects=[raw])
+        data = named(memory_bodies(plan_of(), seen))["belay-job-train.job.v"]
+        (row,) = answers.jobs(plan_of(), seen).rows
+        ready = next(c["status"] for c in json.loads(data["status.json"])["conditions"] if c["type"] == "Ready")
+        assert (ready == "True") is (data["phase"] == "Running")
+        return data["phase"], row["phase"]
+
+    assert told(one) == ("Starting", "Starting")
+    assert told(one, other) == ("Running", "Running"), "one that has done its work counts"

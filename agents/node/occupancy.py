@@ -6,7 +6,7 @@ Device names: docs/zh/scheduling/06_api/12_k8s.md, component/ascend-device-plugi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -29,14 +29,24 @@ class Users(msgspec.Struct, frozen=True):
         return tuple(sorted({user for chip in chips for user in self.chips.get(chip, ())}))
 
 
-def users(pods: Iterable[Pod], chips: Sequence[int], vnpus: Sequence[VNPU], prefix: str) -> Users:
-    """Work out who uses what. `pods` are those of this node; finished ones hold nothing, terminating ones still do."""
+def users(
+    pods: Iterable[Pod],
+    chips: Sequence[int],
+    vnpus: Sequence[VNPU],
+    prefix: str,
+    physical: Mapping[str, str] | None = None,
+) -> Users:
+    """Work out who uses what. `pods` are those of this node; finished ones hold nothing, terminating ones still do.
+
+    `physical` maps device names in pods' annotations to the physical ones where they differ (Ascend950 servers offer
+    logic ids): without it a pod would be seen on the wrong chip, and a chip in use could be taken for idle.
+    """
     by_chip: dict[int, set[str]] = {chip: set() for chip in chips}
     by_vnpu: dict[int, str] = {}
     for pod in pods:
         if not pod.holds_chips or not pod.resource.startswith("huawei.com/"):
             continue
-        whole, parts = _held(pod, vnpus, prefix)
+        whole, parts = _held(pod, vnpus, prefix, physical or {})
         # placed, but not said where
         if not whole and not parts:
             whole, parts = _possible(pod, chips, vnpus, prefix)
@@ -48,10 +58,13 @@ def users(pods: Iterable[Pod], chips: Sequence[int], vnpus: Sequence[VNPU], pref
     return Users({chip: tuple(sorted(found)) for chip, found in by_chip.items() if found}, by_vnpu)
 
 
-def _held(pod: Pod, vnpus: Sequence[VNPU], prefix: str) -> tuple[Sequence[int], Sequence[VNPU]]:
+def _held(
+    pod: Pod, vnpus: Sequence[VNPU], prefix: str, physical: Mapping[str, str]
+) -> tuple[Sequence[int], Sequence[VNPU]]:
     """What the pod's annotations name: chips `Ascend910-3`, vNPUs `Ascend310P-4c-100-0`."""
     ids = {part[2] for name in pod.chips if len(part := name.split("_")[0].split("-")) == 4}
-    return chip_ids(pod.chips, prefix), [vnpu for vnpu in vnpus if str(vnpu.id) in ids]
+    names = [physical.get(name, name) for name in pod.chips]
+    return chip_ids(names, prefix), [vnpu for vnpu in vnpus if str(vnpu.id) in ids]
 
 
 def _possible(

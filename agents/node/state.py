@@ -12,6 +12,7 @@ from agents.node.occupancy import Users, users
 from agents.node.policy import Judge
 from engine.model.cluster import Orders, Pod
 from engine.model.levels import IN_SERVICE, NOT_HANDLE, rank, stays_healthy
+from engine.wire.podannotations import physical_names
 
 
 @dataclass
@@ -45,7 +46,8 @@ class NodeState:
 
     def settle_users(self, monotonic: float, now_ms: int) -> None:
         """Work out anew who uses what, and since when chips are idle. Any use restarts the idle clock."""
-        self.users = users(self.pods, self.ids, self.vnpus, self.machine.prefix)
+        offered = physical_names({self.name(c.id): {"DeviceID": c.logic_id} for c in self.chips})
+        self.users = users(self.pods, self.ids, self.vnpus, self.machine.prefix, offered)
         for chip in self.ids:
             if self.in_use(chip):
                 self.idle.pop(chip, None)

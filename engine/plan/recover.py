@@ -88,6 +88,8 @@ def _hits(scope: Scope) -> dict[str, Hit]:
         gang = scope.gangs.get(scope.gang_of.get(key, ""))
         if gang is None or gang.fault_scheduling == "off" or not pod.owner_kind:
             continue  # a bare pod has nobody who would make it anew
+        if not roles.schedules(scope, pod):
+            continue  # its own scheduler moves it
         view = scope.nodes.get(pod.node)
         if view is not None and view.suspended:
             continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from engine.documents import Desired
-from engine.model.cluster import Observed
+from engine.model.cluster import Observed, Pod
 from engine.plan.scope import Scope
 
 #: role → (namespace, label, value) of the components that play it.
@@ -45,6 +45,14 @@ def resolve(desired: Desired, observed: Observed) -> dict[str, str]:
             setting = f"off: {live[role]} runs" if role in live else "on"
         result[role] = setting
     return result
+
+
+def schedules(scope: Scope, pod: Pod) -> bool:
+    """Whether the pod is one of Belay's to place and to move: its ``schedulerName`` is among the settings' own.
+
+    Pods of any other scheduler are told nothing and evicted by nobody here, as Volcano reschedules only its own.
+    """
+    return pod.scheduler in scope.desired.settings.scheduler_names
 
 
 def plays(scope: Scope, role: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -26,14 +27,29 @@ _BODIES: Final[Memo[dict[str, Any]]] = Memo(16384)
 def job_status(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
     """One ConfigMap per NPU job or remembered job."""
     pending = {f"{p.namespace}/{p.kind}/{p.name}": p for p in plan.pending}
-    gangs, _ = group(observed)
+    gangs, gang_of = group(observed)
+    ended = succeeded(observed, gang_of)
     bodies = []
     for key in sorted({*plan.history.jobs, *(k for k, g in gangs.items() if _wants_npu(g, observed)), *pending}):
         gang = gangs.get(key)
         pods = tuple(observed.pods[pod] for pod in (gang.pods if gang else ())[:_MAX_PODS])
-        inputs = (gang, pods, pending.get(key), plan.history.jobs.get(key))
+        inputs = (gang, pods, pending.get(key), plan.history.jobs.get(key), ended.get(key, 0))
         bodies.append(_BODIES.of(key, inputs, partial(_body, key, *inputs)))
     return bodies
+
+
+def succeeded(observed: Observed, gang_of: Mapping[str, str]) -> dict[str, int]:
+    """How many pods of each gang have succeeded: they count as started though they run no more."""
+    found: dict[str, int] = {}
+    for key, gang in gang_of.items():
+        if observed.pods[key].phase == "Succeeded":
+            found[gang] = found.get(gang, 0) + 1
+    return found
+
+
+def runs(gang: Gang, running: int, ended: int) -> bool:
+    """Whether a job runs: as many pods as it needs at least do, or have done their work."""
+    return running > 0 and running + ended >= gang.min_available
 
 
 def _wants_npu(gang: Gang, observed: Observed) -> bool:
@@ -41,7 +57,7 @@ def _wants_npu(gang: Gang, observed: Observed) -> bool:
 
 
 def _body(
-    key: str, gang: Gang | None, pods: tuple[Pod, ...], pending: Pending | None, memory: JobMemory | None
+    key: str, gang: Gang | None, pods: tuple[Pod, ...], pending: Pending | None, memory: JobMemory | None, ended: int
 ) -> dict[str, Any]:
     namespace, kind, name = key.split("/", 2)
     placement = {}
@@ -50,7 +66,7 @@ def _body(
         if pod.node:
             placement[pod.name] = {"node": pod.node, "chips": list(pod.chips), "phase": pod.phase}
             running += pod.phase == "Running"
-    phase = _phase(gang, pending, placement, running)
+    phase = _phase(gang, pending, placement, running, ended)
     status: dict[str, Any] = {"phase": phase, "placement": placement}
     if pending is not None:
         status["pending"] = {
@@ -62,25 +78,25 @@ def _body(
     if memory is not None and (memory.reschedules or memory.timeline):
         status["reschedules"] = [rfc3339(ms / 1000) for ms in memory.reschedules]
         status["history"] = [{"time": rfc3339(ms / 1000), "what": what} for ms, what in memory.timeline]
-    status["conditions"] = _conditions(gang, pending, running)
+    status["conditions"] = _conditions(gang, pending, running, ended)
     data = {PHASE_KEY: phase, STATUS_KEY: text(status), **history.job_data(key, memory or JobMemory())}
     label = {names.ABOUT_LABEL: "job"}
     return config_map(names.SYSTEM, names.job_config_map(namespace, kind, name), data, label)
 
 
-def _phase(gang: Gang | None, pending: Pending | None, placement: dict[str, Any], running: int) -> str:
+def _phase(gang: Gang | None, pending: Pending | None, placement: dict[str, Any], running: int, ended: int) -> str:
     if gang is None or not gang.pods:
         return "Pending" if pending is not None else "Finished"
     if pending is not None and not placement:
         return "Pending"
-    if running >= min(gang.min_available, len(gang.pods)) and running:
+    if runs(gang, running, ended):
         return "Running"
     return "Starting" if placement else "Pending"
 
 
-def _conditions(gang: Gang | None, pending: Pending | None, running: int) -> list[dict[str, str]]:
+def _conditions(gang: Gang | None, pending: Pending | None, running: int, ended: int) -> list[dict[str, str]]:
     placed = pending is None and gang is not None and bool(gang.pods)
-    ready = placed and gang is not None and running >= gang.min_available
+    ready = placed and gang is not None and runs(gang, running, ended)
     return [
         {
             "type": "Placed",

@@ -172,15 +172,22 @@ def is_allocated(pod: Pod) -> bool:
     return not pod.count or CONFIGURATION_910 in pod.annotations or CONFIGURATION_NPU in pod.annotations
 
 
-def physical_names(node: Node) -> dict[str, str]:
-    """Device names of pods' annotations on the node → the physical ones, where they differ (Ascend950)."""
-    offered = {_offered_name(node, "npu-", name): name for name in node.base_devices if name.startswith("npu-")}
+def physical_names(base_devices: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Device names of pods' annotations → the physical ones, where they differ (Ascend950).
+
+    ``base_devices`` is the node's ``baseDeviceInfos``: physical name → {``DeviceID``: logic id, …}.
+    """
+    offered = {_offered(base_devices, "npu-", name): name for name in base_devices if name.startswith("npu-")}
     return offered if any(logical != name for logical, name in offered.items()) else {}
 
 
 def _offered_name(node: Node, prefix: str, name: str) -> str:
+    return _offered(node.base_devices, prefix, name)
+
+
+def _offered(base_devices: Mapping[str, Mapping[str, Any]], prefix: str, name: str) -> str:
     """The name under which the device plugin offers a chip: Ascend950 nodes map physical to logical ids."""
-    logical = node.base_devices.get(name, {}).get("DeviceID") if prefix == "npu-" else None
+    logical = base_devices.get(name, {}).get("DeviceID") if prefix == "npu-" else None
     return name if logical is None else f"{prefix}{logical}"
 
 
