@@ -62,7 +62,10 @@ def node(name: str, index: int, chips: int = 8) -> dict[str, Any]:
     }
 
 
-def device(name: str, chips: int = 8, faulty: int | None = None, at: int = int(NOW) - 2) -> dict[str, Any]:
+def device(
+    name: str, chips: int = 8, faulty: int | None = None, at: int = int(NOW) - 2, **place: int
+) -> dict[str, Any]:
+    """A report; ``place`` are ``super_pod_id`` and ``server_index``."""
     names = [f"Ascend910-{c}" for c in range(chips)]
     lists = {
         "huawei.com/Ascend910": ",".join(n for c, n in enumerate(names) if c != faulty),
@@ -76,7 +79,7 @@ def device(name: str, chips: int = 8, faulty: int | None = None, at: int = int(N
             "CardUnhealthy", names[faulty], {"80C98001": (int(NOW - 10) * 1000, "RestartNPU")}, "RestartNPU"
         )
         lists["huawei.com/Ascend910-Fault"] = json.dumps([element], separators=(",", ":"))
-    config_map = deviceinfo.build(name, device_list=lists, update_time=at)
+    config_map = deviceinfo.build(name, device_list=lists, update_time=at, **place)
     config_map["metadata"]["resourceVersion"] = str(at)
     return config_map
 

@@ -10,6 +10,7 @@ import msgspec
 
 from engine.documents import InitParams
 from engine.model.cluster import Pod
+from engine.plan.place import fit
 from engine.plan.place.job import Job
 from engine.plan.place.multilevel import Level, read_trees
 from engine.plan.place.neighbours import ANTI, Neighbours
@@ -58,10 +59,14 @@ class Bench:
         self.trees: Mapping[str, tuple[Level, ...]] = {} if isinstance(trees, Refusal) else trees
         self._log: list[str] = []
         self._tables: dict[bytes, Table] = {}
+        self._grounds: dict[bytes, fit.Grounds] = {}
+        self._asking: Job | None = None
+        self._keys: dict[str, bytes] = {}
+        self._rules: tuple[object, ...] = ()
         self._neighbours: Neighbours | None = None
         self._claims = _claims(scope)
         self._stories: dict[int, tuple[int, Story]] = {}
-        self._free: dict[str, tuple[int, int]] = {}
+        self._free: dict[str, _Free] = {}
         self._bound: dict[str, int] = {}
         self.trials = PASS_TRIALS
         self.unrecorded = 0
@@ -77,10 +82,9 @@ class Bench:
     def free_chips(self, resource: str) -> int:
         """Free chips of a resource in the whole shard."""
         known = self._free.get(resource)
-        if known is None or known[0] != len(self._log):
-            total = sum(view.free.bit_count() for view in self.views.values() if view.resource == resource)
-            known = self._free[resource] = (len(self._log), total)
-        return known[1]
+        if known is None:
+            known = self._free[resource] = _Free(self.views, resource, len(self._log))
+        return known.total(self._log)
 
     def table(self, job: Job, pod: Pod) -> Table:
         """The candidates of pods like this one, up to date."""
@@ -89,7 +93,7 @@ class Bench:
         if found is None:
             penalty = self.scope.penalty.get(job.gang.key, {})
             refused = self.scope.refused.get(job.gang.key, {})
-            found = self._tables[key] = Table(job, pod, self.views, self.trees, penalty, refused)
+            found = self._tables[key] = Table(job, pod, self.views, self.trees, penalty, refused, self._grounds_of(pod))
         found.refresh(self._log)
         return found
 
@@ -256,6 +260,14 @@ class Bench:
             return best_other or (own if own in fits else None)
         return best_other or min(fits, key=lambda n: (-fits[n], n), default=None)
 
+    def _grounds_of(self, pod: Pod) -> fit.Grounds:
+        """What the pod's selector, affinity and tolerations make of the nodes, once for all pods with the same."""
+        key = msgspec.json.encode((pod.node_selector, pod.affinity, pod.tolerations), order="deterministic")
+        found = self._grounds.get(key)
+        if found is None:
+            found = self._grounds[key] = fit.grounds(pod, self.views)
+        return found
+
     def _account(self, view: NodeView, pod: Pod, sign: int) -> None:
         for name, amount in pod.requests.items():
             view.requested[name] = view.requested.get(name, 0) + sign * amount
@@ -266,12 +278,42 @@ class Bench:
 
     def _key(self, job: Job, pod: Pod) -> bytes:
         """What makes two pods alike; the nodes that their gangs avoid are part of it."""
-        gang = job.gang.key
-        own = (self.scope.penalty.get(gang) or {}, self.scope.refused.get(gang) or {})
-        labels = job.shape.labels.get("distributed", "")
-        rules = (repr(job.family), job.topology, job.strict, job.distributed, labels, own)
-        wishes = (pod.resource, pod.count, pod.requests, pod.node_selector, pod.affinity, pod.tolerations)
-        return msgspec.json.encode((rules, wishes, pod.host_ports), order="deterministic")
+        if job is not self._asking:
+            self._asking, self._keys = job, {}
+        found = self._keys.get(pod.key)
+        if found is None:
+            wishes = (pod.resource, pod.count, pod.requests, pod.node_selector, pod.affinity, pod.tolerations)
+            whole = (_rules(self.scope, job) if not self._keys else self._rules, wishes, pod.host_ports)
+            self._rules = whole[0]
+            found = self._keys[pod.key] = msgspec.json.encode(whole, order="deterministic")
+        return found
+
+
+def _rules(scope: Scope, job: Job) -> tuple[object, ...]:
+    """What a job's rules add to its pods' wishes."""
+    gang = job.gang.key
+    own = (scope.penalty.get(gang) or {}, scope.refused.get(gang) or {})
+    labels = job.shape.labels.get("distributed", "")
+    return (repr(job.family), job.topology, job.strict, job.distributed, labels, own)
+
+
+class _Free:
+    """The free chips of one resource, counted once and then only where pods were put or taken back."""
+
+    def __init__(self, views: Mapping[str, NodeView], resource: str, seen: int) -> None:
+        self._views = views
+        self._counts = {name: view.free.bit_count() for name, view in views.items() if view.resource == resource}
+        self._total = sum(self._counts.values())
+        self._seen = seen
+
+    def total(self, log: list[str]) -> int:
+        for name in set(log[self._seen :]):
+            before = self._counts.get(name)
+            if before is not None:
+                self._counts[name] = now = self._views[name].free.bit_count()
+                self._total += now - before
+        self._seen = len(log)
+        return self._total
 
 
 def _claims(scope: Scope) -> dict[str, tuple[str, int]]:

@@ -6,8 +6,8 @@ InterPodAffinity). Preferences only break ties between nodes of equal score.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from engine.model.cluster import Node, Pod, Taint
 from engine.plan.place.verdict import Refusal
@@ -15,6 +15,47 @@ from engine.plan.scope import NodeView
 
 UNSCHEDULABLE_TAINT: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 MAX_TERMS: Final = 64
+
+
+class Grounds(NamedTuple):
+    """What a pod's own rules make of nodes before anything is placed: who refuses it, and who is liked (absent: 0)."""
+
+    refusals: dict[str, Refusal]
+    liked: dict[str, int]
+
+
+def grounds(pod: Pod, views: Mapping[str, NodeView]) -> Grounds:
+    """``static`` and ``preference`` for every node; nodes that look the same to the pod's rules are judged once."""
+    keys, by_name = _read_labels(pod)
+    known: dict[tuple[object, ...], tuple[Refusal | None, int]] = {}
+    refusals: dict[str, Refusal] = {}
+    liked: dict[str, int] = {}
+    for name, view in views.items():
+        node = view.node
+        labels = node.labels
+        looks = (
+            node.unschedulable, node.ready, node.taints, name if by_name else "", *[labels.get(key) for key in keys]
+        )  # fmt: skip
+        found = known.get(looks)
+        if found is None:
+            liking = preference(pod, node) if pod.affinity or node.taints else 0
+            found = known[looks] = (static(pod, node), liking)
+        if found[0] is not None:
+            refusals[name] = found[0]
+        if found[1]:
+            liked[name] = found[1]
+    return Grounds(refusals, liked)
+
+
+def _read_labels(pod: Pod) -> tuple[tuple[str, ...], bool]:
+    """The node labels that a pod's selector and affinity read, and whether they read the node's name."""
+    affinity = _part(pod.affinity, "nodeAffinity")
+    terms = list(_part(affinity, "requiredDuringSchedulingIgnoredDuringExecution").get("nodeSelectorTerms") or ())
+    wishes = affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ()
+    terms += [_part(wish, "preference") for wish in wishes]
+    rows = [row for term in terms for row in term.get("matchExpressions") or ()]
+    keys = {*pod.node_selector, *(str(row.get("key")) for row in rows)}
+    return tuple(sorted(keys)), any(term.get("matchFields") for term in terms)
 
 
 def static(pod: Pod, node: Node) -> Refusal | None:
@@ -36,15 +77,18 @@ def static(pod: Pod, node: Node) -> Refusal | None:
 
 def resources(pod: Pod, view: NodeView) -> Refusal | None:
     """Whether the node has room: pods, cpu, memory and every other resource except the NPU, which handlers judge."""
-    node = view.node
-    if len(view.pods) >= node.allocatable.get("pods", 110):
+    return room(pod, [(name, most) for name, most in pod.requests.items() if most and name != pod.resource], view)
+
+
+def room(pod: Pod, needs: Sequence[tuple[str, int]], view: NodeView) -> Refusal | None:
+    """The same for ``needs``, the pod's requests without the NPU and without what it wants nothing of."""
+    allocatable = view.node.allocatable
+    if len(view.pods) >= allocatable.get("pods", 110):
         return Refusal("TooManyPods", "Too many pods")
-    for name, wanted in pod.requests.items():
-        if not wanted or name == pod.resource:
-            continue
-        if node.allocatable.get(name, 0) - view.requested.get(name, 0) < wanted:
+    for name, wanted in needs:
+        if allocatable.get(name, 0) - view.requested.get(name, 0) < wanted:
             return Refusal("Insufficient" + _camel(name), f"Insufficient {name}")
-    return ports(pod, view)
+    return ports(pod, view) if pod.host_ports else None
 
 
 def ports(pod: Pod, view: NodeView) -> Refusal | None:

@@ -112,7 +112,7 @@ class Neighbours:
         return counts
 
     def _terms_of(self, pod: Pod) -> tuple[tuple[Term, ...], tuple[Term, ...]]:
-        if not pod.affinity:
+        if "podAffinity" not in pod.affinity and "podAntiAffinity" not in pod.affinity:
             return (), ()
         found = self._of_pod.get(pod.key)
         if found is None:

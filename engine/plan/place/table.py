@@ -20,6 +20,9 @@ from engine.plan.scope import NodeView
 MISSING: Final = "NPUResourceMissing"
 CARD_LABEL: Final = "infer-card-type"
 
+_Seat = tuple[int, int, int, str, int]
+"""The fields of a Seat; thousands are compared for one that is judged."""
+
 
 class Table:
     """``scores`` are the raw scores of the nodes that fit now, ``refusals`` say why the others do not.
@@ -35,6 +38,7 @@ class Table:
         trees: Mapping[str, tuple[Level, ...]],
         penalty: Mapping[str, int],
         refused: Mapping[str, str],
+        grounds: fit.Grounds,
     ) -> None:
         """``penalty`` lowers the rank of nodes for this gang; ``refused`` keeps nodes from it, with the reason."""
         self.scores: dict[str, int] = {}
@@ -44,23 +48,28 @@ class Table:
         self._penalty, self._refused = penalty, refused
         self._ask = Ask(sample.count, job.distributed, job.shape.labels.get("distributed") == "true")
         self._seen = 0
-        self._memo: dict[Seat, Verdict] = {}
-        self._fixed = {name: self._unchanging(view) for name, view in views.items()}
-        self._liked = {
-            name: fit.preference(sample, view.node)
-            for name, view in views.items()
-            if sample.affinity or view.node.taints
-        }
-        for name in views:
-            self._judge(name)
+        self._memo: dict[_Seat, Verdict] = {}
+        self._needs = tuple((name, most) for name, most in sample.requests.items() if most and name != sample.resource)
+        self._liked = grounds.liked
+        self._fixed = self._settle(grounds.refusals)
+        for name, view in views.items():
+            refusal = self._fixed.get(name)
+            found: Verdict = self._changing(view) if refusal is None else refusal
+            if isinstance(found, Refusal):
+                self.refusals[name] = found
+            else:
+                self.scores[name] = found
         self._heap = [self._entry(name, score) for name, score in self.scores.items()]
         heapify(self._heap)
 
     def refresh(self, log: list[str]) -> None:
         """Judges again the nodes that were touched since the last look; ``log`` only grows within a pass."""
+        if self._seen == len(log):
+            return
         for name in dict.fromkeys(log[self._seen :]):
-            self._judge(name)
-            self.offer(name)
+            if name not in self._fixed:
+                self._judge(name)
+                self.offer(name)
         self._seen = len(log)
 
     def offer(self, name: str) -> None:
@@ -86,14 +95,16 @@ class Table:
     def chips(self, name: str) -> int:
         """The chips that a pod would take on a fitting node; 0 for pods whose chips are only counted."""
         family = self._job.family
-        return family.choose(self._seat(self._views[name]), self._ask) if family and self._sample.count else 0
+        if not family or not self._sample.count:
+            return 0
+        view = self._views[name]
+        return family.choose(Seat(*self._seat(view, view.free)), self._ask)
 
     def _entry(self, name: str, score: int) -> tuple[int, int, str, int]:
         return (-self.rank(name, score), -self._liked.get(name, 0), name, score)
 
     def _judge(self, name: str) -> None:
-        verdict = self._fixed[name]
-        found: Verdict = self._changing(self._views[name]) if verdict is None else verdict
+        found = self._changing(self._views[name])
         self.revision += found != self.scores.get(name, self.refusals.get(name))
         if isinstance(found, Refusal):
             self.refusals[name] = found
@@ -102,11 +113,17 @@ class Table:
             self.scores[name] = found
             self.refusals.pop(name, None)
 
+    def _settle(self, refusals: Mapping[str, Refusal]) -> dict[str, Refusal]:
+        """The refusals that stand for the whole pass: the pod's own rules first, then what the node is."""
+        fixed: dict[str, Refusal] = {}
+        for name, view in self._views.items():
+            refusal = refusals.get(name) or self._unchanging(view)
+            if refusal is not None:
+                fixed[name] = refusal
+        return fixed
+
     def _unchanging(self, view: NodeView) -> Refusal | None:
-        refusal = fit.static(self._sample, view.node)
-        if refusal is not None:
-            return refusal
-        why = self._refused.get(view.node.name)
+        why = self._refused.get(view.node.name) if self._refused else None
         if why is not None:
             return Refusal(why if why.isidentifier() else "NodeRefused", why)
         if view.suspended:
@@ -120,7 +137,7 @@ class Table:
             return Refusal(MISSING, f"not have {resource}")
         if self._job.family is not None and view.resource != resource:
             return Refusal(MISSING, f"not has(or not same) {resource}")
-        return self._of_topology(view)
+        return self._of_topology(view) if self._job.topology else None
 
     def _of_topology(self, view: NodeView) -> Refusal | None:
         if self._job.topology == "rack" and (view.report is None or view.report.rack_id < 0):
@@ -136,29 +153,31 @@ class Table:
         return None
 
     def _changing(self, view: NodeView) -> Verdict:
-        refusal = fit.resources(self._sample, view)
+        refusal = fit.room(self._sample, self._needs, view)
         if refusal is not None:
             return refusal
         if not self._sample.count:
             return _least_requested(view)
         if self._job.family is None:
             return _room(self._sample, view) or 0
-        stable = _stability(self._sample.resource, view)
+        free = view.free
+        stable = _stability(self._sample.resource, view, free)
         if stable is not None:
             return stable
         if self._job.strict and view.network is None:
             key = f"{self._sample.resource}-NetworkUnhealthy"
             return Refusal("NetworkStateUnknown", f"getUsableTopFromNode don't have {key}")
-        seat = self._seat(view)
+        seat = self._seat(view, free)
         verdict = self._memo.get(seat)
         if verdict is None:
-            verdict = self._memo[seat] = self._job.family.judge(seat, self._ask)
+            verdict = self._memo[seat] = self._job.family.judge(Seat(*seat), self._ask)
         return verdict if isinstance(verdict, Refusal) else _room(self._sample, view) or verdict
 
-    def _seat(self, view: NodeView) -> Seat:
-        free = view.free & ~(view.network or 0) if self._job.strict else view.free
+    def _seat(self, view: NodeView, free: int) -> _Seat:
+        network = view.network or 0
         counted = view.node.allocatable.get(self._sample.resource, 0)
-        return Seat(free, view.unhealthy.bit_count(), counted, view.node.labels.get(CARD_LABEL, ""), view.network or 0)
+        card = view.node.labels.get(CARD_LABEL, "")
+        return (free & ~network if self._job.strict else free, view.unhealthy.bit_count(), counted, card, network)
 
 
 def _room(pod: Pod, view: NodeView) -> Refusal | None:
@@ -170,10 +189,10 @@ def _room(pod: Pod, view: NodeView) -> Refusal | None:
     return Refusal(SHORTAGE, text)
 
 
-def _stability(resource: str, view: NodeView) -> Refusal | None:
+def _stability(resource: str, view: NodeView, free: int) -> Refusal | None:
     """Report and Kubernetes must agree on what is free: more free chips than devices means that one of them lags."""
     node = view.node
-    listed, capacity = view.free.bit_count(), node.capacity.get(resource, 0)
+    listed, capacity = free.bit_count(), node.capacity.get(resource, 0)
     allocatable = node.allocatable.get(resource, 0)
     idle = allocatable - view.requested.get(resource, 0)
     if listed > idle or listed > capacity:
