@@ -48,14 +48,45 @@ class ChipMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     timeline: tuple[tuple[int, str], ...] = ()
 
 
+class PublicSeen(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """One public fault on a node, by ``sender/faultId``.
+
+    ``time`` is when it occurred; ``stamp``, ``message`` and ``index`` name the newest word on it; ``shown`` is when it
+    first counted, ``until`` when it ends by itself (0: with its recovery). ``over``: it ended, but an old message
+    still claims it. ``level`` is what it was judged at last.
+    """
+
+    code: str
+    chips: tuple[int, ...]
+    time: int
+    stamp: int = 0
+    message: str = ""
+    index: int = 0
+    shown: int = 0
+    until: int = 0
+    over: bool = False
+    level: str = ""
+
+
 class NodeMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """One node's memory. ``last_good`` is the raw DeviceInfoCfg kept while the newest report is refused."""
+    """One node's memory. ``last_good`` is the raw DeviceInfoCfg kept while the newest report is refused.
+
+    ``public`` holds its public faults by ``sender/faultId``.
+    """
 
     chips: dict[int, ChipMemory] = {}
     not_ready: int = 0
     isolated: str = ""
     vnpu_epoch: int = 0
     last_good: str = ""
+    public: dict[str, PublicSeen] = {}
+
+
+class Rescheduled(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """One reschedule of a job: when, and per hit pod its fault type, name, node and rank."""
+
+    time: int
+    tasks: tuple[tuple[str, str, str, str], ...] = ()
 
 
 class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -66,6 +97,7 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     ``version`` the re-creation counter of the job: ``settled`` is the version whose pods have all been seen, pods of
     version ``killed`` and older are told to go (-1: none). ``saved`` is when its rank table was last saved (seconds);
     ``removed`` are uids of pods that a policy of the job removed, so that their end is no event.
+    ``rescheduled`` counts its reschedules since it exists, ``records`` tells of the newest ones, newest first.
     """
 
     uid: str = ""
@@ -83,6 +115,8 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     pending_passes: int = 0
     started: int = 0
     completed: int = 0
+    rescheduled: int = 0
+    records: tuple[Rescheduled, ...] = ()
     timeline: tuple[tuple[int, str], ...] = ()
 
 

@@ -120,7 +120,8 @@ class Reschedule:
     """What evicting one budget unit leaves in its job's memory, once safety lets it pass.
 
     ``pods`` are all pods it evicts. ``counted`` is False when it only continues an earlier decision, so that
-    neither the attempts nor the budgets are spent twice. ``failed`` consumes one of ``fault-retry-times``.
+    neither the attempts nor the budgets are spent twice. ``failed`` consumes one of ``fault-retry-times``. ``hits`` are
+    fault type, pod, node and rank of the pods that a fault hit.
     """
 
     gang: str
@@ -130,6 +131,7 @@ class Reschedule:
     counted: bool = True
     failed: bool = False
     retries: int = -1
+    hits: tuple[tuple[str, str, str, str], ...] = ()
 
 
 @dataclass(slots=True)
