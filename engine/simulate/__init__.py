@@ -1,0 +1,10 @@
+"""What-if over time: the real planner on a copied world with a virtual clock.
+
+``world`` holds the objects and fakes the rest of the cluster, ``server`` one node's hardware and agent, ``workloads``
+the controllers of Kubernetes.
+"""
+
+from engine.simulate.server import Server
+from engine.simulate.world import World, merged
+
+__all__ = ["Server", "World", "merged"]

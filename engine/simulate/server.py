@@ -1,0 +1,195 @@
+"""One simulated server: its chips' faults, its agent's journal of epochs, its vNPUs, and the reports it writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final
+
+from engine.model.cluster import AgentChip, AgentReport, AgentVNPU, DeviceReport, ResetOrder, ids_of
+from engine.model.faults import CARD, NETWORK, PUBLIC, moment
+from engine.model.levels import CHIP_LEVELS, IN_SERVICE, NOT_HANDLE, PRE_SEPARATE, SEPARATE, worst
+from engine.wire import deviceinfo
+
+Codes = dict[int, dict[str, tuple[int, str]]]
+"""chip → code → (raised at, Unix ms; level)."""
+_SWITCH_STATUS: Final = {"NotHandle": "Healthy", "SubHealthFault": "SubHealthy", "PreSeparate": "PreSeparate"}
+
+
+class Server:
+    """One node's hardware and its agent. ``resource`` as ``huawei.com/Ascend910``, ``prefix`` as ``Ascend910-``.
+
+    ``faults`` are of the chip plane, ``network`` of the parameter plane, ``public`` come from outside; ``listed`` are
+    chips that the report calls unhealthy without a code. ``hardware`` is the level of NodeD's report (empty: none),
+    ``switch`` that of the switch. ``silent``: nothing is reported and no order is taken; ``gone``: the Node object is
+    deleted. ``done`` and ``results`` are the agent's journal: per chip the newest epoch and how it ended.
+    ``reset_fails``: so many of the next resets fail. ``serials`` name chips whose agent has said so.
+    """
+
+    def __init__(
+        self, name: str, *, chips: int | Iterable[int] = 8, kind: str = "Ascend910", labels: Mapping[str, str]
+    ) -> None:
+        self.name = name
+        self.ids: tuple[int, ...] = tuple(range(chips)) if isinstance(chips, int) else tuple(sorted(chips))
+        self.chips = len(self.ids)
+        self.prefix = f"{kind}-"
+        self.resource = f"huawei.com/{kind}"
+        self.labels = dict(labels)
+        self.faults: Codes = {}
+        self.network: Codes = {}
+        self.public: Codes = {}
+        self.listed: set[int] = set()
+        self.manual: set[int] = set()
+        self.hardware = ""
+        self.switch = ""
+        self.switch_codes: tuple[str, ...] = ("[0x1,1,na,na]",)
+        self.super_pod = (-2, -2, -1)
+        self.gone = False
+        self.ready = True
+        self.silent = False
+        self.done: dict[int, int] = {}
+        self.results: dict[int, str] = {}
+        self.reset_log: list[tuple[int, tuple[int, ...]]] = []
+        self.reset_times: list[float] = []
+        self.reset_fails = 0
+        self.vnpus: list[AgentVNPU] = []
+        self.vnpu_done = 0
+        self.orders_seen = 0
+        self.serials: dict[int, str] = {}
+        self.reported: float = 0.0
+
+    @staticmethod
+    def of(report: DeviceReport, agent: AgentReport | None, labels: Mapping[str, str]) -> Server:
+        """The server that a report tells of; its agent goes on where its own report left off."""
+        server = Server(report.node, chips=ids_of(report.listed), labels=labels)
+        server.prefix, server.resource = report.prefix, report.resource
+        planes = {CARD: server.faults, NETWORK: server.network, PUBLIC: server.public}
+        now_ms = round(report.update_time * 1000)
+        for fault in report.faults:
+            if fault.chip >= 0 and fault.code:
+                level = fault.level or SEPARATE
+                planes[fault.kind].setdefault(fault.chip, {})[fault.code] = (moment(fault.time_ms, now_ms), level)
+        told = {chip for plane in (server.faults, server.public) for chip in plane}
+        server.listed = set(ids_of(report.unhealthy)) - told
+        server.manual = set(ids_of(report.manual))
+        if report.switch is not None:
+            server.switch, server.switch_codes = report.switch.level, report.switch.codes
+        server.super_pod = (report.super_pod_id, report.server_index, report.rack_id)
+        server.reported = report.update_time
+        if agent is not None:
+            server.done = {c: row.reset_epoch_done for c, row in agent.chips.items() if row.reset_epoch_done}
+            server.results = {c: row.reset_result for c, row in agent.chips.items() if row.reset_result}
+            server.vnpus, server.vnpu_done = list(agent.vnpus), agent.vnpu_epoch_done
+            server.orders_seen = agent.orders_seen
+            server.serials = {c: row.serial for c, row in agent.chips.items()}
+        return server
+
+    def device_name(self, chip: int) -> str:
+        """The chip's name in reports, such as ``Ascend910-4``."""
+        return f"{self.prefix}{chip}"
+
+    def plane(self, kind: str) -> Codes:
+        """The codes of a fault type: ``CardUnhealthy``, ``CardNetworkUnhealthy`` or ``PublicFault``."""
+        return self.network if kind == NETWORK else self.public if kind == PUBLIC else self.faults
+
+    def reset(self, order: ResetOrder, busy: Collection[int], now: float) -> str:
+        """Carry out a reset as an agent would: once per epoch, never in use; returns how it ended."""
+        if busy:
+            result = "refused: in use"
+        elif self.reset_fails:
+            self.reset_fails -= 1
+            result = "failed: the chip did not boot"
+        else:
+            result = "ok"
+            self.reset_log.append((order.epoch, order.group))
+            self.reset_times.append(now)
+            for chip in order.group:
+                self.faults.pop(chip, None)
+                self.listed.discard(chip)
+        for chip in order.group:
+            self.done[chip], self.results[chip] = order.epoch, result
+        return result
+
+    def partition(self, epoch: int, layout: Mapping[int, tuple[str, ...]]) -> None:
+        """Cut the chips as ordered; vNPUs in use stay."""
+        kept = [v for v in self.vnpus if v.used_by or v.chip not in layout]
+        number = 100
+        for chip, templates in sorted(layout.items()):
+            have = [v.template for v in kept if v.chip == chip]
+            for template in templates:
+                if template in have:
+                    have.remove(template)
+                    continue
+                while any(v.id == number for v in kept):
+                    number += 1
+                kept.append(AgentVNPU(number, chip, template, ""))
+        self.vnpus, self.vnpu_done = kept, epoch
+
+    def device_report(self, taken: Collection[str], now: float) -> dict[str, Any]:
+        """``mindx-dl-deviceinfo-<node>`` as a device plugin writes it; ``taken`` are names of chips in use."""
+        lists: dict[str, list[int]] = {"": [], "-Unhealthy": [], "-NetworkUnhealthy": [], "-Recovering": []}
+        elements = []
+        for chip in self.ids:
+            name, used = self.device_name(chip), self.device_name(chip) in taken
+            own = {**self.faults.get(chip, {}), **self.public.get(chip, {})}
+            level = worst(*(level for _, level in own.values())) if own else ""
+            bad = chip in self.listed or (bool(own) and _known(level) not in IN_SERVICE)
+            if bad and not (_known(level) == PRE_SEPARATE and used):
+                lists["-Unhealthy"].append(chip)
+            elif not used:
+                lists[""].append(chip)
+            for kind in (CARD, PUBLIC, NETWORK):
+                codes = self.plane(kind).get(chip)
+                if codes:
+                    worst_level = worst(*(at for _, at in codes.values()))
+                    elements.append(deviceinfo.fault_element(kind, name, codes, worst_level))
+                    if kind == NETWORK and worst_level != NOT_HANDLE:
+                        lists["-NetworkUnhealthy"].append(chip)
+        device_list = {f"{self.resource}{k}": ",".join(self.device_name(c) for c in v) for k, v in lists.items()}
+        device_list[f"{self.resource}-Fault"] = json.dumps(elements, separators=(",", ":"))
+        status = _SWITCH_STATUS.get(self.switch, "UnHealthy")
+        switch = {
+            "FaultCode": list(self.switch_codes),
+            "FaultLevel": self.switch,
+            "UpdateTime": int(now),
+            "NodeStatus": status,
+        }
+        return deviceinfo.build(
+            self.name,
+            device_list=device_list,
+            update_time=int(now),
+            super_pod_id=self.super_pod[0],
+            server_index=self.super_pod[1],
+            rack_id=self.super_pod[2] if self.super_pod[2] >= 0 else None,
+            manual=[self.device_name(c) for c in sorted(self.manual)],
+            switch=switch if self.switch else None,
+        )
+
+    def agent_report(self, taken: Collection[str], now: float, seq: int) -> AgentReport:
+        """``belay-report-<node>``: what the agent has executed and which chips have processes."""
+        return AgentReport(
+            node=self.name,
+            boot="b",
+            seq=seq,
+            time_ms=int(now * 1000),
+            orders_seen=self.orders_seen,
+            chips={
+                c: AgentChip(
+                    serial=self.serials.get(c, f"S-{self.name}-{c}"),
+                    processes=1 if self.device_name(c) in taken else 0,
+                    idle_since_ms=None if self.device_name(c) in taken else int(now * 1000) - 120_000,
+                    reset_epoch_done=self.done.get(c, 0),
+                    reset_result=self.results.get(c, ""),
+                )
+                for c in self.ids
+            },
+            vnpu_epoch_done=self.vnpu_done,
+            vnpu_result="ok" if self.vnpu_done else "",
+            vnpus=tuple(self.vnpus),
+            errors=(),
+        )
+
+
+def _known(level: str) -> str:
+    """A word that nobody knows counts as SeparateNPU."""
+    return level if level in CHIP_LEVELS else SEPARATE

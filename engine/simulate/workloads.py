@@ -1,0 +1,111 @@
+"""The workload controllers of Kubernetes, as far as a simulation needs them: replicas exist, ended pods are replaced.
+
+Source: kube-controller-manager's deployment, replicaset, statefulset and job controllers.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from engine.model.diagnostics import ObjectKey
+
+Objects = Mapping[ObjectKey, dict[str, Any]]
+_ENDED: Final = ("Succeeded", "Failed")
+
+
+def missing(objects: Objects, number: Callable[[], int]) -> Iterator[dict[str, Any]]:
+    """Objects that the controllers would create now; ``number`` gives numbers that no name has had."""
+    sets: dict[str, list[ObjectKey]] = {}
+    for key, obj in objects.items():
+        if key.kind in ("Pod", "ReplicaSet"):
+            for ref in obj["metadata"].get("ownerReferences") or ():
+                sets.setdefault(str(ref.get("uid")), []).append(key)
+    for key, obj in list(objects.items()):
+        mine = sets.get(str(obj["metadata"].get("uid")), [])
+        if key.kind == "Deployment":
+            yield from _replica_set(key, obj, mine)
+        elif key.kind == "ReplicaSet":
+            yield from _replicas(objects, key, obj, mine, number)
+        elif key.kind == "StatefulSet":
+            yield from _ordinals(objects, key, obj)
+        elif key.kind == "Job" and key.api_version == "batch/v1":
+            yield from _completions(objects, key, obj, mine, number)
+
+
+def owned(obj: dict[str, Any], key: ObjectKey, owner: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy named ``key`` that belongs to ``owner``."""
+    obj = copy.deepcopy(obj)
+    metadata = obj.setdefault("metadata", {})
+    metadata.update(name=key.name, namespace=key.namespace)
+    metadata["ownerReferences"] = [
+        {
+            "apiVersion": owner["apiVersion"],
+            "kind": owner["kind"],
+            "name": owner["metadata"]["name"],
+            "uid": owner["metadata"]["uid"],
+            "controller": True,
+        }
+    ]
+    return obj
+
+
+def _replica_set(key: ObjectKey, obj: dict[str, Any], mine: list[ObjectKey]) -> Iterator[dict[str, Any]]:
+    if not any(one.kind == "ReplicaSet" for one in mine):
+        name = ObjectKey("apps/v1", "ReplicaSet", key.namespace, f"{key.name}-1")
+        yield owned({"apiVersion": "apps/v1", "kind": "ReplicaSet", "spec": obj.get("spec") or {}}, name, obj)
+
+
+def _replicas(
+    objects: Objects, key: ObjectKey, obj: dict[str, Any], mine: list[ObjectKey], number: Callable[[], int]
+) -> Iterator[dict[str, Any]]:
+    wanted = _size(_declared(objects, obj), "replicas")
+    live = [one for one in mine if one.kind == "Pod" and _alive(objects[one])]
+    for _ in range(wanted - len(live)):
+        yield _pod(obj, ObjectKey("v1", "Pod", key.namespace, f"{key.name}-{number():05d}"))
+
+
+def _ordinals(objects: Objects, key: ObjectKey, obj: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Named pods; one that has ended is made anew only when its object is gone."""
+    for index in range(_size(obj, "replicas")):
+        name = ObjectKey("v1", "Pod", key.namespace, f"{key.name}-{index}")
+        if name not in objects:
+            yield _pod(obj, name)
+
+
+def _completions(
+    objects: Objects, key: ObjectKey, obj: dict[str, Any], mine: list[ObjectKey], number: Callable[[], int]
+) -> Iterator[dict[str, Any]]:
+    pods = [objects[one] for one in mine if one.kind == "Pod"]
+    failed = sum((pod.get("status") or {}).get("phase") == "Failed" for pod in pods)
+    limit = (obj.get("spec") or {}).get("backoffLimit")
+    if failed > (limit if isinstance(limit, int) else 6):
+        return
+    busy = sum((pod.get("status") or {}).get("phase") != "Failed" for pod in pods)
+    for _ in range(_size(obj, "parallelism") - busy):
+        yield _pod(obj, ObjectKey("v1", "Pod", key.namespace, f"{key.name}-{number():05d}"))
+
+
+def _declared(objects: Objects, obj: dict[str, Any]) -> dict[str, Any]:
+    """A ReplicaSet of a Deployment is as large as its Deployment says, when that is known and it is its only one."""
+    for ref in obj["metadata"].get("ownerReferences") or ():
+        owner = objects.get(ObjectKey("apps/v1", "Deployment", str(obj["metadata"].get("namespace")), str(ref["name"])))
+        if owner is not None and (obj.get("spec") or {}).get("replicas") != 0:
+            return owner
+    return obj
+
+
+def _size(obj: Mapping[str, Any], field: str) -> int:
+    found = (obj.get("spec") or {}).get(field)
+    return found if isinstance(found, int) and not isinstance(found, bool) else 1
+
+
+def _alive(pod: Mapping[str, Any]) -> bool:
+    gone = pod["metadata"].get("deletionTimestamp")
+    return not gone and (pod.get("status") or {}).get("phase", "Pending") not in _ENDED
+
+
+def _pod(owner: dict[str, Any], key: ObjectKey) -> dict[str, Any]:
+    template = copy.deepcopy((owner.get("spec") or {}).get("template") or {})
+    return owned({"apiVersion": "v1", "kind": "Pod", **template}, key, owner)

@@ -1,0 +1,468 @@
+"""A whole cluster in memory: raw objects, a virtual clock, and everything around the engine faked.
+
+The planner that works on it is the real one. ``apply`` carries out an action as ``act`` would; ``move`` lets kubelet,
+the garbage collector, the workload controllers and the node agents do their part. Tests and narratives derive from
+``World`` and check invariants where they can be broken.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from engine.documents import Desired
+from engine.model import actions as act
+from engine.model.actions import kind_of
+from engine.model.cluster import NodeDevice, Orders, ResetOrder
+from engine.model.diagnostics import ObjectKey
+from engine.model.levels import node_status
+from engine.model.plan import Plan
+from engine.model.times import parse_rfc3339, rfc3339
+from engine.observe import Observer, key_of
+from engine.plan import plan
+from engine.simulate import workloads
+from engine.simulate.server import Server
+from engine.status import forgotten, memory_bodies
+from engine.wire import names, nodeinfo, orders, sync
+from engine.wire.orders import chip_number
+
+#: How long an order may be taken (docs: notAfter, 15 min).
+NOT_AFTER_MS: Final = 15 * 60 * 1000
+POD_GONE: Final = ("Succeeded", "Failed")
+_SCALED: Final = {"Deployment": "apps/v1", "StatefulSet": "apps/v1", "ReplicaSet": "apps/v1"}
+
+
+class World:
+    """Raw objects, time and the simulated servers.
+
+    ``report_every``: a server whose report is younger than so many seconds writes none unless something changed.
+    ``kubelets_die``: nothing starts or ends on a node that is not ready; without it kubelets outlive their nodes.
+    """
+
+    def __init__(
+        self, desired: Desired, *, now: float, seed: int = 0, report_every: float = 0.0, kubelets_die: bool = False
+    ) -> None:
+        self.desired = desired
+        self.now = now
+        self.random = random.Random(seed)
+        self.report_every = report_every
+        self.kubelets_die = kubelets_die
+        self.nodes: dict[str, Server] = {}
+        self.objects: dict[ObjectKey, dict[str, Any]] = {}
+        self.observer = Observer()
+        self.version = 0
+        self.uids = 0
+        self.applied = ""
+        self._bound: dict[str, set[ObjectKey]] = {}
+
+    # what hardware does
+
+    def fault(self, node: str, chip: int, code: str = "80C98001", level: str = "RestartNPU") -> None:
+        """A fault code appears on a chip and is reported."""
+        self.nodes[node].faults.setdefault(chip, {})[code] = (int(self.now * 1000), level)
+        self.report(self.nodes[node])
+
+    def heal(self, node: str, chip: int) -> None:
+        """A chip's faults vanish and the clean report is written."""
+        self.nodes[node].faults.pop(chip, None)
+        self.report(self.nodes[node])
+
+    def hardware(self, node: Server, level: str, codes: tuple[str, ...] = ("00000011",)) -> None:
+        """NodeD reports a fault of this level; empty: the node is well and the report is deleted."""
+        node.hardware = level
+        body = nodeinfo.build(node.name, [NodeDevice("CPU", 1, codes, level)], node_status(level), self.now)
+        if level:
+            self.put(body, merge=False)
+        else:
+            self.delete(key_of(body))
+
+    def readiness(self, node: Server, ready: bool) -> None:
+        """The node's Ready condition changes; a node that is not ready is silent."""
+        live = self.objects.get(ObjectKey("v1", "Node", "", node.name))
+        if live is None or node.ready is ready:
+            return
+        node.ready, node.silent = ready, not ready
+        body = copy.deepcopy(live)
+        body["status"]["conditions"] = [
+            {"type": "Ready", "status": "True" if ready else "Unknown", "lastTransitionTime": rfc3339(self.now)}
+        ]
+        self.put(body, merge=False)
+
+    def remove(self, node: Server) -> None:
+        """The Node object is deleted; its pods stay until somebody deletes them."""
+        node.gone = node.silent = True
+        self.delete(ObjectKey("v1", "Node", "", node.name))
+
+    def pass_time(self, seconds: float) -> None:
+        """Time goes by; reports that are due are written."""
+        self.now += seconds
+        for node in self.nodes.values():
+            if not node.silent and self.now - node.reported >= self.report_every:
+                self.report(node)
+
+    # the engine
+
+    def plan(self) -> Plan:
+        """One pass over what the world looks like now."""
+        return plan(self.desired, self.observer.observed(), self.now)
+
+    def remember(self, result: Plan) -> None:
+        """Write the plan's memory, as the engine does before anything disruptive."""
+        seen = self.observer.observed()
+        for body in memory_bodies(result, seen):
+            self.put(body, merge=False)
+        for name in forgotten(result, seen):
+            self.delete(ObjectKey("v1", "ConfigMap", names.SYSTEM, name))
+
+    def apply(self, action: act.AnyAction) -> None:
+        """Carry out one action as ``act`` would."""
+        match action:
+            case act.CreateObject():
+                self.put(copy.deepcopy(action.object), owner_check=True)
+            case act.PatchObject():
+                self._patch(action)
+            case act.DeleteObject():
+                self.delete(ObjectKey(action.api_version, action.object_kind, action.namespace, action.name))
+            case act.CreatePod():
+                key = ObjectKey("v1", "Pod", action.namespace, action.pod)
+                if key not in self.objects:
+                    self.put(copy.deepcopy(action.object))
+            case act.BindPod():
+                self._bind(action)
+            case act.EvictPod():
+                self.evict(
+                    ObjectKey("v1", "Pod", action.namespace, action.pod),
+                    0 if action.force else action.grace_period_seconds,
+                )
+            case act.IsolateChip() | act.ReleaseChip() | act.ResetChips() | act.PartitionChip():
+                self._order(action)
+            case act.WriteRankTable():
+                self._rank_table(action)
+            case act.IsolateNode() | act.ReleaseNode():
+                return  # remembered in the history; nodes take no order of their own
+            case act.ScaleJob():
+                self._scale(action)
+            case act.SignalJob():
+                self._signal(action)
+            case _:
+                raise AssertionError(f"no {kind_of(action)} in these worlds")
+
+    def move(self) -> None:
+        """Everything around the engine does its part, in a seeded random order."""
+        moves: list[Callable[[], None]] = [self._kubelet, self._collect, self._controllers, self._agents]
+        self.random.shuffle(moves)
+        for one in moves:
+            one()
+
+    # actions
+
+    def _bind(self, action: act.BindPod) -> None:
+        key = ObjectKey("v1", "Pod", action.namespace, action.pod)
+        pod = self.objects.get(key)
+        if pod is None or pod["spec"].get("nodeName") or pod["metadata"].get("deletionTimestamp"):
+            return
+        if action.preconditions.get("uid") not in (None, pod["metadata"]["uid"]):
+            return
+        self.check_binding(action)
+        pod = copy.deepcopy(pod)
+        pod["spec"]["nodeName"] = action.node
+        pod["metadata"].setdefault("annotations", {}).update(action.annotations)
+        self.put(pod)
+
+    def check_binding(self, action: act.BindPod) -> None:
+        """Called just before a binding lands: two owners of a chip are an error of the planner.
+
+        Raises:
+            AssertionError: a chip is given away twice.
+        """
+        taken = self.owners(action.node)
+        for chip in action.chips:
+            assert chip not in taken or action.template or not action.annotations, (
+                f"{action.node}/{chip} is {taken.get(chip)}'s, given to {action.pod}"
+            )
+
+    def evict(self, key: ObjectKey, grace: int) -> None:
+        """Delete a pod, gracefully when it runs and there is grace."""
+        pod = self.objects.get(key)
+        if pod is None:
+            return
+        if not pod["spec"].get("nodeName") or grace == 0:
+            self.delete(key)
+            return
+        if not pod["metadata"].get("deletionTimestamp"):
+            pod = copy.deepcopy(pod)
+            pod["metadata"]["deletionTimestamp"] = rfc3339(self.now + grace)
+            pod["metadata"]["deletionGracePeriodSeconds"] = grace
+            self.put(pod)
+
+    def _patch(self, action: act.PatchObject) -> None:
+        key = ObjectKey(action.api_version, action.object_kind, action.namespace, action.name)
+        live = self.objects.get(key)
+        if live is not None:
+            self.put(merged(live, action.patch))
+
+    def _scale(self, action: act.ScaleJob) -> None:
+        kind = action.job_kind.partition(".")[0]
+        key = ObjectKey(_SCALED.get(kind, ""), kind, action.namespace, action.name)
+        live = self.objects.get(key)
+        if live is not None:
+            self.put(merged(live, {"spec": {"replicas": action.replicas}}))
+
+    def _signal(self, action: act.SignalJob) -> None:
+        key = ObjectKey("v1", "ConfigMap", action.namespace, f"reset-config-{action.name}")
+        live = self.objects.get(key)
+        if live is None:
+            return
+        try:
+            body = json.loads((live.get("data") or {}).get("reset.json") or "{}")
+        except ValueError:
+            body = {}
+        told: dict[str, dict[str, Any]] = {
+            "gracefulExit": {"GracefulExit": 1},
+            "clear": {"GracefulExit": 0, "RankList": []},
+        }
+        body = {**body, **told.get(action.signal, {}), "UpdateTime": int(self.now)}
+        self.put(merged(live, {"data": {"reset.json": json.dumps(body, separators=(",", ":"))}}))
+
+    def _rank_table(self, action: act.WriteRankTable) -> None:
+        name = str(action.preconditions.get("configMap") or f"rings-config-{action.name}")
+        live = self.objects.get(ObjectKey("v1", "ConfigMap", action.namespace, name))
+        if live is not None:
+            obj = copy.deepcopy(live)
+            obj.setdefault("data", {})["hccl.json"] = json.dumps(action.table)
+            self.put(obj)
+
+    def _order(self, action: act.AnyAction) -> None:
+        node = self.nodes.get(getattr(action, "node", ""))
+        if node is None:
+            return
+        current = self.observer.observed().orders.get(node.name) or Orders(
+            node.name, "", 0, "", "", 0, 0, {}, {}, 0, {}
+        )
+        isolate, resets = dict(current.isolate), dict(current.resets)
+        layout, epoch = dict(current.vnpu_layout), current.vnpu_epoch
+        match action:
+            case act.IsolateChip():
+                isolate.update({chip_number(c): action.level for c in action.chips})
+            case act.ReleaseChip():
+                for name in action.chips:
+                    isolate.pop(chip_number(name), None)
+            case act.ResetChips():
+                group = tuple(chip_number(c) for c in action.chips)
+                for chip in group:
+                    assert action.epoch > node.done.get(chip, 0), "an epoch must grow"
+                resets.update({c: ResetOrder(action.epoch, group, action.reason, int(self.now * 1000)) for c in group})
+            case act.PartitionChip():
+                layout[chip_number(action.chip)], epoch = action.templates, action.epoch
+        now_ms = int(self.now * 1000)
+        standing = Orders(
+            node.name, "", current.generation + 1, self.desired.revision, "", now_ms, now_ms + NOT_AFTER_MS,
+            isolate, resets, epoch, layout,
+        )  # fmt: skip
+        self.put(orders.build_orders(standing, node.prefix), merge=False)
+
+    # the faked rest
+
+    def _kubelet(self) -> None:
+        for key in [key for node in sorted(self._bound) for key in sorted(self._bound[node])]:
+            pod = self.objects[key]
+            ends = pod["metadata"].get("deletionTimestamp")
+            if ends:
+                if parse_rfc3339(ends) <= self.now and not self._silent(pod):
+                    self.delete(key)
+            elif (pod.get("status") or {}).get("phase", "Pending") == "Pending" and not self._silent(pod):
+                pod = copy.deepcopy(pod)
+                pod["status"].update(phase="Running", podIP=f"10.1.{self.version % 250}.2", startTime=rfc3339(self.now))
+                pod["status"]["containerStatuses"] = [
+                    {"name": c["name"], "ready": True, "restartCount": 0, "state": {"running": {}}}
+                    for c in pod["spec"]["containers"]
+                ]
+                self.put(pod)
+
+    def _silent(self, pod: Mapping[str, Any]) -> bool:
+        """Whether the pod's kubelet does nothing."""
+        node = self.nodes.get(pod["spec"]["nodeName"])
+        return self.kubelets_die and node is not None and (node.gone or not node.ready)
+
+    def _collect(self) -> None:
+        """Owner garbage collection."""
+        uids = {obj["metadata"].get("uid") for obj in self.objects.values()}
+        for key, obj in list(self.objects.items()):
+            refs = obj["metadata"].get("ownerReferences") or ()
+            if refs and not any(ref.get("uid") in uids for ref in refs):
+                self.evict(key, 0) if key.kind == "Pod" else self.delete(key)
+
+    def _controllers(self) -> None:
+        """Workload controllers keep their replicas; failed and deleted pods are replaced."""
+        for _ in range(2):  # a Deployment makes its ReplicaSet, which makes its pods
+            for obj in workloads.missing(self.objects, self._number):
+                self.put(obj)
+
+    def _number(self) -> int:
+        self.uids += 1
+        return self.uids
+
+    def _agents(self) -> None:
+        names_in_order = list(self.nodes)
+        self.random.shuffle(names_in_order)
+        for name in names_in_order:
+            node = self.nodes[name]
+            if not node.silent:
+                self.agent(node)
+
+    def agent(self, node: Server) -> None:
+        """The node's agent takes its orders, if it has new ones."""
+        standing = self.observer.observed().orders.get(node.name)
+        if standing is None:
+            return
+        if self.report_every and node.orders_seen == standing.generation:
+            return
+        node.orders_seen = standing.generation
+        if int(self.now * 1000) <= standing.not_after_ms:
+            for chip, order in sorted(standing.resets.items()):
+                if order.epoch > node.done.get(chip, 0):
+                    self.reset(node, order)
+            if standing.vnpu_epoch > node.vnpu_done:
+                node.partition(standing.vnpu_epoch, standing.vnpu_layout)
+        self.report(node)
+
+    def reset(self, node: Server, order: ResetOrder) -> None:
+        """The agent carries out one reset order."""
+        taken = self.owners(node.name)
+        node.reset(order, [c for c in order.group if node.device_name(c) in taken], self.now)
+
+    # reports
+
+    def report(self, node: Server) -> None:
+        """The node writes its device-info and its agent's report."""
+        taken = self.owners(node.name)
+        node.reported = self.now
+        self.put(node.device_report(taken, self.now), merge=False)
+        body = node.agent_report(taken, self.now, self.version)
+        self.put(orders.build_report(body, node.prefix, {"name": "simulated"}), merge=False)
+
+    # bookkeeping
+
+    def put(self, obj: dict[str, Any], *, merge: bool = True, owner_check: bool = False) -> None:
+        """Create or replace an object as an API server would stamp it; ``owner_check``: leave a live one alone."""
+        key = key_of(obj)
+        live = self.objects.get(key)
+        if owner_check and live is not None:
+            return
+        metadata = obj.setdefault("metadata", {})
+        self.version += 1
+        if live is None:
+            self.uids += 1
+            metadata.setdefault("uid", f"uid-{self.uids}")
+            metadata.setdefault("creationTimestamp", rfc3339(self.now))
+            if key.kind == "Pod":
+                obj.setdefault("status", {}).setdefault("phase", "Pending")
+            if key.kind == "Service":
+                obj.setdefault("spec", {}).setdefault("clusterIP", f"10.96.0.{self.uids % 250}")
+        else:
+            for field in ("uid", "creationTimestamp"):
+                if field in live["metadata"]:
+                    metadata[field] = live["metadata"][field]
+        metadata["resourceVersion"] = str(self.version)
+        self.take(obj)
+
+    def take(self, obj: dict[str, Any]) -> None:
+        """Hold an object as it is, without a stamp."""
+        key = key_of(obj)
+        self._unbind(key)
+        self.objects[key] = obj
+        if key.kind == "Pod":
+            node = (obj.get("spec") or {}).get("nodeName")
+            if node:
+                self._bound.setdefault(node, set()).add(key)
+        self.observer.put(obj)
+
+    def delete(self, key: ObjectKey) -> None:
+        """An object is gone."""
+        self._unbind(key)
+        if self.objects.pop(key, None) is not None:
+            self.observer.delete(key)
+
+    def _unbind(self, key: ObjectKey) -> None:
+        live = self.objects.get(key) if key.kind == "Pod" else None
+        node = (live.get("spec") or {}).get("nodeName") if live else None
+        if node:
+            self._bound.get(node, set()).discard(key)
+
+    def pods(self, namespace: str = "") -> dict[str, dict[str, Any]]:
+        """Live pods by name."""
+        return {
+            k.name: p
+            for k, p in sorted(self.objects.items())
+            if k.kind == "Pod" and (not namespace or k.namespace == namespace) and p["status"]["phase"] not in POD_GONE
+        }
+
+    def owners(self, node: str) -> dict[str, str]:
+        """Chip name → live pod that holds it; two holders are an error.
+
+        Raises:
+            AssertionError: two pods hold one chip whole.
+        """
+        taken: dict[str, str] = {}
+        resource = self.nodes[node].resource if node in self.nodes else ""
+        for key in sorted(self._bound.get(node, ())):
+            pod = self.objects[key]
+            if (pod.get("status") or {}).get("phase") in POD_GONE:
+                continue
+            annotations = pod["metadata"].get("annotations") or {}
+            text = annotations.get("huawei.com/AscendReal") or annotations.get(resource) or ""
+            for chip in filter(None, text.split(",")):
+                assert chip not in taken, f"{node}/{chip} has two owners: {taken[chip]} and {key.name}"
+                taken[chip] = key.name
+        return taken
+
+    def record_inventory(self, result: Plan) -> None:
+        """Write down in ``belay-sync`` what Git applies, as the engine does after a pass."""
+        deferred = {
+            (d.action.object_kind, d.action.namespace, d.action.name)
+            for d in result.deferred
+            if isinstance(d.action, act.DeleteObject)
+        }
+        before = self.observer.observed().inventory or ()
+        keys = {m.key for m in self.desired.manifests} | {
+            k for k in before if (k.kind, k.namespace, k.name) in deferred and k in self.objects
+        }
+        data = {sync.APPLIED: self.desired.revision, sync.INVENTORY: sync.inventory_text(keys)}
+        metadata = {"name": names.SYNC, "namespace": names.SYSTEM}
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+        live = self.objects.get(key_of(body))
+        if live is None or live["data"] != data:
+            self.put(body, merge=False)
+
+    def populate(self, items: Iterable[Mapping[str, Any]], labels: Callable[[str], Mapping[str, str]]) -> None:
+        """Take the objects of a cluster as they are, and a server for every node with a good device report."""
+        for item in items:
+            self.take(copy.deepcopy(dict(item)))
+        observed = self.observer.observed()
+        versions = [int(v) for o in self.objects.values() if (v := _version(o)).isdigit() and len(v) < 16]
+        self.version = max(versions, default=0)
+        for name, report in observed.reports.items():
+            node = observed.nodes.get(name)
+            if node is not None:
+                server = self.nodes[name] = Server.of(report, observed.agents.get(name), labels(name))
+                server.ready, server.silent = node.ready, not node.ready
+
+
+def _version(obj: Mapping[str, Any]) -> str:
+    return str((obj.get("metadata") or {}).get("resourceVersion") or "")
+
+
+def merged(live: Any, patch: Any) -> Any:
+    """JSON merge patch (RFC 7396)."""
+    if not isinstance(patch, dict) or not isinstance(live, dict):
+        return copy.deepcopy(patch)
+    result = copy.deepcopy(live)
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return result
