@@ -69,6 +69,8 @@ class Bench:
         self._free: dict[str, _Free] = {}
         self._bound: dict[str, int] = {}
         self.trials = PASS_TRIALS
+        #: Annotations that pods placed in this pass get beside their chips, by pod key.
+        self.given: dict[str, Mapping[str, str]] = {}
         self.unrecorded = 0
         self._recorded = sum(len(row) for row in scope.scores.values())
 
@@ -208,6 +210,13 @@ class Bench:
         """Drops the recorded scores of pods that were not placed after all."""
         for pod in pods:
             self._recorded -= len(self.scope.scores.pop(pod.key, {}))
+
+    def candidates(self, job: Job, pod: Pod) -> list[str]:
+        """Nodes that fit and that no other pod keeps this one off."""
+        names = self.table(job, pod).scores
+        if not self.neighbours.concerns(pod):
+            return list(names)
+        return [name for name in names if self.neighbours.refusal(pod, self.views[name]) is None]
 
     def allowed(self, pod: Pod, name: str) -> Refusal | None:
         """Why other pods keep this one off the node, None when they do not."""

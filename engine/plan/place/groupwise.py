@@ -12,15 +12,15 @@ from typing import Final, NamedTuple
 from engine.model.cluster import Pod
 from engine.model.history import JobMemory
 from engine.plan.gangs import task_of
-from engine.plan.place import multilevel, rack950, services, superpod
+from engine.plan.place import multilevel, rack950, services, superpod, switches
 from engine.plan.place.bench import Bench, Seated
 from engine.plan.place.job import Job
 from engine.plan.place.rack950 import RackBlocks
+from engine.plan.place.shelves import Shelves
 from engine.plan.place.superpod import CHOSEN_SCORE, Block
 from engine.plan.place.verdict import TOPOLOGY, Refusal
 
 RANK_KEY: Final = "super-pod-rank"
-SUB_HEALTHY: Final = "sub-healthy"
 
 Cut = superpod.Blocks | RackBlocks
 
@@ -37,12 +37,10 @@ def seat(
     bench: Bench, job: Job, waiting: Sequence[Pod], ranks: Mapping[str, int], memory: JobMemory | None
 ) -> list[Seated] | Refusal:
     """Nodes and chips for all waiting pods, or why there are none; what it returns is already put on the bench."""
-    table = bench.table(job, waiting[0])
-    candidates = [name for name in table.scores if bench.allowed(waiting[0], name) is None]
     if job.topology in ("superpod", "rack"):
-        found = _super_pods(bench, job, waiting, ranks, memory, candidates)
+        found = _super_pods(bench, job, waiting, ranks, memory)
     else:
-        found = _tree(bench, job, waiting, ranks, candidates)
+        found = _tree(bench, job, waiting, ranks, bench.candidates(job, waiting[0]))
     if isinstance(found, Refusal):
         return found
     chosen = _scores(job, waiting, ranks, found)
@@ -78,16 +76,13 @@ def _super_pods(
     waiting: Sequence[Pod],
     ranks: Mapping[str, int],
     memory: JobMemory | None,
-    candidates: list[str],
 ) -> dict[str, Slot] | Refusal:
     cut = job.blocks
-    if isinstance(cut, RackBlocks):
-        return _RackPlan(bench, job, waiting, ranks, memory, _by_super_pod(bench, job, candidates)).slots(cut)
     if cut is None:
         raise ValueError(f"job {job.gang.key} has no blocks; super-pod rules need them")
-    if job.shape.pods <= 1:
-        candidates = _least_idle(bench, candidates)
-    free = _by_super_pod(bench, job, candidates)
+    free = _by_super_pod(bench, job, waiting[0], least_idle=job.shape.pods <= 1 and not isinstance(cut, RackBlocks))
+    if isinstance(cut, RackBlocks):
+        return _RackPlan(bench, job, waiting, ranks, memory, free).slots(cut)
     if isinstance(job.family, superpod.SuperPodNode):
         crowded = next((key for key, names in free.items() if len(names) > bench.params.super_pod_nodes), None)
         if crowded is not None:
@@ -268,23 +263,16 @@ def _block_of(rank: int, sizes: Mapping[int, int]) -> int:
     return max(sizes) + 1
 
 
-def _by_super_pod(bench: Bench, job: Job, names: Sequence[str]) -> dict[int, list[str]]:
-    """Candidates per physical super pod; sub-healthy nodes and those that failed before last, then by name."""
+def _by_super_pod(bench: Bench, job: Job, pod: Pod, *, least_idle: bool) -> dict[int, list[str]]:
+    """Candidates per physical super pod; sub-healthy nodes and those that failed before last, then by name.
+
+    ``least_idle``, for single pods: nodes with the fewest free chips, sub-healthy ones only where there is no other.
+    """
+    table = bench.table(job, pod)
+    if not bench.neighbours.concerns(pod):
+        return table.shelves(by_idle=least_idle).pools()
     penalty = bench.scope.penalty.get(job.gang.key, {})
-    pools: dict[int, list[str]] = {}
-    ranked = sorted(names, key=lambda name: (abs(penalty.get(name, 0)), bench.views[name].state == SUB_HEALTHY, name))
-    for name in ranked:
-        report = bench.views[name].report
-        if report is not None:
-            pools.setdefault(report.super_pod_id, []).append(name)
-    return pools
-
-
-def _least_idle(bench: Bench, names: Sequence[str]) -> list[str]:
-    """For single pods: nodes with the fewest free chips, sub-healthy ones only where there is no other."""
-    healthy = [name for name in names if bench.views[name].state != SUB_HEALTHY] or list(names)
-    least = min((bench.views[name].free.bit_count() for name in healthy), default=0)
-    return [name for name in healthy if bench.views[name].free.bit_count() == least]
+    return Shelves(bench.views, penalty, bench.candidates(job, pod), by_idle=least_idle).pools()
 
 
 def _tree(

@@ -14,6 +14,7 @@ from engine.model.cluster import Pod
 from engine.plan.place import fit
 from engine.plan.place.job import Job
 from engine.plan.place.multilevel import Level, missing_label
+from engine.plan.place.shelves import Shelves
 from engine.plan.place.verdict import NODE_UNSTABLE, SHORTAGE, SHORTAGE_PREFIX, Ask, Refusal, Seat, Verdict
 from engine.plan.scope import NodeView
 
@@ -49,6 +50,7 @@ class Table:
         self._ask = Ask(sample.count, job.distributed, job.shape.labels.get("distributed") == "true")
         self._seen = 0
         self._memo: dict[_Seat, Verdict] = {}
+        self._shelves: dict[bool, Shelves] = {}
         self._needs = tuple((name, most) for name, most in sample.requests.items() if most and name != sample.resource)
         self._liked = grounds.liked
         self._fixed = self._settle(grounds.refusals)
@@ -70,12 +72,21 @@ class Table:
             if name not in self._fixed:
                 self._judge(name)
                 self.offer(name)
+                for shelves in self._shelves.values():
+                    shelves.renew(name, name in self.scores)
         self._seen = len(log)
 
     def offer(self, name: str) -> None:
         """Puts a node back among the candidates, if it fits."""
         if name in self.scores:
             heappush(self._heap, self._entry(name, self.scores[name]))
+
+    def shelves(self, *, by_idle: bool) -> Shelves:
+        """The fitting nodes by super pod, for gangs whose nodes are chosen together; ``by_idle``: see there."""
+        found = self._shelves.get(by_idle)
+        if found is None:
+            found = self._shelves[by_idle] = Shelves(self._views, self._penalty, self.scores, by_idle=by_idle)
+        return found
 
     def best_first(self) -> Iterator[str]:
         """Fitting nodes, best rank first: score less penalty, then liking, then name. Each is taken off; see
