@@ -20,7 +20,7 @@ from engine.model.history import JobMemory
 from engine.model.jobs import Gang
 from engine.plan import queue, views
 from engine.plan.gangs import MIN_AVAILABLE_KEY, declared_rank, task_of
-from engine.plan.place import groupwise, search
+from engine.plan.place import groupwise, search, switches, torconfig
 from engine.plan.place import job as jobs
 from engine.plan.place.bench import MAX_SCORES, Bench, Seated, Wishes
 from engine.plan.place.job import Job
@@ -52,6 +52,7 @@ class Failure:
 
 def run(scope: Scope) -> None:
     """Appends BindPod actions, ``pending`` and ``scores`` for the gangs of ``scope.queue``."""
+    scope.diagnostics.extend(torconfig.findings(scope.observed))
     if not scope.queue:
         return
     bench = Bench(scope, views.init_params(scope.desired, scope.observed))
@@ -131,7 +132,8 @@ class _Gang:
         if seekers and not self.bench.table(job, seekers[0]).scores:
             return [], Failure(self.waiting, None, seekers[0], self.bench.story(job, seekers[0]))
         if seekers:
-            found = groupwise.seat(self.bench, job, seekers, ranks, memory)
+            rule = switches.place if job.topology == torconfig.RULE else groupwise.seat
+            found = rule(self.bench, job, seekers, ranks, memory)
             if isinstance(found, Refusal):
                 told = self.bench.story(job, seekers[0], found)
                 return [], Failure(self.waiting, found, seekers[0], told)
@@ -234,6 +236,7 @@ class _Gang:
             )
         if item.logical >= 0:
             annotations |= {SUPER_POD_RANK: str(item.logical), SUPER_POD_ID: str(item.super_pod)}
+        annotations |= self.bench.given.get(item.pod.key, {})
         names = tuple(view.chip(chip) for chip in chips)
         where = f"{item.node} ({', '.join(names)})" if names else item.node
         report = view.report

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from engine.model.cluster import Pod
 from engine.model.history import JobMemory
 from engine.plan.gangs import task_of
-from engine.plan.place import multilevel, rack950, services, superpod, switches
+from engine.plan.place import multilevel, rack950, services, superpod
 from engine.plan.place.bench import Bench, Seated
 from engine.plan.place.job import Job
 from engine.plan.place.rack950 import RackBlocks

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from engine.model.cluster import Observed, Pod
-from engine.model.diagnostics import ObjectKey
 from engine.model.jobs import Gang
 from engine.plan.gangs import pod_group_of, task_of
 from engine.plan.owners import part, spec_of
-from engine.plan.place import families, rack950
+from engine.plan.place import families, rack950, torconfig
 from engine.plan.place.multilevel import read_trees, read_wish
 from engine.plan.place.rack950 import RackBlocks
 from engine.plan.place.superpod import Blocks, blocks
@@ -32,9 +31,6 @@ STATIC_VNPU: Final = re.compile(r"^huawei\.com/(Ascend910-([2-6]|8|10|12|16)c|As
 PLUGIN_KEY: Final = "volcano.sh/schedule.plugin"
 POLICY_KEY: Final = "huawei.com/schedule_policy"
 SUPER_POD_BLOCK: Final = "sp-block"
-TOR_LABEL: Final = "tor-affinity"
-TOR_SCHEMAS: Final = ("large-model-schema", "normal-schema")
-TOR_CONFIG: Final = "basic-tor-node-cm"
 #: Upstream's word for a request that no node can ever meet.
 ILLEGAL_SIZE: Final = "InvalidResourceRequest"
 NO_HANDLER: Final = "no policy handler registered, NPU type may be invalid"
@@ -69,13 +65,13 @@ def of(gang: Gang, desired: Desired, observed: Observed, params: InitParams) -> 
     seekers = tuple(pod for pod in pods if pod.count)
     least = _npu_resources(pod_group_of(observed, gang))
     resource = _resource(gang, seekers, least)
-    switches = _switch_affinity(gang, observed) if resource else None
-    if switches is not None:
-        return switches
     shape = _shape(gang, pods, seekers, least.get(resource, 0))
     if not resource:
         return Job(gang, "", (), shape, None)
     static = bool(STATIC_VNPU.match(resource))
+    refused = None if static else torconfig.wanted(gang.labels, observed)
+    if refused is not None:
+        return refused
     if not static and resource not in WHOLE_CHIP:
         return Refusal(NOT_SUPPORTED, f"{NO_HANDLER}: {resource} {_why_unknown(resource)}")
     mixed = sorted({pod.resource for pod in seekers} - {resource})
@@ -103,6 +99,12 @@ def of(gang: Gang, desired: Desired, observed: Observed, params: InitParams) -> 
     if illegal is not None:
         return illegal
     strict = rule.family.network_aware and shape.pods > 1
+    if torconfig.asked(gang.labels):
+        if rule.topology:
+            return Refusal(
+                NOT_SUPPORTED, f"{NO_HANDLER}: label {torconfig.LABEL} does not go with {rule.topology} rules"
+            )
+        return Job(gang, resource, seekers, shape, rule.family, torconfig.RULE, strict=strict)
     if isinstance(cut, Blocks):
         strict = shape.pods // cut.size > 1
         return Job(gang, resource, seekers, shape, rule.family, rule.topology, rule.node_chips, cut, strict)
@@ -119,20 +121,6 @@ def of(gang: Gang, desired: Desired, observed: Observed, params: InitParams) -> 
 def _both(cut: Refusal, illegal: Refusal | None) -> Refusal:
     """What is wrong with a distributed job: its blocks first, then the sizes of its pods."""
     return cut if illegal is None else Refusal(cut.reason, f"{cut.message}; {illegal.message}")
-
-
-def _switch_affinity(gang: Gang, observed: Observed) -> Refusal | None:
-    """Jobs that ask for switch affinity wait: placing them without it would break what they rely on."""
-    wish = gang.labels.get(TOR_LABEL, "null")
-    if wish == "null":
-        return None
-    if wish not in TOR_SCHEMAS:
-        text = f"job tor affinity label check failed,tor-affinity label value is {wish}"
-        return Refusal(INVALID_REQUEST, text)
-    if ObjectKey("v1", "ConfigMap", "kube-system", TOR_CONFIG) not in observed.objects:
-        text = f"job tor affinity check failed, cluster {TOR_CONFIG} is not imported"
-        return Refusal(NOT_SUPPORTED, text)
-    return Refusal(NOT_SUPPORTED, f"{NO_HANDLER}: label {TOR_LABEL}={wish} is not placed by this version")
 
 
 def _on_tree(job: Job, params: InitParams) -> Job | Refusal:
