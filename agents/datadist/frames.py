@@ -1,0 +1,106 @@
+"""What goes over the wire between two linked clusters.
+
+A frame is a 16-byte head and a body: magic `BKVL`, version, kind, status index, request number, length (network byte
+order). Bodies of HELLO, READ and WRITE are JSON; the bytes of blocks follow the answer to READ, and WRITE, as they are.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import Any, TypeVar
+
+import msgspec
+
+MAGIC = b"BKVL"
+VERSION = 1
+HEAD = struct.Struct("!4sBBHII")
+MAX_BODY = 1 << 20  # of a described body; block bytes are bounded by the region they are read from
+
+
+class Kind(IntEnum):
+    """What a frame asks or answers."""
+
+    HELLO = 1
+    PING = 2
+    READ = 3
+    WRITE = 4
+    UNLINK = 5
+    ANSWER = 16
+
+
+class BadFrame(ValueError):
+    """The peer speaks something else; the connection is closed."""
+
+
+class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The first frame: who links, and whom it takes the far side for."""
+
+    cluster: int
+    peer: int
+    role: int
+
+
+class Region(msgspec.Struct, frozen=True):
+    """One remotely accessible cache: blocks of ``block`` bytes, ``blocks`` of them in each of ``tensors``."""
+
+    cluster: int
+    model: int
+    tensors: int
+    blocks: int
+    block: int
+
+
+class Welcome(msgspec.Struct, frozen=True):
+    """The answer to HELLO: who is there, and what was registered when the link was made."""
+
+    cluster: int
+    regions: list[Region]
+
+
+class Blocks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which blocks of which tensors of a region, in the order in which their bytes follow each other."""
+
+    cluster: int
+    model: int
+    tensors: list[int]
+    blocks: list[int]
+    size: int
+
+
+Body = TypeVar("Body")
+
+
+def head(kind: Kind, request: int, length: int, status: int = 0) -> bytes:
+    """The 16 bytes before a body of ``length`` bytes; ``status`` is an index into the status codes."""
+    return HEAD.pack(MAGIC, VERSION, kind, status, request, length)
+
+
+def read_head(data: bytes | bytearray) -> tuple[Kind, int, int, int]:
+    """(kind, status, request, length) of a head. Raises BadFrame."""
+    magic, version, kind, status, request, length = HEAD.unpack(data)
+    if magic != MAGIC or version != VERSION:
+        raise BadFrame(f"no frame of this protocol (magic {bytes(magic)!r}, version {version})")
+    try:
+        return Kind(kind), status, request, length
+    except ValueError as error:
+        raise BadFrame(f"unknown frame kind {kind}") from error
+
+
+def encode(body: Any) -> bytes:
+    """A described body as bytes."""
+    return msgspec.json.encode(body)
+
+
+def decode(data: bytes | bytearray, shape: type[Body]) -> Body:
+    """A described body. Raises BadFrame that says what is wrong."""
+    try:
+        return msgspec.json.decode(data, type=shape)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise BadFrame(f"{shape.__name__}: {error}"[:300]) from error
+
+
+__all__ = [
+    "BadFrame", "Blocks", "HEAD", "Hello", "Kind", "MAX_BODY", "Region", "Welcome", "decode", "encode", "head",
+    "read_head",
+]  # fmt: skip

@@ -1,0 +1,226 @@
+"""All links of one LLMDataDist: made as client, taken as server, kept until unlinked.
+
+Clusters of one call are linked at the same time: a dead peer costs its own link the time-out and no other anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Sequence
+
+from agents.datadist import frames, streams
+from agents.datadist.caches import Registry
+from agents.datadist.clusters import LLMClusterInfo, ip_text
+from agents.datadist.frames import BadFrame, Hello, Kind, Region, Welcome
+from agents.datadist.peer import CODES, Peer
+from agents.datadist.status import LLMStatusCode
+
+log = logging.getLogger(__name__)
+
+MAX_LINKS = 512  # communications of one process (LLM-DataDist interface list, constraints of link_clusters)
+HANDSHAKE = 10.0  # seconds after which a half-made link is dropped on the listening side
+RETRY = 0.05  # seconds between attempts while the time allows and attempts are left
+
+
+class Links:
+    """The table of links; every coroutine runs in one loop."""
+
+    def __init__(self, cluster: int, role: int, registry: Registry, retries: int) -> None:
+        self._cluster, self.role, self._registry, self._retries = cluster, role, registry, retries
+        self.peers: dict[int, Peer] = {}
+        self._linking: set[int] = set()
+        self._servers: list[tuple[socket.socket, asyncio.Task[None]]] = []
+        self._greeting: set[asyncio.Task[None]] = set()
+
+    # -- the listening side
+
+    def listen(self, address: tuple[str, int]) -> tuple[str, int]:
+        """Listen on (ip, port); port 0 picks one. Raises OSError. Answers the address in use."""
+        sock = socket.create_server(address, backlog=MAX_LINKS)
+        sock.setblocking(False)
+        self._servers.append((sock, asyncio.create_task(self._accept(sock))))
+        name: tuple[str, int] = sock.getsockname()
+        return name
+
+    def deaf(self) -> None:
+        """Listen no more; links stay."""
+        for sock, task in self._servers:
+            task.cancel()
+            sock.close()
+        self._servers.clear()
+
+    async def _accept(self, server: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, _ = await loop.sock_accept(server)
+            except OSError as error:
+                log.warning("cannot accept a link", extra={"error": str(error)})
+                await asyncio.sleep(0.1)
+                continue
+            if len(self._greeting) >= 2 * MAX_LINKS:
+                sock.close()
+                continue
+            task = asyncio.create_task(self._greet(sock))
+            self._greeting.add(task)
+            task.add_done_callback(self._greeting.discard)
+
+    async def _greet(self, sock: socket.socket) -> None:
+        try:
+            streams.tune(sock)
+            async with asyncio.timeout(HANDSHAKE):
+                kind, _, number, length = await streams.read_head(sock)
+                if kind is not Kind.HELLO:
+                    raise BadFrame(f"{kind.name} before HELLO")
+                hello = frames.decode(await streams.read_body(sock, length), Hello)
+                code = self._refusal(hello)
+                if code is not None:
+                    await streams.send(sock, Kind.ANSWER, number, status=CODES.index(code))
+                    sock.close()
+                    return
+                granted = self._registry.snapshot()
+                regions = [region for cache in granted.values() if (region := cache.region()) is not None]
+                body = frames.encode(Welcome(self._cluster, regions))
+                if len(body) > frames.MAX_BODY:
+                    raise BadFrame(f"{len(regions)} registered caches are too many to tell")
+                await streams.send(sock, Kind.ANSWER, number, body)
+                # the client tells its own caches in a second HELLO-sized frame, so that both sides may reach both
+                kind, _, _, length = await streams.read_head(sock)
+                told = frames.decode(await streams.read_body(sock, length), Welcome)
+        except (OSError, TimeoutError, BadFrame) as error:
+            log.warning("a link was not made", extra={"error": str(error)[:300]})
+            sock.close()
+            return
+        except asyncio.CancelledError:
+            sock.close()
+            raise
+        # the same cluster links again after it was restarted: the newest connection is the true one
+        if (old := self.peers.pop(hello.cluster, None)) is not None:
+            old.close("replaced by a newer link")
+        self._keep(Peer(sock, hello.cluster, told.regions, granted, self._lost))
+
+    def _refusal(self, hello: Hello) -> LLMStatusCode | None:
+        if hello.peer != self._cluster or hello.cluster == self._cluster:
+            return LLMStatusCode.LLM_LINK_FAILED
+        if len(self.peers) >= MAX_LINKS and hello.cluster not in self.peers:
+            return LLMStatusCode.LLM_CLUSTER_NUM_EXCEED_LIMIT
+        return None
+
+    # -- the linking side
+
+    async def link(self, clusters: Sequence[LLMClusterInfo], timeout: float) -> list[LLMStatusCode]:
+        """One result for each cluster, in order; nothing is linked when the call would pass the limit."""
+        wanted = {c.remote_cluster_id for c in clusters if c.remote_cluster_id not in self.peers}
+        if len(self.peers) + len(wanted) > MAX_LINKS:
+            return [LLMStatusCode.LLM_CLUSTER_NUM_EXCEED_LIMIT] * len(clusters)
+        return list(await asyncio.gather(*(self._link(cluster, timeout) for cluster in clusters)))
+
+    async def _link(self, cluster: LLMClusterInfo, timeout: float) -> LLMStatusCode:
+        number = cluster.remote_cluster_id
+        if number is None or number == self._cluster:
+            return LLMStatusCode.LLM_PARAM_INVALID
+        if number in self._linking:
+            return LLMStatusCode.LLM_PROCESSING_LINK
+        old = self.peers.get(number)
+        if old is not None and old.broken is None:
+            return LLMStatusCode.LLM_ALREADY_LINK
+        self._linking.add(number)
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._connect(cluster, number)
+        except TimeoutError:
+            return LLMStatusCode.LLM_WAIT_PROC_TIMEOUT
+        finally:
+            self._linking.discard(number)
+
+    async def _connect(self, cluster: LLMClusterInfo, number: int) -> LLMStatusCode:
+        code = LLMStatusCode.LLM_LINK_FAILED
+        for attempt in range(self._retries):
+            if attempt:
+                await asyncio.sleep(RETRY)
+            for ip, port in cluster.remote_ip_info_list:
+                code = await self._hello(number, (ip_text(ip), port))
+                if code is not LLMStatusCode.LLM_LINK_FAILED:
+                    return code
+        return code
+
+    async def _hello(self, number: int, address: tuple[str, int]) -> LLMStatusCode:
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            streams.tune(sock)
+            granted = self._registry.snapshot()
+            regions: list[Region] = [r for cache in granted.values() if (r := cache.region()) is not None]
+            await asyncio.get_running_loop().sock_connect(sock, address)
+            await streams.send(sock, Kind.HELLO, 1, frames.encode(Hello(self._cluster, number, self.role)))
+            kind, status, _, length = await streams.read_head(sock)
+            if kind is not Kind.ANSWER or status >= len(CODES):
+                raise BadFrame(f"{kind.name} answered to HELLO")
+            if CODES[status] is not LLMStatusCode.LLM_SUCCESS:
+                sock.close()
+                return CODES[status]
+            welcome = frames.decode(await streams.read_body(sock, length), Welcome)
+            await streams.send(sock, Kind.ANSWER, 1, frames.encode(Welcome(self._cluster, regions)))
+        except (OSError, BadFrame) as error:
+            sock.close()
+            log.warning(
+                "a link failed",
+                extra={"cluster": number, "address": f"{address[0]}:{address[1]}", "error": str(error)[:300]},
+            )
+            return LLMStatusCode.LLM_LINK_FAILED
+        except BaseException:
+            sock.close()
+            raise
+        if (old := self.peers.pop(number, None)) is not None:
+            old.close("replaced by a newer link")
+        self._keep(Peer(sock, number, welcome.regions, granted, self._lost))
+        return LLMStatusCode.LLM_SUCCESS
+
+    # -- both
+
+    def _keep(self, peer: Peer) -> None:
+        self.peers[peer.cluster] = peer
+        peer.start()
+
+    def _lost(self, peer: Peer, polite: bool) -> None:
+        if self.peers.get(peer.cluster) is not peer:
+            return  # unlinked or replaced already
+        if polite:
+            del self.peers[peer.cluster]
+        else:
+            log.warning("a link broke", extra={"cluster": peer.cluster, "error": peer.broken})
+
+    async def unlink(self, clusters: Sequence[LLMClusterInfo], timeout: float, force: bool) -> list[LLMStatusCode]:
+        """One result for each cluster; the local end is gone afterwards whatever the far side says."""
+        return list(await asyncio.gather(*(self._unlink(c.remote_cluster_id, timeout, force) for c in clusters)))
+
+    async def _unlink(self, number: int | None, timeout: float, force: bool) -> LLMStatusCode:
+        peer = self.peers.pop(number, None) if number is not None else None
+        if peer is None:
+            return LLMStatusCode.LLM_NOT_YET_LINK
+        code = LLMStatusCode.LLM_SUCCESS
+        if not force:
+            code = await peer.ask(Kind.UNLINK, timeout=timeout)
+        peer.close("unlinked")
+        return code if code is LLMStatusCode.LLM_SUCCESS else LLMStatusCode.LLM_NOTIFY_PROMPT_UNLINK_FAILED
+
+    def live(self, number: int) -> Peer | None:
+        """The link to a cluster while it holds."""
+        peer = self.peers.get(number)
+        return peer if peer is not None and peer.broken is None else None
+
+    async def end(self) -> None:
+        """Listen no more, close everything."""
+        self.deaf()
+        for task in list(self._greeting):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        for peer in list(self.peers.values()):
+            peer.close("finalized")
+        self.peers.clear()
+
+
+__all__ = ["HANDSHAKE", "Links", "MAX_LINKS"]

@@ -1,0 +1,216 @@
+"""One linked connection, the same on both sides: it answers the far side and asks it.
+
+Requests of the far side are answered by one task apart, so that two sides which send at the same time never wait for
+each other. At most `WAITING` requests wait; more are answered LLM_LINK_BUSY.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from agents.datadist import frames, streams, transfer
+from agents.datadist.caches import Cache
+from agents.datadist.frames import BadFrame, Blocks, Kind, Region
+from agents.datadist.status import LLMStatusCode
+
+CODES = tuple(LLMStatusCode)
+WAITING = 64
+Sink = Callable[[int], Awaitable[None]]
+
+
+@dataclasses.dataclass
+class _Question:
+    done: asyncio.Future[LLMStatusCode]
+    sink: Sink | None
+
+
+class Peer:
+    """The far side of one link.
+
+    ``granted`` are the local caches that it may reach: those registered when the link was made.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        cluster: int,
+        regions: Sequence[Region],
+        granted: Mapping[tuple[int, int], Cache],
+        ended: Callable[[Peer, bool], None],
+    ) -> None:
+        self.cluster = cluster
+        self.broken: str | None = None
+        self.regions = {(region.cluster, region.model): region for region in regions}
+        self._sock = sock
+        self._granted = granted
+        self._ended = ended
+        self._sending = asyncio.Lock()
+        self._questions: dict[int, _Question] = {}
+        self._next = 1
+        self._requests: asyncio.Queue[tuple[int, Awaitable[None]]] = asyncio.Queue(WAITING)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to read; must be called in the loop."""
+        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._answer())]
+
+    def close(self, why: str) -> None:
+        """End the connection now; questions that wait fail with ``why``."""
+        if self.broken is None:
+            self.broken = why
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+        self._sock.close()
+        for question in self._questions.values():
+            if not question.done.done():
+                question.done.set_result(LLMStatusCode.LLM_NOT_YET_LINK)
+        self._questions.clear()
+
+    async def ask(
+        self, kind: Kind, body: bytes = b"", *, payload: Callable[[], Awaitable[None]] | None = None,
+        sink: Sink | None = None, timeout: float,
+    ) -> LLMStatusCode:  # fmt: skip
+        """Ask and wait for the status; ``sink`` takes the bytes of the answer, ``payload`` sends bytes after the body.
+
+        A question without an answer in ``timeout`` seconds ends the link when bytes were on their way, for nobody
+        knows where the next frame begins.
+        """
+        if self.broken is not None:
+            return LLMStatusCode.LLM_NOT_YET_LINK
+        number, self._next = self._next, self._next % 0xFFFFFFFF + 1
+        question = _Question(asyncio.get_running_loop().create_future(), sink)
+        self._questions[number] = question
+        try:
+            async with asyncio.timeout(timeout):
+                async with self._sending:
+                    await streams.send(self._sock, kind, number, body)
+                    if payload is not None:
+                        await payload()
+                return await question.done
+        except TimeoutError:
+            self._lost(f"no answer to {kind.name} in {timeout:g} s")
+            return LLMStatusCode.LLM_WAIT_PROC_TIMEOUT
+        except OSError as error:
+            self._lost(str(error))
+            return LLMStatusCode.LLM_NOT_YET_LINK
+        finally:
+            self._questions.pop(number, None)
+
+    def _lost(self, why: str, polite: bool = False) -> None:
+        if self.broken is None:
+            self.close(why)
+            self._ended(self, polite)
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                kind, status, number, length = await streams.read_head(self._sock)
+                if kind is Kind.ANSWER:
+                    await self._answered(number, status, length)
+                elif kind is Kind.UNLINK:
+                    async with self._sending:
+                        await streams.send(self._sock, Kind.ANSWER, number)
+                    self._lost("the far side unlinked", polite=True)
+                    return
+                else:
+                    await self._take(kind, number, length)
+        except (OSError, BadFrame) as error:
+            self._lost(str(error)[:300])
+
+    async def _answered(self, number: int, status: int, length: int) -> None:
+        question = self._questions.get(number)
+        code = CODES[status] if status < len(CODES) else LLMStatusCode.LLM_FAILED
+        if length and code is LLMStatusCode.LLM_SUCCESS and question is not None and question.sink is not None:
+            await question.sink(length)
+        elif length:
+            await transfer.skip(self._sock, length)
+        if question is not None and not question.done.done():
+            question.done.set_result(code)
+
+    async def _take(self, kind: Kind, number: int, length: int) -> None:
+        if kind is Kind.PING:
+            await self._later(number, self._say(number, LLMStatusCode.LLM_SUCCESS))
+            return
+        if kind not in (Kind.READ, Kind.WRITE):
+            raise BadFrame(f"{kind.name} is not expected on a link")
+        wanted = frames.decode(await streams.read_body(self._sock, length), Blocks)
+        cache = self._granted.get((wanted.cluster, wanted.model))
+        size = wanted.size * len(wanted.blocks) * len(wanted.tensors)
+        if not 0 <= size < 1 << 32:
+            raise BadFrame(f"{size} bytes in one request")
+        problem = LLMStatusCode.LLM_KV_CACHE_NOT_EXIST if cache is None else None
+        if cache is not None:
+            try:
+                transfer.check(cache, wanted)
+            except BadFrame:
+                problem = LLMStatusCode.LLM_PARAM_INVALID
+        if kind is Kind.WRITE:
+            if problem is None and cache is not None:
+                await transfer.receive_blocks(self._sock, cache, wanted.tensors, wanted.blocks)
+            else:
+                await transfer.skip(self._sock, size)
+            await self._later(number, self._say(number, problem or LLMStatusCode.LLM_SUCCESS))
+        elif problem is not None or cache is None:
+            await self._later(number, self._say(number, problem or LLMStatusCode.LLM_KV_CACHE_NOT_EXIST))
+        else:
+            await self._later(number, self._give(number, cache, wanted, size))
+
+    async def _later(self, number: int, work: Awaitable[None]) -> None:
+        try:
+            self._requests.put_nowait((number, work))
+        except asyncio.QueueFull:
+            if asyncio.iscoroutine(work):
+                work.close()
+            await self._say(number, LLMStatusCode.LLM_LINK_BUSY)
+
+    async def _answer(self) -> None:
+        try:
+            while True:
+                _, work = await self._requests.get()
+                await work
+        except OSError as error:
+            self._lost(str(error))
+        finally:
+            while not self._requests.empty():
+                _, work = self._requests.get_nowait()
+                if asyncio.iscoroutine(work):
+                    work.close()
+
+    async def _say(self, number: int, code: LLMStatusCode) -> None:
+        async with self._sending:
+            await streams.send(self._sock, Kind.ANSWER, number, status=CODES.index(code))
+
+    async def _give(self, number: int, cache: Cache, wanted: Blocks, size: int) -> None:
+        async with self._sending:
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(self._sock, frames.head(Kind.ANSWER, number, size))
+            await transfer.send_blocks(self._sock, cache, wanted.tensors, wanted.blocks)
+
+    async def pull(
+        self, wanted: Blocks, into: Cache, tensors: Sequence[int], blocks: Sequence[int], timeout: float
+    ) -> LLMStatusCode:
+        """Read remote blocks into local ones of the same number and size."""
+
+        async def sink(length: int) -> None:
+            if length != wanted.size * len(wanted.blocks) * len(wanted.tensors):
+                raise BadFrame(f"{length} bytes answered to a read of other length")
+            await transfer.receive_blocks(self._sock, into, tensors, blocks)
+
+        return await self.ask(Kind.READ, frames.encode(wanted), sink=sink, timeout=timeout)
+
+    async def push(
+        self, wanted: Blocks, source: Cache, tensors: Sequence[int], blocks: Sequence[int], timeout: float
+    ) -> LLMStatusCode:
+        """Write local blocks into remote ones of the same number and size."""
+
+        async def payload() -> None:
+            await transfer.send_blocks(self._sock, source, tensors, blocks)
+
+        return await self.ask(Kind.WRITE, frames.encode(wanted), payload=payload, timeout=timeout)
+
+
+__all__ = ["CODES", "Peer"]

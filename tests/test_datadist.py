@@ -1,0 +1,411 @@
+"""Links between clusters on loopback: made, refused, broken, mended, and blocks moved over them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from agents.datadist import (
+    BlocksCacheKey,
+    CacheDesc,
+    DataType,
+    LLMClusterInfo,
+    LLMConfig,
+    LLMDataDist,
+    LLMException,
+    LLMRole,
+    LLMStatusCode,
+    Placement,
+)
+from agents.datadist.links import MAX_LINKS
+
+S = LLMStatusCode
+
+
+@pytest.fixture
+def ends() -> Iterator[list[LLMDataDist]]:
+    made: list[LLMDataDist] = []
+    yield made
+    for end in made:
+        end.finalize()
+
+
+def end_of(
+    ends: list[LLMDataDist], cluster: int, role: LLMRole = LLMRole.DECODER, listen: bool = False, **config: object
+) -> LLMDataDist:
+    end = LLMDataDist(role, cluster)
+    settings = LLMConfig(device_id=0, listen_ip_info="127.0.0.1:0" if listen else None, **config)  # type: ignore[arg-type]
+    end.init(settings.generate_options())
+    ends.append(end)
+    return end
+
+
+def cluster_info(number: int, port: int, ip: str = "127.0.0.1") -> LLMClusterInfo:
+    info = LLMClusterInfo()
+    info.remote_cluster_id = number
+    info.append_local_ip_info("127.0.0.1", 26000)
+    info.append_remote_ip_info(ip, port)
+    return info
+
+
+def desc(tensors: int = 2, blocks: int = 8, width: int = 16) -> CacheDesc:
+    return CacheDesc(tensors, [blocks, width], DataType.DT_FLOAT16, Placement.HOST)
+
+
+def filled(tensors: int = 2, blocks: int = 8, width: int = 16) -> list[bytearray]:
+    return [bytearray(b"".join(bytes([16 * t + b + 1]) * (2 * width) for b in range(blocks))) for t in range(tensors)]
+
+
+def linked(ends: list[LLMDataDist]) -> tuple[LLMDataDist, LLMDataDist, list[bytearray], LLMClusterInfo]:
+    prompt, decoder = end_of(ends, 1, LLMRole.PROMPT, listen=True), end_of(ends, 2)
+    memory = filled()
+    prompt.cache_manager.register_blocks_cache(desc(), memory, BlocksCacheKey(1))
+    info = cluster_info(1, prompt.listening[0][1])
+    assert decoder.link_clusters([info]) == (S.LLM_SUCCESS, [S.LLM_SUCCESS])
+    return prompt, decoder, memory, info
+
+
+def test_blocks_are_pulled_as_they_were_registered(ends: list[LLMDataDist]) -> None:
+    _, decoder, memory, _ = linked(ends)
+    mine = [bytearray(8 * 32) for _ in range(2)]
+    cache = decoder.cache_manager.register_blocks_cache(desc(), mine)
+    decoder.cache_manager.pull_blocks(BlocksCacheKey(1), cache, [3, 4, 0], [0, 1, 7])
+    for tensor, source in zip(mine, memory, strict=True):
+        assert tensor[:64] == source[96:160]
+        assert tensor[224:] == source[:32]
+        assert not any(tensor[64:224])
+
+
+def test_a_layer_range_moves_only_its_tensors(ends: list[LLMDataDist]) -> None:
+    prompt, decoder = end_of(ends, 1, LLMRole.PROMPT, listen=True), end_of(ends, 2)
+    memory = filled(tensors=6)
+    prompt.cache_manager.register_blocks_cache(desc(6), memory, BlocksCacheKey(1, 7))
+    decoder.link_clusters([cluster_info(1, prompt.listening[0][1])])
+    mine = [bytearray(8 * 32) for _ in range(2)]
+    cache = decoder.cache_manager.register_blocks_cache(desc(2), mine)
+    decoder.cache_manager.pull_blocks(
+        BlocksCacheKey(1, 7), cache, [0], [0], src_layer_range=range(2, 3), dst_layer_range=range(0, 1)
+    )
+    assert [bytes(tensor[:32]) for tensor in mine] == [bytes(memory[4][:32]), bytes(memory[5][:32])]
+
+
+def test_raw_host_addresses_serve_as_memory(ends: list[LLMDataDist]) -> None:
+    _, decoder, memory, _ = linked(ends)
+    buffers = [(ctypes.c_char * 256)() for _ in range(2)]
+    cache = decoder.cache_manager.register_blocks_cache(desc(), [ctypes.addressof(buffer) for buffer in buffers])
+    decoder.cache_manager.pull_blocks(BlocksCacheKey(1), cache, list(range(8)), list(range(8)))
+    assert [buffer.raw for buffer in buffers] == [bytes(tensor) for tensor in memory]
+
+
+def test_the_listening_side_reads_and_writes_over_the_same_link(ends: list[LLMDataDist]) -> None:
+    prompt, decoder = end_of(ends, 1, LLMRole.PROMPT, listen=True), end_of(ends, 2)
+    far = filled()
+    decoder.cache_manager.register_blocks_cache(desc(), far, BlocksCacheKey(2))
+    decoder.link_clusters([cluster_info(1, prompt.listening[0][1])])
+    mine = [bytearray(b"\xff" * 256) for _ in range(2)]
+    cache = prompt.cache_manager.register_blocks_cache(desc(), mine)
+    wait_until(lambda: 2 in prompt.linked())
+    prompt.cache_manager.push_blocks(BlocksCacheKey(2), cache, [0], [5])
+    assert all(tensor[160:192] == b"\xff" * 32 and tensor[128:160] != b"\xff" * 32 for tensor in far)
+
+
+def test_both_sides_move_megabytes_at_once(ends: list[LLMDataDist]) -> None:
+    shape = CacheDesc(1, [64, 1 << 18], DataType.DT_INT8, Placement.HOST)  # 16 MiB
+    prompt, decoder = (
+        end_of(ends, 1, LLMRole.PROMPT, listen=True, sync_kv_timeout=30_000),
+        end_of(ends, 2, sync_kv_timeout=30_000),
+    )
+    content = [bytearray(i % 251 for i in range(1 << 18)) * 64, bytearray(i % 239 for i in range(1 << 18)) * 64]
+    prompt.cache_manager.register_blocks_cache(shape, [content[0]], BlocksCacheKey(1))
+    decoder.cache_manager.register_blocks_cache(shape, [content[1]], BlocksCacheKey(2))
+    decoder.link_clusters([cluster_info(1, prompt.listening[0][1])])
+    wait_until(lambda: 2 in prompt.linked())
+    got = [bytearray(16 << 20), bytearray(16 << 20)]
+    every = list(range(64))
+
+    def pull(end: LLMDataDist, number: int) -> None:
+        cache = end.cache_manager.register_blocks_cache(shape, [got[number - 1]])
+        end.cache_manager.pull_blocks(BlocksCacheKey(number), cache, every, every)
+
+    threads = [threading.Thread(target=pull, args=(decoder, 1)), threading.Thread(target=pull, args=(prompt, 2))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert got == content
+
+
+def test_memory_registered_after_the_link_cannot_be_reached(ends: list[LLMDataDist]) -> None:
+    prompt, decoder, _, info = linked(ends)
+    prompt.cache_manager.register_blocks_cache(desc(), filled(), BlocksCacheKey(1, 9))
+    cache = decoder.cache_manager.register_blocks_cache(desc(), filled())
+    with pytest.raises(LLMException) as caught:
+        decoder.cache_manager.pull_blocks(BlocksCacheKey(1, 9), cache, [0], [0])
+    assert caught.value.status_code is S.LLM_KV_CACHE_NOT_EXIST
+    decoder.unlink_clusters([info])
+    decoder.link_clusters([info])
+    decoder.cache_manager.pull_blocks(BlocksCacheKey(1, 9), cache, [0], [0])
+
+
+def test_local_caches_stay_local(ends: list[LLMDataDist]) -> None:
+    prompt, decoder = end_of(ends, 1, LLMRole.PROMPT, listen=True), end_of(ends, 2)
+    prompt.cache_manager.register_blocks_cache(desc(), filled(), BlocksCacheKey(1), remote_accessible=False)
+    decoder.link_clusters([cluster_info(1, prompt.listening[0][1])])
+    cache = decoder.cache_manager.register_blocks_cache(desc(), filled())
+    with pytest.raises(LLMException, match="was not registered"):
+        decoder.cache_manager.pull_blocks(BlocksCacheKey(1), cache, [0], [0])
+
+
+def test_each_cluster_has_its_own_result_in_order(ends: list[LLMDataDist]) -> None:
+    first, second = end_of(ends, 1, listen=True), end_of(ends, 3, listen=True)
+    client = end_of(ends, 2)
+    with contextlib.closing(socket.socket()) as closed:
+        closed.bind(("127.0.0.1", 0))
+        refused = closed.getsockname()[1]
+        result = client.link_clusters(
+            (
+                cluster_info(1, first.listening[0][1]),
+                cluster_info(9, refused),
+                cluster_info(3, second.listening[0][1]),
+                cluster_info(8, second.listening[0][1]),
+            )
+        )
+    assert result == (S.LLM_LINK_FAILED, [S.LLM_SUCCESS, S.LLM_LINK_FAILED, S.LLM_SUCCESS, S.LLM_LINK_FAILED])
+    assert sorted(client.linked()) == [1, 3]
+
+
+def test_a_silent_peer_costs_only_its_own_link_the_time_out(ends: list[LLMDataDist]) -> None:
+    servers = [end_of(ends, 10 + i, listen=True) for i in range(8)]
+    client = end_of(ends, 2)
+    with contextlib.closing(socket.socket()) as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        infos = [cluster_info(s.cluster_id, s.listening[0][1]) for s in servers]
+        began = time.monotonic()
+        overall, codes = client.link_clusters([cluster_info(99, silent.getsockname()[1]), *infos], 300)
+        took = time.monotonic() - began
+    assert overall is S.LLM_WAIT_PROC_TIMEOUT
+    assert codes == [S.LLM_WAIT_PROC_TIMEOUT, *[S.LLM_SUCCESS] * 8]
+    assert took < 2.0
+
+
+def test_a_second_link_to_the_same_cluster_is_told_so(ends: list[LLMDataDist]) -> None:
+    _, decoder, _, info = linked(ends)
+    assert decoder.link_clusters([info]) == (S.LLM_ALREADY_LINK, [S.LLM_ALREADY_LINK])
+    assert decoder.linked() == {1: None}
+
+
+def test_a_cluster_named_twice_in_a_call_is_linked_once(ends: list[LLMDataDist]) -> None:
+    prompt, decoder = end_of(ends, 1, listen=True), end_of(ends, 2)
+    info = cluster_info(1, prompt.listening[0][1])
+    assert decoder.link_clusters([info, info])[1] == [S.LLM_SUCCESS, S.LLM_PROCESSING_LINK]
+
+
+def test_more_links_than_may_be_are_refused_whole(ends: list[LLMDataDist]) -> None:
+    prompt, decoder = end_of(ends, 1, listen=True), end_of(ends, 2)
+    port = prompt.listening[0][1]
+    infos = [cluster_info(number + 10, port) for number in range(MAX_LINKS + 1)]
+    overall, codes = decoder.link_clusters(infos)
+    assert overall is S.LLM_CLUSTER_NUM_EXCEED_LIMIT
+    assert codes == [S.LLM_CLUSTER_NUM_EXCEED_LIMIT] * 513
+    assert decoder.linked() == {}
+
+
+def test_unlinking_ends_both_sides(ends: list[LLMDataDist]) -> None:
+    prompt, decoder, _, info = linked(ends)
+    wait_until(lambda: 2 in prompt.linked())
+    assert decoder.unlink_clusters([info]) == (S.LLM_SUCCESS, [S.LLM_SUCCESS])
+    assert decoder.linked() == {}
+    wait_until(lambda: prompt.linked() == {})
+    assert decoder.unlink_clusters([info]) == (S.LLM_NOT_YET_LINK, [S.LLM_NOT_YET_LINK])
+    with pytest.raises(LLMException) as caught:
+        decoder.check_link_status(1)
+    assert caught.value.status_code is S.LLM_NOT_YET_LINK
+
+
+def test_a_forced_unlink_leaves_the_far_end_broken_until_it_is_cleaned_too(ends: list[LLMDataDist]) -> None:
+    prompt, decoder, _, info = linked(ends)
+    wait_until(lambda: 2 in prompt.linked())
+    assert decoder.unlink_clusters([info], force=True)[0] is S.LLM_SUCCESS
+    wait_until(lambda: prompt.linked().get(2) is not None)
+    with pytest.raises(LLMException, match="broken"):
+        prompt.check_link_status(2)
+    far = LLMClusterInfo()
+    far.remote_cluster_id = 2
+    assert prompt.unlink_clusters([far], force=True)[0] is S.LLM_SUCCESS
+    assert prompt.linked() == {}
+
+
+def test_a_dead_prompt_is_noticed_and_linked_again_after_its_return(ends: list[LLMDataDist]) -> None:
+    prompt, decoder, _, info = linked(ends)
+    decoder.check_link_status(1)
+    port = prompt.listening[0][1]
+    prompt.finalize()
+    wait_until(lambda: decoder.linked()[1] is not None)
+    with pytest.raises(LLMException, match="broken"):
+        decoder.check_link_status(1)
+    again = LLMDataDist(LLMRole.PROMPT, 1)
+    again.init({"llm.listenIpInfo": f"127.0.0.1:{port}"})
+    ends.append(again)
+    assert decoder.link_clusters([info])[0] is S.LLM_SUCCESS
+    decoder.check_link_status(1)
+
+
+def test_a_restarted_client_replaces_its_old_link(ends: list[LLMDataDist]) -> None:
+    prompt, _, _, info = linked(ends)
+    again = end_of(ends, 2)
+    assert again.link_clusters([info])[0] is S.LLM_SUCCESS
+    again.check_link_status(1)
+    wait_until(lambda: prompt.linked() == {2: None})
+
+
+def test_strangers_and_half_made_links_do_no_harm(ends: list[LLMDataDist]) -> None:
+    prompt, decoder, _, _ = linked(ends)
+    for data in (b"GET / HTTP/1.1\r\n\r\n", b"BKVL\x01\x01" + b"\xff" * 10, b""):
+        with contextlib.closing(socket.create_connection(prompt.listening[0])) as stranger:
+            stranger.sendall(data)
+            stranger.shutdown(socket.SHUT_WR)
+            stranger.settimeout(5)
+            with contextlib.suppress(ConnectionResetError):
+                assert stranger.recv(64) == b""
+    decoder.check_link_status(1)
+
+
+@pytest.mark.parametrize(
+    ("clusters", "timeout", "error"),
+    [
+        (None, 3000, TypeError),
+        ("abc", 3000, TypeError),
+        ([object()], 3000, TypeError),
+        ([cluster_info(1, 1)], "3000", TypeError),
+        ([cluster_info(1, 1)], 1.5, TypeError),
+        ([cluster_info(1, 1)], True, TypeError),
+        ([cluster_info(1, 1)], 0, ValueError),
+        ([cluster_info(1, 1)], -1, ValueError),
+        ([cluster_info(1, 1)], 2**31, ValueError),
+        ([], 3000, ValueError),
+        ([LLMClusterInfo()], 3000, ValueError),
+    ],
+)
+def test_bad_arguments_raise(
+    ends: list[LLMDataDist], clusters: object, timeout: object, error: type[Exception]
+) -> None:
+    client = end_of(ends, 2)
+    with pytest.raises(error):
+        client.link_clusters(clusters, timeout)  # type: ignore[arg-type]
+
+
+def test_a_local_address_is_needed_without_communication_resources(ends: list[LLMDataDist]) -> None:
+    info = LLMClusterInfo()
+    info.remote_cluster_id = 1
+    info.append_remote_ip_info("127.0.0.1", 9)
+    with pytest.raises(ValueError, match="append_local_ip_info"):
+        end_of(ends, 2).link_clusters([info])
+    assert end_of(ends, 3, local_comm_res="{}").link_clusters([info], 500)[0] is S.LLM_LINK_FAILED
+
+
+def test_a_short_time_out_is_warned_of(ends: list[LLMDataDist], caplog: pytest.LogCaptureFixture) -> None:
+    prompt, client = end_of(ends, 1, listen=True), end_of(ends, 2)
+    with caplog.at_level(logging.WARNING, logger="agents.datadist.datadist"):
+        client.link_clusters([cluster_info(1, prompt.listening[0][1])], 199)
+        assert "below 200 ms" in caplog.text
+        caplog.clear()
+        client.link_clusters([cluster_info(1, prompt.listening[0][1])], 200)
+        assert caplog.text == ""
+
+
+def test_nothing_works_before_init_or_after_the_end() -> None:
+    end = LLMDataDist(LLMRole.DECODER, 2)
+    with pytest.raises(LLMException, match="call init"):
+        end.link_clusters([cluster_info(1, 1)])
+    end.init({})
+    end.finalize()
+    end.finalize()
+    with pytest.raises(LLMException, match="call init"):
+        end.check_link_status(1)
+
+
+def test_the_role_changes_only_when_it_may(ends: list[LLMDataDist]) -> None:
+    _, decoder, _, _ = linked(ends)
+    with pytest.raises(LLMException) as caught:
+        decoder.switch_role(LLMRole.PROMPT)
+    assert caught.value.status_code is S.LLM_FEATURE_NOT_ENABLED
+    prompt, other = end_of(ends, 5, listen=True), end_of(ends, 6, enable_switch_role=True)
+    info = cluster_info(5, prompt.listening[0][1])
+    other.link_clusters([info])
+    with pytest.raises(LLMException) as caught:
+        other.switch_role(LLMRole.PROMPT)
+    assert caught.value.status_code is S.LLM_EXIST_LINK
+    other.unlink_clusters([info])
+    other.switch_role(LLMRole.PROMPT, {"llm.listenIpInfo": "127.0.0.1:0"})
+    assert other.role is LLMRole.PROMPT
+    back = cluster_info(6, other.listening[0][1])
+    wait_until(lambda: prompt.linked() == {})
+    assert prompt.link_clusters([back])[0] is S.LLM_SUCCESS
+
+
+def test_addresses_are_kept_as_the_native_library_takes_them() -> None:
+    info = LLMClusterInfo()
+    info.append_remote_ip_info("10.0.0.1", 26000)
+    info.append_local_ip_info(0x0100007F, 1)
+    assert info.remote_ip_info_list == [(0x0100000A, 26000)]
+    assert info.local_ip_info_list == [(0x0100007F, 1)]
+    with pytest.raises(RuntimeError, match="cannot be read"):
+        info.append_remote_ip_info("ten", 1)
+    for port, error in ((65536, ValueError), (-1, ValueError), ("1", TypeError)):
+        with pytest.raises(error):
+            info.append_remote_ip_info("10.0.0.1", port)  # type: ignore[arg-type]
+    for number, error in ((-1, ValueError), (2**64, ValueError), ("1", TypeError)):
+        with pytest.raises(error):
+            info.remote_cluster_id = number  # type: ignore[assignment]
+
+
+def test_options_are_text_and_checked() -> None:
+    config = LLMConfig(device_id=3, listen_ip_info="10.0.0.1:26000", sync_kv_timeout=500, link_retry_count=2)
+    assert config.generate_options() == {
+        "ge.exec.deviceId": "3",
+        "llm.listenIpInfo": "10.0.0.1:26000",
+        "llm.SyncKvCacheWaitTime": "500",
+        "llm.LinkRetryCount": "2",
+    }
+    for bad in (LLMConfig(link_retry_count=0), LLMConfig(link_retry_count=101), LLMConfig(listen_ip_info="10.0.0.1")):
+        with pytest.raises(ValueError):
+            bad.generate_options()
+    with pytest.raises(ValueError, match=r"llm\.LinkRetryCount"):
+        LLMDataDist(LLMRole.MIX, 1).init({"llm.LinkRetryCount": "x"})
+
+
+def test_memory_that_does_not_fit_is_refused(ends: list[LLMDataDist]) -> None:
+    manager = end_of(ends, 1).cache_manager
+    with pytest.raises(ValueError, match="needs 256 bytes"):
+        manager.register_blocks_cache(desc(), [bytearray(255), bytearray(256)])
+    with pytest.raises(TypeError, match="writable"):
+        manager.register_blocks_cache(desc(), [bytes(256), bytes(256)])
+    with pytest.raises(ValueError, match="2 tensors"):
+        manager.register_blocks_cache(desc(), [bytearray(256)])
+    manager.register_blocks_cache(desc(), filled(), BlocksCacheKey(1))
+    with pytest.raises(ValueError, match="registered already"):
+        manager.register_blocks_cache(desc(), filled(), BlocksCacheKey(1))
+
+
+def test_blocks_outside_a_cache_are_refused_on_either_side(ends: list[LLMDataDist]) -> None:
+    _, decoder, _, _ = linked(ends)
+    cache = decoder.cache_manager.register_blocks_cache(desc(blocks=4), filled(blocks=4))
+    for source, target in (([8], [0]), ([0], [4]), ([0, 1], [0]), ([], [])):
+        with pytest.raises(ValueError):
+            decoder.cache_manager.pull_blocks(BlocksCacheKey(1), cache, source, target)
+    decoder.check_link_status(1)
+
+
+def wait_until(condition: object, seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.005)
