@@ -271,9 +271,10 @@ def test_strangers_and_half_made_links_do_no_harm(ends: list[LLMDataDist]) -> No
     for data in (b"GET / HTTP/1.1\r\n\r\n", b"BKVL\x01\x01" + b"\xff" * 10, b""):
         with contextlib.closing(socket.create_connection(prompt.listening[0])) as stranger:
             stranger.sendall(data)
-            stranger.shutdown(socket.SHUT_WR)
             stranger.settimeout(5)
-            with contextlib.suppress(ConnectionResetError):
+            # a server that hung up already may have sent a reset
+            with contextlib.suppress(OSError):
+                stranger.shutdown(socket.SHUT_WR)
                 assert stranger.recv(64) == b""
     decoder.check_link_status(1)
 
