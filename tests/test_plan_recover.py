@@ -176,6 +176,75 @@ def test_pod_level_widens_to_the_job_when_the_replacement_stays_pending() -> Non
     assert sorted(evictions(decide(later, now=NOW + 22))) == ["j-0", "j-1"]
 
 
+def many(count: int, *, chips: int = 8, **more: Any) -> list[Pod]:
+    """An AscendJob of one pod per node, ranks in order; rank 0 is the master."""
+    labels = {"fault-scheduling": "force"} | more.pop("labels", {})
+    return [
+        pod(f"j-{i}", node=f"n{i}", chips=range(chips), owner=("AscendJob", "j"), rank=i,
+            labels=labels | {"replica-type": "worker" if i else "master"}, **more)
+        for i in range(count)
+    ]  # fmt: skip
+
+
+def stuck(pods: list[Pod], lost: int, after: float) -> list[str]:
+    """Which pods go when the replacement of pod ``lost`` has been pending for so many seconds."""
+    names = [p.node for p in pods]
+    bad = [report(n, faults=[fault(3)] if i == lost else ()) for i, n in enumerate(names)]
+    first = decide(observed([node(n) for n in names], bad, pods))
+    assert sorted(evictions(first)) == [f"j-{lost}"]
+    notes = {k: v for k, v in pods[lost].annotations.items() if k in KEPT}
+    waiting = msgspec.structs.replace(
+        pods[lost], uid="new", node="", chips=(), phase="Pending", created=NOW, annotations=notes
+    )
+    rest = [p for i, p in enumerate(pods) if i != lost]
+    seen = observed([node(n) for n in names], bad, [*rest, waiting], history=first.memory.frozen(""))
+    return sorted(evictions(decide(seen, now=NOW + after)))
+
+
+KEPT = (
+    "hccl/rankIndex",
+    "huawei.com/recover_policy_path",
+    "sp-block",
+    "ra-block",
+    "huawei.com/schedule_policy",
+    "huawei.com/affinity-config",
+)
+ALL = [f"j-{i}" for i in range(8)]
+RACK = {"huawei.com/schedule_policy": "chip8-node8-ra64-sp", "sp-block": "32", "ra-block": "16"}
+
+
+@pytest.mark.parametrize(
+    ("notes", "labels", "after", "expected"),
+    [
+        ({}, {"pod-rescheduling": "on"}, 11, []),
+        ({}, {"pod-rescheduling": "on"}, 12, ALL),
+        ({"sp-block": "32"}, {"pod-rescheduling": "on"}, 5, []),
+        ({"sp-block": "32"}, {"pod-rescheduling": "on"}, 6, ["j-4", "j-6", "j-7"]),
+        ({"sp-block": "32"}, {"pod-rescheduling": "on"}, 12, ALL),
+        (RACK, {"pod-rescheduling": "on"}, 2, []),
+        (RACK, {"pod-rescheduling": "on"}, 3, ["j-4"]),
+        (RACK, {"pod-rescheduling": "on"}, 6, ["j-4", "j-6", "j-7"]),
+        (RACK, {"pod-rescheduling": "on"}, 12, ALL),
+        (RACK, {"process-recover-enable": "on"}, 3, ["j-4"]),
+        (RACK, {"process-recover-enable": "on"}, 60, ["j-4"]),
+        (RACK, {"process-recover-enable": "pause", "pod-rescheduling": "on"}, 6, ["j-4", "j-6", "j-7"]),
+        ({"sp-block": "32"}, {"process-recover-enable": "on"}, 60, []),
+        ({"huawei.com/affinity-config": "level1=2,level2=4"}, {"pod-rescheduling": "on"}, 5, []),
+        ({"huawei.com/affinity-config": "level1=2,level2=4"}, {"pod-rescheduling": "on"}, 6, ["j-4", "j-6", "j-7"]),
+        ({"huawei.com/recover_policy_path": "pod", "sp-block": "32"}, {"pod-rescheduling": "on"}, 60, []),
+    ],
+)
+def test_pod_level_widens_stage_by_stage(
+    notes: dict[str, str], labels: dict[str, str], after: float, expected: list[str]
+) -> None:
+    assert stuck(many(8, labels=labels, annotations=notes), 5, after) == expected
+
+
+def test_a_block_with_the_master_in_it_takes_the_whole_job() -> None:
+    pods = many(8, labels={"pod-rescheduling": "on"}, annotations={"sp-block": "32"})
+    assert stuck(pods, 2, 6) == ALL
+
+
 def test_process_recovery_by_someone_else_is_left_alone() -> None:
     pods = gang(annotations={"ProcessRecoverStrategy": "recover"})
     assert evictions(decide(world(pods))) == {}

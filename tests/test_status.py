@@ -10,7 +10,7 @@ import msgspec
 from engine import answers
 from engine.model.actions import BindPod, CreatePod, DeleteObject, EvictPod, IsolateChip, Owner
 from engine.model.diagnostics import Diagnostic, ObjectKey
-from engine.model.history import ChipMemory, History, JobMemory, NodeMemory
+from engine.model.history import ChipMemory, History, JobMemory, NodeMemory, Rescheduled
 from engine.model.plan import ChipState, Deferred, NodeState, Pending, Plan
 from engine.observe import observe
 from engine.status import ClusterInfo, Condition, Ledger, SyncState, events, forgotten, memory_bodies, status_bodies
@@ -148,13 +148,93 @@ def test_network_lists_are_left_out_where_the_report_has_none() -> None:
 
 
 def test_faulty_nodes_and_retries_are_told_as_the_scheduler_tells_them() -> None:
-    state = NodeState("n0", "p", "healthy", "RestartNPU", ("80C98001",))
-    plan = plan_of(nodes=(state,), chips=(broken(),), history=History(jobs={JOB: JobMemory(uid="u1", retries=2)}))
-    data = named(ClusterInfo().bodies(plan, worlds.world(1)))["vcjob-fault-npu-cm"]
-    (row,) = json.loads(data["fault-node"])
-    assert (row["NodeName"], row["UnhealthyNPU"], row["NodeHealthState"]) == ("n0", ["Ascend910-3"], "CardUnhealthy")
-    assert "fault_time_and_level_map" not in row["FaultDeviceList"][0]
-    assert json.loads(data["remain-retry-times"]) == {"train/j-u1": {"UUID": "u1", "Times": 2}}
+    """Byte for byte as in the reference's sample of this ConfigMap, but for NodeDEnable, which it writes no more."""
+    faults = [
+        worlds.fault(4, "A8028801", "SeparateNPU"),
+        worlds.fault(0, "81078603", "PreSeparateNPU", kind="CardNetworkUnhealthy"),
+    ]
+    report = worlds.report("n0", faults=faults, network=[0], update_time=1744182212.0)
+    pod = worlds.pod("j-0", node="n0", chips=[1], owner=("AscendJob", "j"), labels={"fault-retry-times": "3"})
+    seen = worlds.observed([worlds.node("n0")], [report], [pod])
+    chips = (
+        ChipState("n0", "Ascend910-0", "sub-healthy", "PreSeparateNPU", ("81078603",), ("CardNetworkUnhealthy",), None),
+        ChipState("n0", "Ascend910-4", "isolated", "SeparateNPU", ("A8028801",), ("CardUnhealthy",), None),
+    )
+    plan = plan_of(nodes=(NodeState("n0", "p", "healthy", "NormalNPU", ()),), chips=chips)
+    data = named(ClusterInfo().bodies(plan, seen))["vcjob-fault-npu-cm"]
+    assert data["fault-node"] == (
+        '[{"FaultDeviceList":[{"fault_type":"CardNetworkUnhealthy","npu_name":"Ascend910-0",'
+        '"fault_level":"PreSeparateNPU","fault_handling":"PreSeparateNPU","large_model_fault_level":"PreSeparateNPU",'
+        '"fault_code":"81078603"},{"fault_type":"CardUnhealthy","npu_name":"Ascend910-4","fault_level":"SeparateNPU",'
+        '"fault_handling":"SeparateNPU","large_model_fault_level":"SeparateNPU","fault_code":"A8028801"}],'
+        '"NodeName":"n0","UnhealthyNPU":["Ascend910-4"],"NetworkUnhealthyNPU":["Ascend910-0"],'
+        '"NodeHealthState":"CardUnhealthy","UpdateTime":1744182212}]'
+    )
+    assert data["remain-retry-times"] == '{"train/j-uid-train-j":{"UUID":"uid-train-j","Times":3}}'
+    used = msgspec.structs.replace(plan, history=History(jobs={JOB: JobMemory(uid="uid-train-j", retries=1)}))
+    data = named(ClusterInfo().bodies(used, seen))["vcjob-fault-npu-cm"]
+    assert data["remain-retry-times"] == '{"train/j-uid-train-j":{"UUID":"uid-train-j","Times":1}}'
+    anew = msgspec.structs.replace(plan, history=History(jobs={JOB: JobMemory(uid="an earlier job", retries=0)}))
+    data = named(ClusterInfo().bodies(anew, seen))["vcjob-fault-npu-cm"]
+    assert json.loads(data["remain-retry-times"])["train/j-uid-train-j"]["Times"] == 3, "a job made anew starts afresh"
+    quiet = named(ClusterInfo().bodies(plan_of(), worlds.world(1)))
+    assert quiet["vcjob-fault-npu-cm"] == {"fault-node": "", "remain-retry-times": ""}
+    assert quiet["job-reschedule-reason"] == {"recent-reschedule-records": ""}
+
+
+def test_reschedules_are_told_newest_first_and_within_950_kib() -> None:
+    records = tuple(Rescheduled(1748790061000 + 1000 * n, (("CardUnhealthy", f"j-{n}", "n0", "3"),)) for n in (2, 1))
+    memory = JobMemory(uid="u", rescheduled=5, records=records)
+    data = named(ClusterInfo().bodies(plan_of(history=History(jobs={JOB: memory})), worlds.world(1)))
+    assert data["job-reschedule-reason"]["recent-reschedule-records"] == (
+        '{"train/j-u":{"JobID":"train/j-u","TotalRescheduleTimes":5,"RescheduleRecords":[{"LogFileFormatTime":'
+        '"I0601 15:01:03","RescheduleTimeStamp":1748790063,"ReasonOfTask":[{"RescheduleReason":"CardUnhealthy",'
+        '"PodName":"j-2","NodeName":"n0","NodeRankIndex":"3"}]},{"LogFileFormatTime":"I0601 15:01:02",'
+        '"RescheduleTimeStamp":1748790062,"ReasonOfTask":[{"RescheduleReason":"CardUnhealthy","PodName":"j-1",'
+        '"NodeName":"n0","NodeRankIndex":"3"}]}]}}'
+    )
+    long = Rescheduled(1000, tuple(("CardUnhealthy", f"pod-{n}" * 20, "node" * 20, "1") for n in range(10)))
+    many = {f"train/AscendJob/j{n}": JobMemory(uid="u", records=(long,) * 10) for n in range(200)}
+    data = named(ClusterInfo().bodies(plan_of(history=History(jobs=many)), worlds.world(1)))
+    text = data["job-reschedule-reason"]["recent-reschedule-records"]
+    told = json.loads(text)
+    assert len(text) <= 950 * 1024 and len(told) == 200
+    assert {len(row["RescheduleRecords"]) for row in told.values()} == {1}
+    assert {row["AdditionalInfo"] for row in told.values()} == {"9 older records are left out for their length"}
+
+
+def test_work_on_a_chip_at_pre_separate_is_spared_in_the_aggregates_too() -> None:
+    """Else a foreign scheduler that reads them would evict what Belay leaves in place."""
+    report = worlds.report("n0", faults=[worlds.fault(3, "80F38008", "PreSeparateNPU")], unhealthy=[])
+    seen = worlds.observed(
+        [worlds.node("n0")], [report], node_reports=[worlds.node_report("n0", "PreSeparateFault", codes=("0300000D",))]
+    )
+
+    def told(user: str | None) -> tuple[str, str]:
+        chip = ChipState("n0", "Ascend910-3", "isolated", "PreSeparateNPU", ("80F38008",), ("CardUnhealthy",), user)
+        state = NodeState("n0", "p", "pre-isolated", "PreSeparateFault", ())
+        data = named(ClusterInfo().bodies(plan_of(nodes=(state,), chips=(chip,)), seen))
+        device = json.loads(data["cluster-info-device-0"]["cluster-info-device-0"])["mindx-dl-deviceinfo-n0"]
+        text = data["cluster-info-node-cm"]["cluster-info-node-cm"]
+        assert text.startswith('{"mindx-dl-nodeinfo-n0":{"FaultDevList":[{"DeviceType":"CPU","DeviceId":1,"FaultCode":')
+        return device["DeviceList"]["huawei.com/Ascend910-Unhealthy"], json.loads(text)["mindx-dl-nodeinfo-n0"][
+            "NodeStatus"
+        ]
+
+    assert told("train/p") == ("", "Healthy")
+    assert told(None) == ("Ascend910-3", "UnHealthy")
+
+
+def test_a_switch_entry_has_its_keys_in_clusterd_s_order() -> None:
+    text = '{"NodeStatus":"PreSeparate","UpdateTime":7,"FaultLevel":"PreSeparate","FaultCode":[],'
+    text += '"FaultTimeAndLevelMap":{}}'
+    switch = msgspec.structs.replace(worlds.switch("PreSeparate"), text=text)
+    seen = worlds.observed([worlds.node("n0")], [worlds.report("n0", switch=switch)])
+    data = named(ClusterInfo().bodies(plan_of(), seen))["cluster-info-switch-0"]["cluster-info-switch-0"]
+    assert data == (
+        '{"mindx-dl-switchinfo-n0":{"FaultCode":[],"FaultLevel":"PreSeparate","UpdateTime":7,"NodeStatus":"UnHealthy",'
+        '"FaultTimeAndLevelMap":{},"CmName":"mindx-dl-switchinfo-n0"}}'
+    )
 
 
 def test_events_tell_what_happened_once_and_not_what_is_routine() -> None:

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from engine.model.actions import IsolateChip, IsolateNode, ReleaseChip, ReleaseNode, ResetChips
-from engine.model.history import ChipMemory, JobMemory, NodeMemory
+from engine.model.history import ChipMemory, JobMemory, NodeMemory, Rescheduled
 from engine.plan.gangs import declared_rank
 from engine.plan.health import noted
 from engine.plan.reset import MAX_RESETS
@@ -19,6 +19,8 @@ from engine.plan.scope import Reschedule, Scope
 MAX_RESCHEDULES: Final = 100
 MAX_FAULT_NODES: Final = 16
 TIMELINE: Final = 20
+#: Reschedules told of per job, and hit pods told of per reschedule.
+MAX_RECORDS: Final = 10
 
 
 def passed(scope: Scope) -> None:
@@ -96,6 +98,7 @@ def _job(scope: Scope, gang: str, changes: list[Reschedule]) -> None:
     failed = any(change.failed for change in changes)
     faults = dict.fromkeys((*before.fault_nodes, *(n for change in changes for n in change.fault_nodes)))
     reason = changes[0].reason
+    hits = tuple(sorted({hit for change in changes for hit in change.hits}))[:MAX_RECORDS]
     scope.memory.jobs[gang] = msgspec.structs.replace(
         before,
         uid=uid,
@@ -105,4 +108,6 @@ def _job(scope: Scope, gang: str, changes: list[Reschedule]) -> None:
         retries=max(0, changes[0].retries - 1) if failed else before.retries,
         evicted={u: t for u, t in sorted(evicted.items()) if u in alive},
         timeline=(*before.timeline, *(((scope.now_ms, f"rescheduled: {reason}"),) if counted else ()))[-TIMELINE:],
+        rescheduled=before.rescheduled + counted,
+        records=(*((Rescheduled(scope.now_ms, hits),) if counted else ()), *before.records)[:MAX_RECORDS],
     )

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from engine.model import relations
 from engine.model.actions import EvictPod, Evidence, Owner, PatchObject, SignalJob
 from engine.model.cluster import Pod, ids_of, mask_of
 from engine.model.diagnostics import ObjectKey
@@ -20,27 +21,16 @@ from engine.model.history import JobMemory
 from engine.model.jobs import Gang
 from engine.model.plan import Deferred
 from engine.model.times import rfc3339
-from engine.plan import outages, roles, victims
+from engine.plan import decisions, outages, roles, victims
 from engine.plan.avoid import avoid
 from engine.plan.budgets import INDEPENDENT_KINDS
+from engine.plan.decisions import CARD, FAILED, NODE, PROCESS, REASONS, RELATION, SUB
+from engine.plan.gangs import declared_rank
 from engine.plan.judge import use_of
 from engine.plan.scope import NodeView, Reschedule, Scope
 from engine.plan.victims import Victims
 from engine.plan.views import MAIN_SHARD, chip_ids, init_params
 
-NODE: Final = "NodeUnhealthy"
-CARD: Final = "CardUnhealthy"
-FAILED: Final = "pod-failed"
-RELATION: Final = "RelationFaultSeparate"
-SUB: Final = "SubHealthFault"
-PROCESS: Final = "process-exception"
-
-#: A job's reason is the first of these among its pods, else pod-failed.
-ORDER: Final = (NODE, CARD, SUB, RELATION, PROCESS, FAILED)
-REASONS: Final = {
-    NODE: "NodeUnhealthy", CARD: "CardUnhealthy", SUB: "SubHealthFault", RELATION: "RelationFaultSeparate",
-    PROCESS: "ProcessException", FAILED: "PodFailed",
-}  # fmt: skip
 STATUS_KEY: Final = "huawei.com/pod-status"
 SHARD_LABEL: Final = "belay.dev/shard"
 ATTEMPTS: Final = "attempts:reschedule"
@@ -112,7 +102,7 @@ def _hit(scope: Scope, gang: Gang, pod: Pod, view: NodeView | None, lost: bool) 
         return Hit(NODE, (outages.HEARTBEAT,), f"node {pod.node} does not exist any more")
     if victims.failed(pod) and victims.retries_left(scope, gang) > 0:
         return Hit(FAILED, (), f"pod {pod.key} failed")
-    label = pod.labels.get("fault-type", "")
+    label = relations.worse(pod.labels.get("fault-type", ""), scope.blamed.get(pod.key, ""))
     if label == "Separate":
         return Hit(RELATION, (), f"pod {pod.key} carries fault-type=Separate")
     if pod.holds_chips and _strategy_applies(gang, pod):
@@ -167,18 +157,16 @@ def _settle(scope: Scope, gang: Gang, pods: list[Pod]) -> None:
 
 def _gang(scope: Scope, gang: Gang, pods: list[Pod], hits: dict[str, Hit], over: float) -> None:
     """What goes of one job."""
-    mode = gang.fault_scheduling
     memory = victims.memory_of(scope, gang)
-    if mode.startswith("external-"):
+    kinds = frozenset(hit.kind for hit in hits.values())
+    what = decisions.action_of(kinds or frozenset({FAILED}), gang.fault_scheduling, victims.strategy(gang))
+    if what == decisions.MARK:
         for pod in pods:
             if pod.key in hits and pod.deleting is None:
                 _mark(scope, gang, pod, hits[pod.key])
         return
-    kinds = {hit.kind for hit in hits.values()}
-    reason = next((kind for kind in ORDER if kind in kinds), FAILED)
-    force = mode == "force"
-    if kinds == {SUB}:
-        force = victims.strategy(gang) == "forceExit" or (victims.strategy(gang) == "hotSwitch" and force)
+    reason = decisions.reason_of(kinds)
+    force = what in (decisions.FORCE, decisions.SWITCH)
     chosen = victims.choose(scope, gang, pods, set(hits), now=scope.now)
     owed = {pod.key for pod in pods if pod.uid in memory.evicted and not pod.finished}
     going = {p.key: p for p in pods if p.key in chosen.keys or p.key in owed}
@@ -191,12 +179,21 @@ def _gang(scope: Scope, gang: Gang, pods: list[Pod], hits: dict[str, Hit], over:
     text = "; ".join(dict.fromkeys(hits[key].text for key in sorted(hits))) or "an eviction begun earlier is finished"
     codes = tuple(sorted({code for hit in hits.values() for code in hit.codes}))
     nodes = tuple(sorted({p.node for p in pods if p.key in hits and p.node and hits[p.key].kind != FAILED}))
-    exits = kinds == {SUB} and victims.strategy(gang) == "graceExit"
-    _evict(scope, gang, fresh, late, chosen, Decision(reason, text, codes, nodes, force, counted, exits), memory)
+    named = tuple((hits[p.key].kind, p.name, p.node, _rank(p)) for p in pods if p.key in hits)
+    exits = what == decisions.EXIT
+    why = Decision(reason, text, codes, nodes, force, counted, exits, named[: len(REASONS) * 4])
+    _evict(scope, gang, fresh, late, chosen, why, memory)
+
+
+def _rank(pod: Pod) -> str:
+    rank = declared_rank(pod)
+    return "" if rank is None else str(rank)
 
 
 class Decision(NamedTuple):
-    """Why and how the pods of a job go; ``exits`` when its agents end its processes first."""
+    """Why and how the pods of a job go; ``exits`` when its agents end its processes first; ``hits`` tell of the pods
+    that a fault hit: fault type, name, node, rank.
+    """
 
     reason: str
     text: str
@@ -205,6 +202,7 @@ class Decision(NamedTuple):
     force: bool
     counted: bool
     exits: bool = False
+    hits: tuple[tuple[str, str, str, str], ...] = ()
 
 
 def _evict(
@@ -248,6 +246,7 @@ def _evict(
             counted=why.counted and (chosen.whole or pod.uid not in memory.evicted),
             failed=why.counted and why.reason == FAILED,
             retries=victims.retries_left(scope, gang),
+            hits=why.hits,
         )
 
 

@@ -5,21 +5,38 @@ Source: component/ascend-for-volcano/internal/rescheduling; docs/zh/scheduling/0
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
 from engine.model.cluster import Pod
 from engine.model.history import JobMemory
 from engine.model.jobs import Gang
 from engine.plan.budgets import INDEPENDENT_KINDS
-from engine.plan.gangs import declared_rank
+from engine.plan.gangs import declared_rank, in_rank_order
 from engine.plan.judge import DEFAULT_ATTEMPTS
 from engine.plan.scope import Scope
 
 PATH_KEY: Final = "huawei.com/recover_policy_path"
 SUPER_POD_KEY: Final = "super-pod-rank"
-#: Scheduling sessions (one second each) that replacements may stay pending before more pods go.
-BLOCK_AFTER: Final = 6
-JOB_AFTER: Final = 12
+POLICY_KEY: Final = "huawei.com/schedule_policy"
+AFFINITY_KEY: Final = "huawei.com/affinity-config"
+_LEVELS: Final = re.compile(r"level\d+=(\d{1,6})")
+RACK_POLICY: Final = "chip8-node8-ra64-sp"
+RACK: Final = "rack block"
+SUPER_POD: Final = "logical super pod"
+LEVEL: Final = "topology block"
+JOB: Final = "job"
+
+#: After how many pending sessions (one second each) of its replacements a pod-level reschedule takes more pods, and
+#: which. A job under process recovery never widens but to its rack block.
+STAGES: Final[dict[str, tuple[tuple[int, str], ...]]] = {
+    "plain": ((12, JOB),),
+    "super-pod": ((6, SUPER_POD), (12, JOB)),
+    "rack": ((3, RACK), (6, SUPER_POD), (12, JOB)),
+    "multilevel": ((6, LEVEL), (12, JOB)),
+    "process": (),
+    "process-rack": ((3, RACK),),
+}
 #: MindIE's controller and coordinator, and OME services, are only ever rescheduled pod by pod.
 _POD_APPS: Final = frozenset({"mindie-ms-controller", "mindie-ms-coordinator"})
 
@@ -85,26 +102,79 @@ def choose(scope: Scope, gang: Gang, pods: list[Pod], hit: set[str], *, now: flo
         return one_by_one
     if any(p.key in hit and _is_master(p) for p in pods):
         return everyone
-    if gang.labels.get("process-recover-enable") == "on":
-        return one_by_one
     return _widened(scope, gang, pods, hit, now, one_by_one, everyone)
 
 
 def _widened(
     scope: Scope, gang: Gang, pods: list[Pod], hit: set[str], now: float, narrow: Victims, everyone: Victims
 ) -> Victims:
-    """Pod level grows while the replacements of evicted pods find no place: first their super pod, then the job."""
+    """Pod level grows while the replacements of evicted pods find no place: first their block, then the job."""
     waiting = [p for p in pods if not p.node and not p.finished and p.deleting is None]
     if not memory_of(scope, gang).evicted or not waiting or all(not p.node for p in pods if not p.finished):
         return narrow
     sessions = now - min(p.created for p in waiting)
-    if sessions >= JOB_AFTER:
+    stage = ""
+    for after, name in STAGES[_ladder(scope, gang, pods)]:
+        if sessions >= after:
+            stage = name
+    if stage == JOB:
         return everyone
-    ranks = {p.annotations[SUPER_POD_KEY] for p in waiting if SUPER_POD_KEY in p.annotations}
-    if sessions >= BLOCK_AFTER and ranks:
-        block = {p.key for p in pods if p.annotations.get(SUPER_POD_KEY) in ranks}
-        return Victims(frozenset(block | hit), False, f"the pods of logical super pod {', '.join(sorted(ranks))} go")
-    return narrow
+    size = _block(gang, pods, stage)
+    wanted = {p.key for p in waiting} | hit
+    block = _mates(pods, wanted, stage, size) if size else {}
+    # who waits already stays: it waits for the same place, and its age counts the sessions
+    idle = {p.key for p in waiting}
+    keys = frozenset({key for found in block.values() for key in found - idle} | hit)
+    if not keys - hit:
+        return narrow
+    if any(p.key in keys and _is_master(p) for p in pods):
+        return everyone
+    return Victims(keys, False, f"the pods of {stage} {', '.join(map(str, sorted(block)))} go")
+
+
+def _ladder(scope: Scope, gang: Gang, pods: list[Pod]) -> str:
+    """Which stages a job goes through."""
+    on_rack = gang.annotations.get(POLICY_KEY) == RACK_POLICY or any(
+        view.product is not None and view.product.spec.placement.handler == "rack950"
+        for p in pods
+        if (view := scope.nodes.get(p.node)) is not None
+    )
+    if gang.labels.get("process-recover-enable") == "on":
+        return "process-rack" if on_rack else "process"
+    if on_rack:
+        return "rack"
+    if AFFINITY_KEY in gang.annotations:
+        return "multilevel"
+    return (
+        "super-pod" if "sp-block" in gang.annotations or any(SUPER_POD_KEY in p.annotations for p in pods) else "plain"
+    )
+
+
+def _block(gang: Gang, pods: list[Pod], stage: str) -> int:
+    """Pods of one block of a stage; 0 when the job has no such blocks. Consecutive ranks share a block."""
+    if stage == LEVEL:
+        sizes = [int(text) for text in _LEVELS.findall(gang.annotations.get(AFFINITY_KEY, ""))]
+        return max((size for size in sizes if size < len(pods)), default=0)
+    each = max((p.count for p in pods), default=0)
+    text = gang.annotations.get("ra-block" if stage == RACK else "sp-block", "").strip()
+    chips = int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
+    if stage == SUPER_POD and not chips:
+        known = [p.annotations[SUPER_POD_KEY] for p in pods if SUPER_POD_KEY in p.annotations]
+        return max((known.count(rank) for rank in set(known)), default=0)
+    return -(-chips // each) if stage and each and chips else 0
+
+
+def _mates(pods: list[Pod], wanted: set[str], stage: str, size: int) -> dict[int, set[str]]:
+    """Per block that a wanted pod belongs to: the keys of its pods. A replacement has no place yet, only its rank."""
+    ordered = in_rank_order(pods)
+    number: dict[str, int] = {}
+    for position, pod in enumerate(ordered):
+        rank = declared_rank(pod)
+        text = pod.annotations.get(SUPER_POD_KEY, "") if stage == SUPER_POD else ""
+        known = text.isascii() and text.isdecimal() and len(text) <= 9
+        number[pod.key] = int(text) if known else (position if rank is None else rank) // size
+    blocks = {number[key] for key in wanted if key in number}
+    return {block: {key for key, own in number.items() if own == block} for block in sorted(blocks)}
 
 
 def _never_widens(gang: Gang) -> bool:

@@ -1,0 +1,152 @@
+"""What the NPU scheduler tells of faults and reschedules: ``vcjob-fault-npu-cm`` and ``job-reschedule-reason``.
+
+Keys, their order and what is left out follow component/ascend-for-volcano/internal/rescheduling (type.go, cache.go,
+configmap.go) and the samples in docs/zh/scheduling/07_references/02_common_operations.md: nothing to tell is an empty
+text, not an empty list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from engine.model.cluster import DeviceReport, Observed, ids_of, mask_of
+from engine.model.history import JobMemory, Rescheduled
+from engine.model.jobs import Gang
+from engine.model.levels import IN_SERVICE
+from engine.model.plan import ChipState, Plan
+from engine.plan.gangs import group
+from engine.status.bodies import config_map
+from engine.status.elements import elements, takes_no_work
+from engine.wire.gojson import go_json
+from engine.wire.names import NODE_NAMESPACE, SCHEDULER_NAMESPACE
+
+FAULT_NPU: Final = "vcjob-fault-npu-cm"
+REASONS: Final = "job-reschedule-reason"
+RECORDS_KEY: Final = "recent-reschedule-records"
+#: Records per job, tasks per record, and bytes of all records together.
+MAX_RECORDS: Final = 10
+MAX_TASKS: Final = 10
+MAX_BYTES: Final = 950 * 1024
+_ELEMENT: Final = ("fault_type", "npu_name", "fault_level", "fault_handling", "large_model_fault_level", "fault_code")
+
+
+def fault_npu(plan: Plan, observed: Observed) -> dict[str, Any]:
+    """``volcano-system/vcjob-fault-npu-cm``: nodes with faults and the retries that jobs have left."""
+    rows, times = _nodes(plan, observed), _retries(plan, observed)
+    data = {"fault-node": go_json(rows) if rows else "", "remain-retry-times": go_json(times) if times else ""}
+    return config_map(SCHEDULER_NAMESPACE, FAULT_NPU, data)
+
+
+def reschedule_reasons(plan: Plan) -> dict[str, Any]:
+    """``mindx-dl/job-reschedule-reason``: per job its newest reschedules, newest first, and what they were for.
+
+    Where they are too many, the oldest record of every job goes first; each keeps its newest.
+    """
+    jobs = {_job_id(key, m): m for key, m in plan.history.jobs.items() if m.records}
+    for most in range(MAX_RECORDS, 0, -1):
+        text = go_json({name: _reason(name, jobs[name], most) for name in sorted(jobs)}) if jobs else ""
+        if len(text.encode()) <= MAX_BYTES:
+            break
+    return config_map(NODE_NAMESPACE, REASONS, {RECORDS_KEY: text if len(text.encode()) <= MAX_BYTES else ""})
+
+
+def _nodes(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
+    states: dict[str, list[ChipState]] = {}
+    for chip in plan.chips:
+        if chip.level not in IN_SERVICE or chip.codes:
+            states.setdefault(chip.node, []).append(chip)
+    rows = []
+    for node in plan.nodes:
+        report = observed.reports.get(node.node)
+        chips = states.get(node.node, [])
+        if report is None or (not chips and node.state == "healthy"):
+            continue
+        network = report.network_unhealthy or 0
+        unhealthy = report.unhealthy | mask_of([_number(c) for c in chips if takes_no_work(c)])
+        if not chips and not unhealthy and not network and node.state in ("healthy", "unknown"):
+            continue
+        rows.append(
+            {
+                "FaultDeviceList": [{key: e[key] for key in _ELEMENT} for e in elements(report, tuple(chips))],
+                "NodeName": node.node,
+                "UnhealthyNPU": _names(report, unhealthy),
+                "NetworkUnhealthyNPU": _names(report, network),
+                "NodeHealthState": _health(node.state, unhealthy, network),
+                "UpdateTime": int(report.update_time),
+            }
+        )
+    return rows
+
+
+def _retries(plan: Plan, observed: Observed) -> dict[str, dict[str, Any]]:
+    """Remaining retries of jobs that ask for some: label ``fault-retry-times`` less what was used."""
+    gangs, _ = group(observed)
+    found = {}
+    for key in sorted({*gangs, *plan.history.jobs}):
+        gang, memory = gangs.get(key), plan.history.jobs.get(key, JobMemory())
+        uid = gang.uid if gang is not None and gang.uid else memory.uid
+        asked = asked_retries(gang.labels) if gang is not None else 0
+        if not uid or (asked <= 0 and memory.retries < 0):
+            continue
+        used = memory.retries >= 0 and memory.uid in ("", uid)
+        left = (min(asked, memory.retries) if asked else memory.retries) if used else asked
+        found[_scheduler_id(key, gang, uid)] = {"UUID": uid, "Times": left}
+    return dict(sorted(found.items()))
+
+
+def asked_retries(labels: Mapping[str, str]) -> int:
+    """Label ``fault-retry-times``; 0 when absent or no number."""
+    text = labels.get("fault-retry-times", "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
+
+
+def _scheduler_id(key: str, gang: Gang | None, uid: str) -> str:
+    """A job as Volcano names it: by its PodGroup, ``<job>-<uid>`` where that is not known."""
+    namespace, _, name = key.split("/", 2)
+    return f"{namespace}/{gang.pod_group if gang is not None and gang.pod_group else f'{name}-{uid}'}"
+
+
+def _job_id(key: str, memory: JobMemory) -> str:
+    namespace, _, name = key.split("/", 2)
+    return f"{namespace}/{name}-{memory.uid}" if memory.uid else f"{namespace}/{name}"
+
+
+def _reason(name: str, memory: JobMemory, most: int) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "JobID": name,
+        "TotalRescheduleTimes": max(memory.rescheduled, len(memory.records)),
+        "RescheduleRecords": [_record(record) for record in memory.records[:most]],
+    }
+    if len(memory.records) > most:
+        body["AdditionalInfo"] = f"{len(memory.records) - most} older records are left out for their length"
+    return body
+
+
+def _record(record: Rescheduled) -> dict[str, Any]:
+    seconds = record.time // 1000
+    return {
+        "LogFileFormatTime": datetime.fromtimestamp(seconds, tz=UTC).strftime("I%m%d %H:%M:%S"),
+        "RescheduleTimeStamp": seconds,
+        "ReasonOfTask": [
+            {"RescheduleReason": kind, "PodName": pod, "NodeName": node, "NodeRankIndex": rank}
+            for kind, pod, node, rank in record.tasks[:MAX_TASKS]
+        ],
+    }
+
+
+def _health(state: str, unhealthy: int, network: int) -> str:
+    if state in ("isolated", "not-ready", "manually-isolated"):
+        return "NodeUnhealthy"
+    if unhealthy:
+        return "CardUnhealthy"
+    return "CardNetworkUnhealthy" if network else "Healthy"
+
+
+def _names(report: DeviceReport, mask: int) -> list[str]:
+    return [f"{report.prefix}{index}" for index in ids_of(mask)]
+
+
+def _number(chip: ChipState) -> int:
+    return int(chip.chip.rpartition("-")[2])
