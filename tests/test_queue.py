@@ -185,3 +185,77 @@ def test_pods_that_this_pass_deletes_are_not_placed() -> None:
     )
     scope = scope_of(_world((pods, group)), actions=[gone])
     assert list(nodes_of(scope)) == ["case-1"]
+
+
+def test_queues_take_turns_by_their_share() -> None:
+    """Weights 3:1 over four nodes: three gangs of one queue for one of the other, whatever their names."""
+    jobs = [gang(1, 8, name=f"{letter}{i}", annotations=A2) for letter in "ab" for i in range(4)]
+    for (_, group), name in zip(jobs, ["light"] * 4 + ["heavy"] * 4, strict=True):
+        group["spec"]["queue"] = name
+    scope = scope_of(_world(*jobs, nodes=4, more=[_queue("light"), _queue("heavy", weight=3)]))
+    assert sorted(nodes_of(scope)) == ["a0-0", "b0-0", "b1-0", "b2-0"]
+
+
+def test_a_queue_takes_what_others_do_not_want() -> None:
+    jobs = [gang(1, 8, name=f"a{i}", annotations=A2) for i in range(4)]
+    scope = scope_of(_world(*jobs, nodes=4, more=[_queue("default"), _queue("idle", weight=9)]))
+    assert len(nodes_of(scope)) == 4
+
+
+def test_queue_priority_comes_before_shares_and_job_priority_within_a_queue() -> None:
+    low, high = gang(1, 8, name="a", annotations=A2, priority=10), gang(1, 8, name="b", annotations=A2)
+    low[1]["spec"]["queue"], high[1]["spec"]["queue"] = "low", "high"
+    assert _first(low, high, more=[_queue("low"), _queue("high", priority=1)]) == "b-0"
+    assert _first(low, high, more=[_queue("low"), _queue("high")]) == "b-0", "queue names are the last tie"
+    high[1]["spec"]["queue"] = "low"
+    assert _first(low, high, more=[_queue("low")]) == "a-0"
+
+
+def test_a_running_gangs_extras_wait_behind_new_gangs_of_equal_priority() -> None:
+    """Dominant resource fairness: of two elastic jobs beyond their minimum, the smaller one grows first."""
+    objects, extra, waiting = [], [], []
+    for name, running in (("a", 4), ("b", 2)):
+        pods, group = gang(running + 1, 1, name=name, annotations=A2, least=1)
+        objects.append(group)
+        extra += [
+            placing.edited(worlds.pod(f"{name}-{i}", node="n0", chips=[i + (4 if name == "b" else 0)], rank=i,
+                                      annotations=dict(pods[i].annotations)))
+            for i in range(running)
+        ]  # fmt: skip
+        waiting.append(pods[-1])
+    scope = scope_of(worlds.world(2, pods=[*extra, *waiting], objects=objects))
+    assert scope.queue == ["train/PodGroup/b", "train/PodGroup/a"]
+
+
+def test_extras_stay_within_the_capability() -> None:
+    pods, group = gang(3, 8, annotations=A2, least=1)
+    scope = scope_of(_world((pods, group), nodes=4, more=[_queue(capability={"huawei.com/Ascend910": 16})]))
+    assert sorted(nodes_of(scope)) == ["case-0", "case-1"]
+    (entry,) = scope.pending
+    assert (entry.reason, entry.pods) == ("QueueExhausted", ("case-2",))
+    assert "used 16 + requested 8 > capability 16" in entry.message
+
+
+def test_a_parents_capability_holds_for_its_children_together() -> None:
+    jobs = [gang(1, 8, name=name, annotations=A2) for name in "ab"]
+    for (_, group), name in zip(jobs, ("left", "right"), strict=True):
+        group["spec"]["queue"] = name
+    top = _queue("top", capability={"huawei.com/Ascend910": 8})
+    scope = scope_of(_world(*jobs, nodes=3, more=[top, _queue("left", parent="top"), _queue("right", parent="top")]))
+    assert sorted(nodes_of(scope)) == ["a-0"]
+    assert "queue top has insufficient quota" in scope.pending[0].message
+
+
+def test_a_guarantee_is_kept_from_other_queues() -> None:
+    jobs = [gang(1, 8, name=name, annotations=A2) for name in "ab"]
+    mine = _queue("mine", guarantee={"resource": {"huawei.com/Ascend910": "8"}})
+    scope = scope_of(_world(*jobs, nodes=2, more=[_queue(), mine]))
+    assert sorted(nodes_of(scope)) == ["a-0"] and scope.pending[0].reason == "QueueExhausted"
+
+
+def test_pods_that_request_nothing_come_last_and_need_no_quota() -> None:
+    bare = placing.edited(worlds.pod("aaa", count=0), requests={})
+    queue = _queue(capability={"huawei.com/Ascend910": 0})
+    scope = scope_of(_world(gang(1, 8, annotations=A2), extra=[bare], more=[queue]))
+    assert scope.queue[-1] == "train/Pod/aaa"
+    assert sorted(nodes_of(scope)) == ["aaa"] and scope.pending[0].reason == "QueueExhausted"

@@ -13,7 +13,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator
 
 from engine.documents.kinds import BelayDocument
-from engine.documents.scalars import Count, Document, Flag, Name, Positive
+from engine.documents.scalars import Count, Document, Duration, Flag, Name, Positive
+from engine.model import quantities
 
 DEFAULT_SUPER_POD_NODES: Final = 48
 DEFAULT_RESERVE_NODES: Final = 2
@@ -121,16 +122,46 @@ _TRUTHS: Final = dict.fromkeys(
 )
 
 
+def _quantity(value: object) -> object:
+    """A count, or a Kubernetes quantity as text."""
+    if isinstance(value, str) and quantities.parse(value) is None:
+        raise ValueError(f"{value[:40]!r} is no Kubernetes quantity such as 8, 500m or 16Gi")
+    return value
+
+
+Quantity = Annotated[Count | Annotated[str, Field(max_length=64)], BeforeValidator(_quantity)]
+Amounts = Mapping[str, Quantity]
+
+
 class Queue(Document):
-    """A queue of jobs; without ``capability`` it may use everything."""
+    """A queue of jobs; without ``capability`` it may use everything.
+
+    Amounts are Kubernetes quantities per resource (``cpu: 4`` is four cores). ``deserved`` states its share, which
+    otherwise follows from ``weight``; ``guarantee`` is kept free of other queues. ``preemptable``: within the queue,
+    jobs of higher priority may evict others; ``reclaimable``: queues below their share may evict what it has beyond
+    its own.
+    """
 
     name: Name
     weight: Positive = 1
     priority: Count = 0
     parent: Name | None = None
-    capability: Mapping[str, Count] = Field(default_factory=dict)
+    capability: Amounts = Field(default_factory=dict)
+    deserved: Amounts = Field(default_factory=dict)
+    guarantee: Amounts = Field(default_factory=dict)
     reclaimable: Flag = False
     preemptable: Flag = False
+
+
+class Starvation(Document):
+    """When a job at the head of its queue gets nodes of its own to drain.
+
+    A job that waits for chips longer than ``after`` has the nodes it needs kept from newer NPU work until it starts,
+    at most for ``hold``; ``after: 0s`` switches this off.
+    """
+
+    after: Duration = 1800.0
+    hold: Duration = 43_200.0
 
 
 Role = Literal["on", "off", "auto"]
@@ -152,6 +183,7 @@ class SchedulingSettingsSpec(Document):
     scheduler_names: Annotated[tuple[Name, ...], Field(min_length=1)] = ("belay", "volcano")
     init_params: InitParams = InitParams()
     queues: tuple[Queue, ...] = ()
+    starvation: Starvation = Starvation()
     roles: Roles = Roles()
 
     @field_validator("queues")

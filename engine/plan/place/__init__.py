@@ -57,7 +57,7 @@ def run(scope: Scope) -> None:
         return
     bench = Bench(scope, views.init_params(scope.desired, scope.observed))
     quota, roster = queue.Quota(scope), queue.Roster(scope)
-    for key in scope.queue:
+    for key in queue.turns(scope, quota, scope.queue):
         _Gang(scope, bench, quota, roster, scope.gangs[key]).run()
     if bench.unrecorded:
         text = f"scores of {bench.unrecorded} placed pods are not kept, a plan holds at most {MAX_SCORES} of them"
@@ -79,12 +79,11 @@ class _Gang:
         if isinstance(found, Refusal):
             self._pend(Failure(self.waiting, whole=found))
             return
-        short = self.quota.shortage(self.gang.queue, self.waiting[: self._needed()] or self.waiting[:1])
-        if short is not None:
-            message, unblock = short
-            entry = queue.pending_entry(self.gang, self.waiting, QUEUE_EXHAUSTED, message, nodes={}, unblock=unblock)
-            self.scope.pending.append(entry)
+        if self._exhausted(self.waiting, self.waiting[: self._needed()] or self.waiting[:1]):
             return
+        beyond = self.waiting[self.quota.room(self.gang.queue, self.waiting) :]
+        if beyond:
+            self.waiting = self.waiting[: -len(beyond)]
         ranks = _ranks(found, self.waiting)
         memory = self._memory()
         self.claimed = self.bench.release_claims(self.waiting)
@@ -97,6 +96,17 @@ class _Gang:
             self.quota.take(self.gang.queue, [item.pod for item in placed])
         if failure is not None:
             self._pend(failure, found)
+        elif beyond:
+            self._exhausted(beyond, beyond[:1])
+
+    def _exhausted(self, pods: Sequence[Pod], first: Sequence[Pod]) -> bool:
+        """Whether the queue has too little left for the first of these pods; then all of them are pending."""
+        short = self.quota.shortage(self.gang.queue, first)
+        if short is not None:
+            message, unblock = short
+            entry = queue.pending_entry(self.gang, pods, QUEUE_EXHAUSTED, message, nodes={}, unblock=unblock)
+            self.scope.pending.append(entry)
+        return short is not None
 
     def _needed(self) -> int:
         return max(0, self.gang.min_available - len(self.started))

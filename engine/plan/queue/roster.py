@@ -1,0 +1,65 @@
+"""Which pods of a gang this pass may place, which already run, and how a gang that waits is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from engine.model.actions import DeleteObject
+from engine.model.cluster import Pod
+from engine.model.jobs import Gang
+from engine.model.plan import Pending
+from engine.plan.gangs import counts_as_started
+from engine.plan.scope import Scope
+
+MAX_MESSAGE: Final = 1024
+
+
+class Roster:
+    """Which pods of a gang this pass may place, and which already count towards its minimum."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._names = frozenset(scope.desired.settings.scheduler_names)
+        deleted = (a for a in scope.actions if isinstance(a, DeleteObject) and a.object_kind == "Pod")
+        self._leaving = scope.evicting | {f"{action.namespace}/{action.name}" for action in deleted}
+        self._succeeded: dict[str, list[Pod]] = {}
+        for key, gang_key in scope.gang_of.items():
+            pod = scope.observed.pods[key]
+            if pod.phase == "Succeeded":
+                self._succeeded.setdefault(gang_key, []).append(pod)
+
+    def waiting(self, gang: Gang) -> list[Pod]:
+        """Pods that are ours, unbound, staying and not gated, in rank order."""
+        pods = self._scope.observed.pods
+        return [
+            pod
+            for pod in map(pods.__getitem__, gang.pods)
+            if not pod.node
+            and pod.deleting is None
+            and not pod.gates
+            and pod.scheduler in self._names
+            and pod.key not in self._leaving
+        ]
+
+    def started(self, gang: Gang) -> list[Pod]:
+        """Pods that are bound and stay, and those that have succeeded."""
+        pods = map(self._scope.observed.pods.__getitem__, gang.pods)
+        bound = [pod for pod in pods if counts_as_started(pod) and pod.key not in self._leaving]
+        return bound + self._succeeded.get(gang.key, [])
+
+
+def pending_entry(
+    gang: Gang, pods: Iterable[Pod], reason: str, message: str, *, nodes: Mapping[str, int], unblock: str | None
+) -> Pending:
+    """One entry of ``pending`` for a gang; messages are bounded."""
+    return Pending(
+        kind=gang.kind,
+        namespace=gang.namespace,
+        name=gang.name,
+        pods=tuple(sorted(pod.name for pod in pods)),
+        reason=reason,
+        message=message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 1] + "…",
+        nodes=dict(sorted(nodes.items())),
+        unblock=unblock,
+    )

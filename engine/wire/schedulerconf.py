@@ -1,0 +1,75 @@
+"""``volcano-scheduler.conf``: which actions Volcano's scheduler is told to run, and whether its gang plugin protects.
+
+Format: Volcano, pkg/scheduler/conf/scheduler_conf.go. Tidal scheduling is switched on by it
+(docs/zh/scheduling/04_usage/10_tidal_scheduling of MindCluster): action ``preempt`` or ``reclaim``, and a gang plugin
+with ``enablePreemptable: false`` or ``enableReclaimable: false`` so that whole gangs may be broken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import yaml
+
+from engine.model.diagnostics import ObjectKey
+from engine.wire.names import SCHEDULER_CONFIGMAP, SCHEDULER_KEY, SCHEDULER_NAMESPACE
+
+#: Longest configuration that is read.
+_LONGEST = 262_144
+
+
+class SchedulerConf(NamedTuple):
+    """``actions`` is None where nothing states them; ``breaks_gangs`` are the actions that may break a gang."""
+
+    actions: tuple[str, ...] | None = None
+    breaks_gangs: frozenset[str] = frozenset()
+
+    def runs(self, action: str) -> bool:
+        """Whether the configuration names the action."""
+        return self.actions is not None and action in self.actions
+
+    def excludes(self, action: str) -> bool:
+        """Whether the configuration states its actions without this one."""
+        return self.actions is not None and action not in self.actions
+
+
+def of(objects: Mapping[ObjectKey, Mapping[str, Any]]) -> SchedulerConf:
+    """The configuration in ``volcano-system/volcano-scheduler-configmap``; an unreadable one states nothing (the
+    observer reports it).
+    """
+    raw = objects.get(ObjectKey("v1", "ConfigMap", SCHEDULER_NAMESPACE, SCHEDULER_CONFIGMAP))
+    data = raw.get("data") if raw is not None else None
+    text = data.get(SCHEDULER_KEY) if isinstance(data, Mapping) else None
+    return parse(text) if isinstance(text, str) else SchedulerConf()
+
+
+@lru_cache(maxsize=8)
+def parse(text: str) -> SchedulerConf:
+    """Actions and gang switches of a configuration; whatever has another shape states nothing."""
+    if len(text) > _LONGEST:
+        return SchedulerConf()
+    try:
+        body = yaml.load(text, Loader=yaml.CBaseLoader)
+    except (yaml.YAMLError, RecursionError):
+        return SchedulerConf()
+    if not isinstance(body, dict):
+        return SchedulerConf()
+    stated = body.get("actions")
+    actions = None
+    if isinstance(stated, str):
+        actions = tuple(name for name in (part.strip() for part in stated.split(",")) if name)
+    gangs = [plugin for plugin in _plugins(body) if plugin.get("name") == "gang"]
+    switches = {"preempt": "enablePreemptable", "reclaim": "enableReclaimable"}
+    free = {action for action, key in switches.items() if all(str(g.get(key)).lower() == "false" for g in gangs)}
+    return SchedulerConf(actions, frozenset(free))
+
+
+def _plugins(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    tiers = body.get("tiers")
+    found: list[Mapping[str, Any]] = []
+    for tier in tiers if isinstance(tiers, list) else ():
+        plugins = tier.get("plugins") if isinstance(tier, dict) else None
+        found += [plugin for plugin in plugins or () if isinstance(plugin, dict)] if isinstance(plugins, list) else []
+    return found
