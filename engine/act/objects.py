@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +10,10 @@ import orjson
 from engine.act.edge import Edge, Refused
 from engine.kube import CONFIGMAP, Conflict, Invalid, NotFound, Object, resource_for
 from engine.model.actions import CreateObject, DeleteObject, PatchObject, ScaleJob, SignalJob, WriteRankTable
+from engine.wire import resetinfo
+from engine.wire.errors import WireError
 
 RANK_TABLE_KEY = "hccl.json"
-RESET_CONFIG = "reset-config-"
 _TRIES = 5
 _SCALED = {
     "Deployment": ("apps/v1", "replicas"),
@@ -112,25 +112,18 @@ async def write_rank_table(edge: Edge, action: WriteRankTable) -> bool:
 
 
 async def signal_job(edge: Edge, action: SignalJob) -> bool:
-    """Tell a job's processes through ``reset-config-<job>`` in MindCluster's format.
-
-    ``signal``: ``flush`` (faults are being collected), ``fault`` (these ranks are hit), ``restart`` (all processes
-    start again), ``gracefulExit`` (agents end the processes before the pods go), ``clear``.
-    Source: docs/zh/scheduling, reset configuration of component/clusterd.
-    """
-    if action.signal not in {"flush", "fault", "restart", "gracefulExit", "clear"}:
-        raise Refused(f"unknown signal {action.signal!r}")
+    """Tell a job's processes through ``reset-config-<job>`` in MindCluster's format (``engine.wire.resetinfo``)."""
 
     def change(live: Object) -> bool:
-        data = live.setdefault("data", {})
-        before = data.get("reset.json")
-        body = _signalled(_json(before), action, int(edge.now()))
-        after = orjson.dumps(body).decode()
-        data["reset.json"] = after
-        data["checkCode"] = hashlib.sha256(after.encode()).hexdigest()
-        return bool(before != after)
+        try:
+            data = resetinfo.told(live, action.signal, action.ranks, int(edge.now()))
+        except (WireError, ValueError) as error:
+            raise Refused(str(error)) from error
+        if data is not None:
+            live["data"] = data
+        return data is not None
 
-    return await change_config_map(edge, action.namespace, RESET_CONFIG + action.name, change)
+    return await change_config_map(edge, action.namespace, resetinfo.PREFIX + action.name, change)
 
 
 async def change_config_map(edge: Edge, namespace: str, name: str, change: Callable[[Object], bool]) -> bool:
@@ -154,35 +147,6 @@ async def change_config_map(edge: Edge, namespace: str, name: str, change: Calla
     return False
 
 
-def _signalled(body: dict[str, Any], action: SignalJob, now: int) -> dict[str, Any]:
-    """The reset configuration after a signal."""
-    if action.signal == "clear":
-        return {
-            **body,
-            "RankList": [],
-            "FaultFlushing": False,
-            "GracefulExit": 0,
-            "RestartFaultProcess": False,
-            "UpdateTime": now,
-        }
-    if action.signal == "flush":
-        return {**body, "FaultFlushing": True, "UpdateTime": now}
-    if action.signal == "gracefulExit":
-        return body if body.get("GracefulExit") == 1 else {**body, "UpdateTime": now, "GracefulExit": 1}
-    if action.signal == "restart":
-        return {**body, "RetryTime": int(body.get("RetryTime") or 0) + 1, "UpdateTime": now}
-    ranks = [{"RankId": rank, "Status": "fault", "Policy": "", "InitialPolicy": ""} for rank in action.ranks]
-    return {**body, "RankList": ranks, "FaultFlushing": False, "UpdateTime": now}
-
-
 def _guarded(patch: dict[str, Any], preconditions: dict[str, Any]) -> dict[str, Any]:
     guards = {key: preconditions[key] for key in ("uid", "resourceVersion") if preconditions.get(key)}
     return {**patch, "metadata": {**(patch.get("metadata") or {}), **guards}} if guards else dict(patch)
-
-
-def _json(text: object) -> dict[str, Any]:
-    try:
-        value = orjson.loads(text) if isinstance(text, str) else {}
-    except orjson.JSONDecodeError:
-        return {}
-    return value if isinstance(value, dict) else {}

@@ -211,6 +211,8 @@ def _evict(
     blocked, until = _attempts(scope, gang, fresh or late, memory) if why.counted else (False, None)
     if why.exits and fresh and not blocked:
         _exit_gracefully(scope, gang, gang.key if chosen.whole else fresh[0].key)
+    elif why.counted and fresh and not blocked and not chosen.whole and victims.pod_level(gang):
+        _restart_processes(scope, gang, fresh[0].key)
     for pod in [*fresh, *late]:
         overdue = pod.deleting is not None
         force = why.force or overdue
@@ -309,6 +311,13 @@ def _exit_gracefully(scope: Scope, gang: Gang, unit: str) -> None:
         _signal(scope, gang, "gracefulExit", text, {"budgetUnit": unit})
 
 
+def _restart_processes(scope: Scope, gang: Gang, unit: str) -> None:
+    """The pods that stay start their processes again with the new ones; process recovery sees to that itself."""
+    if gang.labels.get("process-recover-enable") != "on" and _exiting(scope, gang) is not None:
+        text = f"{gang.key}: pods are rescheduled one by one, so the processes of the others start again"
+        _signal(scope, gang, "podReschedule", text, {"budgetUnit": unit}, rule="pod-rescheduling=on")
+
+
 def _exited(scope: Scope, gang: Gang, pods: list[Pod]) -> None:
     """Once the told pods are gone, the new ones must not be told to exit too."""
     told = victims.memory_of(scope, gang).evicted
@@ -324,16 +333,24 @@ def _exiting(scope: Scope, gang: Gang) -> bool | None:
     return '"GracefulExit":1' in "".join(str((raw.get("data") or {}).get("reset.json", "")).split())
 
 
-def _signal(scope: Scope, gang: Gang, signal: str, text: str, preconditions: dict[str, str]) -> None:
+def _signal(
+    scope: Scope,
+    gang: Gang,
+    signal: str,
+    text: str,
+    preconditions: dict[str, str],
+    *,
+    rule: str = "subHealthyStrategy=graceExit",
+) -> None:
     scope.actions.append(
         SignalJob(
             namespace=gang.namespace,
             name=gang.name,
             signal=signal,
             ranks=(),
-            reason=REASONS[SUB],
+            reason=REASONS[SUB] if signal != "podReschedule" else "PodReschedule",
             message=text,
-            evidence=Evidence(rule="subHealthyStrategy=graceExit"),
+            evidence=Evidence(rule=rule),
             preconditions=dict(preconditions),
         )
     )

@@ -1,0 +1,106 @@
+"""``reset-config-<job>``: what a job's training managers are told about faults, resets and restarts.
+
+The ConfigMap lies in the job's namespace, carries label ``reset=true`` and must have been made by the job's owner;
+device plugins mirror it to files in its containers. Fields, their order and the CheckCode over the whole object follow
+component/clusterd (TaskResetInfo, WriteResetInfoToCM) and component/ascend-device-plugin/pkg/common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from engine.wire.errors import WireError
+from engine.wire.gojson import check_code, go_json, read_object
+
+PREFIX: Final = "reset-config-"
+RESET_KEY: Final = "reset.json"
+CODE_KEY: Final = "checkCode"
+TYPE_KEY: Final = "restartType"
+HOT_RESET: Final = "hotReset"
+POD_RESCHEDULE: Final = "podReschedule"
+
+#: What may be told. ``flush``: faults are still being collected, agents wait. ``fault``: these ranks are hit; agents
+#: stay and restart only them. ``restart``: all processes start again. ``podReschedule``: pods were rescheduled, all
+#: processes start again once they are there. ``gracefulExit``: agents end their processes. ``clear``: nothing is wrong.
+SIGNALS: Final = ("flush", "fault", "restart", "podReschedule", "gracefulExit", "clear")
+#: Policies of a rank under the device plugin's own online reset, with which no process recovery goes together.
+_ONLINE: Final = frozenset({"reset", "restart"})
+
+_RANK_FIELDS: Final[tuple[tuple[str, Any], ...]] = (
+    ("RankId", 0), ("LogicId", 0), ("Status", ""), ("Policy", ""), ("InitialPolicy", ""), ("ErrorCode", None),
+    ("ErrorCodeHex", ""),
+)  # fmt: skip
+_FIELDS: Final[tuple[tuple[str, Any], ...]] = (
+    ("RankList", None), ("UpdateTime", 0), ("RetryTime", 0), ("FaultFlushing", False), ("GracefulExit", 0),
+    ("RestartFaultProcess", False),
+)  # fmt: skip
+
+
+def read(config_map: Mapping[str, Any]) -> dict[str, Any]:
+    """The reset information, every field in its place; one that was never written is empty.
+
+    Raises:
+        WireError: it is no JSON object, or a field has a wrong type.
+    """
+    metadata = config_map.get("metadata") or {}
+    where = f"ConfigMap/{metadata.get('namespace', '')}/{metadata.get('name', '')}"
+    text = (config_map.get("data") or {}).get(RESET_KEY)
+    body = read_object(where, f"data.{RESET_KEY}", text) if text else {}
+    ranks = body.get("RankList")
+    if ranks is not None and not (isinstance(ranks, list) and all(isinstance(rank, dict) for rank in ranks)):
+        raise WireError(where, f"data.{RESET_KEY}.RankList", "must be a list of objects")
+    for name in ("UpdateTime", "RetryTime", "GracefulExit"):
+        if not isinstance(body.get(name, 0), int):
+            raise WireError(where, f"data.{RESET_KEY}.{name}", "must be a whole number")
+    for name in ("FaultFlushing", "RestartFaultProcess"):
+        if not isinstance(body.get(name, False), bool):
+            raise WireError(where, f"data.{RESET_KEY}.{name}", "must be true or false")
+    out = {name: body.get(name, default) for name, default in _FIELDS}
+    out["RankList"] = [_rank(rank) for rank in ranks or ()]
+    return out
+
+
+def told(config_map: Mapping[str, Any], signal: str, ranks: Iterable[int], now: int) -> dict[str, str] | None:
+    """The ConfigMap's data after a signal; None when it says so already. ``now`` is Unix seconds.
+
+    Raises:
+        WireError: what is there cannot be read, or the device plugin is resetting chips of the job by itself.
+        ValueError: an unknown signal.
+    """
+    body = read(config_map)
+    if signal in ("flush", "fault", "restart") and any(rank["Policy"] in _ONLINE for rank in body["RankList"]):
+        raise WireError(
+            str((config_map.get("metadata") or {}).get("name", "")),
+            f"data.{RESET_KEY}.RankList",
+            "the device plugin resets chips of this job online, which process recovery does not go together with",
+        )
+    after = {**body, **_change(body, signal, ranks)}
+    data = dict(config_map.get("data") or {})
+    kind = {"podReschedule": POD_RESCHEDULE}.get(signal, data.get(TYPE_KEY, ""))
+    if after == body and data.get(CODE_KEY) == check_code(body) and kind == data.get(TYPE_KEY, ""):
+        return None
+    after["UpdateTime"] = now
+    data |= {RESET_KEY: go_json(after), CODE_KEY: check_code(after)}
+    return data | ({TYPE_KEY: kind} if kind else {})
+
+
+def _change(body: Mapping[str, Any], signal: str, ranks: Iterable[int]) -> dict[str, Any]:
+    if signal == "flush":
+        return {"RankList": [], "FaultFlushing": True}
+    if signal == "fault":
+        listed = [_rank({"RankId": rank, "Status": "fault"}) for rank in sorted(set(ranks))]
+        return {"RankList": listed, "FaultFlushing": False, "RestartFaultProcess": True}
+    if signal == "restart":
+        return {"RetryTime": body["RetryTime"] + 1}
+    if signal == "podReschedule":
+        return {"RetryTime": body["RetryTime"] + 1, "GracefulExit": 0}
+    if signal == "gracefulExit":
+        return {"GracefulExit": 1}
+    if signal == "clear":
+        return {"RankList": [], "FaultFlushing": False, "GracefulExit": 0, "RestartFaultProcess": False}
+    raise ValueError(f"unknown signal {signal!r}, known are {', '.join(SIGNALS)}")
+
+
+def _rank(rank: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: rank.get(name, default) for name, default in _RANK_FIELDS}
