@@ -48,6 +48,8 @@ _DIGITS: Final = re.compile(r"(\d+)")
 
 #: Gangs by key, while owner, pods, PodGroups and priority classes stay what they are.
 _GANGS: Final[Memo[Gang]] = Memo(32768)
+#: All gangs and the gang of each pod, of the newest snapshot.
+_GROUPED: Final[Memo[tuple[dict[str, Gang], dict[str, str]]]] = Memo(1)
 
 
 def gang_key(api_version: str, kind: str, namespace: str, name: str) -> str:
@@ -57,7 +59,14 @@ def gang_key(api_version: str, kind: str, namespace: str, name: str) -> str:
 
 def run(scope: Scope) -> None:
     """Fills ``scope.gangs`` and ``scope.gang_of`` from the pods of the snapshot."""
-    scope.gangs, scope.gang_of = group(scope.observed)
+    scope.gangs, scope.gang_of = _grouped(scope.observed)
+
+
+def _grouped(observed: Observed) -> tuple[dict[str, Gang], dict[str, str]]:
+    """As ``group``, remembered while pods and objects are the same: most passes follow a report, not a pod."""
+    inputs = (observed.pods, observed.objects)
+    gangs, gang_of = _GROUPED.of("", inputs, lambda: group(observed))
+    return dict(gangs), dict(gang_of)
 
 
 def group(observed: Observed) -> tuple[dict[str, Gang], dict[str, str]]:
@@ -74,8 +83,8 @@ def group(observed: Observed) -> tuple[dict[str, Gang], dict[str, str]]:
         owner = finder.of(pod)
         if owner is None:
             continue
-        if shared and (pod.namespace, finder.group_name(pod)) in shared:
-            owner = shared[pod.namespace, finder.group_name(pod)]
+        if shared:
+            owner = shared.get((pod.namespace, finder.group_name(pod)), owner)
         key = gang_key(owner.api_version, owner.kind, owner.namespace, owner.name)
         owners.setdefault(key, owner)
         members.setdefault(key, []).append(pod)
@@ -88,8 +97,10 @@ def _shared(observed: Observed, finder: Owners) -> dict[tuple[str, str], Owner]:
     """PodGroups that several workloads share, by namespace and name: their pods start together."""
     seen: dict[tuple[str, str], set[tuple[str, str]]] = {}
     for pod in observed.pods.values():
+        if pod.owner_kind not in REPLICATED_KINDS:
+            continue
         name = finder.group_name(pod)
-        owner = finder.of(pod) if name and pod.owner_kind in REPLICATED_KINDS else None
+        owner = finder.of(pod) if name else None
         if owner is not None:
             seen.setdefault((pod.namespace, name), set()).add((owner.kind, owner.name))
     found = ((key, finder.pod_group(*key)) for key, owners in seen.items() if len(owners) > 1)
@@ -231,7 +242,8 @@ def _own_annotations(pod: Pod) -> dict[str, str]:
 _PER_POD_ANNOTATIONS: Final = frozenset({
     RANK_KEY, "predicate-time", "huawei.com/AscendReal", "huawei.com/kltDev", "huawei.com/Ascend910",
     "huawei.com/Ascend310", "huawei.com/Ascend310P", "huawei.com/npu", "huawei.com/npu-core", "distributed-job",
-    "super-pod-rank", "super-pod-id", "ascend.kubectl.kubernetes.io/ascend-910-configuration",
+    "super-pod-rank", "super-pod-id", "isSharedTor", "isHealthy", "sharedTorIp", "reschedule-in-place",
+    "ascend.kubectl.kubernetes.io/ascend-910-configuration",
     "ascend.kubectl.kubernetes.io/ascend-npu-configuration",
 })  # fmt: skip
 
