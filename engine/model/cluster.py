@@ -13,6 +13,7 @@ import msgspec
 
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import History
+from engine.model.publicfaults import Message, Problem
 
 
 class Taint(msgspec.Struct, frozen=True):
@@ -126,6 +127,14 @@ class NodeReport(msgspec.Struct, frozen=True):
     node: str
     devices: tuple[NodeDevice, ...]
     status: str
+
+
+class PublicReport(msgspec.Struct, frozen=True):
+    """A ConfigMap with public faults: its sound messages, the first problems found and how many there are in all."""
+
+    messages: tuple[Message, ...]
+    problems: tuple[Problem, ...] = ()
+    found: int = 0
 
 
 class AgentChip(msgspec.Struct, frozen=True):
@@ -267,7 +276,8 @@ class Observed(msgspec.Struct, frozen=True):
     ``node/chip name`` to the pod UID that claimed it; while a ledger cannot be read (``ledger_broken``) nothing may be
     placed, reset or partitioned. ``inventory`` lists what Git applied last
     (None: none recorded). ``init_params`` are the raw ``init-params`` of the scheduler ConfigMap.
-    ``newest_report`` is the newest report time, 0 when there is no report.
+    ``newest_report`` is the newest report time, 0 when there is no report. ``public`` holds the ConfigMaps with public
+    faults by ``namespace/name``.
     """
 
     nodes: dict[str, Node] = {}
@@ -286,6 +296,7 @@ class Observed(msgspec.Struct, frozen=True):
     init_params: dict[str, str] = {}
     diagnostics: tuple[Diagnostic, ...] = ()
     newest_report: float = 0.0
+    public: dict[str, PublicReport] = {}
 
 
 def mask_of(ids: tuple[int, ...] | list[int]) -> int:

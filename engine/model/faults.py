@@ -130,7 +130,9 @@ def present(before: CodeSeen | None, raised_ms: int, now_ms: int, rules: Rules, 
             recovered=before.recovered,
         )
     elif raised_ms > 0 and raised > before.last and duration is None:
-        after = msgspec.structs.replace(before, last=raised, occurrences=_append(before.occurrences, raised))
+        after = msgspec.structs.replace(
+            before, last=raised, occurrences=_append(before.occurrences, raised), counted=False
+        )
     else:
         after = before
     if duration is not None and timed_out(after, duration, now_ms):

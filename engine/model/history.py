@@ -10,13 +10,17 @@ import msgspec
 
 
 class CodeSeen(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """First and last time a code was seen on a chip, and the bounded times of its occurrences."""
+    """First and last time a code was seen on a chip, and the bounded times of its occurrences.
+
+    ``counted``: this occurrence has been handed to the judgement of the job (``engine.model.hardware``).
+    """
 
     first: int
     last: int
     present: bool = True
     occurrences: tuple[int, ...] = ()
     recovered: int = 0
+    counted: bool = False
 
 
 class Hold(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -35,7 +39,10 @@ class Hold(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 class ChipMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """One chip's memory: ``resets`` are times of recent reset orders, newest last, ``epoch`` the highest ordered."""
+    """One chip's memory: ``resets`` are times of recent reset orders, newest last, ``epoch`` the highest ordered.
+
+    ``hardware`` are, per code, the times at which the chip's own hardware was charged with it.
+    """
 
     codes: dict[str, CodeSeen] = {}
     holds: tuple[Hold, ...] = ()
@@ -46,6 +53,30 @@ class ChipMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     resets: tuple[int, ...] = ()
     recovering: int = 0
     timeline: tuple[tuple[int, str], ...] = ()
+    hardware: dict[str, tuple[int, ...]] = {}
+
+
+class JobFault(msgspec.Struct, frozen=True, order=True, array_like=True):
+    """A fault on a chip of a job that waits to be judged: when it was received, where, which."""
+
+    at: int
+    node: str
+    chip: int
+    code: str
+
+
+class Related(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """A code of the relation table in a job (``chip`` -1: the node's switch).
+
+    ``gone`` is when it went (0: present), ``executed`` the strategy that was decided for it.
+    """
+
+    node: str
+    chip: int
+    code: str
+    received: int
+    gone: int = 0
+    executed: str = ""
 
 
 class PublicSeen(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -118,6 +149,10 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     rescheduled: int = 0
     records: tuple[Rescheduled, ...] = ()
     timeline: tuple[tuple[int, str], ...] = ()
+    faults: tuple[JobFault, ...] = ()
+    related: tuple[Related, ...] = ()
+    blamed: dict[str, str] = {}
+    observed: int = 0
 
 
 class History(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

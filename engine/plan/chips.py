@@ -24,7 +24,6 @@ from engine.model.faults import (
     absent,
     code_key,
     companion,
-    filters,
     level_of,
     lingering,
     moment,
@@ -33,6 +32,7 @@ from engine.model.faults import (
     timed_out,
     too_often,
 )
+from engine.model.hardware import PREFIX, ManualPolicy
 from engine.model.history import ChipMemory, CodeSeen, Hold
 from engine.model.levels import (
     CHIP_LEVELS,
@@ -41,7 +41,6 @@ from engine.model.levels import (
     NORMAL,
     NOT_HANDLE,
     PRE_SEPARATE,
-    RESTART_REQUEST,
     SEPARATE,
     SUB_HEALTH,
     rank,
@@ -50,12 +49,9 @@ from engine.model.levels import (
 from engine.plan.judge import IDLE, Judge, Judgement, use_of
 from engine.plan.progress import UNTAKEN_MS, Progress
 from engine.plan.scope import NodeView
+from engine.plan.tolerance import Tolerance
 from engine.wire import manualinfo
 
-FILTER_CODE_KEY: Final = "huawei.com/schedule.filter.faultCode"
-FILTER_LEVEL_KEY: Final = "huawei.com/schedule.filter.faultLevel"
-#: MindIE servers subscribe to faults and ride out a RestartRequest for 60 s (component/clusterd).
-MINDIE_SERVER: Final = "mindie-ms-server"
 MANUAL_KEY: Final = "report#ManuallySeparateNPU"
 LIST_RULE: Final = f"ConfigMap/{manualinfo.NAMESPACE}/{manualinfo.NAME}#Total"
 BAD_BOOT: Final = "bad-boot"
@@ -76,7 +72,8 @@ class Verdict:
     ``level`` is the worst over both planes and withheld codes (what people see); ``effective`` the chip plane's
     alone (what acts). ``out``: takes no new work; ``hit``: the task on it must go; ``sub``: sub-health strategies
     apply; ``reset``: a reset may heal it once its group is idle; ``network``: its parameter plane is broken;
-    ``forgiven``/``forgiven_network``: a policy lowered all that the report's lists name it for.
+    ``forgiven``/``forgiven_network``: a policy lowered all that the report's lists name it for. ``visible`` are the
+    codes that nothing hides, with their levels.
     """
 
     level: str = NORMAL
@@ -96,6 +93,7 @@ class Verdict:
     rule: str = ""
     message: str = ""
     memory: ChipMemory = field(default_factory=ChipMemory)
+    visible: dict[str, str] = field(default_factory=dict)
 
     def raise_to(self, level: str, rule: str, *, network: bool = False) -> None:
         """Take a level into account, with the rule that gave it; a word that nobody knows counts as SeparateNPU."""
@@ -109,7 +107,8 @@ class Verdict:
 class Bench:
     """What the judgement of one node needs: its view, its past, and who is on its chips.
 
-    ``told`` are the chips that Belay's own list of frequency holds names on this node, None when there is no list.
+    ``told`` are the chips that Belay's own list of frequency holds names on this node, None when there is no list;
+    ``manual`` is the rule of holds for failing hardware.
     """
 
     def __init__(
@@ -121,8 +120,12 @@ class Bench:
         held: Mapping[int, tuple[Held, ...]],
         told: Collection[int] | None,
         now_ms: int,
+        *,
+        tolerance: Tolerance | None = None,
+        manual: ManualPolicy | None = None,
     ) -> None:
         self.judge, self.observed, self.view = judge, observed, view
+        self.tolerance, self.manual = tolerance, manual
         self.progress, self.held, self.told, self.now_ms = progress, held, told, now_ms
         self.faults: dict[int, list[ChipFault]] = {}
         for fault in view.report.faults if view.report else ():
@@ -140,7 +143,7 @@ class Bench:
         use = use_of(pod)
         judgement = self.judge.of(self.view, use)
         verdict = Verdict(memory=before)
-        explained = self._codes(chip, verdict, judgement, _filters_of(pod))
+        explained = self._codes(chip, verdict, judgement, self.tolerance.of(pod) if self.tolerance else Filters())
         explained |= self._upgrades(chip, verdict)
         self._holds(chip, verdict, judgement, self._manual(chip, verdict))
         self._lists(chip, verdict, explained)
@@ -179,6 +182,7 @@ class Bench:
                 continue
             level, source, past = self._windows(verdict, judgement, fault, level, source, past)
             seen[fault.code] = past
+            verdict.visible[fault.code] = level
             verdict.raise_to(level, source, network=network)
             explained |= not network and (level not in IN_SERVICE or source.startswith("FaultPolicy/"))
         self._remember(verdict, seen, judgement)
@@ -261,11 +265,18 @@ class Bench:
 
         A person ends it by taking the chip's name from the key or the list in which it stood.
         """
-        rule = rules.frequency.get(code_key(hold.rule))
-        if rule is None or ended or released(past, hold.since, rule, self.now_ms):
-            return None
         told = self.told is not None and chip in self.told
-        if hold.told and self.told is not None and not told:
+        if ended or (hold.told and self.told is not None and not told):
+            return None
+        if hold.rule.startswith(PREFIX):
+            if self.manual is None or not self.manual.enabled:
+                return None  # switching the rule off gives back all that it took
+            until = hold.since + self.manual.release_ms if self.manual.release_ms else 0
+            if until and self.now_ms >= until:
+                return None
+            return msgspec.structs.replace(hold, until=until, told=hold.told or told)
+        rule = rules.frequency.get(code_key(hold.rule))
+        if rule is None or released(past, hold.since, rule, self.now_ms):
             return None
         until = max(hold.since, past.recovered) + rule.release_ms if past and not past.present else hold.until
         return msgspec.structs.replace(hold, until=until if rule.release_ms else 0, told=hold.told or told)
@@ -302,7 +313,8 @@ class Bench:
             if hold.kind in ("frequency", "duration"):
                 network = code_key(hold.rule) in self.judge.network_codes and hold.level != MANUALLY_SEPARATE
                 verdict.raise_to(hold.level, f"hold:{hold.kind}", network=network)
-                verdict.codes.add(hold.rule)
+                if not hold.rule.startswith(PREFIX):  # failing hardware has no code of its own
+                    verdict.codes.add(hold.rule)
                 verdict.types.add(NETWORK if network else CARD)
 
     def _lists(self, chip: int, verdict: Verdict, explained: bool) -> None:
@@ -370,20 +382,6 @@ def no_agent(memory: ChipMemory, level: str, now_ms: int) -> ChipMemory:
         return msgspec.structs.replace(memory, ordered=0, recovering=0)
     hold = Hold("no-agent", level, since=now_ms, until=now_ms + UNTAKEN_MS, rule="notAfter")
     return msgspec.structs.replace(memory, ordered=0, recovering=0, holds=(*memory.holds, hold))
-
-
-def _filters_of(pod: Pod | None) -> Filters:
-    """What the job on a chip tolerates: its annotations, and 60 s of RestartRequest for a MindIE server."""
-    if pod is None:
-        return Filters()
-    codes, levels = pod.annotations.get(FILTER_CODE_KEY, ""), pod.annotations.get(FILTER_LEVEL_KEY, "")
-    mindie = pod.labels.get("app") == MINDIE_SERVER
-    if not codes and not levels and not mindie:
-        return Filters()
-    parsed = filters(codes, levels)
-    if mindie and RESTART_REQUEST not in parsed.levels:
-        return Filters(parsed.codes, parsed.levels | {RESTART_REQUEST: 60_000})
-    return parsed
 
 
 def device_names(view: NodeView, chips: Iterable[int]) -> tuple[str, ...]:

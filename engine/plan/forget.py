@@ -41,7 +41,9 @@ def _nodes(scope: Scope) -> None:
     oldest = scope.now_ms - FORGOTTEN_MS
     for name in [n for n in scope.memory.nodes if n not in scope.observed.nodes]:
         rows = scope.memory.nodes[name].chips.values()
-        newest = max((moment for row in rows for moment in _times(row)), default=0)
+        times = [moment for row in rows for moment in _times(row)]
+        times += [seen.shown or seen.time for seen in scope.memory.nodes[name].public.values()]
+        newest = max(times, default=0)
         if newest < oldest and not any(hold.until == 0 for row in rows for hold in row.holds):
             del scope.memory.nodes[name]
 

@@ -7,7 +7,7 @@ nothing, is asked nothing and has nothing to remember costs only a few compariso
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Final
 
@@ -17,15 +17,17 @@ from engine.model.actions import Evidence, IsolateChip, IsolateNode, ReleaseChip
 from engine.model.cluster import ids_of
 from engine.model.diagnostics import Diagnostic
 from engine.model.faults import level_of
+from engine.model.hardware import ManualPolicy
 from engine.model.history import ChipMemory, NodeMemory
 from engine.model.levels import MANUALLY_SEPARATE, NORMAL, PRE_SEPARATE, SUB_HEALTH
 from engine.model.plan import ChipState
-from engine.plan import chips, inforce, manual, outages, progress, revision
+from engine.plan import chips, correlate, inforce, manual, outages, progress, public, revision, settled, tables
 from engine.plan.chips import Bench, Held, Verdict
 from engine.plan.judge import Judge, use_of
 from engine.plan.manual import HeldChips
 from engine.plan.memo import Memo
 from engine.plan.scope import NodeView, Scope
+from engine.plan.tolerance import Tolerance
 
 TIMELINE: Final = 20
 _NOTHING: Final = NodeMemory()
@@ -43,12 +45,21 @@ def run(scope: Scope) -> None:
     missing, mass = outages.gone(scope)
     outages.remember_waves(scope, found, missing, mass)
     held_nodes, held_chips = manual.isolations(scope)
-    policies = revision.settle(scope, declared, lambda chosen: judge_all(scope, chosen, held_chips))
-    judge = scope.judge = Judge(scope.desired, policies)
+    in_force = tables.in_force(scope.desired, scope.observed)
+    public.run(scope, in_force)
+    hardware = tables.manual_policy(scope.observed)
+    correlate.settle(scope, hardware)
+    policies = revision.settle(scope, declared, lambda chosen: judge_all(scope, chosen, held_chips), in_force)
+    judge = scope.judge = Judge(in_force, policies)
     verdicts = judge_all(scope, judge, held_chips)
+    correlate.collect(scope, verdicts, hardware)
+    scope.diagnostics += tables.notes(scope.desired, scope.observed)
     for name, view in scope.nodes.items():
-        outages.judge(scope, judge, view, held_nodes.get(name, ""), view.pool in found)
         own = verdicts.get(name)
+        if view.settled and own is None and name not in held_nodes:
+            continue
+        view.settled = False
+        outages.judge(scope, judge, view, held_nodes.get(name, ""), view.pool in found)
         if own is not None:
             _apply(scope, judge, view, own)
         view.closed = outages.stability(view)
@@ -57,18 +68,24 @@ def run(scope: Scope) -> None:
         _order(scope, judge, view, own or {}, held_nodes.get(name, ""))
     _shadows(scope, judge, verdicts)
     outages.notes(scope)
-    scope.chips = rows(scope)
+    found_rows = rows(scope)
+    scope.chips = [row for part in found_rows.values() for row in part]
+    settled.keep(scope, found_rows, held_nodes.keys() | verdicts.keys())
 
 
 def judge_all(scope: Scope, judge: Judge, held_chips: HeldChips) -> Verdicts:
     """Verdicts on the chips of every node that is not plainly clean, by the given judge; changes no memory."""
     out: Verdicts = {}
     told = manual.told(scope)
+    tolerance, hardware = Tolerance(scope, judge), tables.manual_policy(scope.observed)
     for name, view in scope.nodes.items():
-        if _plainly_clean(scope, name, view) and name not in held_chips:
-            continue
+        if name not in held_chips:
+            if view.settled and name not in scope.memory.nodes:
+                continue
+            if _plainly_clean(scope, name, view):
+                continue
         listed = None if told is None else told.get(name, {})
-        out[name] = _judge_node(scope, judge, view, held_chips.get(name, {}), listed)
+        out[name] = _judge_node(scope, view, held_chips.get(name, {}), listed, tolerance, hardware)
     return out
 
 
@@ -85,17 +102,22 @@ def _plainly_clean(scope: Scope, name: str, view: NodeView) -> bool:
     ):
         return False
     orders = observed.orders.get(name)
-    return name not in observed.history.nodes and (orders is None or not (orders.isolate or orders.resets))
+    return name not in scope.memory.nodes and (orders is None or not (orders.isolate or orders.resets))
 
 
 def _judge_node(
-    scope: Scope, judge: Judge, view: NodeView, held: dict[int, tuple[Held, ...]], told: Collection[int] | None
+    scope: Scope,
+    view: NodeView,
+    held: dict[int, tuple[Held, ...]],
+    told: Collection[int] | None,
+    tolerance: Tolerance,
+    hardware: ManualPolicy | None,
 ) -> dict[int, Verdict]:
     observed, name, now = scope.observed, view.node.name, scope.now_ms
-    memory = observed.history.nodes.get(name, _NOTHING)
+    memory = scope.memory.nodes.get(name, _NOTHING)
     standing = observed.orders.get(name)
     state = progress.of(view, standing, observed.agents.get(name), memory, now)
-    bench = Bench(judge, observed, view, state, held, told, now)
+    bench = Bench(tolerance.judge, observed, view, state, held, told, now, tolerance=tolerance, manual=hardware)
     report = view.report
     named = (
         report.unhealthy | (report.network_unhealthy or 0) | report.recovering | report.manual
@@ -302,14 +324,17 @@ def _shadows(scope: Scope, judge: Judge, verdicts: Verdicts) -> None:
         )
 
 
-def rows(scope: Scope) -> list[ChipState]:
-    """Every chip that is not plainly healthy and free, by node and chip id."""
-    out: list[ChipState] = []
+def rows(scope: Scope) -> dict[str, Sequence[ChipState]]:
+    """Per node every chip that is not plainly healthy and free, by chip id; nodes without such chips are left out."""
+    out: dict[str, Sequence[ChipState]] = {}
     for name, view in scope.nodes.items():
-        if view.chip_state or view.resetting or view.recovering:
-            out += _rows(view)
+        if view.settled:
+            if view.rows:
+                out[name] = view.rows
+        elif view.chip_state or view.resetting or view.recovering:
+            out[name] = _rows(view)
         elif view.used_by:
-            out += _PLAIN_ROWS.of(name, (view.prefix, dict(view.used_by)), partial(_rows, view))
+            out[name] = _PLAIN_ROWS.of(name, (view.prefix, dict(view.used_by)), partial(_rows, view))
     return out
 
 

@@ -34,6 +34,11 @@ _PRE_SEPARATE: Final = "PreSeparateFault"
 _SWITCH_STATUS: Final = {"Healthy": 0, "SubHealthy": 1, "PreSeparate": 2, "UnHealthy": 3}
 
 
+def fresh(view: NodeView, now: float) -> bool:
+    """Whether a node's report in force is young enough to act on (``now`` in Unix seconds)."""
+    return view.report is not None and now - view.report.update_time <= STALE_AFTER
+
+
 def standing(judge_: Judge, view: NodeView, report: NodeReport | None) -> tuple[bool, bool]:
     """Whether NodeD's and the switch's codes keep a node from new work, and whether they drive its tasks away."""
     level, _ = _hardware(judge_, view, report)
@@ -50,7 +55,7 @@ def judge(scope: Scope, judge_: Judge, view: NodeView, held: str, wave: bool) ->
     """
     name, observed, now = view.node.name, scope.observed, scope.now
     problem = observed.problems.get(name, "")
-    view.fresh = view.report is not None and now - view.report.update_time <= STALE_AFTER
+    view.fresh = fresh(view, now)
     level, codes = _hardware(judge_, view, observed.node_reports.get(name))
     status, switch_codes = _switch(judge_, view, view.report.switch if view.report else None)
     silent = not view.node.ready
@@ -242,7 +247,7 @@ def remember_waves(scope: Scope, found: Mapping[str, int], missing: set[str], ma
 def notes(scope: Scope) -> None:
     """Say which reports are refused, stale, missing, or from the future."""
     for name, view in scope.nodes.items():
-        if not view.resource:
+        if view.settled or not view.resource:
             continue
         report, about = view.report, f"ConfigMap/kube-system/mindx-dl-deviceinfo-{name}"
         message = ""
@@ -259,8 +264,8 @@ def notes(scope: Scope) -> None:
             )
         if message:
             scope.diagnostics.append(Diagnostic("warning", about, "", 0, 0, "", message))
-        agent = scope.observed.agents.get(name)
-        if agent is not None and scope.now_ms - agent.time_ms > AGENT_STALE_MS:
+    for name, agent in scope.observed.agents.items():
+        if scope.now_ms - agent.time_ms > AGENT_STALE_MS and name in scope.nodes and scope.nodes[name].resource:
             message = (
                 f"agent of node {name} has been silent for {(scope.now_ms - agent.time_ms) // 1000} s: what it said of "
                 "processes is not believed any more; check the agent's pod"

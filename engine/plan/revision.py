@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from engine.documents import Declared, FaultPolicy
+from engine.documents import Declared, Desired, FaultPolicy
 from engine.model.cluster import ids_of
 from engine.model.diagnostics import Diagnostic
 from engine.plan import budgets, inforce, outages
@@ -22,8 +22,13 @@ Verdicts = dict[str, dict[int, Verdict]]
 SHOWN: Final = 20
 
 
-def settle(scope: Scope, declared: Policies, judged: Callable[[Judge], Verdicts]) -> Policies:
-    """The policies to judge by in this pass, recorded in the memory as those in force."""
+def settle(
+    scope: Scope, declared: Policies, judged: Callable[[Judge], Verdicts], in_force: Desired | None = None
+) -> Policies:
+    """The policies to judge by in this pass, recorded in the memory as those in force.
+
+    ``in_force`` has the fault tables that the cluster laid over the shipped ones (default: the declared ones).
+    """
     pools = tuple(item.document for item in scope.desired.pools)
     if scope.memory.policy_revision == inforce.text(declared, pools):
         return declared
@@ -32,7 +37,8 @@ def settle(scope: Scope, declared: Policies, judged: Callable[[Judge], Verdicts]
         pools = inforce.previous_pools(scope.memory.policy_revision)
     chosen = declared
     if before is not None and _judging(before) != _judging(declared):
-        old, new = Judge(scope.desired, before), Judge(scope.desired, declared)
+        tables = in_force or scope.desired
+        old, new = Judge(tables, before), Judge(tables, declared)
         nodes = list(_closed(scope, old, new))
         excess = _excess(scope, judged(old), judged(new), nodes)
         if excess:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from engine.model.actions import AnyAction
 from engine.model.cluster import DeviceReport, Node, Observed, Pod
 from engine.model.diagnostics import Diagnostic
@@ -23,8 +25,7 @@ if TYPE_CHECKING:
     from engine.plan.judge import Judge
 
 
-@dataclass(slots=True)
-class NodeView:
+class NodeView(msgspec.Struct, gc=False):
     """One node as the passes see it; chip sets are bit masks of physical ids.
 
     ``base``: every chip the node has (ruling 1). ``unhealthy``: what the report (and policy) call
@@ -38,6 +39,8 @@ class NodeView:
     demands that the task on them goes. ``sub_healthy``: chips with a sub-health fault. ``resettable``: faulty chips
     that a reset may heal once idle; ``resetting`` chips under a reset order without an answer, ``recovering`` those
     reset and not yet reported clean. ``suspended``: the pool is suspended, so nothing is decided for the node.
+    ``settled``: an earlier pass judged this very state of the node (``engine.plan.settled``), so health need not;
+    ``rows`` then are its rows of the plan's ``chips``.
     """
 
     node: Node
@@ -58,10 +61,10 @@ class NodeView:
     level: str = NORMAL
     codes: tuple[str, ...] = ()
     closed: tuple[str, str] | None = None
-    chip_level: dict[int, str] = field(default_factory=dict)
-    chip_codes: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    chip_state: dict[int, str] = field(default_factory=dict)
-    chip_types: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    chip_level: dict[int, str] = msgspec.field(default_factory=dict)
+    chip_codes: dict[int, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    chip_state: dict[int, str] = msgspec.field(default_factory=dict)
+    chip_types: dict[int, tuple[str, ...]] = msgspec.field(default_factory=dict)
     groups: tuple[int, ...] = ()
     fresh: bool = False
     down: str = ""
@@ -72,6 +75,8 @@ class NodeView:
     resetting: int = 0
     recovering: int = 0
     suspended: bool = False
+    settled: bool = False
+    rows: tuple[ChipState, ...] = ()
 
     @property
     def free(self) -> int:
@@ -143,7 +148,8 @@ class Scope:
     node's score for a gang (sub-health -1, earlier fault -64). ``resetting`` are chips that this pass orders to be
     reset, ``reschedules`` what each evicted budget unit stands for.
     ``judge`` holds the fault policies in force, once the health pass has settled which those are. ``roles`` says
-    which roles Belay plays, filled on first use by ``engine.plan.roles``.
+    which roles Belay plays, filled on first use by ``engine.plan.roles``. ``blamed`` maps a pod's key to what relation
+    faults decided for it (Separate or SubHealth).
     """
 
     desired: Desired
@@ -167,6 +173,7 @@ class Scope:
     resetting: dict[str, int] = field(default_factory=dict)
     reschedules: dict[str, Reschedule] = field(default_factory=dict)
     judge: Judge | None = None
+    blamed: dict[str, str] = field(default_factory=dict)
     roles: dict[str, str] = field(default_factory=dict)
 
     @property

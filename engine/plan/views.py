@@ -15,6 +15,7 @@ from engine.documents import Desired, InitParams, NodePool, Product
 from engine.model.cluster import DeviceReport, Node, Observed, Pod, mask_of
 from engine.model.diagnostics import Diagnostic
 from engine.model.resets import groups
+from engine.plan import settled
 from engine.plan.inforce import previous_pools
 from engine.plan.memo import Memo
 from engine.plan.scope import NodeView, Scope
@@ -25,7 +26,8 @@ MAIN_SHARD: Final = "main"
 #: NPU resources in the order in which one is looked for on a node that has no report.
 RESOURCES: Final = ("huawei.com/Ascend910", "huawei.com/Ascend310P", "huawei.com/Ascend310", "huawei.com/npu")
 _HEAD: Final = re.compile(r"(\d{1,4})(?:-|$)")
-_TAIL: Final = re.compile(r"-(\d{1,4})$")
+_SHARED: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*-(\d{1,4})-\d{1,4}$")
+_TAIL: Final = re.compile(r"-(\d{1,4})(?:_\d{1,3})?$")
 
 Holding = tuple[int, dict[int, str], dict[str, int]]
 """Mask of the chips that a node's pods hold, who holds each, and what the pods request."""
@@ -50,8 +52,13 @@ def views(scope: Scope) -> dict[str, NodeView]:
     pools, products, reset_groups = _Pools(scope), _Products(scope.desired), _Groups()
     live = _pods_by_node(observed)
     maintain = init_params(scope.desired, observed).self_maintain_available_card
+    known = settled.views(scope, live, maintain)
     out: dict[str, NodeView] = {}
     for name in sorted(observed.nodes):
+        same = known.get(name)
+        if same is not None:
+            out[name] = same
+            continue
         node = observed.nodes[name]
         pool = pools.of(node)
         if (pool.spec.shard if pool else MAIN_SHARD) != scope.shard:
@@ -78,9 +85,10 @@ def _ids(names: tuple[str, ...]) -> tuple[int, ...]:
 def device_id(name: str) -> int | None:
     """The physical chip behind a device name; None when it names none.
 
-    ``Ascend910-4`` and the static vNPU ``Ascend310P-2c-100-1`` end in it, the dynamic ``0-vir04`` begins with it.
+    ``Ascend910-4`` and the vNPUs ``Ascend310P-2c-100-1`` and ``Ascend310P-2c-100-1_3`` (with its vGroup) end in it, the
+    dynamic ``1-vir02`` begins with it, the share ``Ascend910-1-17`` has it in the middle.
     """
-    match = _HEAD.match(name) or _TAIL.search(name)
+    match = _HEAD.match(name) or _SHARED.match(name) or _TAIL.search(name)
     return int(match[1]) if match else None
 
 

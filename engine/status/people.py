@@ -11,6 +11,7 @@ from pydantic.alias_generators import to_camel
 from engine.model.actions import kind_of
 from engine.model.cluster import Observed
 from engine.model.diagnostics import Diagnostic, ObjectKey
+from engine.model.hardware import PREFIX
 from engine.model.plan import Plan
 from engine.model.times import rfc3339
 from engine.status.bodies import bounded_list, config_map, text
@@ -54,7 +55,11 @@ def manual_bodies(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
     for node, memory in sorted(plan.history.nodes.items()):
         report = observed.reports.get(node)
         for chip, row in sorted(memory.chips.items()):
-            held = [manualinfo.Entry(h.rule, h.level, h.since) for h in row.holds if h.kind == "frequency"]
+            held = [
+                manualinfo.Entry(h.rule.removeprefix(PREFIX), h.level, h.since)
+                for h in row.holds
+                if h.kind == "frequency"
+            ]
             if held and report is not None:
                 rows.setdefault(node, {})[f"{report.prefix}{chip}"] = held
     standing = observed.objects.get(ObjectKey("v1", "ConfigMap", names.SYSTEM, names.MANUAL))
