@@ -41,12 +41,14 @@ def version() -> None:
 @output_option()
 @fails_clearly
 def validate(directory: str, policies: tuple[str, ...], output: str) -> None:
-    """Check every document of a state repository; all findings at file:line:col. Exit 1 on errors or warnings."""
+    """Check every document of a state repository and play the tests of its fault policies; all findings at
+    file:line:col. Exit 1 on errors or warnings.
+    """
     from engine import show
-    from engine.offline import load_tree
+    from engine.offline import validated
     from engine.summary import validation_summary
 
-    loaded = load_tree(directory, policies)
+    loaded = validated(directory, policies)
     errors = sum(d.severity == "error" for d in loaded.diagnostics)
     warnings = sum(d.severity == "warning" for d in loaded.diagnostics)
     if output in ("json", "yaml"):

@@ -19,6 +19,7 @@ from engine.documents import Desired, Roles
 from engine.errors import InputError
 from engine.load import Loaded, load, load_directory
 from engine.load.files import ROOMS
+from engine.load.spots import spot
 from engine.model.cluster import Observed
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.plan import Plan
@@ -26,6 +27,7 @@ from engine.model.times import parse_rfc3339
 from engine.observe import key_of, observe
 from engine.plan import plan
 from engine.recording import LATEST
+from engine.simulate.rehearsal import rehearse
 
 _BELAY_GROUP: Final = "belay.dev/"
 
@@ -46,9 +48,23 @@ def desired_from(
     return loaded.desired, loaded.diagnostics
 
 
-def load_tree(tree: str, overlays: Sequence[str] = ()) -> Loaded:
-    """A repository folder, loaded and checked."""
-    return load(tree_of(tree), overlays=[policies_of(folder) for folder in overlays])
+def validated(tree: str, overlays: Sequence[str] = ()) -> Loaded:
+    """A repository folder, loaded and checked, and the tests that its fault policies carry played.
+
+    A failed expectation is an error at its place. Tests of shipped policies are not played: they speak of the shipped
+    tables, which the tree may change.
+    """
+    files, extra = tree_of(tree), [policies_of(folder) for folder in overlays]
+    loaded = load(files, overlays=extra)
+    everything = {path: data for layer in (files, *extra) for path, data in layer.items()}
+    found = []
+    for policy in loaded.desired.fault_policies:
+        for failure in rehearse(loaded.desired, policy) if policy.origin.file in everything else ():
+            line, column, field = spot(everything, policy.origin, failure.path)
+            name = f"FaultPolicy/{policy.document.name}"
+            found.append(Diagnostic("error", name, policy.origin.file, line, column, field, failure.message))
+    told = sorted({*loaded.diagnostics, *found}, key=lambda item: (item.file, item.line, item.column, item))
+    return dataclasses.replace(loaded, diagnostics=tuple(told))
 
 
 def tree_of(folder: str) -> Mapping[str, bytes]:

@@ -103,7 +103,12 @@ class AttemptBudgets(Document):
 
 
 class TimelineEvent(Document):
-    """One thing that happens in a policy test, ``at`` seconds after its start."""
+    """One thing that happens in a policy test, ``at`` seconds after its start.
+
+    ``occur`` raises the code (again: a new occurrence), ``recover`` ends it, ``once`` is an event without a duration.
+    ``use`` is what the chip is used for from now on (default: the first workload of the scope, else idle). ``node``
+    left out is a server that the scope covers.
+    """
 
     at: Duration
     code: Code
@@ -114,18 +119,24 @@ class TimelineEvent(Document):
 
 
 class Expectation(Document):
-    """What must hold ``at`` seconds after the start; fields left out are not looked at."""
+    """What must hold ``at`` seconds after the start, events of that moment included; fields left out are not looked at.
+
+    ``level`` is the worst of the chip's planes. ``in_service``: new single-pod work may take it; ``distributed``: new
+    work of several pods may, too (its parameter plane is well). ``action``: what becomes of it, in the words of
+    ``spec.actions``; a broken parameter plane alone is ``ignore``.
+    """
 
     at: Duration
     node: Name = "node"
     chip: Count = 0
     level: Literal["NormalNPU"] | Level | None = None
     in_service: Flag | None = None
+    distributed: Flag | None = None
     action: Literal["ignore", "keep", "strategy", "reschedule", "isolate", "reset"] | None = None
 
 
 class PolicyTest(Document):
-    """A story with its expected ends; ``belay policy test`` plays it."""
+    """A story with its expected ends; ``belay validate`` plays it."""
 
     name: Text | None = None
     timeline: Annotated[tuple[TimelineEvent, ...], Field(min_length=1, max_length=10_000)]
