@@ -20,6 +20,7 @@ from engine.documents.scalars import (
     Text,
     Until,
 )
+from engine.documents.windows import MaintenanceWindow
 
 API_VERSION: Final = "belay.dev/v1alpha1"
 
@@ -228,9 +229,16 @@ class BudgetLimit(Document):
 
 
 class SafetyBudgetSpec(Document):
-    """Every limit holds; an action that no limit names is not limited."""
+    """Every limit holds; an action that no limit names is not limited. ``windows`` say when actions may be done."""
 
-    limits: tuple[BudgetLimit, ...]
+    limits: tuple[BudgetLimit, ...] = ()
+    windows: Annotated[tuple[MaintenanceWindow, ...], Field(max_length=100)] = ()
+
+    @model_validator(mode="after")
+    def _says_something(self) -> SafetyBudgetSpec:
+        if not self.limits and not self.windows and not self.model_fields_set & {"limits", "windows"}:
+            raise ValueError("give limits or windows")
+        return self
 
 
 class SafetyBudget(BelayDocument):

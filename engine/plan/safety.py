@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from engine.documents.windows import closed
 from engine.model.actions import (
     AnyAction,
     DeleteObject,
@@ -32,6 +33,9 @@ from engine.plan.scope import Scope
 from engine.plan.views import chip_ids
 
 BROKEN: Final = "unreadable"
+#: Budget name of an eviction that waits for another method's turn, and how long that is in seconds.
+ONE_METHOD: Final = "one-method-per-pass"
+NEXT_PASS: Final = 1.0
 #: Rule of the actions by which jobs are expanded and cleaned up.
 EXPANSION: Final = "expand"
 #: Kinds that a broken budget stops; isolating a chip only protects and interrupts nothing by itself.
@@ -62,12 +66,24 @@ class _Gate:
         self._held: dict[str, tuple[int | None, Refusal]] = {}
         self._nodes_of = _nodes_of_units(scope)
         self._undone = _undone(scope)
+        self._rescued = _rescued(scope)
         self._deletions = self._mass_deletion()
+        self._windows = [
+            (item.document.name, item.document.spec.windows)
+            for item in sorted(scope.desired.budgets, key=lambda item: item.document.name)
+            if item.document.spec.windows
+        ]
+        self._hours: dict[tuple[str, frozenset[str]], Refusal | None] = {}
 
     def admit(self, action: AnyAction) -> Iterable[AnyAction]:
         """The part of the action that may be done now; the rest is deferred."""
         if isinstance(action, IsolateChip):
-            return self._isolation(action)
+            shut = self._shut("IsolateChip", (action.node,))
+            if shut is None:
+                return self._isolation(action)
+            self._hold_chips(action.node, action.chips, shut)
+            self._scope.deferred.append(_deferred(action, shut))
+            return ()
         refusal = self._refusal(action)
         if refusal is None:
             return (action,)
@@ -78,12 +94,18 @@ class _Gate:
         if isinstance(action, SignalJob) and "budgetUnit" in action.preconditions:
             return self._unit(str(action.preconditions["budgetUnit"]))
         if isinstance(action, EvictPod):
-            return self._unit(action.budget_unit)
+            return self._in_turn(action) or self._unit(action.budget_unit)
         kind = kind_of(action)
         if kind not in DISRUPTIVE or _housekeeping(action):
             return None
+        node = getattr(action, "node", "")
+        shut = self._shut(kind, (node,) if node else ())
         if self._scope.desired.budget_broken:
             refusal: Refusal | None = Refusal(BROKEN, None)
+        elif shut is not None:
+            refusal = shut
+            if isinstance(action, IsolateNode):
+                self._held[action.node] = (None, shut)
         elif isinstance(action, DeleteObject):
             unit = f"{action.object_kind}/{action.namespace}/{action.name}"
             refusal = self._deletions or self._ledger.take(Demand(kind, unit, 1, ()))
@@ -108,6 +130,11 @@ class _Gate:
                 refusal = Refusal(BROKEN, None)
             elif refusal is None:
                 nodes = tuple(sorted(node for node in self._nodes_of.get(unit, {}) if node))
+                fresh = change is None or change.counted
+                shut = self._shut("EvictPod", nodes) if fresh else None
+                if shut is not None:
+                    self._units[unit] = shut
+                    return shut
                 demand = Demand("EvictPod", unit, 1, nodes)
                 if change is None or change.counted:
                     refusal = self._ledger.take(demand)
@@ -115,6 +142,17 @@ class _Gate:
                     refusal = self._ledger.renew(demand)
             self._units[unit] = refusal
         return self._units[unit]
+
+    def _in_turn(self, action: EvictPod) -> Refusal | None:
+        """One disruptive method per pass and pool: who is evicted for no fault waits while faults are rescued from.
+
+        Resets and partitions do not wait: they touch only chips that nobody uses, and are offered at once.
+        """
+        pod = self._scope.observed.pods.get(f"{action.namespace}/{action.pod}")
+        view = self._scope.nodes.get(pod.node) if pod is not None else None
+        if _involuntary(action) or view is None or view.pool not in self._rescued:
+            return None
+        return Refusal(ONE_METHOD, self._scope.now + NEXT_PASS)
 
     def _waits(self, on: tuple[str, int]) -> Refusal | None:
         """The refusal of an isolation that concerns these chips of this node."""
@@ -135,12 +173,28 @@ class _Gate:
             return (action,)
         refusal = self._ledger.take(demand._replace(weight=len(later))) or Refusal("", None)
         rest = msgspec.structs.replace(action, chips=later)
-        ids = [int(name.rpartition("-")[2]) for name in later]
-        before = self._held.get(action.node, (0, refusal))
-        mask = None if before[0] is None else before[0] | sum(1 << chip for chip in ids)
-        self._held[action.node] = (mask, refusal)
+        self._hold_chips(action.node, later, refusal)
         self._scope.deferred.append(_deferred(rest, refusal))
         return (msgspec.structs.replace(action, chips=now),) if now else ()
+
+    def _hold_chips(self, node: str, names: tuple[str, ...], refusal: Refusal) -> None:
+        """What follows from the deferred isolation of these chips waits with it."""
+        ids = [int(name.rpartition("-")[2]) for name in names]
+        before = self._held.get(node, (0, refusal))
+        mask = None if before[0] is None else before[0] | sum(1 << chip for chip in ids)
+        self._held[node] = (mask, refusal)
+
+    def _shut(self, kind: str, nodes: tuple[str, ...]) -> Refusal | None:
+        """The maintenance window that keeps an action on these nodes back."""
+        if not self._windows:
+            return None
+        pools = frozenset(view.pool for node in nodes if (view := self._scope.nodes.get(node)) is not None)
+        if (kind, pools) not in self._hours:
+            found = ((name, closed(windows, kind, pools, self._scope.now)) for name, windows in self._windows)
+            shut = [Refusal(name, verdict.until) for name, verdict in found if verdict is not None]
+            latest = max(shut, key=lambda refusal: (refusal.until is None, refusal.until or 0.0), default=None)
+            self._hours[(kind, pools)] = latest
+        return self._hours[(kind, pools)]
 
     def _mass_deletion(self) -> Refusal | None:
         """A pass that wants to delete more than a budget allows at all is refused whole: a person must want that."""
@@ -155,6 +209,23 @@ class _Gate:
             self._scope.reschedules.pop(action.budget_unit, None)
         elif isinstance(action, ResetChips):
             self._scope.resetting.pop(action.node, None)
+
+
+def _involuntary(action: EvictPod) -> bool:
+    """Evicted for a fault, or by the job's own doing."""
+    return action.evidence.rule.startswith("fault-scheduling") or action.evidence.rule == EXPANSION
+
+
+def _rescued(scope: Scope) -> frozenset[str]:
+    """Pools with pods that this pass evicts for a fault."""
+    found = set()
+    for action in scope.actions:
+        if isinstance(action, EvictPod) and action.evidence.rule.startswith("fault-scheduling"):
+            pod = scope.observed.pods.get(f"{action.namespace}/{action.pod}")
+            view = scope.nodes.get(pod.node) if pod is not None else None
+            if view is not None:
+                found.add(view.pool)
+    return frozenset(found)
 
 
 def _housekeeping(action: AnyAction) -> bool:
