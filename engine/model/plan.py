@@ -33,7 +33,7 @@ class Pending(msgspec.Struct, frozen=True):
     unblock: str | None
 
 
-class NodeState(msgspec.Struct, frozen=True):
+class NodeState(msgspec.Struct, frozen=True, gc=False):
     """healthy | sub-healthy | pre-isolated | isolated | not-ready | manually-isolated | unknown."""
 
     node: str
@@ -43,7 +43,7 @@ class NodeState(msgspec.Struct, frozen=True):
     codes: tuple[str, ...]
 
 
-class ChipState(msgspec.Struct, frozen=True, rename="camel"):
+class ChipState(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """healthy | sub-healthy | suspect | isolated | resetting | recovering | manually-isolated."""
 
     node: str
@@ -55,11 +55,24 @@ class ChipState(msgspec.Struct, frozen=True, rename="camel"):
     used_by: str | None
 
 
+class ShadowChange(msgspec.Struct, frozen=True):
+    """What a shadow policy would change: an action that it would add (``new``) or spare (``avoided``).
+
+    ``budget`` defers the action, where one does.
+    """
+
+    policy: str
+    change: str
+    action: AnyAction
+    budget: str = ""
+
+
 class Plan(msgspec.Struct, frozen=True):
     """What one pass decided.
 
     ``actions`` are in execution order, every other list is sorted; ``history`` is the next value
-    of the memory, written before any disruptive action; ``pool_of`` helps status.
+    of the memory, written before any disruptive action. ``shadows`` is what shadow policies would change; it is shown
+    in the status ConfigMaps and, as diagnostics, in the document.
     """
 
     revision: str
@@ -72,6 +85,7 @@ class Plan(msgspec.Struct, frozen=True):
     scores: dict[str, dict[str, float]] = {}
     diagnostics: tuple[Diagnostic, ...] = ()
     history: History = History()
+    shadows: tuple[ShadowChange, ...] = ()
 
     def document(self, *, explain: bool = False) -> dict[str, Any]:
         """The output of `belay plan`: plain JSON values, deterministic."""

@@ -218,7 +218,8 @@ def _most_within(times: list[float]) -> int:
 def gone(scope: Scope) -> tuple[set[str], bool]:
     """Nodes that live pods are bound to but that no longer exist, and whether so many are gone that nothing is done."""
     observed = scope.observed
-    names = {pod.node for pod in observed.pods.values() if pod.holds_chips and pod.node not in observed.nodes}
+    nodes = observed.nodes
+    names = {pod.node for pod in observed.pods.values() if pod.node not in nodes and pod.holds_chips}
     return names, len(names) * 2 > len(observed.nodes) + len(names)
 
 

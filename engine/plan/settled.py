@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from copy import copy
 from typing import Final, NamedTuple
 
 from engine.documents import Desired, InitParams
@@ -23,11 +24,9 @@ _NO_PODS: Final[list[Pod]] = []
 
 
 class _Kept(NamedTuple):
-    """What a view followed from, until when its report is fresh (Unix s), and the view as health left it."""
+    """What a view followed from, while when its report is fresh (Unix s), and the view as health left it."""
 
-    desired: Desired
-    shard: str
-    maintain: bool
+    rules: _Rules
     node: Node
     report: DeviceReport
     node_report: NodeReport | None
@@ -37,31 +36,41 @@ class _Kept(NamedTuple):
     view: NodeView
 
 
+class _Rules(NamedTuple):
+    """What the views of all nodes of a shard follow from."""
+
+    desired: Desired
+    shard: str
+    maintain: bool
+
+    def same(self, other: _Rules) -> bool:
+        return self.desired is other.desired and self.shard == other.shard and self.maintain == other.maintain
+
+
 #: By node name; entries are never changed, only replaced.
 _KEPT: Final[dict[str, _Kept]] = {}
 
 
-def views(scope: Scope, pods: dict[str, list[Pod]], maintain: bool) -> dict[str, NodeView]:
+def views(scope: Scope, pods: Mapping[str, list[Pod]], maintain: bool) -> dict[str, NodeView]:
     """A view for every node that is what it was when an earlier pass judged it, by name."""
-    observed, desired, shard, now = scope.observed, scope.desired, scope.shard, scope.now
+    observed, now = scope.observed, scope.now
     reports, node_reports, kept = observed.reports, observed.node_reports, _KEPT
     apart = _apart(scope)
+    rules, known = _Rules(scope.desired, scope.shard, maintain), None
     out: dict[str, NodeView] = {}
     for name, node in observed.nodes.items():
         entry = kept.get(name)
-        if (
-            entry is not None
-            and entry.node is node
-            and entry.report is reports.get(name)
-            and entry.since <= now <= entry.until
-            and entry.node_report is node_reports.get(name)
-            and entry.desired is desired
-            and entry.shard == shard
-            and entry.maintain == maintain
-            and name not in apart
-            and entry.pods == pods.get(name, _NO_PODS)
-        ):
-            out[name] = _copy(entry.view)
+        if entry is None or entry[1] is not node or entry[2] is not reports.get(name):
+            continue
+        theirs, _, _, node_report, own, since, until, view = entry
+        if theirs is not known:
+            if not rules.same(theirs):
+                continue
+            known = theirs
+        if not since <= now <= until or name in apart or node_report is not node_reports.get(name):
+            continue
+        if own == pods.get(name, _NO_PODS):
+            out[name] = _copy(view)
     return out
 
 
@@ -70,7 +79,7 @@ def keep(scope: Scope, rows: Mapping[str, Sequence[ChipState]], told_of: Abstrac
     ``told_of`` nodes that health looked at more closely.
     """
     observed = scope.observed
-    maintain = maintains(scope.desired, observed)
+    rules = _Rules(scope.desired, scope.shard, maintains(scope.desired, observed))
     apart = _apart(scope) | told_of | _contested(scope)
     for name, view in scope.nodes.items():
         report = view.report
@@ -86,9 +95,7 @@ def keep(scope: Scope, rows: Mapping[str, Sequence[ChipState]], told_of: Abstrac
             _KEPT.pop(next(iter(_KEPT), ""), None)
         copied = _copy(view)
         copied.settled, copied.rows = True, tuple(rows.get(name, ()))
-        _KEPT[name] = _Kept(
-            scope.desired, scope.shard, maintain, view.node, report, told, list(view.pods), since, until, copied
-        )
+        _KEPT[name] = _Kept(rules, view.node, report, told, list(view.pods), since, until, copied)
 
 
 def maintains(desired: Desired, observed: Observed) -> bool:
@@ -127,7 +134,7 @@ def _apart(scope: Scope) -> set[str]:
 
 def _copy(view: NodeView) -> NodeView:
     """A view that a pass may change."""
-    copied: NodeView = view.__copy__()
+    copied: NodeView = copy(view)
     copied.used_by = view.used_by.copy()
     copied.pods = view.pods.copy()
     copied.requested = view.requested.copy()

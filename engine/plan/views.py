@@ -34,6 +34,8 @@ Holding = tuple[int, dict[int, str], dict[str, int]]
 
 #: What the pods of each node hold, by node name.
 _HOLDINGS: Final[Memo[Holding]] = Memo(32768)
+#: The live pods of each node in the newest snapshot.
+_LIVE: Final[Memo[dict[str, list[Pod]]]] = Memo(1)
 
 
 def run(scope: Scope) -> None:
@@ -50,7 +52,7 @@ def views(scope: Scope) -> dict[str, NodeView]:
     """One view per node of the shard, in the order of names."""
     observed = scope.observed
     pools, products, reset_groups = _Pools(scope), _Products(scope.desired), _Groups()
-    live = _pods_by_node(observed)
+    live = _LIVE.of("", observed.pods, lambda: _pods_by_node(observed))
     maintain = init_params(scope.desired, observed).self_maintain_available_card
     known = settled.views(scope, live, maintain)
     out: dict[str, NodeView] = {}
@@ -130,7 +132,7 @@ def _view(
         network=network,
         used=used & base if base else used,
         used_by=used_by,
-        pods=pods,
+        pods=list(pods),
         requested=requested,
         suspended=bool(pool and pool.spec.suspend),
     )

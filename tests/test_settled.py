@@ -1,0 +1,128 @@
+"""Nodes that an earlier pass judged: plans are the same, byte for byte, whether their views were kept or not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from engine.documents import Desired
+from engine.load import load
+from engine.model.cluster import Observed
+from engine.model.plan import Plan
+from engine.observe import Observer
+from engine.plan import plan, settled
+from tests.bench import clusters, crowds
+from tests.bench.clusters import NOW
+
+NODES = 24
+ISOLATION = b"""
+apiVersion: belay.dev/v1alpha1
+kind: Isolation
+metadata: {name: by-hand}
+spec: {nodes: [node-00003], chips: [{node: node-00004, chips: [1]}], reason: test}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_kept() -> Iterator[None]:
+    settled._KEPT.clear()
+    yield
+    settled._KEPT.clear()
+
+
+@pytest.fixture(scope="module")
+def desired() -> Desired:
+    return load({}, has_git=False).desired
+
+
+def world() -> Observer:
+    observer = Observer()
+    for part in (crowds.a3(NODES), crowds.running(30, NODES), crowds.mixed_jobs(6)):
+        for item in part:
+            observer.put(item)
+    return observer
+
+
+def afresh(desired: Desired, seen: Observed, now: float) -> Plan:
+    """The plan of a process that has seen nothing before; what is kept stays as it was."""
+    kept = dict(settled._KEPT)
+    settled._KEPT.clear()
+    try:
+        return plan(desired, seen, now)
+    finally:
+        settled._KEPT.clear()
+        settled._KEPT.update(kept)
+
+
+def kept_views(desired: Desired, seen: Observed, now: float) -> int:
+    """How many nodes of a pass are served from what is kept."""
+    from engine.plan import views
+    from engine.plan.scope import Memory, Scope
+
+    scope = Scope(desired=desired, observed=seen, now=now, shard="main", memory=Memory.of(seen.history))
+    return sum(view.settled for view in views.views(scope).values())
+
+
+def test_unchanged_nodes_are_served_and_changed_ones_are_not(desired: Desired) -> None:
+    observer = world()
+    seen = observer.observed()
+    assert kept_views(desired, seen, NOW) == 0
+    plan(desired, seen, NOW)
+    assert kept_views(desired, seen, NOW) == NODES
+    observer.put(crowds.a3_device(5, faulty=2))
+    assert kept_views(desired, observer.observed(), NOW) == NODES - 1
+    assert kept_views(desired, observer.observed(), NOW + 601) == 0, "their reports are stale by then"
+    other = load({"policies/x.yaml": ISOLATION}, has_git=True).desired
+    assert kept_views(other, observer.observed(), NOW) == 0, "other declarations may say other things"
+
+
+def test_what_placement_takes_does_not_leak_into_the_next_pass(desired: Desired) -> None:
+    seen = world().observed()
+    first = plan(desired, seen, NOW)
+    assert first.actions, "the world holds waiting jobs"
+    for _ in range(3):
+        assert plan(desired, seen, NOW).digest() == first.digest()
+
+
+def test_isolated_nodes_and_chips_are_judged_anew(desired: Desired) -> None:
+    other = load({"policies/x.yaml": ISOLATION}, has_git=True).desired
+    seen = world().observed()
+    for _ in range(2):
+        found = plan(other, seen, NOW)
+        assert {state.node: state.state for state in found.nodes}["node-00003"] == "manually-isolated"
+        assert any(chip.node == "node-00004" and chip.state == "manually-isolated" for chip in found.chips)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_changes_give_the_plans_of_a_fresh_process(desired: Desired, seed: int) -> None:
+    chance, observer, now = random.Random(seed), world(), NOW
+    for _ in range(25):
+        index = chance.randrange(NODES)
+        name = crowds.name_of(index)
+        match chance.randrange(6):
+            case 0:
+                observer.put(crowds.a3_device(index, faulty=chance.randrange(16), at=int(now)))
+            case 1:
+                observer.put(crowds.a3_device(index, at=int(now)))
+            case 2:
+                ready = clusters.node(name, index, 16)
+                ready["metadata"]["labels"] = {"kubernetes.io/hostname": name} | crowds.A3_LABELS
+                if chance.random() < 0.5:
+                    changed = {"type": "Ready", "status": "False", "lastTransitionTime": "2026-09-01T08:00:00Z"}
+                    ready["status"]["conditions"] = [changed]
+                observer.put(ready)
+            case 3:
+                now += chance.choice((1, 30, 400))
+            case 4:
+                for item in crowds.running(NODES, NODES):
+                    if item["kind"] == "Pod" and item["spec"]["nodeName"] == name:
+                        item["status"]["phase"] = chance.choice(("Running", "Succeeded"))
+                        observer.put(item)
+            case _:
+                broken = crowds.a3_device(index, at=int(now))
+                broken["data"]["DeviceInfoCfg"] = "{"
+                observer.put(broken)
+        seen = observer.observed()
+        assert plan(desired, seen, now).digest() == afresh(desired, seen, now).digest()
