@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.model.actions import ResetChips
+from engine.model.actions import PatchObject, ResetChips
 from engine.model.cluster import Observed
 from engine.model.history import ChipMemory, History, NodeMemory
 from engine.plan.scope import Scope
@@ -239,3 +239,37 @@ def test_a_clean_report_of_the_orders_own_second_ends_recovery() -> None:
         history=History(nodes={"n0": NodeMemory(chips=dict.fromkeys(range(8), memory))}),
     )
     assert [c for c in decide(seen).chips if c.state != "healthy"] == []
+
+
+def spent(*, boot: str = "boot-1", asked: tuple[int, str] = (0, ""), bad: bool = True) -> Scope:
+    """A node whose group has used up its three resets."""
+    times = tuple(int((NOW - m * 600) * 1000) for m in (3, 2, 1))
+    memory = NodeMemory(chips=dict.fromkeys(range(8), ChipMemory(epoch=3, resets=times)), reboot=asked)
+    heard = msgspec.structs.replace(
+        agent("n0", done=dict.fromkeys(range(8), (3, "failed: 80C98001 remains"))), boot=boot
+    )
+    return decide(world(bad=bad, agents=[heard], history=History(nodes={"n0": memory})))
+
+
+def asked(scope: Scope) -> list[tuple[str, object]]:
+    return [
+        (a.name, a.patch["metadata"]["annotations"]["belay.dev/reboot-requested"])
+        for a in scope.actions
+        if isinstance(a, PatchObject) and a.object_kind == "Node"
+    ]
+
+
+def test_when_no_reset_helped_a_reboot_is_asked_for_once_then_a_person() -> None:
+    first = spent()
+    assert resets(first) == [] and [d.budget for d in first.deferred] == ["attempts:reset"]
+    assert asked(first) == [("n0", "2026-09-01T08:00:00Z Ascend910-3 RestartNPU")]
+    assert first.memory.nodes["n0"].reboot == (int(NOW * 1000), "boot-1")
+    again = spent(asked=(1, "boot-1"))
+    assert asked(again) == [] and not again.diagnostics
+    rebooted = spent(boot="boot-2", asked=(1, "boot-1"))
+    assert asked(rebooted) == []
+    assert [d.message for d in rebooted.diagnostics if d.object == "Node/n0"] == [
+        "node n0: Ascend910-3 RestartNPU is still there after 3 resets and a reboot; a person must look at it"
+    ]
+    healed = spent(boot="boot-2", asked=(1, "boot-1"), bad=False)
+    assert asked(healed) == [("n0", None)] and healed.memory.nodes["n0"].reboot == (0, "")

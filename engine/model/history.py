@@ -102,7 +102,9 @@ class PublicSeen(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
 class NodeMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """One node's memory. ``last_good`` is the raw DeviceInfoCfg kept while the newest report is refused.
 
-    ``public`` holds its public faults by ``sender/faultId``.
+    ``public`` holds its public faults by ``sender/faultId``. ``shadows`` is, per shadow policy, what chips would
+    remember of their codes under it, where that differs.
+    ``reboot`` is when a reboot was last requested, and the node's boot at that time (0: none is asked for).
     """
 
     chips: dict[int, ChipMemory] = {}
@@ -110,7 +112,9 @@ class NodeMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     isolated: str = ""
     vnpu_epoch: int = 0
     last_good: str = ""
+    reboot: tuple[int, str] = (0, "")
     public: dict[str, PublicSeen] = {}
+    shadows: dict[str, dict[int, ChipMemory]] = {}
 
 
 class Rescheduled(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

@@ -13,8 +13,9 @@ from typing import Final
 
 import msgspec
 
-from engine.model.actions import BindPod, EvictPod, Evidence, ResetChips
+from engine.model.actions import BindPod, EvictPod, Evidence, PatchObject, ResetChips
 from engine.model.cluster import ids_of, mask_of
+from engine.model.diagnostics import Diagnostic
 from engine.model.history import ChipMemory, Hold, NodeMemory
 from engine.model.plan import Deferred
 from engine.model.times import rfc3339
@@ -28,6 +29,8 @@ from engine.plan.views import device_id
 MAX_RESETS: Final = 20
 #: Budget name of a reset whose group has used up its attempts.
 ATTEMPTS: Final = "attempts:reset"
+#: Annotation of a Node whose chips no reset healed: since when, and what is wrong with them.
+REBOOT: Final = "belay.dev/reboot-requested"
 _PLAIN: Final = ChipMemory()
 
 
@@ -37,6 +40,7 @@ def run(scope: Scope) -> None:
         return  # nobody knows which chips are promised
     taken = _taken(scope)
     for name, view in scope.nodes.items():
+        _reboot_over(scope, view)
         if not view.resettable or not view.fresh or view.suspended or not view.node.ready:
             continue
         if name in scope.observed.problems:
@@ -110,10 +114,59 @@ def _offer(scope: Scope, view: NodeView, group: int) -> None:
     if len(spent) >= most:
         until = spent[len(spent) - most] + window if most else 0
         _hold(scope, view, group, until, f"reset:{most} in {window // 1000}s")
+        if most:
+            _ask_for_reboot(scope, view, what, most, action.evidence)
         scope.deferred.append(Deferred(action, ATTEMPTS, rfc3339(until / 1000) if until else None))
         return
     scope.resetting[name] = scope.resetting.get(name, 0) | group
     scope.actions.append(action)
+
+
+def _ask_for_reboot(scope: Scope, view: NodeView, what: str, most: int, evidence: Evidence) -> None:
+    """Resets did not help: a reboot of the node may; where that did not help either, only a person can.
+
+    Belay reboots nothing itself: the request is an annotation of the Node, for whoever drains and reboots nodes.
+    """
+    name = view.node.name
+    memory = scope.memory.nodes.get(name, NodeMemory())
+    agent = scope.observed.agents.get(name)
+    boot = agent.boot if agent is not None else ""
+    asked, before = memory.reboot
+    if asked and (not boot or boot == before):
+        return  # asked for, not done yet
+    if asked:
+        text = f"node {name}: {what} is still there after {most} resets and a reboot; a person must look at it"
+        scope.diagnostics.append(Diagnostic("warning", f"Node/{name}", "", 0, 0, "", text))
+        return
+    text = f"node {name}: {what} is still there after {most} resets; rebooting the node may heal it"
+    scope.memory.nodes[name] = msgspec.structs.replace(memory, reboot=(scope.now_ms, boot))
+    scope.actions.append(_annotate(view, f"{rfc3339(scope.now)} {what}", "ResetsFailed", text, evidence))
+
+
+def _reboot_over(scope: Scope, view: NodeView) -> None:
+    """Take the request back once the fault is gone."""
+    memory = scope.memory.nodes.get(view.node.name)
+    if memory is None or not memory.reboot[0] or view.suspended or not view.fresh or view.resettable:
+        return
+    if view.resetting | view.recovering:
+        return  # the answer of the last reset is still to be seen
+    scope.memory.nodes[view.node.name] = msgspec.structs.replace(memory, reboot=(0, ""))
+    text = f"node {view.node.name}: nothing needs a reboot any more"
+    scope.actions.append(_annotate(view, None, "ReportClean", text, Evidence(rule="reset")))
+
+
+def _annotate(view: NodeView, value: str | None, reason: str, text: str, evidence: Evidence) -> PatchObject:
+    return PatchObject(
+        api_version="v1",
+        object_kind="Node",
+        namespace="",
+        name=view.node.name,
+        patch={"metadata": {"annotations": {REBOOT: value}}},
+        reason=reason,
+        message=text,
+        evidence=evidence,
+        preconditions={"uid": view.node.uid, "patchType": "merge"},
+    )
 
 
 def _hold(scope: Scope, view: NodeView, group: int, until: int, rule: str) -> None:
