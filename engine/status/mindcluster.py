@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from engine.model.cluster import DeviceReport, NodeReport, Observed, ids_of
 from engine.model.plan import ChipState, Plan
+from engine.status import publicstats
 from engine.status.bodies import MAX_BYTES, config_map
 from engine.status.elements import elements, takes_no_work
 from engine.status.rescheduling import fault_npu, reschedule_reasons
@@ -23,7 +24,7 @@ SWITCH_SHARD: Final = "cluster-info-switch-"
 NODE_INFO: Final = "cluster-info-node-cm"
 _SWITCH_KEY: Final = "mindx-dl-switchinfo-"
 #: Fields of ClusterD's SwitchFaultInfo, in their order.
-_SWITCH_FIELDS: Final = ("FaultCode", "FaultLevel", "UpdateTime", "NodeStatus", "FaultTimeAndLevelMap")
+_SWITCH_FIELDS: Final[tuple[str, ...]] = ("FaultCode", "FaultLevel", "UpdateTime", "NodeStatus", "FaultTimeAndLevelMap")
 _MEMO_LIMIT: Final = 40_000
 
 
@@ -36,6 +37,7 @@ class ClusterInfo:
 
     def bodies(self, plan: Plan, observed: Observed) -> list[dict[str, Any]]:
         """Every aggregated ConfigMap, surplus shards blanked."""
+        observed = publicstats.heard(plan, observed)
         states: dict[str, list[ChipState]] = {}
         for chip in plan.chips:
             states.setdefault(chip.node, []).append(chip)
@@ -60,10 +62,11 @@ class ClusterInfo:
             *self._sharded(SWITCH_SHARD, switches),
             fault_npu(plan, observed),
             reschedule_reasons(plan),
+            *publicstats.bodies(plan, observed),
         ]
 
     def _device_entry(self, report: DeviceReport, chips: tuple[ChipState, ...]) -> str:
-        version = (report.resource_version, report.update_time, chips)
+        version = (report.resource_version, report.update_time, chips, report.faults)
         known = self._memo.get(report.node)
         if known is not None and known[0] == version:
             return known[1]
