@@ -64,9 +64,12 @@ def plan(desired: Desired, observed: Observed, now: float, *, shard: str = "main
         now: Unix seconds; the only time the pass knows.
         shard: which shard's nodes and jobs this pass decides.
     """
-    from engine.plan import explain
+    from engine.plan import explain, shadow
 
-    scope = Scope(desired=desired, observed=observed, now=now, shard=shard, memory=Memory.of(observed.history))
-    for _name, run in passes():
-        run(scope)
-    return explain.document(scope)
+    def run(desired: Desired, observed: Observed) -> Plan:
+        scope = Scope(desired=desired, observed=observed, now=now, shard=shard, memory=Memory.of(observed.history))
+        for _name, one in passes():
+            one(scope)
+        return explain.document(scope)
+
+    return shadow.cast(desired, observed, run(desired, observed), run)

@@ -1,0 +1,162 @@
+"""Shadow policies: what they would change is told, and nothing else changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine.documents import Desired
+from engine.model.actions import kind_of
+from engine.model.cluster import Observed
+from engine.model.history import History
+from engine.model.plan import Plan
+from engine.plan import plan
+from engine.plan.shadow import MAX_POLICIES
+from tests.properties.test_health_properties import worlds
+from tests.worlds import NOW, desired, document, fault, node, observed, pod, report
+
+CODE = "80DE0207"
+"""SubHealthFault in the shipped table."""
+BARE = desired()
+
+
+def shadow(name: str = "s", **spec: Any) -> dict[str, Any]:
+    return document("FaultPolicy", name, mode="shadow", **spec)
+
+
+def told(result: Plan) -> list[str]:
+    return [f"{c.change} {kind_of(c.action)} {getattr(c.action, 'pod', '') or c.action.chips}" for c in result.shadows]
+
+
+def sick(level: str = "SubHealthFault", now: float = NOW, history: History | None = None, codes: int = 1) -> Observed:
+    """One node with a fault on chip 3, where job j runs."""
+    found = [fault(3, CODE, level, at=now - 5)] if codes else []
+    job = pod("j-0", node="n", chips=[3], owner=("AscendJob", "j"), labels={"fault-scheduling": "force"}, rank=0)
+    return observed([node("n")], [report("n", faults=found, update_time=now - 1)], [job], history=history)
+
+
+def test_a_stricter_shadow_tells_what_it_would_add() -> None:
+    result = plan(desired(shadow(levels={CODE: "SeparateNPU"})), sick(), NOW)
+    assert told(result) == ["new EvictPod j-0", "new IsolateChip ('Ascend910-3',)"]
+    assert not result.actions and not result.deferred
+    said = [d for d in result.diagnostics if d.message.startswith("shadow: would ")]
+    assert len(said) == 2 and {d.severity for d in said} == {"info"} and {d.object for d in said} == {"FaultPolicy/s"}
+    assert "shadow: would IsolateChip: Ascend910-3 of node n, level SeparateNPU by 80DE0207" in {
+        d.message for d in said
+    }
+
+
+def test_a_milder_shadow_tells_what_it_would_spare() -> None:
+    result = plan(desired(shadow(levels={CODE: "NotHandleFault"})), sick("SeparateNPU"), NOW)
+    assert told(result) == ["avoided EvictPod j-0", "avoided IsolateChip ('Ascend910-3',)"]
+    assert [kind_of(a) for a in result.actions] == ["IsolateChip", "EvictPod"]
+
+
+def test_a_shadow_that_judges_alike_tells_nothing() -> None:
+    result = plan(desired(shadow(levels={CODE: "SubHealthFault"})), sick(), NOW)
+    assert not result.shadows and not [d for d in result.diagnostics if "shadow" in d.message]
+
+
+def test_what_a_budget_would_hold_back_says_so() -> None:
+    tight = document("SafetyBudget", "default", limits=[
+        {"actions": ["EvictPod"], "per": "cluster", "max": 0, "window": "1h"}
+    ])  # fmt: skip
+    result = plan(desired(shadow(levels={CODE: "SeparateNPU"}), tight), sick(), NOW)
+    assert {kind_of(c.action): c.budget for c in result.shadows} == {"EvictPod": "default", "IsolateChip": ""}
+
+
+def test_a_change_too_large_to_take_force_is_still_shown_by_its_shadow() -> None:
+    """Enforced, this policy would be held back whole (ruling 11); its shadow tells what it would do."""
+    rows = [report(f"n{i}", faults=[fault(0, CODE, "SubHealthFault", at=NOW - 5)]) for i in range(6)]
+    jobs = [
+        pod(f"j{i}-0", node=f"n{i}", chips=[0], owner=("AscendJob", f"j{i}"), labels={"fault-scheduling": "force"})
+        for i in range(6)
+    ]
+    tight = document("SafetyBudget", "default", limits=[
+        {"actions": ["EvictPod"], "per": "cluster", "max": 1, "window": "1h"}
+    ])  # fmt: skip
+    before = plan(desired(tight), observed([node(f"n{i}") for i in range(6)], rows, jobs), NOW)
+    world = observed([node(f"n{i}") for i in range(6)], rows, jobs, history=before.history)
+    result = plan(desired(tight, shadow(levels={CODE: "SeparateNPU"})), world, NOW)
+    kinds = [kind_of(c.action) for c in result.shadows]
+    assert kinds.count("IsolateChip") == 6 and kinds.count("EvictPod") == 6
+    assert sum(bool(c.budget) for c in result.shadows) == 5, "all but one eviction would wait for the budget"
+
+
+def test_a_frequency_rule_in_shadow_counts_over_time_and_leaves_the_real_memory_alone() -> None:
+    rule = [{"codes": [CODE], "times": 3, "window": "1h", "level": "SeparateNPU", "releaseAfter": "2h"}]
+    real, cast = History(), History()
+    for number in range(6):
+        now = NOW + 300.0 * number
+        present = number % 2 == 0
+        plain = plan(BARE, sick(now=now, history=real, codes=int(present)), now)
+        result = plan(desired(shadow(frequency=rule)), sick(now=now, history=cast, codes=int(present)), now)
+        assert plain.actions == result.actions
+        bare = {n: msgspec.structs.replace(m, shadows={}) for n, m in result.history.nodes.items()}
+        assert (
+            bare.get("n") == plain.history.nodes.get("n") or not (bare.get("n") or plain.history.nodes.get("n")).chips
+        )
+        expected = ["new EvictPod j-0", "new IsolateChip ('Ascend910-3',)"] if number >= 4 else []
+        assert told(result) == expected, f"pass {number}"
+        real, cast = plain.history, result.history
+    assert cast.nodes["n"].shadows["s"][3].holds[0].kind == "frequency"
+    later = NOW + 6 * 300 + 7201
+    result = plan(desired(shadow(frequency=rule)), sick(now=later, history=cast, codes=0), later)
+    assert told(result) == [], "released"
+    later += 60
+    result = plan(desired(shadow(frequency=rule)), sick(now=later, history=result.history, codes=0), later)
+    assert not any(m.shadows for m in result.history.nodes.values()), "and forgotten"
+
+
+def test_a_shadow_that_is_taken_away_leaves_nothing_behind() -> None:
+    rule = [{"codes": [CODE], "times": 3, "window": "1h", "level": "SeparateNPU", "releaseAfter": "2h"}]
+    first = plan(desired(shadow(frequency=rule)), sick(), NOW)
+    away = plan(desired(shadow(frequency=rule)), sick(history=first.history, codes=0, now=NOW + 60), NOW + 60)
+    assert away.history.nodes["n"].shadows
+    gone = plan(BARE, sick(history=away.history, codes=0, now=NOW + 120), NOW + 120)
+    assert not any(m.shadows for m in gone.history.nodes.values())
+
+
+def test_only_so_many_shadows_are_asked() -> None:
+    many = [shadow(f"s{i}", levels={CODE: "SeparateNPU"}) for i in range(MAX_POLICIES + 2)]
+    result = plan(desired(*many), sick(), NOW)
+    assert len({c.policy for c in result.shadows}) == MAX_POLICIES
+    assert any("beyond the first 8 are not asked: s8, s9" in d.message for d in result.diagnostics)
+
+
+LIMITS = document("SafetyBudget", "default", limits=[
+    {"actions": ["EvictPod"], "per": "cluster", "max": 1, "window": "10m"},
+    {"actions": ["ResetChips"], "per": "pool", "max": 2, "window": "1h"},
+])  # fmt: skip
+PLAIN = desired(LIMITS)
+SHADOWS: list[Desired] = [
+    desired(LIMITS, shadow(levels={"80DF8402": "NotHandleFault", "80A18008": "SeparateNPU"})),
+    desired(LIMITS, shadow(duration=[
+        {"codes": ["80C98001", "81078603"], "timeout": "30s", "recover": "60s", "level": "SeparateNPU"}
+    ])),
+    desired(LIMITS, shadow(frequency=[
+        {"codes": ["80A18008"], "times": 1, "window": "1h", "level": "ManuallySeparateNPU"}
+    ], attempts={"reset": {"max": 0, "window": "1h"}})),
+    desired(LIMITS, shadow(actions={"RestartNPU": {"training": "keep", "idle": "isolate"}})),
+]  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(worlds(), st.sampled_from(SHADOWS))
+def test_plans_with_and_without_a_shadow_are_the_same(snapshot: Observed, intent: Desired) -> None:
+    """Over two passes, so that what the first remembers cannot matter either."""
+    plain_world, cast_world = snapshot, snapshot
+    for now in (NOW, NOW + 30):
+        plain, cast = plan(PLAIN, plain_world, now), plan(intent, cast_world, now)
+        for field in ("actions", "deferred", "pending", "nodes", "chips", "scores"):
+            assert getattr(plain, field) == getattr(cast, field), field
+        assert [d for d in cast.diagnostics if "shadow" not in d.message] == list(plain.diagnostics)
+        bare = {n: msgspec.structs.replace(m, shadows={}) for n, m in cast.history.nodes.items()}
+        kept = {n: m for n, m in bare.items() if m != type(m)()}
+        assert kept == {n: m for n, m in plain.history.nodes.items() if m != type(m)()}
+        assert cast.history.jobs == plain.history.jobs and cast.history.budgets == plain.history.budgets
+        plain_world = msgspec.structs.replace(snapshot, history=plain.history)
+        cast_world = msgspec.structs.replace(snapshot, history=cast.history)
