@@ -86,7 +86,7 @@ class Claim(NamedTuple):
 
     stamp: int
     message: str
-    index: int
+    place: int
     key: str
     code: str
     assertion: str
@@ -183,7 +183,7 @@ def fold(before: Mapping[str, PublicSeen], said: Iterable[Claim], now_ms: int) -
     for claim in sorted(said):
         claimed.add(claim.key)
         known = after.get(claim.key)
-        if known is None or (claim.stamp, claim.message, claim.index) > (known.stamp, known.message, known.index):
+        if known is None or (claim.stamp, claim.message, claim.place) > (known.stamp, known.message, known.index):
             after[claim.key] = _after(known, claim, now_ms)
     for key, seen in list(after.items()):
         if not seen.over and seen.until and now_ms >= seen.until:
@@ -205,21 +205,27 @@ def consumed(message: Message, remembered: Mapping[str, Mapping[str, PublicSeen]
         if known is None:
             if claim.assertion != "recover":
                 return False
-        elif (known.stamp, known.message, known.index) < (claim.stamp, claim.message, claim.index):
+        elif (known.stamp, known.message, known.index) < (claim.stamp, claim.message, claim.place):
             return False
     return True
 
 
 def _after(known: PublicSeen | None, claim: Claim, now_ms: int) -> PublicSeen:
-    stamp = {"stamp": claim.stamp, "message": claim.message, "index": claim.index}
     if claim.assertion == "recover":
         if known is None or known.over:
-            return PublicSeen(code=claim.code, chips=claim.chips, time=claim.time_ms, over=True, **stamp)
-        # a fault is visible for a while even when its end comes with its beginning
-        return msgspec.structs.replace(known, until=known.shown + SHOWN_MS, **stamp)
-    until = now_ms + SHOWN_MS if claim.assertion == "once" else 0
-    shown = known.shown if known is not None and not known.over and known.shown else now_ms
-    return PublicSeen(code=claim.code, chips=claim.chips, time=claim.time_ms, shown=shown, until=until, **stamp)
+            seen = PublicSeen(code=claim.code, chips=claim.chips, time=claim.time_ms, over=True)
+        else:
+            # a fault is visible for a while even when its end comes with its beginning
+            seen = msgspec.structs.replace(known, until=known.shown + SHOWN_MS)
+    else:
+        seen = PublicSeen(
+            code=claim.code,
+            chips=claim.chips,
+            time=claim.time_ms,
+            shown=known.shown if known is not None and not known.over and known.shown else now_ms,
+            until=now_ms + SHOWN_MS if claim.assertion == "once" else 0,
+        )
+    return msgspec.structs.replace(seen, stamp=claim.stamp, message=claim.message, index=claim.place)
 
 
 def _head(body: Mapping[str, Any]) -> Iterable[Problem]:

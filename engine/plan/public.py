@@ -13,9 +13,7 @@ import msgspec
 
 from engine.documents import Desired
 from engine.model import publicfaults
-from engine.model.cluster import ChipFault, DeviceReport
 from engine.model.diagnostics import Diagnostic, ObjectKey
-from engine.model.faults import PUBLIC
 from engine.model.history import NodeMemory, PublicSeen
 from engine.model.publicfaults import MAX_PER_NODE, MAX_STORED, Claim
 from engine.plan.scope import Scope
@@ -50,33 +48,10 @@ def run(scope: Scope, desired: Desired) -> None:
         if after != before.public:
             scope.memory.nodes[name] = msgspec.structs.replace(before, public=after)
         if view.report is not None:
-            view.report = merged(view.report, after, foreign.get(name, ()))
+            view.report = publicinfo.merged(view.report, after, foreign.get(name, ()))
     if dropped:
         text = f"{dropped} public faults are not stored: the limit is {MAX_STORED}, {MAX_PER_NODE} on one node"
         scope.diagnostics.append(Diagnostic("warning", "PublicFault", "", 0, 0, "", text))
-
-
-def merged(
-    report: DeviceReport, seen: Mapping[str, PublicSeen], foreign: tuple[publicinfo.Held, ...] = ()
-) -> DeviceReport:
-    """A copy of the report with an element per standing public fault and chip; a code on a chip is shown once."""
-    rows = {(fault.chip, fault.code) for fault in report.faults if fault.kind == PUBLIC}
-    added: dict[tuple[int, str], ChipFault] = {}
-    for key in sorted(seen):
-        fault = seen[key]
-        for chip in fault.chips if not fault.over else ():
-            if (chip, fault.code) not in rows:
-                # shown in seconds, as the original shows them
-                added.setdefault(
-                    (chip, fault.code), ChipFault(PUBLIC, chip, fault.code, fault.level, fault.time // 1000)
-                )
-    for held in foreign:
-        for chip in held.chips:
-            if (chip, held.code) not in rows:
-                added.setdefault((chip, held.code), ChipFault(PUBLIC, chip, held.code, held.level, held.time_s))
-    if not added:
-        return report
-    return msgspec.structs.replace(report, faults=(*report.faults, *(added[key] for key in sorted(added))))
 
 
 def _said(scope: Scope, desired: Desired) -> dict[str, list[Claim]]:

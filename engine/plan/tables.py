@@ -11,6 +11,7 @@ from engine.documents.fault_tables import FaultTable
 from engine.model.cluster import Observed
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.faults import code_key
+from engine.model.hardware import ManualPolicy
 from engine.plan.memo import Memo
 from engine.wire import faultconfig
 from engine.wire.errors import WireError
@@ -32,7 +33,7 @@ def in_force(desired: Desired, observed: Observed) -> Desired:
     return _LAID.of(id(desired), (desired, config), lambda: _lay(desired, config))
 
 
-def manual_policy(observed: Observed) -> faultconfig.ManualPolicy | None:
+def manual_policy(observed: Observed) -> ManualPolicy | None:
     """ClusterD's rule for isolating chips that fail too often; None while nobody wrote one."""
     return _read(observed)[0].manual
 

@@ -12,7 +12,7 @@ from engine.kube import many
 from engine.log import get
 from engine.model.cluster import Observed
 from engine.model.plan import Plan
-from engine.plan import inforce
+from engine.plan import inforce, tables
 from engine.plan.judge import Judge
 from engine.wire.policy import NodePolicy, build_policy
 
@@ -28,8 +28,9 @@ class Policies:
         self._known: tuple[object, ...] = ()
         self._policies: dict[str, NodePolicy] = {}
 
-    def of(self, desired: Desired, plan: Plan) -> dict[str, NodePolicy]:
-        """By pool, from the fault policies that are in force, which a held-back revision's are not."""
+    def of(self, desired: Desired, plan: Plan, observed: Observed) -> dict[str, NodePolicy]:
+        """By pool, from the fault policies that are in force, which a held-back revision's are not, and the tables."""
+        desired = tables.in_force(desired, observed)
         pools = sorted({node.pool for node in plan.nodes})
         known = (desired.revision, id(desired), plan.history.policy_revision, tuple(pools))
         if known != self._known:

@@ -183,7 +183,7 @@ class Shard:
         """
         if not remembered:
             await self.teller.remember(memory_bodies(plan, observed))
-        policies = self.policies.of(desired, plan)
+        policies = self.policies.of(desired, plan, observed)
         roles = resolve(desired, observed)
         state = msgspec.structs.replace(self.intent.state(observed), roles=roles)
         bodies = status_bodies(plan, observed, state, self.teller.info if roles["aggregate"] == "on" else None)

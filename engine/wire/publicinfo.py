@@ -12,7 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.cluster import PublicReport
+from engine.model.cluster import ChipFault, DeviceReport, PublicReport
+from engine.model.faults import PUBLIC
+from engine.model.history import PublicSeen
 from engine.model.publicfaults import Message, Problem, read
 from engine.wire.errors import WireError
 from engine.wire.gojson import go_json, read_object
@@ -90,6 +92,27 @@ def statistics(config_map: Mapping[str, Any]) -> dict[str, tuple[Held, ...]]:
             raise WireError(where, f"data.PublicFaults.{node}", "must be a list")
         out[node] = tuple(sorted((_held(where, node, row) for row in rows), key=lambda h: (h.resource, h.id)))
     return out
+
+
+def merged(report: DeviceReport, seen: Mapping[str, PublicSeen], foreign: tuple[Held, ...] = ()) -> DeviceReport:
+    """A copy of the report with an element per standing public fault and chip; a code on a chip is shown once."""
+    rows = {(fault.chip, fault.code) for fault in report.faults if fault.kind == PUBLIC}
+    added: dict[tuple[int, str], ChipFault] = {}
+    for key in sorted(seen):
+        fault = seen[key]
+        for chip in fault.chips if not fault.over else ():
+            if (chip, fault.code) not in rows:
+                # shown in seconds, as the original shows them
+                added.setdefault(
+                    (chip, fault.code), ChipFault(PUBLIC, chip, fault.code, fault.level, fault.time // 1000)
+                )
+    for held in foreign:
+        for chip in held.chips:
+            if (chip, held.code) not in rows:
+                added.setdefault((chip, held.code), ChipFault(PUBLIC, chip, held.code, held.level, held.time_s))
+    if not added:
+        return report
+    return msgspec.structs.replace(report, faults=(*report.faults, *(added[key] for key in sorted(added))))
 
 
 def _held(where: str, node: str, row: object) -> Held:
