@@ -167,7 +167,7 @@ def test_report_and_kubernetes_must_agree() -> None:
         ({}, 3, "InvalidRequest", "InvalidResourceRequest: expected: job<case> req npu num should small than 8"),
         ({POLICY: "chip4-node8"}, 3, None, ""),
         ({POLICY: "chip8-node8"}, 9, "InvalidRequest", "small than 8"),
-        ({POLICY: "chip1-softShareDev"}, 5, "NotSupportPolicy", "no policy handler registered"),
+        ({POLICY: "chip1-softShareDev"}, 5, "InvalidRequest", "check share device job(case) valid failed"),
         ({"volcano.sh/schedule.plugin": "Ascend999"}, 1, None, ""),
     ],
 )
@@ -207,10 +207,12 @@ def test_static_vnpus_are_counted() -> None:
     assert "more than 1 virtual device" in scope.pending[0].message
 
 
-def test_dynamic_vnpu_is_refused_clearly() -> None:
+def test_ai_cores_of_no_kind_of_chips_are_refused_clearly() -> None:
     pod = worlds.pod("d", count=2, resource="huawei.com/npu-core")
     scope = scope_of(worlds.observed([worlds.node("n0")], [worlds.report("n0")], [pod]))
-    assert scope.pending[0].reason == "NotSupportPolicy" and "dynamic vNPU" in scope.pending[0].message
+    assert (
+        scope.pending[0].reason == "NotSupportPolicy" and "ring-controller.atlas is missing" in scope.pending[0].message
+    )
 
 
 def test_foreign_schedulers_pods_only_occupy() -> None:

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from engine.documents.kinds import BelayDocument, TemplateName
 from engine.documents.scalars import Count, Document, Flag, Positive, Text
+from engine.model.vnpu import Size, Totals
 
 
 class DVPP(Document):
@@ -40,6 +41,11 @@ class ChipTotals(Document):
     dvpp: DVPP | None = None
     unverified: tuple[Text, ...] = ()
 
+    @cached_property
+    def totals(self) -> Totals:
+        """The row as the judge of what fits together takes it."""
+        return Totals(self.aicore, self.aicpu, self.memory_mi_b, _engines(self.dvpp), self.max_vnpus)
+
 
 class Template(Document):
     """One size; ``suffix`` ends the Kubernetes resource name, ``dvpp_flag`` yes takes all media engines, no takes none.
@@ -56,6 +62,11 @@ class Template(Document):
     dvpp: DVPP | None = None
     dvpp_flag: Literal["yes", "no"] | None = None
     unverified: tuple[Text, ...] = ()
+
+    def size(self, chip_cores: int) -> Size:
+        """What the template takes of a chip with so many AI cores."""
+        memory = self.memory_by_aicore.get(str(chip_cores), self.memory_mi_b)
+        return Size(self.name, self.aicore, self.aicpu, memory, _engines(self.dvpp), self.dvpp_flag)
 
 
 class DynamicChoice(Document):
@@ -119,9 +130,26 @@ class VNPUTemplates(BelayDocument):
         """Templates by resource suffix, such as ``4c.3cpu``."""
         return {template.suffix: template for template in self.spec.templates}
 
+    def choice(self, cores: int, level: str, dvpp: str) -> Template | None:
+        """The template that a dynamic request gets on the family's chips; None when there is none for it."""
+        for row in self.spec.rules.choices:
+            if row.aicore == cores and row.level in (None, level) and row.dvpp in (None, dvpp):
+                return self.by_name.get(row.template)
+        return None
+
+    def smaller(self, template: str) -> Template | None:
+        """What a chip short of AI CPUs may give instead of a template; None when nothing smaller serves."""
+        found = next((row.to for row in self.spec.rules.downgrades if row.template == template), "")
+        return self.by_name.get(found)
+
     def totals(self, chip_name: str = "", server_type: str = "") -> ChipTotals:
         """The row of a chip, by its server type, else its name, else the family's first row."""
         rows = self.spec.chips
         by_type = (row for row in rows if server_type in row.server_types)
         by_name = (row for row in rows if chip_name in row.chip_names)
         return next(by_type, None) or next(by_name, None) or rows[0]
+
+
+def _engines(dvpp: DVPP | None) -> dict[str, int]:
+    """The media engines whose number is documented."""
+    return {} if dvpp is None else {name: count for name, count in dvpp.model_dump().items() if count is not None}

@@ -16,6 +16,7 @@ from engine.documents import (
     VNPUTemplates,
 )
 from engine.documents.problems import Path, Problem
+from engine.model.vnpu import unfit
 
 IMPLICIT_POOL = "default"
 
@@ -132,17 +133,12 @@ def _families(product: Product | None, names: Names) -> list[VNPUTemplates]:
 
 
 def _fits(wanted: tuple[str, ...], templates: VNPUTemplates) -> bool:
-    """Whether templates fit together on some chip of the family, by cores, AI CPUs, memory and count."""
+    """Whether templates fit together on some chip of the family."""
     chosen = [templates.by_name[name] for name in wanted if name in templates.by_name]
     if len(chosen) != len(wanted):
         return False
     return any(
-        sum(template.aicore for template in chosen) <= row.aicore
-        and sum(template.aicpu for template in chosen) <= row.aicpu
-        and sum(template.memory_by_aicore.get(str(row.aicore), template.memory_mi_b) for template in chosen)
-        <= row.memory_mi_b
-        and len(chosen) <= (row.max_vnpus or len(chosen))
-        for row in templates.spec.chips
+        unfit(row.totals, [template.size(row.aicore) for template in chosen]) is None for row in templates.spec.chips
     )
 
 

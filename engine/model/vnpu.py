@@ -98,6 +98,8 @@ def cores(template: str) -> int:
 
 
 def _media(totals: Totals, rows: Sequence[Size]) -> str | None:
+    if not totals.dvpp:  # how many engines the chip has is not documented, so cores and AI CPUs decide
+        return None
     whole = [size for size in rows if size.dvpp_flag == "yes"]
     others = [size for size in rows if size.dvpp_flag != "no"]
     if whole and len(others) > 1:

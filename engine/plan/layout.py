@@ -1,29 +1,31 @@
 """The layout pass: vNPU layouts declared in Git against the vNPUs that nodes report.
 
-A chip is re-cut only when nothing that would have to go is in use; chips declared for vNPUs or holding
-some take no whole-chip work (docs/zh/scheduling/04_usage/02_virtual_instance).
+A chip is re-cut only when no live pod and no process is on it; chips declared for vNPUs or shares, or holding vNPUs,
+take no whole-chip work. Chips in mode dynamic are cut by the pass that places pods, when somebody needs it
+(docs/zh/scheduling/04_usage/02_virtual_instance).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
-from engine.documents import Declared, VNPULayout, VNPUTemplates
+from engine.documents import Declared, VNPULayout
 from engine.model.actions import Evidence, PartitionChip
-from engine.model.cluster import AgentReport, Orders
+from engine.model.cluster import AgentReport, Orders, ids_of, mask_of
 from engine.model.diagnostics import Diagnostic, Severity
 from engine.model.history import NodeMemory
 from engine.model.levels import IN_SERVICE, NORMAL
 from engine.model.plan import ChipState
-from engine.model.vnpu import Existing, Size, Totals, change, unfit
+from engine.model.vnpu import Change, Existing, change, unfit
+from engine.plan.cutting import chip_totals, layouts_of, templates_of
 from engine.plan.scope import NodeView, Scope
 from engine.wire.orders import chip_number
 
-CHIP_NAME_LABEL: Final = "node.kubernetes.io/npu.chip.name"
 #: A refused or failed partition is ordered again after this long, in milliseconds.
 RETRY_MS: Final = 300_000
 
@@ -32,44 +34,90 @@ _Wanted = dict[int, tuple[tuple[str, ...], Declared[VNPULayout] | None]]
 
 
 def run(scope: Scope) -> None:
-    """Emits PartitionChip and takes chips with or for vNPUs out of whole-chip placement."""
+    """Emits PartitionChip for static layouts and says which chips are for vNPUs or shares of which kind."""
+    _carved(scope)
     laid_out = scope.desired.layouts or any(o.vnpu_layout for o in scope.observed.orders.values())
-    if not laid_out or scope.observed.ledger_broken:
-        _close_cut_chips(scope)
+    if not laid_out:
         return
     for name in sorted(scope.nodes):
         view = scope.nodes[name]
         wanted = _wanted(scope, view)
-        if wanted:
+        if scope.observed.ledger_broken:
+            continue
+        if wanted or view.dynamic_chips:
             _node(scope, view, wanted)
-    _close_cut_chips(scope)
+
+
+def _carved(scope: Scope) -> None:
+    """A chip with a vNPU cannot be used whole."""
+    for name, agent in scope.observed.agents.items():
+        view = scope.nodes.get(name)
+        if view is not None and agent.vnpus:
+            view.carved = mask_of(sorted({device.chip for device in agent.vnpus}))
+            view.cut |= view.carved
 
 
 def _wanted(scope: Scope, view: NodeView) -> _Wanted:
+    """Marks the chips of the node that documents are about, the first by name where two are about the same; returns
+    the templates that static ones want.
+    """
     wanted: _Wanted = {}
-    for layout in scope.desired.layouts:
+    taken = 0
+    for layout in layouts_of(scope.desired, view):
         spec = layout.document.spec
-        selected = (
-            spec.pool == view.pool if spec.pool else bool(spec.selector and spec.selector.matches(view.node.labels))
-        )
-        if not selected or spec.mode != "static":
-            continue
-        for row in spec.chips:
-            for chip in row.chips:
-                if chip in wanted:
-                    _complain(
-                        scope, view, layout, chip, "is already laid out by another document, the first by name wins"
-                    )
-                elif not view.base >> chip & 1:
-                    _complain(scope, view, layout, chip, "does not exist on the node")
-                elif _fits(scope, view, layout, chip, row.templates):
-                    wanted[chip] = (row.templates, layout)
+        mask = 0
+        for chip, templates in _rows(view, layout, taken):
+            if taken >> chip & 1:
+                _complain(scope, view, layout, chip, "is already laid out by another document, the first by name wins")
+            elif not view.base >> chip & 1:
+                _complain(scope, view, layout, chip, "does not exist on the node")
+            else:
+                mask |= 1 << chip
+                if spec.mode == "static" and _fits(scope, view, layout, chip, templates):
+                    wanted[chip] = (templates, layout)
+        taken |= mask
+        _mark(scope, view, layout, mask)
+    view.cut |= taken
     orders = scope.observed.orders.get(view.node.name)
     if scope.desired.has_git and orders is not None:
         for chip, templates in orders.vnpu_layout.items():
-            if templates and chip not in wanted:
+            if templates and chip not in wanted and not view.dynamic_chips >> chip & 1:
                 wanted[chip] = ((), None)
     return dict(sorted(wanted.items()))
+
+
+def _rows(view: NodeView, layout: Declared[VNPULayout], taken: int) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Chips with their templates; a layout that names no chips is about all that no other one has."""
+    spec = layout.document.spec
+    if not spec.chips:
+        yield from ((chip, ()) for chip in ids_of(view.base & ~taken))
+    for row in spec.chips:
+        for chip in row.chips:
+            yield chip, row.templates
+
+
+def _mark(scope: Scope, view: NodeView, layout: Declared[VNPULayout], mask: int) -> None:
+    mode = layout.document.spec.mode
+    if mode == "static":
+        view.static_chips |= mask
+        return
+    family = templates_of(scope.desired, view)
+    excluded = family.spec.rules.excluded_products if family is not None else ()
+    on_demand = (
+        family is not None and family.spec.dynamic and (view.product is None or view.product.name not in excluded)
+    )
+    softly = bool(
+        (family is not None and family.spec.soft) or (view.product is not None and view.product.spec.vnpu.soft)
+    )
+    first = ids_of(mask)[0] if mask else -1
+    if mode == "dynamic":
+        view.dynamic_chips |= mask if on_demand else 0
+        if not on_demand and mask:
+            _complain(scope, view, layout, first, "cannot be cut on demand: chips of this node have static vNPUs only")
+    else:
+        view.soft_chips |= mask if softly else 0
+        if not softly and mask:
+            _complain(scope, view, layout, first, "cannot be shared softly: chips of this node do not know how")
 
 
 def _fits(scope: Scope, view: NodeView, layout: Declared[VNPULayout], chip: int, templates: tuple[str, ...]) -> bool:
@@ -81,8 +129,8 @@ def _fits(scope: Scope, view: NodeView, layout: Declared[VNPULayout], chip: int,
     if unknown:
         _complain(scope, view, layout, chip, f"template {unknown[0]} is none of family {family.spec.family}")
         return False
-    totals = _totals(view, family)
-    why = unfit(totals, [_size(family, name, totals.aicore) for name in templates])
+    totals = chip_totals(view, family)
+    why = unfit(totals, [family.by_name[name].size(totals.aicore) for name in templates])
     if why is not None:
         _complain(scope, view, layout, chip, f"the templates do not fit: {why}")
     return why is None
@@ -91,57 +139,133 @@ def _fits(scope: Scope, view: NodeView, layout: Declared[VNPULayout], chip: int,
 def _node(scope: Scope, view: NodeView, wanted: _Wanted) -> None:
     node = view.node.name
     agent, orders = scope.observed.agents.get(node), scope.observed.orders.get(node)
-    memory = scope.memory.nodes.get(node, NodeMemory())
     if _outstanding(scope, agent, orders):
         for chip in _changing(agent, orders):
-            _take_out(view, chip)
+            view.unavailable |= 1 << chip
+            view.chip_state[chip] = "resetting"
             _show(scope, view, chip)
         return
-    if view.state in ("not-ready", "unknown", "isolated") or _waits(scope, agent, orders):
+    if not orderable(scope, view):
         return
-    epoch = max(memory.vnpu_epoch, orders.vnpu_epoch if orders else 0, agent.vnpu_epoch_done if agent else 0) + 1
+    epoch = next_epoch(scope, view)
     ordered = False
     for chip, (templates, layout) in wanted.items():
         if view.chip_level.get(chip, NORMAL) not in IN_SERVICE:
             continue
         ordered |= _chip(scope, view, chip, templates, layout, epoch)
     if ordered:
-        scope.memory.nodes[node] = msgspec.structs.replace(memory, vnpu_epoch=epoch)
+        remember_epoch(scope, view, epoch)
+
+
+def orderable(scope: Scope, view: NodeView) -> bool:
+    """Whether a partition can be ordered from the node now: it is well, and no order waits for an answer."""
+    node = view.node.name
+    agent, orders = scope.observed.agents.get(node), scope.observed.orders.get(node)
+    if _outstanding(scope, agent, orders) or view.suspended:
+        return False
+    return view.state not in ("not-ready", "unknown", "isolated") and not _waits(scope, agent, orders)
+
+
+def coming(scope: Scope, view: NodeView) -> dict[int, list[str]]:
+    """Templates under an order that the node has not answered yet, by chip."""
+    node = view.node.name
+    agent, orders = scope.observed.agents.get(node), scope.observed.orders.get(node)
+    if orders is None or not _outstanding(scope, agent, orders):
+        return {}
+    out: dict[int, list[str]] = {}
+    for chip, templates in orders.vnpu_layout.items():
+        missing = (
+            Counter(templates) - Counter(d.template for d in agent.vnpus if d.chip == chip)
+            if agent
+            else Counter(templates)
+        )
+        if missing:
+            out[chip] = sorted(missing.elements())
+    return out
+
+
+def next_epoch(scope: Scope, view: NodeView) -> int:
+    """The epoch of the next partition order; all orders to a node in one pass share it."""
+    node = view.node.name
+    agent, orders = scope.observed.agents.get(node), scope.observed.orders.get(node)
+    memory = scope.observed.history.nodes.get(node, NodeMemory())
+    return max(memory.vnpu_epoch, orders.vnpu_epoch if orders else 0, agent.vnpu_epoch_done if agent else 0) + 1
+
+
+def remember_epoch(scope: Scope, view: NodeView, epoch: int) -> None:
+    """Keeps the epoch in the memory, so that it is never given again."""
+    memory = scope.memory.nodes.get(view.node.name, NodeMemory())
+    scope.memory.nodes[view.node.name] = msgspec.structs.replace(memory, vnpu_epoch=epoch)
+
+
+def user_of(scope: Scope, view: NodeView, chip: int) -> str:
+    """Who keeps a chip from being cut: a live pod on it, or a process that the report shows; empty when nobody does."""
+    if view.used >> chip & 1:
+        return view.used_by.get(chip) or "a pod"
+    agent = scope.observed.agents.get(view.node.name)
+    row = agent.chips.get(chip) if agent is not None else None
+    return f"{row.processes} processes" if row is not None and row.processes else ""
 
 
 def _chip(
     scope: Scope, view: NodeView, chip: int, templates: tuple[str, ...], layout: Declared[VNPULayout] | None, epoch: int
 ) -> bool:
-    name = view.chip(chip)
-    step = change(list(_existing(scope, view, chip)), templates)
+    step = change(list(vnpus_on(scope, view, chip)), templates)
     if not step.needed:
         return False
-    if view.used >> chip & 1 or step.blocked:
-        holder = view.used_by.get(chip) or ", ".join(f"vNPU {i}" for i in step.blocked)
+    holder = user_of(scope, view, chip) or ", ".join(f"vNPU {i}" for i in step.blocked)
+    if holder:
         severity: Severity = "error" if layout is not None and layout.document.spec.when_busy == "refuse" else "info"
         if layout is not None:
             _complain(scope, view, layout, chip, f"is in use by {holder}; it is cut when that ends", severity)
         return False
-    _take_out(view, chip)
     doing = "cut into " + ", ".join(templates) if templates else "made whole again"
+    partition(
+        scope,
+        view,
+        chip,
+        templates,
+        step,
+        epoch,
+        reason="LayoutDiffers" if layout is not None else "LayoutRemoved",
+        message=f"chip {view.chip(chip)} of node {view.node.name} is {doing}",
+        evidence=_evidence(scope, layout),
+    )
+    return True
+
+
+def partition(
+    scope: Scope,
+    view: NodeView,
+    chip: int,
+    templates: tuple[str, ...],
+    step: Change,
+    epoch: int,
+    *,
+    reason: str,
+    message: str,
+    evidence: Evidence,
+) -> None:
+    """Orders a chip to be cut, and takes it out of placement until that is done."""
+    view.unavailable |= 1 << chip
+    view.chip_state[chip] = "resetting"
     scope.actions.append(
         PartitionChip(
-            reason="LayoutDiffers" if layout is not None else "LayoutRemoved",
-            message=f"chip {name} of node {view.node.name} is {doing}",
-            evidence=_evidence(scope, layout),
+            reason=reason,
+            message=message,
+            evidence=evidence,
             preconditions={"epoch": epoch, "idle": True},
             node=view.node.name,
-            chip=name,
+            chip=view.chip(chip),
             templates=templates,
             create=step.create,
             destroy=tuple(str(i) for i in step.destroy),
             epoch=epoch,
         )
     )
-    return True
 
 
-def _existing(scope: Scope, view: NodeView, chip: int) -> Iterator[Existing]:
+def vnpus_on(scope: Scope, view: NodeView, chip: int) -> Iterator[Existing]:
     """The chip's vNPUs; one whose size a pod without a known device asked for counts as busy."""
     agent = scope.observed.agents.get(view.node.name)
     if agent is None:
@@ -181,11 +305,6 @@ def _changing(agent: AgentReport | None, orders: Orders | None) -> Iterator[int]
             yield chip
 
 
-def _take_out(view: NodeView, chip: int) -> None:
-    view.unavailable |= 1 << chip
-    view.chip_state[chip] = "resetting"
-
-
 def _show(scope: Scope, view: NodeView, chip: int) -> None:
     """A chip being cut is listed as resetting, beside what health said of it."""
     place = (view.node.name, chip)
@@ -196,50 +315,6 @@ def _show(scope: Scope, view: NodeView, chip: int) -> None:
     else:
         row = ChipState(view.node.name, view.chip(chip), "resetting", NORMAL, (), (), view.used_by.get(chip))
         scope.chips.insert(index, row)
-
-
-def _close_cut_chips(scope: Scope) -> None:
-    """A chip with a vNPU, or declared for some, cannot be used whole."""
-    for layout in scope.desired.layouts:
-        spec = layout.document.spec
-        for view in scope.nodes.values():
-            if spec.pool == view.pool if spec.pool else bool(spec.selector and spec.selector.matches(view.node.labels)):
-                for row in spec.chips:
-                    for chip in row.chips:
-                        view.unavailable |= 1 << chip
-    for name, agent in scope.observed.agents.items():
-        node = scope.nodes.get(name)
-        if node is not None:
-            for device in agent.vnpus:
-                node.unavailable |= 1 << device.chip
-
-
-def _totals(view: NodeView, family: VNPUTemplates) -> Totals:
-    labels = view.node.labels
-    row = family.totals(labels.get(CHIP_NAME_LABEL, ""), labels.get("servertype", ""))
-    return Totals(
-        aicore=row.aicore,
-        aicpu=row.aicpu,
-        memory=row.memory_mi_b,
-        dvpp=_engines(row.dvpp.model_dump() if row.dvpp is not None else {}),
-        max_vnpus=row.max_vnpus,
-    )
-
-
-def _size(family: VNPUTemplates, name: str, aicore: int) -> Size:
-    template = family.by_name[name]
-    return Size(
-        name=name,
-        aicore=template.aicore,
-        aicpu=template.aicpu,
-        memory=template.memory_by_aicore.get(str(aicore), template.memory_mi_b),
-        dvpp=_engines(template.dvpp.model_dump() if template.dvpp is not None else {}),
-        dvpp_flag=template.dvpp_flag,
-    )
-
-
-def _engines(values: Mapping[str, int | None]) -> dict[str, int]:
-    return {engine: count for engine, count in values.items() if count is not None}
 
 
 def _evidence(scope: Scope, layout: Declared[VNPULayout] | None) -> Evidence:

@@ -39,6 +39,8 @@ class NodeView(msgspec.Struct, gc=False):
     demands that the task on them goes. ``sub_healthy``: chips with a sub-health fault. ``resettable``: faulty chips
     that a reset may heal once idle; ``resetting`` chips under a reset order without an answer, ``recovering`` those
     reset and not yet reported clean. ``suspended``: the pool is suspended, so nothing is decided for the node.
+    ``carved``: chips with vNPUs; ``static_chips``, ``dynamic_chips``, ``soft_chips``: chips that a VNPULayout of that
+    mode is about; ``cut``: all of these, which nobody takes whole.
     ``settled``: an earlier pass judged this very state of the node (``engine.plan.settled``), so health need not;
     ``rows`` then are its rows of the plan's ``chips``.
     """
@@ -75,13 +77,18 @@ class NodeView(msgspec.Struct, gc=False):
     resetting: int = 0
     recovering: int = 0
     suspended: bool = False
+    carved: int = 0
+    static_chips: int = 0
+    dynamic_chips: int = 0
+    soft_chips: int = 0
+    cut: int = 0
     settled: bool = False
     rows: tuple[ChipState, ...] = ()
 
     @property
     def free(self) -> int:
-        """Chips that new work may take."""
-        return self.base & ~self.unavailable & ~self.used
+        """Chips that new work may take whole."""
+        return self.base & ~self.unavailable & ~self.used & ~self.cut
 
     def chip(self, index: int) -> str:
         """The chip's device name, e.g. ``Ascend910-4``."""

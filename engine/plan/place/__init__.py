@@ -20,7 +20,7 @@ from engine.model.history import JobMemory
 from engine.model.jobs import Gang
 from engine.plan import queue, views
 from engine.plan.gangs import MIN_AVAILABLE_KEY, declared_rank, task_of
-from engine.plan.place import groupwise, search, switches, torconfig
+from engine.plan.place import binding, groupwise, search, switches, torconfig
 from engine.plan.place import job as jobs
 from engine.plan.place.bench import MAX_SCORES, Bench, Seated, Wishes
 from engine.plan.place.job import Job
@@ -247,6 +247,8 @@ class _Gang:
         if item.logical >= 0:
             annotations |= {SUPER_POD_RANK: str(item.logical), SUPER_POD_ID: str(item.super_pod)}
         annotations |= self.bench.given.get(item.pod.key, {})
+        if chips:
+            annotations = binding.amended(job, item, view, annotations, self.bench.parts)
         names = tuple(view.chip(chip) for chip in chips)
         where = f"{item.node} ({', '.join(names)})" if names else item.node
         report = view.report
@@ -261,6 +263,7 @@ class _Gang:
             pod=item.pod.name,
             node=item.node,
             chips=names,
+            template=binding.template_of(item),
             annotations=annotations,
         )
 
@@ -350,6 +353,8 @@ def _ranks(job: Job, waiting: Sequence[Pod]) -> dict[str, int]:
 def _rule(job: Job) -> str:
     if job.topology:
         return f"place/{job.topology}"
+    if job.shared is not None:
+        return f"place/{type(job.shared).__name__.lower()}"
     if job.family is None:
         return "place/count" if job.resource else "place/least-requested"
     return f"place/{type(job.family).__name__.lower()}"

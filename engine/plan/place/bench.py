@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
@@ -11,13 +12,18 @@ import msgspec
 from engine.documents import InitParams
 from engine.model.cluster import Pod
 from engine.plan.place import fit
+from engine.plan.place.coretable import CoreTable
 from engine.plan.place.job import Job
 from engine.plan.place.multilevel import Level, read_trees
 from engine.plan.place.neighbours import ANTI, Neighbours
+from engine.plan.place.parts import Parts
 from engine.plan.place.pending import Story, story
+from engine.plan.place.sharing import Dynamic, Soft, dvpp_of, level_of
+from engine.plan.place.softtable import SoftTable
 from engine.plan.place.table import Table
 from engine.plan.place.verdict import Refusal, ids
 from engine.plan.scope import NodeView, Scope
+from engine.wire.parts import Share
 
 #: Most entries of ``Plan.scores`` in one pass; beyond it pods are placed without a record of their candidates.
 MAX_SCORES: Final = 200_000
@@ -26,13 +32,22 @@ PASS_TRIALS: Final = 1500
 
 
 class Seated(NamedTuple):
-    """A pod with its node and chips; ``logical`` and ``super_pod`` only under super-pod rules, else -1."""
+    """A pod with its node and chips; ``logical`` and ``super_pod`` only under super-pod rules, else -1.
+
+    ``part`` is the template of a vNPU or the share that the pod gets of its chip, empty when it gets all of it.
+    """
 
     pod: Pod
     node: str
     chips: int
     logical: int = -1
     super_pod: int = -1
+    part: str | Share = ""
+
+    @property
+    def shared(self) -> bool:
+        """Whether others may be on the pod's chip too."""
+        return bool(self.part)
 
 
 @dataclass(slots=True)
@@ -68,6 +83,7 @@ class Bench:
         self._stories: dict[int, tuple[int, Story]] = {}
         self._free: dict[str, _Free] = {}
         self._bound: dict[str, int] = {}
+        self.parts = Parts(scope.desired)
         self.trials = PASS_TRIALS
         #: Annotations that pods placed in this pass get beside their chips, by pod key.
         self.given: dict[str, Mapping[str, str]] = {}
@@ -95,7 +111,8 @@ class Bench:
         if found is None:
             penalty = self.scope.penalty.get(job.gang.key, {})
             refused = self.scope.refused.get(job.gang.key, {})
-            found = self._tables[key] = Table(job, pod, self.views, self.trees, penalty, refused, self._grounds_of(pod))
+            make = self._maker(job, pod)
+            found = self._tables[key] = make(job, pod, self.views, self.trees, penalty, refused, self._grounds_of(pod))
         found.refresh(self._log)
         return found
 
@@ -108,9 +125,12 @@ class Bench:
     def put(self, seated: Seated) -> None:
         """Takes a node's room and chips for a pod."""
         view = self.views[seated.node]
-        view.used |= seated.chips
-        for chip in ids(seated.chips):
-            view.used_by[chip] = seated.pod.key
+        if seated.shared:
+            self.parts.give(seated.pod, seated.node, ids(seated.chips)[0], seated.part)
+        else:
+            view.used |= seated.chips
+            for chip in ids(seated.chips):
+                view.used_by[chip] = seated.pod.key
         self._account(view, seated.pod, 1)
         view.pods.append(seated.pod)
 
@@ -118,9 +138,12 @@ class Bench:
         """Undoes ``put``, newest first."""
         for item in reversed(seated):
             view = self.views[item.node]
-            view.used &= ~item.chips
-            for chip in ids(item.chips):
-                view.used_by.pop(chip, None)
+            if item.shared:
+                self.parts.take_back(item.pod)
+            else:
+                view.used &= ~item.chips
+                for chip in ids(item.chips):
+                    view.used_by.pop(chip, None)
             view.pods.remove(item.pod)
             self._account(view, item.pod, -1)
 
@@ -165,7 +188,7 @@ class Bench:
                 without.append(pod)
                 continue
             self.record(job, pod, table)
-            item = item or Seated(pod, name, table.chips(name))
+            item = item or self.seated(job, pod, name, table)
             self.put(item)
             placed.append(item)
         for table, names in parked.values():
@@ -175,7 +198,7 @@ class Bench:
 
     def record(self, job: Job, pod: Pod, table: Table, chosen: Mapping[str, int] | None = None) -> None:
         """Notes the raw scores that the pod's candidates have now; ``chosen`` replaces some of them."""
-        if job.family is None or not pod.count:
+        if not job.scored or not pod.count:
             return
         if self._recorded + len(table.scores) > MAX_SCORES:
             self.unrecorded += 1
@@ -205,6 +228,14 @@ class Bench:
         if whole is None and not table.scores:
             self._stories[id(table)] = (table.revision, told)
         return told
+
+    def seated(self, job: Job, pod: Pod, name: str, table: Table) -> Seated:
+        """The pod's seat on a fitting node."""
+        chips, part = table.chips(name), table.part(name)
+        if isinstance(job.shared, Soft) and chips:
+            wish = job.shared
+            return Seated(pod, name, chips, part=Share(ids(chips)[0], wish.cores, wish.memory, wish.policy))
+        return Seated(pod, name, chips, part=part)
 
     def forget(self, pods: Sequence[Pod]) -> None:
         """Drops the recorded scores of pods that were not placed after all."""
@@ -284,6 +315,16 @@ class Bench:
         if self._neighbours is not None:
             self._neighbours.move(pod, view, sign)
         self._log.append(view.node.name)
+        self.parts.touch(view.node.name)
+
+    def _maker(self, job: Job, pod: Pod) -> Callable[..., Table]:
+        """The kind of table that judges nodes for the pod."""
+        match job.shared if pod.count else None:
+            case Dynamic() as kind:
+                return partial(CoreTable, self.parts, kind)
+            case Soft() as wish:
+                return partial(SoftTable, self.parts, wish)
+        return Table
 
     def _key(self, job: Job, pod: Pod) -> bytes:
         """What makes two pods alike; the nodes that their gangs avoid are part of it."""
@@ -292,7 +333,7 @@ class Bench:
         found = self._keys.get(pod.key)
         if found is None:
             wishes = (pod.resource, pod.count, pod.requests, pod.node_selector, pod.affinity, pod.tolerations)
-            whole = (_rules(self.scope, job) if not self._keys else self._rules, wishes, pod.host_ports)
+            whole = (_rules(self.scope, job) if not self._keys else self._rules, wishes, pod.host_ports, _cut(job, pod))
             self._rules = whole[0]
             found = self._keys[pod.key] = msgspec.json.encode(whole, order="deterministic")
         return found
@@ -303,7 +344,13 @@ def _rules(scope: Scope, job: Job) -> tuple[object, ...]:
     gang = job.gang.key
     own = (scope.penalty.get(gang) or {}, scope.refused.get(gang) or {})
     labels = job.shape.labels.get("distributed", "")
-    return (repr(job.family), job.topology, job.strict, job.distributed, labels, own)
+    shared = (repr(job.shared), job.gang.key if isinstance(job.shared, Soft) else "")
+    return (repr(job.family), job.topology, job.strict, job.distributed, labels, own, shared)
+
+
+def _cut(job: Job, pod: Pod) -> tuple[str, ...]:
+    """Labels that choose among the templates of vNPUs cut on demand."""
+    return (level_of(pod), dvpp_of(pod)) if isinstance(job.shared, Dynamic) else ()
 
 
 class _Free:

@@ -14,18 +14,19 @@ from engine.model.cluster import Observed, Pod
 from engine.model.jobs import Gang
 from engine.plan.gangs import pod_group_of, task_of
 from engine.plan.owners import part, spec_of
-from engine.plan.place import families, rack950, torconfig
+from engine.plan.place import families, rack950, sharing, torconfig
 from engine.plan.place.multilevel import read_trees, read_wish
 from engine.plan.place.rack950 import RackBlocks
+from engine.plan.place.sharing import Sharing
 from engine.plan.place.superpod import Blocks, blocks
 from engine.plan.place.verdict import INVALID_REQUEST, NOT_SUPPORTED, Family, Refusal, Shape, Task
+from engine.wire.parts import NPU_CORE
 
 if TYPE_CHECKING:
     from engine.documents import Desired, InitParams
 
 GROUP: Final = "huawei.com/"
 NPU: Final = "huawei.com/npu"
-NPU_CORE: Final = "huawei.com/npu-core"
 WHOLE_CHIP: Final = frozenset({"huawei.com/Ascend910", "huawei.com/Ascend310", "huawei.com/Ascend310P", NPU})
 STATIC_VNPU: Final = re.compile(r"^huawei\.com/(Ascend910-([2-6]|8|10|12|16)c|Ascend310P-(1|2|4)c)")
 PLUGIN_KEY: Final = "volcano.sh/schedule.plugin"
@@ -52,6 +53,12 @@ class Job:
     node_chips: int = 0
     blocks: Blocks | RackBlocks | None = None
     strict: bool = False
+    shared: Sharing | None = None
+
+    @property
+    def scored(self) -> bool:
+        """Whether a handler gives nodes a score for this job."""
+        return self.family is not None or self.shared is not None
 
     @property
     def distributed(self) -> bool:
@@ -72,8 +79,8 @@ def of(gang: Gang, desired: Desired, observed: Observed, params: InitParams) -> 
     refused = None if static else torconfig.wanted(gang.labels, observed)
     if refused is not None:
         return refused
-    if not static and resource not in WHOLE_CHIP:
-        return Refusal(NOT_SUPPORTED, f"{NO_HANDLER}: {resource} {_why_unknown(resource)}")
+    if not static and resource not in WHOLE_CHIP and resource != NPU_CORE:
+        return Refusal(NOT_SUPPORTED, f"{NO_HANDLER}: {resource} is no resource that a placement policy handles")
     mixed = sorted({pod.resource for pod in seekers} - {resource})
     if mixed:
         return Refusal(
@@ -85,6 +92,12 @@ def of(gang: Gang, desired: Desired, observed: Observed, params: InitParams) -> 
             return Refusal(INVALID_REQUEST, f"pod {pod.name} asks for several NPU resources: {', '.join(limit)}")
     if static:
         return _counted(gang, resource, seekers, shape)
+    policy = gang.annotations.get(POLICY_KEY, "")
+    shared = sharing.of(gang, resource, seekers, shape.pods, desired, params, policy=policy)
+    if isinstance(shared, Refusal):
+        return shared
+    if shared is not None:
+        return Job(gang, resource, seekers, shape, None, shared=shared)
     rule = families.choose(
         resource, gang.annotations, gang.labels, _selector(pods, "accelerator-type"), desired, policy_key=POLICY_KEY
     )
@@ -185,9 +198,3 @@ def _counted(gang: Gang, resource: str, seekers: tuple[Pod, ...], shape: Shape) 
         text = f"{ILLEGAL_SIZE}: job <{gang.name}> task num is <{len(seekers)}>, request vnpu num <{greedy.count}>"
         return Refusal(INVALID_REQUEST, f"{text} more than 1 virtual device, keep job pending ")
     return Job(gang, resource, seekers, shape, None)
-
-
-def _why_unknown(resource: str) -> str:
-    if resource == NPU_CORE:
-        return "asks for a vNPU cut on demand, which needs the dynamic vNPU policy"
-    return "is no resource that a placement policy handles"

@@ -60,7 +60,7 @@ class _Search:
                 return False
             self._left -= 1
             self._bench.record(self._job, pod, table)
-            item = Seated(pod, name, table.chips(name))
+            item = self._bench.seated(self._job, pod, name, table)
             self._bench.put(item)
             self._placed.append(item)
             if self._from(index + 1):

@@ -111,6 +111,10 @@ class Table:
         view = self._views[name]
         return family.choose(Seat(*self._seat(view, view.free)), self._ask)
 
+    def part(self, name: str) -> str:
+        """The template that a pod would get on a fitting node; empty for whole chips, shares and pods without any."""
+        return ""
+
     def _entry(self, name: str, score: int) -> tuple[int, int, str, int]:
         return (-self.rank(name, score), -self._liked.get(name, 0), name, score)
 
@@ -167,10 +171,12 @@ class Table:
         refusal = fit.room(self._sample, self._needs, view)
         if refusal is not None:
             return refusal
-        if not self._sample.count:
-            return _least_requested(view)
+        return self._npu(view) if self._sample.count else _least_requested(view)
+
+    def _npu(self, view: NodeView) -> Verdict:
+        """What the node is worth to a pod that asks for NPUs, once everything else that it asks for is there."""
         if self._job.family is None:
-            return _room(self._sample, view) or 0
+            return room(self._sample, view) or 0
         free = view.free
         stable = _stability(self._sample.resource, view, free)
         if stable is not None:
@@ -182,7 +188,7 @@ class Table:
         verdict = self._memo.get(seat)
         if verdict is None:
             verdict = self._memo[seat] = self._job.family.judge(Seat(*seat), self._ask)
-        return verdict if isinstance(verdict, Refusal) else _room(self._sample, view) or verdict
+        return verdict if isinstance(verdict, Refusal) else room(self._sample, view) or verdict
 
     def _seat(self, view: NodeView, free: int) -> _Seat:
         network = view.network or 0
@@ -191,7 +197,7 @@ class Table:
         return (free & ~network if self._job.strict else free, view.unhealthy.bit_count(), counted, card, network)
 
 
-def _room(pod: Pod, view: NodeView) -> Refusal | None:
+def room(pod: Pod, view: NodeView) -> Refusal | None:
     """Kubernetes' own count of the NPU resource; kubelet refuses a pod beyond it whatever chips were chosen."""
     idle = view.node.allocatable.get(pod.resource, 0) - view.requested.get(pod.resource, 0)
     if idle >= pod.count:

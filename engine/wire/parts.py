@@ -1,0 +1,115 @@
+"""Annotations of pods that hold a part of a chip: dynamic vNPUs and soft shares.
+
+Sources: component/ascend-for-volcano/plugin/device_info.go and internal/npu/vnpu/vdynamic.go (``huawei.com/npu-core``),
+internal/npu/base/task.go (shares), component/ascend-device-plugin/pkg/common/device.go (names of real devices).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from engine.wire.podannotations import ASCEND_REAL, DISTRIBUTED_JOB, PREDICATE_TIME, RANK_INDEX
+
+NPU_CORE: Final = "huawei.com/npu-core"
+SHARE_CORES: Final = "huawei.com/scheduler.softShareDev.aicoreQuota"
+SHARE_MEMORY: Final = "huawei.com/scheduler.softShareDev.hbmQuota"
+SHARE_POLICY: Final = "huawei.com/scheduler.softShareDev.policy"
+SHARE_ID: Final = "huawei.com/scheduler.softShareDev.vnpuId"
+#: Numbers that the runtime's own configuration uses for the policies of soft sharing.
+POLICY_NUMBERS: Final = {"fixed-share": "1", "elastic": "2", "best-effort": "3"}
+_POLICY_NAMES: Final = {number: name for name, number in POLICY_NUMBERS.items()}
+
+_PART: Final = re.compile(r"^(\d{1,4})-([a-z0-9_]{1,32})$")
+#: ``Ascend310P-2c.1cpu-105-0_3``: size, vNPU, chip, vGroup.
+_REAL: Final = re.compile(r"^[A-Za-z0-9]+-([a-z0-9.]+)-(\d{1,9})-(\d{1,4})(?:_(\d{1,3}))?$")
+_CHIP: Final = re.compile(r"^[A-Za-z][A-Za-z0-9]*-(\d{1,4})(?:-\d{1,4})?$")
+
+
+class Cores(NamedTuple):
+    """What ``huawei.com/npu-core`` gives: one chip with a template, or whole chips without."""
+
+    chips: tuple[int, ...]
+    template: str = ""
+
+
+class Share(NamedTuple):
+    """A soft share: the chip, percent of its AI cores, MiB of its memory, and the policy of all its sharers."""
+
+    chip: int
+    cores: int
+    memory: int
+    policy: str
+
+
+def cores_text(chips: Sequence[int], template: str = "") -> str:
+    """The annotation's value: ``0-vir02`` or ``0,1``."""
+    return f"{chips[0]}-{template}" if template else ",".join(str(chip) for chip in chips)
+
+
+@lru_cache(maxsize=65536)
+def parse_cores(text: str) -> Cores | None:
+    """Reads the annotation's value; None when it says nothing that can be understood."""
+    part = _PART.match(text)
+    if part:
+        return Cores((int(part[1]),), part[2])
+    pieces = text.split(",")
+    if all(piece.isascii() and piece.isdecimal() and len(piece) <= 4 for piece in pieces):
+        return Cores(tuple(sorted({int(piece) for piece in pieces})))
+    return None
+
+
+@lru_cache(maxsize=65536)
+def vgroup(real: str) -> int | None:
+    """The vGroup of a realised vNPU, ``Ascend310P-2c.1cpu-105-0_3`` → 3; None when the name tells none."""
+    match = _REAL.match(real)
+    return int(match[4]) if match and match[4] is not None else None
+
+
+def real_vnpu(real: str) -> int | None:
+    """The vNPU's id in the name of a realised one; None for whole chips."""
+    match = _REAL.match(real)
+    return int(match[2]) if match else None
+
+
+def parse_share(annotations: Mapping[str, str], resource: str) -> Share | None:
+    """The soft share that a pod holds; None for pods without one."""
+    if SHARE_CORES not in annotations:
+        return None
+    device = annotations.get(ASCEND_REAL) or annotations.get(resource) or ""
+    return _share(
+        device, annotations[SHARE_CORES], annotations.get(SHARE_MEMORY, ""), annotations.get(SHARE_POLICY, "")
+    )
+
+
+@lru_cache(maxsize=65536)
+def _share(device: str, cores: str, memory: str, policy: str) -> Share | None:
+    chip = _CHIP.match(device.split(",")[0].strip())
+    numbers = all(text.isascii() and text.isdecimal() and len(text) <= 9 for text in (cores, memory))
+    if chip is None or not numbers or not policy:
+        return None
+    return Share(int(chip[1]), int(cores), int(memory), _POLICY_NAMES.get(policy, policy))
+
+
+def cores_annotations(
+    chips: Sequence[int], template: str, *, now_ns: int, distributed: bool, rank: int | None
+) -> dict[str, str]:
+    """What the Binding of a pod with AI cores carries; the device plugin adds ``huawei.com/AscendReal`` itself."""
+    out = {
+        DISTRIBUTED_JOB: "true" if distributed else "false",
+        NPU_CORE: cores_text(chips, template),
+        PREDICATE_TIME: str(now_ns),
+    }
+    if rank is not None:
+        out[RANK_INDEX] = str(rank)
+    return out
+
+
+def share_annotations(cores: int, memory: int, policy: str, number: int | None) -> dict[str, str]:
+    """What the Binding of a pod with a soft share carries besides its chip; ``number`` counts the sharers of a chip."""
+    out = {SHARE_CORES: str(cores), SHARE_MEMORY: str(memory), SHARE_POLICY: policy}
+    if number is not None:
+        out[SHARE_ID] = str(number)
+    return dict(sorted(out.items()))
