@@ -26,7 +26,8 @@ from engine.plan import plan
 from engine.simulate import workloads
 from engine.simulate.server import Server
 from engine.status import forgotten, memory_bodies
-from engine.wire import names, nodeinfo, orders, sync
+from engine.wire import names, nodeinfo, orders, resetinfo, sync
+from engine.wire.errors import WireError
 from engine.wire.orders import chip_number
 
 #: How long an order may be taken (docs: notAfter, 15 min).
@@ -217,15 +218,11 @@ class World:
         if live is None:
             return
         try:
-            body = json.loads((live.get("data") or {}).get("reset.json") or "{}")
-        except ValueError:
-            body = {}
-        told: dict[str, dict[str, Any]] = {
-            "gracefulExit": {"GracefulExit": 1},
-            "clear": {"GracefulExit": 0, "RankList": []},
-        }
-        body = {**body, **told.get(action.signal, {}), "UpdateTime": int(self.now)}
-        self.put(merged(live, {"data": {"reset.json": json.dumps(body, separators=(",", ":"))}}))
+            data = resetinfo.told(live, action.signal, action.ranks, int(self.now))
+        except (WireError, ValueError):
+            return  # ``act`` refuses it
+        if data is not None:
+            self.put(merged(live, {"data": data}))
 
     def _rank_table(self, action: act.WriteRankTable) -> None:
         name = str(action.preconditions.get("configMap") or f"rings-config-{action.name}")

@@ -1,0 +1,157 @@
+"""One narrative per row of the decision table: a fault, the job's labels, and all that follows until it is quiet."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from engine.model import actions as act
+from engine.model.actions import kind_of
+from engine.model.diagnostics import ObjectKey
+from engine.simulate import merged
+from tests.golden.stories import compare, sample_files
+from tests.simworld import A2, Node, World
+
+JOB = b"    fault-scheduling: force\n"
+RESET = b"""apiVersion: v1
+kind: ConfigMap
+metadata: {name: reset-config-pretrain, namespace: default, labels: {reset: "true"}}
+data: {reset.json: "{}"}
+"""
+
+
+def pods(world: World) -> dict[str, dict[str, Any]]:
+    return {key.name: pod for key, pod in world.objects.items() if key.kind == "Pod"}
+
+
+def home(world: World, rank: str = "master") -> str:
+    return str(pods(world)[f"pretrain-{rank}-0"]["spec"]["nodeName"])
+
+
+def chip(level: str, rank: str = "master", code: str = "80C98001") -> Callable[[World], None]:
+    return lambda world: world.fault(home(world, rank), 3, code=code, level=level)
+
+
+def network(world: World) -> None:
+    node = world.nodes[home(world)]
+    node.network[3] = {"81078603": (int(world.now * 1000), "NotHandleFault")}
+    world.report(node)
+
+
+def broken_board(world: World) -> None:
+    world.hardware(world.nodes[home(world)], "SeparateFault")
+
+
+def broken_switch(world: World) -> None:
+    node = world.nodes[home(world)]
+    node.switch = "Separate"
+    world.report(node)
+
+
+def lost_node(world: World) -> None:
+    world.readiness(world.nodes[home(world)], False)
+    world.pass_time(61)
+
+
+def change(world: World, name: str, patch: Mapping[str, Any]) -> None:
+    key = ObjectKey("v1", "Pod", "default", name)
+    world.put(merged(copy.deepcopy(world.objects[key]), patch))
+
+
+def failed_pod(world: World) -> None:
+    change(world, "pretrain-worker-0", {"status": {"phase": "Failed"}})
+
+
+def labelled(value: str) -> Callable[[World], None]:
+    return lambda world: change(world, "pretrain-worker-0", {"metadata": {"labels": {"fault-type": value}}})
+
+
+def switched(world: World) -> None:
+    """A sub-healthy worker whose backup has taken over, as the recovery service marks it."""
+    chip("SubHealthFault", "worker")(world)
+    labels, notes = {"fault-type": "SubHealth"}, {"needVolcanoOpe": "delete"}
+    change(world, "pretrain-worker-0", {"metadata": {"labels": labels, "annotations": notes}})
+
+
+class Row(NamedTuple):
+    """The job's labels, what happens, and how many pods go (None: they go, and how many the story tells)."""
+
+    labels: dict[str, str]
+    event: Callable[[World], None]
+    evicted: int
+    forced: bool = False
+    reset_config: bool = False
+
+
+FORCE, GRACE = {"fault-scheduling": "force"}, {"fault-scheduling": "grace"}
+ROWS: Final[dict[str, Row]] = {
+    "chip-force": Row(FORCE, chip("RestartNPU"), 2, forced=True),
+    "chip-grace": Row(GRACE, chip("SeparateNPU"), 2),
+    "chip-external-force": Row({"fault-scheduling": "external-force"}, chip("RestartNPU"), 0),
+    "chip-off": Row({"fault-scheduling": "off"}, chip("RestartNPU"), 0),
+    "chip-unlabelled": Row({}, chip("SeparateNPU"), 0),
+    "chip-pod-level": Row({**FORCE, "pod-rescheduling": "on"}, chip("RestartNPU", "worker"), 1, forced=True),
+    "chip-pod-level-master": Row({**FORCE, "pod-rescheduling": "on"}, chip("RestartNPU"), 2, forced=True),
+    "chip-process-level": Row({**GRACE, "process-recover-enable": "on"}, chip("RestartRequest", "worker"), 1),
+    "pre-separate": Row(FORCE, chip("PreSeparateNPU"), 0),
+    "not-handle": Row(FORCE, chip("NotHandleFault"), 0),
+    "network-only": Row(FORCE, network, 0),
+    "sub-health-ignore": Row({**FORCE, "subHealthyStrategy": "ignore"}, chip("SubHealthFault"), 0),
+    "sub-health-grace-exit": Row(
+        {**FORCE, "subHealthyStrategy": "graceExit"}, chip("SubHealthFault"), 2, reset_config=True
+    ),
+    "sub-health-force-exit": Row({**GRACE, "subHealthyStrategy": "forceExit"}, chip("SubHealthFault"), 2, forced=True),
+    "sub-health-hot-switch": Row({**GRACE, "subHealthyStrategy": "hotSwitch"}, chip("SubHealthFault", "worker"), 0),
+    "sub-health-hot-switched": Row({**GRACE, "subHealthyStrategy": "hotSwitch"}, switched, 1, forced=True),
+    "node-separate": Row(GRACE, broken_board, 2),
+    "switch-unhealthy": Row(FORCE, broken_switch, 2, forced=True),
+    "node-lost": Row(FORCE, lost_node, 2, forced=True),
+    "pod-failed-with-retries": Row({**FORCE, "fault-retry-times": "2"}, failed_pod, 2, forced=True),
+    "relation-separate": Row(GRACE, labelled("Separate"), 2),
+    "software-pod-level": Row({**GRACE, "pod-rescheduling": "on"}, labelled("software"), 1),
+    "software-job-level": Row(GRACE, labelled("software"), 0),
+}
+
+
+def told(action: act.AnyAction) -> str:
+    if isinstance(action, act.EvictPod):
+        how = "by force" if action.force else f"within {action.grace_period_seconds} s"
+        return f"EvictPod {action.pod} {how} [{action.reason}]: {action.message}"
+    if isinstance(action, act.SignalJob):
+        return f"SignalJob {action.signal} [{action.reason}]: {action.message}"
+    return f"{kind_of(action)} [{action.reason}]: {action.message}"
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_decision_table(name: str, update_golden: bool) -> None:
+    row = ROWS[name]
+    files = {path: data for path, data in sample_files().items() if path.startswith(("desired/pools", "desired/jobs"))}
+    labels = "".join(f'    {key}: "{value}"\n' for key, value in row.labels.items()).encode()
+    assert files["desired/jobs/pretrain.yaml"].count(JOB) == 1
+    files["desired/jobs/pretrain.yaml"] = files["desired/jobs/pretrain.yaml"].replace(JOB, labels)
+    if row.reset_config:
+        files["desired/jobs/reset.yaml"] = RESET
+    world = World(files, [Node(f"node-{i}", labels=A2) for i in range(1, 5)])
+    world.until_quiet()
+    before = {pod["metadata"]["uid"] for pod in pods(world).values()}
+    row.event(world)
+    story: list[str] = []
+    gone: dict[str, bool] = {}
+    for _ in range(30):
+        uids = {n: pod["metadata"]["uid"] for n, pod in pods(world).items()}
+        plan = world.step()
+        story += [told(action) for action in plan.actions]
+        for action in plan.actions:
+            if isinstance(action, act.EvictPod) and uids.get(action.pod) in before:
+                gone[action.pod] = action.force
+        world.pass_time(61)
+        if not plan.actions:
+            break
+    compare(f"decision-{name}", story, update_golden)
+    assert len(gone) == row.evicted, gone
+    assert set(gone.values()) <= {row.forced}
+    if row.evicted and name != "sub-health-hot-switched":
+        assert {pod["status"]["phase"] for pod in pods(world).values()} == {"Running"}, "the job runs again"
