@@ -389,7 +389,10 @@ async def _serve(settings: Settings) -> None:
     application.config_from_object(configuration(settings))
     async with Kube.from_config(settings.kubeconfig or None, settings.context or None) as kube:
         controller = Controller(
-            settings, kube, functools.partial(send, application, RECONCILE), source=source_of(settings)
+            settings,
+            kube,
+            functools.partial(send, application, connect(settings.redis_url), RECONCILE),
+            source=source_of(settings),
         )
         loop = asyncio.get_running_loop()
         for name in (signal.SIGTERM, signal.SIGINT):

@@ -5,8 +5,10 @@ Tasks are acknowledged late, fetched one at a time, results ignored, JSON only.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
+import redis
 from celery import Celery
 from kombu import Queue
 from kombu.exceptions import OperationalError
@@ -16,6 +18,9 @@ from engine.store import StoreUnavailable, translated
 
 RECONCILE = "belay.reconcile"
 ACT = "belay.act"
+QUEUES: Final = {RECONCILE: "plan", ACT: "act"}
+MOST_WAITING: Final = {RECONCILE: 1000, ACT: 200}
+"""How many messages may wait: without workers, a full queue must not fill Redis (a batch has at most 512 KiB)."""
 
 
 def broker_url(redis_url: str) -> str:
@@ -33,7 +38,7 @@ def configuration(settings: Settings) -> dict[str, Any]:
         "broker_url": broker_url(settings.redis_url),
         "task_queues": [Queue("plan"), Queue("act")],
         "task_default_queue": "plan",
-        "task_routes": {RECONCILE: {"queue": "plan"}, ACT: {"queue": "act"}},
+        "task_routes": {name: {"queue": queue} for name, queue in QUEUES.items()},
         "task_serializer": "json",
         "accept_content": ["json"],
         "task_acks_late": True,
@@ -59,11 +64,22 @@ def configuration(settings: Settings) -> dict[str, Any]:
     }
 
 
-def send(application: Celery, name: str, argument: str) -> None:
-    """Send a task with its one argument. Raises StoreUnavailable when the broker does not answer within seconds."""
+def send(application: Celery, client: redis.Redis, name: str, argument: str) -> None:
+    """Send a task with its one argument; ``client`` is the broker's Redis.
+
+    Raises StoreUnavailable when the broker does not answer within seconds, or when nobody takes what waits there.
+    """
+    if (count := waiting(client, (QUEUES[name],))) >= MOST_WAITING[name]:
+        raise StoreUnavailable(f"{count} messages wait in queue {QUEUES[name]} and no worker takes them")
     policy = {"max_retries": 2, "interval_start": 0.1, "interval_max": 0.5}
     with translated():
         try:
             application.send_task(name, args=[argument], retry=True, retry_policy=policy)
         except OperationalError as error:
             raise StoreUnavailable(f"the broker does not take messages: {type(error).__name__}") from error
+
+
+def waiting(client: redis.Redis, queues: Sequence[str] = ("plan", "act")) -> int:
+    """How many messages wait in these queues. Raises StoreUnavailable."""
+    with translated():
+        return sum(int(client.llen(queue)) for queue in queues)

@@ -21,7 +21,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ``identity`` names the process in Leases and must be the same after its restart. ``source_*`` say where the desired
     state lives (empty ``source_url``: no repository, only what the cluster holds); ``source_file`` is a ``Source``
     document that says so instead, and that the controller follows while it runs. ``recordings`` is how many passes
-    are kept for replay.
+    are kept for replay. A worker that takes nothing for ``stall`` although there is work starts again; on
+    ``health_port`` (0: nowhere) it answers ``/healthz`` and ``/readyz``.
     """
 
     redis_url: str = "redis://127.0.0.1:6379/0"
@@ -50,6 +51,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: int = 64
     recordings: bool = True
     visibility: float = 60.0
+    stall: float = 20.0
+    health_port: int = 0
     log_level: str = "INFO"
 
     @property
@@ -68,6 +71,7 @@ _POSITIVE: Final = (
     "batch",
     "in_flight",
     "visibility",
+    "stall",
 )
 
 
@@ -92,6 +96,8 @@ def from_environment(environ: Mapping[str, str] | None = None, **overrides: Any)
     for name in _POSITIVE:
         if getattr(settings, name) <= 0:
             raise InputError("must be greater than 0", where=PREFIX + name.upper())
+    if not 0 <= settings.health_port <= 65535:
+        raise InputError("must be a port, or 0 for none", where=PREFIX + "HEALTH_PORT")
     if settings.expiry + settings.claim > 3600:
         raise InputError("claims and messages must not outlive an hour", where="BELAY_CLAIM, BELAY_EXPIRY")
     return settings

@@ -13,11 +13,11 @@ import threading
 from collections.abc import Sequence
 
 from celery import Celery
-from celery.signals import worker_init
+from celery.signals import worker_init, worker_shutting_down
 
-from engine import log
-from engine.messages import ACT, RECONCILE, configuration, send
-from engine.reconcile import Worker
+from engine import collector, log, watchdog
+from engine.messages import ACT, RECONCILE, configuration, send, waiting
+from engine.reconcile import TASK_SECONDS, Worker
 from engine.settings import Settings, from_environment
 from engine.store import StoreUnavailable, connect, eviction_warning
 from engine.triggers import Triggers
@@ -26,8 +26,10 @@ _log = log.get("worker")
 
 app = Celery("belay", set_as_current=False)
 app.config_from_object(configuration(from_environment()))
+app.steps["consumer"].add(watchdog.Pulse)
 
-
+_SLACK_SECONDS = 30.0
+"""How much longer than its limit a task may take to end."""
 _workers: dict[int, Worker] = {}
 _making = threading.Lock()
 
@@ -36,7 +38,9 @@ def worker() -> Worker:
     """This process' worker: made after the fork, on first use, by whichever thread comes first."""
     with _making:
         if os.getpid() not in _workers:
-            _workers[os.getpid()] = Worker(from_environment(), functools.partial(send, app, ACT))
+            settings = from_environment()
+            client = connect(settings.redis_url)
+            _workers[os.getpid()] = Worker(settings, functools.partial(send, app, client, ACT))
         return _workers[os.getpid()]
 
 
@@ -57,6 +61,7 @@ def _started(**_: object) -> None:
     """After a restart nothing waits: claims of this identity's earlier life end, and their shards are due at once."""
     settings = from_environment()
     log.configure(settings.log_level, "worker")
+    collector.settle()
     for name in ("celery.worker.strategy", "celery.app.trace"):  # a line for every message received and done
         logging.getLogger(name).setLevel(logging.WARNING)
     client = connect(settings.redis_url)
@@ -73,8 +78,27 @@ def _started(**_: object) -> None:
 def run(
     settings: Settings, queues: Sequence[str] = ("plan", "act"), concurrency: int = 4, pool: str = "threads"
 ) -> None:
-    """Run a Celery worker until SIGTERM; the environment must hold ``settings.to_environment``."""
+    """Run a Celery worker until SIGTERM; the environment must hold ``settings.to_environment``.
+
+    A worker that stops consuming, or that Celery ends by itself (it gives up when an acknowledgement meets a connection
+    that is being closed), starts again in place.
+    """
     app.config_from_object(configuration(settings))
+    client = connect(settings.redis_url)
+    dog = watchdog.Watchdog(
+        watchdog.Judge(settings.stall, TASK_SECONDS + _SLACK_SECONDS),
+        concurrency,
+        functools.partial(waiting, client, tuple(queues)),
+        watchdog.restart_in_place,
+    )
+    asked: list[bool] = []
+
+    @worker_shutting_down.connect(weak=False)
+    def _ending(**_: object) -> None:
+        asked.append(True)
+        dog.stop()
+
+    watchdog.start(dog, settings.health_port)
     app.worker_main(
         [
             "worker",
@@ -88,6 +112,9 @@ def run(
             "--without-heartbeat",
         ]
     )
+    dog.stop()
+    if not asked:  # it returns, with code 0, also after an error that it calls unrecoverable
+        watchdog.restart_in_place("Celery ended the worker by itself")
 
 
 def main(queues: Sequence[str] = ("plan", "act"), concurrency: int = 4) -> int:

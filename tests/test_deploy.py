@@ -55,6 +55,17 @@ def test_settings_are_ones_that_exist() -> None:
     assert set(settings["data"]) <= known
 
 
+@pytest.mark.parametrize("verb", ["worker", "server"])
+def test_kubelet_asks_whether_they_live(verb: str) -> None:
+    (container,) = [c for pod in pods() for c in pod["containers"] if c.get("args", [""])[0] == verb]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    for probe, path in (("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
+        assert container[probe]["httpGet"]["path"] == path and container[probe]["httpGet"]["port"] in ports
+    if verb == "worker":
+        variables = {entry["name"]: entry.get("value") for entry in container["env"]}
+        assert variables["BELAY_HEALTH_PORT"] == str(ports["health"])
+
+
 def test_accounts_and_roles_belong_together() -> None:
     found = documents()
     accounts = {d["metadata"]["name"] for d in found if d["kind"] == "ServiceAccount"}

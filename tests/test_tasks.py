@@ -173,7 +173,7 @@ def test_flushes_and_doubled_messages_while_real_workers_run(
     for number in range(8):
         cluster.add_pod(f"two-{number}", 2)
         for _ in range(3):
-            send(application, RECONCILE, "main")
+            send(application, connect(redis_url), RECONCILE, "main")
         if number in {2, 5}:
             connect(redis_url).flushall()
         time.sleep(0.1)

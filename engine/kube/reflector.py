@@ -135,10 +135,13 @@ class Reflector:
     def _failed(self, error: KubeError) -> float:
         if self.stale_since is None:
             self.stale_since = self._clock()
-        if isinstance(error, NotFound):  # the kind is not served: nothing of it exists
-            self._forget_all()
         delay = self._backoff.next()
-        _log.warning("following stalled", kind=self.res.kind, reason=str(error), retry_in_s=round(delay, 2))
+        if isinstance(error, NotFound):  # the kind is not served: nothing of it exists
+            if not self.absent:
+                _log.info("kind is not served", kind=self.res.kind, version=self.res.api_version)
+            self._forget_all()
+        else:
+            _log.warning("following stalled", kind=self.res.kind, reason=str(error), retry_in_s=round(delay, 2))
         return delay
 
     async def _list(self) -> None:

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from engine.reconcile.loop import reconcile
 from engine.reconcile.shard import Shard
-from engine.reconcile.worker import Worker
+from engine.reconcile.worker import TASK_SECONDS, Worker
 
-__all__ = ["Shard", "Worker", "reconcile"]
+__all__ = ["TASK_SECONDS", "Shard", "Worker", "reconcile"]
