@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
+from click.testing import CliRunner
 
+from engine.cli import main
 from engine.model import actions as act
 from engine.model.actions import kind_of
 from engine.model.diagnostics import ObjectKey
+from engine.model.times import rfc3339
 from engine.simulate import merged
 from tests.golden.stories import compare, sample_files
 from tests.simworld import A2, Node, World
@@ -125,9 +130,8 @@ def told(action: act.AnyAction) -> str:
     return f"{kind_of(action)} [{action.reason}]: {action.message}"
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_the_decision_table(name: str, update_golden: bool) -> None:
-    row = ROWS[name]
+def begin(row: Row) -> World:
+    """The sample job with the row's labels, running on two of four servers."""
     files = {path: data for path, data in sample_files().items() if path.startswith(("desired/pools", "desired/jobs"))}
     labels = "".join(f'    {key}: "{value}"\n' for key, value in row.labels.items()).encode()
     assert files["desired/jobs/pretrain.yaml"].count(JOB) == 1
@@ -136,6 +140,13 @@ def test_the_decision_table(name: str, update_golden: bool) -> None:
         files["desired/jobs/reset.yaml"] = RESET
     world = World(files, [Node(f"node-{i}", labels=A2) for i in range(1, 5)])
     world.until_quiet()
+    return world
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_decision_table(name: str, update_golden: bool) -> None:
+    row = ROWS[name]
+    world = begin(row)
     before = {pod["metadata"]["uid"] for pod in pods(world).values()}
     row.event(world)
     story: list[str] = []
@@ -155,3 +166,76 @@ def test_the_decision_table(name: str, update_golden: bool) -> None:
     assert set(gone.values()) <= {row.forced}
     if row.evicted and name != "sub-health-hot-switched":
         assert {pod["status"]["phase"] for pod in pods(world).values()} == {"Running"}, "the job runs again"
+
+
+def offline(world: World, tmp_path: Path) -> list[dict[str, Any]]:
+    """The actions that `belay plan --cluster FILE -o json` prints for the world as it stands."""
+    file = tmp_path / "cluster.json"
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": list(world.objects.values())}))
+    result = CliRunner().invoke(main, ["plan", "--cluster", str(file), "--now", rfc3339(world.now), "-o", "json"])
+    assert result.exit_code == 0, result.output
+    found: list[dict[str, Any]] = json.loads(result.stdout)["actions"]
+    return [a for a in found if a["kind"] in ("EvictPod", "IsolateChip", "ResetChips", "IsolateNode", "SignalJob")]
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_offline_the_same_is_decided(name: str, tmp_path: Path) -> None:
+    row = ROWS[name]
+    world = begin(row)
+    row.event(world)
+    found = [a for a in offline(world, tmp_path) if a["kind"] == "EvictPod"]
+    assert len(found) == row.evicted
+    assert {a["force"] for a in found} <= {row.forced}
+    assert {a["gracePeriodSeconds"] for a in found} <= {0 if row.forced else 30}
+
+
+def test_offline_every_field_is_exact(tmp_path: Path) -> None:
+    world = begin(ROWS["chip-force"])
+    chip("RestartNPU")(world)
+    uid = pods(world)["pretrain-master-0"]["metadata"]["uid"]
+    report = world.objects[ObjectKey("v1", "ConfigMap", "kube-system", "mindx-dl-deviceinfo-node-1")]
+    version = report["metadata"]["resourceVersion"]
+    isolate, evict, _ = offline(world, tmp_path)
+    assert isolate == {
+        "kind": "IsolateChip",
+        "reason": "ChipFault",
+        "message": "Ascend910-3 of node node-1: level RestartNPU by 80C98001",
+        "evidence": {
+            "rule": "report", "file": "", "line": 0, "revision": "", "codes": ["80C98001"],
+            "reports": [f"kube-system/mindx-dl-deviceinfo-node-1@{version}"],
+        },
+        "preconditions": {},
+        "node": "node-1",
+        "chips": ["Ascend910-3"],
+        "level": "RestartNPU",
+    }  # fmt: skip
+    assert evict == {
+        "kind": "EvictPod",
+        "reason": "CardUnhealthy",
+        "message": "node node-1: Ascend910-3 RestartNPU (80C98001); "
+        "the whole job default/AscendJob/pretrain (2 pods) is rescheduled",
+        "evidence": {
+            "rule": "fault-scheduling=force", "file": "", "line": 0, "revision": "", "codes": ["80C98001"],
+            "reports": ["kube-system/mindx-dl-deviceinfo-node-1"],
+        },
+        "preconditions": {"uid": uid, "node": "node-1"},
+        "namespace": "default",
+        "pod": "pretrain-master-0",
+        "gracePeriodSeconds": 0,
+        "force": True,
+        "owner": {"kind": "AscendJob", "name": "pretrain"},
+        "budgetUnit": "default/AscendJob/pretrain",
+    }  # fmt: skip
+    for name in list(pods(world)):
+        world.delete(ObjectKey("v1", "Pod", "default", name))
+    world.move()
+    world.pass_time(61)
+    (reset,) = [a for a in offline(world, tmp_path) if a["kind"] == "ResetChips"]
+    assert {key: reset[key] for key in ("node", "chips", "epoch", "outOfBand", "reason", "preconditions")} == {
+        "node": "node-1",
+        "chips": [f"Ascend910-{i}" for i in range(8)],
+        "epoch": 1,
+        "outOfBand": False,
+        "reason": "ChipFault",
+        "preconditions": {"epochAbove": 0, "idle": True},
+    }
