@@ -19,8 +19,8 @@ from engine.model.diagnostics import Diagnostic
 from engine.model.history import JobMemory
 from engine.model.jobs import Gang
 from engine.plan import queue, views
-from engine.plan.gangs import MIN_AVAILABLE_KEY, declared_rank, task_of
-from engine.plan.place import binding, groupwise, search, switches, torconfig
+from engine.plan.gangs import MIN_AVAILABLE_KEY, task_of
+from engine.plan.place import binding, groupwise, regroup, search, switches, torconfig
 from engine.plan.place import job as jobs
 from engine.plan.place.bench import MAX_SCORES, Bench, Seated, Wishes
 from engine.plan.place.job import Job
@@ -84,7 +84,7 @@ class _Gang:
         beyond = self.waiting[self.quota.room(self.gang.queue, self.waiting) :]
         if beyond:
             self.waiting = self.waiting[: -len(beyond)]
-        ranks = _ranks(found, self.waiting)
+        ranks = regroup.ranks(found, self.waiting)
         memory = self._memory()
         self.claimed = self.bench.release_claims(self.waiting)
         placed, failure = self._try(found, ranks, memory)
@@ -328,26 +328,6 @@ class _Gang:
             message = "the pods of job is not enough for its tasks' minimum"
         entry = queue.pending_entry(self.gang, failure.pods, reason, message, nodes=nodes, unblock=unblock)
         self.scope.pending.append(entry)
-
-
-def _ranks(job: Job, waiting: Sequence[Pod]) -> dict[str, int]:
-    """A rank for every pod with chips: what it declares, else the smallest number that is still free in the job."""
-    pods = list(job.pods) or list(waiting)
-    ranks: dict[str, int] = {}
-    taken: set[int] = set()
-    for pod in pods:
-        rank = declared_rank(pod)
-        if rank is not None and rank not in taken:
-            ranks[pod.key] = rank
-            taken.add(rank)
-    free = 0
-    for pod in pods:
-        if pod.key not in ranks:
-            while free in taken:
-                free += 1
-            ranks[pod.key] = free
-            taken.add(free)
-    return ranks
 
 
 def _rule(job: Job) -> str:

@@ -6,13 +6,13 @@ component/ascend-for-volcano (selectNodeFromOriginVSuperPod, getSuperPodRanks, r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from engine.model.cluster import Pod
+from engine.model.cluster import Node, Pod
 from engine.model.history import JobMemory
 from engine.plan.gangs import task_of
-from engine.plan.place import multilevel, rack950, services, superpod
+from engine.plan.place import multilevel, rack950, regroup, services, superpod
 from engine.plan.place.bench import Bench, Seated
 from engine.plan.place.job import Job
 from engine.plan.place.rack950 import RackBlocks
@@ -40,7 +40,7 @@ def seat(
     if job.topology in ("superpod", "rack"):
         found = _super_pods(bench, job, waiting, ranks, memory)
     else:
-        found = _tree(bench, job, waiting, ranks, bench.candidates(job, waiting[0]))
+        found = _tree(bench, job, waiting, ranks, memory, bench.candidates(job, waiting[0]))
     if isinstance(found, Refusal):
         return found
     chosen = _scores(job, waiting, ranks, found)
@@ -80,6 +80,9 @@ def _super_pods(
     cut = job.blocks
     if cut is None:
         raise ValueError(f"job {job.gang.key} has no blocks; super-pod rules need them")
+    held = regroup.not_released(bench, job, waiting, memory)
+    if held is not None:
+        return held
     free = _by_super_pod(bench, job, waiting[0], least_idle=job.shape.pods <= 1 and not isinstance(cut, RackBlocks))
     if isinstance(cut, RackBlocks):
         return _RackPlan(bench, job, waiting, ranks, memory, free).slots(cut)
@@ -107,7 +110,7 @@ class _Plan:
         self._waiting = sorted(waiting, key=lambda pod: ranks[pod.key])
         self._failed = frozenset(memory.fault_nodes) if memory else frozenset()
         waiting_keys = {pod.key for pod in waiting}
-        self._staying = [pod for pod in job.pods if pod.key not in waiting_keys and pod.node]
+        self._staying = _staying(job, waiting_keys)
 
     def slots(self, cut: Cut) -> dict[str, Slot] | Refusal:
         """The slot of every waiting pod by its key."""
@@ -191,6 +194,9 @@ class _Plan:
             return {}
         taken: dict[int, Block] = {}
         previous = {logical: self._memory.super_pods.get(str(logical), ()) for logical in fresh}
+        known = {name for names in self._free.values() for name in names}
+        if not self._failed and any(node not in known for nodes in previous.values() for node in nodes):
+            return {}  # without a fault it is all former nodes or none
         for logical, nodes in previous.items():
             home = next((key for key, names in self._free.items() if nodes and nodes[0] in names), None)
             usable = home is not None and all(node in self._free[home] and node not in self._failed for node in nodes)
@@ -275,24 +281,48 @@ def _by_super_pod(bench: Bench, job: Job, pod: Pod, *, least_idle: bool) -> dict
     return Shelves(bench.views, penalty, bench.candidates(job, pod), by_idle=least_idle).pools()
 
 
+def _staying(job: Job, waiting: Collection[str]) -> list[Pod]:
+    """The job's other pods that run and stay."""
+    return [pod for pod in job.pods if pod.key not in waiting and pod.node and pod.deleting is None]
+
+
 def _tree(
-    bench: Bench, job: Job, waiting: Sequence[Pod], ranks: Mapping[str, int], candidates: Sequence[str]
+    bench: Bench,
+    job: Job,
+    waiting: Sequence[Pod],
+    ranks: Mapping[str, int],
+    memory: JobMemory | None,
+    candidates: Sequence[str],
 ) -> dict[str, Slot] | Refusal:
     wish = multilevel.read_wish(job.shape)
     if isinstance(wish, Refusal):
         return wish
     waiting_keys = {pod.key for pod in waiting}
-    staying = {
-        ranks[pod.key]: pod.node for pod in job.pods if pod.key not in waiting_keys and pod.key in ranks and pod.node
-    }
+    staying = {ranks[pod.key]: pod.node for pod in _staying(job, waiting_keys) if pod.key in ranks}
     ordered = sorted(waiting, key=lambda pod: ranks[pod.key])
     if staying:
         return _beside(bench, wish, ordered, ranks, staying, list(candidates))
-    nodes = [bench.views[name].node for name in candidates]
-    found = multilevel.select(nodes, bench.trees, wish, len(waiting))
+    nodes = {name: bench.views[name].node for name in candidates}
+    found = _former_tree(bench, wish, len(waiting), memory, nodes)
+    if found is None:
+        found = multilevel.select(nodes.values(), bench.trees, wish, len(waiting))
     if isinstance(found, Refusal):
         return found
     return {pod.key: Slot(name) for pod, name in zip(ordered, found, strict=True)}
+
+
+def _former_tree(
+    bench: Bench, wish: tuple[int, ...], pods: int, memory: JobMemory | None, nodes: Mapping[str, Node]
+) -> tuple[str, ...] | Refusal | None:
+    """The job's former nodes, the faulty ones replaced; None when it has none or must be placed anew."""
+    if memory is None or len(memory.nodes) != pods or not all(rank.isdecimal() for rank in memory.nodes):
+        return None
+    former = {int(rank): name for rank, name in memory.nodes.items()}
+    whole = all(name in nodes for name in former.values())
+    if not memory.fault_nodes and not (whole and bench.params.prefer_previous_node):
+        return None
+    usable = set(nodes) - set(memory.fault_nodes)
+    return regroup.on_tree(former, usable, nodes, bench.trees, wish, lambda name, at: _unit(bench, name, at))
 
 
 def _beside(

@@ -38,6 +38,8 @@ def story(
 ) -> Story:
     """The story of one pod; ``whole`` is the gang-level refusal where there is one."""
     nodes = counted(refusals)
+    if whole and len(views) > len(refusals):  # nodes that fit, but not together
+        nodes = dict(sorted({**nodes, whole.reason: nodes.get(whole.reason, 0) + len(views) - len(refusals)}.items()))
     reason = whole.reason if whole else reason_of(nodes, bool(pod.count))
     text = sentence(refusals, len(views))
     if whole:
