@@ -55,7 +55,7 @@ _PUBLIC_LISTS: Final = {
     "PreSeparateNPUCodes": "PreSeparateNPU", "SeparateNPUCodes": "SeparateNPU",
 }  # fmt: skip
 _HEX: Final = re.compile(r"[0-9A-Fa-f]{1,16}\Z")
-_SWITCH: Final = re.compile(r"\[[^\[\],\s]+,[^\[\],\s]+,[^\[\],\s]+,[^\[\],\s]+\]\Z")
+_SWITCH: Final = re.compile(r"\[[0-9A-Za-z_.-]+(,[0-9A-Za-z_.-]+){3}\]\Z")
 _NODE_CODE: Final = re.compile(r"[a-zA-Z0-9]{8}\Z")
 _PUBLIC_CODE: Final = re.compile(r"[0-9A-Za-z]{9}\Z")
 _MAX_CODES: Final = 20_000
@@ -301,7 +301,8 @@ def _frequency(row: Mapping[str, Any]) -> Rule | str:
         return "ReleaseTimeWindow must be 60 to 2^32 seconds"
     if not row.get("ReleaseTimeWindow") and level != "ManuallySeparateNPU":
         return "ReleaseTimeWindow is required unless FaultHandling is ManuallySeparateNPU"
-    return Rule(codes, level, times=times, window=window, release=None if release == _NEVER else release)
+    never = not row.get("ReleaseTimeWindow") or (release == _NEVER and level == "ManuallySeparateNPU")
+    return Rule(codes, level, times=times, window=window, release=None if never else release)
 
 
 def _duration(row: Mapping[str, Any]) -> Rule | str:
