@@ -166,7 +166,8 @@ def _shape(gang: Gang, pods: tuple[Pod, ...], seekers: tuple[Pod, ...], least: i
     for pod in pods:
         name = task_of(pod) or pod.name
         rows.setdefault((name if task_of(pod) else "", pod.count), Task(name, pod.count))
-    # while pods are replaced, old and new ones together are more than the job ever runs
+    # while pods are replaced, old and new ones together are more than the job ever runs; so are backups
+    seekers = tuple(pod for pod in seekers if pod.annotations.get("podType") != "backup") or seekers
     staying = tuple(pod for pod in seekers if pod.deleting is None)
     if gang.kind in ("Pod", "PodGroup"):
         count = max(len(staying), min(len(seekers), gang.min_available))
