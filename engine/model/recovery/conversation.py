@@ -1,0 +1,309 @@
+"""What the recovery of one job remembers, what it sees, what it is told, and what it asks for: plain data.
+
+A `Conversation` is kept as JSON in the cluster, so that a server which dies resumes it where it was.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.model.recovery.words import NORMAL, RESCHEDULE_LIMIT, RETRY_TYPES, Code, Event, State
+
+MAX_RANKS = 100_000
+MAX_LOG = 64
+
+
+class Rank(msgspec.Struct, frozen=True, array_like=True):
+    """One faulty rank: its number as text, and `0` on-chip memory, `1` other, `2` network."""
+
+    rank: str
+    kind: str
+
+    @property
+    def retryable(self) -> bool:
+        """Whether a step may be tried again in place."""
+        return self.kind in RETRY_TYPES
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """The job as the cluster shows it at this moment. Times are seconds."""
+
+    configured: tuple[str, ...] = ()
+    sub_health: str = "ignore"
+    pod_rescheduling: bool = False
+    job_rescheduling: bool = False
+    platform: str | None = None  # None: no platform takes part; "": it has not decided
+    confirm_fault: str = ""
+    result_fault: str = ""
+    rank_table_ready: str | None = None
+    exists: bool = True
+    running: bool = False
+    replaced: bool = False  # every pod of a faulty rank was replaced and runs
+    health: str = "UnHealthy"
+    framework: str = "pytorch"
+    devices_per_pod: int = 8
+    wait_reschedule: int = RESCHEDULE_LIMIT
+    mindio_wait: int | None = None
+    in_place: bool = False  # every faulty pod has only faults that restarting its processes cures
+    in_place_clear: bool = True  # those faults are gone from the reports
+    rank_zero_faulty: bool = False
+    fault_pods: tuple[str, ...] = ()
+    route_failed: bool = False
+    hot_reset: bool = False  # the reset ConfigMap shows a chip being reset
+    backup_running: bool = False
+    old_pod_gone: bool = False
+    nic_switched: bool = False
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """A link switch (`nic`) or stress test (`stress`): the request as JSON, its state, and the text of its result."""
+
+    kind: str
+    request: str = ""
+    result: str = ""
+    nodes: tuple[str, ...] = ()
+
+
+class Note(msgspec.Struct, frozen=True, array_like=True):
+    """One step of the story: when (ms), which event, into which state, with which code."""
+
+    at: int
+    event: str
+    state: str
+    code: int = 0
+
+
+class Report(msgspec.Struct, frozen=True):
+    """A report of the client that waits to be taken."""
+
+    code: int = 0
+    message: str = ""
+    strategy: str = ""
+    strategies: tuple[str, ...] = ()
+    ranks: tuple[Rank, ...] = ()
+    isolate: tuple[str, ...] = ()
+
+
+# -- what it is told
+
+
+class Tick(msgspec.Struct, frozen=True, tag="tick"):
+    """Time went on, or the facts changed."""
+
+
+class Faults(msgspec.Struct, frozen=True, tag="faults"):
+    """Faulty ranks; ``software`` when the training processes said so themselves."""
+
+    ranks: tuple[Rank, ...]
+    software: bool = False
+
+
+class SubHealthy(msgspec.Struct, frozen=True, tag="sub-healthy"):
+    """A pod on a sub-healthy chip is to move: its name and ranks."""
+
+    pod: str
+    ranks: tuple[Rank, ...]
+    pods: int = 1
+    rank_zero: bool = False
+
+
+class Sent(msgspec.Struct, frozen=True, tag="sent"):
+    """The signal on its way was delivered, or could not be (``code`` says why)."""
+
+    ok: bool
+    code: int = 0
+
+
+class Written(msgspec.Struct, frozen=True, tag="written"):
+    """The object was written, or could not be."""
+
+    ok: bool
+
+
+class StopComplete(msgspec.Struct, frozen=True, tag="stop"):
+    """ReportStopComplete."""
+
+    report: Report
+
+
+class Offered(msgspec.Struct, frozen=True, tag="offer"):
+    """ReportRecoverStrategy."""
+
+    report: Report
+
+
+class Done(msgspec.Struct, frozen=True, tag="status"):
+    """ReportRecoverStatus."""
+
+    report: Report
+
+
+class Start(msgspec.Struct, frozen=True, tag="start"):
+    """An operation was asked for and its parameters hold."""
+
+    operation: Operation
+
+
+class Replied(msgspec.Struct, frozen=True, tag="reply"):
+    """The training processes answered an operation: code 0 or an error, the text of the results, nodes to isolate."""
+
+    report: Report
+    nodes: tuple[str, ...] = ()
+
+
+Input = Tick | Faults | SubHealthy | Sent | Written | StopComplete | Offered | Done | Start | Replied
+
+
+# -- what it asks for
+
+
+class Signal(msgspec.Struct, frozen=True, tag="signal"):
+    """A ProcessManageSignal to every subscriber of the job; answer with `Sent` when ``answer`` is set."""
+
+    kind: str
+    actions: tuple[str, ...] = ()
+    ranks: tuple[Rank, ...] = ()
+    change: str = ""
+    timeout: int = 0
+    nodes: tuple[str, ...] = ()
+    extra: str = ""
+    uuid: str = ""
+    answer: bool = True
+
+
+class NotifyOperation(msgspec.Struct, frozen=True, tag="operation"):
+    """Hand an operation's ranks to its subscribers; answer with `Sent`."""
+
+    kind: str
+    request: str
+
+
+class Reset(msgspec.Struct, frozen=True, tag="reset"):
+    """Write the job's reset ConfigMap (`flush`, `faults`, `restart`, `clear`); answer with `Written` if ``answer``."""
+
+    operation: str
+    ranks: tuple[str, ...] = ()
+    restart_process: bool = False
+    answer: bool = True
+
+
+class Label(msgspec.Struct, frozen=True, tag="label"):
+    """Set a label of the PodGroup; answer with `Written`."""
+
+    key: str
+    value: str
+
+
+class Annotate(msgspec.Struct, frozen=True, tag="annotate"):
+    """Set an annotation of the PodGroup; answer with `Written` if ``answer``."""
+
+    key: str
+    value: str
+    answer: bool = False
+
+
+class MarkPods(msgspec.Struct, frozen=True, tag="pods"):
+    """Label and annotate the pods of ranks, or one pod by name; a value of "" removes it."""
+
+    ranks: tuple[str, ...] = ()
+    pod: str = ""
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+
+class Degrade(msgspec.Struct, frozen=True, tag="degrade"):
+    """Hot switch failed: forget the flow's annotations and delete the backup of ``pod``."""
+
+    pod: str
+
+
+class IsolateNodes(msgspec.Struct, frozen=True, tag="isolate"):
+    """A stress test found a fault: annotate the nodes `NodeHealthyStatus=UnHealthy`."""
+
+    nodes: tuple[str, ...]
+
+
+class OperationResult(msgspec.Struct, frozen=True, tag="result"):
+    """Tell whoever asked for the operation how it ended."""
+
+    kind: str
+    text: str
+
+
+Effect = Signal | NotifyOperation | Reset | Label | Annotate | MarkPods | Degrade | IsolateNodes | OperationResult
+
+
+# -- what it remembers
+
+
+class Conversation(msgspec.Struct, frozen=True, kw_only=True):
+    """The recovery of one job. Times are milliseconds since 1970."""
+
+    job: str
+    state: State = State.INIT
+    phase: str = ""
+    since: int = 0
+    deadline: int | None = None
+    uuid: str = ""
+    awaiting: str = ""  # "" | "sent" | "written": which outcome is due
+    signal: str = ""  # event that the delivery of the signal on its way raises
+    pending: Effect | None = None  # what is on its way, to be done again by whoever takes over
+    ranks: tuple[Rank, ...] = ()
+    seen: tuple[Rank, ...] = ()  # faults already dealt with, so that the same ones start nothing again
+    agent: tuple[str, ...] = ()
+    chosen: str = ""
+    in_place: bool = False
+    last: str = ""  # strategy of the last result
+    last_code: int = 0
+    isolate: tuple[str, ...] = ()
+    pre_exit: int | None = None
+    stop: Report | None = None
+    offer: Report | None = None
+    status: Report | None = None
+    operation: Operation | None = None
+    reply: Report | None = None
+    hot_pod: str = ""
+    degraded: bool = False
+    story: tuple[Note, ...] = ()
+    code: int = 0
+
+    @property
+    def normal(self) -> tuple[Rank, ...]:
+        """Faults that no retry cures."""
+        return tuple(rank for rank in self.ranks if not rank.retryable)
+
+
+class Step(msgspec.Struct, frozen=True):
+    """What one input led to: the next conversation, effects in order, and the status code for whoever brought it.
+
+    ``busy``: the report's slot is taken; bring it again when the conversation moved on.
+    """
+
+    conversation: Conversation
+    effects: tuple[Effect, ...] = ()
+    code: int = Code.OK
+    busy: bool = False
+
+
+def merged(old: tuple[Rank, ...], new: tuple[Rank, ...]) -> tuple[Rank, ...]:
+    """Both sets of faults, one entry a rank and kind; a normal fault of a rank replaces its retryable ones."""
+    kinds: dict[str, set[str]] = {}
+    for rank in (*old, *new):
+        kinds.setdefault(rank.rank, set()).add(rank.kind)
+    found = []
+    for number in sorted(kinds, key=lambda text: (len(text), text)):
+        for kind in [NORMAL] if NORMAL in kinds[number] else sorted(kinds[number]):
+            found.append(Rank(number, kind))
+    return tuple(found[:MAX_RANKS])
+
+
+def noted(story: tuple[Note, ...], now: int, event: Event | str, state: State, code: int) -> tuple[Note, ...]:
+    """The story with one more step; the oldest fall out."""
+    return (*story, Note(now, str(event), state.value, code))[-MAX_LOG:]
+
+
+__all__ = [
+    "Annotate", "Conversation", "Degrade", "Done", "Effect", "Facts", "Faults", "Input", "IsolateNodes", "Label",
+    "MarkPods", "Note", "NotifyOperation", "Offered", "Operation", "OperationResult", "Rank", "Replied", "Report",
+    "Reset", "Sent", "Signal", "Start", "Step", "StopComplete", "SubHealthy", "Tick", "Written", "merged", "noted",
+]  # fmt: skip

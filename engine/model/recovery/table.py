@@ -1,0 +1,176 @@
+"""The transition table of process-level recovery, and what draws it.
+
+Rows and their order are those of ClusterD's controller (component/clusterd, recovery state machine rules); rows marked
+``OWN`` are Belay's, where the original leaves a state without a way out.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from engine.model.recovery.words import Event as E
+from engine.model.recovery.words import State as S
+
+
+class Row(NamedTuple):
+    """In ``state``, ``event`` leads to ``to``."""
+
+    state: S
+    event: E
+    to: S
+
+
+RECOVERY = (
+    Row(S.INIT, E.FAULT, S.WAIT_FLUSHING),
+    Row(S.WAIT_FLUSHING, E.FINISH_NOTIFY, S.STOP_TRAIN),
+    Row(S.WAIT_FLUSHING, E.PLATFORM_TIMEOUT, S.FAULT_RETRY),
+    Row(S.WAIT_FLUSHING, E.DUMP, S.DUMP),
+    Row(S.WAIT_FLUSHING, E.UNSENT, S.KILL_JOB),
+    Row(S.STOP_TRAIN, E.SENT, S.WAIT_STOP),
+    Row(S.STOP_TRAIN, E.UNSENT, S.FAULT_CLEAR),
+    Row(S.DUMP, E.SENT, S.WAIT_DUMP),
+    Row(S.DUMP, E.UNSENT, S.FAULT_CLEAR),
+    Row(S.WAIT_STOP, E.REPORT, S.WAIT_FLUSHED),
+    Row(S.WAIT_STOP, E.TIMEOUT, S.FAULT_CLEAR),
+    Row(S.WAIT_STOP, E.NOT_READY, S.KILL_JOB),
+    Row(S.WAIT_FLUSHED, E.FLUSHED, S.GLOBAL_FAULT),
+    Row(S.GLOBAL_FAULT, E.SENT, S.WAIT_STRATEGY),
+    Row(S.GLOBAL_FAULT, E.UNSENT, S.KILL_JOB),
+    Row(S.GLOBAL_FAULT, E.CONFIRM_TIMEOUT, S.FAULT_RETRY),
+    Row(S.WAIT_STRATEGY, E.REPORT, S.DECIDED),
+    Row(S.WAIT_STRATEGY, E.TIMEOUT, S.FAULT_CLEAR),
+    Row(S.DECIDED, E.RANK_TABLE_TIMEOUT, S.FAULT_CLEAR),
+    Row(S.DECIDED, E.UNSENT, S.FAULT_CLEAR),
+    Row(S.DECIDED, E.RETRY_SENT, S.WAIT_RETRY),
+    Row(S.DECIDED, E.RECOVER_SENT, S.WAIT_RECOVER),
+    Row(S.DECIDED, E.DUMP_SENT, S.WAIT_DUMP),
+    Row(S.DECIDED, E.EXIT_SENT, S.CHECK),
+    Row(S.DECIDED, E.ROUTE_FAILED, S.KILL_JOB),
+    Row(S.WAIT_RETRY, E.REPORT, S.CHECK),
+    Row(S.WAIT_RETRY, E.TIMEOUT, S.FAULT_RETRY),
+    Row(S.WAIT_RECOVER, E.REPORT, S.CHECK),
+    Row(S.WAIT_RECOVER, E.SCHEDULE_TIMEOUT, S.FAULT_CLEAR),
+    Row(S.WAIT_RECOVER, E.TIMEOUT, S.FAULT_CLEAR),
+    Row(S.WAIT_RECOVER, E.UNCLEARED, S.FAULT_RETRY),
+    Row(S.WAIT_DUMP, E.REPORT, S.CHECK),
+    Row(S.WAIT_DUMP, E.TIMEOUT, S.FAULT_CLEAR),
+    Row(S.CHECK, E.RECOVERED, S.INIT),
+    Row(S.CHECK, E.UNRECOVERED, S.DECIDED),
+    Row(S.CHECK, E.RETRY_AGAIN, S.WAIT_FLUSHED),
+    Row(S.CHECK, E.RETRY_LOST, S.KILL_PODS),
+    Row(S.CHECK, E.CHECKED, S.LISTEN_SCHEDULE),
+    Row(S.KILL_PODS, E.PODS_KILLED, S.DECIDED),
+    Row(S.LISTEN_SCHEDULE, E.SCHEDULE_TIMEOUT, S.FAULT_CLEAR),
+    Row(S.LISTEN_SCHEDULE, E.SCHEDULED, S.RESTART_ALL),
+    Row(S.RESTART_ALL, E.SENT, S.WAIT_RESTART_ALL),
+    Row(S.RESTART_ALL, E.UNSENT, S.FAULT_CLEAR),
+    Row(S.WAIT_RESTART_ALL, E.RESTARTED, S.FAULT_CLEAR),
+    Row(S.FAULT_CLEAR, E.CLEARED, S.FAULT_RETRY),
+    Row(S.FAULT_CLEAR, E.UNCLEARED, S.KILL_JOB),
+    Row(S.FAULT_RETRY, E.FINISHED, S.INIT),
+    Row(S.FAULT_RETRY, E.PAUSE_LABEL, S.KILL_JOB),
+    Row(S.FAULT_RETRY, E.ENABLE_LABEL, S.KILL_JOB),
+    Row(S.FAULT_RETRY, E.SCHEDULE_TIMEOUT, S.KILL_JOB),
+    Row(S.KILL_JOB, E.FINISHED, S.INIT),
+)
+
+OPERATIONS = (
+    Row(S.INIT, E.START_NIC, S.PAUSE),
+    Row(S.INIT, E.START_STRESS, S.PAUSE),
+    Row(S.PAUSE, E.SENT, S.WAIT_PAUSE),
+    Row(S.PAUSE, E.UNSENT, S.KILL_JOB),
+    Row(S.WAIT_PAUSE, E.TIMEOUT, S.KILL_JOB),
+    Row(S.WAIT_PAUSE, E.PAUSE_FAILED, S.KILL_JOB),
+    Row(S.WAIT_PAUSE, E.NIC_PAUSED, S.SWITCH_NIC),
+    Row(S.WAIT_PAUSE, E.STRESS_PAUSED, S.STRESS_TEST),
+    Row(S.SWITCH_NIC, E.SENT, S.WAIT_SWITCH_NIC),
+    Row(S.SWITCH_NIC, E.UNSENT, S.KILL_JOB),
+    Row(S.STRESS_TEST, E.SENT, S.WAIT_STRESS_TEST),
+    Row(S.STRESS_TEST, E.UNSENT, S.KILL_JOB),
+    Row(S.WAIT_SWITCH_NIC, E.REPORT, S.CONTINUE),
+    Row(S.WAIT_SWITCH_NIC, E.NIC_FAULT, S.STOP_TRAIN),
+    Row(S.WAIT_SWITCH_NIC, E.TIMEOUT, S.STOP_TRAIN),
+    Row(S.WAIT_SWITCH_NIC, E.NIC_FAILED, S.STOP_TRAIN),
+    Row(S.WAIT_STRESS_TEST, E.REPORT, S.CONTINUE),
+    Row(S.WAIT_STRESS_TEST, E.TIMEOUT, S.STOP_TRAIN),
+    Row(S.WAIT_STRESS_TEST, E.STRESS_FAILED, S.STOP_TRAIN),
+    Row(S.CONTINUE, E.CONTINUE_SENT, S.WAIT_CONTINUE),
+    Row(S.CONTINUE, E.UNSENT, S.KILL_JOB),
+    Row(S.WAIT_CONTINUE, E.NIC_CONTINUED, S.INIT),
+    Row(S.WAIT_CONTINUE, E.STRESS_CONTINUED, S.INIT),
+    Row(S.WAIT_CONTINUE, E.TIMEOUT, S.KILL_JOB),
+    Row(S.WAIT_CONTINUE, E.CONTINUE_FAILED, S.KILL_JOB),
+)
+
+ELASTIC = (
+    Row(S.DECIDED, E.SCALE_IN_SENT, S.WAIT_ISOLATE),
+    Row(S.WAIT_RECOVER, E.TRY_SCALE_IN, S.SCALE_IN),
+    Row(S.SCALE_IN, E.SCALE_IN_SENT, S.WAIT_ISOLATE),
+    Row(S.SCALE_IN, E.UNSENT, S.FAULT_CLEAR),
+    Row(S.WAIT_ISOLATE, E.REPORT, S.CHECK_ISOLATE),
+    Row(S.WAIT_ISOLATE, E.TIMEOUT, S.DECIDED),
+    Row(S.CHECK_ISOLATE, E.UNSENT, S.DECIDED),
+    Row(S.CHECK_ISOLATE, E.UNRECOVERED, S.DECIDED),
+    Row(S.CHECK_ISOLATE, E.NODES_EXIT_SENT, S.WAIT_SCALE_IN),
+    Row(S.WAIT_SCALE_IN, E.REPORT, S.CHECK),
+    Row(S.WAIT_SCALE_IN, E.TIMEOUT, S.FAULT_CLEAR),
+    Row(S.CHECK, E.SCALED_IN, S.SCALE_RUNNING),
+    Row(S.CHECK, E.SCALED_OUT, S.INIT),
+    Row(S.SCALE_RUNNING, E.SCALE_OUT_SENT, S.WAIT_SCALE_OUT),
+    Row(S.SCALE_RUNNING, E.FAULT, S.STOP_TRAIN),
+    Row(S.SCALE_RUNNING, E.FINISHED, S.INIT),
+    Row(S.SCALE_RUNNING, E.UNSENT, S.SCALE_RUNNING),
+    Row(S.WAIT_SCALE_OUT, E.REPORT, S.CHECK),
+    Row(S.WAIT_SCALE_OUT, E.TIMEOUT, S.FAULT_CLEAR),
+)
+
+HOT_SWITCH = (
+    Row(S.INIT, E.HOT_SWITCH, S.HOT_PREPARE),
+    Row(S.HOT_PREPARE, E.SENT, S.HOT_WAIT_POD),
+    Row(S.HOT_PREPARE, E.UNSENT, S.INIT),
+    Row(S.HOT_WAIT_POD, E.POD_RUNNING, S.HOT_POD_RUNNING),
+    Row(S.HOT_WAIT_POD, E.POD_TIMEOUT, S.HOT_POD_FAILED),
+    Row(S.HOT_POD_FAILED, E.SENT, S.INIT),
+    Row(S.HOT_POD_FAILED, E.UNSENT, S.INIT),
+    Row(S.HOT_POD_RUNNING, E.SENT, S.HOT_WAIT_PAUSE),
+    Row(S.HOT_POD_RUNNING, E.UNSENT, S.HOT_WAIT_PAUSE),
+    Row(S.HOT_WAIT_PAUSE, E.TIMEOUT, S.HOT_STOP_JOB),
+    Row(S.HOT_WAIT_PAUSE, E.HOT_EXIT, S.HOT_STOP_JOB),
+    Row(S.HOT_WAIT_PAUSE, E.MIGRATE, S.HOT_WAIT_DELETED),
+    Row(S.HOT_STOP_JOB, E.SENT, S.INIT),
+    Row(S.HOT_STOP_JOB, E.UNSENT, S.INIT),
+    Row(S.HOT_WAIT_DELETED, E.OLD_POD_GONE, S.HOT_RESTART),
+    Row(S.HOT_RESTART, E.SENT, S.HOT_WAIT_RESTART),
+    Row(S.HOT_RESTART, E.UNSENT, S.HOT_STOP_JOB),
+    Row(S.HOT_WAIT_RESTART, E.RESTART_OK, S.INIT),
+    Row(S.HOT_WAIT_RESTART, E.RESTART_FAILED, S.HOT_STOP_JOB),
+    Row(S.HOT_WAIT_RESTART, E.TIMEOUT, S.HOT_STOP_JOB),
+)
+
+OWN = (
+    # an old pod whose deletion never ends (a lost kubelet) would hold the job for ever
+    Row(S.HOT_WAIT_DELETED, E.TIMEOUT, S.HOT_STOP_JOB),
+)
+
+ROWS = RECOVERY + OPERATIONS + ELASTIC + HOT_SWITCH + OWN
+NEXT: dict[tuple[S, E], S] = {}
+for _row in ROWS:
+    NEXT.setdefault((_row.state, _row.event), _row.to)
+
+
+def allowed(state: S) -> tuple[E, ...]:
+    """Every event that ``state`` has a row for, in the table's order."""
+    return tuple(row.event for row in ROWS if row.state is state)
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram; events of one arrow are joined."""
+    arrows: dict[tuple[S, S], list[str]] = {}
+    for row in ROWS:
+        arrows.setdefault((row.state, row.to), []).append(row.event.value)
+    lines = ["stateDiagram-v2", "    [*] --> INIT"]
+    lines += [f"    {a.value} --> {b.value}: {', '.join(events)}" for (a, b), events in arrows.items()]
+    return "\n".join(lines) + "\n"
+
+
+__all__ = ["ELASTIC", "HOT_SWITCH", "NEXT", "OPERATIONS", "OWN", "RECOVERY", "ROWS", "Row", "allowed", "diagram"]

@@ -1,0 +1,635 @@
+"""The recovery of one job: golden conversations, and a way out of every state that any history reaches."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.model.recovery import Code, Conversation, Facts, Rank, Report, State, reset, resumed, step
+from engine.model.recovery.conversation import (
+    Annotate,
+    Degrade,
+    Done,
+    Effect,
+    Faults,
+    Input,
+    IsolateNodes,
+    Label,
+    MarkPods,
+    NotifyOperation,
+    Offered,
+    Operation,
+    OperationResult,
+    Replied,
+    Reset,
+    Sent,
+    Signal,
+    Start,
+    StopComplete,
+    SubHealthy,
+    Tick,
+    Written,
+)
+from engine.model.recovery.machine import HANDLERS
+from engine.model.recovery.table import NEXT, ROWS, allowed, diagram
+
+ALL = ("retry", "recover-in-place", "recover", "elastic-training", "dump", "exit")
+CAN = ("retry", "recover", "downgrade", "dump", "exit")
+
+
+class Play:
+    """A conversation with a client and a cluster that answer what the test says; outcomes are good unless told."""
+
+    def __init__(self, **facts: object) -> None:
+        self.talk = Conversation(job="job-1")
+        self.facts = Facts(configured=("recover", "dump", "exit"), running=True, replaced=True)
+        self.set(**facts)
+        self.now = 1_000_000
+        self.said: list[Effect] = []
+        self.fails: list[type[Effect]] = []
+        self.rounds = 0
+
+    def set(self, **facts: object) -> Play:
+        self.facts = msgspec.structs.replace(self.facts, **facts)
+        return self
+
+    def tell(self, told: Input) -> Play:
+        self.rounds += 1
+        result = step(self.talk, told, self.facts, self.now, f"uuid-{self.rounds}")
+        # what is kept is what a server reads back after a crash
+        self.talk = msgspec.json.decode(msgspec.json.encode(result.conversation), type=Conversation)
+        self.last = result
+        for effect in result.effects:
+            self.said.append(effect)
+            ok = not any(isinstance(effect, kind) for kind in self.fails)
+            if isinstance(effect, (Signal, NotifyOperation)) and getattr(effect, "answer", True):
+                self.tell(Sent(ok, 0 if ok else 504))
+            elif isinstance(effect, (Reset, Label, Annotate)) and getattr(effect, "answer", True):
+                self.tell(Written(ok))
+        return self
+
+    def after(self, seconds: float) -> Play:
+        self.now += round(seconds * 1000)
+        return self.tell(Tick())
+
+    def heard(self) -> list[str]:
+        """What was sent since the last time, short."""
+        said, self.said = self.said, []
+        return [short(effect) for effect in said]
+
+    @property
+    def state(self) -> State:
+        return self.talk.state
+
+
+def short(effect: Effect) -> str:
+    match effect:
+        case Signal():
+            parts = [effect.kind, "+".join(effect.actions), effect.change, effect.extra]
+            parts += [f"nodes={','.join(effect.nodes)}"] if effect.nodes else []
+            parts += [f"timeout={effect.timeout}"] if effect.timeout else []
+            return " ".join(part for part in parts if part)
+        case Reset():
+            return f"reset {effect.operation}" + (f" {effect.ranks[0]}-{effect.ranks[-1]}" if effect.ranks else "")
+        case Label():
+            return f"label {effect.key}={effect.value}"
+        case Annotate():
+            return f"annotate {effect.key}={effect.value}"
+        case MarkPods():
+            return f"pods {effect.pod or effect.ranks[0]} {effect.labels} {effect.annotations}"
+        case NotifyOperation():
+            return f"operation {effect.kind}"
+        case OperationResult():
+            return f"result {effect.text}"
+        case IsolateNodes():
+            return f"isolate {effect.nodes}"
+        case Degrade():
+            return f"degrade {effect.pod}"
+
+
+def software(*ranks: tuple[str, str]) -> Faults:
+    return Faults(tuple(Rank(*rank) for rank in ranks), software=True)
+
+
+def decided(play: Play, fault: Faults, offers: tuple[str, ...] = CAN) -> Play:
+    """As far as the decision."""
+    play.tell(fault)
+    play.tell(StopComplete(Report()))
+    play.after(1)
+    play.tell(Offered(Report(strategies=offers)))
+    return play
+
+
+def test_a_process_fault_is_recovered_with_new_pods() -> None:
+    play = Play(configured=("recover",))
+    play.tell(software(("9", "1")))
+    assert play.heard() == ["reset flush", "stopTrain stop_train"]
+    assert play.state is State.WAIT_STOP
+    play.tell(StopComplete(Report()))
+    assert play.state is State.WAIT_FLUSHED
+    play.after(1)
+    assert play.heard() == ["reset faults 8-15", "globalFault on_global_rank+fault_nodes_exit nodes=1"]
+    play.set(running=False, replaced=False).tell(Offered(Report(strategies=CAN)))
+    assert play.heard() == ["changeStrategy change_strategy+fault_nodes_exit recover nodes=1"]
+    assert play.state is State.WAIT_RECOVER
+    play.set(running=True, replaced=True).after(5)
+    assert play.heard() == ["reset clear"]
+    play.tell(Done(Report(strategy="recover")))
+    assert play.heard() == ["annotate ProcessRecoverStatus=recover-success"]
+    assert (play.state, play.talk.ranks, play.talk.uuid) == (State.INIT, (), "")
+
+
+def test_a_memory_fault_is_retried_in_the_step() -> None:
+    play = decided(Play(configured=ALL), software(("3", "0")))
+    assert play.heard() == [
+        "reset flush",
+        "stopTrain stop_train",
+        "globalFault on_global_rank",
+        "changeStrategy change_strategy retry",
+    ]
+    play.tell(Done(Report(strategy="retry")))
+    assert play.heard() == ["annotate ProcessRecoverStatus=retry-success"]
+    assert play.state is State.INIT
+
+
+def test_a_network_fault_waits_for_routes_and_gives_clients_more_time() -> None:
+    play = decided(Play(configured=ALL), software(("3", "2")))
+    assert "globalFault on_global_rank timeout=33" in play.heard()
+    assert (play.state, play.talk.phase) == (State.DECIDED, "route")
+    play.after(2.9)
+    assert play.heard() == []
+    play.after(0.1)
+    assert play.heard() == ["changeStrategy change_strategy retry"]
+
+
+def test_routes_that_do_not_converge_end_the_job() -> None:
+    play = decided(Play(configured=ALL), software(("3", "2")))
+    play.heard()
+    play.set(route_failed=True).after(1)
+    assert play.heard() == ["killMaster"]
+    assert play.state is State.INIT
+    assert [note.code for note in play.talk.story if note.state == State.KILL_JOB.value] == [510]
+
+
+def test_a_retry_that_may_be_repeated_starts_a_normal_round() -> None:
+    play = decided(Play(configured=ALL), software(("3", "0")))
+    play.heard()
+    play.tell(Done(Report(code=405, strategy="retry")))
+    assert play.heard() == ["annotate ProcessRecoverStatus=retry-failed"]
+    play.after(1)
+    assert play.heard() == ["reset faults 0-7", "globalFault on_global_rank+fault_nodes_exit nodes=0"]
+    play.tell(Offered(Report(strategies=CAN)))
+    assert play.heard()[0] == "changeStrategy change_strategy+fault_nodes_exit recover nodes=0"
+
+
+@pytest.mark.parametrize(("code", "next_change"), [(406, "dump"), (499, "exit")])
+def test_a_retry_that_failed_for_good_takes_what_the_code_leaves(code: int, next_change: str) -> None:
+    play = decided(Play(configured=("retry", "recover", "dump")), software(("3", "0")))
+    play.heard()
+    play.tell(Done(Report(code=code, strategy="retry")))
+    heard = play.heard()
+    assert heard[:3] == [
+        "annotate ProcessRecoverStatus=retry-failed",
+        "pods 0 {'fault-type': 'retry-fault'} {}",
+        "reset faults 0-7",
+    ]
+    assert f"change_strategy+fault_nodes_exit {next_change}" in heard[3]
+
+
+def test_faulty_processes_restart_in_their_pods() -> None:
+    play = decided(Play(configured=ALL, in_place=True), software(("9", "1")))
+    assert play.heard()[-2:] == [
+        "changeStrategy change_strategy+fault_nodes_restart recover recover-in-place nodes=1",
+        "reset clear",
+    ]
+    play.tell(Done(Report(strategy="recover")))
+    assert play.heard() == ["annotate ProcessRecoverStatus=recover-success"]
+    assert play.state is State.INIT
+
+
+def test_in_place_waits_for_the_fault_to_go_and_then_replaces_pods() -> None:
+    play = decided(Play(configured=ALL, in_place=True, in_place_clear=False), software(("9", "1")))
+    assert (play.state, play.talk.phase) == (State.DECIDED, "in-place")
+    play.heard()
+    play.after(15)
+    assert play.heard()[0] == "changeStrategy change_strategy+fault_nodes_exit recover nodes=1"
+    assert [rank.rank for rank in play.talk.ranks] == [str(number) for number in range(8, 16)]
+
+
+def test_a_failed_recovery_falls_back_to_a_dump_and_the_job_restarts() -> None:
+    play = decided(Play(), software(("9", "1")))
+    play.heard()
+    play.tell(Done(Report(code=499, strategy="recover")))
+    assert play.heard() == [
+        "annotate ProcessRecoverStatus=recover-failed",
+        "changeStrategy change_strategy+fault_nodes_exit dump nodes=1",
+    ]
+    play.tell(Done(Report(strategy="dump")))
+    assert play.heard() == [
+        "annotate ProcessRecoverStatus=dump-success",
+        "changeStrategy change_strategy exit dump_exit",
+    ]
+    assert play.state is State.LISTEN_SCHEDULE
+    play.after(5)
+    assert play.heard() == ["reset restart"]
+    assert play.state is State.WAIT_RESTART_ALL
+    play.after(60)
+    assert play.heard() == [
+        "reset clear", "label process-recover-enable=pause", "changeStrategy change_strategy exit dump_exit",
+    ]  # fmt: skip
+    play.after(5)
+    assert play.heard() == ["label process-recover-enable=on"]
+    assert play.state is State.INIT
+
+
+def test_a_job_that_only_dumps_saves_and_leaves() -> None:
+    play = Play(configured=("dump",))
+    play.tell(software(("9", "1")))
+    assert play.heard() == ["reset faults 8-15", "saveAndExit save_and_exit nodes=1"]
+    assert play.state is State.WAIT_DUMP
+    play.tell(Done(Report(code=407, strategy="dump")))
+    assert play.heard()[0] == "annotate ProcessRecoverStatus=dump-failed"
+
+
+def test_a_node_lost_without_room_shrinks_and_grows_again() -> None:
+    play = Play(configured=("recover", "elastic-training"), pod_rescheduling=True, running=False, replaced=False)
+    decided(play, software(("9", "1")))
+    play.heard()
+    play.after(269)
+    assert play.state is State.WAIT_RECOVER
+    play.after(1)
+    assert play.heard() == ['changeStrategy change_strategy downgrade {"scale-in-strategy": "DP"}']
+    play.tell(Done(Report(code=201, strategy="downgrade", isolate=("8", "24"))))
+    assert play.heard() == ["faultNodesExit fault_nodes_exit nodes=1,3"]
+    play.tell(Done(Report(strategy="downgrade")))
+    assert play.state is State.SCALE_RUNNING
+    play.after(5)
+    assert play.heard() == []
+    play.set(running=True, replaced=True).after(5)
+    assert play.heard() == ['changeStrategy change_strategy upgrade {"scale-out-strategy": "DP"}']
+    play.tell(Done(Report(strategy="upgrade")))
+    assert play.state is State.INIT
+
+
+def test_rank_zero_lost_is_not_shrunk_away() -> None:
+    play = Play(
+        configured=("recover", "elastic-training"), pod_rescheduling=True, running=False, replaced=False,
+        rank_zero_faulty=True,
+    )  # fmt: skip
+    decided(play, software(("0", "1")))
+    play.heard()
+    play.after(270)
+    assert play.heard()[0] == "reset clear"
+    assert 503 in [note.code for note in play.talk.story]
+
+
+def test_a_platform_is_asked_at_every_step() -> None:
+    play = Play(configured=("recover",), platform="")
+    play.tell(software(("9", "1")))
+    assert play.heard() == []
+    play.set(platform="recover").after(3)
+    assert play.heard() == ["reset flush", "stopTrain stop_train"]
+    play.tell(StopComplete(Report())).after(1)
+    assert play.heard() == ["annotate ProcessConfirmFault=9:1"]
+    play.set(result_fault="9:1,17:1").after(3)
+    assert play.heard() == ["reset faults 8-23", "globalFault on_global_rank+fault_nodes_exit nodes=1,2"]
+    play.tell(Offered(Report(strategies=CAN)))
+    assert play.heard() == []
+    play.set(rank_table_ready="true").after(3)
+    assert play.heard()[0] == "changeStrategy change_strategy+fault_nodes_exit recover nodes=1,2"
+
+
+@pytest.mark.parametrize(
+    ("facts", "seconds", "code"),
+    [
+        ({"platform": ""}, 300, Code.PLATFORM_TIMEOUT),
+        ({"platform": "recover", "confirm_fault": "1:1"}, 1, Code.CONFIRM_FAULT),
+        ({"platform": "recover"}, 301, Code.CONFIRM_FAULT),
+    ],
+)
+def test_a_platform_that_does_not_answer_hands_over_to_rescheduling(
+    facts: dict[str, object], seconds: int, code: Code
+) -> None:
+    play = Play(configured=("recover",), **facts)
+    play.tell(software(("9", "1")))
+    if facts["platform"]:
+        play.tell(StopComplete(Report())).after(1)
+    play.after(seconds)
+    assert "label process-recover-enable=pause" in play.heard()
+    assert play.state is State.FAULT_RETRY
+    assert code in [note.code for note in play.talk.story]
+
+
+@pytest.mark.parametrize(
+    ("at", "seconds"), [(State.WAIT_STOP, 900), (State.WAIT_STRATEGY, 900), (State.WAIT_RECOVER, 900)]
+)
+def test_a_client_that_says_nothing_loses_its_turn(at: State, seconds: int) -> None:
+    play = Play(configured=("recover",))
+    play.tell(software(("9", "1")))
+    if at is not State.WAIT_STOP:
+        play.tell(StopComplete(Report())).after(1)
+    if at is State.WAIT_RECOVER:
+        play.tell(Offered(Report(strategies=CAN)))
+    assert play.state is at
+    play.after(seconds - 1)
+    assert play.state is at
+    play.after(1)
+    assert play.state is State.FAULT_RETRY
+    assert 507 in [note.code for note in play.talk.story]
+
+
+@pytest.mark.parametrize(
+    ("fails", "code"), [(Reset, Code.CONFIG_MAP), (Signal, Code.SIGNAL_QUEUE_BUSY), (Label, Code.POD_GROUP)]
+)
+def test_what_cannot_be_written_or_sent_is_given_its_code(fails: type[Effect], code: Code) -> None:
+    play = Play(configured=("recover",))
+    play.fails = [fails]
+    play.tell(software(("9", "1")))
+    play.after(900).after(60).after(60)
+    assert code in [note.code for note in play.talk.story]
+    play.fails = []
+    for _ in range(20):
+        play.after(300)
+    assert play.state is State.INIT
+
+
+def test_processes_that_are_not_linked_end_the_job() -> None:
+    play = Play()
+    play.tell(software(("9", "1"))).tell(StopComplete(Report(code=404)))
+    assert play.heard()[-1] == "killMaster"
+    assert play.state is State.INIT
+
+
+def test_a_report_that_comes_early_waits_and_a_second_one_blocks() -> None:
+    play = Play()
+    play.tell(StopComplete(Report(message="early")))
+    assert not play.last.busy
+    play.tell(StopComplete(Report(message="second")))
+    assert play.last.busy
+    assert play.talk.stop == Report(message="early")
+
+
+def test_broken_chips_let_their_processes_speak_first() -> None:
+    play = Play()
+    hardware = Faults((Rank("9", "1"),))
+    play.tell(hardware)
+    assert (play.state, play.heard()) == (State.INIT, [])
+    play.after(9)
+    assert play.heard() == []
+    play.after(1)
+    assert play.heard() == ["preExitProcess pre exit process nodes=1"]
+    play.tell(software(("9", "1")))
+    assert play.state is State.WAIT_STOP
+
+
+def test_silent_processes_are_stopped_all_the_same() -> None:
+    play = Play()
+    play.tell(Faults((Rank("9", "1"),))).after(10).after(60)
+    assert play.state is State.WAIT_STOP
+
+
+def test_the_same_faults_do_not_start_a_second_round() -> None:
+    play = Play()
+    hardware = Faults((Rank("9", "1"),))
+    play.tell(hardware)
+    decided(play, software(("9", "1"))).tell(Done(Report(strategy="recover")))
+    assert play.state is State.INIT
+    play.tell(hardware).after(100)
+    assert play.state is State.INIT
+    play.tell(Faults(())).tell(hardware).after(10).after(60)
+    assert play.state is State.WAIT_STOP
+
+
+def test_links_move_and_training_goes_on() -> None:
+    play = Play()
+    play.tell(Start(Operation("nic", "{}")))
+    assert play.heard() == ["stopTrain pause_train"]
+    play.tell(Start(Operation("stress", "{}")))
+    assert play.last.code == Code.OPERATION_RUNNING
+    play.tell(StopComplete(Report()))
+    assert play.heard() == ["operation nic"]
+    play.tell(Replied(Report()))
+    assert play.heard() == ["changeStrategy change_strategy continue"]
+    play.tell(Done(Report(strategy="continue")))
+    assert play.heard() == ["result switch nic finish"]
+    assert play.state is State.INIT
+
+
+def test_a_stress_test_that_finds_a_fault_isolates_the_node() -> None:
+    play = Play()
+    play.tell(Start(Operation("stress", "{}"))).tell(StopComplete(Report()))
+    assert play.heard() == ["stopTrain pause_train timeout=900", "operation stress"]
+    play.tell(Replied(Report(code=499, message="3-aic fault"), nodes=("node-1",)))
+    assert play.heard()[:2] == [
+        "isolate ('node-1',)",
+        "result stress test find fault, isolate node:[node-1],result:3-aic fault",
+    ]
+    assert play.state is State.WAIT_STOP
+
+
+def test_a_sub_healthy_pod_is_switched_while_training_runs() -> None:
+    play = Play(sub_health="hotSwitch")
+    play.tell(SubHealthy("worker-1", (Rank("9", "1"),)))
+    assert play.heard() == [
+        "hot-switch hot switch",
+        "pods worker-1 {} {'inHotSwitchFlow': 'true', 'needOperatorOpe': 'create'}",
+    ]
+    play.set(backup_running=True).after(20)
+    assert play.heard() == ["hot-switch new pod running"]
+    play.tell(Offered(Report(strategies=("migration",))))
+    assert play.heard() == ["pods worker-1 {'fault-type': 'SubHealth'} {'needVolcanoOpe': 'delete'}"]
+    play.set(old_pod_gone=True).after(5)
+    assert play.heard() == ["changeStrategy change_strategy migration"]
+    play.tell(Done(Report(strategy="migration")))
+    assert play.state is State.INIT
+    assert not play.talk.degraded
+
+
+def test_a_backup_that_never_runs_is_called_off_for_good() -> None:
+    play = Play(sub_health="hotSwitch")
+    play.tell(SubHealthy("worker-1", (Rank("9", "1"),))).after(60)
+    assert play.heard()[-2:] == ["hot-switch stop switch", "degrade worker-1"]
+    play.tell(SubHealthy("worker-1", (Rank("9", "1"),)))
+    assert (play.state, play.heard()) == (State.INIT, [])
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        SubHealthy("worker-0", (Rank("0", "1"),), rank_zero=True),
+        SubHealthy("worker-1", (Rank("9", "1"),), pods=11),
+    ],
+)
+def test_a_pod_that_must_not_be_switched_stays(told: SubHealthy) -> None:
+    play = Play(sub_health="hotSwitch").tell(told)
+    assert (play.state, play.heard()) == (State.INIT, [])
+
+
+def test_whoever_takes_over_does_again_what_nobody_answered() -> None:
+    talk = Conversation(job="job-1")
+    result = step(talk, software(("9", "1")), Facts(configured=("recover",)), 0, "u")
+    kept = msgspec.json.decode(msgspec.json.encode(result.conversation), type=Conversation)
+    assert resumed(kept) == (Reset("flush"),)
+    result = step(kept, Written(True), Facts(configured=("recover",)), 0, "u2")
+    assert [short(effect) for effect in resumed(result.conversation)] == ["stopTrain stop_train"]
+
+
+def test_a_client_that_subscribes_anew_finds_a_fresh_conversation() -> None:
+    play = decided(Play(), software(("9", "1")))
+    fresh = reset(play.talk, play.now)
+    assert (fresh.state, fresh.ranks, fresh.stop, fresh.pending) == (State.INIT, (), None, None)
+    assert fresh.story[-1].code == 506
+
+
+def test_every_state_has_a_handler_and_a_way_out() -> None:
+    assert set(HANDLERS) == set(State)
+    for state in State:
+        assert allowed(state), state
+    assert {row.to for row in ROWS} == set(State)
+    assert len(NEXT) == len(ROWS)
+
+
+def test_the_diagram_in_the_readme_is_the_table() -> None:
+    readme = Path(__file__).parent.parent / "engine" / "model" / "recovery" / "README.md"
+    assert f"```mermaid\n{diagram()}```" in readme.read_text()
+
+
+RANK = st.builds(Rank, st.integers(0, 31).map(str), st.sampled_from("012"))
+REPORT = st.builds(
+    Report,
+    code=st.sampled_from([0, 0, 0, 201, 404, 405, 406, 499]),
+    strategy=st.sampled_from(["", "retry", "recover", "dump", "exit", "downgrade", "upgrade"]),
+    strategies=st.lists(st.sampled_from([*CAN, "migration"]), max_size=5, unique=True).map(tuple),
+    isolate=st.lists(st.integers(0, 31).map(str), max_size=2).map(tuple),
+)
+TOLD = st.one_of(
+    st.just(Tick()),
+    st.builds(Faults, st.lists(RANK, max_size=3).map(tuple), st.booleans()),
+    st.builds(SubHealthy, st.just("p"), st.lists(RANK, min_size=1, max_size=2).map(tuple)),
+    st.builds(StopComplete, REPORT),
+    st.builds(Offered, REPORT),
+    st.builds(Done, REPORT),
+    st.builds(Replied, REPORT, st.just(())),
+    st.builds(Start, st.builds(Operation, st.sampled_from(["nic", "stress"]))),
+    st.builds(Sent, st.booleans()),
+    st.builds(Written, st.booleans()),
+)
+FACTS = st.builds(
+    Facts,
+    configured=st.lists(st.sampled_from(ALL), unique=True).map(tuple),
+    platform=st.sampled_from([None, None, None, "", "retry", "recover", "dump"]),
+    result_fault=st.sampled_from(["", "3:1", "rubbish"]),
+    rank_table_ready=st.sampled_from([None, "true", "no"]),
+    running=st.booleans(),
+    replaced=st.booleans(),
+    exists=st.sampled_from([True, True, False]),
+    health=st.sampled_from(["UnHealthy", "SubHealthy"]),
+    sub_health=st.sampled_from(["ignore", "graceExit", "hotSwitch"]),
+    in_place=st.booleans(),
+    in_place_clear=st.booleans(),
+    rank_zero_faulty=st.booleans(),
+    pod_rescheduling=st.booleans(),
+    hot_reset=st.sampled_from([False, False, True]),
+    route_failed=st.sampled_from([False, False, True]),
+    backup_running=st.booleans(),
+    old_pod_gone=st.booleans(),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.tuples(TOLD, FACTS, st.sampled_from([0, 1, 10, 300, 900])), max_size=25), st.integers())
+def test_any_history_ends_by_time_alone(history: list[tuple[Input, Facts, int]], seed: int) -> None:
+    """Whatever was said, by many clients in any order: outcomes and time alone lead back to INIT, codes stay known."""
+    talk, now = Conversation(job="j"), 0
+    for told, facts, seconds in history:
+        now += seconds * 1000
+        talk = step(talk, told, facts, now, "u").conversation
+        assert all(note.code != Code.ORDER_MIX for note in talk.story), talk.story
+        assert all(note.code != Code.INNER for note in talk.story)
+        assert len(msgspec.json.encode(talk)) < 64_000
+    chance = random.Random(seed)
+    facts = Facts(exists=False)
+    for _ in range(200):
+        if talk.state is State.INIT and not talk.ranks and talk.pre_exit is None:
+            break
+        if talk.awaiting:
+            ok = chance.random() < 0.5
+            talk = step(talk, Sent(ok) if talk.awaiting == "sent" else Written(ok), facts, now, "u").conversation
+        else:
+            now += 1_000 * chance.choice([1, 60, 900])
+            talk = step(talk, Tick(), facts, now, "u").conversation
+    assert talk.state is State.INIT, (talk.state, talk.phase)
+
+
+def test_every_row_of_the_table_is_taken_and_every_reached_state_can_end() -> None:
+    """Breadth first over what conversations can be told apart by; from each the ways on are drawn, seeded."""
+    chance = random.Random(7)
+    inputs = _inputs(chance)
+    taken: set[tuple[str, str]] = set()
+    known: dict[tuple[object, ...], Conversation] = {}
+    queue = [Conversation(job="j")]
+    while queue:
+        talk = queue.pop(0)
+        for _ in range(160):
+            told, now = next(inputs), talk.since + chance.choice([0, 1, 5, 70, 300, 900, 8000]) * 1000
+            if talk.awaiting and chance.random() < 0.7:
+                ok = chance.random() < 0.7
+                told = Sent(ok) if talk.awaiting == "sent" else Written(ok)
+            after = step(msgspec.structs.replace(talk, story=()), told, _facts(chance), now, "u").conversation
+            state = talk.state.value
+            for note in after.story:
+                taken.add((state, note.event))
+                state = note.state
+            key = (
+                after.state, after.phase, after.awaiting, after.chosen, after.last, bool(after.ranks), after.in_place,
+                after.operation.kind if after.operation else "", after.pre_exit is None, after.degraded,
+            )  # fmt: skip
+            if key not in known:
+                known[key] = after
+                queue.append(after)
+    assert {key[0] for key in known} == set(State) - {State.CHECK}  # a result is judged at once
+    assert {(row.state.value, row.event.value) for row in ROWS} - taken == set()
+
+
+def _inputs(chance: random.Random):  # type: ignore[no-untyped-def]
+    def report() -> Report:
+        offers = tuple(name for name in [*CAN, "migration"] if chance.random() < 0.6)
+        return Report(
+            code=chance.choice([0, 0, 0, 201, 404, 405, 406, 499]),
+            strategy=chance.choice(["", "", "", "retry", "recover", "downgrade"]),
+            strategies=offers,
+        )
+
+    def ranks() -> tuple[Rank, ...]:
+        return tuple(Rank(str(chance.randrange(32)), chance.choice("012")) for _ in range(chance.choice([1, 1, 2])))
+
+    makers = [
+        Tick, lambda: Faults(ranks(), chance.random() < 0.7), lambda: SubHealthy("p", ranks()),
+        lambda: StopComplete(report()), lambda: Offered(report()), lambda: Done(report()),
+        lambda: Replied(report(), chance.choice([(), ("n",)])),
+        lambda: Start(Operation(chance.choice(["nic", "stress"]))), Tick, Tick,
+    ]  # fmt: skip
+    while True:
+        yield chance.choice(makers)()
+
+
+def _facts(chance: random.Random) -> Facts:
+    def coin(p: float = 0.5) -> bool:
+        return chance.random() < p
+
+    return Facts(
+        configured=tuple(name for name in ALL if coin(0.6)),
+        platform=chance.choice([None, None, None, None, "", "retry", "recover", "dump"]),
+        confirm_fault=chance.choice(["", "", "", "1:1"]),
+        result_fault=chance.choice(["", "3:1"]),
+        rank_table_ready=chance.choice([None, None, "true", "no"]),
+        running=coin(), replaced=coin(), exists=coin(0.9), health=chance.choice(["UnHealthy", "SubHealthy"]),
+        sub_health=chance.choice(["ignore", "graceExit", "hotSwitch", "hotSwitch"]), in_place=coin(),
+        in_place_clear=coin(), rank_zero_faulty=coin(0.3), pod_rescheduling=coin(), hot_reset=coin(0.1),
+        route_failed=coin(0.1), backup_running=coin(), old_pod_gone=coin(),
+    )  # fmt: skip
