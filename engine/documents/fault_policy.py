@@ -102,6 +102,24 @@ class AttemptBudgets(Document):
     reschedule: Attempts | None = None
 
 
+class LemonSettings(Document):
+    """Chips that fail again and again: each failure counts one and halves with every ``half_life`` (1m to 8760h).
+
+    ``avoid``: from ``threshold`` failures on, placement takes such a chip only where no other is as good; ``off``:
+    failures are neither remembered nor avoided.
+    """
+
+    mode: Literal["avoid", "off"] = "avoid"
+    half_life: Duration = 604_800.0
+    threshold: Annotated[float, Field(gt=0, le=64)] = 2.0
+
+    @model_validator(mode="after")
+    def _in_range(self) -> LemonSettings:
+        if not 60 <= self.half_life <= 31_536_000:
+            raise ValueError("halfLife must be between 1m and 8760h")
+        return self
+
+
 class TimelineEvent(Document):
     """One thing that happens in a policy test, ``at`` seconds after its start.
 
@@ -160,6 +178,7 @@ class FaultPolicySpec(Document):
     duration: tuple[DurationRule, ...] = ()
     actions: Mapping[Level, LevelActions] = Field(default_factory=dict)
     attempts: AttemptBudgets = AttemptBudgets()
+    lemons: LemonSettings | None = None
     tests: tuple[PolicyTest, ...] = ()
 
 
@@ -182,5 +201,5 @@ class FaultPolicy(BelayDocument):
 
 __all__ = [
     "AttemptBudgets", "Attempts", "Codes", "DurationRule", "Expectation", "FaultPolicy", "FaultPolicySpec",
-    "FrequencyRule", "Level", "LevelActions", "PolicyTest", "Positive", "Scope", "TimelineEvent",
+    "FrequencyRule", "LemonSettings", "Level", "LevelActions", "PolicyTest", "Positive", "Scope", "TimelineEvent",
 ]  # fmt: skip

@@ -99,11 +99,23 @@ class PublicSeen(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     level: str = ""
 
 
+class Lemon(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """How often a chip failed: the decayed number of ``failures`` as of ``at``, and whether it is failing now.
+
+    ``serial`` is that of the chip, as far as an agent told it.
+    """
+
+    failures: float
+    at: int
+    serial: str = ""
+    failing: bool = False
+
+
 class NodeMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """One node's memory. ``last_good`` is the raw DeviceInfoCfg kept while the newest report is refused.
 
     ``public`` holds its public faults by ``sender/faultId``. ``shadows`` is, per shadow policy, what chips would
-    remember of their codes under it, where that differs.
+    remember of their codes under it, where that differs. ``lemons`` are the chips that have failed of late.
     ``reboot`` is when a reboot was last requested, and the node's boot at that time (0: none is asked for).
     """
 
@@ -115,6 +127,7 @@ class NodeMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     reboot: tuple[int, str] = (0, "")
     public: dict[str, PublicSeen] = {}
     shadows: dict[str, dict[int, ChipMemory]] = {}
+    lemons: dict[int, Lemon] = {}
 
 
 class Rescheduled(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -132,6 +145,8 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     ``version`` the re-creation counter of the job: ``settled`` is the version whose pods have all been seen, pods of
     version ``killed`` and older are told to go (-1: none). ``saved`` is when its rank table was last saved (seconds);
     ``removed`` are uids of pods that a policy of the job removed, so that their end is no event.
+    ``nominated`` are uids of pods that were evicted to make room for it, and when; ``reserved`` the nodes kept for it
+    because it waited too long, since ``reserved_at`` (without nodes: when none were found).
     ``rescheduled`` counts its reschedules since it exists, ``records`` tells of the newest ones, newest first.
     """
 
@@ -153,6 +168,9 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     rescheduled: int = 0
     records: tuple[Rescheduled, ...] = ()
     timeline: tuple[tuple[int, str], ...] = ()
+    nominated: dict[str, int] = {}
+    reserved: tuple[str, ...] = ()
+    reserved_at: int = 0
     faults: tuple[JobFault, ...] = ()
     related: tuple[Related, ...] = ()
     blamed: dict[str, str] = {}

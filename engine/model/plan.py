@@ -55,6 +55,16 @@ class ChipState(msgspec.Struct, frozen=True, rename="camel", gc=False):
     used_by: str | None
 
 
+class LemonState(msgspec.Struct, frozen=True, rename="camel"):
+    """How often a chip fails: its decayed number of failures, and whether placement avoids it among equals."""
+
+    node: str
+    chip: str
+    failures: float
+    threshold: float
+    avoided: bool
+
+
 class ShadowChange(msgspec.Struct, frozen=True):
     """What a shadow policy would change: an action that it would add (``new``) or spare (``avoided``).
 
@@ -72,7 +82,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     ``actions`` are in execution order, every other list is sorted; ``history`` is the next value
     of the memory, written before any disruptive action. ``shadows`` is what shadow policies would change; it is shown
-    in the status ConfigMaps and, as diagnostics, in the document.
+    in the status ConfigMaps and, as diagnostics, in the document. ``lemons`` are the chips that have failed of late.
     """
 
     revision: str
@@ -86,6 +96,7 @@ class Plan(msgspec.Struct, frozen=True):
     diagnostics: tuple[Diagnostic, ...] = ()
     history: History = History()
     shadows: tuple[ShadowChange, ...] = ()
+    lemons: tuple[LemonState, ...] = ()
 
     def document(self, *, explain: bool = False) -> dict[str, Any]:
         """The output of `belay plan`: plain JSON values, deterministic."""

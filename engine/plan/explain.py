@@ -63,6 +63,7 @@ def document(scope: Scope) -> Plan:
         scores=scope.scores,
         diagnostics=tuple(scope.diagnostics),
         history=scope.memory.frozen(),
+        lemons=tuple(scope.lemons),
     )
 
 

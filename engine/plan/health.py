@@ -21,7 +21,7 @@ from engine.model.hardware import ManualPolicy
 from engine.model.history import ChipMemory, NodeMemory
 from engine.model.levels import MANUALLY_SEPARATE, NORMAL, PRE_SEPARATE, SUB_HEALTH
 from engine.model.plan import ChipState
-from engine.plan import chips, correlate, inforce, manual, outages, progress, public, revision, settled, tables
+from engine.plan import chips, correlate, inforce, lemons, manual, outages, progress, public, revision, settled, tables
 from engine.plan.chips import Bench, Held, Verdict
 from engine.plan.judge import Judge, use_of
 from engine.plan.manual import HeldChips
@@ -175,6 +175,7 @@ def _apply(scope: Scope, judge: Judge, view: NodeView, verdicts: dict[int, Verdi
         view.network = view.network & ~forgiven_network | network
     if view.fresh and not view.suspended:
         _remember(scope, view, verdicts)
+    lemons.note(scope, judge, view, verdicts)
 
 
 def _remember(scope: Scope, view: NodeView, verdicts: dict[int, Verdict]) -> None:

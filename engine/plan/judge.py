@@ -15,6 +15,7 @@ from engine.model.actions import Evidence
 from engine.model.cluster import Pod
 from engine.model.diagnostics import Origin
 from engine.model.faults import Duration, Frequency, Rules, code_key
+from engine.model.lemons import LemonRules
 from engine.model.levels import (
     FREE_RESTART,
     MANUALLY_SEPARATE,
@@ -85,12 +86,16 @@ DEFAULT_ATTEMPTS: Final = (3, 6 * 3600 * 1000)
 
 
 class Judgement(NamedTuple):
-    """The compiled rules of one scope: codes, actions per level, attempts as (most, window in ms)."""
+    """The compiled rules of one scope: codes, actions per level, attempts as (most, window in ms).
+
+    ``lemons`` None: failures are not remembered.
+    """
 
     rules: Rules
     actions: dict[str, LevelAction]
     reset_attempts: tuple[int, int]
     reschedule_attempts: tuple[int, int]
+    lemons: LemonRules | None = LemonRules()
 
     def action(self, level: str, use: str) -> str:
         """What the level does to a chip that is used so; an unknown level acts as SeparateNPU."""
@@ -183,6 +188,7 @@ class Judge:
         frequency, duration = dict(self._base.frequency), dict(self._base.duration)
         actions = dict(DEFAULT_ACTIONS)
         reset = reschedule = DEFAULT_ATTEMPTS
+        offenders: LemonRules | None = LemonRules()
         for policy in policies:
             spec, name = policy.spec, f"FaultPolicy/{policy.name}"
             overrides |= {
@@ -200,8 +206,11 @@ class Judge:
                 reset = (spec.attempts.reset.max, round(spec.attempts.reset.window * 1000))
             if spec.attempts.reschedule:
                 reschedule = (spec.attempts.reschedule.max, round(spec.attempts.reschedule.window * 1000))
+            if (given_lemons := spec.lemons) is not None:
+                half_life, least = round(given_lemons.half_life * 1000), given_lemons.threshold
+                offenders = LemonRules(half_life, least) if given_lemons.mode == "avoid" else None
         rules = Rules(overrides=overrides, table=self._base.table, frequency=frequency, duration=duration)
-        return Judgement(rules, actions, reset, reschedule)
+        return Judgement(rules, actions, reset, reschedule, offenders)
 
 
 def use_of(pod: Pod | None) -> str:

@@ -18,7 +18,7 @@ from engine.model.diagnostics import Diagnostic
 from engine.model.history import History, JobMemory, NodeMemory
 from engine.model.jobs import Gang
 from engine.model.levels import NORMAL
-from engine.model.plan import ChipState, Deferred, Pending
+from engine.model.plan import ChipState, Deferred, LemonState, Pending
 
 if TYPE_CHECKING:
     from engine.documents import Desired, Product
@@ -39,6 +39,7 @@ class NodeView(msgspec.Struct, gc=False):
     demands that the task on them goes. ``sub_healthy``: chips with a sub-health fault. ``resettable``: faulty chips
     that a reset may heal once idle; ``resetting`` chips under a reset order without an answer, ``recovering`` those
     reset and not yet reported clean. ``suspended``: the pool is suspended, so nothing is decided for the node.
+    ``lemons``: chips that failed so often that others are taken where they are as good.
     ``carved``: chips with vNPUs; ``static_chips``, ``dynamic_chips``, ``soft_chips``: chips that a VNPULayout of that
     mode is about; ``cut``: all of these, which nobody takes whole.
     ``settled``: an earlier pass judged this very state of the node (``engine.plan.settled``), so health need not;
@@ -77,6 +78,7 @@ class NodeView(msgspec.Struct, gc=False):
     resetting: int = 0
     recovering: int = 0
     suspended: bool = False
+    lemons: int = 0
     carved: int = 0
     static_chips: int = 0
     dynamic_chips: int = 0
@@ -146,6 +148,20 @@ class Reschedule:
     hits: tuple[tuple[str, str, str, str], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Displacement:
+    """What evicting one budget unit is for: room for the gang ``preemptor``. All units of a preemptor go or none.
+
+    ``victim`` is the evicted pods' gang. ``counted`` is False when it only repeats an eviction that was decided before.
+    """
+
+    preemptor: str
+    victim: str
+    pods: tuple[str, ...]
+    reason: str
+    counted: bool = True
+
+
 @dataclass(slots=True)
 class Scope:
     """The whole working state of one pass.
@@ -153,7 +169,7 @@ class Scope:
     ``evicting`` are keys of pods this pass decided to evict; ``refused`` maps a gang key to nodes that
     must not take its new pods and why (rulings 3, 4; sub-health, previous faults); ``penalty`` lowers a
     node's score for a gang (sub-health -1, earlier fault -64). ``resetting`` are chips that this pass orders to be
-    reset, ``reschedules`` what each evicted budget unit stands for.
+    reset, ``reschedules`` what each evicted budget unit stands for, ``displaced`` the units that go for other jobs.
     ``judge`` holds the fault policies in force, once the health pass has settled which those are. ``roles`` says
     which roles Belay plays, filled on first use by ``engine.plan.roles``. ``blamed`` maps a pod's key to what relation
     faults decided for it (Separate or SubHealth).
@@ -179,9 +195,11 @@ class Scope:
     queue: list[str] = field(default_factory=list)
     resetting: dict[str, int] = field(default_factory=dict)
     reschedules: dict[str, Reschedule] = field(default_factory=dict)
+    displaced: dict[str, Displacement] = field(default_factory=dict)
     judge: Judge | None = None
     blamed: dict[str, str] = field(default_factory=dict)
     roles: dict[str, str] = field(default_factory=dict)
+    lemons: list[LemonState] = field(default_factory=list)
 
     @property
     def now_ms(self) -> int:

@@ -13,8 +13,8 @@ from engine.plan.scope import NodeView
 
 SUB_HEALTHY: Final = "sub-healthy"
 
-Rank = tuple[int, bool, str]
-"""Penalty of the node for the gang, whether it is sub-healthy, its name."""
+Rank = tuple[int, bool, int, str]
+"""Penalty of the node for the gang, whether it is sub-healthy, how many of its chips fail again and again, its name."""
 
 
 class _Shelf:
@@ -29,7 +29,7 @@ class _Shelf:
     def add(self, rank: Rank) -> None:
         at = bisect_left(self.ranks, rank)
         self.ranks.insert(at, rank)
-        self.names.insert(at, rank[2])
+        self.names.insert(at, rank[3])
 
     def remove(self, rank: Rank) -> None:
         at = bisect_left(self.ranks, rank)
@@ -73,7 +73,7 @@ class Shelves:
         return {home: list(shelves[home].names) for home in sorted(shelves, key=lambda home: shelves[home].ranks[0])}
 
     def _add(self, rank: Rank) -> None:
-        name = rank[2]
+        name = rank[3]
         view = self._views[name]
         if view.report is None:
             return
@@ -86,4 +86,5 @@ class Shelves:
         shelves[home].add(rank)
 
     def _rank(self, name: str) -> Rank:
-        return (abs(self._penalty.get(name, 0)), self._views[name].state == SUB_HEALTHY, name)
+        view = self._views[name]
+        return (abs(self._penalty.get(name, 0)), view.state == SUB_HEALTHY, view.lemons.bit_count(), name)

@@ -12,10 +12,11 @@ from typing import Final
 
 from engine.model.cluster import Pod
 from engine.plan.place import fit
+from engine.plan.place.base import Base
 from engine.plan.place.job import Job
 from engine.plan.place.multilevel import Level, missing_label
 from engine.plan.place.shelves import Shelves
-from engine.plan.place.verdict import NODE_UNSTABLE, SHORTAGE, SHORTAGE_PREFIX, Ask, Refusal, Seat, Verdict
+from engine.plan.place.verdict import NODE_UNSTABLE, SHORTAGE, SHORTAGE_PREFIX, Ask, Family, Refusal, Seat, Verdict
 from engine.plan.scope import NodeView
 
 MISSING: Final = "NPUResourceMissing"
@@ -89,13 +90,13 @@ class Table:
         return found
 
     def best_first(self) -> Iterator[str]:
-        """Fitting nodes, best rank first: score less penalty, then liking, then name. Each is taken off; see
-        ``offer``.
+        """Fitting nodes, best rank first: score less penalty, then liking, then fewer chips that fail again and again,
+        then name. Each is taken off; see ``offer``.
         """
         while self._heap:
-            rank, _, name, score = heappop(self._heap)
+            rank, _, _, name, score = heappop(self._heap)
             if self.scores.get(name) == score:
-                while self._heap and self._heap[0][2] == name and self._heap[0][0] == rank:
+                while self._heap and self._heap[0][3] == name and self._heap[0][0] == rank:
                     heappop(self._heap)  # the same entry, offered twice
                 yield name
 
@@ -109,14 +110,31 @@ class Table:
         if not family or not self._sample.count:
             return 0
         view = self._views[name]
-        return family.choose(Seat(*self._seat(view, view.free)), self._ask)
+        seat = Seat(*self._seat(view, view.free))
+        if view.lemons & seat.free:
+            seat = self._sparing(family, seat, view.lemons)
+        return family.choose(seat, self._ask)
+
+    def _sparing(self, family: Family, seat: Seat, lemons: int) -> Seat:
+        """The seat without chips that fail again and again, where that costs nothing: any chips are alike to the
+        handler, or it finds the rest as good.
+        """
+        spared = seat._replace(free=seat.free & ~lemons)
+        found = family.judge(spared, self._ask)
+        as_good = not isinstance(found, Refusal) and (type(family) is Base or found == family.judge(seat, self._ask))
+        return spared if as_good else seat
 
     def part(self, name: str) -> str:
         """The template that a pod would get on a fitting node; empty for whole chips, shares and pods without any."""
         return ""
 
-    def _entry(self, name: str, score: int) -> tuple[int, int, str, int]:
-        return (-self.rank(name, score), -self._liked.get(name, 0), name, score)
+    def _entry(self, name: str, score: int) -> tuple[int, int, int, str, int]:
+        weak = self._weak(name) if self._views[name].lemons else 0
+        return (-self.rank(name, score), -self._liked.get(name, 0), weak, name, score)
+
+    def _weak(self, name: str) -> int:
+        """How many repeat offenders would be among the chips that the pod takes there."""
+        return (self.chips(name) & self._views[name].lemons).bit_count() if self._sample.count else 0
 
     def _judge(self, name: str) -> None:
         found = self._changing(self._views[name])
@@ -140,7 +158,8 @@ class Table:
     def _unchanging(self, view: NodeView) -> Refusal | None:
         why = self._refused.get(view.node.name) if self._refused else None
         if why is not None:
-            return Refusal(why if why.isidentifier() else "NodeRefused", why)
+            head = why.partition(": ")[0]
+            return Refusal(head if head.isidentifier() else "NodeRefused", why)
         if view.suspended:
             return Refusal("PoolSuspended", f"pool {view.pool} is suspended")
         if not self._sample.count:
