@@ -9,6 +9,7 @@ from __future__ import annotations
 from engine.act.batch import Batch, decode, dropped, encode, run, split
 from engine.act.claims import Claimed, claim
 from engine.act.edge import Edge, Fence, Refused, Superseded, written
+from engine.act.following import Following
 from engine.act.table import TABLE
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Claimed",
     "Edge",
     "Fence",
+    "Following",
     "Refused",
     "Superseded",
     "claim",

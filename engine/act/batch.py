@@ -10,10 +10,20 @@ import msgspec
 
 from engine.act import orders
 from engine.act.edge import Edge, Refused, Superseded
+from engine.act.following import FEWEST
 from engine.act.table import TABLE
 from engine.kube import Conflict, KubeError, many
 from engine.log import get
-from engine.model.actions import Action, AnyAction, IsolateChip, PartitionChip, ReleaseChip, ResetChips, kind_of
+from engine.model.actions import (
+    Action,
+    AnyAction,
+    BindPod,
+    IsolateChip,
+    PartitionChip,
+    ReleaseChip,
+    ResetChips,
+    kind_of,
+)
 from engine.store import ActionOutcome, BatchResult, PassRecord
 
 _log = get("act")
@@ -62,8 +72,16 @@ def decode(text: str) -> Batch:
 async def run(edge: Edge, batch: Batch, in_flight: int = 64) -> BatchResult:
     """Carry out a batch. Nothing is raised for what a cluster can do: it becomes an outcome.
 
-    Neighbours of the same kind run together, different kinds one after another in the plan's order.
+    Neighbours of the same kind run together, different kinds one after another in the plan's order. Many bindings are
+    followed by a watch instead of reading every pod before and after.
     """
+    if edge.pods is None or sum(isinstance(action, BindPod) for _, action in batch.actions) < FEWEST:
+        return await _run(edge, batch, in_flight)
+    async with edge.pods.from_version(batch.record.pods_version) as edge.follows:
+        return await _run(edge, batch, in_flight)
+
+
+async def _run(edge: Edge, batch: Batch, in_flight: int) -> BatchResult:
     outcomes: list[ActionOutcome] = []
     superseded = False
     for _, part in groupby(batch.actions, key=_sort_of):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from engine.act.following import Following
 from engine.errors import BelayError
 from engine.kube import LEASE, Kube, Object
 from engine.lease import NAMESPACE, epoch_of
@@ -58,7 +59,10 @@ class Fence:
 
 
 class Edge:
-    """Where one batch meets the cluster. ``now`` gives Unix seconds, ``order_life`` how long an order may wait (s)."""
+    """Where one batch meets the cluster. ``now`` gives Unix seconds, ``order_life`` how long an order may wait (s).
+
+    ``pods`` is the watch that batches of many bindings share; ``follows`` whether this batch may rely on it.
+    """
 
     def __init__(
         self,
@@ -69,7 +73,10 @@ class Edge:
         now: Callable[[], float] = time.time,
         order_life: float = 900.0,
         revision: str = "",
+        pods: Following | None = None,
     ) -> None:
+        self.pods = pods
+        self.follows = False
         self.kube = kube
         self.shard = shard
         self.fence = fence

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from engine.act.edge import Edge, Refused
+from engine.act.following import Seen
 from engine.kube import POD, Conflict, NotFound, Object
 from engine.model.actions import BindPod, CreatePod, EvictPod
 
@@ -31,25 +33,41 @@ async def create_pod(edge: Edge, action: CreatePod) -> bool:
 async def bind_pod(edge: Edge, action: BindPod) -> bool:
     """Bind a pod with its chips' annotations in one write.
 
-    Preconditions inside a Binding are worthless (API server 1.20 ignores a wrong uid), so: read the uid just before,
-    bind, read again; when the pod bound is another than planned, it is evicted at once.
+    Preconditions inside a Binding are worthless (API server 1.20 ignores a wrong uid), so: know the uid just before,
+    bind, see which pod was bound; when that is another than planned, it is evicted at once. Before and after are read,
+    or heard from the pods' watch where one is open (``following``); what is not heard of in time is read.
     """
     uid = str(action.preconditions.get("uid") or "")
-    live = await edge.kube.get(POD, action.pod, action.namespace)
-    _bindable(action, uid, live)
-    assert live is not None
-    if _is_bound_as_planned(live, action):
-        return False
-    if live["spec"].get("nodeName"):
-        raise Refused(f"pod {action.namespace}/{action.pod} is already bound to {live['spec']['nodeName']}")
+    followed = edge.pods if edge.pods is not None and edge.follows and edge.pods.alive else None
+    seen = followed.seen(action.namespace, action.pod) if followed else None
+    if followed is None or (seen is not None and seen.node):
+        live = await edge.kube.get(POD, action.pod, action.namespace)
+        _bindable(action, uid, live)
+        assert live is not None
+        if _is_bound_as_planned(live, action):
+            return False
+        if live["spec"].get("nodeName"):
+            raise Refused(f"pod {action.namespace}/{action.pod} is already bound to {live['spec']['nodeName']}")
+    else:
+        _still_bindable(action, uid, seen)
+    expected = followed.expect(action.namespace, action.pod) if followed else None
     lost: Conflict | None = None
     try:
-        await edge.kube.bind(action.namespace, action.pod, uid, action.node, action.annotations)
-    except Conflict as error:  # somebody bound it, or the answer to our own binding was lost: reading tells
-        lost = error
-    except NotFound as error:
-        raise Refused(f"pod {action.namespace}/{action.pod} is gone") from error
-    after = await edge.kube.get(POD, action.pod, action.namespace)
+        try:
+            await edge.kube.bind(action.namespace, action.pod, uid, action.node, action.annotations)
+        except Conflict as error:  # somebody bound it, or the answer to our own binding was lost: reading tells
+            lost = error
+        except NotFound as error:
+            raise Refused(f"pod {action.namespace}/{action.pod} is gone") from error
+        after: Object | None = None
+        if followed is not None and expected is not None and lost is None:
+            with contextlib.suppress(TimeoutError):
+                after = await followed.heard(action.namespace, action.pod, expected)
+    finally:
+        if followed is not None and expected is not None:
+            followed.drop(action.namespace, action.pod, expected)
+    if after is None:
+        after = await edge.kube.get(POD, action.pod, action.namespace)
     if after is None:
         raise Refused(f"pod {action.namespace}/{action.pod} went while it was bound")
     if _uid(after) == uid and _is_bound_as_planned(after, action):
@@ -108,6 +126,17 @@ def _bindable(action: BindPod, uid: str, live: Object | None) -> None:
     if not uid or _uid(live) != uid:
         raise Refused(f"{name} was made anew")
     if live["metadata"].get("deletionTimestamp"):
+        raise Refused(f"{name} is being deleted")
+
+
+def _still_bindable(action: BindPod, uid: str, seen: Seen | None) -> None:
+    """The same from what the watch has told since the snapshot; nothing told means that nothing has changed."""
+    name = f"pod {action.namespace}/{action.pod}"
+    if not uid or (seen is not None and seen.uid != uid):
+        raise Refused(f"{name} was made anew")
+    if seen is not None and seen.gone:
+        raise Refused(f"{name} is gone")
+    if seen is not None and seen.deleting:
         raise Refused(f"{name} is being deleted")
 
 

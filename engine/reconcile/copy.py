@@ -68,6 +68,10 @@ class Copy:
         seen = self._seen.get(field)
         return seen.rv if seen else ""
 
+    def seen_up_to(self, api_version: str, kind: str) -> str:
+        """The resourceVersion up to which changes of a kind have been seen; empty when that is not known."""
+        return self._watermarks.get(f"{api_version}|{kind}", "")
+
     def _refresh(self) -> bool:
         changes = self._reader.changes(self._shard)
         if changes.reset:

@@ -125,6 +125,7 @@ class Shard:
             now,
             now + self.settings.expiry,
             self.copy.generation,
+            self.copy.seen_up_to("v1", "Pod"),
         )
         self.passes.start(record)
         return record

@@ -13,6 +13,7 @@ from engine.kube import CONFIGMAP, EVENT, Conflict, Kube, NotFound, Object, many
 from engine.log import get
 from engine.model.actions import AnyAction
 from engine.status import ClusterInfo, Ledger, events
+from engine.status.events import MAX_EVENTS
 from engine.store import Write
 from engine.wire import names
 
@@ -83,8 +84,11 @@ class Teller:
         return record
 
 
-async def tell_events(kube: Kube, done: list[AnyAction], now: float) -> None:
-    """Events for what was carried out; losing one loses nothing but the Event."""
-    async for outcome in many([partial(kube.create, EVENT, event) for event in events(done, now)], in_flight=8):
+async def tell_events(kube: Kube, done: list[AnyAction], now: float, batches: int = 1) -> None:
+    """Events for what was carried out; losing one loses nothing but the Event. All ``batches`` of a pass together tell
+    no more than one would, or events would cost the API server as much as the bindings that they are about.
+    """
+    most = max(1, MAX_EVENTS // batches)
+    async for outcome in many([partial(kube.create, EVENT, event) for event in events(done, now)[:most]], in_flight=8):
         if outcome.error is not None and not isinstance(outcome.error, Conflict):
             _log.warning("event not written", reason=str(outcome.error))

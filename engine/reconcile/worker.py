@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from engine.act import Edge, Fence
+from engine.act import Edge, Fence, Following
 from engine.act import batch as batches
 from engine.errors import BelayError
 from engine.kube import Backoff, Kube, KubeError, end
@@ -47,6 +47,7 @@ class Worker:
         self._backoffs: dict[str, Backoff] = {}
         self._guard = threading.Lock()
         self._kube = Kube.from_config(settings.kubeconfig or None, settings.context or None)
+        self._pods = Following(self._kube)
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="belay-loop", daemon=True).start()
         self._run(self._kube.__aenter__(), 30.0)
@@ -63,18 +64,26 @@ class Worker:
         if not busy.acquire(blocking=False):  # after a flush two messages may meet in one process
             return "another thread has it"
         try:
+            return self._run(self.run_pass(name), TASK_SECONDS)
+        except (CancelledError, TimeoutError) as error:
+            _log.warning("pass not finished", shard=name, reason=f"{type(error).__name__}: {error}"[:256])
+            return "not finished"
+        finally:
+            busy.release()
+
+    async def run_pass(self, name: str) -> str:
+        """One pass over a shard, in the worker's own loop; says what came of it and raises nothing."""
+        try:
             self.passes.beat(f"worker/{self.settings.identity}", self.passes.now())
             shard = self._shards.get(name) or self._shards.setdefault(name, self._shard(name))
-            return self._run(reconcile(shard), TASK_SECONDS)
-        except (Lost, StoreUnavailable, KubeError, CancelledError, TimeoutError) as error:
+            return await reconcile(shard)
+        except (Lost, StoreUnavailable, KubeError) as error:
             _log.warning("pass not finished", shard=name, reason=f"{type(error).__name__}: {error}"[:256])
             return "not finished"
         except Exception as error:  # a bug must not stop the shard for ever: it is told, counted, and tried again
             _log.exception("pass failed", shard=name)
             self._failed(name)
             return f"failed: {type(error).__name__}: {error}"
-        finally:
-            busy.release()
 
     def act(self, text: str) -> str:
         """Carry out one batch, unless it is late or a newer pass began."""
@@ -85,7 +94,7 @@ class Worker:
             return "unreadable"
         try:
             with in_pass(batch.record.pass_id):
-                return self._run(self._act(batch), TASK_SECONDS)
+                return self._run(self.run_batch(batch), TASK_SECONDS)
         except (BelayError, CancelledError, TimeoutError) as error:
             _log.warning("batch not finished", batch=batch.number, reason=f"{type(error).__name__}: {error}"[:256])
             return "not finished"
@@ -96,7 +105,8 @@ class Worker:
         except StoreUnavailable as error:
             _log.warning("failure not counted", reason=str(error))
 
-    async def _act(self, batch: batches.Batch) -> str:
+    async def run_batch(self, batch: batches.Batch) -> str:
+        """One batch, in the worker's own loop. Raises BelayError where Redis or the cluster fails."""
         record = batch.record
         if self.passes.now() > record.expires:
             self.passes.finish(record, batches.dropped(batch, "expired before a worker took it"))
@@ -107,7 +117,8 @@ class Worker:
         self.passes.pulse(record)
         pulse = asyncio.create_task(self._pulse(batch))
         fence = Fence(self._kube, record.shard, record.epoch)
-        edge = Edge(self._kube, record.shard, fence, order_life=self.settings.order_life, revision=batch.revision)
+        life, revision = self.settings.order_life, batch.revision
+        edge = Edge(self._kube, record.shard, fence, order_life=life, revision=revision, pods=self._pods)
         try:
             result = await batches.run(edge, batch, self.settings.in_flight)
         finally:
@@ -129,7 +140,7 @@ class Worker:
             name = counter_name("actions", kind=kind_of(action), result=words.get(index, "lost"))
             counts[name] = counts.get(name, 0) + 1
         self.passes.count(counts)
-        await tell_events(self._kube, done, self.passes.now())
+        await tell_events(self._kube, done, self.passes.now(), batch.record.batches)
 
     async def _pulse(self, batch: batches.Batch) -> None:
         while True:

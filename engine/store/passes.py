@@ -59,7 +59,10 @@ class BatchResult(msgspec.Struct, frozen=True):
 
 
 class PassRecord(msgspec.Struct, frozen=True):
-    """A pass that sent batches to ``act``. ``expires`` in unix seconds: afterwards no batch of it starts any more."""
+    """A pass that sent batches to ``act``. ``expires`` in unix seconds: afterwards no batch of it starts any more.
+
+    ``pods_version`` is the resourceVersion up to which the pass had seen the pods; empty when that is not known.
+    """
 
     pass_id: str
     shard: str
@@ -69,6 +72,7 @@ class PassRecord(msgspec.Struct, frozen=True):
     started: float
     expires: float
     generation: str = ""
+    pods_version: str = ""
 
 
 class PassState(msgspec.Struct, frozen=True):
