@@ -78,8 +78,9 @@ def follow(
         old = known.get(key)
         rows[key] = old if old is not None and not old.gone else Related(*key, received=now_ms)
     for key, old in known.items():
-        remembered = key[2] in RELATIONS or key[2] in CQE
-        if key not in present and remembered and now_ms - old.received <= PATIENCE_MS:
+        # an error of the completion queue is asked for when a link fault, older than it, has lost patience
+        patience = PATIENCE_MS if key[2] in RELATIONS else 2 * PATIENCE_MS if key[2] in CQE else -1
+        if key not in present and now_ms - old.received <= patience:
             rows[key] = old if old.gone else msgspec.structs.replace(old, gone=now_ms)
     decided: Strategies = {}
     _match(rows, decided, a3)

@@ -11,6 +11,7 @@ from typing import Final
 from engine.documents import Declared, Isolation
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.times import rfc3339
+from engine.plan import tables
 from engine.plan.chips import LIST_RULE, Held
 from engine.plan.scope import Scope
 from engine.wire import manualinfo, names
@@ -53,13 +54,22 @@ def _tell(scope: Scope, item: Declared[Isolation], rule: str, until_ms: int) -> 
 
 
 def _listed(scope: Scope) -> HeldChips:
-    """The chips in ``clusterd-manual-info-cm``."""
-    raw = scope.observed.objects.get(LIST_KEY)
-    if raw is None:
+    """The chips in ``clusterd-manual-info-cm``, by ClusterD's rule where it is written: switched off it isolates
+    nothing, and its hours give back what nobody lengthened."""
+    raw, policy = scope.observed.objects.get(LIST_KEY), tables.manual_policy(scope.observed)
+    if raw is None or (policy is not None and not policy.enabled):
         return {}
     listed, problems = manualinfo.parse(raw)
     scope.diagnostics.extend(Diagnostic("error", p.object, "", 0, 0, p.field, p.message) for p in problems)
-    return {node: {chip: (Held(LIST_RULE, 0),) for chip in named} for node, named in listed.items()}
+    after = policy.release_ms if policy is not None else 0
+    out: HeldChips = {}
+    for node, named in listed.items():
+        for chip, entries in named.items():
+            newest = max((entry.since_ms for entry in entries), default=0)
+            until = newest + after if newest and after else 0
+            if not until or scope.now_ms < until:
+                out.setdefault(node, {})[chip] = (Held(LIST_RULE, until),)
+    return out
 
 
 def told(scope: Scope) -> dict[str, manualinfo.Chips] | None:
