@@ -18,6 +18,7 @@ from agents.node.agent import NodeAgent
 from agents.node.client import ApiError
 from agents.node.clock import Clock
 from agents.node.settings import Settings
+from agents.node.witness import Witness
 from engine.model.cluster import AgentReport, DeviceReport, Orders, ResetOrder
 from engine.model.faults import Rules
 from engine.wire import deviceinfo
@@ -93,6 +94,7 @@ class FakeCluster:
         self.pod_list: list[dict[str, Any]] = []
         self.nodes: dict[str, dict[str, Any]] = {NODE: {"metadata": {"name": NODE, "labels": {}, "annotations": {}}}}
         self.writes: list[tuple[float, str]] = []
+        self.events: list[dict[str, Any]] = []
         self.offline = self.refuse_writes = False
         self.stale: set[str] = set()
         self.after_get: Callable[[str], None] | None = None
@@ -174,6 +176,10 @@ class FakeCluster:
         self.nodes[node]["metadata"]["labels"].update(labels)
         self.nodes[node]["metadata"]["annotations"].update(annotations)
 
+    async def create_event(self, body: Mapping[str, Any]) -> None:
+        self._online()
+        self.events.append(copy.deepcopy(dict(body)))
+
     def _online(self) -> None:
         if self.offline:
             raise ApiError(0, "no route to host")
@@ -194,6 +200,7 @@ class World:
         self.settings = settings or Settings()
         self.policy = NodePolicy("default", rules)
         self.driver = SimulatedDriver(NODE, row, now_ms=self.clock.now_ms, sleep=self.clock.sleep)
+        self.witnesses: list[Witness] = []
         self.agent: NodeAgent
         self.task: asyncio.Task[None] | None = None
         self.generation = 0
@@ -208,6 +215,7 @@ class World:
             self.clock,
             policy=self.policy,
             chance=random.Random(3),
+            witnesses=self.witnesses,
         )
         self.task = asyncio.create_task(self.agent.run())
         await self.clock.advance(seconds)

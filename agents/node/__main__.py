@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=options.log_level, handlers=[handler], force=True)
     try:
-        settings = Settings(pool=options.pool, scale=options.scale)
+        settings = Settings(pool=options.pool, scale=options.scale, pod=os.environ.get("POD_NAME", ""))
         asyncio.run(_serve(options, settings))
     except (CredentialsError, ValueError) as error:
         Log("agent").error("agent cannot start", error=error)

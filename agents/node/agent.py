@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from agents.drivers.base import Driver, DriverError
-from agents.node import reporting
+from agents.node import fault_events, reporting
 from agents.node.acts import baseline, catch_up, reported
 from agents.node.client import ApiError, Cluster
 from agents.node.clock import Clock
 from agents.node.executor import Executor, Unknown
+from agents.node.fault_events import FaultEvents
 from agents.node.journal import Journal, JournalLost
 from agents.node.labels import keep_node
 from agents.node.log import Log
@@ -22,6 +23,7 @@ from agents.node.policy import Judge, Shelf
 from agents.node.publisher import Publisher
 from agents.node.settings import MAX_TEXT, Settings
 from agents.node.state import NodeState
+from agents.node.witness import Witness
 from engine.model.cluster import Orders, Pod
 from engine.wire import objects
 from engine.wire.errors import WireError
@@ -34,6 +36,7 @@ POOL_LABEL: Final = "belay.dev/pool"
 
 _START_CEILING: Final = 30.0
 _LEAST_PAUSE: Final = 0.02
+_QUIET: Final = 3600.0
 _log = Log("agent")
 
 
@@ -53,7 +56,10 @@ class NodeAgent:
         *,
         policy: NodePolicy | None = None,
         chance: random.Random | None = None,
+        witnesses: Sequence[Witness] = (),
     ) -> None:
+        self._witnesses = tuple(witnesses)
+        self._events, self._news = FaultEvents(), asyncio.Event()
         self.node = node_name
         self._driver, self._cluster = driver, cluster
         self._settings, self._clock = settings or Settings(), clock or Clock()
@@ -89,6 +95,7 @@ class NodeAgent:
                 group.create_task(self._follow_pods())
                 group.create_task(self._follow_driver())
                 group.create_task(keep_node(self._known(), self._cluster, self._clock, self._settings, self._chance))
+                group.create_task(self._tell_faults())
                 group.create_task(device.run())
                 group.create_task(self._loop(device, report))
         finally:
@@ -248,6 +255,22 @@ class NodeAgent:
                     self._poll_due = min(self._poll_due, self._clock.monotonic() + self._settings.recover_delay)
             self._wake.set()
 
+    async def _tell_faults(self) -> None:
+        """Write Events for faults that come and go. Losing one loses nothing but the Event."""
+        pod = self._settings.pod or f"belay-agent-{self.node}"
+        while True:
+            now_ms = self._clock.now_ms()
+            change = self._events.due(now_ms)
+            if change is None:
+                await self._clock.wait(self._news, max(_LEAST_PAUSE, min(self._events.wait(now_ms), _QUIET)))
+                continue
+            try:
+                body = fault_events.event(change, self.node, pod, self._known().machine.prefix, now_ms)
+                await self._cluster.create_event(body)
+                self._known().problems.pop("fault events", None)
+            except ApiError as error:
+                self._known().problems["fault events"] = f"an event could not be written: {error}"[:MAX_TEXT]
+
     # ---- the loop
 
     async def _loop(self, device: Publisher, report: Publisher) -> None:
@@ -271,6 +294,8 @@ class NodeAgent:
         state = self._known()
         now_ms = self._clock.now_ms()
         state.settle_users(self._clock.monotonic(), now_ms)
+        if self._events.look(state):
+            self._news.set()
         state.judge.observe({chip: state.book.chip(chip) for chip in state.ids}, now_ms)
         if self._executor is None:
             await self._establish()
@@ -323,7 +348,7 @@ class NodeAgent:
         else:
             state.problems.pop("journal", None)
             self._executor = Executor(
-                state, self._journal, self._driver, self, self._clock, self._settings, self._wake.set
+                state, self._journal, self._driver, self, self._clock, self._settings, self._wake.set, self._witnesses
             )
             return
         self._journal_tries += 1

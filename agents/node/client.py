@@ -76,6 +76,10 @@ class Cluster(Protocol):
         """Set labels and annotations of a node."""
         ...
 
+    async def create_event(self, body: Mapping[str, Any]) -> None:
+        """Create an Event; one of that name that exists already is as good."""
+        ...
+
 
 class KubeClient:
     """A Cluster behind HTTP.
@@ -129,6 +133,16 @@ class KubeClient:
         """Set labels and annotations of a node; others stay."""
         patch = {"metadata": {"labels": dict(labels), "annotations": dict(annotations)}}
         await self._send("PATCH", f"/api/v1/nodes/{node}", patch, MERGE)
+
+    async def create_event(self, body: Mapping[str, Any]) -> None:
+        """Create an Event; one of that name that exists already is as good."""
+        try:
+            await self._send(
+                "POST", f"/api/v1/namespaces/{body['metadata']['namespace']}/events", body, "application/json"
+            )
+        except ApiError as error:
+            if error.status != 409:
+                raise
 
     async def config_map(self, namespace: str, name: str) -> AsyncIterator[Mapping[str, Any] | None]:
         """Follow one ConfigMap."""

@@ -21,6 +21,7 @@ from agents.node.layouts import blocked_by, needed_change
 from agents.node.log import Log
 from agents.node.settings import MAX_TEXT, Settings
 from agents.node.state import NodeState
+from agents.node.witness import Witness, WitnessError
 from engine.model.cluster import Orders, Pod
 from engine.model.vnpu import Change
 
@@ -63,7 +64,9 @@ class Executor:
         clock: Clock,
         settings: Settings,
         wake: Callable[[], None],
+        witnesses: Sequence[Witness] = (),
     ) -> None:
+        self._witnesses = tuple(witnesses)
         self._state, self._journal, self._driver, self._facts = state, journal, driver, facts
         self._clock, self._settings, self._wake = clock, settings, wake
         self._first_seen: dict[tuple[tuple[str, ...], int], float] = {}
@@ -73,6 +76,8 @@ class Executor:
         self._partitioning: set[int] = set()
         self._seen_generation = 0
         self._pause_until = 0.0
+        failed = {key for key, done in journal.done.items() if done.result.startswith("failed")}
+        state.failed_resets |= {chip for chip in state.ids if state.name(chip) in failed}
 
     @property
     def results(self) -> Mapping[str, Done]:
@@ -230,11 +235,26 @@ class Executor:
                 raise _Refused(f"{state.name(chip)} resets together with {missing}")
         if occupants := state.occupants(act.chips):
             raise _Refused(f"in use by {occupants}")
+        await self._ask_witnesses(act)
         if state.judge.healthy([e for c in act.chips for e in state.book.chip(c)]):
             raise _Refused("no fault of the group is left")
         idle = state.idle_for(act.chips, self._clock.monotonic())
         if idle < self._settings.scaled(self._settings.idle):
             raise Unknown("the group has not been idle for long enough")
+
+    async def _ask_witnesses(self, act: Act) -> None:
+        """Nobody who could know must know of a user. A holder may only be late to let go, so it gets its grace."""
+        for witness in self._witnesses:
+            try:
+                found = await self._clock.limit(witness.holders(act.chips), self._settings.driver_timeout)
+            except (WitnessError, TimeoutError) as error:
+                raise Unknown(f"{witness.name} cannot be asked: {error or 'no answer in time'}") from error
+            held = {chip: who for chip, who in found.items() if chip in act.chips}
+            if held:
+                text = f"{self._state.name(min(held))} is in use by {held[min(held)]} ({witness.name})"
+                if self._lasted(act) < self._settings.scaled(self._settings.in_use_grace):
+                    raise Unknown(text)
+                raise _Refused(text)
 
     async def _reset(self, act: Act) -> None:
         state, settings = self._state, self._settings
@@ -259,6 +279,9 @@ class Executor:
             state.resetting -= set(act.chips)
         for chip in act.chips:
             state.idle.pop(chip, None)
+        state.failed_resets -= set(act.chips)
+        if result != "ok":
+            state.failed_resets |= set(act.chips)
         self._finish(act, result)
 
     async def _booted(self, chips: Sequence[int]) -> None:

@@ -112,6 +112,10 @@ class Hub:
         """Set labels and annotations of a node."""
         await self._client.patch_node(node, labels, annotations)
 
+    async def create_event(self, body: Mapping[str, Any]) -> None:
+        """Create an Event; one of that name that exists already is as good."""
+        await self._client.create_event(body)
+
     async def _follow_config_maps(self, namespace: str) -> None:
         path = f"/api/v1/namespaces/{namespace}/configmaps"
         async for objects, changed in self._client.follow(path, needles=_NEEDLES[namespace]):

@@ -17,7 +17,7 @@ from agents.node.journal import LAYOUT, Done
 from agents.node.state import NodeState
 from engine.model.cluster import AgentChip, AgentReport, AgentVNPU
 from engine.model.faults import CARD, NETWORK
-from engine.model.levels import worst
+from engine.model.levels import MANUALLY_SEPARATE, NORMAL, RESETTABLE, SEPARATE, rank, worst
 from engine.wire import deviceinfo, orders
 from engine.wire.gojson import go_json
 
@@ -130,11 +130,36 @@ def node_annotations(state: NodeState) -> dict[str, str]:
             entry["DeviceID"] = chip.logic_id
         devices[state.name(chip.id)] = entry
     annotations = {"baseDeviceInfos": json.dumps(devices, separators=(",", ":"), sort_keys=True)}
+    annotations["ResetInfo"] = reset_info(state)
     if machine.super_pod_id >= 0:
         annotations |= {"superPodID": str(machine.super_pod_id), "serverIndex": str(machine.server_index)}
     if machine.rack_id is not None:
         annotations["rackID"] = str(machine.rack_id)
     return annotations
+
+
+def reset_info(state: NodeState) -> str:
+    """Return annotation ``ResetInfo``: chips that the agent cannot reset itself, so that a tool or a person must.
+
+    A chip at SeparateNPU or above needs a person; so does one whose reset failed, where nothing else can reset it. One
+    whose product can be reset out of band is for a tool that can. Source: component/ascend-device-plugin
+    (writeResetInfo in pkg/server/hot_reset_manager.go).
+    """
+    third: list[dict[str, int]] = []
+    manual: list[dict[str, int]] = []
+    for chip in state.chips:
+        ordered = state.orders.isolate.get(chip.id, NORMAL) if state.orders is not None else NORMAL
+        levels = [state.judge.level(e) for e in state.book.chip(chip.id) if e.plane == "chip"]
+        level = worst(*levels)
+        row = {
+            "CardId": chip.card, "DeviceId": chip.die, "AssociatedCardId": -1, "PhyID": chip.id,
+            "LogicID": chip.logic_id,
+        }  # fmt: skip
+        if rank(level) >= rank(SEPARATE) or ordered == MANUALLY_SEPARATE:
+            manual.append(row)
+        elif level in RESETTABLE and chip.id in state.failed_resets:
+            (third if state.machine.super_pod_id >= 0 else manual).append(row)
+    return go_json({"ThirdPartyResetDevs": third, "ManualResetDevs": manual})
 
 
 def stamped(report: AgentReport, boot: str, seq: int, now_ms: int) -> AgentReport:

@@ -11,11 +11,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Defaults are MindCluster's where it has the number (component/ascend-device-plugin/pkg/common/constants.go) and
     Belay's contract where not.
 
+    `pod` is the agent's own pod, which Events name.
     `scale` multiplies idle, boot, heartbeat, report and grace times; the least distance between two writes of one
     object (`spacing`) and the deadline of a driver call are not scaled, they protect the API server and the agent.
     """
 
     pool: str = "default"
+    pod: str = ""
     scale: float = 1.0
     idle: float = 60.0
     boot_timeout: float = 180.0

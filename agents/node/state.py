@@ -18,7 +18,8 @@ from engine.wire.podannotations import physical_names
 @dataclass
 class NodeState:
     """Chips are named by physical id. `withdrawn` chips are offered to nobody because an order is about to act on them,
-    `resetting` ones are being acted on. `idle` holds, per chip, since when nobody uses it: (monotonic s, Unix ms)."""
+    `resetting` ones are being acted on, the newest reset of `failed_resets` did not help.
+    `idle` holds, per chip, since when nobody uses it: (monotonic s, Unix ms)."""
 
     node: str
     machine: Machine
@@ -33,6 +34,7 @@ class NodeState:
     orders: Orders | None = None
     withdrawn: set[int] = field(default_factory=set)
     resetting: set[int] = field(default_factory=set)
+    failed_resets: set[int] = field(default_factory=set)
     problems: dict[str, str] = field(default_factory=dict)
 
     @property

@@ -1,0 +1,109 @@
+"""Kubernetes Events for faults that come and go, in the device plugin's own words.
+
+Message grammar, names, types and limits follow component/ascend-device-plugin/pkg/kubeclient and pkg/common
+(at most ten events a minute, a hundred waiting): ``Warning``/``Occur`` for a fault, ``Normal``/``Recovery`` for its
+end, ``Normal``/``Notice`` for what has no end. The time in name and message is when the Event is written.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from agents.drivers.base import Chip, Plane
+from agents.node.faults import Present
+from agents.node.state import NodeState
+from engine.model.times import rfc3339
+from engine.wire.names import DEVICE_NAMESPACE
+
+COMPONENT: Final = "device-plugin"
+PER_MINUTE: Final = 10
+MAX_WAITING: Final = 100
+OCCUR, RECOVERY, NOTICE = "Occur", "Recovery", "Notice"
+_MINUTE_MS: Final = 60_000
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A code that came or went on a chip; ``level`` is that of the code's own table entry."""
+
+    chip: Chip
+    code: str
+    level: str
+    assertion: str
+
+
+class FaultEvents:
+    """Compares what is present with what was, and hands out Events no faster than the API server should bear."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[int, Plane, str], Present] = {}
+        self._waiting: deque[Change] = deque(maxlen=MAX_WAITING)
+        self._written: deque[int] = deque(maxlen=PER_MINUTE)
+
+    def look(self, state: NodeState) -> bool:
+        """Note what came and went since the last look; what an agent finds at its start is news as well.
+
+        Tells whether there was any.
+        """
+        now = {(c.id, e.plane, e.code): e for c in state.chips for e in state.book.chip(c.id)}
+        before = self._seen
+        chips = {chip.id: chip for chip in state.chips}
+        for key in sorted(before.keys() - now.keys()):
+            if not before[key].once:
+                self._note(state, chips[key[0]], before[key], RECOVERY)
+        for key in sorted(now.keys() - before.keys()):
+            self._note(state, chips[key[0]], now[key], NOTICE if now[key].once else OCCUR)
+        changed, self._seen = before.keys() != now.keys(), now
+        return changed
+
+    def due(self, now_ms: int) -> Change | None:
+        """Return the next change that may be told now, None when there is none or the minute is full."""
+        if not self._waiting:
+            return None
+        if len(self._written) == PER_MINUTE and now_ms - self._written[0] < _MINUTE_MS:
+            return None
+        self._written.append(now_ms)
+        return self._waiting.popleft()
+
+    def wait(self, now_ms: int) -> float:
+        """Return seconds until the next change may be told; infinity when none waits."""
+        if not self._waiting:
+            return float("inf")
+        full = len(self._written) == PER_MINUTE
+        return max(0.0, (self._written[0] + _MINUTE_MS - now_ms) / 1000) if full else 0.0
+
+    def _note(self, state: NodeState, chip: Chip, entry: Present, assertion: str) -> None:
+        self._waiting.append(Change(chip, entry.code, state.judge.level(entry), assertion))
+
+
+def event(change: Change, node: str, pod: str, prefix: str, now_ms: int) -> Mapping[str, Any]:
+    """Return the Event (core/v1) for a change; ``pod`` is the agent's own, ``prefix`` that of device names."""
+    chip = change.chip
+    where = f"logicID:{chip.logic_id}" if prefix == "npu-" else f"cardID:{chip.card}, deviceID:{chip.die}"
+    written = datetime.fromtimestamp(now_ms / 1000).strftime("%Y-%m-%d %H:%M:%S")
+    message = (
+        f"device fault, nodeName:{node}, assertion:{change.assertion}, {where}, faultCodes:{change.code}, "
+        f"faultLevelName:{change.level}, alarmRaisedTime:{written}"
+    )
+    moment = rfc3339(now_ms // 1000)
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{pod}.{now_ms}{chip.logic_id}", "namespace": DEVICE_NAMESPACE},
+        "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": DEVICE_NAMESPACE, "name": pod},
+        "type": "Warning" if change.assertion == OCCUR else "Normal",
+        "reason": change.assertion,
+        "action": change.level,
+        "message": message,
+        "source": {"component": COMPONENT, "host": node},
+        "reportingComponent": COMPONENT,
+        "reportingInstance": pod,
+        "eventTime": datetime.fromtimestamp(now_ms / 1000, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "firstTimestamp": moment,
+        "lastTimestamp": moment,
+        "count": 1,
+    }
