@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine.act import TABLE, Batch, Edge, Fence, Refused, claim, decode, dropped, encode, run, split
@@ -374,6 +375,34 @@ def test_chips_are_claimed_once_and_claims_end(cluster: Cluster, edge: Edge) -> 
     assert set(held()) == {"ub"}
     claimed([], [])
     assert held() == {}
+
+
+def test_sharers_of_a_chip_need_no_claim(cluster: Cluster, edge: Edge) -> None:
+    pods = [worlds.pod(name, uid=f"u{name}") for name in "ab"]
+    share = {"huawei.com/scheduler.softShareDev.aicoreQuota": "50"}
+    ask = [
+        act.BindPod(
+            **WHY,
+            namespace="default",
+            pod=pod.name,
+            node="node-1",
+            chips=("Ascend910-0",),
+            annotations=share,
+            preconditions={"uid": pod.uid},
+        )
+        for pod in pods
+    ]
+    assert cluster.run(claim(cluster.kube, "main", ask, pods, NOW)).refused == {}
+
+
+def test_a_chip_with_a_vnpu_in_use_is_neither_cut_nor_reset(cluster: Cluster, edge: Edge) -> None:
+    pod = cluster.add_pod("p", 1)
+    part = bind(pod, chips=("Ascend910-3",))
+    part = msgspec.structs.replace(part, annotations={"huawei.com/npu-core": "3-vir05_1c_16g"}, template="vir05_1c_16g")
+    assert words(cluster, edge, part) == ["done"]
+    cut = act.PartitionChip(**WHY, node="node-1", chip="Ascend910-3", templates=(), create=(), destroy=(), epoch=1)
+    assert words(cluster, edge, cut, reset(1, "Ascend910-2", "Ascend910-3")) == ["refused", "refused"]
+    assert words(cluster, edge, msgspec.structs.replace(cut, chip="Ascend910-1")) == ["done"]
 
 
 def test_budgets_are_reserved_only_on_what_the_plan_saw(cluster: Cluster, edge: Edge) -> None:

@@ -20,6 +20,7 @@ from engine.wire.errors import WireError
 from engine.wire.ledger import Claim
 from engine.wire.names import LEDGER_PREFIX, SYSTEM
 from engine.wire.orders import chip_number
+from engine.wire.parts import SHARE_CORES
 
 _TRIES = 8
 
@@ -92,7 +93,7 @@ def _added(
 
 def claim_of(bind: BindPod, now_ms: int) -> Claim | None:
     """The claim on whole chips; None for a pod without chips or with only a part of one (templates, shares, vNPUs)."""
-    if not bind.chips or bind.template is not None:
+    if not bind.chips or bind.template is not None or SHARE_CORES in bind.annotations:
         return None
     try:
         numbers = [chip_number(chip) for chip in bind.chips]

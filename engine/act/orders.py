@@ -17,6 +17,7 @@ from engine.wire.errors import WireError
 from engine.wire.names import ORDERS_PREFIX, SYSTEM
 from engine.wire.objects import held_chips
 from engine.wire.orders import ORDERS_KEY, build_orders, chip_number, parse_orders
+from engine.wire.parts import NPU_CORE, chip_of
 
 ChipAction = IsolateChip | ReleaseChip | ResetChips | PartitionChip
 Answer = bool | Refused
@@ -110,10 +111,13 @@ async def _mark_node(edge: Edge, name: str, level: str | None) -> bool:
     return True
 
 
-async def _busy_chips(edge: Edge, node: str) -> set[str]:
-    busy: set[str] = set()
+async def _busy_chips(edge: Edge, node: str) -> set[int]:
+    """Chips that live pods hold, whole or in part."""
+    busy: set[int] = set()
     for pod in await pods_on(edge, node):
-        busy.update(held_chips(pod["metadata"].get("annotations") or {}, ""))
+        notes = pod["metadata"].get("annotations") or {}
+        named = (*held_chips(notes, ""), *str(notes.get(NPU_CORE, "")).split(","))
+        busy.update(chip for name in named if (chip := chip_of(name.strip())) is not None)
     return busy
 
 
@@ -137,7 +141,7 @@ class _Draft:
         if 0 < self._orders.not_after_ms < self._now_ms:  # dead orders must not come alive with the new date
             self._resets = {}
 
-    def take(self, action: ChipAction, busy: set[str]) -> Answer:
+    def take(self, action: ChipAction, busy: set[int]) -> Answer:
         try:
             match action:
                 case IsolateChip():
@@ -191,14 +195,14 @@ class _Draft:
                 self._isolate[number] = level
         return changed
 
-    def _reset(self, action: ResetChips, busy: set[str]) -> bool:
+    def _reset(self, action: ResetChips, busy: set[int]) -> bool:
         group = tuple(sorted(map(chip_number, action.chips)))
         standing = [self._resets[chip] for chip in group if chip in self._resets]
         if standing and all(order.epoch == action.epoch and order.group == group for order in standing):
             return False
         if any(order.epoch >= action.epoch for order in standing):
             raise Refused(f"epoch {action.epoch} is not above the one that was ordered last")
-        if taken := sorted(busy.intersection(action.chips)):
+        if taken := sorted(chip for chip in action.chips if chip_number(chip) in busy):
             raise Refused(f"{', '.join(taken)} of {action.node} is in use")
         order = ResetOrder(action.epoch, group, action.reason, self._now_ms)
         for chip, name in zip(group, sorted(action.chips, key=chip_number), strict=True):
@@ -207,14 +211,14 @@ class _Draft:
         self._destructive = True
         return True
 
-    def _partition(self, action: PartitionChip, busy: set[str]) -> bool:
+    def _partition(self, action: PartitionChip, busy: set[int]) -> bool:
         chip = chip_number(action.chip)
         if self._vnpu_epoch >= action.epoch and self._layout.get(chip) == action.templates:
             return False
         if self._vnpu_epoch >= action.epoch and not self._destructive:
             raise Refused(f"epoch {action.epoch} is not above the one that was ordered last")
-        if action.chip in busy:
-            raise Refused(f"{action.chip} of {action.node} is in use as a whole")
+        if chip in busy:
+            raise Refused(f"{action.chip} of {action.node} is in use")
         self._layout[chip] = action.templates
         self._vnpu_epoch = max(self._vnpu_epoch, action.epoch)
         self._destructive = True

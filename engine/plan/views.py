@@ -6,7 +6,6 @@ unhealthy, the recovering and the ones that live pods hold; terminating pods hol
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
@@ -19,15 +18,13 @@ from engine.plan import settled
 from engine.plan.inforce import previous_pools
 from engine.plan.memo import Memo
 from engine.plan.scope import NodeView, Scope
+from engine.wire.parts import chip_of
 
 DEFAULT_POOL: Final = "default"
 MAIN_SHARD: Final = "main"
 
 #: NPU resources in the order in which one is looked for on a node that has no report.
 RESOURCES: Final = ("huawei.com/Ascend910", "huawei.com/Ascend310P", "huawei.com/Ascend310", "huawei.com/npu")
-_HEAD: Final = re.compile(r"(\d{1,4})(?:-|$)")
-_SHARED: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*-(\d{1,4})-\d{1,4}$")
-_TAIL: Final = re.compile(r"-(\d{1,4})(?:_\d{1,3})?$")
 
 Holding = tuple[int, dict[int, str], dict[str, int]]
 """Mask of the chips that a node's pods hold, who holds each, and what the pods request."""
@@ -85,13 +82,8 @@ def _ids(names: tuple[str, ...]) -> tuple[int, ...]:
 
 
 def device_id(name: str) -> int | None:
-    """The physical chip behind a device name; None when it names none.
-
-    ``Ascend910-4`` and the vNPUs ``Ascend310P-2c-100-1`` and ``Ascend310P-2c-100-1_3`` (with its vGroup) end in it, the
-    dynamic ``1-vir02`` begins with it, the share ``Ascend910-1-17`` has it in the middle.
-    """
-    match = _HEAD.match(name) or _SHARED.match(name) or _TAIL.search(name)
-    return int(match[1]) if match else None
+    """The physical chip behind a device name; None when it names none."""
+    return chip_of(name)
 
 
 def _pods_by_node(observed: Observed) -> dict[str, list[Pod]]:

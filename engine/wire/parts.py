@@ -26,6 +26,9 @@ _PART: Final = re.compile(r"^(\d{1,4})-([a-z0-9_]{1,32})$")
 #: ``Ascend310P-2c.1cpu-105-0_3``: size, vNPU, chip, vGroup.
 _REAL: Final = re.compile(r"^[A-Za-z0-9]+-([a-z0-9.]+)-(\d{1,9})-(\d{1,4})(?:_(\d{1,3}))?$")
 _CHIP: Final = re.compile(r"^[A-Za-z][A-Za-z0-9]*-(\d{1,4})(?:-\d{1,4})?$")
+_HEAD: Final = re.compile(r"(\d{1,4})(?:-|$)")
+_SHARED: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*-(\d{1,4})-\d{1,4}$")
+_TAIL: Final = re.compile(r"-(\d{1,4})(?:_\d{1,3})?$")
 
 
 class Cores(NamedTuple):
@@ -66,6 +69,17 @@ def vgroup(real: str) -> int | None:
     """The vGroup of a realised vNPU, ``Ascend310P-2c.1cpu-105-0_3`` → 3; None when the name tells none."""
     match = _REAL.match(real)
     return int(match[4]) if match and match[4] is not None else None
+
+
+@lru_cache(maxsize=65536)
+def chip_of(name: str) -> int | None:
+    """The physical chip behind a device name of a pod; None when it names none.
+
+    ``Ascend910-4`` and the vNPUs ``Ascend310P-2c-100-1`` and ``Ascend310P-2c-100-1_3`` (with its vGroup) end in it, the
+    dynamic ``1-vir02`` begins with it, the share ``Ascend910-1-17`` has it in the middle.
+    """
+    match = _HEAD.match(name) or _SHARED.match(name) or _TAIL.search(name)
+    return int(match[1]) if match else None
 
 
 def real_vnpu(real: str) -> int | None:

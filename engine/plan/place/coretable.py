@@ -56,10 +56,10 @@ class CoreTable(Table):
     def best_first(self) -> Iterator[str]:
         """Fitting nodes, best rank first; each is taken off until it is offered again."""
         while True:
-            there = [self._entry(name, score) for name, score in self.scores.items() if name not in self._off]
+            there = [(self._entry(name, score), name) for name, score in self.scores.items() if name not in self._off]
             if not there:
                 return
-            name = min(there)[2]
+            name = min(there)[1]
             self._off.add(name)
             yield name
 

@@ -11,12 +11,11 @@ from typing import Any, Final
 from engine.plan.place.job import Job
 from engine.plan.place.parts import Parts, usable_shares
 from engine.plan.place.sharing import FULL, Soft
-from engine.plan.place.table import MISSING, Table, room
+from engine.plan.place.table import MISSING, SHARE_LABEL, Table, room
 from engine.plan.place.verdict import FRAGMENTED, SHORTAGE, Refusal, Verdict
 from engine.plan.scope import NodeView
 from engine.wire.parts import Share
 
-ENABLE_LABEL: Final = "huawei.com/scheduler.chip1softsharedev.enable"
 MEMORY_LABEL: Final = "mind-cluster/npu-chip-memory"
 NOT_ENABLED: Final = "SoftShareNotEnabled"
 NO_MEMORY: Final = "ChipMemoryUnknown"
@@ -49,8 +48,8 @@ class SoftTable(Table):
             return refusal
         if view.resource != self._sample.resource:
             return Refusal(MISSING, f"not has(or not same) {self._sample.resource}")
-        if view.node.labels.get(ENABLE_LABEL) != "true":
-            return Refusal(NOT_ENABLED, f"node label {ENABLE_LABEL} not exist")
+        if view.node.labels.get(SHARE_LABEL) != "true":
+            return Refusal(NOT_ENABLED, f"node label {SHARE_LABEL} not exist")
         if chip_memory(view) is None:
             text = view.node.labels.get(MEMORY_LABEL)
             why = "missing npu-chip-memory label" if text is None else f"invalid npu-chip-memory value: {text:.40}"

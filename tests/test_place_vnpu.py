@@ -1,0 +1,264 @@
+"""vNPUs cut on demand: which template, on which chip of which node, and what is refused in which words.
+
+Facts: docs/zh/scheduling/04_usage/02_virtual_instance; component/ascend-for-volcano/internal/npu/vnpu, plugin/vnode.go.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.plan.scope import Scope
+from tests import worlds
+from tests.placing import bindings, nodes_of, scope_of
+from tests.vnpuworld import CHIPS, CORE, holds, node, observed, report, wants
+
+NULL = "null"
+
+
+def placed(*pods: Any, family: str = "310P", chips: int = 1, nodes: int = 1, **fields: Any) -> Scope:
+    names = [f"n{i}" for i in range(nodes)]
+    return scope_of(
+        observed(
+            [node(n, family, chips=chips) for n in names],
+            [report(n, family, chips=chips) for n in names],
+            pods,
+            **fields,
+        )
+    )
+
+
+def given(scope: Scope) -> dict[str, str]:
+    return {name: action.annotations[CORE] for name, action in bindings(scope).items()}
+
+
+@pytest.mark.parametrize(
+    ("cores", "dvpp", "level", "template"),
+    [
+        (1, "", "", "vir01"), (1, NULL, "high", "vir01"),
+        (2, "", "", "vir02_1c"), (2, NULL, "low", "vir02_1c"), (2, "", "high", "vir02"), (2, "", "odd", "vir02_1c"),
+        (4, "yes", "", "vir04_4c_dvpp"), (4, "yes", "high", "vir04_4c_dvpp"),
+        (4, "no", "low", "vir04_3c_ndvpp"), (4, "no", "high", "vir04_3c_ndvpp"),
+        (4, "", "low", "vir04_3c"), (4, NULL, "high", "vir04"),
+    ],
+)  # fmt: skip
+def test_templates_of_a_310p(cores: int, dvpp: str, level: str, template: str) -> None:
+    scope = placed(wants("p", cores, dvpp=dvpp, level=level))
+    (bound,) = bindings(scope).values()
+    assert (bound.template, bound.chips, bound.annotations[CORE]) == (template, ("Ascend310P-0",), f"0-{template}")
+    assert bound.annotations["distributed-job"] == "false" and bound.annotations["predicate-time"].isdecimal()
+    assert not {"huawei.com/AscendReal", "huawei.com/Ascend310P"} & bound.annotations.keys()
+    assert scope.scores == {"train/p": {"n0": 8}}
+
+
+@pytest.mark.parametrize(
+    ("family", "cores", "dvpp", "template"),
+    [
+        ("910B1", 6, "", "vir06_1c_16g"), ("910B1", 12, "", "vir12_3c_32g"),
+        ("910B2", 6, "", "vir06_1c_16g"), ("910B2C", 12, NULL, "vir12_3c_32g"),
+        ("910B3", 5, "", "vir05_1c_16g"), ("910B3", 10, "", "vir10_3c_32g"),
+        ("910B4-1", 5, "", "vir05_1c_16g"), ("910B4-1", 10, "", "vir10_3c_32g"),
+        ("910B4", 5, "", "vir05_1c_8g"), ("910B4", 10, "", "vir10_3c_16g"), ("910B4", 10, "no", "vir10_3c_16g_nm"),
+        ("910B4", 10, "yes", "vir10_4c_16g_m"),
+        ("A3-20", 5, "", "vir05_1c_16g"), ("A3-20", 10, "", "vir10_3c_32g"),
+        ("A3-24", 6, "", "vir06_1c_16g"), ("A3-24", 12, "", "vir12_3c_32g"),
+    ],
+)  # fmt: skip
+def test_templates_of_the_910_families(family: str, cores: int, dvpp: str, template: str) -> None:
+    scope = placed(wants("p", cores, family, dvpp=dvpp), family=family, chips=2)
+    assert given(scope) == {"p": f"0-{template}"}
+
+
+@pytest.mark.parametrize("family", sorted(CHIPS))
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_multiple_of_a_chip_takes_whole_chips(family: str, count: int) -> None:
+    cores = CHIPS[family][2]
+    scope = placed(wants("p", count * cores, family), family=family, chips=3)
+    (bound,) = bindings(scope).values()
+    assert bound.annotations[CORE] == ",".join(str(chip) for chip in range(count))
+    assert bound.template is None and len(bound.chips) == count
+
+
+@pytest.mark.parametrize(
+    ("family", "cores", "labels", "words"),
+    [
+        ("310P", 3, {}, "get virTemplate is null"), ("310P", 5, {}, "get virTemplate is null"),
+        ("310P", 4, {"dvpp": "maybe"}, "err dvpp value:maybe"), ("910B3", 5, {"dvpp": "on"}, "err dvpp value:on"),
+        ("310P", 1, {"dvpp": "yes"}, "p req 1 ai-core, but dvpp label is:yes"),
+        ("310P", 2, {"dvpp": "no"}, "p req 2 ai-core, but dvpp label is:no"),
+        ("910B1", 3, {}, "p req err 3"), ("910B3", 7, {}, "p req err 7"), ("910B3", 6, {}, "p req err 6"),
+        ("910B2", 5, {}, "p req err 5"), ("910B1", 24, {}, "p req err 24"),
+        ("910B3", 5, {"level": "high"}, "but cpu level is:high"),
+        ("910B4", 5, {"dvpp": "yes"}, "but dvpp label is:yes"),
+        ("A3-20", 10, {"dvpp": "no"}, "but dvpp label is:no"),
+        ("310P-10", 8, {}, "get virTemplate is null"),
+    ],
+)  # fmt: skip
+def test_what_no_chip_can_give_is_refused_in_known_words(
+    family: str, cores: int, labels: dict[str, str], words: str
+) -> None:
+    scope = placed(wants("p", cores, family, **labels), family=family)
+    (entry,) = scope.pending
+    assert entry.reason == "InvalidRequest" and words in entry.message and not bindings(scope)
+
+
+def test_level_and_dvpp_are_free_for_ten_cores_of_a_910b4() -> None:
+    assert given(placed(wants("p", 10, "910B4", level="high", dvpp="no"), family="910B4")) == {"p": "0-vir10_3c_16g_nm"}
+
+
+@pytest.mark.parametrize("kind", ["", "ascend-npu", "ascend-310"])
+def test_without_a_kind_of_chips_there_is_no_handler(kind: str) -> None:
+    (entry,) = placed(wants("p", 2, kind=kind)).pending
+    assert entry.reason == "NotSupportPolicy" and "no policy handler registered" in entry.message
+
+
+def test_the_setting_for_static_vnpus_refuses_dynamic_ones() -> None:
+    (entry,) = placed(wants("p", 2), init_params={"presetVirtualDevice": "true"}).pending
+    assert entry.reason == "InvalidRequest" and "only support static vnpu" in entry.message
+
+
+def test_a_job_of_the_other_kind_finds_no_node() -> None:
+    (entry,) = placed(wants("p", 5, "910B3")).pending
+    assert (entry.reason, entry.nodes) == ("NPUResourceShortage", {"NPUResourceMissing": 1})
+
+
+@pytest.mark.parametrize(
+    ("there", "cores", "level", "expected"),
+    [
+        ([("vir04", 4)], 4, "high", "0-vir04_3c"),  # 4 AI CPUs taken, 3 left
+        ([("vir02", 2), ("vir02", 2), ("vir02", 2)], 2, "high", "0-vir02_1c"),
+        ([("vir04", 4)], 2, "high", "0-vir02"),
+        ([("vir04_4c_dvpp", 4)], 4, "high", None),  # its DVPP is gone for good
+    ],
+)
+def test_a_chip_short_of_ai_cpus_gives_less_of_them(
+    there: list[tuple[str, int]], cores: int, level: str, expected: str | None
+) -> None:
+    held = [holds(f"h{i}", "n0", 0, t, c, group=i, number=100 + i) for i, (t, c) in enumerate(there)]
+    scope = placed(*held, wants("p", cores, level=level))
+    assert given(scope) == ({"p": expected} if expected else {})
+
+
+def test_a_media_job_is_never_given_less() -> None:
+    (entry,) = placed(holds("h", "n0", 0, "vir04", 4, group=0), wants("p", 4, dvpp="yes", level="high")).pending
+    assert entry.reason == "Fragmented" or entry.reason == "NPUResourceShortage"
+
+
+@pytest.mark.parametrize(
+    ("there", "cores", "dvpp", "fits"),
+    [
+        ([("vir04_4c_dvpp", 4)], 4, "no", True), ([("vir04_4c_dvpp", 4)], 4, "", False),
+        ([("vir04_4c_dvpp", 4)], 1, "", False), ([("vir04_3c_ndvpp", 4)], 4, "yes", True),
+        ([("vir04_3c_ndvpp", 4)], 4, "", True), ([("vir01", 1)], 4, "yes", False), ([("vir01", 1)], 4, "no", True),
+    ],
+)  # fmt: skip
+def test_who_may_be_beside_whom_by_their_dvpp(there: list[tuple[str, int]], cores: int, dvpp: str, fits: bool) -> None:
+    held = [holds(f"h{i}", "n0", 0, t, c, group=i, number=100 + i) for i, (t, c) in enumerate(there)]
+    assert bool(bindings(placed(*held, wants("p", cores, dvpp=dvpp)))) is fits
+
+
+@pytest.mark.parametrize(
+    ("groups", "cores", "fits"),
+    [
+        ([0, 1, 2], 4, False), ([0, 1, 2], 2, True), ([0, 1, 2, 3], 2, False), ([0, 1, 2, 3], 1, True),
+        ([0, 0, 1], 4, True),
+    ],
+)  # fmt: skip
+def test_vgroups_in_use_limit_what_is_cut_next(groups: list[int], cores: int, fits: bool) -> None:
+    held = [holds(f"h{i}", "n0", 0, "vir01", 1, group=g, number=100 + i) for i, g in enumerate(groups)]
+    assert bool(bindings(placed(*held, wants("p", cores)))) is fits
+
+
+def test_the_chip_with_the_least_left_is_filled_first() -> None:
+    held = [holds("a", "n0", 1, "vir02_1c", 2, group=0), holds("b", "n0", 2, "vir04_3c", 4, group=0)]
+    assert given(placed(*held, wants("p", 2), chips=4)) == {"p": "2-vir02_1c"}
+    assert given(placed(*held, wants("p", 4), chips=4)) == {"p": "2-vir04_3c"}
+    assert given(placed(*held, wants("p", 8), chips=4)) == {"p": "0"}
+
+
+def test_a_chip_where_a_vnpu_is_being_made_waits() -> None:
+    held = holds("a", "n0", 0, "vir02_1c", 2, real=False)
+    assert given(placed(held, wants("p", 2), chips=2)) == {"p": "1-vir02_1c"}
+    (entry,) = placed(held, wants("p", 2)).pending
+    assert (entry.reason, entry.nodes) == ("VNPUInFlight", {"VNPUInFlight": 1})
+
+
+def test_a_node_makes_one_template_at_a_time() -> None:
+    held = holds("a", "n0", 0, "vir02_1c", 2, real=False)
+    for pod in (wants("p", 1), wants("p", 8)):
+        (entry,) = placed(held, pod, chips=3).pending
+        assert entry.nodes == {"VNPUInFlight": 1}, entry
+    settled = holds("a", "n0", 0, "vir02_1c", 2)
+    assert bindings(placed(settled, wants("p", 1), chips=3))
+
+
+def test_pods_of_one_pass_share_a_chip_when_they_want_the_same() -> None:
+    scope = placed(*(wants(f"p{i}", 1, created=worlds.NOW - 100 + i) for i in range(8)), chips=1)
+    assert set(given(scope).values()) == {"0-vir01"} and len(given(scope)) == 7
+    assert scope.pending[0].name == "p7"
+    two = placed(wants("a", 1, created=worlds.NOW - 9), wants("b", 2, created=worlds.NOW - 5), nodes=2)
+    assert nodes_of(two) == {"a": "n0", "b": "n1"}, "another template goes to another node"
+
+
+def test_the_node_with_the_fewest_idle_cores_is_best() -> None:
+    held = [holds("a", "n1", 0, "vir02_1c", 2, group=0), holds("b", "n2", 0, "vir04_3c", 4, group=0)]
+    scope = placed(*held, wants("p", 2), nodes=3)
+    assert scope.scores == {"train/p": {"n0": 0, "n1": 0, "n2": 8}} and nodes_of(scope) == {"p": "n2"}
+    assert placed(wants("p", 2), nodes=2).scores == {"train/p": {"n0": 8, "n1": 0}}, "ties by name"
+
+
+def test_a_node_that_gives_what_was_asked_for_beats_those_that_give_less() -> None:
+    held = [holds("a", "n1", 0, "vir04", 4, group=0), holds("b", "n2", 0, "vir04", 4, group=0)]
+    scope = placed(*held, wants("p", 4, level="high"), nodes=4)
+    assert scope.scores == {"train/p": {"n0": 16, "n1": 8, "n2": 8, "n3": 0}}
+    assert nodes_of(scope) == {"p": "n0"} and given(scope) == {"p": "0-vir04"}
+
+
+def test_whole_chips_need_uncut_ones() -> None:
+    held = [holds("a", "n0", 0, "vir01", 1, group=0), holds("b", "n0", "1,2", "", 16)]
+    assert given(placed(*held, wants("p", 16), chips=5)) == {"p": "3,4"}
+    (entry,) = placed(*held, wants("p", 16), chips=4).pending
+    assert entry.reason == "NPUResourceShortage"
+
+
+def test_broken_chips_are_not_cut() -> None:
+    scope = scope_of(observed([node("n0", chips=2)], [report("n0", chips=2, unhealthy=[0])], [wants("p", 2)]))
+    assert given(scope) == {"p": "1-vir02_1c"}
+
+
+def test_kubernetes_count_comes_first() -> None:
+    (entry,) = placed(holds("a", "n0", 0, "vir04", 4, group=0), wants("p", 8)).pending
+    assert "NPUResourceShortage: huawei.com/npu-core, task requires 8 NPU cards but node idle is 4" in entry.message
+
+
+@pytest.mark.parametrize(
+    "labels", [{"servertype": "Ascend310P-10"}, {"servertype": "Ascend310P-9"}, {"servertype": "Ascend910-30",
+               "node.kubernetes.io/npu.chip.name": "910A"}],
+)  # fmt: skip
+def test_a_node_whose_labels_do_not_fit_its_cores_is_no_place(labels: dict[str, str]) -> None:
+    scope = scope_of(observed([node("n0", labels=labels)], [report("n0")], [wants("p", 2)]))
+    (entry,) = scope.pending
+    assert entry.nodes == {"VNPUNodeInvalid": 1} and "invalid VNode" in entry.message
+
+
+def test_a_gang_of_vnpus_is_placed_whole_or_not_at_all() -> None:
+    from tests.placing import gang
+
+    pods, group = gang(3, 4, resource=CORE, labels={"ring-controller.atlas": "ascend-310P"})
+    nodes, reports = [node("n0", chips=1)], [report("n0", chips=1)]
+    scope = scope_of(observed(nodes, reports, pods, objects=[group]))
+    assert not bindings(scope) and scope.pending[0].kind == "PodGroup" and not scope.scores
+    nodes, reports = [node("n0", chips=2)], [report("n0", chips=2)]
+    scope = scope_of(observed(nodes, reports, pods, objects=[group]))
+    assert sorted(given(scope).values()) == ["0-vir04_3c", "0-vir04_3c", "1-vir04_3c"]
+    assert {a.annotations["distributed-job"] for a in bindings(scope).values()} == {"true"}
+    times = [a.annotations["predicate-time"] for a in bindings(scope).values()]
+    assert len(set(times)) == 3, "the device plugin serves them one after the other"
+
+
+def test_terminating_pods_hold_their_vnpu_and_finished_ones_do_not() -> None:
+    leaving = holds("a", "n0", 0, "vir04", 4, group=0, deleting=worlds.NOW)
+    assert not bindings(placed(leaving, wants("p", 4, dvpp="yes")))
+    done = holds("a", "n0", 0, "vir04", 4, group=0, phase="Succeeded")
+    assert bindings(placed(done, wants("p", 4, dvpp="yes")))
