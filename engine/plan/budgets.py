@@ -6,6 +6,7 @@ A gang evicted whole is one unit, so is a reset group, a chip, a node, an object
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from engine.documents import BudgetLimit
@@ -64,6 +65,16 @@ class Ledger:
             for full, limit, _ in wanted:
                 self._window(full, limit).append((self._scope.now_ms, demand.unit, demand.weight))
         return refusal
+
+    def take_all(self, demands: Sequence[Demand]) -> Refusal | None:
+        """Spend all demands, or none of them and say which budget refuses."""
+        before = {full: list(rows) for full, rows in self._spent.items()}
+        for demand in demands:
+            refusal = self.take(demand)
+            if refusal is not None:
+                self._spent = before
+                return refusal
+        return None
 
     def renew(self, demand: Demand) -> Refusal | None:
         """Spend again what was spent before and is only done now: windows count from the act, not the decision."""

@@ -29,6 +29,7 @@ from engine.model.plan import Deferred
 from engine.model.times import rfc3339
 from engine.plan import record
 from engine.plan.budgets import Demand, Ledger, Refusal
+from engine.plan.queue import nominate
 from engine.plan.scope import Scope
 from engine.plan.views import chip_ids
 
@@ -52,6 +53,7 @@ def run(scope: Scope) -> None:
     scope.actions = kept
     scope.memory.budgets = ledger.spent()
     record.passed(scope)
+    nominate.passed(scope)
     if scope.desired.budget_broken and any(item.budget == BROKEN for item in scope.deferred):
         message = "a safety budget cannot be read, so nothing disruptive is done: correct the document"
         scope.diagnostics.append(Diagnostic("error", "SafetyBudget", "", 0, 0, "", message))
@@ -123,6 +125,8 @@ class _Gate:
 
     def _unit(self, unit: str) -> Refusal | None:
         """One answer per evicted unit: what follows from a deferred isolation waits, else the budgets decide."""
+        if unit not in self._units and unit in self._scope.displaced:
+            self._for_others(self._scope.displaced[unit].preemptor)
         if unit not in self._units:
             change = self._scope.reschedules.get(unit)
             refusal = next((r for r in map(self._waits, self._nodes_of.get(unit, {}).items()) if r), None)
@@ -153,6 +157,22 @@ class _Gate:
         if _involuntary(action) or view is None or view.pool not in self._rescued:
             return None
         return Refusal(ONE_METHOD, self._scope.now + NEXT_PASS)
+
+    def _for_others(self, preemptor: str) -> None:
+        """One answer for all units that go for the same job: fewer would cost work and make no room."""
+        rows = {unit: row for unit, row in sorted(self._scope.displaced.items()) if row.preemptor == preemptor}
+        demands = [
+            Demand("EvictPod", unit, 1, tuple(sorted(node for node in self._nodes_of.get(unit, {}) if node)))
+            for unit, row in rows.items()
+            if row.counted
+        ]
+        refusal = Refusal(BROKEN, None) if self._scope.desired.budget_broken else self._ledger.take_all(demands)
+        for unit, row in rows.items():
+            if refusal is None and not row.counted:
+                nodes = tuple(sorted(node for node in self._nodes_of.get(unit, {}) if node))
+                self._units[unit] = self._ledger.renew(Demand("EvictPod", unit, 1, nodes))
+            else:
+                self._units[unit] = refusal
 
     def _waits(self, on: tuple[str, int]) -> Refusal | None:
         """The refusal of an isolation that concerns these chips of this node."""
@@ -207,6 +227,7 @@ class _Gate:
         if isinstance(action, EvictPod):
             self._scope.evicting.discard(f"{action.namespace}/{action.pod}")
             self._scope.reschedules.pop(action.budget_unit, None)
+            self._scope.displaced.pop(action.budget_unit, None)
         elif isinstance(action, ResetChips):
             self._scope.resetting.pop(action.node, None)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import msgspec
@@ -25,7 +26,9 @@ from engine.plan.place import job as jobs
 from engine.plan.place.bench import MAX_SCORES, Bench, Seated, Wishes
 from engine.plan.place.job import Job
 from engine.plan.place.pending import Story
+from engine.plan.place.trial import Trials
 from engine.plan.place.verdict import GANG_INCOMPLETE, INVALID_REQUEST, NOT_SUPPORTED, QUEUE_EXHAUSTED, Refusal, ids
+from engine.plan.queue.contention import Contention
 from engine.plan.scope import Scope
 from engine.wire.podannotations import OPERATOR_NAME, SUPER_POD_ID, SUPER_POD_RANK, Place, allocation
 
@@ -57,11 +60,20 @@ def run(scope: Scope) -> None:
         return
     bench = Bench(scope, views.init_params(scope.desired, scope.observed))
     quota, roster = queue.Quota(scope), queue.Roster(scope)
-    for key in queue.turns(scope, quota, scope.queue):
-        _Gang(scope, bench, quota, roster, scope.gangs[key]).run()
+    trials = Trials(scope, bench, quota, lambda gang: _Gang(scope, bench, quota, roster, gang))
+    contention = Contention(scope, quota, trials, roster)
+    served = contention.serve(lambda gang: _placed(_Gang(scope, bench, quota, roster, gang)))
+    for key in queue.turns(scope, quota, [key for key in scope.queue if key not in served]):
+        contention.note(_placed(_Gang(scope, bench, quota, roster, scope.gangs[key])))
+    contention.settle()
     if bench.unrecorded:
         text = f"scores of {bench.unrecorded} placed pods are not kept, a plan holds at most {MAX_SCORES} of them"
         scope.diagnostics.append(Diagnostic("info", "", "", 0, 0, "scores", text))
+
+
+def _placed(gang: _Gang) -> _Gang:
+    gang.run()
+    return gang
 
 
 class _Gang:
@@ -73,9 +85,34 @@ class _Gang:
         self.started = roster.started(gang)
         self.claimed: dict[str, Seated] = {}
         self.mixed = False
+        self.left: Sequence[Pod] = ()
+        self.why = ""
+
+    @cached_property
+    def found(self) -> Job | Refusal:
+        """The job behind the gang, or why no handler places it."""
+        return jobs.of(self.gang, self.scope.desired, self.scope.observed, self.bench.params)
+
+    @property
+    def job(self) -> Job | None:
+        """The job behind the gang, None when no handler places it."""
+        return None if isinstance(self.found, Refusal) else self.found
+
+    def attempt(self, pods: Sequence[Pod]) -> list[Seated]:
+        """Seats for all of these pods, left on the bench for a what-if; empty when they do not fit together."""
+        job = self.job
+        if job is None or self.quota.shortage(self.gang.queue, pods) is not None:
+            return []
+        everyone, self.waiting = self.waiting, list(pods)
+        placed, _ = self._try(job, regroup.ranks(job, everyone), self._memory())
+        self.waiting = everyone
+        if len(placed) == len(pods):
+            return placed
+        self.bench.take_back(placed)
+        return []
 
     def run(self) -> None:
-        found = jobs.of(self.gang, self.scope.desired, self.scope.observed, self.bench.params)
+        found = self.found
         if isinstance(found, Refusal):
             self._pend(Failure(self.waiting, whole=found))
             return
@@ -104,6 +141,7 @@ class _Gang:
         short = self.quota.shortage(self.gang.queue, first)
         if short is not None:
             message, unblock = short
+            self.left, self.why = pods, QUEUE_EXHAUSTED
             entry = queue.pending_entry(self.gang, pods, QUEUE_EXHAUSTED, message, nodes={}, unblock=unblock)
             self.scope.pending.append(entry)
         return short is not None
@@ -326,6 +364,7 @@ class _Gang:
         else:
             nodes, reason, unblock = {}, GANG_INCOMPLETE, None
             message = "the pods of job is not enough for its tasks' minimum"
+        self.left, self.why = failure.pods, reason
         entry = queue.pending_entry(self.gang, failure.pods, reason, message, nodes=nodes, unblock=unblock)
         self.scope.pending.append(entry)
 

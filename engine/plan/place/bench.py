@@ -88,6 +88,8 @@ class Bench:
         #: Annotations that pods placed in this pass get beside their chips, by pod key.
         self.given: dict[str, Mapping[str, str]] = {}
         self.unrecorded = 0
+        #: Nothing is recorded while what-ifs are played.
+        self.quiet = False
         self._recorded = sum(len(row) for row in scope.scores.values())
 
     @property
@@ -198,7 +200,7 @@ class Bench:
 
     def record(self, job: Job, pod: Pod, table: Table, chosen: Mapping[str, int] | None = None) -> None:
         """Notes the raw scores that the pod's candidates have now; ``chosen`` replaces some of them."""
-        if not job.scored or not pod.count:
+        if self.quiet or not job.scored or not pod.count:
             return
         if self._recorded + len(table.scores) > MAX_SCORES:
             self.unrecorded += 1
@@ -215,6 +217,8 @@ class Bench:
 
     def story(self, job: Job, pod: Pod, whole: Refusal | None = None) -> Story:
         """Why the pod has no node, told once for all pods that ask alike while nothing changes."""
+        if self.quiet:
+            return Story({}, "", "", None)
         table = self.table(job, pod)
         known = self._stories.get(id(table))
         if whole is None and known is not None and known[0] == table.revision and not table.scores:

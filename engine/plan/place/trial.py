@@ -1,0 +1,217 @@
+"""What-ifs: would a job fit if these pods were gone? The same placement code on the same bench, undone afterwards.
+
+Releasing pods and seating a gang touch a few nodes only, so a what-if costs what changes, not what there is. ``hold``
+leaves the tentative seats in place, so that what becomes free for one job is not given to another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from engine.model.cluster import Pod, mask_of
+from engine.model.jobs import Gang
+from engine.plan.place.bench import Bench, Seated
+from engine.plan.place.job import WHOLE_CHIP, Job
+from engine.plan.place.pending import FIRST_STAGE
+from engine.plan.place.verdict import SHORTAGE_PREFIX, UNSCHEDULABLE_TOPOLOGY
+from engine.plan.queue.lines import Quota
+from engine.plan.queue.search import Exhausted
+from engine.plan.scope import Scope
+from engine.plan.views import chip_ids
+
+#: Pods released and seats tried in one pass, all what-ifs together.
+EFFORT: Final = 12_000
+#: Refusals that no end of work cures.
+_STANDING: Final = FIRST_STAGE | {"NodeRefused", "ReservedForGang", "PoolSuspended", "NodeNotReady"}
+
+
+class Attempt(Protocol):
+    """One gang's placement as a what-if needs it."""
+
+    gang: Gang
+
+    @property
+    def job(self) -> Job | None:
+        """The job behind the gang, None when no handler places it."""
+
+    def attempt(self, pods: Sequence[Pod]) -> list[Seated]:
+        """Seats for all of these pods, left on the bench; empty when they do not fit together."""
+
+
+class Trials:
+    """The what-ifs of one pass, within a common effort."""
+
+    def __init__(self, scope: Scope, bench: Bench, quota: Quota, make: Callable[[Gang], Attempt]) -> None:
+        self._scope, self._bench, self._quota, self._make = scope, bench, quota, make
+        self._attempts: dict[str, Attempt] = {}
+        self.effort = EFFORT
+
+    def job(self, gang: Gang) -> Job | None:
+        """The job behind a gang."""
+        return self._of(gang).job
+
+    def place(self, gang: Gang, pods: Sequence[Pod], gone: Sequence[Pod]) -> list[Seated]:
+        """Where the pods would go once ``gone`` are gone; empty when they do not fit. Nothing is changed.
+
+        Raises:
+            Exhausted: no more what-ifs in this pass.
+        """
+        self._spend(2 * len(gone) + len(pods))
+        released = self._release(gone)
+        placed = self._seat(gang, pods)
+        self._bench.take_back(placed)
+        self._restore(released)
+        return placed
+
+    def opens(self, gang: Gang, pod: Pod, node: str, gone: Sequence[Pod]) -> bool:
+        """Whether the pod fits on the node once those of ``gone`` that are there have gone.
+
+        Raises:
+            Exhausted: no more what-ifs in this pass.
+        """
+        job = self.job(gang)
+        if job is None:
+            return False
+        there = [one for one in gone if one.node == node]
+        self._spend(2 * len(there) + 1)
+        released = self._release(there)
+        fits = node in self._bench.table(job, pod).scores and self._bench.allowed(pod, node) is None
+        self._restore(released)
+        return fits
+
+    def may_help(self, gang: Gang, pod: Pod, node: str) -> bool:
+        """Whether evictions on this node may help the pod, by upstream's rule: its refusal is one of chips.
+
+        Source: component/ascend-for-volcano (NodePredicate): only these messages are "Unschedulable", the others
+        "UnschedulableAndUnresolvable".
+        """
+        job = self.job(gang)
+        if job is None or node not in self._bench.views:
+            return False
+        view = self._bench.views[node]
+        counted = view.node.allocatable.get(pod.resource, 0)
+        if counted < pod.count:
+            return False
+        table = self._bench.table(job, pod)
+        if node in table.scores:
+            return True
+        refusal = table.refusals.get(node)
+        if refusal is None or refusal.reason == "NodeRefused":
+            return False
+        if counted - view.requested.get(pod.resource, 0) < pod.count and view.closed is None:
+            return True
+        return SHORTAGE_PREFIX in refusal.message or UNSCHEDULABLE_TOPOLOGY in refusal.message
+
+    def may_ever(self, gang: Gang, pod: Pod, node: str) -> bool:
+        """Whether the node could take the pod at all, were it empty: nothing that stands for the whole pass is against
+        it.
+        """
+        job = self.job(gang)
+        if job is None:
+            return False
+        table = self._bench.table(job, pod)
+        refusal = table.refusals.get(node)
+        return node in table.scores or (refusal is not None and refusal.reason not in _STANDING)
+
+    def drain(self, gang: Gang, pods: Sequence[Pod], nodes: Sequence[str]) -> list[Seated]:
+        """Where the pods would go once all other jobs' NPU pods on these nodes have ended; costs no effort, so that
+        it must be asked for rarely.
+        """
+        own = set(gang.pods)
+        views = (self._bench.views[name] for name in nodes)
+        gone = [pod for view in views for pod in view.pods if pod.chips and pod.key not in own]
+        released = self._release(gone)
+        placed = self._seat(gang, pods)
+        self._bench.take_back(placed)
+        self._restore(released)
+        return placed
+
+    def hold(self, gang: Gang, pods: Sequence[Pod], gone: Sequence[Pod]) -> list[Seated]:
+        """Seats for the pods in place of ``gone``, kept for the rest of the pass; empty when they do not fit.
+
+        Until they are really gone, what they hold beyond the new seats stays taken.
+        """
+        released = self._release(gone)
+        placed = self._seat(gang, pods)
+        if not placed:
+            self._restore(released)
+            return placed
+        left: dict[str, dict[str, int]] = {}
+        for item in placed:
+            row = left.setdefault(item.node, {})
+            for name, amount in item.pod.requests.items():
+                row[name] = row.get(name, 0) + amount
+        for item in released:
+            rest = _less(item.pod.requests, left.get(item.node, {}))
+            self._bench.put(item._replace(pod=msgspec.structs.replace(item.pod, requests=rest)))
+        for item in released:
+            self._quota.take(self._queue(item.pod), [item.pod])
+        self._quota.take(gang.queue, [item.pod for item in placed])
+        return placed
+
+    def _seat(self, gang: Gang, pods: Sequence[Pod]) -> list[Seated]:
+        self._bench.quiet = True
+        try:
+            return self._of(gang).attempt(pods)
+        finally:
+            self._bench.quiet = False
+
+    def _release(self, pods: Sequence[Pod]) -> list[Seated]:
+        """Takes running pods off the bench; chips that others share stay taken."""
+        found: list[Seated] = []
+        for pod in pods:
+            view = self._bench.views.get(pod.node)
+            there = next((one for one in view.pods if one.uid == pod.uid), None) if view is not None else None
+            if view is None or there is None:
+                continue
+            others = 0
+            for one in view.pods:
+                if one is not there and one.chips:
+                    others |= mask_of(list(chip_ids(one)))
+            found.append(Seated(there, pod.node, mask_of(list(chip_ids(pod))) & view.used & ~others))
+            self._bench.take_back(found[-1:])
+            self._quota.give(self._queue(pod), [pod])
+        return found
+
+    def _restore(self, released: Sequence[Seated]) -> None:
+        for item in reversed(released):
+            self._bench.put(item)
+            self._quota.take(self._queue(item.pod), [item.pod])
+
+    def _queue(self, pod: Pod) -> str:
+        gang = self._scope.gangs.get(self._scope.gang_of.get(pod.key, ""))
+        return gang.queue if gang is not None else ""
+
+    def _of(self, gang: Gang) -> Attempt:
+        found = self._attempts.get(gang.key)
+        if found is None:
+            found = self._attempts[gang.key] = self._make(gang)
+        return found
+
+    def _spend(self, amount: int) -> None:
+        if self.effort < amount:
+            raise Exhausted
+        self.effort -= amount
+
+
+def preempts_chips(job: Job) -> bool:
+    """Whether jobs of this kind evict others at all: whole chips on single nodes do; super pods, trees, switch
+    affinity, soft sharing and vNPUs never ask for victims (component/ascend-for-volcano, handlers' preempt functions).
+    """
+    policy = job.shape.annotations.get("huawei.com/schedule_policy", "")
+    plain = not job.topology and job.family is not None and policy != "chip1-softShareDev"
+    return plain and job.resource in WHOLE_CHIP and job.shape.labels.get("tor-affinity", "null") == "null"
+
+
+def _less(requests: Mapping[str, int], taken: dict[str, int]) -> dict[str, int]:
+    """Requests less what ``taken`` covers, which shrinks by as much."""
+    rest: dict[str, int] = {}
+    for name, amount in requests.items():
+        covered = min(amount, taken.get(name, 0))
+        if covered:
+            taken[name] -= covered
+        rest[name] = amount - covered
+    return rest

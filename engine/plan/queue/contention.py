@@ -1,0 +1,282 @@
+"""When there is no room: who goes for whom, what is kept for whom, and what to tell those who wait.
+
+Runs around placement: jobs for which others were told to go are served first (``serve``), then, once everybody has had
+a turn, the jobs that are stuck get room by preemption or reclaim where somebody allows it, and else the cheapest way
+out as a sentence (``settle``). What is freed for a job stays its own: the history names the pods that went for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+from engine.model.actions import EvictPod, Evidence, Owner
+from engine.model.cluster import Pod
+from engine.model.jobs import Gang
+from engine.plan.queue import nominate, words
+from engine.plan.queue.consent import Consent
+from engine.plan.queue.lines import Amounts, Quota, add
+from engine.plan.queue.reserve import Guard
+from engine.plan.queue.roster import Roster
+from engine.plan.queue.search import Exhausted, least
+from engine.plan.queue.share import over, within
+from engine.plan.queue.units import Unit, units_of
+from engine.plan.scope import Displacement, Scope
+
+if TYPE_CHECKING:
+    from engine.plan.place.trial import Trials
+
+PREEMPTED: Final = "Preempted"
+RECLAIMED: Final = "Reclaimed"
+#: Reasons that evictions can cure.
+CURABLE: Final = frozenset({"NPUResourceShortage", "TopologyNotMet", "QueueExhausted", "NodeNotStable"})
+#: What one job's search for victims may cost, and what one sentence may.
+SEARCH: Final = 4000
+SENTENCE: Final = 300
+#: So many stuck jobs of a pass are told what would make room, from so many candidates.
+MAX_SENTENCES: Final = 6
+MAX_CANDIDATES: Final = 64
+
+
+class Placing(Protocol):
+    """A gang after its turn: which pods were left, and why (empty: none)."""
+
+    @property
+    def gang(self) -> Gang:
+        """The gang."""
+
+    @property
+    def left(self) -> Sequence[Pod]:
+        """Its pods without a place."""
+
+    @property
+    def why(self) -> str:
+        """The reason of its pending entry."""
+
+
+class Contention:
+    """One pass's answers to jobs that find no room."""
+
+    def __init__(self, scope: Scope, quota: Quota, trials: Trials, roster: Roster) -> None:
+        self._scope, self._quota, self._trials, self._roster = scope, quota, trials, roster
+        self._consent = Consent(scope, quota.lines)
+        self._guard = Guard(scope, trials)
+        self._stuck: list[Placing] = []
+        self._every: list[Unit] | None = None
+        self._told = 0
+
+    def serve(self, place: Callable[[Gang], Placing]) -> set[str]:
+        """Places those first for whom pods were told to go, or keeps what becomes free for them; returns their keys."""
+        self._guard.keep()
+        served: set[str] = set()
+        for gang, victims in nominate.waiting(self._scope):
+            served.add(gang.key)
+            placing = place(gang)
+            held = bool(placing.left and victims) and any(
+                self._trials.hold(gang, pods, victims) for pods in self._wishes(placing)
+            )
+            if not held:
+                nominate.clear(self._scope, gang)
+                self.note(placing)
+                continue
+            words.amend(self._scope, gang, words.waits_for(victims))
+            again = [pod for pod in victims if pod.deleting is None and pod.key not in self._scope.evicting]
+            for unit in _again(self._scope, again):
+                self._evict(gang, unit, PREEMPTED, "its eviction was decided before", counted=False)
+        return served
+
+    def note(self, placing: Placing) -> None:
+        """Takes down what became of a gang in its turn."""
+        if placing.left:
+            self._stuck.append(placing)
+        self._guard.settled(placing.gang, self._needs(placing) if placing.left else 0)
+
+    def settle(self) -> None:
+        """Makes room for stuck jobs where that is allowed; tells the others the cheapest way out."""
+        for placing in self._stuck:
+            if placing.why in CURABLE and not self._make_room(placing):
+                self._tell(placing)
+        self._guard.run([placing for placing in self._stuck if self._needs(placing)], self._wishes)
+
+    def _needs(self, placing: Placing) -> int:
+        return max(0, placing.gang.min_available - len(self._roster.started(placing.gang)))
+
+    def _wishes(self, placing: Placing) -> list[Sequence[Pod]]:
+        """The pods to make room for: the gang's minimum together; extra pods together, else one of them."""
+        needs = self._needs(placing)
+        if needs:
+            return [placing.left[:needs]] if len(placing.left) >= needs else []
+        return [placing.left, placing.left[:1]] if len(placing.left) > 1 else [placing.left]
+
+    def _make_room(self, placing: Placing) -> bool:
+        from engine.plan.place.trial import preempts_chips
+
+        gang = placing.gang
+        job = self._trials.job(gang) if self._consent.anywhere else None
+        if job is None or not preempts_chips(job):
+            return False
+        for pods in self._wishes(placing):
+            case = _Case(self._trials, gang, pods, SEARCH, gated=True)
+            for reason, rule in ((PREEMPTED, self._consent.preempted), (RECLAIMED, self._consent.reclaimed)):
+                if reason == RECLAIMED and not self._deserves(gang, pods):
+                    continue
+                rules = {unit.key: rule(gang, unit) for unit in self._units(job.resource)}
+                units = [unit for unit in self._units(job.resource) if rules[unit.key] and case.helps(unit)]
+                allowed = self._over_share(pods) if reason == RECLAIMED else _anything
+                try:
+                    found = least(case, units, allowed) if units else None
+                except Exhausted:
+                    return False
+                if found is None:
+                    continue
+                gone = [pod for unit in found for pod in unit.pods]
+                for unit in found:
+                    self._evict(gang, unit, reason, rules[unit.key] or "", counted=True)
+                self._trials.hold(gang, pods, gone)
+                words.amend(self._scope, gang, words.waits_for(gone))
+                return True
+        return False
+
+    def _deserves(self, gang: Gang, pods: Sequence[Pod]) -> bool:
+        """Whether the gang's queue stays within what it deserves with these pods."""
+        if len({*self._quota.lines, gang.queue}) < 2:
+            return False
+        wanted: Amounts = {}
+        for pod in pods:
+            add(wanted, pod.requests)
+        shares = self._quota.shares
+        return within(shares.allocated.get(gang.queue, {}), wanted, shares.deserved.get(gang.queue, {}))
+
+    def _over_share(self, pods: Sequence[Pod]) -> Callable[[Sequence[Unit]], bool]:
+        """Whether every queue is above its share until the last of its units goes."""
+        wanted = sorted({name for pod in pods for name, amount in pod.requests.items() if amount})
+        shares = self._quota.shares
+
+        def allowed(units: Sequence[Unit]) -> bool:
+            left: dict[str, Amounts] = {}
+            for unit in sorted(units, key=lambda unit: unit.key):
+                queue = unit.gang.queue
+                row = left.setdefault(queue, dict(shares.allocated.get(queue, {})))
+                if not over(row, shares.deserved.get(queue, {}), wanted):
+                    return False
+                for pod in unit.pods:
+                    add(row, pod.requests, -1)
+            return True
+
+        return allowed
+
+    def _units(self, resource: str) -> list[Unit]:
+        """Everything of ours that runs on chips of this resource and can be evicted."""
+        if self._every is None:
+            names = frozenset(self._scope.desired.settings.scheduler_names)
+            found = (unit for gang in self._scope.gangs.values() for unit in units_of(self._scope, gang))
+            self._every = sorted(
+                (unit for unit in found if all(pod.scheduler in names for pod in unit.pods)), key=lambda unit: unit.key
+            )
+        taken = self._scope.evicting
+        return [
+            unit
+            for unit in self._every
+            if any(pod.resource == resource for pod in unit.pods) and not any(pod.key in taken for pod in unit.pods)
+        ]
+
+    def _evict(self, gang: Gang, unit: Unit, reason: str, rule: str, *, counted: bool) -> None:
+        victim = unit.gang
+        self._scope.displaced[unit.budget] = Displacement(
+            gang.key, victim.key, tuple(pod.key for pod in unit.pods), reason, counted
+        )
+        for pod in unit.pods:
+            self._scope.evicting.add(pod.key)
+            self._scope.actions.append(
+                EvictPod(
+                    namespace=pod.namespace,
+                    pod=pod.name,
+                    grace_period_seconds=pod.grace_seconds,
+                    force=False,
+                    owner=Owner(victim.kind, victim.name),
+                    budget_unit=unit.budget,
+                    reason=reason,
+                    message=words.makes_way(gang, unit, pod, reason),
+                    evidence=Evidence(rule=rule, revision=self._scope.desired.revision),
+                    preconditions={"uid": pod.uid, "node": pod.node},
+                )
+            )
+
+    def _tell(self, placing: Placing) -> None:
+        """What would make room, whoever may decide that; a few jobs a pass, for it costs what a search costs."""
+        job = self._trials.job(placing.gang)
+        if job is None or not job.resource or self._told >= MAX_SENTENCES or placing.why == "QueueExhausted":
+            return
+        self._told += 1
+        gang = placing.gang
+        units = [unit for unit in self._units(job.resource) if unit.gang.key != gang.key]
+        lower = [unit for unit in units if unit.gang.priority < gang.priority][:MAX_CANDIDATES]
+        for candidates in (lower, units[:MAX_CANDIDATES]):
+            for pods in self._wishes(placing)[-1:]:
+                case = _Case(self._trials, gang, pods, SENTENCE, gated=False)
+                try:
+                    found = least(case, candidates, _anything) if candidates else None
+                except Exhausted:
+                    return
+                if found:
+                    words.extend(self._scope, gang, words.would_do(gang, found, allowed=False))
+                    return
+
+
+class _Case:
+    """The what-ifs of one search: one gang, the pods to make room for, and what it may cost."""
+
+    def __init__(self, trials: Trials, gang: Gang, pods: Sequence[Pod], purse: int, *, gated: bool) -> None:
+        self._trials, self._gang, self._pods, self._purse, self._gated = trials, gang, pods, purse, gated
+        self._sample = max(pods, key=lambda pod: pod.count)
+        self._helps: dict[str, bool] = {}
+
+    def fits(self, gone: Sequence[Unit]) -> bool:
+        pods = [pod for unit in gone for pod in unit.pods]
+        self._spend(2 * len(pods) + len(self._pods))
+        return bool(self._trials.place(self._gang, self._pods, pods))
+
+    def opens(self, node: str, gone: Sequence[Unit]) -> bool:
+        if not self._may(node):
+            return False
+        pods = [pod for unit in gone for pod in unit.pods]
+        self._spend(2 * len(pods) + 1)
+        return self._trials.opens(self._gang, self._sample, node, pods)
+
+    def helps(self, unit: Unit) -> bool:
+        """Whether the unit holds chips on a node where evictions may help."""
+        return any(self._may(pod.node) for pod in unit.pods if pod.chips)
+
+    def _may(self, node: str) -> bool:
+        if not self._gated:
+            return True
+        if node not in self._helps:
+            self._helps[node] = self._trials.may_help(self._gang, self._sample, node)
+        return self._helps[node]
+
+    def _spend(self, amount: int) -> None:
+        self._purse -= amount
+        if self._purse < 0:
+            raise Exhausted
+
+
+def _anything(_units: Sequence[Unit]) -> bool:
+    return True
+
+
+def _again(scope: Scope, pods: Sequence[Pod]) -> list[Unit]:
+    """Pods whose decided eviction nobody has carried out, as the units they were decided in."""
+    by_gang: dict[str, list[Pod]] = {}
+    for pod in pods:
+        key = scope.gang_of.get(pod.key, "")
+        if key in scope.gangs:
+            by_gang.setdefault(key, []).append(pod)
+    found: list[Unit] = []
+    for key in sorted(by_gang):
+        whole = next((unit for unit in units_of(scope, scope.gangs[key]) if unit.ends and len(unit.pods) > 1), None)
+        if whole is not None and {pod.key for pod in whole.pods} <= {pod.key for pod in by_gang[key]}:
+            found.append(whole)
+        else:
+            singles = {unit.pods[0].key: unit for unit in units_of(scope, scope.gangs[key]) if len(unit.pods) == 1}
+            found += [singles.get(pod.key, Unit(scope.gangs[key], (pod,), False, 0, 0)) for pod in by_gang[key]]
+    return found

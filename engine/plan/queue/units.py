@@ -1,0 +1,129 @@
+"""What can be evicted: single pods that a job can spare, else whole jobs; and what that costs.
+
+A gang is never left below its minimum: beyond its spare pods it goes as a whole. Cost: sparing pods before ending jobs,
+low priority before high, few pods before many, little lost work (chip-seconds since the pods started) before much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from engine.model.cluster import Pod
+from engine.model.diagnostics import ObjectKey
+from engine.model.jobs import Gang
+from engine.plan.budgets import INDEPENDENT_KINDS
+from engine.plan.gangs import task_of
+from engine.plan.owners import VOLCANO_API, spec_of, tasks_of
+from engine.plan.scope import Scope
+
+#: Events of a Volcano Job's policies that an eviction raises.
+EVICTED_EVENTS: Final = frozenset({"PodEvicted", "AnyEvent", "*"})
+RESTARTS: Final = frozenset({"RestartJob", "AbortJob", "TerminateJob", "CompleteJob"})
+
+
+class Unit(NamedTuple):
+    """Pods that go together. ``ends`` when the job behind them ends its run with them; ``lost`` in chip-seconds,
+    ``seconds`` how long the longest of them has run.
+    """
+
+    gang: Gang
+    pods: tuple[Pod, ...]
+    ends: bool
+    lost: int
+    seconds: int
+
+    @property
+    def level(self) -> tuple[bool, int]:
+        """The first things that count: whether a job ends, and how important it is."""
+        return self.ends, self.gang.priority
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """A total order, cheapest first."""
+        return (*self.level, len(self.pods), self.lost, _seat(self.pods[0]), self.gang.key, self.pods[0].name)
+
+    @property
+    def budget(self) -> str:
+        """What the safety budget counts: the gang when it goes as a whole, else the pod."""
+        whole = self.ends and self.gang.kind not in INDEPENDENT_KINDS
+        return self.gang.key if whole else self.pods[0].key
+
+
+def cost(units: Iterable[Unit]) -> tuple[Any, ...]:
+    """What a set of evictions costs: the most important loss, jobs ended, pods, work lost; ties by node and chip."""
+    rows = sorted((unit.key for unit in units), reverse=True)
+    if not rows:
+        return ()
+    return (
+        rows[0][:2],
+        sum(row[0] for row in rows),
+        sum(row[2] for row in rows),
+        sum(row[3] for row in rows),
+        sorted(row[4:] for row in rows),
+    )
+
+
+def units_of(scope: Scope, gang: Gang) -> list[Unit]:
+    """What of a running gang can be evicted on its own: each spare pod, and the whole."""
+    running = [pod for pod in map(scope.observed.pods.__getitem__, gang.pods) if _runs(scope, pod)]
+    if not any(pod.chips for pod in running):
+        return []
+    spare = [] if _all_or_nothing(scope, gang) else _spare(gang, running)
+    found = [_unit(scope, gang, (pod,), ends=False) for pod in spare]
+    if gang.kind in INDEPENDENT_KINDS:
+        kept = {pod.key for pod in spare}
+        return found + [_unit(scope, gang, (pod,), ends=True) for pod in running if pod.key not in kept]
+    return [*found, _unit(scope, gang, tuple(running), ends=True)] if len(spare) < len(running) else found
+
+
+def _runs(scope: Scope, pod: Pod) -> bool:
+    return pod.holds_chips and pod.deleting is None and pod.key not in scope.evicting
+
+
+def _spare(gang: Gang, running: Sequence[Pod]) -> list[Pod]:
+    """The pods beyond the gang's minimum and its tasks' minimums, highest ranks first."""
+    left = len(running) - gang.min_available
+    counts: dict[str, int] = {}
+    for pod in running:
+        counts[task_of(pod)] = counts.get(task_of(pod), 0) + 1
+    found: list[Pod] = []
+    for pod in reversed(running):
+        task = task_of(pod)
+        if len(found) < left and counts[task] > gang.task_min.get(task, 0):
+            counts[task] -= 1
+            found.append(pod)
+    return found
+
+
+def _all_or_nothing(scope: Scope, gang: Gang) -> bool:
+    """Whether the job restarts or ends as a whole when one of its pods is evicted, by its own policies."""
+    if gang.api_version != VOLCANO_API:
+        return False
+    raw = scope.observed.objects.get(ObjectKey(gang.api_version, gang.kind, gang.namespace, gang.name))
+    spec = spec_of(raw or {})
+    rows = [*_policies(spec), *(row for task in tasks_of(spec) for row in _policies(task))]
+    return any(_on_eviction(row) for row in rows)
+
+
+def _on_eviction(policy: Mapping[str, Any]) -> bool:
+    listed = policy.get("events")
+    events = {str(policy.get("event"))} | {str(event) for event in (listed if isinstance(listed, list) else ())}
+    return str(policy.get("action")) in RESTARTS and bool(events & EVICTED_EVENTS)
+
+
+def _policies(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    rows = spec.get("policies")
+    return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
+
+
+def _unit(scope: Scope, gang: Gang, pods: tuple[Pod, ...], *, ends: bool) -> Unit:
+    ages = [max(0, int(scope.now - (pod.started if pod.started is not None else pod.created))) for pod in pods]
+    lost = sum(age * max(1, pod.count) for age, pod in zip(ages, pods, strict=True))
+    return Unit(gang, tuple(sorted(pods, key=lambda pod: _seat(pod))), ends, lost, max(ages))
+
+
+def _seat(pod: Pod) -> tuple[str, int, str]:
+    """Where a pod is: node, lowest chip, name."""
+    tails = [name.rpartition("-")[2] for name in pod.chips]
+    return pod.node, min((int(tail) for tail in tails if tail.isdecimal()), default=-1), pod.name

@@ -1,0 +1,101 @@
+"""Sentences about room: who goes for whom, what a job waits for, what would be the cheapest way out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from engine.model.cluster import Pod
+from engine.model.jobs import Gang
+from engine.model.plan import Pending
+from engine.plan.queue.units import Unit
+from engine.plan.scope import Scope
+
+MAX_NAMES: Final = 3
+MAX_UNBLOCK: Final = 1024
+
+
+def makes_way(gang: Gang, unit: Unit, pod: Pod, reason: str) -> str:
+    """Why a pod is evicted."""
+    victim = unit.gang
+    if reason == "Reclaimed":
+        why = f"queue {gang.queue} is below its share, queue {victim.queue} above"
+    else:
+        why = f"priority {gang.priority} over {victim.priority}"
+    whole = f" with its whole job ({len(unit.pods)} pods)" if unit.ends and len(unit.pods) > 1 else ""
+    return f"pod {pod.key} of {named(victim)} makes way{whole} for {named(gang)} ({why})"
+
+
+def waits_for(pods: Sequence[Pod]) -> str:
+    """What a job waits for whose room is being made."""
+    names = _some([pod.key for pod in pods])
+    return f"room is being made: {len(pods)} pod{'s' if len(pods) > 1 else ''} told to go for it ({names})"
+
+
+def would_do(gang: Gang, units: Sequence[Unit], *, allowed: bool) -> str:
+    """The cheapest set that would make room."""
+    rows = [f"{_what(unit)} ({_importance(gang, unit)}, {unit.seconds} s lost)" for unit in units]
+    below = all(unit.gang.priority < gang.priority for unit in units)
+    shown = _some(rows)
+    if not below:
+        return f"the end of {shown} would do"
+    tail = "" if allowed else "; no queue or priority class allows that by itself"
+    return f"evicting {shown} would do{tail}"
+
+
+def named(gang: Gang) -> str:
+    """``AscendJob train/big``."""
+    return f"{gang.kind} {gang.namespace}/{gang.name}"
+
+
+def amend(scope: Scope, gang: Gang, unblock: str, *, reason: str | None = None) -> None:
+    """Replaces the way out in the gang's pending entry, and its reason where one is given."""
+    _edit(scope, gang, lambda entry: unblock, reason)
+
+
+def extend(scope: Scope, gang: Gang, more: str) -> None:
+    """Adds to the way out in the gang's pending entry."""
+    _edit(scope, gang, lambda entry: f"{entry.unblock}; {more}" if entry.unblock else more, None)
+
+
+def entry_of(scope: Scope, gang: Gang) -> Pending | None:
+    """The gang's pending entry of this pass."""
+    index = _index(scope, gang)
+    return scope.pending[index] if index is not None else None
+
+
+def _edit(scope: Scope, gang: Gang, text: object, reason: str | None) -> None:
+    index = _index(scope, gang)
+    if index is None:
+        return
+    entry = scope.pending[index]
+    unblock = str(text(entry)) if callable(text) else str(text)
+    unblock = unblock if len(unblock) <= MAX_UNBLOCK else unblock[: MAX_UNBLOCK - 1] + "…"
+    scope.pending[index] = msgspec.structs.replace(entry, unblock=unblock, reason=reason or entry.reason)
+
+
+def _index(scope: Scope, gang: Gang) -> int | None:
+    wanted = (gang.namespace, gang.name, gang.kind)
+    for index in range(len(scope.pending) - 1, -1, -1):
+        entry = scope.pending[index]
+        if (entry.namespace, entry.name, entry.kind) == wanted:
+            return index
+    return None
+
+
+def _what(unit: Unit) -> str:
+    if unit.ends and len(unit.pods) > 1:
+        return f"job {unit.gang.namespace}/{unit.gang.name}"
+    return f"pod {unit.pods[0].key}" if not unit.ends else f"job {unit.gang.namespace}/{unit.gang.name}"
+
+
+def _importance(gang: Gang, unit: Unit) -> str:
+    mine, theirs = gang.priority, unit.gang.priority
+    return "priority lower" if theirs < mine else "priority equal" if theirs == mine else "priority higher"
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:MAX_NAMES])
+    return f"{shown} and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else shown

@@ -1,0 +1,233 @@
+"""Who goes for whom: consent, the least victims, what is kept for the one they went for, budgets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.model.actions import BindPod, EvictPod
+from engine.model.history import History, JobMemory
+from engine.plan import safety
+from engine.plan.scope import Scope
+from tests import placing, worlds
+from tests.placing import GROUP, POLICY, gang, scope_of
+
+A2 = {POLICY: "chip8-node8"}
+
+
+def group_of(
+    name: str,
+    least: int,
+    *,
+    annotations: dict[str, str] | None = None,
+    labels: dict[str, str] | None = None,
+    **spec: Any,
+) -> dict[str, Any]:
+    return {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {
+            "namespace": "train",
+            "name": name,
+            "uid": f"u-{name}",
+            "annotations": {**A2, **(annotations or {})},
+            "labels": labels or {},
+        },
+        "spec": {"minMember": least, **spec},
+    }
+
+
+def running(
+    name: str, seats: list[tuple[str, range]], *, least: int | None = None, since: float = 3600, **spec: Any
+) -> Any:
+    """A gang that runs, one pod per (node, chips)."""
+    own = spec.pop("pod", {})
+    notes = {GROUP: name, "volcano.sh/task-spec": "worker"}
+    pods = [
+        worlds.pod(f"{name}-{i}", node=node, chips=chips, rank=i, annotations={**notes, **own.get("annotations", {})},
+                   created=worlds.NOW - since, priority=own.get("priority", 0))
+        for i, (node, chips) in enumerate(seats)
+    ]  # fmt: skip
+    return pods, group_of(name, len(pods) if least is None else least, **spec)
+
+
+def priority(name: str, value: int, policy: str = "", **labels: str) -> dict[str, Any]:
+    body = {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": name, "annotations": labels},
+        "value": value,
+    }
+    return {**body, "preemptionPolicy": policy} if policy else body
+
+
+CLASSES = [priority("high", 1000, "PreemptLowerPriority"), priority("low", 100)]
+
+
+def queue(name: str = "default", **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "Queue",
+        "metadata": {"name": name},
+        "spec": {"weight": 1, **spec},
+        "status": {"state": "Open"},
+    }
+
+
+def wanting(name: str = "want", count: int = 1, each: int = 8, **spec: Any) -> Any:
+    pods, group = gang(count, each, name=name, annotations=A2)
+    group["spec"].update({"priorityClassName": "high", **spec})
+    return pods, group
+
+
+def planned(*gangs: Any, nodes: int = 1, objects: Any = (), desired: Any = None, **fields: Any) -> Scope:
+    pods = [pod for rows, _ in gangs for pod in rows]
+    world = worlds.world(nodes, pods=pods, objects=[*(group for _, group in gangs), *objects], **fields)
+    scope = scope_of(world, desired=desired or allowing())
+    safety.run(scope)
+    return scope
+
+
+def allowing(**queue: Any) -> Any:
+    return placing.with_settings(queues=[{"name": "default", "preemptable": True, **queue}])
+
+
+def evicted(scope: Scope) -> list[str]:
+    return sorted(action.pod for action in scope.actions if isinstance(action, EvictPod))
+
+
+def test_a_lower_job_makes_way_and_the_room_stays_with_the_one_it_went_for() -> None:
+    low = running("low", [("n0", range(8))], priorityClassName="low")
+    want = wanting()
+    scope = planned(low, want, objects=CLASSES)
+    (action,) = (a for a in scope.actions if isinstance(a, EvictPod))
+    assert (action.pod, action.reason, action.budget_unit) == ("low-0", "Preempted", "train/PodGroup/low")
+    assert action.evidence.rule == "queue default preemptable" and action.preconditions["uid"] == "uid-train-low-0"
+    assert "priority 1000 over 100" in action.message
+    assert scope.memory.jobs["train/PodGroup/want"].nominated == {"uid-train-low-0": int(worlds.NOW * 1000)}
+    (entry,) = scope.pending
+    assert entry.reason == "NPUResourceShortage" and "train/low-0" in (entry.unblock or "")
+
+    # next pass: the victim is leaving, a third job must not take what becomes free, nor anything twice
+    history = scope.memory.frozen()
+    leaving = placing.edited(low[0][0], deleting=worlds.NOW + 30)
+    third = wanting("athird")
+    scope = planned(([leaving], low[1]), third, want, objects=CLASSES, history=history)
+    assert not scope.actions and {entry.name for entry in scope.pending} == {"athird", "want"}
+    # and when it is gone, the job binds, although the third comes first in the queue
+    scope = planned(third, want, objects=CLASSES, history=history)
+    assert [a.pod for a in scope.actions if isinstance(a, BindPod)] == ["want-0"]
+    assert scope.memory.jobs["train/PodGroup/want"].nominated == {}
+
+
+def test_an_eviction_that_nobody_carried_out_is_repeated_and_not_paid_twice() -> None:
+    low, want = running("low", [("n0", range(8))], priorityClassName="low"), wanting()
+    first = planned(low, want, objects=CLASSES)
+    again = planned(low, want, objects=CLASSES, history=first.memory.frozen())
+    assert evicted(again) == ["low-0"]
+    spent = [rows for rows in again.memory.budgets.values() if any(unit.endswith("low") for _, unit, _ in rows)]
+    assert spent and all(len(rows) == 1 for rows in spent)
+
+
+@pytest.mark.parametrize(
+    ("settings", "objects", "victim", "goes"),
+    [
+        ({}, [], {}, False),
+        ({"preemptable": True}, [], {}, True),
+        ({}, [], {"annotations": {"volcano.sh/preemptable": "true"}}, True),
+        ({"preemptable": True}, [], {"annotations": {"volcano.sh/preemptable": "false"}}, False),
+        ({"preemptable": True}, [], {"labels": {"volcano.sh/preemptable": "false"}}, False),
+        ({}, [priority("low", 100, **{"volcano.sh/preemptable": "true"})], {}, True),
+        ({}, [priority("low", 100, "Never")], {}, True),
+        ({}, [priority("low", 100, "PreemptLowerPriority")], {}, False),
+        ({"preemptable": True}, [priority("high", 1000, "Never")], {}, False),
+        ({"preemptable": True}, [priority("low", 1000)], {}, False),
+    ],
+)
+def test_nobody_is_preempted_unless_somebody_allows_it(settings: Any, objects: Any, victim: Any, goes: bool) -> None:
+    low = running("low", [("n0", range(8))], priorityClassName="low", **victim)
+    classes = {row["metadata"]["name"]: row for row in [*CLASSES, *objects]}
+    desired = placing.with_settings(queues=[{"name": "default", **settings}])
+    scope = planned(low, wanting(), objects=list(classes.values()), desired=desired)
+    assert evicted(scope) == (["low-0"] if goes else [])
+
+
+def test_spare_pods_go_before_jobs_end_and_only_as_many_as_needed() -> None:
+    elastic = running("elastic", [("n0", range(0, 4)), ("n0", range(4, 8))], least=1, priorityClassName="mid")
+    whole = running("whole", [("n1", range(8))], priorityClassName="low")
+    classes = [*CLASSES, priority("mid", 500)]
+    scope = planned(elastic, whole, wanting(each=4), nodes=2, objects=classes)
+    assert evicted(scope) == ["elastic-1"]
+    scope = planned(elastic, whole, wanting(each=8), nodes=2, objects=classes)
+    assert evicted(scope) == ["whole-0"]
+
+
+def test_a_gang_goes_as_a_whole_and_the_cheapest_one() -> None:
+    wide = running("wide", [("n0", range(8)), ("n1", range(8))], priorityClassName="low", since=60)
+    old = running("old", [("n2", range(8))], priorityClassName="low", since=7200)
+    young = running("young", [("n3", range(8))], priorityClassName="low", since=600)
+    scope = planned(wide, old, young, wanting(), nodes=4, objects=CLASSES)
+    assert evicted(scope) == ["young-0"]
+    scope = planned(wide, wanting(count=2), nodes=2, objects=CLASSES)
+    assert evicted(scope) == ["wide-0", "wide-1"]
+    assert {a.budget_unit for a in scope.actions if isinstance(a, EvictPod)} == {"train/PodGroup/wide"}
+
+
+def test_nobody_goes_when_it_would_not_help() -> None:
+    low = running("low", [("n0", range(8))], priorityClassName="low")
+    scope = planned(low, wanting(count=2), objects=CLASSES)
+    assert not evicted(scope)
+    beside = running("beside", [("n0", range(0, 4))], priorityClassName="low")
+    rock = running("rock", [("n0", range(4, 8))], priorityClassName="high")
+    assert not evicted(planned(beside, rock, wanting(), objects=CLASSES))
+    assert evicted(planned(beside, rock, wanting(each=4), objects=CLASSES)) == ["beside-0"]
+
+
+def test_all_go_within_the_budget_or_none() -> None:
+    """Twelve jobs for one gang of twelve pods; the shipped budget lets ten units of the cluster go."""
+    lows = [running(f"low{i:02d}", [(f"n{i}", range(8))], priorityClassName="low") for i in range(12)]
+    scope = planned(*lows, wanting(count=12), nodes=12, objects=CLASSES)
+    assert not evicted(scope) and len(scope.deferred) == 12
+    assert scope.memory.jobs["train/PodGroup/want"].nominated == {}
+    scope = planned(*lows[:10], wanting(count=10), nodes=10, objects=CLASSES)
+    assert len(evicted(scope)) == 10 and not scope.deferred
+
+
+def test_extra_replicas_of_a_running_job_make_room_too() -> None:
+    low = running("low", [("n0", range(8))], priorityClassName="low")
+    pods, group = wanting(count=3)
+    group["spec"]["minMember"] = 1
+    first = worlds.pod("want-0", node="n1", chips=range(8), rank=0, annotations=dict(pods[0].annotations))
+    scope = planned(low, ([first, *pods[1:]], group), nodes=2, objects=CLASSES)
+    assert evicted(scope) == ["low-0"], "room for one of two"
+
+
+def test_jobs_of_super_pods_ask_for_no_victims() -> None:
+    labels = {**worlds.A2_LABELS, "accelerator-type": "module-a3-16-super-pod"}
+    nodes = [worlds.node("n0", chips=16, labels=labels)]
+    reports = [worlds.report("n0", chips=16, super_pod_id=0)]
+    low = running("low", [("n0", range(16))], priorityClassName="low")
+    pods, group = gang(1, 16, name="want", annotations={POLICY: "chip2-node16-sp", "sp-block": "16"})
+    group["spec"]["priorityClassName"] = "high"
+    world = worlds.observed(nodes, reports, [*low[0], *pods], objects=[low[1], group, *CLASSES])
+    scope = scope_of(world, desired=allowing())
+    assert not evicted(scope)
+    assert "evicting job train/low (priority lower, 3600 s lost) would do" in (scope.pending[0].unblock or "")
+
+
+def test_without_consent_the_way_out_is_told() -> None:
+    low = running("low", [("n0", range(8))], priorityClassName="low", since=40)
+    scope = planned(low, wanting(), objects=CLASSES, desired=placing.shipped())
+    (entry,) = scope.pending
+    assert not evicted(scope) and "8 more free chips on one node would do" in (entry.unblock or "")
+    assert "evicting job train/low (priority lower, 40 s lost) would do" in (entry.unblock or "")
+    equal = running("equal", [("n0", range(8))], priorityClassName="high", since=40)
+    scope = planned(equal, wanting(), objects=CLASSES, desired=placing.shipped())
+    assert "the end of job train/equal (priority equal, 40 s" in (scope.pending[0].unblock or "")
+
+
+def test_memory_of_another_job_of_the_name_is_not_used() -> None:
+    history = History(jobs={"train/PodGroup/want": JobMemory(uid="another", nominated={"uid-train-low-0": 1})})
+    low = running("low", [("n0", range(8))], priorityClassName="high")
+    assert not evicted(planned(low, wanting(), objects=CLASSES, history=history))
