@@ -20,6 +20,9 @@ from engine.plan.place.verdict import NODE_UNSTABLE, SHORTAGE, SHORTAGE_PREFIX, 
 from engine.plan.scope import NodeView
 
 MISSING: Final = "NPUResourceMissing"
+SHARES_ONLY: Final = "SoftShareOnly"
+#: Says that chips of the node are shared softly; each is then offered as a hundred devices.
+SHARE_LABEL: Final = "huawei.com/scheduler.chip1softsharedev.enable"
 CARD_LABEL: Final = "infer-card-type"
 
 _Seat = tuple[int, int, int, str, int]
@@ -171,6 +174,8 @@ class Table:
             return Refusal(MISSING, f"not have {resource}")
         if self._job.family is not None and view.resource != resource:
             return Refusal(MISSING, f"not has(or not same) {resource}")
+        if self._job.family is not None and _sold_in_shares(view):
+            return Refusal(SHARES_ONLY, "node offers shares of its chips, nobody gets them whole")
         return self._of_topology(view) if self._job.topology else None
 
     def _of_topology(self, view: NodeView) -> Refusal | None:
@@ -214,6 +219,11 @@ class Table:
         counted = view.node.allocatable.get(self._sample.resource, 0)
         card = view.node.labels.get(CARD_LABEL, "")
         return (free & ~network if self._job.strict else free, view.unhealthy.bit_count(), counted, card, network)
+
+
+def _sold_in_shares(view: NodeView) -> bool:
+    more = view.node.allocatable.get(view.resource, 0) > view.base.bit_count()
+    return more and view.node.labels.get(SHARE_LABEL) == "true"
 
 
 def room(pod: Pod, view: NodeView) -> Refusal | None:
