@@ -8,7 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.plan.place.base import enough
-from engine.plan.place.verdict import INVALID_REQUEST, TOPOLOGY, Ask, Refusal, Seat, Shape, Verdict, groups, listed
+from engine.plan.place.verdict import (
+    INVALID_REQUEST,
+    TOPOLOGY,
+    UNSCHEDULABLE_TOPOLOGY,
+    Ask,
+    Refusal,
+    Seat,
+    Shape,
+    Verdict,
+    groups,
+    listed,
+)
 
 MODULE = 2
 SCALE = 16
@@ -49,7 +60,8 @@ class A3:
             return refusal
         modules = [module.bit_count() for module in groups(seat.free, MODULE, self.max)]
         if ask.want > 1 and MODULE * modules.count(MODULE) < ask.want:
-            return Refusal(TOPOLOGY, f"npu top[{listed(seat.free)}] is not meet task req({ask.want})")
+            text = f"npu top<{listed(seat.free)}> is not meet task req<{ask.want}>"
+            return Refusal(TOPOLOGY, f"checkNodeNPUByTask {UNSCHEDULABLE_TOPOLOGY} err: {text}")
         unfitness = seat.free.bit_count() - ask.want
         if ask.want == 1 and 1 not in modules:
             unfitness += BROKEN_MODULE_FIRST
