@@ -21,8 +21,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ``identity`` names the process in Leases and must be the same after its restart. ``source_*`` say where the desired
     state lives (empty ``source_url``: no repository, only what the cluster holds); ``source_file`` is a ``Source``
     document that says so instead, and that the controller follows while it runs. ``recordings`` is how many passes
-    are kept for replay. A worker that takes nothing for ``stall`` although there is work starts again; on
-    ``health_port`` (0: nowhere) it answers ``/healthz`` and ``/readyz``.
+    are kept for replay. ``foreign_consumers``: components of MindCluster read ``cluster-info-*``, so it is
+    published again every five seconds (a live Volcano counts as one by itself). A worker that takes nothing for
+    ``stall`` although there is work starts again; on ``health_port`` (0: nowhere) it answers ``/healthz`` and
+    ``/readyz``.
     """
 
     redis_url: str = "redis://127.0.0.1:6379/0"
@@ -50,6 +52,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     batch_bytes: int = 512 * 1024
     in_flight: int = 64
     recordings: bool = True
+    foreign_consumers: bool = False
     visibility: float = 60.0
     stall: float = 20.0
     health_port: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -13,6 +14,7 @@ from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import ChipMemory, History, JobMemory, NodeMemory, Rescheduled
 from engine.model.plan import ChipState, Deferred, NodeState, Pending, Plan
 from engine.observe import observe
+from engine.reconcile.teller import Teller
 from engine.status import ClusterInfo, Condition, Ledger, SyncState, events, forgotten, memory_bodies, status_bodies
 from engine.status.bodies import MAX_BYTES
 from engine.status.mindcluster import device_list
@@ -323,3 +325,44 @@ def test_a_volcano_job_with_one_of_two_pods_does_not_run_yet() -> None:
 
     assert told(one) == ("Starting", "Starting")
     assert told(one, other) == ("Running", "Running"), "one that has done its work counts"
+
+
+def test_aggregates_are_published_again_while_others_read_them() -> None:
+    clock = Clock()
+    ledger = Ledger(clock)
+    aggregate = body("1")
+    aggregate["metadata"]["labels"] = {"mx-consumer-volcano": "true"}
+    for one in (aggregate, own := {"metadata": {"namespace": "s", "name": "b"}, "data": {}}):
+        ledger.written(one)
+    clock.now += 60
+    assert ledger.pick([aggregate, own]) == [] and ledger.wait([aggregate, own]) == 0.0
+    ledger.foreign = True
+    assert ledger.pick([aggregate, own]) == [aggregate]
+    ledger.written(aggregate)
+    assert ledger.pick([aggregate]) == [] and ledger.wait([aggregate, own]) == 5.0
+    clock.now += 5
+    assert ledger.pick([aggregate]) == [aggregate]
+
+
+def test_what_is_published_again_differs_by_its_time_only() -> None:
+    """A write that changes nothing reaches no watch, so a foreign reader would take silence for death."""
+    sent: list[dict[str, Any]] = []
+
+    class Kube:
+        async def apply(self, body: dict[str, Any]) -> dict[str, Any]:
+            sent.append(body)
+            stored = {"uid": "u", "resourceVersion": str(len(sent)), **body["metadata"]}
+            return {**body, "metadata": stored}
+
+    clock = Clock()
+    teller = Teller(Kube(), clock, lambda: 1000.0 + clock.now)  # type: ignore[arg-type]
+    bodies = [b for b in ClusterInfo().bodies(plan_of(), worlds.world(1)) if "device-0" in b["metadata"]["name"]]
+    assert asyncio.run(teller.tell(bodies)) == 0.0
+    assert asyncio.run(teller.tell(bodies, foreign=True)) == 5.0
+    clock.now += 5
+    asyncio.run(teller.tell(bodies, foreign=True))
+    first, again = sent
+    assert "annotations" not in first["metadata"] and first["data"] == again["data"]
+    assert again["metadata"]["annotations"] == {"belay.dev/published": "1105"}
+    clock.now += 50
+    assert asyncio.run(teller.tell(bodies)) == 0.0 and len(sent) == 2

@@ -188,7 +188,8 @@ class Shard:
         roles = resolve(desired, observed)
         state = msgspec.structs.replace(self.intent.state(observed), roles=roles)
         bodies = status_bodies(plan, observed, state, self.teller.info if roles["aggregate"] == "on" else None)
-        later = await self.teller.tell([*bodies, *policy_bodies(policies)])
+        foreign = self.settings.foreign_consumers or roles["schedule"].startswith("off")
+        later = await self.teller.tell([*bodies, *policy_bodies(policies)], foreign=foreign)
         edge = Edge(self._kube, self.name, Fence(self._kube, self.name, self.lease.epoch or 0))
         if not await hand_out(edge, policies, plan, observed):
             later = max(later, 1.0)

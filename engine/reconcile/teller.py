@@ -12,12 +12,14 @@ from engine.act import written
 from engine.kube import CONFIGMAP, EVENT, Conflict, Kube, NotFound, Object, many
 from engine.log import get
 from engine.model.actions import AnyAction
-from engine.status import ClusterInfo, Ledger, events
+from engine.status import ClusterInfo, Ledger, events, is_foreign
 from engine.status.events import MAX_EVENTS
 from engine.store import Write
 from engine.wire import names
 
 _log = get("status")
+PUBLISHED = "belay.dev/published"
+"""Annotation of a republished aggregate: when, in Unix seconds."""
 RETRY_SECONDS = 1.0
 """After so long a status that could not be written is tried again."""
 
@@ -25,7 +27,10 @@ RETRY_SECONDS = 1.0
 class Teller:
     """The one writer of a shard's ConfigMaps."""
 
-    def __init__(self, kube: Kube, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, kube: Kube, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time
+    ) -> None:
+        self._wall = wall
         self.info = ClusterInfo()
         self._kube = kube
         self._own: dict[tuple[str, str], str] = {}
@@ -62,11 +67,18 @@ class Teller:
             if outcome.error is not None and not isinstance(outcome.error, NotFound):
                 _log.warning("memory not deleted", reason=str(outcome.error))
 
-    async def tell(self, bodies: list[dict[str, Any]]) -> float:
-        """Write the status that changed and whose turn it is; seconds after which the rest can be told, 0 without."""
+    async def tell(self, bodies: list[dict[str, Any]], *, foreign: bool = False) -> float:
+        """Write the status that changed and whose turn it is; seconds after which the rest can be told, 0 without.
+
+        While ``foreign`` components read the aggregates these are published again every five seconds, changed or not,
+        with the time as an annotation: a write that changes nothing reaches no watch.
+        """
         again = 0.0
+        self._status.foreign = foreign
         due = self._status.pick(bodies)
-        async for outcome in many([partial(self._kube.apply, body) for body in due]):
+        stamp = {PUBLISHED: str(int(self._wall()))}
+        sent = [_stamped(body, stamp) if foreign and is_foreign(body) else body for body in due]
+        async for outcome in many([partial(self._kube.apply, body) for body in sent]):
             if outcome.value is not None:
                 self._wrote(due[outcome.index], outcome.value)
                 continue
@@ -82,6 +94,12 @@ class Teller:
         record = written(stored)
         self._own[(record.namespace, record.name)] = record.rv
         return record
+
+
+def _stamped(body: dict[str, Any], stamp: dict[str, str]) -> dict[str, Any]:
+    """The body with one more annotation; bodies themselves are remembered and never changed."""
+    metadata = body["metadata"]
+    return {**body, "metadata": {**metadata, "annotations": {**(metadata.get("annotations") or {}), **stamp}}}
 
 
 async def tell_events(kube: Kube, done: list[AnyAction], now: float, batches: int = 1) -> None:

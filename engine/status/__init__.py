@@ -13,7 +13,7 @@ from engine.status.events import events
 from engine.status.memory import forgotten, memory_bodies
 from engine.status.mindcluster import ClusterInfo
 from engine.status.people import Condition, SyncState, manual_bodies, pool_bodies, sync_body
-from engine.status.writer import Ledger
+from engine.status.writer import Ledger, is_foreign
 
 __all__ = [
     "ClusterInfo",
@@ -22,6 +22,7 @@ __all__ = [
     "SyncState",
     "events",
     "forgotten",
+    "is_foreign",
     "memory_bodies",
     "status_bodies",
     "sync_body",

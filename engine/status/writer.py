@@ -13,6 +13,8 @@ from engine.wire import names
 
 #: MindCluster's readers expect no more than one write a second per ConfigMap.
 MIN_INTERVAL: Final = 1.0
+#: What other components read is published again this often while there are any (ClusterD's own interval).
+REPUBLISH: Final = 5.0
 #: People who watch Belay's own ConfigMaps want to see an isolation at once, also right after another change.
 OWN_INTERVAL: Final = 0.2
 
@@ -30,17 +32,25 @@ class Ledger:
         self._clock = clock
         self._written: dict[_Place, tuple[str, float]] = {}
         self._digests: dict[_Place, tuple[dict[str, Any], str]] = {}
+        self.foreign = False
+        """Whether other components read the aggregates; they take silence for death."""
 
     def pick(self, bodies: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """The bodies that changed since they were written and whose interval has passed."""
         now = self._clock()
-        return [body for body in bodies if self._changed(body) and self._since(body, now) >= _interval(body)]
+        return [body for body in bodies if self._left(body, now) <= 0]
 
     def wait(self, bodies: Iterable[dict[str, Any]]) -> float:
-        """Seconds until the first changed body that is held back may be written; 0 when none is."""
+        """Seconds until the first body that is held back may be written; 0 when none is."""
         now = self._clock()
-        left = [_interval(body) - self._since(body, now) for body in bodies if self._changed(body)]
+        left = [seconds for seconds in (self._left(body, now) for body in bodies) if seconds < math.inf]
         return max(0.0, min(left, default=0.0))
+
+    def _left(self, body: dict[str, Any], now: float) -> float:
+        """Seconds until a body may be written, infinity while there is no need to."""
+        if self._changed(body):
+            return _interval(body) - self._since(body, now)
+        return REPUBLISH - self._since(body, now) if self.foreign and is_foreign(body) else math.inf
 
     def _changed(self, body: dict[str, Any]) -> bool:
         return self._written.get(_place(body), ("", 0.0))[0] != self._digest(body)
@@ -73,6 +83,11 @@ class Ledger:
         """The last write failed: its outcome is unknown."""
         self._written.pop(_place(body), None)
         self._digests.pop(_place(body), None)
+
+
+def is_foreign(body: dict[str, Any]) -> bool:
+    """Whether other components read the ConfigMap: one of ClusterD's aggregates."""
+    return (body["metadata"].get("labels") or {}).get(names.VOLCANO_LABEL) == "true"
 
 
 def _place(body: dict[str, Any]) -> tuple[str, str]:
