@@ -24,6 +24,7 @@ from engine.model.history import History
 from engine.plan import gangs, health, recover, safety, views
 from engine.plan.safety import EXPANSION
 from engine.plan.scope import Memory, Scope
+from tests import worlds
 from tests.worlds import NOW, decide, desired, document, fault, node, node_report, observed, pod, report
 
 
@@ -235,3 +236,36 @@ def test_an_eviction_that_got_lost_counts_from_when_it_is_done() -> None:
     later = decide(world(2, history=again.memory.frozen("")), tight, now=NOW + 700)
     assert {a.budget_unit for a in kinds(later, EvictPod)} == {unit}
     assert {d.until for d in put_off(again, EvictPod)} == {"2026-09-01T08:17:00Z"}
+
+
+def test_history_says_what_was_done_and_by_which_line_of_which_commit() -> None:
+    policy = worlds.document("FaultPolicy", "strict", levels={"80E18402": "SeparateNPU"})
+    declared = worlds.desired(policy, revision="0123456789abcdef")
+    pods = [worlds.pod("j-0", node="n0", chips=[3], owner=("AscendJob", "j"), labels={"fault-scheduling": "force"})]
+    broken = [worlds.report("n0", faults=[worlds.fault(3, "80E18402", "NotHandleFault")])]
+    scope = worlds.decide(worlds.observed([worlds.node("n0")], broken, pods), declared)
+    (line,) = [text for _, text in scope.memory.nodes["n0"].chips[3].timeline]
+    assert line == (
+        "isolated: SeparateNPU by 80E18402 FaultPolicy/strict#levels.80E18402 policies/000.yaml:1@0123456789ab"
+    )
+    ((_, job),) = scope.memory.jobs["train/AscendJob/j"].timeline
+    assert job.startswith("rescheduled: CardUnhealthy: node n0: Ascend910-3 SeparateNPU (80E18402); the whole job")
+    assert job.endswith("fault-scheduling=force")
+
+
+def test_history_tells_how_a_reset_was_answered() -> None:
+    first = worlds.decide(worlds.observed([worlds.node("n0")], [worlds.report("n0", faults=[worlds.fault(3)])]))
+    seen = worlds.observed(
+        [worlds.node("n0")],
+        [worlds.report("n0", faults=[worlds.fault(3)])],
+        agents=[worlds.agent("n0", done=dict.fromkeys(range(8), (1, "failed: 80C98001 remains")), at=worlds.NOW + 90)],
+        standing=[
+            worlds.orders("n0", resets={c: worlds.reset_order(1, range(8)) for c in range(8)}, issued=worlds.NOW)
+        ],
+        history=first.memory.frozen(""),
+    )
+    scope = worlds.decide(seen, now=worlds.NOW + 91)
+    told = [text for _, text in scope.memory.nodes["n0"].chips[3].timeline]
+    assert "reset answered: epoch 1 failed: 80C98001 remains" in told
+    again = worlds.decide(msgspec.structs.replace(seen, history=scope.memory.frozen("")), now=worlds.NOW + 92)
+    assert sum(text.startswith("reset answered") for _, text in again.memory.nodes["n0"].chips[3].timeline) == 1

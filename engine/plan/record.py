@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from engine.model.actions import IsolateChip, IsolateNode, ReleaseChip, ReleaseNode, ResetChips
+from engine.model.actions import EvictPod, Evidence, IsolateChip, IsolateNode, ReleaseChip, ReleaseNode, ResetChips
 from engine.model.history import ChipMemory, JobMemory, NodeMemory, Rescheduled
 from engine.plan.gangs import declared_rank
 from engine.plan.health import noted
@@ -21,13 +21,17 @@ MAX_FAULT_NODES: Final = 16
 TIMELINE: Final = 20
 #: Reschedules told of per job, and hit pods told of per reschedule.
 MAX_RECORDS: Final = 10
+#: Characters of one line of a job's history.
+MAX_LINE: Final = 500
 
 
 def passed(scope: Scope) -> None:
     """Record every action of the plan that must be remembered."""
+    _answers(scope)
     for action in scope.actions:
         if isinstance(action, IsolateChip):
-            _chips(scope, action.node, action.chips, level=action.level, text=f"isolated: {action.level}")
+            text = f"isolated: {action.level}{because(action.evidence)}"
+            _chips(scope, action.node, action.chips, level=action.level, text=text)
         elif isinstance(action, ReleaseChip):
             _chips(scope, action.node, action.chips, level="", text="released")
         elif isinstance(action, ResetChips):
@@ -36,11 +40,42 @@ def passed(scope: Scope) -> None:
             before = scope.memory.nodes.get(action.node, NodeMemory())
             level = action.level if isinstance(action, IsolateNode) else ""
             scope.memory.nodes[action.node] = msgspec.structs.replace(before, isolated=level)
+    said = {a.budget_unit: a for a in reversed(scope.actions) if isinstance(a, EvictPod)}
     by_gang: dict[str, list[Reschedule]] = {}
     for unit in sorted(scope.reschedules):
         by_gang.setdefault(scope.reschedules[unit].gang, []).append(scope.reschedules[unit])
     for gang, changes in by_gang.items():
-        _job(scope, gang, changes)
+        first = next((said[unit] for unit in sorted(scope.reschedules) if unit in said
+                      and scope.reschedules[unit].gang == gang), None)  # fmt: skip
+        _job(scope, gang, changes, f": {first.message}{because(first.evidence)}" if first else "")
+
+
+def because(evidence: Evidence) -> str:
+    """Codes, rule, file:line and commit behind a decision, for a line of history; empty when there are none."""
+    place = f"{evidence.file}:{evidence.line}" if evidence.file else ""
+    commit = f"@{evidence.revision[:12]}" if evidence.file and evidence.revision else ""
+    rule = "" if evidence.rule in ("", "report") else evidence.rule
+    parts = (f"by {', '.join(evidence.codes[:8])}" if evidence.codes else "", rule, f"{place}{commit}")
+    text = " ".join(part for part in parts if part)
+    return f" {text}" if text else ""
+
+
+def _answers(scope: Scope) -> None:
+    """What agents answered to resets since the pass before."""
+    for name, memory in list(scope.memory.nodes.items()):
+        agent, old = scope.observed.agents.get(name), scope.observed.history.nodes.get(name)
+        if agent is None or old is memory or old is None:
+            continue
+        rows = dict(memory.chips)
+        for chip, row in memory.chips.items():
+            past = old.chips.get(chip)
+            if past is None or not past.ordered or past.recovering or (row.ordered and not row.recovering):
+                continue
+            answer = agent.chips.get(chip)
+            if answer is not None and answer.reset_epoch_done >= past.epoch:
+                rows[chip] = noted(row, scope.now_ms, f"reset answered: epoch {past.epoch} {answer.reset_result}"[:200])
+        if rows != memory.chips:
+            scope.memory.nodes[name] = msgspec.structs.replace(memory, chips=rows)
 
 
 def _chips(scope: Scope, node: str, names: tuple[str, ...], *, level: str, text: str) -> None:
@@ -67,7 +102,7 @@ def _reset(scope: Scope, action: ResetChips) -> None:
             recovering=0,
             resets=(*row.resets, scope.now_ms)[-MAX_RESETS:],
         )
-        rows[chip] = noted(row, scope.now_ms, f"reset ordered: epoch {action.epoch}")
+        rows[chip] = noted(row, scope.now_ms, f"reset ordered: epoch {action.epoch}{because(action.evidence)}")
     scope.memory.nodes[action.node] = msgspec.structs.replace(before, chips=dict(sorted(rows.items())))
 
 
@@ -75,7 +110,7 @@ def _ids(names: tuple[str, ...]) -> list[int]:
     return [int(name.rpartition("-")[2]) for name in names]
 
 
-def _job(scope: Scope, gang: str, changes: list[Reschedule]) -> None:
+def _job(scope: Scope, gang: str, changes: list[Reschedule], why: str) -> None:
     """Where the job's pods were, where it failed, which pods were told to go, and what that spent."""
     owner = scope.gangs.get(gang)
     before = scope.memory.jobs.get(gang, JobMemory())
@@ -107,7 +142,9 @@ def _job(scope: Scope, gang: str, changes: list[Reschedule]) -> None:
         reschedules=(*before.reschedules, *((scope.now_ms,) if counted else ()))[-MAX_RESCHEDULES:],
         retries=max(0, changes[0].retries - 1) if failed else before.retries,
         evicted={u: t for u, t in sorted(evicted.items()) if u in alive},
-        timeline=(*before.timeline, *(((scope.now_ms, f"rescheduled: {reason}"),) if counted else ()))[-TIMELINE:],
+        timeline=(*before.timeline, *(((scope.now_ms, f"rescheduled: {reason}{why}"[:MAX_LINE]),) if counted else ()))[
+            -TIMELINE:
+        ],
         rescheduled=before.rescheduled + counted,
         records=(*((Rescheduled(scope.now_ms, hits),) if counted else ()), *before.records)[:MAX_RECORDS],
     )
