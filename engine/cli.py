@@ -167,6 +167,35 @@ def replay(recording: tuple[str, ...], output: str) -> None:
     sys.exit(0 if all(r.same for r in results) else 1)
 
 
+@main.command(short_help="Play a cluster forward: what if this happened?")
+@cluster_options
+@click.option("--timeline", metavar="FILE", help="What happens to the cluster: a list of events (see the README).")
+@click.option("--for", "duration", metavar="DURATION", help="How long, such as 2h. Default: until everything is quiet.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Orders what happens at one moment.")
+@output_option()
+@fails_clearly
+def simulate(output: str, timeline: str | None, duration: str | None, seed: int, **inputs: Any) -> None:
+    """Play a cluster forward on a copy with a virtual clock: plan, act, let the rest move, until nothing happens.
+
+    Nodes, kubelets, agents and controllers are simulated; every node is taken to have an agent that obeys its orders.
+    """
+    from engine import show
+    from engine.invocation import seconds
+    from engine.whatif import story, story_table
+
+    items, clock, now = _cluster(inputs["cluster"], inputs["now"], inputs["kubeconfig"])
+    outcome, findings = story(
+        items, tree=inputs["desired"], overlays=inputs["policies"], timeline=timeline, now=now, clock=clock,
+        live=inputs["cluster"] == "live", duration=seconds(duration, "--for"), seed=seed,
+    )  # fmt: skip
+    if output in ("json", "yaml"):
+        show.document({**outcome.document(), "diagnostics": findings}, output)
+        return
+    story_table(outcome)
+    for finding in findings:
+        click.echo(show.plain(str(finding)), err=True)
+
+
 @main.group(short_help="Make simulated nodes fail (sandbox only).")
 def inject() -> None:
     """Make the sandbox's simulated nodes misbehave (sandbox only)."""
@@ -311,21 +340,25 @@ def agent(node: str, driver: str, kubeconfig: str | None, journal: str) -> None:
 def _plan(
     desired: str | None, policies: tuple[str, ...], cluster: str, now: str | None, kubeconfig: str | None
 ) -> tuple[Plan, Observed, Desired]:
-    import time
-
-    from engine.clusterfile import read_cluster
     from engine.offline import plan_offline
+
+    items, clock, now = _cluster(cluster, now, kubeconfig)
+    return plan_offline(items, tree=desired, overlays=policies, now=now, clock=clock, live=cluster == "live")
+
+
+def _cluster(cluster: str, now: str | None, kubeconfig: str | None) -> tuple[list[dict[str, Any]], float, str | None]:
+    """The objects, the clock, and the time to plan for (None: the newest report's)."""
+    import time
 
     if cluster == "live":
         from engine.live import read_live
-
-        items, clock = read_live(kubeconfig), time.time()
         from engine.model.times import rfc3339
 
-        now = now or rfc3339(clock)
-    else:
-        items, clock = read_cluster(cluster), time.time()
-    return plan_offline(items, tree=desired, overlays=policies, now=now, clock=clock, live=cluster == "live")
+        items, clock = read_live(kubeconfig), time.time()
+        return items, clock, now or rfc3339(clock)
+    from engine.clusterfile import read_cluster
+
+    return read_cluster(cluster), time.time(), now
 
 
 if __name__ == "__main__":

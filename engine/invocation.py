@@ -66,6 +66,23 @@ def output_option(default: str = "table") -> Callable[[Callable[..., None]], Cal
     )
 
 
+def seconds(text: str | None, option: str) -> float | None:
+    """A Go-style duration given as an option; None when it is not given.
+
+    Raises:
+        InputError: no duration.
+    """
+    from engine.documents.scalars import parse_duration
+    from engine.errors import InputError
+
+    if text is None:
+        return None
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise InputError(str(error), where=option) from error
+
+
 def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
     """What a plan is made from."""
     for option in (

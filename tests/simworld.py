@@ -157,6 +157,11 @@ class World(simulate.World):
         self._evictions[action.budget_unit] = (self.now, there)
         return self.now
 
+    def take_chip(self, taken: dict[str, str], node: str, chip: str, pod: str) -> None:
+        """Two holders of a chip are an error: these worlds share none."""
+        assert chip not in taken, f"{node}/{chip} has two owners: {taken[chip]} and {pod}"
+        taken[chip] = pod
+
     def check_binding(self, action: act.BindPod) -> None:
         """No broken node, no chip taken out by hand, no chip of another, no faulty chip."""
         taken = self.owners(action.node)

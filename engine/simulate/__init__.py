@@ -1,7 +1,8 @@
 """What-if over time: the real planner on a copied world with a virtual clock.
 
 ``world`` holds the objects and fakes the rest of the cluster, ``server`` one node's hardware and agent, ``workloads``
-the controllers of Kubernetes, ``rehearsal`` plays the tests of fault policies.
+the controllers of Kubernetes, ``rehearsal`` plays the tests of fault policies,
+``timeline`` is what happens from outside, ``run`` the story until it is quiet.
 """
 
 from engine.simulate.server import Server

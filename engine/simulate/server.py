@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
-from engine.model.cluster import AgentChip, AgentReport, AgentVNPU, DeviceReport, ResetOrder, ids_of
+from engine.model.cluster import AgentChip, AgentReport, AgentVNPU, DeviceReport, Node, ResetOrder, ids_of
 from engine.model.faults import CARD, NETWORK, PUBLIC, moment
 from engine.model.levels import CHIP_LEVELS, IN_SERVICE, NOT_HANDLE, PRE_SEPARATE, SEPARATE, worst
 from engine.wire import deviceinfo
@@ -59,9 +59,10 @@ class Server:
         self.reported: float = 0.0
 
     @staticmethod
-    def of(report: DeviceReport, agent: AgentReport | None, labels: Mapping[str, str]) -> Server:
-        """The server that a report tells of; its agent goes on where its own report left off."""
-        server = Server(report.node, chips=ids_of(report.listed), labels=labels)
+    def of(node: Node, report: DeviceReport, agent: AgentReport | None) -> Server:
+        """The server that a node and its report tell of; its agent goes on where its own report left off."""
+        server = Server(node.name, chips=ids_of(node.base_chips or report.listed), labels=node.labels)
+        server.ready, server.silent = node.ready, not node.ready
         server.prefix, server.resource = report.prefix, report.resource
         planes = {CARD: server.faults, NETWORK: server.network, PUBLIC: server.public}
         now_ms = round(report.update_time * 1000)

@@ -1,0 +1,143 @@
+"""`belay simulate`: the planner played forward on a copied cluster."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from engine import cli
+from tests.golden.stories import sample_world
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The sample cluster, its jobs running, as `kubectl get … -o json` prints it."""
+    world = sample_world()
+    world.until_quiet()
+    path = tmp_path_factory.mktemp("cluster") / "cluster.json"
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": list(world.objects.values())}))
+    return str(path)
+
+
+def belay(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.main, ["simulate", *arguments])
+
+
+def play(cluster: str, tmp_path: Path, timeline: str, *more: str) -> dict[str, Any]:
+    path = tmp_path / "timeline.yaml"
+    path.write_text(timeline)
+    given = ["--desired", str(ROOT), "--cluster", cluster, "--timeline", str(path), "-o", "json", *more]
+    result = belay(*given)
+    assert result.exit_code == 0, result.output
+    again = belay(*given)
+    assert again.stdout == result.stdout, "the same story twice"
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def kinds(story: dict[str, Any], after: float = 0.0) -> list[str]:
+    return [a["kind"] for m in story["moments"] if m["after"] >= after for a in m["actions"]]
+
+
+def test_nothing_happens_to_a_cluster_at_rest(cluster: str, tmp_path: Path) -> None:
+    result = belay("--desired", str(ROOT), "--cluster", cluster, "-o", "json")
+    story = json.loads(result.stdout)
+    assert story["ended"] == "quiet" and story["moments"] == [] and story["counts"] == {}
+
+
+def test_a_chip_fault_is_isolated_moved_reset_and_released(cluster: str, tmp_path: Path) -> None:
+    story = play(cluster, tmp_path, '- {at: 10s, node: node-1, chip: 3, code: "80C98001"}\n')
+    assert story["moments"][0]["after"] == 10 and story["moments"][0]["events"] == ["80C98001 occurs on node-1/3"]
+    assert [k for k in kinds(story) if k not in ("PatchObject", "WriteRankTable", "CreatePod")] == [
+        "IsolateChip", "EvictPod", "EvictPod", "ResetChips", "ReleaseChip", "BindPod", "BindPod",
+    ]  # fmt: skip
+    assert story["ended"] == "quiet" and story["state"]["pending"] == [] and story["state"]["actions"] == []
+    assert all(chip["state"] == "healthy" for chip in story["state"]["chips"])
+
+
+def test_resets_that_fail_stop_at_their_budget(cluster: str, tmp_path: Path) -> None:
+    events = '- {at: 1s, node: node-8, resetFails: 20}\n- {at: 2s, node: node-8, chip: 0, code: "80C98001"}\n'
+    story = play(cluster, tmp_path, events, "--for", "5h")
+    assert kinds(story).count("ResetChips") <= 3 and story["ended"] == "duration"
+    chip = next(c for c in story["state"]["chips"] if c["node"] == "node-8" and c["chip"] == "Ascend910-0")
+    assert chip["state"] in ("isolated", "manually-isolated")
+
+
+def test_a_lost_node_moves_its_job_and_comes_back(cluster: str, tmp_path: Path) -> None:
+    events = "- {at: 1m, node: node-1, state: not-ready}\n- {at: 1h, node: node-1, state: ready}\n"
+    story = play(cluster, tmp_path, events)
+    assert story["counts"]["EvictPod"] >= 2 and story["ended"] == "quiet" and story["state"]["pending"] == []
+    assert {n["node"]: n["state"] for n in story["state"]["nodes"]}["node-1"] == "healthy"
+
+
+def test_a_node_that_is_gone_for_good_and_one_that_returns(cluster: str, tmp_path: Path) -> None:
+    events = "- {at: 1m, node: node-1, state: gone}\n- {at: 20m, node: node-1, state: back}\n"
+    story = play(cluster, tmp_path, events)
+    assert story["ended"] == "quiet" and story["state"]["pending"] == []
+    assert "node-1" in {n["node"] for n in story["state"]["nodes"]}
+
+
+def test_hardware_and_switch_reports_close_a_node_and_open_it_again(cluster: str, tmp_path: Path) -> None:
+    events = (
+        "- {at: 1m, node: node-1, hardware: SeparateFault}\n- {at: 30m, node: node-1, hardware: Healthy}\n"
+        "- {at: 40m, node: node-7, switch: PreSeparate}\n- {at: 50m, node: node-7, switch: NotHandle}\n"
+    )
+    story = play(cluster, tmp_path, events)
+    assert kinds(story).count("IsolateNode") == kinds(story).count("ReleaseNode") >= 2
+    assert all(n["state"] == "healthy" for n in story["state"]["nodes"])
+
+
+def test_an_ended_pod_and_a_deleted_one_are_replaced(cluster: str, tmp_path: Path) -> None:
+    story = play(cluster, tmp_path, "- {at: 1m, pod: default/pretrain-worker-0, phase: Deleted}\n")
+    assert story["counts"]["CreatePod"] >= 1 and story["counts"]["BindPod"] >= 1 and story["state"]["pending"] == []
+
+
+def test_the_table_tells_the_story(cluster: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.yaml"
+    path.write_text('- {at: 90s, node: node-1, chip: 3, code: "80DF8402"}\n')
+    result = belay("--desired", str(ROOT), "--cluster", cluster, "--timeline", str(path))
+    assert "1m30s" in result.stdout and "80DF8402 occurs on node-1/3" in result.stdout
+    assert "\nquiet at " in result.stdout and "1 IsolateChip" in result.stdout
+    assert "SeparateNPU" in result.stdout.partition("quiet at")[2], "what is left is told at the end"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{}", "is no list of events"),
+        ("[", ":1:"),
+        ("- {at: 10s, node: node-1, chip: 3, code: '80 C9'}", ":1:40: [0].code"),
+        ("- {at: 10, node: node-1, state: ready}", ":1:8: [0].at: 10 is not a duration"),
+        ("- {at: 1s, node: node-1}", "give exactly one of code, state, hardware, switch, resetFails and phase"),
+        ("- {at: 1s, state: ready}", "give the node on which it happens"),
+        ("- {at: 1s, node: node-1, code: '80C98001'}", "give node, chip and code together"),
+        (
+            "- {at: 2s, node: node-1, state: ready}\n- {at: 1s, node: node-1, state: ready}",
+            ":2:8: the events must be in",
+        ),
+        ("- {at: 1s, node: other, state: ready}", "event 1: no node 'other' with a good device report"),
+        ("- {at: 1s, node: node-1, chip: 9, code: '80C98001'}", "node node-1 has no chip 9"),
+        ("- {at: 1s, node: node-1, states: ready}", "[0].states"),
+    ],
+)
+def test_bad_timelines_are_refused_at_their_place(cluster: str, tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    result = belay("--cluster", cluster, "--timeline", str(path))
+    assert result.exit_code == 2 and words in result.stderr, result.stderr
+    assert str(path) in result.stderr
+
+
+def test_bad_options_are_refused(cluster: str, tmp_path: Path) -> None:
+    assert "--for: 'soon' is not a duration" in belay("--cluster", cluster, "--for", "soon").stderr
+    assert belay("--cluster", cluster, "--timeline", str(tmp_path / "none")).exit_code == 2
+    empty = tmp_path / "empty.json"
+    empty.write_text('{"apiVersion": "v1", "kind": "List", "items": [{"apiVersion": "v1", "kind": "Node", '
+                     '"metadata": {"name": "n"}}]}')  # fmt: skip
+    assert "there is nothing to simulate" in belay("--cluster", str(empty)).stderr
