@@ -19,6 +19,7 @@ from engine.model.plan import ChipState, NodeState, Pending, Plan
 from engine.model.times import rfc3339
 from engine.plan.gangs import group
 from engine.status.jobs import runs, succeeded
+from engine.status.rescheduling import asked_retries
 
 _COMPARED: Final = 5000
 _RUN: Final = re.compile(r"\b((?:Ascend\w*|npu)-)\d{1,6}(?:, \1\d{1,6})+\b")
@@ -211,7 +212,19 @@ def _job(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
     if memory is not None:
         body["reschedules"] = [rfc3339(ms / 1000) for ms in memory.reschedules]
         body["history"] = [f"{rfc3339(ms / 1000)} {what}" for ms, what in memory.timeline]
+        body["hit"] = [
+            {"time": rfc3339(record.time / 1000), "pods": [_hit(*task) for task in record.tasks]}
+            for record in memory.records
+        ]
+    asked = asked_retries(gang.labels) if gang is not None else 0
+    if asked:
+        used = memory is not None and memory.retries >= 0
+        body["retriesLeft"] = min(asked, memory.retries) if memory is not None and used else asked
     return body
+
+
+def _hit(kind: str, pod: str, node: str, rank: str) -> dict[str, str]:
+    return {"fault": kind, "pod": pod, "node": node, "rank": rank}
 
 
 def _chip(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
@@ -259,6 +272,9 @@ def _node(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
     body["problem"] = observed.problems.get(name)
     body["report"] = rfc3339(report.update_time) if report else None
     body["chips"] = [msgspec.to_builtins(c) for c in plan.chips if c.node == name]
+    memory = plan.history.nodes.get(name)
+    if memory is not None and memory.reboot[0]:
+        body["rebootRequested"] = rfc3339(memory.reboot[0] / 1000)
     body["orders"] = _standing(name, observed)
     body["pods"] = sorted(pod.key for pod in observed.pods.values() if pod.node == name and not pod.finished)
     body["next"] = _actions(plan, lambda a: getattr(a, "node", None) == name)
