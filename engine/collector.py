@@ -16,3 +16,13 @@ THRESHOLDS: Final = (100_000, 20, 50)
 def settle() -> None:
     """Collect rarely from now on; called once at the start of a process."""
     gc.set_threshold(*THRESHOLDS)
+
+
+def thresholds() -> tuple[int, int, int]:
+    """What is in force, for ``restore``."""
+    return gc.get_threshold()
+
+
+def restore(before: tuple[int, int, int]) -> None:
+    """As it was."""
+    gc.set_threshold(*before)

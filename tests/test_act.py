@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.act import TABLE, Batch, Edge, Fence, Refused, claim, decode, dropped, encode, run, split
+from engine.act import TABLE, Batch, Edge, Fence, Refused, claim, claims, decode, dropped, encode, run, split
 from engine.act.budget import KEY, reserve
 from engine.act.orders import hand_policy
 from engine.kube import CONFIGMAP, NODE, POD, Object, resource_for
@@ -375,6 +375,34 @@ def test_chips_are_claimed_once_and_claims_end(cluster: Cluster, edge: Edge) -> 
     assert set(held()) == {"ub"}
     claimed([], [])
     assert held() == {}
+
+
+def test_a_full_ledger_keeps_gangs_whole_and_leaves_the_rest_to_the_next_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(gang: str, count: int) -> list[act.BindPod]:
+        return [
+            act.BindPod(
+                **WHY,
+                namespace="default",
+                pod=f"{gang}-{index}",
+                node=f"node-{gang}-{index}",
+                chips=("Ascend910-0",),
+                annotations={},
+                preconditions={"uid": f"u-{gang}-{index}", "gang": gang},
+            )
+            for index in range(count)
+        ]
+
+    one = claims._size(claims.claim_of(ask("a", 1)[0], 0))  # type: ignore[arg-type]
+    monkeypatch.setattr(claims, "LIMIT", 10 * one)
+    after, refused = claims._added({}, [*ask("a", 6), *ask("b", 5), *ask("c", 4)], 0)
+    assert {uid.split("-")[1] for uid in after} == {"a", "c"} and len(after) == 10
+    assert set(refused) == {f"u-b-{index}" for index in range(5)} and "ledger is full" in refused["u-b-0"]
+    after, refused = claims._added(after, ask("b", 5), 0)
+    assert len(after) == 10 and len(refused) == 5, "open claims count"
+    after, refused = claims._added({}, ask("d", 15), 0)
+    assert (len(after), len(refused)) == (10, 5), "what is larger than the ledger is claimed in parts"
+    after, refused = claims._added({}, [*ask("a", 1), *ask("d", 15)], 0)
+    assert len(after) == 1, "but not beside others"
 
 
 def test_sharers_of_a_chip_need_no_claim(cluster: Cluster, edge: Edge) -> None:

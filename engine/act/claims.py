@@ -23,6 +23,10 @@ from engine.wire.orders import chip_number
 from engine.wire.parts import SHARE_CORES
 
 _TRIES = 8
+LIMIT = 960 * 1024
+"""Most bytes of claims in a ledger: a ConfigMap holds 1 MiB. A pass that binds more leaves the rest to the next."""
+OVERHEAD = 70
+"""Bytes of a claim beside its texts: the UID, the time, quotes and commas."""
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -74,21 +78,55 @@ def _added(
     after = dict(claims)
     refused: dict[str, str] = {}
     holder = {chip: uid for uid, held in claims.items() for chip in held.chips()}
+    room = LIMIT - sum(map(_size, claims.values()))
+    fits = _fitting(binds, now_ms, room)
     for bind in binds:
         wanted = claim_of(bind, now_ms)
         if wanted is None:
             continue
-        uid = _uid(bind)
-        foreign = next((chip for chip in wanted.chips() if holder.get(chip, uid) != uid), None)
+        uid, chips = _uid(bind), wanted.chips()
+        foreign = next((chip for chip in chips if holder.get(chip, uid) != uid), None)
         if foreign is not None:
             refused[uid] = f"{foreign} is claimed by pod {after[holder[foreign]].pod}"
             continue
-        if uid in after and msgspec.structs.replace(after[uid], time=0) == msgspec.structs.replace(wanted, time=0):
+        before = after.get(uid)
+        if before is not None and msgspec.structs.replace(before, time=wanted.time) == wanted:
             continue
-        holder = {chip: owner for chip, owner in holder.items() if owner != uid}
-        holder.update(dict.fromkeys(wanted.chips(), uid))
+        if before is None and uid not in fits:
+            refused[uid] = "the ledger is full; it is bound once earlier bindings have been seen"
+            continue
+        for chip in before.chips() if before is not None else ():
+            holder.pop(chip, None)
+        holder.update(dict.fromkeys(chips, uid))
         after[uid] = wanted
     return after, refused
+
+
+def _fitting(binds: Sequence[BindPod], now_ms: int, room: int) -> set[str]:
+    """UIDs of the pods whose claims the ledger can hold: gangs in the plan's order, each whole or not at all; only the
+    first may be larger than the ledger, and is then claimed in parts.
+    """
+    gangs: dict[str, list[tuple[str, int]]] = {}
+    for bind in binds:
+        wanted = claim_of(bind, now_ms)
+        if wanted is not None:
+            gang = str(bind.preconditions.get("gang") or _uid(bind))
+            gangs.setdefault(gang, []).append((_uid(bind), _size(wanted)))
+    fits: set[str] = set()
+    for rows in gangs.values():
+        whole = sum(size for _, size in rows)
+        if whole > room and (fits or whole <= LIMIT):
+            continue
+        for uid, size in rows:
+            if size <= room:
+                room -= size
+                fits.add(uid)
+    return fits
+
+
+def _size(held: Claim) -> int:
+    """About how many bytes a claim takes in the ledger, its pod's UID included."""
+    return len(held.pod) + len(held.node) + len(held.prefix) + len(held.mask) + OVERHEAD
 
 
 def claim_of(bind: BindPod, now_ms: int) -> Claim | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -61,7 +62,8 @@ class Fence:
 class Edge:
     """Where one batch meets the cluster. ``now`` gives Unix seconds, ``order_life`` how long an order may wait (s).
 
-    ``pods`` is the watch that batches of many bindings share; ``follows`` whether this batch may rely on it.
+    ``pods`` is the watch that batches of many bindings share; ``follows`` whether this batch may rely on it. ``gate``
+    bounds the bindings that all batches of a worker have in flight: beyond it an API server only becomes slower.
     """
 
     def __init__(
@@ -74,7 +76,9 @@ class Edge:
         order_life: float = 900.0,
         revision: str = "",
         pods: Following | None = None,
+        gate: asyncio.Semaphore | None = None,
     ) -> None:
+        self.gate: contextlib.AbstractAsyncContextManager[None] = gate or contextlib.nullcontext()
         self.pods = pods
         self.follows = False
         self.kube = kube

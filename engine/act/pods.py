@@ -54,7 +54,8 @@ async def bind_pod(edge: Edge, action: BindPod) -> bool:
     lost: Conflict | None = None
     try:
         try:
-            await edge.kube.bind(action.namespace, action.pod, uid, action.node, action.annotations)
+            async with edge.gate:
+                await edge.kube.bind(action.namespace, action.pod, uid, action.node, action.annotations)
         except Conflict as error:  # somebody bound it, or the answer to our own binding was lost: reading tells
             lost = error
         except NotFound as error:

@@ -28,6 +28,8 @@ LINE_LIMIT = 8 * 1024 * 1024
 """Largest watch event in bytes."""
 _CONNECTIONS = 256
 _CLOSE_SECONDS = 2.0
+_IDLE_SECONDS = 60.0
+"""How long an idle connection is kept, for making 64 anew costs as much as a hundred bindings; servers keep it 90 s."""
 
 Retry = Literal["always", "unprocessed", "never"]
 """``always``: idempotent calls; ``unprocessed``: only where the server surely did nothing (429, no connection);
@@ -61,7 +63,9 @@ class Transport:
     async def open(self) -> None:
         """Read the credentials and open the session; raises InputError when there are none."""
         self._endpoint = await asyncio.to_thread(self._load)
-        connector = aiohttp.TCPConnector(limit=_CONNECTIONS, socket_factory=_keepalive_socket)
+        connector = aiohttp.TCPConnector(
+            limit=_CONNECTIONS, keepalive_timeout=_IDLE_SECONDS, socket_factory=_keepalive_socket
+        )
         self._session = aiohttp.ClientSession(
             connector=connector, auto_decompress=True, headers={"User-Agent": "belay", "Accept-Encoding": "identity"}
         )

@@ -48,6 +48,7 @@ class Worker:
         self._guard = threading.Lock()
         self._kube = Kube.from_config(settings.kubeconfig or None, settings.context or None)
         self._pods = Following(self._kube)
+        self._gate = asyncio.Semaphore(settings.in_flight)
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="belay-loop", daemon=True).start()
         self._run(self._kube.__aenter__(), 30.0)
@@ -118,7 +119,9 @@ class Worker:
         pulse = asyncio.create_task(self._pulse(batch))
         fence = Fence(self._kube, record.shard, record.epoch)
         life, revision = self.settings.order_life, batch.revision
-        edge = Edge(self._kube, record.shard, fence, order_life=life, revision=revision, pods=self._pods)
+        edge = Edge(
+            self._kube, record.shard, fence, order_life=life, revision=revision, pods=self._pods, gate=self._gate
+        )
         try:
             result = await batches.run(edge, batch, self.settings.in_flight)
         finally:

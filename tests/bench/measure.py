@@ -31,7 +31,8 @@ class Skipped(Exception):
 
 @dataclass
 class Result:
-    """One row: what was measured in which unit, the goal as a most, the runs, and a remark (peer or baseline).
+    """One row: what was measured in which unit, the goal as a most (or a least), the runs, and a remark (peer or
+    baseline).
 
     ``percentile`` other than 50 makes the headline that percentile (nearest rank) of all runs instead of their median.
     """
@@ -42,6 +43,7 @@ class Result:
     runs: list[float] = field(default_factory=list)
     remark: str = ""
     percentile: float = 50
+    at_least: bool = False
 
     @property
     def value(self) -> float:
@@ -51,16 +53,20 @@ class Result:
     @property
     def reached(self) -> bool:
         """Whether the goal was reached; true where there is none."""
-        return self.limit is None or self.value <= self.limit
+        if self.limit is None:
+            return True
+        return self.value >= self.limit if self.at_least else self.value <= self.limit
 
     def row(self) -> str:
         """The row of the table."""
-        goal = "" if self.limit is None else f"≤ {self.limit:,g} {self.unit} {'✓' if self.reached else '✗ missed'}"
+        sign = "≥" if self.at_least else "≤"
+        goal = "" if self.limit is None else f"{sign} {self.limit:,g} {self.unit} {'✓' if self.reached else '✗ missed'}"
         return f"| {self.work} | {goal} | **{number(self.value)} {self.unit}** | {self.spread} | {self.remark} |"
 
     def line(self) -> str:
         """The row for a terminal."""
-        goal = "" if self.limit is None else f", goal ≤ {self.limit:,g}{'' if self.reached else ': MISSED'}"
+        sign = "≥" if self.at_least else "≤"
+        goal = "" if self.limit is None else f", goal {sign} {self.limit:,g}{'' if self.reached else ': MISSED'}"
         return f"{self.work}: {number(self.value)} {self.unit} ({self.spread}{goal}) {self.remark}".rstrip()
 
     @property
