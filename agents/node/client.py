@@ -120,6 +120,14 @@ class KubeClient:
         path = f"/api/v1/namespaces/{metadata['namespace']}/configmaps/{metadata['name']}"
         await self._send("PUT", path, body, "application/json")
 
+    async def delete_config_map(self, namespace: str, name: str) -> None:
+        """Delete a ConfigMap; one that is gone is as good."""
+        try:
+            await self._send("DELETE", f"/api/v1/namespaces/{namespace}/configmaps/{name}", {}, "application/json")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+
     async def list_pods(self, node: str) -> Sequence[Mapping[str, Any]]:
         """Read the pods of a node, all pages."""
         items, _ = await self._list("/api/v1/pods", {"fieldSelector": f"spec.nodeName={node}"})

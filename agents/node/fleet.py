@@ -1,9 +1,9 @@
 """Many simulated nodes in one process, and how the world breaks them.
 
-Each node's ConfigMap `belay-sim-<node>` in belay-nodes, key `faults.json`, says what is wrong with it (the shape is in
-agents/drivers/simulated.py). It is the truth about injected faults: what it names is present, what a reset healed
-is taken out of it. The vNPUs are in `vnpus.json` in the node's folder. So a restart of the fleet finds the world as it
-was.
+Each node's ConfigMap `belay-sim-<node>` in belay-nodes says what is wrong with it: key `faults.json` with its chips
+(the shape is in agents/drivers/simulated.py), key `surroundings.json` around them (agents/drivers/surroundings.py). It
+is the truth about injected faults: what it names is present, what a reset healed is taken out of it. The vNPUs are in
+`vnpus.json` in the node's folder. So a restart of the fleet finds the world as it was.
 """
 
 from __future__ import annotations
@@ -20,15 +20,19 @@ import msgspec
 
 from agents.drivers.base import VNPU
 from agents.drivers.simulated import Row, SimulatedDriver
+from agents.drivers.surroundings import SimulatedSurroundings
 from agents.node.agent import NodeAgent
 from agents.node.client import ApiError, Cluster
 from agents.node.clock import Clock
+from agents.node.detect import HANG_CODE
 from agents.node.log import Log
 from agents.node.settings import Settings
+from agents.node.surveyor import Surveyor, default_tables
 from engine.wire.names import NODES, SIM_PREFIX
 from engine.wire.policy import NodePolicy
 
 FAULTS_KEY: Final = "faults.json"
+SURROUNDINGS_KEY: Final = "surroundings.json"
 VNPUS_FILE: Final = "vnpus.json"
 _RESTART_CEILING: Final = 30.0
 _CONFLICTS: Final = 8
@@ -38,9 +42,35 @@ _log = Log("fleet")
 class FleetCluster(Cluster, Protocol):
     """What a fleet needs beyond its agents."""
 
+    async def delete_config_map(self, namespace: str, name: str) -> None:
+        """Delete a ConfigMap; one that is gone is as good."""
+        ...
+
     async def replace_config_map(self, body: Mapping[str, Any]) -> None:
         """Replace a ConfigMap as a whole; ApiError 409 when somebody else did."""
         ...
+
+
+class Muted:
+    """A cluster that a node's reports do not reach while the node is to be silent; all else works."""
+
+    def __init__(self, cluster: FleetCluster, around: SimulatedSurroundings) -> None:
+        self._cluster, self._around = cluster, around
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cluster, name)
+
+    async def put_config_map(self, body: Mapping[str, Any]) -> None:
+        """Write a report, unless it gets lost."""
+        if self._around.silent:
+            raise ApiError(503, "the simulated node is silent")
+        await self._cluster.put_config_map(body)
+
+    async def delete_config_map(self, namespace: str, name: str) -> None:
+        """Delete a report, unless that gets lost."""
+        if self._around.silent:
+            raise ApiError(503, "the simulated node is silent")
+        await self._cluster.delete_config_map(namespace, name)
 
 
 class FleetNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +103,7 @@ class Fleet:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._healing: set[asyncio.Task[None]] = set()
         self.drivers: dict[str, SimulatedDriver] = {}
+        self.surroundings: dict[str, SimulatedSurroundings] = {}
         self.agents: dict[str, NodeAgent] = {}
 
     def add(self, node: FleetNode) -> None:
@@ -91,13 +122,15 @@ class Fleet:
             vnpus=_read_vnpus(cut, node.name),
             recut=lambda vnpus: _write_vnpus(cut, vnpus),
         )
-        self.drivers[node.name] = driver
-        self._tasks[node.name] = asyncio.create_task(self._run(node, driver))
+        around = SimulatedSurroundings(node.row.chips, super_pod=node.row.machine.super_pod_id >= 0)
+        self.drivers[node.name], self.surroundings[node.name] = driver, around
+        self._tasks[node.name] = asyncio.create_task(self._run(node, driver, around))
 
     async def remove(self, name: str) -> None:
         """Stop a node, as if its power were cut."""
         task = self._tasks.pop(name, None)
         self.drivers.pop(name, None)
+        self.surroundings.pop(name, None)
         self.agents.pop(name, None)
         if task is not None:
             task.cancel()
@@ -111,16 +144,18 @@ class Fleet:
             task.cancel()
         await asyncio.gather(*self._healing, return_exceptions=True)
 
-    async def _run(self, node: FleetNode, driver: SimulatedDriver) -> None:
+    async def _run(self, node: FleetNode, driver: SimulatedDriver, around: SimulatedSurroundings) -> None:
         """Keep one node's agent running; an agent that fails is started anew, as a DaemonSet would."""
         failures = 0
+        cluster: Any = Muted(self._cluster, around)
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._follow_world(node.name, driver))
+            group.create_task(self._follow_world(node.name, driver, around))
+            group.create_task(self._survey(node, driver, around, cluster))
             while True:
                 agent = NodeAgent(
                     node.name,
                     driver,
-                    self._cluster,
+                    cluster,
                     self._state_dir / node.name,
                     self._settings,
                     self._clock,
@@ -136,8 +171,55 @@ class Fleet:
                     _log.exception("agent failed and is started anew", node=node.name, times=failures)
                 await self._clock.sleep(self._chance.uniform(0, min(_RESTART_CEILING, 2.0 ** min(failures, 10))))
 
-    async def _follow_world(self, name: str, driver: SimulatedDriver) -> None:
+    async def _survey(
+        self, node: FleetNode, driver: SimulatedDriver, around: SimulatedSurroundings, cluster: Any
+    ) -> None:
+        """Report what surrounds the node's chips; a surveyor that fails is started anew."""
+        hanging: set[int] = set()
+
+        def hang(chips: set[int]) -> None:
+            for chip in sorted(chips - hanging):
+                driver.inject(chip, HANG_CODE)
+            for chip in sorted(hanging - chips):
+                driver.clear(chip, HANG_CODE)
+            hanging.clear()
+            hanging.update(chips)
+
+        while True:
+            surveyor = Surveyor(
+                node.name,
+                node.row.chips,
+                around,
+                cluster,
+                lambda: self._tables(node.name),
+                self._settings,
+                self._clock,
+                hang=hang,
+                resetting=lambda: self._resetting(node.name),
+            )
+            try:
+                await surveyor.run()
+            except Exception:
+                _log.exception("surveyor failed and is started anew", node=node.name)
+            await self._clock.sleep(self._chance.uniform(0, _RESTART_CEILING))
+
+    def _tables(self, name: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """The node and switch codes of the policy that the node's agent holds."""
+        agent = self.agents.get(name)
+        held = agent.state.judge.policy if agent is not None and agent.state is not None else self._policy
+        planes = held.rules.planes if held is not None else {}
+        return default_tables(planes.get("node", {}), planes.get("switch", {}))()
+
+    def _resetting(self, name: str) -> bool:
+        agent = self.agents.get(name)
+        return agent is not None and agent.state is not None and bool(agent.state.resetting)
+
+    async def _follow_world(self, name: str, driver: SimulatedDriver, around: SimulatedSurroundings) -> None:
         async for body in self._cluster.config_map(NODES, SIM_PREFIX + name):
+            try:
+                around.apply(_spec(body, SURROUNDINGS_KEY))
+            except ValueError as error:
+                _log.warning("description of the surroundings is ignored", node=name, error=error)
             try:
                 driver.apply(_spec(body))
             except ValueError as error:
@@ -189,8 +271,8 @@ def _write_vnpus(file: Path, vnpus: Sequence[VNPU]) -> None:
     os.replace(fresh, file)
 
 
-def _spec(body: Mapping[str, Any] | None) -> dict[str, Any]:
-    text = ((body or {}).get("data") or {}).get(FAULTS_KEY) or "{}"
+def _spec(body: Mapping[str, Any] | None, key: str = FAULTS_KEY) -> dict[str, Any]:
+    text = ((body or {}).get("data") or {}).get(key) or "{}"
     value = json.loads(text)
     if not isinstance(value, dict):
         raise ValueError("it must be a JSON object")

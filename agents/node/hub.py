@@ -100,6 +100,10 @@ class Hub:
         """Replace a ConfigMap as a whole; ApiError 409 when somebody else did."""
         await self._client.replace_config_map(body)
 
+    async def delete_config_map(self, namespace: str, name: str) -> None:
+        """Delete a ConfigMap; one that is gone is as good."""
+        await self._client.delete_config_map(namespace, name)
+
     async def list_pods(self, node: str) -> Sequence[Mapping[str, Any]]:
         """Read the pods of a node from the API server."""
         return await self._client.list_pods(node)

@@ -1,4 +1,4 @@
-"""The fault table an agent judges by before it has ever seen a policy: the chip table that Belay ships.
+"""The fault tables an agent judges by before it has ever seen a policy: those of chips, nodes and switches as shipped.
 
 The file is data of the policies room (kind FaultTable); only what an agent needs is read from it.
 """
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import yaml
 
 from engine.model.faults import Duration, Frequency, Rules, code_key
@@ -29,7 +30,14 @@ def shipped_policy(pool: str = "default", folder: Path | None = None) -> NodePol
     rules = Rules()
     root = folder or next((candidate for candidate in _FOLDERS if candidate.is_dir()), None)
     for spec in _tables(root) if root is not None else ():
-        rules = Rules(
+        if spec["plane"] != "chip":
+            levels = {
+                code: level for level in spec.get("severity") or () for code in (spec["levels"] or {}).get(level, ())
+            }
+            rules = msgspec.structs.replace(rules, planes=rules.planes | {spec["plane"]: levels})
+            continue
+        rules = msgspec.structs.replace(
+            rules,
             table=rules.table | _levels(spec),
             frequency=rules.frequency | _frequency(spec),
             duration=rules.duration | _duration(spec),
@@ -52,7 +60,7 @@ def _tables(root: Path) -> Iterator[Mapping[str, Any]]:
         for document in documents:
             if isinstance(document, dict) and document.get("kind") == "FaultTable":
                 spec = document.get("spec")
-                if isinstance(spec, dict) and spec.get("plane") == "chip":
+                if isinstance(spec, dict) and spec.get("plane") in ("chip", "node", "switch"):
                     yield spec
 
 

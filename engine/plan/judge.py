@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Final, NamedTuple
 
+import msgspec
+
 from engine.documents import Declared, Desired, DurationRule, FaultPolicy, FrequencyRule
 from engine.model.actions import Evidence
 from engine.model.cluster import Pod
@@ -209,7 +211,7 @@ class Judge:
             if (given_lemons := spec.lemons) is not None:
                 half_life, least = round(given_lemons.half_life * 1000), given_lemons.threshold
                 offenders = LemonRules(half_life, least) if given_lemons.mode == "avoid" else None
-        rules = Rules(overrides=overrides, table=self._base.table, frequency=frequency, duration=duration)
+        rules = msgspec.structs.replace(self._base, overrides=overrides, frequency=frequency, duration=duration)
         return Judgement(rules, actions, reset, reschedule, offenders)
 
 
@@ -243,7 +245,8 @@ def _shipped(desired: Desired) -> Rules:
         levels |= {code_key(code): level for code, level in table.code_levels.items()}
         frequency |= _frequencies(table.spec.frequency, f"FaultTable/{table.name}#frequency")
         duration |= _durations(table.spec.duration, f"FaultTable/{table.name}#duration")
-    return Rules(table=levels, frequency=frequency, duration=duration)
+    planes = {plane: dict(desired.tables[plane].code_levels) for plane in ("node", "switch") if plane in desired.tables}
+    return Rules(table=levels, frequency=frequency, duration=duration, planes=planes)
 
 
 def _network_codes(desired: Desired) -> frozenset[str]:

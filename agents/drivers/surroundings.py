@@ -1,0 +1,151 @@
+"""What a node has beside its chips: hardware alarms, switch, shared storage, pings to neighbours, use of the chips.
+
+The sources are those of NodeD and of the device plugin's own watches (component/noded/pkg/monitoring,
+component/ascend-device-plugin/pkg/device/deviceswitch and hangdetection).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+
+
+class Alarm(msgspec.Struct, frozen=True, order=True):
+    """A hardware alarm of the board's controller: device type as in NodeD's table, device id, code."""
+
+    device_type: str
+    device_id: int
+    code: str
+
+
+class SwitchFault(msgspec.Struct, frozen=True, order=True, rename="camel"):
+    """A fault of the LingQu switch: assembled code, switch chip and port, and when it was raised (ms)."""
+
+    code: str
+    chip: int = 0
+    port: int = 0
+    time_ms: int = 0
+
+
+class Client(msgspec.Struct, frozen=True):
+    """A storage client's state: its process is abnormal, it is short of memory."""
+
+    process: bool = False
+    memory: bool = False
+
+
+class Ping(msgspec.Struct, frozen=True):
+    """One destination of a card's pings: packets that came back, and how many replies were counted."""
+
+    ok: int
+    replies: int
+
+
+class Use(msgspec.Struct, frozen=True):
+    """How a chip is used: AI cores (percent), HBM (percent), packets of its port and CPU seconds of its processes, both
+    counted since the beginning, and which processes there are."""
+
+    cores: float
+    memory: float
+    packets: int
+    cpu_seconds: float
+    processes: frozenset[int] = frozenset()
+
+
+class Surroundings(Protocol):
+    """Access to all of it. Every method may raise DriverError; None means that the node has no such source."""
+
+    async def alarms(self) -> Sequence[Alarm] | None:
+        """Read the hardware alarms that stand."""
+        ...
+
+    async def switch(self) -> Sequence[SwitchFault] | None:
+        """Read the switch's faults that stand."""
+        ...
+
+    async def storage(self) -> Mapping[str, Client] | None:
+        """Read the state of the storage clients ``dpc`` and ``dtfs``."""
+        ...
+
+    async def pings(self) -> Mapping[int, Sequence[Ping]] | None:
+        """Read the newest results of the pings between chips, by chip."""
+        ...
+
+    async def use(self) -> Mapping[int, Use] | None:
+        """Read how the chips are used that have processes."""
+        ...
+
+
+class _Chip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is simulated of one chip: ``ping`` lost or unknown, ``hang``: its processes do nothing."""
+
+    ping: str = "ok"
+    hang: bool = False
+
+
+class Described(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is wrong around a simulated node; ``silent``: its agents' reports do not reach the API server."""
+
+    hardware: tuple[Alarm, ...] = ()
+    switch: tuple[SwitchFault, ...] = ()
+    storage: dict[str, Client] = {}
+    chips: dict[str, _Chip] = {}
+    silent: bool = False
+
+
+PING_WORDS: Final = ("ok", "lost", "unknown")
+
+
+class SimulatedSurroundings:
+    """The surroundings of a simulated node, as `belay inject` describes them."""
+
+    def __init__(self, chips: int, *, super_pod: bool) -> None:
+        self._chips, self._super_pod = chips, super_pod
+        self._spec = Described()
+        self._ticks = 0
+
+    @property
+    def silent(self) -> bool:
+        """Whether reports get lost on their way."""
+        return self._spec.silent
+
+    def apply(self, spec: Mapping[str, Any]) -> None:
+        """Follow a whole description. Raises ValueError when it does not fit the node; then nothing has changed."""
+        try:
+            found = msgspec.convert(spec, Described)
+        except msgspec.ValidationError as error:
+            raise ValueError(str(error)) from error
+        for name, chip in found.chips.items():
+            if not name.isdigit() or int(name) >= self._chips:
+                raise ValueError(f"{name!r} is no chip of this node; they are 0 to {self._chips - 1}")
+            if chip.ping not in PING_WORDS:
+                raise ValueError(f"ping of chip {name} must be one of {', '.join(PING_WORDS)}")
+        if unknown := sorted(set(found.storage) - {"dpc", "dtfs"}):
+            raise ValueError(f"{unknown[0]!r} is no storage client; they are dpc and dtfs")
+        self._spec = found
+
+    async def alarms(self) -> Sequence[Alarm] | None:
+        """Read the hardware alarms that stand."""
+        return sorted(self._spec.hardware)
+
+    async def switch(self) -> Sequence[SwitchFault] | None:
+        """Read the switch's faults that stand."""
+        return sorted(self._spec.switch) if self._super_pod or self._spec.switch else None
+
+    async def storage(self) -> Mapping[str, Client] | None:
+        """Read the state of the storage clients."""
+        return dict(self._spec.storage)
+
+    async def pings(self) -> Mapping[int, Sequence[Ping]] | None:
+        """Read the pings: two destinations for every chip that is described."""
+        results = {"ok": Ping(10, 10), "lost": Ping(0, 10), "unknown": Ping(0, 0)}
+        return {int(name): [results[chip.ping]] * 2 for name, chip in self._spec.chips.items()}
+
+    async def use(self) -> Mapping[int, Use] | None:
+        """Read the use of the chips that are described: busy ones move on with every reading."""
+        self._ticks += 1
+        busy = Use(80.0, 60.0 + self._ticks % 3, self._ticks * 10_000, self._ticks * 60.0, frozenset({1}))
+        still = Use(0.0, 60.0, 0, 0.0, frozenset({1}))
+        return {int(name): still if chip.hang else busy for name, chip in self._spec.chips.items()}

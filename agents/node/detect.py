@@ -1,0 +1,192 @@
+"""From what a node's surroundings show to what is reported of them; no clock and no waiting in here.
+
+Sources: component/noded/pkg (monitoring, control, pingmesh), component/ascend-device-plugin/pkg/device/deviceswitch and
+pkg/device/hangdetection.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from agents.drivers.surroundings import Alarm, Client, Ping, SwitchFault, Use
+from engine.model.cluster import NodeDevice
+from engine.model.levels import NODE_LEVELS, node_rank, node_status
+from engine.wire.gojson import go_json
+
+MAX_SWITCH_FAULTS: Final = 128
+#: All ports of a switch chip towards the second level: without them the chip is cut off.
+UPLINKS: Final = 16
+LINK_DOWN: Final = "[0x08520003,na,l2,na]"
+#: A storage client must be short of memory for this long before it is told (ms).
+MEMORY_MS: Final = 600_000
+#: A fault that stands is sent again after this (ms).
+RESEND_MS: Final = 60_000
+HANG_CODE: Final = "200001002"
+HANG_CHECKS: Final = 5
+PING_CODE: Final = "220001001"
+
+_SWITCH_WORDS: Final = {
+    "NotHandleFault": "NotHandle", "SubHealthFault": "SubHealthFault", "RestartRequestFault": "RestartRequest",
+    "PreSeparateFault": "PreSeparate", "SeparateFault": "Separate", "ResetFault": "Separate",
+}  # fmt: skip
+_SWITCH_ORDER: Final = ("NotHandle", "SubHealthFault", "RestartRequest", "PreSeparate", "Separate")
+_SWITCH_STATUS: Final = {"NotHandle": "Healthy", "SubHealthFault": "SubHealthy", "PreSeparate": "PreSeparate"}
+_PEERS: Final = {"cpu": 0, "npu": 1, "l2": 2}
+STORAGE: Final = {
+    "dpc": ("dpcStorage", "110001020", "110001021"),
+    "dtfs": ("dtfsStorage", "110001022", "110001023"),
+}
+"""Storage client → sender, code of its process, code of its memory (DTFS: of its link)."""
+
+
+class Standing(NamedTuple):
+    """A public fault that stands: sender, its own id, code, and the chips it concerns."""
+
+    sender: str
+    id: str
+    code: str
+    chips: tuple[int, ...]
+
+
+def hardware(alarms: Sequence[Alarm], table: Mapping[str, str]) -> tuple[list[NodeDevice], str]:
+    """NodeD's device list and node status: codes that the table does not name are dropped, and devices without any."""
+    grouped: dict[tuple[str, int], set[str]] = {}
+    for alarm in alarms:
+        if alarm.code.upper() in table:
+            grouped.setdefault((alarm.device_type, alarm.device_id), set()).add(alarm.code.upper())
+    devices = [
+        NodeDevice(kind, number, tuple(sorted(codes)), max((table[code] for code in codes), key=node_rank))
+        for (kind, number), codes in sorted(grouped.items())
+    ]
+    worst = max((device.level for device in devices), key=node_rank, default=NODE_LEVELS[0])
+    return devices, node_status(worst) if devices else "Healthy"
+
+
+def switch_info(
+    faults: Sequence[SwitchFault], table: Mapping[str, str], now_s: int, *, resetting: bool = False
+) -> dict[str, Any]:
+    """``SwitchInfoCfg``; ``table`` maps codes in lower case to levels, others are not reported. While chips are being
+    reset the switch is called healthy: the reset itself takes its links down."""
+    kept = sorted((f for f in faults if f.code.lower() in table), key=lambda f: (-f.time_ms, f))[:MAX_SWITCH_FAULTS]
+    kept.sort()
+    cut = _cut_off(kept)
+    levels: dict[str, dict[str, Any]] = {}
+    for fault in kept:
+        word = "Separate" if fault.chip in cut else _SWITCH_WORDS[table[fault.code.lower()]]
+        levels[f"{fault.code}_{fault.chip}_{fault.port}"] = {"fault_time": fault.time_ms, "fault_level": word}
+    worst = max((row["fault_level"] for row in levels.values()), key=_SWITCH_ORDER.index, default="NotHandle")
+    if resetting:
+        worst = "NotHandle"
+    return {
+        "FaultCode": [go_json(_event(fault)) for fault in kept],
+        "FaultLevel": worst,
+        "UpdateTime": now_s,
+        "NodeStatus": _SWITCH_STATUS.get(worst, "UnHealthy"),
+        "FaultTimeAndLevelMap": dict(sorted(levels.items())),
+    }
+
+
+def _cut_off(faults: Sequence[SwitchFault]) -> set[int]:
+    ports: dict[int, set[int]] = {}
+    for fault in faults:
+        if fault.code.lower() == LINK_DOWN:
+            ports.setdefault(fault.chip, set()).add(fault.port)
+    return {chip for chip, down in ports.items() if len(down) >= UPLINKS}
+
+
+def _event(fault: SwitchFault) -> dict[str, Any]:
+    alarm, _, peer, _ = (*fault.code.strip("[]").split(","), "", "", "", "")[:4]
+    return {
+        "EventType": int(alarm, 16) if alarm.startswith("0x") else 0,
+        "AssembledFaultCode": fault.code,
+        "PeerPortDevice": _PEERS.get(peer.lower(), 0),
+        "PeerPortId": 0,
+        "SwitchChipId": fault.chip,
+        "SwitchPortId": fault.port,
+        "Severity": 0,
+        "Assertion": 1,
+        "AlarmRaisedTime": fault.time_ms,
+    }
+
+
+class StorageWatch:
+    """Since when storage clients are in trouble. A process is told at once, memory after ten minutes."""
+
+    def __init__(self) -> None:
+        self._short: dict[str, int] = {}
+
+    def look(self, node: str, clients: Mapping[str, Client], chips: int, now_ms: int) -> list[Standing]:
+        """The faults that stand now."""
+        found = []
+        for name, (sender, process, memory) in STORAGE.items():
+            client = clients.get(name, Client())
+            if not client.memory:
+                self._short.pop(name, None)
+            since = self._short.setdefault(name, now_ms) if client.memory else now_ms
+            codes = ([process] if client.process else []) + ([memory] if now_ms - since >= MEMORY_MS else [])
+            found += [Standing(sender, fault_id(node, code), code, tuple(range(chips))) for code in codes]
+        return found
+
+
+def ping_verdict(results: Sequence[Ping]) -> bool | None:
+    """Whether a card is faulty: no packet came back from anywhere; None when nobody can say."""
+    if not results or any(ping.replies == 0 for ping in results):
+        return None
+    return not any(ping.ok for ping in results)
+
+
+def fault_id(node: str, what: object) -> str:
+    """The id of a fault of this node that stays the same over restarts (component/noded)."""
+    return hashlib.sha256(f"{node}/{what}".encode()).hexdigest()
+
+
+class HangWatch:
+    """Chips whose processes have done nothing for five checks, a minute apart."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, Use] = {}
+        self._idle: dict[int, int] = {}
+
+    def look(self, now: Mapping[int, Use]) -> set[int]:
+        """The chips that hang, after one more check; work or another set of processes starts the count again."""
+        for chip in [chip for chip in self._last if chip not in now]:
+            del self._last[chip]
+            self._idle.pop(chip, None)
+        for chip, use in now.items():
+            last = self._last.get(chip)
+            still = (
+                last is not None
+                and last.processes == use.processes
+                and bool(use.processes)
+                and use.cores < 5
+                and use.memory - last.memory <= 0
+                and use.packets - last.packets < 100
+                and use.cpu_seconds - last.cpu_seconds < 5
+            )
+            self._idle[chip] = self._idle.get(chip, 0) + 1 if still else 0
+            self._last[chip] = use
+        return {chip for chip, checks in self._idle.items() if checks >= HANG_CHECKS}
+
+
+def message(node: str, sender: str, faults: Sequence[tuple[Standing, str, int]], now_ms: int) -> dict[str, Any]:
+    """The public fault message for these faults: (fault, occur or recover, when it occurred)."""
+    digest = hashlib.sha256(f"{node}/{sender}/{now_ms}".encode()).hexdigest()
+    return {
+        "id": digest,
+        "timestamp": now_ms,
+        "version": "1.0",
+        "resource": sender,
+        "faults": [
+            {
+                "faultId": fault.id,
+                "faultType": "NPU" if fault.code == PING_CODE else "Storage",
+                "faultCode": fault.code,
+                "faultTime": since,
+                "assertion": assertion,
+                "influence": [{"nodeName": node, "deviceIds": list(fault.chips)}],
+            }
+            for fault, assertion, since in sorted(faults)
+        ],
+    }
