@@ -213,7 +213,8 @@ class Pod(msgspec.Struct, frozen=True):
     milli-cores and ``memory`` in bytes; ``resource``/``count`` are its one NPU resource
     (empty/0 when it asks for none). ``chips`` are the device names that its annotations
     give it (``huawei.com/AscendReal``, else the resource annotation). ``host_ports`` are
-    (address, protocol, port) with ``0.0.0.0`` for any address.
+    (address, protocol, port) with ``0.0.0.0`` for any address. ``spread`` are its topology spread constraints,
+    ``claims`` the persistent volume claims that it mounts.
     """
 
     namespace: str
@@ -250,6 +251,8 @@ class Pod(msgspec.Struct, frozen=True):
     volumes: tuple[str, ...]
     reason: str
     host_ports: tuple[tuple[str, str, int], ...] = ()
+    spread: tuple[dict[str, Any], ...] = ()
+    claims: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:

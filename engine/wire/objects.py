@@ -114,6 +114,8 @@ def pod(obj: Mapping[str, Any]) -> Pod:
         volumes=tuple(str(v.get("name", "")) for v in spec.get("volumes") or ()),
         reason=str(status.get("reason") or ""),
         host_ports=_host_ports(spec),
+        spread=tuple(spec.get("topologySpreadConstraints") or ()),
+        claims=_claims(name, spec),
     )
 
 
@@ -133,9 +135,18 @@ def _requests(where: str, spec: Mapping[str, Any]) -> dict[str, int]:
     for container in spec.get("containers") or ():
         for key, value in _container_requests(where, container).items():
             total[key] = total.get(key, 0) + value
+    beside: dict[str, int] = {}
+    largest: dict[str, int] = {}
     for container in spec.get("initContainers") or ():
+        # one that restarts always stays beside the containers; the others run before them, one after the other
+        stays = container.get("restartPolicy") == "Always"
         for key, value in _container_requests(where, container).items():
-            total[key] = max(total.get(key, 0), value)
+            if stays:
+                total[key] = total.get(key, 0) + value
+                beside[key] = beside.get(key, 0) + value
+            largest[key] = max(largest.get(key, 0), beside.get(key, 0) + (0 if stays else value))
+    for key, value in largest.items():
+        total[key] = max(total.get(key, 0), value)
     for key, value in _amounts(where, "spec.overhead", spec.get("overhead")).items():
         total[key] = total.get(key, 0) + value
     return total
@@ -168,6 +179,18 @@ def _host_ports(spec: Mapping[str, Any]) -> tuple[tuple[str, str, int], ...]:
         for port in container.get("ports") or ()
         if isinstance(port.get("hostPort"), int) and port["hostPort"] > 0
     )
+
+
+def _claims(pod: str, spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the claims that the pod mounts; a generic ephemeral volume's is called after pod and volume."""
+    found = []
+    for volume in spec.get("volumes") or ():
+        name = _part(volume, "persistentVolumeClaim").get("claimName")
+        if name:
+            found.append(str(name))
+        elif volume.get("ephemeral"):
+            found.append(f"{pod}-{volume.get('name', '')}")
+    return tuple(found)
 
 
 def _exit(state: Mapping[str, Any] | None) -> int | None:

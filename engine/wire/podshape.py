@@ -78,6 +78,17 @@ class _Toleration(msgspec.Struct):
     effect: str | None = None
 
 
+class _Spread(msgspec.Struct, rename="camel"):
+    max_skew: int = 1
+    topology_key: str = ""
+    when_unsatisfiable: str | None = None
+    label_selector: _Selector | None = None
+    min_domains: int | None = None
+    match_label_keys: list[str] | None = None
+    node_affinity_policy: str | None = None
+    node_taints_policy: str | None = None
+
+
 def check(where: str, spec: Mapping[str, Any]) -> None:
     """Refuses a pod whose affinity, tolerations, node selector or priority have another shape than Kubernetes gives.
 
@@ -98,4 +109,5 @@ _SHAPES: dict[str, Any] = {
     "tolerations": list[_Toleration],
     "nodeSelector": dict[str, str],
     "priority": int,
+    "topologySpreadConstraints": list[_Spread],
 }

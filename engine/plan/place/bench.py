@@ -11,7 +11,7 @@ import msgspec
 
 from engine.documents import InitParams
 from engine.model.cluster import Pod
-from engine.plan.place import fit
+from engine.plan.place import fit, volumes
 from engine.plan.place.coretable import CoreTable
 from engine.plan.place.job import Job
 from engine.plan.place.multilevel import Level, read_trees
@@ -271,21 +271,28 @@ class Bench:
         if wanted is not None:
             return wanted
         concerned = self.neighbours.concerns(pod)
+        picky = self.neighbours.prefers(pod)
         aside: list[str] = []
-        found = None
+        equals: list[str] = []
         for name in table.best_first():
             refusal = self.neighbours.refusal(pod, self.views[name]) if concerned else None
-            if refusal is None:
-                found = name
-                aside.append(name)
-                break
             if refusal is ANTI:
                 parked.append(name)  # more pods of this gang only make it worse
-            else:
-                aside.append(name)
+                continue
+            aside.append(name)
+            if refusal is not None:
+                continue
+            if equals and table.level(name) != table.level(equals[0]):
+                break
+            equals.append(name)
+            if not picky:
+                break
         for name in aside:
             table.offer(name)
-        return found
+        if len(equals) < 2:
+            return equals[0] if equals else None
+        liking = {name: table.liking(name) + self.neighbours.liking(pod, self.views[name]) for name in equals}
+        return min(equals, key=lambda name: (-liking[name], name))
 
     def _previous(self, table: Table, pod: Pod, wishes: Wishes) -> str | None:
         """The node that gets the bonus of maximum + 100, so that it wins; None when there is no memory or no such node.
@@ -306,10 +313,11 @@ class Bench:
 
     def _grounds_of(self, pod: Pod) -> fit.Grounds:
         """What the pod's selector, affinity and tolerations make of the nodes, once for all pods with the same."""
-        key = msgspec.json.encode((pod.node_selector, pod.affinity, pod.tolerations), order="deterministic")
+        bound = volumes.required(pod, self.scope.observed) if pod.claims else ()
+        key = msgspec.json.encode((pod.node_selector, pod.affinity, pod.tolerations, bound), order="deterministic")
         found = self._grounds.get(key)
         if found is None:
-            found = self._grounds[key] = fit.grounds(pod, self.views)
+            found = self._grounds[key] = fit.grounds(pod, self.views, bound)
         return found
 
     def _account(self, view: NodeView, pod: Pod, sign: int) -> None:
@@ -337,7 +345,9 @@ class Bench:
         found = self._keys.get(pod.key)
         if found is None:
             wishes = (pod.resource, pod.count, pod.requests, pod.node_selector, pod.affinity, pod.tolerations)
-            whole = (_rules(self.scope, job) if not self._keys else self._rules, wishes, pod.host_ports, _cut(job, pod))
+            bound = volumes.required(pod, self.scope.observed) if pod.claims else ()
+            rules = _rules(self.scope, job) if not self._keys else self._rules
+            whole = (rules, wishes, pod.host_ports, bound, _cut(job, pod))
             self._rules = whole[0]
             found = self._keys[pod.key] = msgspec.json.encode(whole, order="deterministic")
         return found

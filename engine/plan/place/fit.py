@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from engine.model.cluster import Node, Pod, Taint
+from engine.plan.place import volumes
 from engine.plan.place.verdict import Refusal
 from engine.plan.scope import NodeView
 
@@ -24,9 +25,12 @@ class Grounds(NamedTuple):
     liked: dict[str, int]
 
 
-def grounds(pod: Pod, views: Mapping[str, NodeView]) -> Grounds:
-    """``static`` and ``preference`` for every node; nodes that look the same to the pod's rules are judged once."""
-    keys, by_name = _read_labels(pod)
+def grounds(pod: Pod, views: Mapping[str, NodeView], bound: Sequence[volumes.Terms] = ()) -> Grounds:
+    """``static`` and ``preference`` for every node; nodes that look the same to the pod's rules are judged once.
+
+    ``bound`` are the node selector terms of each of the pod's bound volumes.
+    """
+    keys, by_name = _read_labels(pod, bound)
     known: dict[tuple[object, ...], tuple[Refusal | None, int]] = {}
     refusals: dict[str, Refusal] = {}
     liked: dict[str, int] = {}
@@ -39,7 +43,10 @@ def grounds(pod: Pod, views: Mapping[str, NodeView]) -> Grounds:
         found = known.get(looks)
         if found is None:
             liking = preference(pod, node) if pod.affinity or node.taints else 0
-            found = known[looks] = (static(pod, node), liking)
+            refusal = static(pod, node)
+            if refusal is None and not all(any(_term(term, node) for term in terms) for terms in bound):
+                refusal = volumes.CONFLICT
+            found = known[looks] = (refusal, liking)
         if found[0] is not None:
             refusals[name] = found[0]
         if found[1]:
@@ -47,12 +54,13 @@ def grounds(pod: Pod, views: Mapping[str, NodeView]) -> Grounds:
     return Grounds(refusals, liked)
 
 
-def _read_labels(pod: Pod) -> tuple[tuple[str, ...], bool]:
-    """The node labels that a pod's selector and affinity read, and whether they read the node's name."""
+def _read_labels(pod: Pod, bound: Sequence[volumes.Terms]) -> tuple[tuple[str, ...], bool]:
+    """The node labels that the rules of a pod and its volumes read, and whether they read the node's name."""
     affinity = _part(pod.affinity, "nodeAffinity")
     terms = list(_part(affinity, "requiredDuringSchedulingIgnoredDuringExecution").get("nodeSelectorTerms") or ())
     wishes = affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ()
     terms += [_part(wish, "preference") for wish in wishes]
+    terms += [term for alternatives in bound for term in alternatives]
     rows = [row for term in terms for row in term.get("matchExpressions") or ()]
     keys = {*pod.node_selector, *(str(row.get("key")) for row in rows)}
     return tuple(sorted(keys)), any(term.get("matchFields") for term in terms)
@@ -62,16 +70,29 @@ def static(pod: Pod, node: Node) -> Refusal | None:
     """What does not change while pods are placed: readiness, cordon, selector, node affinity, taints."""
     if node.unschedulable and not tolerates(pod, UNSCHEDULABLE_TAINT):
         return Refusal("NodeUnschedulable", "node(s) were unschedulable")
+    refusal = unselected(pod, node) or untolerated(pod, node)
+    if refusal is not None:
+        return refusal
+    if not node.ready and not any(taint.key.startswith("node.kubernetes.io/not-ready") for taint in node.taints):
+        return Refusal("NodeNotReady", "node(s) were not ready")
+    return None
+
+
+def unselected(pod: Pod, node: Node) -> Refusal | None:
+    """Why the pod's node selector or required node affinity leaves the node out."""
     if any(node.labels.get(key) != value for key, value in pod.node_selector.items()):
         return Refusal("NodeSelectorMismatch", "node(s) didn't match Pod's node affinity/selector")
     required = _part(_part(pod.affinity, "nodeAffinity"), "requiredDuringSchedulingIgnoredDuringExecution")
     if required and not any(_term(term, node) for term in required.get("nodeSelectorTerms") or ()):
         return Refusal("NodeAffinityMismatch", "node(s) didn't match Pod's node affinity/selector")
+    return None
+
+
+def untolerated(pod: Pod, node: Node) -> Refusal | None:
+    """Why a taint of the node keeps the pod off."""
     for taint in node.taints:
         if taint.effect in ("NoSchedule", "NoExecute") and not tolerates(pod, taint):
             return Refusal("TaintNotTolerated", f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}")
-    if not node.ready and not any(taint.key.startswith("node.kubernetes.io/not-ready") for taint in node.taints):
-        return Refusal("NodeNotReady", "node(s) were not ready")
     return None
 
 

@@ -48,7 +48,7 @@ def seat(
     for pod in waiting:
         slot = found[pod.key]
         table = bench.table(job, pod)
-        if slot.node not in table.scores:
+        if slot.node not in table.scores or bench.allowed(pod, slot.node) is not None:
             bench.take_back(placed)
             return Refusal(TOPOLOGY, f"node {slot.node} does not fit pod {pod.name}")
         bench.record(job, pod, table, chosen[pod.key])

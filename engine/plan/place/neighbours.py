@@ -1,4 +1,4 @@
-"""Required affinity and anti-affinity between pods, counted per topology domain.
+"""Affinity and anti-affinity between pods and their spread, counted per topology domain.
 
 Counts are kept per term, so that a gang of thousands with one pod per host asks one dictionary per node. Semantics of
 kube-scheduler's InterPodAffinity filter, both directions of anti-affinity included.
@@ -14,11 +14,13 @@ import msgspec
 
 from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey
+from engine.plan.place import spread
 from engine.plan.place.fit import selects
 from engine.plan.place.verdict import Refusal
 from engine.plan.scope import NodeView
 
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 AFFINITY: Final = Refusal("PodAffinityMismatch", "node(s) didn't match pod affinity rules")
 ANTI: Final = Refusal("PodAntiAffinityConflict", "node(s) didn't match pod anti-affinity rules")
 ANTI_OF_OTHERS: Final = Refusal("PodAntiAffinityConflict", "node(s) didn't satisfy existing pods anti-affinity rules")
@@ -47,6 +49,8 @@ class Neighbours:
         self._terms: dict[str, Term] = {}
         self._meant: dict[str, dict[str, int]] = {}
         self._holders: dict[str, dict[str, int]] = {}
+        self._spread = spread.Spread(views)
+        self._wishes: dict[tuple[str, str], list[tuple[int, Term]]] = {}
         self._of_pod: dict[str, tuple[tuple[Term, ...], tuple[Term, ...]]] = {}
         for view in views.values():
             for pod in view.pods:
@@ -56,7 +60,7 @@ class Neighbours:
     def concerns(self, pod: Pod) -> bool:
         """Whether any affinity between pods can matter to this pod."""
         wants, avoids = self._terms_of(pod)
-        return bool(wants or avoids) or any(self._terms[key].means(pod) for key in self._holders)
+        return bool(wants or avoids or pod.spread) or any(self._terms[key].means(pod) for key in self._holders)
 
     def wants_company(self, pod: Pod) -> bool:
         """Whether the pod requires affinity, so that a node may become fit while others are placed."""
@@ -80,7 +84,7 @@ class Neighbours:
             domain = labels.get(term.topology)
             if domain is None or not (alone or self._count(term).get(domain)):
                 return AFFINITY
-        return None
+        return self._spread.refusal(pod, view) if pod.spread else None
 
     def move(self, pod: Pod, view: NodeView, sign: int) -> None:
         """Counts a pod in (+1) or out (-1) of a node."""
@@ -91,6 +95,32 @@ class Neighbours:
                 counts[domain] = counts.get(domain, 0) + sign
         if pod.affinity:
             self._hold(pod, view, sign)
+        self._spread.move(pod, view, sign)
+
+    def liking(self, pod: Pod, view: NodeView) -> int:
+        """Weights of the pod's preferred affinity that pods near the node meet, less those it would rather avoid."""
+        total = 0
+        for sign, part in ((1, "podAffinity"), (-1, "podAntiAffinity")):
+            for weight, term in self._preferred(pod, part):
+                domain = view.node.labels.get(term.topology)
+                if domain is not None:
+                    total += sign * weight * self._count(term).get(domain, 0)
+        return total
+
+    def prefers(self, pod: Pod) -> bool:
+        """Whether the pod has preferences about other pods."""
+        return any(_rows(pod.affinity, part, PREFERRED) for part in ("podAffinity", "podAntiAffinity"))
+
+    def _preferred(self, pod: Pod, part: str) -> list[tuple[int, Term]]:
+        known = self._wishes.get((pod.key, part))
+        if known is None:
+            rows = [
+                row for row in _rows(pod.affinity, part, PREFERRED) if isinstance(row.get("podAffinityTerm"), Mapping)
+            ]
+            terms = self._parse(pod, [row["podAffinityTerm"] for row in rows])
+            known = [(int(row.get("weight") or 0), term) for row, term in zip(rows, terms, strict=True)]
+            self._wishes[pod.key, part] = known
+        return known
 
     def _hold(self, pod: Pod, view: NodeView, sign: int) -> None:
         for term in self._terms_of(pod)[1]:
@@ -116,8 +146,8 @@ class Neighbours:
             return (), ()
         found = self._of_pod.get(pod.key)
         if found is None:
-            wants = tuple(self._parse(pod, _required(pod.affinity, "podAffinity")))
-            avoids = tuple(self._parse(pod, _required(pod.affinity, "podAntiAffinity")))
+            wants = tuple(self._parse(pod, _rows(pod.affinity, "podAffinity", REQUIRED)))
+            avoids = tuple(self._parse(pod, _rows(pod.affinity, "podAntiAffinity", REQUIRED)))
             found = self._of_pod[pod.key] = (wants, avoids)
         return found
 
@@ -146,7 +176,7 @@ class Neighbours:
         return frozenset(chosen)
 
 
-def _required(affinity: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+def _rows(affinity: Mapping[str, Any], name: str, kind: str) -> list[Mapping[str, Any]]:
     part = affinity.get(name)
-    rows = part.get(REQUIRED) if isinstance(part, Mapping) else None
+    rows = part.get(kind) if isinstance(part, Mapping) else None
     return [row for row in rows or () if isinstance(row, Mapping)]

@@ -50,7 +50,7 @@ def place(
     placed: list[Seated] = []
     for pod in waiting:
         table, node = bench.table(job, pod), found.nodes[pod.key]
-        if node not in table.scores:
+        if node not in table.scores or bench.allowed(pod, node) is not None:
             bench.take_back(placed)
             bench.forget([item.pod for item in placed])
             return Refusal(TOPOLOGY, f"node {node} does not fit pod {pod.name}")

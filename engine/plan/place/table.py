@@ -107,6 +107,14 @@ class Table:
         """``base`` less the node's penalty for this gang, never below 0."""
         return max(0, base - abs(self._penalty.get(name, 0))) if name in self._penalty else base
 
+    def level(self, name: str) -> int:
+        """The rank of a fitting node."""
+        return self.rank(name, self.scores[name])
+
+    def liking(self, name: str) -> int:
+        """How much the pod's preferred node affinity and soft taints speak for a node."""
+        return self._liked.get(name, 0)
+
     def chips(self, name: str) -> int:
         """The chips that a pod would take on a fitting node; 0 for pods whose chips are only counted."""
         family = self._job.family
