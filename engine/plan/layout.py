@@ -229,7 +229,7 @@ def _chip(
         epoch,
         reason="LayoutDiffers" if layout is not None else "LayoutRemoved",
         message=f"chip {view.chip(chip)} of node {view.node.name} is {doing}",
-        evidence=_evidence(scope, layout),
+        evidence=evidence(scope, layout),
     )
     return True
 
@@ -317,7 +317,8 @@ def _show(scope: Scope, view: NodeView, chip: int) -> None:
         scope.chips.insert(index, row)
 
 
-def _evidence(scope: Scope, layout: Declared[VNPULayout] | None) -> Evidence:
+def evidence(scope: Scope, layout: Declared[VNPULayout] | None) -> Evidence:
+    """Which document asks for a partition; None: none does any more."""
     if layout is None:
         return Evidence(rule="layout", revision=scope.desired.revision)
     return Evidence(

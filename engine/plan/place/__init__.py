@@ -26,6 +26,7 @@ from engine.plan.place import job as jobs
 from engine.plan.place.bench import MAX_SCORES, Bench, Seated, Wishes
 from engine.plan.place.job import Job
 from engine.plan.place.pending import Story
+from engine.plan.place.repartition import Room
 from engine.plan.place.trial import Trials
 from engine.plan.place.verdict import GANG_INCOMPLETE, INVALID_REQUEST, NOT_SUPPORTED, QUEUE_EXHAUSTED, Refusal, ids
 from engine.plan.queue.contention import Contention
@@ -62,10 +63,12 @@ def run(scope: Scope) -> None:
     quota, roster = queue.Quota(scope), queue.Roster(scope)
     trials = Trials(scope, bench, quota, lambda gang: _Gang(scope, bench, quota, roster, gang))
     contention = Contention(scope, quota, trials, roster)
+    room = Room(scope, bench, trials)
     served = contention.serve(lambda gang: _placed(_Gang(scope, bench, quota, roster, gang)))
     for key in queue.turns(scope, quota, [key for key in scope.queue if key not in served]):
-        contention.note(_placed(_Gang(scope, bench, quota, roster, scope.gangs[key])))
+        contention.note(room.seen(_placed(_Gang(scope, bench, quota, roster, scope.gangs[key]))))
     contention.settle()
+    room.make()
     if bench.unrecorded:
         text = f"scores of {bench.unrecorded} placed pods are not kept, a plan holds at most {MAX_SCORES} of them"
         scope.diagnostics.append(Diagnostic("info", "", "", 0, 0, "scores", text))

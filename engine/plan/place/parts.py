@@ -60,6 +60,7 @@ class Parts:
         self._tenants: dict[str, Tenants] = {}
         self._shares: dict[str, dict[int, list[Share]]] = {}
         self._numbers: dict[tuple[str, int], int] = {}
+        self._settled = False
 
     def give(self, pod: Pod, node: str, chip: int, what: Given) -> None:
         """A pod got a part of a chip in this pass."""
@@ -71,6 +72,11 @@ class Parts:
         seat = self._given.pop(pod.key, None)
         if seat is not None:
             self.touch(seat[0])
+
+    def rehearse(self, settled: bool) -> None:
+        """While what-ifs look ahead, vNPUs given in this pass count as made already."""
+        self._settled = settled
+        self._tenants.clear()
 
     def touch(self, node: str) -> None:
         """Pods came to a node or left it."""
@@ -133,7 +139,7 @@ class Parts:
             seat = self._given.get(pod.key)
             if seat is not None:
                 if isinstance(seat[2], str):
-                    found.setdefault(seat[1], []).append(Tenant(node.size(seat[2]), coming=True))
+                    found.setdefault(seat[1], []).append(Tenant(node.size(seat[2]), coming=not self._settled))
                 continue
             held = parse_cores(pod.annotations.get(NPU_CORE, "")) if NPU_CORE in pod.annotations else None
             if held is None:

@@ -13,7 +13,7 @@ import msgspec
 
 from engine.model.cluster import Pod, mask_of
 from engine.model.jobs import Gang
-from engine.plan.place.bench import Bench, Seated
+from engine.plan.place.bench import Bench, Seated, Wishes
 from engine.plan.place.job import WHOLE_CHIP, Job
 from engine.plan.place.pending import FIRST_STAGE
 from engine.plan.place.verdict import SHORTAGE_PREFIX, UNSCHEDULABLE_TOPOLOGY
@@ -128,6 +128,39 @@ class Trials:
         self._bench.take_back(placed)
         self._restore(released)
         return placed
+
+    def moves(self, gang: Gang, pods: Sequence[Pod], gone: Sequence[Pod], movers: Sequence[Pod]) -> bool:
+        """Whether the pods fit once ``gone`` have gone, and ``movers`` among these find another place beside them.
+
+        vNPUs that are given on the way count as made. Nothing is changed.
+
+        Raises:
+            Exhausted: no more what-ifs in this pass.
+        """
+        self._spend(2 * len(gone) + len(pods) + len(movers))
+        self._bench.parts.rehearse(True)
+        released = self._release(gone)
+        placed = self._seat(gang, pods)
+        again: list[Seated] = []
+        for pod in movers if placed else ():
+            again += self._elsewhere(pod)
+        self._bench.take_back(again)
+        self._bench.take_back(placed)
+        self._restore(released)
+        self._bench.parts.rehearse(False)
+        return bool(placed) and len(again) == len(movers)
+
+    def _elsewhere(self, pod: Pod) -> list[Seated]:
+        """Where a running pod would go if it were made anew now."""
+        owner = self._scope.gangs.get(self._scope.gang_of.get(pod.key, ""))
+        job = self.job(owner) if owner is not None else None
+        if job is None:
+            return []
+        self._bench.quiet = True
+        try:
+            return self._bench.seat(job, [pod], Wishes())[0]
+        finally:
+            self._bench.quiet = False
 
     def hold(self, gang: Gang, pods: Sequence[Pod], gone: Sequence[Pod]) -> list[Seated]:
         """Seats for the pods in place of ``gone``, kept for the rest of the pass; empty when they do not fit.
