@@ -196,6 +196,43 @@ def simulate(output: str, timeline: str | None, duration: str | None, seed: int,
         click.echo(show.plain(str(finding)), err=True)
 
 
+@main.group(short_help="Try a fault policy on recorded history.")
+def policy() -> None:
+    """Try a fault policy before it is in force."""
+
+
+@policy.command("test", short_help="What would a policy have done? Exit 1 if anything else.")
+@click.argument("policy_path", metavar="POLICY")
+@click.option(
+    "--against",
+    "recordings",
+    metavar="RECORDING",
+    multiple=True,
+    required=True,
+    help="Recorded passes, a folder of them, or a folder of `kubectl get … -o json` Lists; may be given again.",
+)
+@click.option("--desired", metavar="DIR", help="For Lists: the state repository of their time.")
+@click.option("--policies", metavar="DIR", multiple=True, help="For Lists: policies laid over; may be given again.")
+@output_option()
+@fails_clearly
+def policy_test(
+    policy_path: str, recordings: tuple[str, ...], desired: str | None, policies: tuple[str, ...], output: str
+) -> None:
+    """Replay recorded history under the policies of its time and with POLICY enforced over them: which actions it
+    would have avoided, which it would have added, and which it would have missed. Exit 1 when there are any.
+    """
+    from engine import show
+    from engine.backtest import compare, policy_files
+    from engine.summary import backtest_table
+
+    verdict = compare(policy_files(policy_path), recordings, tree=desired, overlays=policies)
+    if output in ("json", "yaml"):
+        show.document(verdict, output)
+    else:
+        backtest_table(verdict, wide=output == "wide")
+    sys.exit(1 if verdict.differs else 0)
+
+
 @main.group(short_help="Make simulated nodes fail (sandbox only).")
 def inject() -> None:
     """Make the sandbox's simulated nodes misbehave (sandbox only)."""

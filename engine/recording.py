@@ -17,7 +17,7 @@ import msgspec
 
 from engine.clusterfile import checked
 from engine.errors import InputError
-from engine.load import load
+from engine.load import Loaded, load
 from engine.observe import observe
 from engine.plan import plan
 
@@ -27,7 +27,7 @@ MAX_TOTAL_BYTES: Final = 512 * 1024 * 1024
 MAX_ONE_BYTES: Final = 1024 * 1024 * 1024
 LATEST: Final = 253370764800.0
 """9999-01-01: later times could not be written."""
-_SUFFIX: Final = ".belay.json.gz"
+SUFFIX: Final = ".belay.json.gz"
 
 
 class Recording(msgspec.Struct, frozen=True):
@@ -82,7 +82,7 @@ def write(
         has_git=has_git,
     )
     folder.mkdir(parents=True, exist_ok=True)
-    target = folder / f"{shard}-{int(now * 1000):014d}-{digest[:12]}{_SUFFIX}"
+    target = folder / f"{shard}-{int(now * 1000):014d}-{digest[:12]}{SUFFIX}"
     partial = target.with_suffix(f".{os.getpid()}.part")
     partial.write_bytes(gzip.compress(msgspec.json.encode(recording), compresslevel=1, mtime=0))
     partial.replace(target)
@@ -122,19 +122,26 @@ def replay(path: Path) -> Replayed:
         InputError: as ``read``.
     """
     recording = read(path)
-    loaded = load(
+    derived = plan(
+        declared(recording).desired, observe(recording.objects), recording.now, shard=recording.shard
+    ).digest()
+    return Replayed(str(path), recording.now, recording.digest, derived, derived == recording.digest)
+
+
+def declared(recording: Recording, overlays: Sequence[Mapping[str, bytes]] = ()) -> Loaded:
+    """What a recorded pass was told, with documents laid over it."""
+    return load(
         {name: text.encode("utf-8", "surrogateescape") for name, text in recording.files.items()},
         previous={n: [t.encode("utf-8", "surrogateescape") for t in older] for n, older in recording.previous.items()},
         revision=recording.revision,
         has_git=recording.has_git,
+        overlays=list(overlays),
     )
-    derived = plan(loaded.desired, observe(recording.objects), recording.now, shard=recording.shard).digest()
-    return Replayed(str(path), recording.now, recording.digest, derived, derived == recording.digest)
 
 
 def _trim(folder: Path) -> None:
     kept, used = 0, 0
-    for file in sorted(folder.glob(f"*{_SUFFIX}"), key=lambda f: f.name.split("-", 1)[-1], reverse=True):
+    for file in sorted(folder.glob(f"*{SUFFIX}"), key=lambda f: f.name.split("-", 1)[-1], reverse=True):
         try:
             used += file.stat().st_size
             kept += 1

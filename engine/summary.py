@@ -12,6 +12,7 @@ import yaml
 
 from engine import show
 from engine.answers import because, ranges, target
+from engine.backtest import Verdict
 from engine.errors import BelayError
 from engine.kube import CONFIGMAP, Kube, KubeError
 from engine.live import place, with_kube
@@ -60,6 +61,24 @@ def plan_table(plan: Plan, *, explain: bool = False, wide: bool = False) -> None
         _write("")
     for finding in plan.diagnostics:
         _write(str(finding))
+
+
+def backtest_table(verdict: Verdict, *, wide: bool = False) -> None:
+    """What a policy would have done otherwise over recorded history; ``wide`` adds the messages."""
+    named = ", ".join(verdict.policies)
+    _write(f"{named} against {counted(verdict.frames, 'frame')} from {verdict.start} to {verdict.end}")
+    for note in verdict.notes:
+        _write(note)
+    words = {"avoided": "avoided", "new": "new", "missed": "missed: avoided, though the fault was no passing one"}
+    for name, title in words.items():
+        rows = getattr(verdict, name)
+        if rows:
+            _write(f"\n{counted(len(rows), 'action')} {title}")
+            columns = ("action", "on", "first", "last", "frames", *(("why",) if name == "missed" else ("budget",)))
+            columns += ("message",) if wide else ()
+            show.table(columns, [[getattr(row, column) for column in columns] for row in rows])
+    if not verdict.differs:
+        _write("\nit would have done the same")
 
 
 def validation_summary(loaded: Loaded) -> str:

@@ -112,7 +112,7 @@ def test_the_table_tells_the_story(cluster: str, tmp_path: Path) -> None:
     [
         ("{}", "is no list of events"),
         ("[", ":1:"),
-        ("- {at: 10s, node: node-1, chip: 3, code: '80 C9'}", ":1:40: [0].code"),
+        ("- {at: 10s, node: node-1, chip: 3, code: '80 C9'}", ":1:42: [0].code"),
         ("- {at: 10, node: node-1, state: ready}", ":1:8: [0].at: 10 is not a duration"),
         ("- {at: 1s, node: node-1}", "give exactly one of code, state, hardware, switch, resetFails and phase"),
         ("- {at: 1s, state: ready}", "give the node on which it happens"),

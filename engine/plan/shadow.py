@@ -51,10 +51,12 @@ def cast(desired: Desired, observed: Observed, result: Plan, run: Pass) -> Plan:
     said = list(result.diagnostics)
     for item in policies[:MAX_POLICIES] if tracked or _matters(result) else ():
         name = item.document.name
-        other = run(_enforcing(desired, result, name), _as_remembered(observed, name, desired, result))
+        enforcing = _enforcing(desired, result, name)
+        own = {node: memory.shadows.get(name, {}) for node, memory in observed.history.nodes.items()}
+        other = run(enforcing, remembering(enforcing, observed, own, result.history))
         found = list(differences(result, other))
         changes += [ShadowChange(name, change, action, budget) for change, action, budget in found[:MAX_CHANGES]]
-        tracks[name] = _track(result.history, other.history)
+        tracks[name] = track(result.history, other.history)
         said += _lines(item, found)
     if len(policies) > MAX_POLICIES:
         left = ", ".join(item.document.name for item in policies[MAX_POLICIES:])
@@ -134,29 +136,33 @@ def _enforcing(desired: Desired, result: Plan, name: str) -> Desired:
     return dataclasses.replace(desired, fault_policies=policies)
 
 
-def _as_remembered(observed: Observed, name: str, desired: Desired, result: Plan) -> Observed:
-    """The world with the shadow's own memory of codes; its policy counts as in force, so that nothing is held back."""
-    nodes = {
-        node: _own(memory, memory.shadows[name]) if name in memory.shadows else memory
-        for node, memory in observed.history.nodes.items()
-    }
-    pools = inforce.previous_pools(result.history.policy_revision)
-    revision = inforce.text(inforce.fault_policies(_enforcing(desired, result, name)), pools)
-    history = msgspec.structs.replace(observed.history, nodes=nodes, policy_revision=revision)
+def remembering(
+    desired: Desired, observed: Observed, tracks: Mapping[str, Mapping[int, ChipMemory]], real: History
+) -> Observed:
+    """The world with another memory of codes, by node and chip; the policies of ``desired`` count as in force already,
+    so that no change of them is held back. ``real`` is the memory after the real pass.
+    """
+    nodes = dict(observed.history.nodes)
+    for node, rows in tracks.items():
+        if rows:
+            nodes[node] = _own(nodes.get(node, NodeMemory()), rows)
+    pools = inforce.previous_pools(real.policy_revision)
+    revision = inforce.text(inforce.fault_policies(desired), pools)
+    history = msgspec.structs.replace(observed.history, nodes=dict(sorted(nodes.items())), policy_revision=revision)
     return msgspec.structs.replace(observed, history=history)
 
 
-def _own(memory: NodeMemory, track: Mapping[int, ChipMemory]) -> NodeMemory:
+def _own(memory: NodeMemory, rows_of_its_own: Mapping[int, ChipMemory]) -> NodeMemory:
     rows = dict(memory.chips)
-    for chip, own in track.items():
+    for chip, own in rows_of_its_own.items():
         real = rows.get(chip, _PLAIN)
         others = tuple(hold for hold in real.holds if hold.kind != "frequency")
         rows[chip] = msgspec.structs.replace(real, codes=own.codes, holds=(*others, *own.holds), hardware=own.hardware)
     return msgspec.structs.replace(memory, chips=dict(sorted(rows.items())))
 
 
-def _track(real: History, other: History) -> dict[str, dict[int, ChipMemory]]:
-    """What the shadow remembers of codes otherwise than the real memory."""
+def track(real: History, other: History) -> dict[str, dict[int, ChipMemory]]:
+    """What another policy remembers of codes otherwise than the real memory, by node and chip."""
     out: dict[str, dict[int, ChipMemory]] = {}
     for node in sorted({*real.nodes, *other.nodes}):
         ours, theirs = real.nodes.get(node, NodeMemory()).chips, other.nodes.get(node, NodeMemory()).chips
@@ -176,9 +182,9 @@ def _with_tracks(
     nodes: Mapping[str, NodeMemory], tracks: Mapping[str, Mapping[str, dict[int, ChipMemory]]]
 ) -> dict[str, NodeMemory]:
     out = dict(nodes)
-    for node in sorted({*nodes, *(node for track in tracks.values() for node in track)}):
+    for node in sorted({*nodes, *(node for one in tracks.values() for node in one)}):
         before = nodes.get(node, NodeMemory())
-        after = {name: track[node] for name, track in sorted(tracks.items()) if node in track}
+        after = {name: one[node] for name, one in sorted(tracks.items()) if node in one}
         if after != before.shadows:
             out[node] = msgspec.structs.replace(before, shadows=after)
     return dict(sorted(out.items()))

@@ -37,6 +37,8 @@ from engine.triggers import Triggers
 _log = get("reconcile")
 RECORDED_BYTES = 64 * 1024 * 1024
 """Largest world that is recorded."""
+RECORDED_EVERY = 10.0
+"""Seconds between recordings of passes that did nothing but saw other faults."""
 Send = Callable[[str], Awaitable[None]]
 """Hands a batch's text to queue ``act``."""
 
@@ -73,6 +75,7 @@ class Shard:
         self._kube = kube
         self._send = send
         self._lost = False
+        self._recorded = (hash(((), ())), 0.0)
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[bool]:
@@ -197,15 +200,26 @@ class Shard:
             self.again(later)
 
     def account(self, plan: Plan, observed: Observed, record: PassRecord | None, seconds: float) -> None:
-        """Metrics and, for a pass that acted, its recording."""
+        """Metrics and, for a pass that acted or saw other faults than the last recorded one, its recording."""
         self.passes.put_summary(self.name, msgspec.json.encode(Summary.of(plan, observed, seconds)))
         self.passes.count(
             {counter_name("passes", shard=self.name): 1, counter_name("pass_seconds"): int(seconds * MICRO)}
         )
-        if record is not None and plan.actions and self.settings.recordings:
-            self._record(plan, record)
+        if self.settings.recordings and self._worth_recording(plan, acted=record is not None and bool(plan.actions)):
+            self._record(plan, record.digest if record is not None else plan.digest())
 
-    def _record(self, plan: Plan, record: PassRecord) -> None:
+    def _worth_recording(self, plan: Plan, *, acted: bool) -> bool:
+        """A policy is tested against recordings, so they also hold what the policies of their time left alone."""
+        faults = hash((
+            tuple((chip.node, chip.chip, chip.codes, chip.level) for chip in plan.chips if chip.codes),
+            tuple((node.node, node.state, node.codes) for node in plan.nodes if node.codes or node.state != "healthy"),
+        ))  # fmt: skip
+        if not acted and (faults == self._recorded[0] or plan.now < self._recorded[1] + RECORDED_EVERY):
+            return False
+        self._recorded = (faults, plan.now)
+        return True
+
+    def _record(self, plan: Plan, digest: str) -> None:
         """Keep what the pass was made from, for replay. A full disk or a huge world loses recordings, never a pass."""
         size = sum(map(len, self.copy.raw.values()))
         if size > RECORDED_BYTES:
@@ -221,7 +235,7 @@ class Shard:
                 files=self.intent.contents(),
                 previous=self.intent.previous,
                 objects=[orjson.loads(self.copy.raw[field]) for field in sorted(self.copy.raw)],
-                digest=record.digest,
+                digest=digest,
                 has_git=bool(self.settings.source_url),
             )
         except OSError as error:

@@ -1,0 +1,296 @@
+"""`belay policy test`: recorded passes under the policies of their time and under another one, and the difference.
+
+The world of every frame is as it was recorded; what another policy would have remembered of codes (occurrences,
+upgrades) is carried from frame to frame, what it would have changed in the world is not. An action that only the
+policies of the time took is ``avoided``; it is ``missed`` if the recording shows that its fault was no passing one:
+still reported ten minutes later, or the pod failed. What only the new policy does is ``new``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from engine.answers import target
+from engine.clusterfile import read_cluster
+from engine.documents import Desired
+from engine.errors import InputError
+from engine.load import load
+from engine.model import actions as act
+from engine.model.actions import AnyAction, kind_of
+from engine.model.cluster import Observed
+from engine.model.history import ChipMemory
+from engine.model.times import rfc3339
+from engine.observe import observe
+from engine.offline import desired_from, every_role, moment, newest, policies_of, recorded, tree_of
+from engine.plan import plan
+from engine.plan.shadow import Key, decided, enforced, remembering, track
+from engine.recording import SUFFIX, declared, read
+from engine.wire.orders import chip_number
+
+#: Most frames of one comparison; the newest ones are taken.
+MAX_FRAMES: Final = 2_000
+#: A fault that is still reported so much later was no passing one (seconds).
+LASTED: Final = 600.0
+_LISTS: Final = (".json", ".yaml", ".yml")
+_PROTECTS: Final = (act.IsolateChip, act.IsolateNode, act.EvictPod, act.ResetChips)
+_UNDOES: Final = {"ReleaseChip": "IsolateChip", "ReleaseNode": "IsolateNode"}
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One action that only one side takes: when, in how many frames, and for ``missed`` why it mattered."""
+
+    action: str
+    on: str
+    first: str
+    last: str
+    frames: int
+    message: str
+    budget: str = ""
+    why: str = ""
+
+
+class Verdict(msgspec.Struct, frozen=True, rename="camel"):
+    """The whole comparison."""
+
+    policies: tuple[str, ...]
+    frames: int
+    start: str
+    end: str
+    avoided: tuple[Change, ...]
+    new: tuple[Change, ...]
+    missed: tuple[Change, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def differs(self) -> bool:
+        """Whether the policy would have changed anything."""
+        return bool(self.avoided or self.new or self.missed)
+
+
+class Frame(NamedTuple):
+    """One recorded moment: what was declared then, what is declared with the policy, and the world."""
+
+    now: float
+    shard: str
+    before: Desired
+    after: Desired
+    observed: Observed
+
+
+def policy_files(path: str) -> dict[str, bytes]:
+    """The documents of a policy file, or of a folder of them.
+
+    Raises:
+        InputError: not readable, wrong somewhere, or without a FaultPolicy.
+    """
+    source = Path(path)
+    try:
+        files = sorted(source.rglob("*.y*ml")) if source.is_dir() else [source]
+        found = {f"policies/{file.name}": file.read_bytes() for file in files}
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", where=path) from error
+    loaded = load(found)
+    errors = [d for d in loaded.diagnostics if d.severity == "error" and d.file in found]
+    if errors:
+        first = errors[0]
+        raise InputError(f"{first.field} {first.message}".strip(), where=f"{path}:{first.line}:{first.column}")
+    if not any(item.origin.file in found for item in loaded.desired.fault_policies):
+        raise InputError("holds no FaultPolicy", where=path)
+    return found
+
+
+def compare(
+    policy: Mapping[str, bytes], against: Sequence[str], *, tree: str | None = None, overlays: Sequence[str] = ()
+) -> Verdict:
+    """Replay recorded passes (files, or folders of them) or a series of Lists under both sides.
+
+    Raises:
+        InputError: an input is not usable, or there is nothing to replay.
+    """
+    files = _files(against)
+    notes = []
+    if len(files) > MAX_FRAMES:
+        notes.append(f"{len(files) - MAX_FRAMES} older frames are left out, the limit is {MAX_FRAMES}")
+        files = files[-MAX_FRAMES:]
+    story = _Story()
+    source = _Source(policy, tree, overlays)
+    tracks: dict[str, Mapping[str, Mapping[int, ChipMemory]]] = {}
+    first = last = 0.0
+    for number, file in enumerate(files):
+        frame = source.frame(file)
+        first, last = (frame.now if number == 0 else first), frame.now
+        now = plan(frame.before, frame.observed, frame.now, shard=frame.shard)
+        world = remembering(frame.after, frame.observed, tracks.get(frame.shard, {}), now.history)
+        other = plan(frame.after, world, frame.now, shard=frame.shard)
+        tracks[frame.shard] = track(now.history, other.history)
+        story.take(frame, decided(now), decided(other))
+    names = tuple(sorted(source.names))
+    avoided, new, missed = story.told()
+    return Verdict(names, len(files), rfc3339(first), rfc3339(last), avoided, new, missed, tuple(notes))
+
+
+class _Source:
+    """Reads frames; what was declared is read again only where it changed."""
+
+    def __init__(self, policy: Mapping[str, bytes], tree: str | None, overlays: Sequence[str]) -> None:
+        self._policy, self._tree, self._overlays = policy, tree, overlays
+        self._known: tuple[object, tuple[Desired, Desired]] | None = None
+        alone = load(policy).desired.fault_policies
+        self.names = {item.document.name for item in alone if item.origin.file in policy}
+
+    def frame(self, file: Path) -> Frame:
+        """One frame, from a recording or a List."""
+        if file.name.endswith(SUFFIX):
+            return self._recorded(file)
+        items = newest(read_cluster(str(file)))
+        observed = observe(items)
+        before, _ = desired_from(self._tree, self._overlays, items)
+        after = self._with_policy(self._again(items))
+        return Frame(moment(None, observed, None), "main", every_role(before), every_role(after), observed)
+
+    def _again(self, items: Sequence[Mapping[str, Any]]) -> Desired:
+        layers = [*(policies_of(folder) for folder in self._overlays), self._policy]
+        if self._tree is not None:
+            return load(tree_of(self._tree), overlays=layers).desired
+        return load(recorded(items), overlays=layers, has_git=False).desired
+
+    def _recorded(self, file: Path) -> Frame:
+        recording = read(file)
+        known = (recording.revision, recording.files, recording.previous, recording.has_git)
+        if self._known is None or self._known[0] != known:
+            layers = [declared(recording, extra) for extra in ((), (self._policy,))]
+            self._known = (known, (layers[0].desired, self._with_policy(layers[1].desired)))
+        before, after = self._known[1]
+        return Frame(recording.now, recording.shard, before, after, observe(recording.objects))
+
+    def _with_policy(self, desired: Desired) -> Desired:
+        """The policy under test is enforced, whatever its mode."""
+        policies = tuple(
+            enforced(item) if item.document.name in self.names else item for item in desired.fault_policies
+        )
+        return dataclasses.replace(desired, fault_policies=policies)
+
+
+@dataclasses.dataclass(slots=True)
+class _Open:
+    """A difference that goes on from frame to frame."""
+
+    action: AnyAction
+    budget: str
+    first: float
+    last: float
+    frames: int = 1
+
+
+class _Story:
+    """Collects differences over the frames."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[str, Key], _Open] = {}
+        self._done: list[tuple[str, _Open]] = []
+        self._seen: dict[tuple[str, int, str], float] = {}
+        self._failed: dict[str, float] = {}
+        self._spared: set[Key] = set()
+
+    def take(
+        self, frame: Frame, now: Mapping[Key, tuple[AnyAction, str]], other: Mapping[Key, tuple[AnyAction, str]]
+    ) -> None:
+        """One frame: what both sides decided in it."""
+        self._sight(frame)
+        current = {("new", key): other[key] for key in other.keys() - now.keys() if not self._undoes(key)}
+        current |= {("avoided", key): now[key] for key in now.keys() - other.keys()}
+        self._spared |= {key for change, key in current if change == "avoided"}
+        for one in [one for one in self._open if one not in current]:
+            self._done.append((one[0], self._open.pop(one)))
+        for one, (action, budget) in current.items():
+            if one in self._open:
+                self._open[one].last, self._open[one].frames = frame.now, self._open[one].frames + 1
+            else:
+                self._open[one] = _Open(action, budget, frame.now, frame.now)
+
+    def told(self) -> tuple[tuple[Change, ...], tuple[Change, ...], tuple[Change, ...]]:
+        """Avoided, new and missed changes, in order of time."""
+        rows = [*self._done, *((one[0], row) for one, row in self._open.items())]
+        found: dict[str, list[tuple[float, Change]]] = {"avoided": [], "new": [], "missed": []}
+        for change, row in rows:
+            why = self._harm(row) if change == "avoided" else ""
+            told = Change(
+                kind_of(row.action), target(row.action), rfc3339(row.first), rfc3339(row.last), row.frames,
+                row.action.message, row.budget, why,
+            )  # fmt: skip
+            found["missed" if why else change].append((row.first, told))
+        avoided, new, missed = (
+            tuple(told for _, told in sorted(found[name], key=lambda one: (one[0], one[1].action, one[1].on)))
+            for name in ("avoided", "new", "missed")
+        )
+        return avoided, new, missed
+
+    def _undoes(self, key: Key) -> bool:
+        """Taking back what the new policy would never have done is no difference of its own."""
+        done = _UNDOES.get(key[0])
+        return done is not None and (done, *key[1:]) in self._spared
+
+    def _sight(self, frame: Frame) -> None:
+        for name, report in frame.observed.reports.items():
+            for fault in report.faults:
+                self._seen[(name, fault.chip, fault.code)] = frame.now
+        for name, told in frame.observed.node_reports.items():
+            for device in told.devices:
+                for code in device.codes:
+                    self._seen[(name, -1, code)] = frame.now
+        for pod in frame.observed.pods.values():
+            if pod.phase == "Failed":
+                self._failed.setdefault(pod.uid, frame.now)
+
+    def _harm(self, row: _Open) -> str:
+        """Why an action that the new policy spares was needed; empty when the recording does not show it."""
+        action = row.action
+        if not isinstance(action, _PROTECTS):
+            return ""
+        uid = str(action.preconditions.get("uid") or "")
+        if isinstance(action, act.EvictPod) and self._failed.get(uid, 0.0) > row.first:
+            return f"the pod failed at {rfc3339(self._failed[uid])}"
+        node = str(action.preconditions.get("node") or getattr(action, "node", ""))
+        chips = {chip_number(name) for name in getattr(action, "chips", ())}
+        codes = set(action.evidence.codes)
+        last = max(
+            (
+                at
+                for (where, chip, code), at in self._seen.items()
+                if where == node and code in codes and (not chips or chip in chips)
+            ),
+            default=0.0,
+        )
+        if last - row.first < LASTED:
+            return ""
+        return f"{', '.join(sorted(codes))} still reported {round((last - row.first) / 60)} minutes later"
+
+
+def _files(against: Sequence[str]) -> list[Path]:
+    """Every frame's file in order of time: recordings, or Lists where there is none."""
+    found: list[tuple[float, str, Path]] = []
+    for name in against:
+        path = Path(name)
+        if not path.exists():
+            raise InputError("does not exist", where=name)
+        inside = [path] if path.is_file() else list(_inside(path))
+        if not inside:
+            raise InputError(f"holds no recordings (*{SUFFIX}) and no Lists", where=name)
+        found += [(_time(file), file.name, file) for file in inside]
+    return [file for _, _, file in sorted(found)]
+
+
+def _inside(folder: Path) -> Iterator[Path]:
+    recordings = sorted(folder.glob(f"*{SUFFIX}"))
+    yield from recordings or sorted(file for file in folder.iterdir() if file.suffix in _LISTS)
+
+
+def _time(file: Path) -> float:
+    if file.name.endswith(SUFFIX):
+        return read(file).now
+    return observe(read_cluster(str(file))).newest_report
