@@ -29,6 +29,8 @@ WATCHED: Final[tuple[Watched, ...]] = (
     Watched(CONFIGMAP),
     Watched(resource_for("v1", "Service")),
     Watched(resource_for("v1", "Namespace")),
+    Watched(resource_for("v1", "PersistentVolume"), optional=True),
+    Watched(resource_for("v1", "PersistentVolumeClaim"), optional=True),
     Watched(resource_for("apps/v1", "Deployment")),
     Watched(resource_for("apps/v1", "StatefulSet")),
     Watched(resource_for("apps/v1", "ReplicaSet")),

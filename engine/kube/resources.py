@@ -51,6 +51,7 @@ _CORE = [
     ("v1", "Event", "events", True),
     ("v1", "Namespace", "namespaces", False),
     ("v1", "Node", "nodes", False),
+    ("v1", "PersistentVolume", "persistentvolumes", False),
     ("v1", "PersistentVolumeClaim", "persistentvolumeclaims", True),
     ("v1", "Pod", "pods", True),
     ("v1", "Secret", "secrets", True),

@@ -95,8 +95,12 @@ def way_out(
             return f"add a toleration to the job or remove the taint: {refusals[near[0]].message}" if near else None
         case "NodeUnschedulable":
             return f"uncordon a node, for example {near[0]}" if near else None
-        case "PodAntiAffinityConflict" | "PodAffinityMismatch":
-            return "add nodes in other topology domains or relax the job's pod affinity"
+        case "PodAntiAffinityConflict" | "PodAffinityMismatch" | "TopologySpreadConflict":
+            return "add nodes in other topology domains or relax the job's pod affinity or spread"
+        case "VolumeNodeAffinityConflict":
+            return "free room on the nodes that the job's volumes are bound to, or use volumes that move"
+        case "WaitingForRelease":
+            return "nothing to do: it ends when the job's old pods are gone"
         case _ if reason.startswith("Insufficient") or reason == "TooManyPods":
             return f"free {reason.removeprefix('Insufficient')} on a node, for example {near[0]}" if near else None
         case _ if near:

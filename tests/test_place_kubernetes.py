@@ -1,0 +1,225 @@
+"""What a user of Kubernetes expects of a pod's spec, as `belay plan` decides it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import listing
+from tests.listing import Item, job, node, report
+
+CLEAN = "kubernetes.io/hostname"
+
+
+def _nodes(**labels: dict[str, str]) -> list[Item]:
+    return [item for name, own in labels.items() for item in (node(name, labels=own), report(name))]
+
+
+def _job(count: int, each: int, spec: dict[str, Any], **more: Any) -> list[Item]:
+    items = job("j", count, each, policy="chip8-node8", spec=spec, **more)
+    for item in items[1:]:
+        item["metadata"]["labels"]["app"] = "j"
+    return items
+
+
+def _spread(key: str = "zone", skew: int = 1, **more: Any) -> dict[str, Any]:
+    row = {"maxSkew": skew, "topologyKey": key, "labelSelector": {"matchLabels": {"app": "j"}}, **more}
+    return {"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule", **row}]}
+
+
+ZONES = {f"{zone}{i}": {"zone": zone} for zone in "ab" for i in range(2)}
+
+
+def _by_zone(found: listing.Answer) -> list[int]:
+    zones = [name[0] for name in found.nodes.values()]
+    return [zones.count(zone) for zone in "ab"]
+
+
+def test_pods_spread_over_zones(tmp_path: Path) -> None:
+    assert _by_zone(listing.plan([*_nodes(**ZONES), *_job(4, 4, {})], tmp_path)) == [4, 0]
+    assert _by_zone(listing.plan([*_nodes(**ZONES), *_job(4, 4, _spread())], tmp_path)) == [2, 2]
+    anyway = _spread(whenUnsatisfiable="ScheduleAnyway")
+    assert _by_zone(listing.plan([*_nodes(**ZONES), *_job(4, 4, anyway)], tmp_path)) == [4, 0]
+
+
+@pytest.mark.parametrize(("skew", "bound"), [(1, False), (2, True)])
+def test_running_pods_count_towards_the_skew(skew: int, bound: bool, tmp_path: Path) -> None:
+    old = listing.pod("old", on="a0", chips=range(8), labels={"app": "j"})
+    world = [*_nodes(a0={"zone": "a"}, a1={"zone": "a"}, b0={"zone": "b"}), old]
+    world.append(listing.pod("full", on="b0", chips=range(8)))
+    found = listing.plan([*world, *_job(1, 8, _spread(skew=skew))], tmp_path)
+    assert bool(found.bound) is bound
+    if not bound:
+        assert found.pending["nodes"] == {"NPUResourceShortage": 2, "TopologySpreadConflict": 1}
+
+
+def test_nodes_without_the_key_and_too_few_domains(tmp_path: Path) -> None:
+    found = listing.plan([*_nodes(x={}), *_job(1, 8, _spread())], tmp_path)
+    assert "missing required label" in found.pending["message"]
+    world = _nodes(a0={"zone": "a"}, a1={"zone": "a"})
+    assert len(listing.plan([*world, *_job(2, 8, _spread())], tmp_path).bound) == 2
+    assert not listing.plan([*world, *_job(2, 8, _spread(minDomains=2))], tmp_path).bound
+
+
+def test_only_nodes_that_the_pod_may_use_are_domains(tmp_path: Path) -> None:
+    world = _nodes(a0={"zone": "a", "kind": "x"}, a1={"zone": "a", "kind": "x"}, b0={"zone": "b", "kind": "y"})
+    spec = {"nodeSelector": {"kind": "x"}}
+    assert len(listing.plan([*world, *_job(2, 8, spec | _spread())], tmp_path).bound) == 2
+    ignored = spec | _spread(nodeAffinityPolicy="Ignore")
+    assert not listing.plan([*world, *_job(2, 8, ignored)], tmp_path).bound
+
+
+def test_match_label_keys_tell_generations_apart(tmp_path: Path) -> None:
+    world = _nodes(a0={"zone": "a"}, b0={"zone": "b"})
+    world.append(listing.pod("old", on="b0", chips=[0], labels={"app": "j", "rev": "1"}))
+    items = _job(1, 2, _spread(matchLabelKeys=["rev"]))
+    items[1]["metadata"]["labels"]["rev"] = "2"
+    assert listing.plan([*world, *items], tmp_path).nodes == {"j-0": "b0"}  # fuller, and nothing of its own there
+    items = _job(1, 2, _spread())
+    assert listing.plan([*world, *items], tmp_path).nodes == {"j-0": "a0"}
+
+
+def _volume(name: str, zone: str | None) -> list[Item]:
+    claim: Item = {
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"namespace": "train", "name": name},
+        "spec": {"volumeName": f"pv-{name}"},
+    }  # fmt: skip
+    terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]}]
+    volume: Item = {
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": f"pv-{name}"},
+        "spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": terms}}} if zone else {},
+    }  # fmt: skip
+    return [claim, volume]
+
+
+def _mounting(*claims: str) -> dict[str, Any]:
+    return {"volumes": [{"name": c, "persistentVolumeClaim": {"claimName": c}} for c in claims]}
+
+
+def test_pods_follow_their_volumes(tmp_path: Path) -> None:
+    world = _nodes(a0={"zone": "a"}, b0={"zone": "b"})
+    assert listing.plan([*world, *_volume("d", "b"), *_job(1, 2, _mounting("d"))], tmp_path).nodes == {"j-0": "b0"}
+    assert listing.plan([*world, *_volume("d", None), *_job(1, 2, _mounting("d"))], tmp_path).nodes == {"j-0": "a0"}
+    assert listing.plan([*world, *_job(1, 2, _mounting("unseen"))], tmp_path).nodes == {"j-0": "a0"}
+    torn = [*world, *_volume("d", "a"), *_volume("e", "b"), *_job(1, 2, _mounting("d", "e"))]
+    found = listing.plan(torn, tmp_path)
+    assert found.pending["nodes"] == {"VolumeNodeAffinityConflict": 2}
+    own = {"volumes": [{"name": "tmp", "ephemeral": {"volumeClaimTemplate": {}}}]}
+    assert listing.plan([*world, *_volume("j-0-tmp", "b"), *_job(1, 2, own)], tmp_path).nodes == {"j-0": "b0"}
+
+
+def _company(part: str, weight: int = 10) -> dict[str, Any]:
+    term = {"labelSelector": {"matchLabels": {"app": "db"}}, "topologyKey": CLEAN}
+    wish = [{"weight": weight, "podAffinityTerm": term}]
+    return {"affinity": {part: {"preferredDuringSchedulingIgnoredDuringExecution": wish}}}
+
+
+def test_preferred_company_decides_between_equal_nodes(tmp_path: Path) -> None:
+    world = [*_nodes(n0={}, n1={}, n2={}), listing.pod("db", on="n1", labels={"app": "db"}, requests={"cpu": "1"})]
+    assert listing.plan([*world, *_job(1, 8, {})], tmp_path).nodes == {"j-0": "n0"}
+    assert listing.plan([*world, *_job(1, 8, _company("podAffinity"))], tmp_path).nodes == {"j-0": "n1"}
+    first = [*world, listing.pod("db2", on="n0", labels={"app": "db"}, requests={"cpu": "1"})]
+    assert listing.plan([*first, *_job(1, 8, _company("podAntiAffinity"))], tmp_path).nodes == {"j-0": "n2"}
+    fuller = [*world, listing.pod("busy", on="n2", chips=[0])]
+    assert listing.plan([*fuller, *_job(1, 4, _company("podAffinity"))], tmp_path).nodes == {"j-0": "n2"}
+
+
+@pytest.mark.parametrize(
+    ("effect", "toleration", "bound"),
+    [
+        ("NoSchedule", None, False),
+        ("NoExecute", None, False),
+        ("PreferNoSchedule", None, True),
+        ("NoExecute", {"key": "k", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60}, True),
+        ("NoExecute", {"key": "k", "operator": "Exists", "effect": "NoSchedule"}, False),
+        ("NoSchedule", {"operator": "Exists"}, True),
+        ("NoSchedule", {"key": "k", "value": "v"}, True),
+        ("NoSchedule", {"key": "k", "value": "w"}, False),
+    ],
+)
+def test_taints(effect: str, toleration: dict[str, Any] | None, bound: bool, tmp_path: Path) -> None:
+    tainted = node("n0", taints=[{"key": "k", "value": "v", "effect": effect}])
+    spec = {"tolerations": [toleration]} if toleration else {}
+    found = listing.plan([tainted, report("n0"), *_job(1, 8, spec)], tmp_path)
+    assert bool(found.bound) is bound
+    if not bound:
+        assert found.pending["nodes"] == {"TaintNotTolerated": 1}
+        assert found.pending["reason"] == "TaintNotTolerated"
+
+
+def test_soft_taints_come_last_among_equals(tmp_path: Path) -> None:
+    tainted = node("n0", taints=[{"key": "k", "value": "v", "effect": "PreferNoSchedule"}])
+    world = [tainted, report("n0"), node("n1"), report("n1")]
+    assert listing.plan([*world, *_job(1, 8, {})], tmp_path).nodes == {"j-0": "n1"}
+
+
+@pytest.mark.parametrize(
+    ("requests", "reason"),
+    [
+        ({"cpu": "193"}, "InsufficientCpu"),
+        ({"memory": "769Gi"}, "InsufficientMemory"),
+        ({"ephemeral-storage": "801Gi"}, "InsufficientEphemeralStorage"),
+        ({"example.com/fpga": "1"}, "InsufficientFpga"),
+    ],
+)
+def test_room_beside_the_chips(requests: dict[str, str], reason: str, tmp_path: Path) -> None:
+    items = job("j", 1, 8, policy="chip8-node8", requests=requests)
+    found = listing.plan([node("n0"), report("n0"), *items], tmp_path)
+    assert found.pending["nodes"] == {reason: 1} and found.pending["reason"] == reason
+
+
+def test_too_many_pods_and_cordoned_nodes(tmp_path: Path) -> None:
+    full = [node("n0", sizes={"pods": "1"}), report("n0"), listing.pod("x", on="n0", requests={"cpu": "1"})]
+    assert listing.plan([*full, *_job(1, 8, {})], tmp_path).pending["nodes"] == {"TooManyPods": 1}
+    cordoned = [node("n0", unschedulable=True), report("n0")]
+    assert listing.plan([*cordoned, *_job(1, 8, {})], tmp_path).pending["reason"] == "NodeUnschedulable"
+
+
+def test_sidecars_stay_and_other_init_containers_go(tmp_path: Path) -> None:
+    def init(cpu: str, stays: bool) -> dict[str, Any]:
+        amount = {"requests": {"cpu": cpu}}
+        return {"name": f"i{cpu}", "image": "i", "resources": amount} | ({"restartPolicy": "Always"} if stays else {})
+
+    world = [node("n0", sizes={"cpu": "10"}), report("n0")]
+    for containers, bound in (
+        ([init("10", False)], True),
+        ([init("11", False)], False),
+        ([init("2", True), init("8", False)], True),
+        ([init("2", True), init("9", False)], False),
+        ([init("9", False), init("2", True)], True),
+        ([init("5", True), init("5", True)], False),
+    ):
+        items = job("j", 1, 8, policy="chip8-node8", requests={"cpu": "1"}, spec={"initContainers": containers})
+        assert bool(listing.plan([*world, *items], tmp_path).bound) is bound, containers
+
+
+def test_host_ports_and_anti_affinity_per_host(tmp_path: Path) -> None:
+    port = {"name": "ascend", "image": "i", "ports": [{"containerPort": 2222, "hostPort": 2222}]}
+    taken = listing.pod("other", on="n0", spec={"containers": [port]})
+    items = _job(1, 8, {})
+    items[1]["spec"]["containers"][0]["ports"] = port["ports"]
+    found = listing.plan([*_nodes(n0={}), taken, *items], tmp_path)
+    assert found.pending["nodes"] == {"PortConflict": 1}
+    term = {"labelSelector": {"matchLabels": {"app": "j"}}, "topologyKey": CLEAN}
+    apart = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+    assert not listing.plan([*_nodes(n0={}), *_job(2, 4, apart)], tmp_path).bound
+    assert len(set(listing.plan([*_nodes(n0={}, n1={}), *_job(2, 4, apart)], tmp_path).nodes.values())) == 2
+
+
+def test_weights_of_preferred_node_affinity_add_up(tmp_path: Path) -> None:
+    def wish(weight: int, key: str) -> dict[str, Any]:
+        return {"weight": weight, "preference": {"matchExpressions": [{"key": key, "operator": "Exists"}]}}
+
+    preferred = [wish(10, "a"), wish(4, "b"), wish(7, "c")]
+    spec = {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}}
+    world = _nodes(n0={"a": "1"}, n1={"b": "1", "c": "1"}, n2={"c": "1"})
+    assert listing.plan([*world, *_job(1, 8, spec)], tmp_path).nodes == {"j-0": "n1"}
+
+
+@pytest.mark.parametrize("row", ["x", {"maxSkew": "1"}, {"topologyKey": 1}])
+def test_a_spread_of_a_wrong_shape_is_named(row: Any, tmp_path: Path) -> None:
+    found = listing.plan([*_nodes(n0={}), *_job(1, 8, {"topologySpreadConstraints": [row]})], tmp_path)
+    (error,) = [one for one in found.body["diagnostics"] if one["severity"] == "error"]
+    assert error["object"] == "Pod/train/j-0" and error["field"] == "spec.topologySpreadConstraints"
