@@ -213,7 +213,7 @@ def test_jobs_of_super_pods_ask_for_no_victims() -> None:
     world = worlds.observed(nodes, reports, [*low[0], *pods], objects=[low[1], group, *CLASSES])
     scope = scope_of(world, desired=allowing())
     assert not evicted(scope)
-    assert "evicting job train/low (priority lower, 3600 s lost) would do" in (scope.pending[0].unblock or "")
+    assert "evicting job train/low (priority lower, 1 h lost) would do" in (scope.pending[0].unblock or "")
 
 
 def test_without_consent_the_way_out_is_told() -> None:

@@ -19,11 +19,13 @@ from engine.plan.place.pending import FIRST_STAGE
 from engine.plan.place.verdict import SHORTAGE_PREFIX, UNSCHEDULABLE_TOPOLOGY
 from engine.plan.queue.lines import Quota
 from engine.plan.queue.search import Exhausted
-from engine.plan.scope import Scope
+from engine.plan.scope import NodeView, Scope
 from engine.plan.views import chip_ids
 
 #: Pods released and seats tried in one pass, all what-ifs together.
 EFFORT: Final = 12_000
+#: Owners whose pods run until somebody scales them down.
+SERVICE_KINDS: Final = frozenset({"ReplicaSet", "StatefulSet", "DaemonSet"})
 #: Refusals that no end of work cures.
 _STANDING: Final = FIRST_STAGE | {"NodeRefused", "ReservedForGang", "PoolSuspended", "NodeNotReady"}
 
@@ -117,12 +119,12 @@ class Trials:
         return node in table.scores or (refusal is not None and refusal.reason not in _STANDING)
 
     def drain(self, gang: Gang, pods: Sequence[Pod], nodes: Sequence[str]) -> list[Seated]:
-        """Where the pods would go once all other jobs' NPU pods on these nodes have ended; costs no effort, so that
-        it must be asked for rarely.
+        """Where the pods would go once all other jobs on these nodes have ended; services never do. Costs no effort,
+        so that it must be asked for rarely.
         """
         own = set(gang.pods)
-        views = (self._bench.views[name] for name in nodes)
-        gone = [pod for view in views for pod in view.pods if pod.chips and pod.key not in own]
+        others = ((pod, name) for name in nodes for pod in self._bench.views[name].pods if pod.key not in own)
+        gone = [(pod, name) for pod, name in others if pod.count and pod.owner_kind not in SERVICE_KINDS]
         released = self._release(gone)
         placed = self._seat(gang, pods)
         self._bench.take_back(placed)
@@ -192,19 +194,18 @@ class Trials:
         finally:
             self._bench.quiet = False
 
-    def _release(self, pods: Sequence[Pod]) -> list[Seated]:
-        """Takes running pods off the bench; chips that others share stay taken."""
+    def _release(self, pods: Sequence[Pod | tuple[Pod, str]]) -> list[Seated]:
+        """Takes pods off the bench: running ones, and with their node those that this pass has placed."""
         found: list[Seated] = []
-        for pod in pods:
-            view = self._bench.views.get(pod.node)
+        for pod, node in ((pod, pod.node) if isinstance(pod, Pod) else pod for pod in pods):
+            view = self._bench.views.get(node)
             there = next((one for one in view.pods if one.uid == pod.uid), None) if view is not None else None
             if view is None or there is None:
                 continue
-            others = 0
-            for one in view.pods:
-                if one is not there and one.chips:
-                    others |= mask_of(list(chip_ids(one)))
-            found.append(Seated(there, pod.node, mask_of(list(chip_ids(pod))) & view.used & ~others))
+            mask = _whole_chips(view, there)
+            if mask is None:
+                continue
+            found.append(Seated(there, view.node.name, mask))
             self._bench.take_back(found[-1:])
             self._quota.give(self._queue(pod), [pod])
         return found
@@ -237,6 +238,18 @@ def preempts_chips(job: Job) -> bool:
     policy = job.shape.annotations.get("huawei.com/schedule_policy", "")
     plain = not job.topology and job.family is not None and policy != "chip1-softShareDev"
     return plain and job.resource in WHOLE_CHIP and job.shape.labels.get("tor-affinity", "null") == "null"
+
+
+def _whole_chips(view: NodeView, pod: Pod) -> int | None:
+    """The chips that the pod holds alone; None when it has parts of chips, which others may share."""
+    mask = mask_of([chip for chip, holder in view.used_by.items() if holder == pod.key])
+    parts = view.soft_chips | view.dynamic_chips | view.static_chips
+    if pod.count and (mask & parts or pod.resource not in WHOLE_CHIP):
+        return None
+    for one in view.pods:
+        if one is not pod and one.chips:
+            mask &= ~mask_of(list(chip_ids(one)))
+    return mask & view.used
 
 
 def _less(requests: Mapping[str, int], taken: dict[str, int]) -> dict[str, int]:

@@ -21,6 +21,7 @@ from engine.plan.queue.roster import Roster
 from engine.plan.queue.search import Exhausted, least
 from engine.plan.queue.share import over, within
 from engine.plan.queue.units import Unit, units_of
+from engine.plan.queue.units import unit as single
 from engine.plan.scope import Displacement, Scope
 
 if TYPE_CHECKING:
@@ -278,5 +279,8 @@ def _again(scope: Scope, pods: Sequence[Pod]) -> list[Unit]:
             found.append(whole)
         else:
             singles = {unit.pods[0].key: unit for unit in units_of(scope, scope.gangs[key]) if len(unit.pods) == 1}
-            found += [singles.get(pod.key, Unit(scope.gangs[key], (pod,), False, 0, 0)) for pod in by_gang[key]]
+            found += [
+                singles.get(pod.key) or single(scope.gangs[key], (pod,), ends=False, lost=0, seconds=0)
+                for pod in by_gang[key]
+            ]
     return found

@@ -1,9 +1,10 @@
 """The starvation guard: a job that waits too long at the head of its queue gets nodes of its own to drain.
 
-While it holds, the kept nodes take no new NPU pods of other jobs (pods without NPU still run there), so that what ends
-there is not refilled, and a large gang starts in bounded time under an endless stream of small ones. One job per queue
-at a time; nodes are the emptiest on which the job fits once their work has ended, chosen once and remembered in the
-job's history; a job that does not fit even then gets none. It ends when the job starts or after ``starvation.hold``.
+While it holds, the kept nodes take no new NPU pods of other jobs, unless their priority is higher (pods without NPU
+still run there), so that what ends there is not refilled, and a large gang starts in bounded time under an endless
+stream of small ones. One job per queue at a time; nodes are the emptiest on which the job fits once the jobs there have
+ended (services never do), chosen once and remembered in the job's history; a job that does not fit even then gets none.
+It ends when the job starts or after ``starvation.hold``.
 """
 
 from __future__ import annotations
@@ -75,11 +76,13 @@ class Guard:
             name: f"{RESERVED}: node is kept for {words.named(gang)}" for name, gang in sorted(self._kept.items())
         }
         owners = {gang.key for gang in self._kept.values()}
+        least = min(gang.priority for gang in self._kept.values())
         for key in self._scope.queue:
-            closed = everyone
-            if key in owners:
-                closed = {name: text for name, text in everyone.items() if self._kept[name].key != key}
-            if any(self._scope.observed.pods[pod].count for pod in self._scope.gangs[key].pods):
+            gang, closed = self._scope.gangs[key], everyone
+            if key in owners or gang.priority > least:
+                rows = ((name, self._kept[name]) for name in everyone)
+                closed = {n: everyone[n] for n, one in rows if one.key != key and one.priority >= gang.priority}
+            if closed and any(self._scope.observed.pods[pod].count for pod in gang.pods):
                 own = self._scope.refused.get(key)
                 self._scope.refused[key] = {**closed, **own} if own else closed
 

@@ -24,7 +24,7 @@ RESTARTS: Final = frozenset({"RestartJob", "AbortJob", "TerminateJob", "Complete
 
 class Unit(NamedTuple):
     """Pods that go together. ``ends`` when the job behind them ends its run with them; ``lost`` in chip-seconds,
-    ``seconds`` how long the longest of them has run.
+    ``seconds`` how long the longest of them has run. ``key`` is a total order, cheapest first.
     """
 
     gang: Gang
@@ -32,16 +32,12 @@ class Unit(NamedTuple):
     ends: bool
     lost: int
     seconds: int
+    key: tuple[Any, ...]
 
     @property
     def level(self) -> tuple[bool, int]:
         """The first things that count: whether a job ends, and how important it is."""
         return self.ends, self.gang.priority
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """A total order, cheapest first."""
-        return (*self.level, len(self.pods), self.lost, _seat(self.pods[0]), self.gang.key, self.pods[0].name)
 
     @property
     def budget(self) -> str:
@@ -120,7 +116,14 @@ def _policies(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _unit(scope: Scope, gang: Gang, pods: tuple[Pod, ...], *, ends: bool) -> Unit:
     ages = [max(0, int(scope.now - (pod.started if pod.started is not None else pod.created))) for pod in pods]
     lost = sum(age * max(1, pod.count) for age, pod in zip(ages, pods, strict=True))
-    return Unit(gang, tuple(sorted(pods, key=lambda pod: _seat(pod))), ends, lost, max(ages))
+    return unit(gang, pods, ends=ends, lost=lost, seconds=max(ages))
+
+
+def unit(gang: Gang, pods: Sequence[Pod], *, ends: bool, lost: int, seconds: int) -> Unit:
+    """A unit with its place in the order."""
+    ordered = tuple(sorted(pods, key=_seat))
+    key = (ends, gang.priority, len(ordered), lost, _seat(ordered[0]), gang.key, ordered[0].name)
+    return Unit(gang, ordered, ends, lost, seconds, key)
 
 
 def _seat(pod: Pod) -> tuple[str, int, str]:

@@ -15,6 +15,8 @@ from engine.plan.scope import Scope
 
 MAX_NAMES: Final = 3
 MAX_UNBLOCK: Final = 1024
+#: Below so many seconds: in which unit of which size, in steps of how many.
+_ROUGHLY: Final = ((60, "s", 1, 10), (600, "min", 60, 1), (3600, "min", 60, 10), (86_400, "h", 3600, 1))
 
 
 def makes_way(gang: Gang, unit: Unit, pod: Pod, reason: str) -> str:
@@ -36,7 +38,7 @@ def waits_for(pods: Sequence[Pod]) -> str:
 
 def would_do(gang: Gang, units: Sequence[Unit], *, allowed: bool) -> str:
     """The cheapest set that would make room."""
-    rows = [f"{_what(unit)} ({_importance(gang, unit)}, {unit.seconds} s lost)" for unit in units]
+    rows = [f"{_what(unit)} ({_importance(gang, unit)}, {_time(unit.seconds)} lost)" for unit in units]
     below = all(unit.gang.priority < gang.priority for unit in units)
     shown = _some(rows)
     if not below:
@@ -94,6 +96,14 @@ def _what(unit: Unit) -> str:
 def _importance(gang: Gang, unit: Unit) -> str:
     mine, theirs = gang.priority, unit.gang.priority
     return "priority lower" if theirs < mine else "priority equal" if theirs == mine else "priority higher"
+
+
+def _time(seconds: int) -> str:
+    """Roughly how long: what is told must not change with every second."""
+    for below, unit, size, step in _ROUGHLY:
+        if seconds < below:
+            return f"{seconds // size // step * step} {unit}"
+    return f"{seconds // 86_400} d"
 
 
 def _some(names: Sequence[str]) -> str:
