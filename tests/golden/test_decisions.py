@@ -18,7 +18,7 @@ from engine.model.diagnostics import ObjectKey
 from engine.model.times import rfc3339
 from engine.simulate import merged
 from tests.golden.stories import compare, sample_files
-from tests.simworld import A2, Node, World
+from tests.simworld import A2, INFER, Node, World
 
 JOB = b"    fault-scheduling: force\n"
 RESET = b"""apiVersion: v1
@@ -239,3 +239,39 @@ def test_offline_every_field_is_exact(tmp_path: Path) -> None:
         "reason": "ChipFault",
         "preconditions": {"epochAbove": 0, "idle": True},
     }
+
+
+SERVE = b"""apiVersion: apps/v1
+kind: Deployment
+metadata: {name: serve, namespace: default}
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: serve}}
+  template:
+    metadata: {labels: {app: serve, fault-scheduling: grace}}
+    spec:
+      schedulerName: volcano
+      terminationGracePeriodSeconds: 20
+      containers:
+        - name: main
+          image: serve
+          resources: {limits: {huawei.com/Ascend310P: "2"}, requests: {huawei.com/Ascend310P: "2"}}
+"""
+
+
+def test_an_inference_replica_moves_alone_and_its_chip_is_reset_and_comes_back(update_golden: bool) -> None:
+    world = World({"desired/serve.yaml": SERVE}, [Node("infer-1", kind="Ascend310P", labels=INFER)])
+    world.until_quiet()
+    assert len(pods(world)) == 3
+    chips = {name: pod["metadata"]["annotations"]["huawei.com/Ascend310P"] for name, pod in pods(world).items()}
+    victim = min(chips)
+    broken = int(chips[victim].split(",")[0].rpartition("-")[2])
+    before = {pod["metadata"]["uid"] for pod in pods(world).values()}
+    world.fault("infer-1", broken, level="RestartBusiness")
+    plans = world.until_quiet()
+    story = [told(action) for plan in plans for action in plan.actions]
+    compare("decision-inference", [line.replace(victim, "VICTIM") for line in story], update_golden)
+    assert [group for _, group in world.nodes["infer-1"].reset_log] == [(broken,)], "its chip alone"
+    after = {pod["metadata"]["uid"] for pod in pods(world).values()}
+    assert len(before & after) == 2 and len(after) == 3, "the other replicas never stopped"
+    assert [c for c in plans[-1].chips if c.state != "healthy"] == []
