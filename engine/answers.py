@@ -60,15 +60,17 @@ def nodes(plan: Plan, observed: Observed) -> Answer:
 def chips(plan: Plan, observed: Observed) -> Answer:
     """Every chip of every node; the plan names those that are not plainly healthy and free."""
     named = {(chip.node, chip.chip): chip for chip in plan.chips}
+    failures = {(lemon.node, lemon.chip): lemon.failures for lemon in plan.lemons}
     rows = []
     for state in plan.nodes:
         report = observed.reports.get(state.node)
         if report is None:
             continue
         for index in ids_of(_base(observed, state.node)):
-            chip = named.get((state.node, f"{report.prefix}{index}"))
-            rows.append(_chip_row(state.node, f"{report.prefix}{index}", chip, report))
-    return Answer(("node", "chip", "state", "level", "codes", "usedBy"), rows, ("faultType",))
+            name = f"{report.prefix}{index}"
+            row = _chip_row(state.node, name, named.get((state.node, name)), report)
+            rows.append({**row, "failures": failures.get((state.node, name), 0.0)})
+    return Answer(("node", "chip", "state", "level", "codes", "usedBy"), rows, ("faultType", "failures"))
 
 
 def jobs(plan: Plan, observed: Observed) -> Answer:
@@ -247,6 +249,9 @@ def _chip(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
         for f in report.faults
         if f.chip == index
     ]
+    lemon = next((one for one in plan.lemons if (one.node, one.chip) == (node, chip_name)), None)
+    if lemon is not None:
+        body["failures"] = {"rate": lemon.failures, "threshold": lemon.threshold, "avoided": lemon.avoided}
     memory = plan.history.nodes.get(node)
     chip_memory = memory.chips.get(index) if memory else None
     if chip_memory is not None:

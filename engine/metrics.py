@@ -32,6 +32,8 @@ class Summary(msgspec.Struct, frozen=True):
     actions: dict[str, int]
     diagnostics: dict[str, int]
     pods: int
+    shadow: dict[str, int] = {}
+    lemons: dict[str, int] = {}
 
     @staticmethod
     def of(plan: Plan, observed: Observed, seconds: float) -> Summary:
@@ -47,6 +49,8 @@ class Summary(msgspec.Struct, frozen=True):
             dict(Counter(kind_of(action) for action in plan.actions)),
             dict(Counter(diagnostic.severity for diagnostic in plan.diagnostics)),
             len(observed.pods),
+            dict(Counter(f"{change.policy}/{change.change}/{kind_of(change.action)}" for change in plan.shadows)),
+            dict(Counter("avoided" if lemon.avoided else "remembered" for lemon in plan.lemons)),
         )
 
 
@@ -79,6 +83,8 @@ def _gauges(summaries: Mapping[str, Summary]) -> Iterator[Metric]:
         ("pending", "reason", "Gangs and pods that were not placed, by reason."),
         ("deferred", "budget", "Actions that a budget keeps back, by budget."),
         ("diagnostics", "severity", "Findings by severity."),
+        ("shadow", "change", "Actions that shadow policies would change, by policy/new or avoided/action."),
+        ("lemons", "state", "Chips that have failed of late, by whether placement avoids them."),
     )
     for field, label, text in counted:
         family = GaugeMetricFamily(f"belay_{field}", text, labels=["shard", label])

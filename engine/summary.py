@@ -74,8 +74,15 @@ def backtest_table(verdict: Verdict, *, wide: bool = False) -> None:
         rows = getattr(verdict, name)
         if rows:
             _write(f"\n{counted(len(rows), 'action')} {title}")
-            columns = ("action", "on", "first", "last", "frames", *(("why",) if name == "missed" else ("budget",)))
-            columns += ("message",) if wide else ()
+            columns: tuple[str, ...] = (
+                "action",
+                "on",
+                "first",
+                "last",
+                "frames",
+                *(("why",) if name == "missed" else ("budget",)),
+            )
+            columns = (*columns, "message") if wide else columns
             show.table(columns, [[getattr(row, column) for column in columns] for row in rows])
     if not verdict.differs:
         _write("\nit would have done the same")
@@ -172,12 +179,17 @@ def _print_status(status: Told, output: str, *, again: bool) -> None:
     chips = [chip for pool in status.pools for chip in pool.chips]
     bad = [[c.get(key) for key in ("node", "chip", "state", "level", "codes", "usedBy")] for c in chips]
     _section(("node", "chip", "state", "level", "codes", "usedBy"), bad)
+    weak = [lemon for pool in status.pools for lemon in pool.lemons if output == "wide" or lemon.get("avoided")]
+    rows = [[lemon.get(key) for key in ("node", "chip", "failures", "threshold")] for lemon in weak]
+    _section(("fails again and again", "chip", "failures", "threshold"), rows)
     jobs = status.jobs if output == "wide" else [job for job in status.jobs if job.pending]
     if status.jobs:
         _write(f"\njobs: {', '.join(f'{number} {phase}' for phase, number in status.phases.items())}")
     _section(("job", "phase", "reason", "message"), [_job_row(job.name, job.phase, job.pending) for job in jobs])
     held = [[d.get(key) for key in ("action", "budget", "until", "what")] for d in status.deferred]
     _section(("held back", "budget", "until", "what"), held)
+    rows = [[s.get(key) for key in ("policy", "change", "action", "budget", "what")] for s in status.shadow]
+    _section(("shadow policy", "change", "action", "budget", "what"), rows)
     rows = [[f.get("severity"), _place(f), f.get("field"), f.get("message")] for f in status.diagnostics]
     _section(("finding", "where", "field", "message"), rows)
     sys.stdout.flush()

@@ -8,6 +8,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine import answers
 from engine.documents import Desired
 from engine.model import lemons
 from engine.model.actions import BindPod
@@ -16,6 +17,8 @@ from engine.model.history import History, Lemon, NodeMemory
 from engine.model.lemons import LemonRules
 from engine.model.plan import Plan
 from engine.plan import plan
+from engine.status.people import pool_bodies
+from engine.status.told import told as read_back
 from engine.wire import history as wire
 from tests.worlds import NOW, agent, desired, document, fault, node, observed, pod, report
 
@@ -171,3 +174,18 @@ def test_lemons_change_neither_scores_nor_who_is_placed_and_never_cost_score(
     for name, (where, _) in places(steered).items():
         row = steered.scores[f"train/{name}"]
         assert row[where] == max(row.values()), "a lemon never beats a better topology"
+
+
+def test_repeat_offenders_are_shown_to_whoever_asks() -> None:
+    world = cluster(history=memory(n0={0: 3.0}, n1={1: 1.0}), pods=0)
+    result = plan(desired(), world, NOW)
+    rows = {(row["node"], row["chip"]): row["failures"] for row in answers.chips(result, world).rows}
+    assert (
+        rows[("n0", "Ascend910-0")] == 3.0 and rows[("n1", "Ascend910-1")] == 1.0 and rows[("n2", "Ascend910-0")] == 0
+    )
+    told = answers.explain("chip", "n0/0", result, world)["failures"]
+    assert told == {"rate": 3.0, "threshold": 2.0, "avoided": True}
+    status = read_back([*pool_bodies(result, world)])
+    assert [(row["chip"], row["avoided"]) for row in status.pools[0].lemons] == [
+        ("Ascend910-0", True), ("Ascend910-1", False),
+    ]  # fmt: skip

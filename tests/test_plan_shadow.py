@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -9,12 +10,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.documents import Desired
+from engine.metrics import BelayCollector, Summary
 from engine.model.actions import kind_of
 from engine.model.cluster import Observed
 from engine.model.history import History
 from engine.model.plan import Plan
 from engine.plan import plan
 from engine.plan.shadow import MAX_POLICIES
+from engine.status.people import SyncState, pool_bodies, sync_body
+from engine.status.told import told as read_back
 from tests.properties.test_health_properties import worlds
 from tests.worlds import NOW, desired, document, fault, node, observed, pod, report
 
@@ -160,3 +164,24 @@ def test_plans_with_and_without_a_shadow_are_the_same(snapshot: Observed, intent
         assert cast.history.jobs == plain.history.jobs and cast.history.budgets == plain.history.budgets
         plain_world = msgspec.structs.replace(snapshot, history=plain.history)
         cast_world = msgspec.structs.replace(snapshot, history=cast.history)
+
+
+def test_status_tells_what_shadows_would_change() -> None:
+    world = sick()
+    result = plan(desired(shadow(levels={CODE: "SeparateNPU"})), world, NOW)
+    bodies = {b["metadata"]["name"]: b for b in [sync_body(SyncState(), result), *pool_bodies(result, world)]}
+    status = read_back(bodies.values())
+    assert [(s["policy"], s["change"], s["action"]) for s in status.shadow] == [
+        ("s", "new", "EvictPod"), ("s", "new", "IsolateChip"),
+    ]  # fmt: skip
+    per_pool = json.loads(bodies["belay-pool-default"]["data"]["shadow.json"])
+    assert {row["node"] for row in per_pool} == {"n"} and len(per_pool) == 2
+    summary = Summary.of(result, world, 0.1)
+    assert summary.shadow == {"s/new/EvictPod": 1, "s/new/IsolateChip": 1}
+    rendered = {
+        sample.labels["change"]: sample.value
+        for family in BelayCollector(lambda: ({"main": summary}, {})).collect()
+        for sample in family.samples
+        if sample.name == "belay_shadow"
+    }
+    assert rendered == {"s/new/EvictPod": 1, "s/new/IsolateChip": 1}

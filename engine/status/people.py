@@ -12,13 +12,14 @@ from engine.model.actions import kind_of
 from engine.model.cluster import Observed
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.hardware import PREFIX
-from engine.model.plan import Plan
+from engine.model.plan import Plan, ShadowChange
 from engine.model.times import rfc3339
 from engine.status.bodies import bounded_list, config_map, text
 from engine.wire import manualinfo, names, sync
 
 _DIAGNOSTICS_BYTES: Final = 200 * 1024
 _LIST_BYTES: Final = 150 * 1024
+_SMALL_BYTES: Final = 50 * 1024
 #: Nodes in the list of frequency holds; a node's entry stays below 16 KiB.
 _MANUAL_NODES: Final = 500
 
@@ -94,9 +95,24 @@ def sync_body(state: SyncState, plan: Plan) -> dict[str, Any]:
     }
     if left_out or more:
         data["leftOut"] = f"{left_out} diagnostics and {more} deferred actions are not shown"
+    if plan.shadows:
+        data["shadow.json"] = text(bounded_list([_shadow(change) for change in plan.shadows], _LIST_BYTES)[0])
     if state.inventory is not None:
         data[sync.INVENTORY] = sync.inventory_text(state.inventory)
     return config_map(names.SYSTEM, names.SYNC, data, {names.ABOUT_LABEL: "sync"})
+
+
+def _shadow(change: ShadowChange) -> dict[str, Any]:
+    """A difference that a shadow policy would make, in short."""
+    action = change.action
+    return {
+        "policy": change.policy,
+        "change": change.change,
+        "action": kind_of(action),
+        "what": action.message,
+        "node": getattr(action, "node", "") or str(action.preconditions.get("node") or ""),
+        "budget": change.budget,
+    }
 
 
 def pool_bodies(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
@@ -105,7 +121,7 @@ def pool_bodies(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
     pool_of = {}
     for node in plan.nodes:
         pool_of[node.node] = node.pool
-        pool = pools.setdefault(node.pool, {"states": {}, "nodes": [], "chips": []})
+        pool = pools.setdefault(node.pool, {"states": {}, "nodes": [], "chips": [], "lemons": [], "shadow": []})
         pool["states"][node.state] = pool["states"].get(node.state, 0) + 1
         if node.state != "healthy":
             pool["nodes"].append(msgspec.to_builtins(node))
@@ -115,6 +131,12 @@ def pool_bodies(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
             pools[pool_name]["chips"].append(
                 {**msgspec.to_builtins(chip), "history": _timeline(plan, chip.node, chip.chip)}
             )
+    for lemon in plan.lemons:
+        if lemon.node in pool_of:
+            pools[pool_of[lemon.node]]["lemons"].append(msgspec.to_builtins(lemon))
+    for change in map(_shadow, plan.shadows):
+        if change["node"] in pool_of:
+            pools[pool_of[change["node"]]]["shadow"].append(change)
     bodies = []
     for name in sorted(pools):
         pool = pools[name]
@@ -125,6 +147,9 @@ def pool_bodies(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
             "nodes.json": text(nodes),
             "chips.json": text(chips),
         }
+        for key in ("lemons", "shadow"):
+            if pool[key]:
+                data[f"{key}.json"] = text(bounded_list(pool[key], _SMALL_BYTES)[0])
         if nodes_left or chips_left:
             data["leftOut"] = f"{nodes_left} nodes and {chips_left} chips are not shown"
         label = {names.ABOUT_LABEL: "pool"}

@@ -15,12 +15,15 @@ SELECTOR: Final = f"{names.ABOUT_LABEL} in (sync,pool,job)"
 
 
 class ToldPool(msgspec.Struct, frozen=True):
-    """One pool: how many nodes are in which state, and every node and chip that is not plainly healthy."""
+    """One pool: how many nodes are in which state, every node and chip that is not plainly healthy, and the chips that
+    have failed of late.
+    """
 
     name: str
     states: dict[str, int]
     nodes: list[dict[str, Any]]
     chips: list[dict[str, Any]]
+    lemons: list[dict[str, Any]] = []
 
 
 class ToldJob(msgspec.Struct, frozen=True):
@@ -43,6 +46,7 @@ class Told(msgspec.Struct, frozen=True):
     deferred: list[dict[str, Any]]
     pools: list[ToldPool]
     jobs: list[ToldJob]
+    shadow: list[dict[str, Any]] = []
 
     @property
     def phases(self) -> dict[str, int]:
@@ -70,11 +74,13 @@ def told(config_maps: Iterable[Mapping[str, Any]]) -> Told:
                 _counts(data.get("nodes")),
                 _objects(data.get("nodes.json")),
                 _objects(data.get("chips.json")),
+                _objects(data.get("lemons.json")),
             )
             for name, data in sorted(by_name.items())
             if name.startswith(names.POOL_PREFIX)
         ],
         [_job(name, data) for name, data in sorted(by_name.items()) if name.startswith(names.JOB_PREFIX)],
+        _objects(repository.get("shadow.json")),
     )
 
 
