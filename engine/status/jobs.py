@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from engine.model.attribution import HEALTHY, FaultRank, Place, fault_ranks, health
 from engine.model.cluster import Observed, Pod
 from engine.model.history import JobMemory
 from engine.model.jobs import Gang
 from engine.model.plan import Pending, Plan
 from engine.model.times import rfc3339
-from engine.plan.gangs import group
+from engine.plan.gangs import declared_rank, group
 from engine.plan.memo import Memo
 from engine.status.bodies import config_map, text
 from engine.wire import history, names
+from engine.wire.podannotations import chip_ids
 
 STATUS_KEY = "status.json"
 PHASE_KEY = "phase"
 _MAX_PODS = 2000
+_MAX_RANKS = 200
 
 #: Bodies by job, while gang, pods and memory stay what they are; nobody changes a body.
 _BODIES: Final[Memo[dict[str, Any]]] = Memo(16384)
@@ -33,9 +36,51 @@ def job_status(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
     for key in sorted({*plan.history.jobs, *(k for k, g in gangs.items() if _wants_npu(g, observed)), *pending}):
         gang = gangs.get(key)
         pods = tuple(observed.pods[pod] for pod in (gang.pods if gang else ())[:_MAX_PODS])
-        inputs = (gang, pods, pending.get(key), plan.history.jobs.get(key), ended.get(key, 0))
+        hit = impact(pods, observed)
+        inputs = (gang, pods, pending.get(key), plan.history.jobs.get(key), ended.get(key, 0), hit)
         bodies.append(_BODIES.of(key, inputs, partial(_body, key, *inputs)))
     return bodies
+
+
+def impact(pods: Sequence[Pod], observed: Observed) -> tuple[str, tuple[FaultRank, ...]]:
+    """How healthy a job is, and which faults hit which of its ranks."""
+    places = []
+    for position, pod in enumerate(pods):
+        report = observed.reports.get(pod.node)
+        if not pod.holds_chips or not pod.chips:
+            continue
+        rank = declared_rank(pod)
+        chips: tuple[int, ...] = ()
+        if not quiet(pod.node, observed):
+            prefix = report.prefix if report is not None else pod.chips[0].rpartition("-")[0] + "-"
+            chips = chip_ids(pod.chips, prefix)
+        places.append(Place(pod, position if rank is None else rank, chips))
+    ranks = fault_ranks(places, observed.nodes, observed.reports, observed.node_reports)
+    return health(places, ranks), ranks
+
+
+def quiet(node: str, observed: Observed) -> bool:
+    """Whether nothing at all is known against a node, as is the rule: its jobs then need no closer look."""
+    report, known = observed.reports.get(node), observed.nodes.get(node)
+    if report is None or known is None or not known.ready or node in observed.node_reports:
+        return False
+    return not report.faults and (report.switch is None or report.switch.node_status == HEALTHY)
+
+
+def impact_body(hit: tuple[str, tuple[FaultRank, ...]]) -> dict[str, Any]:
+    """The impact as people read it; a job that nothing hits has none."""
+    state, ranks = hit
+    if state == HEALTHY and not ranks:
+        return {}
+    rows = [
+        {
+            "rank": r.rank, "pod": r.pod, "node": r.node, "chip": r.chip, "code": r.code, "level": r.level,
+            "since": rfc3339(r.time_ms / 1000) if r.time_ms else None,
+        }
+        for r in ranks[:_MAX_RANKS]
+    ]  # fmt: skip
+    more = {"leftOut": len(ranks) - _MAX_RANKS} if len(ranks) > _MAX_RANKS else {}
+    return {"impact": {"state": state, "faults": rows, **more}}
 
 
 def succeeded(observed: Observed, gang_of: Mapping[str, str]) -> dict[str, int]:
@@ -57,7 +102,13 @@ def _wants_npu(gang: Gang, observed: Observed) -> bool:
 
 
 def _body(
-    key: str, gang: Gang | None, pods: tuple[Pod, ...], pending: Pending | None, memory: JobMemory | None, ended: int
+    key: str,
+    gang: Gang | None,
+    pods: tuple[Pod, ...],
+    pending: Pending | None,
+    memory: JobMemory | None,
+    ended: int,
+    hit: tuple[str, tuple[FaultRank, ...]],
 ) -> dict[str, Any]:
     namespace, kind, name = key.split("/", 2)
     placement = {}
@@ -67,7 +118,7 @@ def _body(
             placement[pod.name] = {"node": pod.node, "chips": list(pod.chips), "phase": pod.phase}
             running += pod.phase == "Running"
     phase = _phase(gang, pending, placement, running, ended)
-    status: dict[str, Any] = {"phase": phase, "placement": placement}
+    status: dict[str, Any] = {"phase": phase, "placement": placement, **impact_body(hit)}
     if pending is not None:
         status["pending"] = {
             "reason": pending.reason,

@@ -1,0 +1,97 @@
+"""Which faults hit which ranks of a job, and how healthy that makes it: what recovery services and people ask.
+
+A pod's rank times its chips plus a chip's place among them is the process' rank. Rules and levels follow
+component/clusterd/pkg/application/faultmanager/jobprocess/faultrank and docs/zh/scheduling/06_api/04_clusterd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from engine.model.cluster import ChipFault, DeviceReport, Node, NodeReport, Pod
+from engine.model.levels import FREE_RESTART, SEPARATE, SUB_HEALTH
+
+#: Levels that leave a job healthy, whatever else they mean for placement.
+HARMLESS: Final = frozenset({"", "NormalNPU", "NotHandleFault", "PreSeparate", "PreSeparateNPU"})
+HEALTHY: Final = "Healthy"
+SUB_HEALTHY: Final = "SubHealthy"
+UNHEALTHY: Final = "UnHealthy"
+
+
+class FaultRank(msgspec.Struct, frozen=True, order=True):
+    """One code on one process of a job.
+
+    ``chip`` is the device's name; ``code`` is empty for a lost node, the node's or switch's codes joined by a comma
+    where these hit every rank; ``time_ms`` when it was raised (0 unknown).
+    """
+
+    rank: int
+    pod: str
+    node: str
+    chip: str
+    code: str
+    level: str
+    time_ms: int = 0
+
+
+class Place(msgspec.Struct, frozen=True):
+    """One pod of a job where it runs: ``chips`` are physical ids in the order of its processes."""
+
+    pod: Pod
+    rank: int
+    chips: tuple[int, ...]
+
+
+def fault_ranks(
+    places: Sequence[Place],
+    nodes: Mapping[str, Node],
+    reports: Mapping[str, DeviceReport],
+    node_reports: Mapping[str, NodeReport],
+) -> tuple[FaultRank, ...]:
+    """Every fault on the ranks of a job, by rank, then code; a device with several codes gives one record per code."""
+    found: set[FaultRank] = set()
+    for place in places:
+        name = place.pod.node
+        report = reports.get(name)
+        whole = _whole_node(nodes.get(name), report, node_reports.get(name))
+        for position, chip in enumerate(place.chips):
+            rank = place.rank * len(place.chips) + position
+            device = f"{report.prefix if report else ''}{chip}"
+            for fault in _of_chip(report, chip):
+                found.add(FaultRank(rank, place.pod.key, name, device, fault.code, fault.level, fault.time_ms))
+            for code, level in whole:
+                found.add(FaultRank(rank, place.pod.key, name, device, code, level))
+    return tuple(sorted(found))
+
+
+def health(places: Sequence[Place], ranks: Sequence[FaultRank]) -> str:
+    """A job's state: UnHealthy, SubHealthy or Healthy. What a relation fault said of its pods counts too."""
+    labels = {place.pod.labels.get("fault-type", "") for place in places}
+    levels = {record.level for record in ranks} - HARMLESS
+    if levels - {SUB_HEALTH} or "Separate" in labels:
+        return UNHEALTHY
+    return SUB_HEALTHY if levels or "SubHealth" in labels else HEALTHY
+
+
+def _of_chip(report: DeviceReport | None, chip: int) -> list[ChipFault]:
+    if report is None:
+        return []
+    listed = (report.unhealthy | (report.network_unhealthy or 0)) >> chip & 1
+    return [f for f in report.faults if f.chip == chip and (listed or f.level != FREE_RESTART)]
+
+
+def _whole_node(node: Node | None, report: DeviceReport | None, hardware: NodeReport | None) -> list[tuple[str, str]]:
+    """What hits every rank on the node: (codes, level)."""
+    if node is None or not node.ready:
+        return [("", SEPARATE)]
+    found = []
+    if hardware is not None and hardware.status == UNHEALTHY:
+        found.append((",".join(sorted({code for d in hardware.devices for code in d.codes})), SEPARATE))
+    switch = report.switch if report is not None else None
+    if switch is not None and switch.node_status in (UNHEALTHY, SUB_HEALTHY):
+        level = SEPARATE if switch.node_status == UNHEALTHY else SUB_HEALTH
+        found.append((",".join(switch.codes), level))
+    return found

@@ -1,0 +1,105 @@
+"""Which faults hit which ranks of a job, and what that makes of the job."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from engine import answers
+from engine.model.attribution import FaultRank
+from engine.model.cluster import ChipFault, Observed, Pod
+from engine.model.plan import Plan
+from engine.status import memory_bodies
+from engine.status.jobs import impact
+from tests.worlds import NOW, fault, node, node_report, observed, pod, report, switch
+
+JOB = [
+    pod("j-0", node="n0", chips=[4, 5], owner=("AscendJob", "j"), rank=0),
+    pod("j-1", node="n1", chips=[0, 1], owner=("AscendJob", "j"), rank=1),
+]
+
+
+def world(*faults: ChipFault, pods: list[Pod] = JOB, **more: object) -> Observed:
+    seen = observed([node("n0"), node("n1")], [report("n0"), report("n1", faults=faults)], pods)
+    return msgspec.structs.replace(seen, **more)
+
+
+def records(seen: Observed) -> list[tuple[int, str, str]]:
+    return [(r.rank, r.code, r.level) for r in impact(list(seen.pods.values()), seen)[1]]
+
+
+@pytest.mark.parametrize(
+    ("level", "state"),
+    [
+        ("NotHandleFault", "Healthy"), ("PreSeparateNPU", "Healthy"), ("SubHealthFault", "SubHealthy"),
+        ("RestartRequest", "UnHealthy"), ("RestartBusiness", "UnHealthy"), ("FreeRestartNPU", "UnHealthy"),
+        ("RestartNPU", "UnHealthy"), ("SeparateNPU", "UnHealthy"), ("ManuallySeparateNPU", "UnHealthy"),
+    ],
+)  # fmt: skip
+def test_the_state_of_a_job_follows_its_worst_rank(level: str, state: str) -> None:
+    seen = world(fault(1, "80C98001", level))
+    assert impact(JOB, seen) == (
+        state,
+        (FaultRank(3, "train/j-1", "n1", "Ascend910-1", "80C98001", level, int((NOW - 600) * 1000)),),
+    )
+
+
+def test_each_code_of_a_device_is_a_record_and_other_chips_are_nobody_s() -> None:
+    seen = world(fault(0, "AA", "RestartNPU"), fault(0, "BB", "SubHealthFault"), fault(7, "CC", "SeparateNPU"))
+    assert records(seen) == [(2, "AA", "RestartNPU"), (2, "BB", "SubHealthFault")]
+
+
+def test_a_free_restart_that_no_list_names_is_left_out() -> None:
+    seen = world(fault(0, "AA", "FreeRestartNPU"))
+    assert records(seen) == [(2, "AA", "FreeRestartNPU")]
+    reports = {**seen.reports, "n1": msgspec.structs.replace(seen.reports["n1"], unhealthy=0)}
+    assert impact(JOB, msgspec.structs.replace(seen, reports=reports)) == ("Healthy", ())
+
+
+def test_what_hits_a_node_hits_every_rank_on_it() -> None:
+    broken = node_report("n1", codes=("0B", "0A", "0A"))
+    assert records(world(node_reports={"n1": broken})) == [(2, "0A,0B", "SeparateNPU"), (3, "0A,0B", "SeparateNPU")]
+    assert records(world(node_reports={"n1": node_report("n1", "PreSeparateFault")})) == []
+    lost = {"n0": node("n0"), "n1": node("n1", ready=False)}
+    assert records(world(nodes=lost)) == [(2, "", "SeparateNPU"), (3, "", "SeparateNPU")]
+    assert records(world(nodes={"n0": node("n0")})) == [(2, "", "SeparateNPU"), (3, "", "SeparateNPU")]
+
+
+@pytest.mark.parametrize(
+    ("level", "told", "state"),
+    [("Separate", "SeparateNPU", "UnHealthy"), ("SubHealthFault", "SubHealthFault", "SubHealthy")],
+)
+def test_a_switch_hits_every_rank_on_its_node(level: str, told: str, state: str) -> None:
+    seen = world()
+    sick = report("n0", switch=switch(level, codes=("[0x1,na,cpu,na]", "[0x2,na,L2,na]")))
+    seen = msgspec.structs.replace(seen, reports={**seen.reports, "n0": sick})
+    both = "[0x1,na,cpu,na],[0x2,na,L2,na]"
+    assert records(seen) == [(0, both, told), (1, both, told)]
+    assert impact(JOB, seen)[0] == state
+
+
+@pytest.mark.parametrize(("label", "state"), [("Separate", "UnHealthy"), ("SubHealth", "SubHealthy"), ("", "Healthy")])
+def test_a_relation_fault_counts_by_its_label(label: str, state: str) -> None:
+    pods = [msgspec.structs.replace(JOB[0], labels={"fault-type": label}), JOB[1]]
+    assert impact(pods, world(pods=pods)) == (state, ())
+
+
+def test_people_read_the_impact_in_the_job_s_status_and_explanation() -> None:
+    seen = world(fault(1, "80C98001", "RestartNPU"))
+    plan = Plan(revision="r", now=NOW)
+    (body,) = [b for b in memory_bodies(plan, seen) if b["metadata"]["name"] == "belay-job-train.ascendjob.j"]
+    told = json.loads(body["data"]["status.json"])["impact"]
+    assert told == {
+        "state": "UnHealthy",
+        "faults": [
+            {
+                "rank": 3, "pod": "train/j-1", "node": "n1", "chip": "Ascend910-1", "code": "80C98001",
+                "level": "RestartNPU", "since": "2026-09-01T07:50:00Z",
+            }
+        ],
+    }  # fmt: skip
+    assert answers.explain("job", "train/j", plan, seen)["impact"] == told
+    (body,) = [b for b in memory_bodies(plan, world()) if b["metadata"]["name"] == "belay-job-train.ascendjob.j"]
+    assert "impact" not in json.loads(body["data"]["status.json"])
