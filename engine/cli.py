@@ -233,9 +233,37 @@ def policy_test(
     sys.exit(1 if verdict.differs else 0)
 
 
-@main.group(short_help="Make simulated nodes fail (sandbox only).")
-def inject() -> None:
+@main.group(short_help="Make simulated nodes fail (sandbox only).", invoke_without_command=True)
+@click.option(
+    "--timeline", metavar="FILE", help="Play a story of faults; deploy/samples/faults-timeline.yaml shows all."
+)
+@click.option("--check", is_flag=True, help="Only read the story; needs no cluster.")
+@click.option("--speed", type=click.FloatRange(0.01, 1000.0), default=1.0, show_default=True, help="Times as fast.")
+@click.option("--kubeconfig", metavar="FILE")
+@click.pass_context
+@fails_clearly
+def inject(ctx: click.Context, timeline: str | None, check: bool, speed: float, kubeconfig: str | None) -> None:
     """Make the sandbox's simulated nodes misbehave (sandbox only)."""
+    if ctx.invoked_subcommand is not None:
+        if timeline or check:
+            raise click.UsageError("--timeline and --check stand alone.")
+        return
+    if timeline is None:
+        raise click.UsageError("Give --timeline FILE, or one of the commands fault and node.")
+    from engine.errors import InputError
+    from engine.sandbox import play
+    from engine.sandbox.timeline import read
+
+    try:
+        events = read(Path(timeline))
+    except InputError as error:
+        for line in error.message.split("\n") if not error.where else [str(error)]:
+            click.echo(line, err=True)
+        sys.exit(2)
+    if not check:
+        play.play(events, say=click.echo, speed=speed, kubeconfig=kubeconfig)
+    last = f"{events[-1].at:g} s"
+    click.echo(f"{timeline}: {len(events)} events, the last at {last}" + (", all sound" if check else ", all played"))
 
 
 @inject.command("fault")

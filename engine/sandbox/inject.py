@@ -57,23 +57,23 @@ def node_ready(node: str, ready: bool, *, kubeconfig: str | None = None) -> str:
 async def _fault(
     kube: Kube, node: str, chip: str, codes: list[str], network: bool, clear: bool, reset_fails: int
 ) -> str:
-    device = _device(chip, await _simulated(kube, node))
+    name = device(chip, await simulated(kube, node))
 
     def change(spec: Json) -> Json:
-        before = spec.get(device)
+        before = spec.get(name)
         entry = dict(before) if isinstance(before, dict) and not clear else {}
         if codes:
             plane = "network" if network else "codes"
             entry[plane] = sorted({*entry.get(plane, ()), *codes})
-        after = {key: value for key, value in spec.items() if key != device}
+        after = {key: value for key, value in spec.items() if key != name}
         if entry:
-            after[device] = entry
+            after[name] = entry
         if reset_fails:
             after["resetFails"] = reset_fails
         return after
 
-    await _edit(kube, node, FAULTS_KEY, change)
-    done = [f"{node}/{device}"]
+    await edit(kube, node, FAULTS_KEY, change)
+    done = [f"{node}/{name}"]
     done += ["faults cleared"] if clear else []
     done += [f"has {', '.join(codes)}" + (" on its network plane" if network else "")] if codes else []
     done += [f"next {reset_fails} resets of {node} fail"] if reset_fails else []
@@ -81,12 +81,13 @@ async def _fault(
 
 
 async def _node(kube: Kube, node: str, text: str, words: str) -> str:
-    await _simulated(kube, node)
-    await _edit(kube, node, NODE_KEY, lambda _: json.loads(text))
+    await simulated(kube, node)
+    await edit(kube, node, NODE_KEY, lambda _: json.loads(text))
     return f"{node} {words}"
 
 
-async def _simulated(kube: Kube, node: str) -> Json:
+async def simulated(kube: Kube, node: str) -> Json:
+    """The Node object of a simulated node. Raises InputError for a real one and for one that is not there."""
     found = await kube.get(NODE, node)
     if found is None:
         raise InputError(f"there is no node {node!r}", hint="`belay get nodes` lists them.")
@@ -96,7 +97,7 @@ async def _simulated(kube: Kube, node: str) -> Json:
     return found
 
 
-def _device(chip: str, node: Json) -> str:
+def device(chip: str, node: Json) -> str:
     """The device's full name; a number alone is enough."""
     text = str((node["metadata"].get("annotations") or {}).get("baseDeviceInfos", "{}"))
     devices = sorted(json.loads(text), key=lambda name: int(name.rpartition("-")[2]))
@@ -108,7 +109,7 @@ def _device(chip: str, node: Json) -> str:
     return str(found[0])
 
 
-async def _edit(kube: Kube, node: str, key: str, change: Change) -> None:
+async def edit(kube: Kube, node: str, key: str, change: Change) -> None:
     """Read, change, write back over the same version only; agents take healed faults out of the same object."""
     name = names.SIM_PREFIX + node
     for _ in range(_TRIES):

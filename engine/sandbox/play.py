@@ -1,0 +1,193 @@
+"""Plays a story of faults against the sandbox: each event through the same doors as `belay inject` and users' tools.
+
+What chips, nodes and their surroundings do is written into ``belay-sim-<node>``, from which the simulated agents take
+it; public faults are ConfigMaps as any component writes them; a pod fails in its kubelet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from engine.errors import BelayError, InputError
+from engine.kube import CONFIGMAP, POD, Kube, NotFound
+from engine.live import with_kube
+from engine.sandbox.inject import FAULTS_KEY, device, edit, simulated
+from engine.sandbox.nodes_pods import EXIT_NOW
+from engine.sandbox.settings import NODE_KEY
+from engine.sandbox.timeline import SUB_HEALTH_CODE, Event
+from engine.wire import publicinfo
+
+SURROUNDINGS_KEY: Final = "surroundings.json"
+_PUBLIC_NAMESPACE: Final = "cluster-system"
+_SENDER: Final = "CCAE"
+
+Json = dict[str, Any]
+Say = Callable[[str], None]
+
+
+def play(events: tuple[Event, ...], *, say: Say, speed: float = 1.0, kubeconfig: str | None = None) -> int:
+    """Play all events at their times, ``speed`` times as fast; returns how many were played.
+
+    Raises:
+        InputError: an event names a node or chip that does not exist; nothing was played then.
+        BelayError: the cluster does not answer.
+    """
+
+    async def run(kube: Kube) -> int:
+        await check(kube, events)
+        begin = time.monotonic()
+        for event in events:
+            await asyncio.sleep(max(0.0, begin + event.at / speed - time.monotonic()))
+            await apply(kube, event)
+            say(f"{event.at:8.1f}s  {words(event)}")
+        return len(events)
+
+    return with_kube(kubeconfig, run)
+
+
+async def check(kube: Kube, events: tuple[Event, ...]) -> None:
+    """Refuse a story about nodes and chips that are not there, before anything happens."""
+    nodes: dict[str, Json] = {}
+    for event in events:
+        try:
+            if event.node and event.node not in nodes:
+                nodes[event.node] = await simulated(kube, event.node)
+            if event.chip is not None:
+                device(str(event.chip), nodes[event.node])
+        except InputError as error:
+            raise InputError(f"line {event.line}: {error.message}", where=error.where, hint=error.hint) from error
+
+
+def words(event: Event) -> str:
+    """One event in a line."""
+    where = event.node + (f"/{event.chip}" if event.chip is not None else "")
+    tail = f" {event.assertion}" if event.assertion != "occur" else ""
+    return f"{where + ' ' if where else ''}{event.what} {event.value}{tail}".lower().replace(
+        str(event.value).lower(), str(event.value)
+    )
+
+
+async def apply(kube: Kube, event: Event) -> None:
+    """Let one event happen now."""
+    if event.what == "pod":
+        await _fail(kube, event)
+    elif event.what == "public":
+        await _public(kube, event)
+    elif event.what == "ready":
+        await edit(kube, event.node, NODE_KEY, lambda _: {} if event.value else {"paused": True})
+    elif event.what in _CHIP:
+        name = device(str(event.chip), await simulated(kube, event.node))
+        await edit(kube, event.node, FAULTS_KEY, lambda spec: _on_chip(spec, name, event))
+        if event.assertion == "once":  # it has no end of its own, so the description must not keep it
+            await _settled(lambda: edit(kube, event.node, FAULTS_KEY, lambda spec: _without_once(spec, name, event)))
+    elif event.what == "resetFails":
+        await edit(kube, event.node, FAULTS_KEY, lambda spec: {**spec, "resetFails": event.value})
+    else:
+        await edit(kube, event.node, SURROUNDINGS_KEY, lambda spec: around(spec, event))
+
+
+_CHIP: Final = frozenset({"code", "network", "subHealth", "drop"})
+
+
+async def _settled(step: Callable[[], Awaitable[None]]) -> None:
+    """A moment later, so that whoever follows the description has seen it."""
+    await asyncio.sleep(1.0)
+    await step()
+
+
+def _on_chip(spec: Json, name: str, event: Event) -> Json:
+    before = spec.get(name)
+    entry = dict(before) if isinstance(before, dict) else {}
+    if event.what == "drop":
+        entry["drop"] = event.value
+    else:
+        code = SUB_HEALTH_CODE if event.what == "subHealth" else str(event.value).upper()
+        there = event.value if event.what == "subHealth" else event.assertion != "recover"
+        field = "network" if event.what == "network" else "once" if event.assertion == "once" else "codes"
+        codes = {*entry.get(field, ())} - {code}
+        entry[field] = sorted(codes | {code} if there else codes)
+    kept = {key: value for key, value in entry.items() if value}
+    after = {key: value for key, value in spec.items() if key != name}
+    return after | {name: kept} if kept else after
+
+
+def _without_once(spec: Json, name: str, event: Event) -> Json:
+    entry = dict(spec.get(name) or {})
+    entry["once"] = [code for code in entry.get("once", ()) if code != str(event.value).upper()]
+    kept = {key: value for key, value in entry.items() if value}
+    after = {key: value for key, value in spec.items() if key != name}
+    return after | {name: kept} if kept else after
+
+
+def around(spec: Json, event: Event) -> Json:
+    """The description of a node's surroundings after an event (agents/drivers/surroundings.py)."""
+    after = dict(spec)
+    gone = event.assertion == "recover"
+    if event.what == "silent":
+        after["silent"] = event.value
+    elif event.what in ("ping", "hang"):
+        chips = dict(after.get("chips") or {})
+        chips[str(event.chip)] = {**(chips.get(str(event.chip)) or {}), event.what: event.value}
+        after["chips"] = chips
+    elif event.what == "storage":
+        storage = dict(after.get("storage") or {})
+        client = {**(storage.get(event.value) or {}), event.more.get("part", "process"): not gone}
+        after["storage"] = storage | {event.value: client}
+    elif event.what == "hardware":
+        row = {
+            "device_type": event.more.get("device", "CPU"),
+            "device_id": event.more.get("deviceId", 1),
+            "code": event.value.upper(),
+        }
+        rest = [other for other in after.get("hardware") or () if other != row]
+        after["hardware"] = rest if gone else [*rest, row]
+    elif event.what == "switch":
+        row = {"code": event.value, "chip": event.more.get("switchChip", 0), "port": event.more.get("switchPort", 0)}
+        same = ("code", "chip", "port")
+        rest = [o for o in after.get("switch") or () if {k: o.get(k) for k in same} != row]
+        after["switch"] = rest if gone else [*rest, {**row, "timeMs": int(time.time() * 1000)}]
+    return after
+
+
+async def _fail(kube: Kube, event: Event) -> None:
+    namespace, _, name = str(event.value).partition("/")
+    patch = {"metadata": {"annotations": {EXIT_NOW: str(event.more.get("exit", 1))}}}
+    try:
+        await kube.patch(POD, name, patch, namespace)
+    except NotFound:
+        raise BelayError(f"line {event.line}: there is no pod {event.value} now") from None
+
+
+def public_message(event: Event, now_ms: int) -> Json:
+    """The message of a public fault event, as its sender writes it; its id follows from what it is about."""
+    sender, chips = event.more.get("sender", _SENDER), event.more.get("chips", (0,))
+    about = f"{event.node}/{sender}/{event.value}/{chips}"
+    fault_id = event.more.get("faultId") or hashlib.sha256(about.encode()).hexdigest()[:32]
+    row = {
+        "faultId": fault_id,
+        "faultType": {"0": "NPU", "1": "Node", "2": "Network", "3": "Storage"}.get(event.value[0], "NPU"),
+        "faultCode": event.value,
+        "faultTime": now_ms,
+        "assertion": event.assertion,
+        "influence": [{"nodeName": event.node, "deviceIds": list(chips)}],
+    }
+    identifier = hashlib.sha256(f"{about}/{now_ms}".encode()).hexdigest()[:32]
+    return {"id": identifier, "timestamp": now_ms, "version": "1.0", "resource": sender, "faults": [row]}
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+async def _public(kube: Kube, event: Event) -> None:
+    message = public_message(event, int(time.time() * 1000))
+    body = publicinfo.build(_PUBLIC_NAMESPACE, f"inject-{_digest(message['faults'][0]['faultId'])}", message)
+    present = await kube.get(CONFIGMAP, body["metadata"]["name"], _PUBLIC_NAMESPACE)
+    if present is None:
+        await kube.create(CONFIGMAP, body)
+    else:
+        await kube.patch(CONFIGMAP, body["metadata"]["name"], {"data": body["data"]}, _PUBLIC_NAMESPACE)

@@ -1,0 +1,264 @@
+"""A story of faults as people write it: YAML rows ``at``, where, what; every mistake told at file:line:column.
+
+    timeline:
+      - {at: 10s, node: node-1, chip: 3, code: "80C98001"}
+      - {at: 2m, node: node-1, chip: 3, code: "80C98001", assertion: recover}
+      - {at: 3m, node: node-2, hardware: "2C000031", device: CPU}
+
+`belay inject --timeline FILE` plays it against the sandbox; tests play it in a world of memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import yaml
+
+from engine.documents.scalars import parse_duration
+from engine.errors import InputError
+from engine.load.yaml12 import Fault, compose, place
+
+MAX_BYTES: Final = 1 << 20
+MAX_EVENTS: Final = 10_000
+#: Longest story; what lasts longer is a matter of a soak.
+MAX_SECONDS: Final = 7 * 86_400.0
+_SHOWN: Final = 20
+ASSERTIONS: Final = ("occur", "recover", "once")
+
+_CODE: Final = re.compile(r"[0-9A-Fa-f]{8,9}\Z")
+_NODE_CODE: Final = re.compile(r"[0-9A-Za-z]{8}\Z")
+_PUBLIC_CODE: Final = re.compile(r"[0-9A-Za-z]{9}\Z")
+_SWITCH_CODE: Final = re.compile(r"\[[0-9A-Za-z_.-]+(,[0-9A-Za-z_.-]+){3}\]\Z")
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?\Z")
+_POD: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-a-z0-9.]*[a-z0-9])?\Z")
+_ID: Final = re.compile(r"[a-zA-Z0-9\-_.]{8,128}\Z")
+_DEVICE: Final = re.compile(r"[A-Za-z0-9 ./&-]{1,64}\Z")
+
+#: A chip code with level SubHealthFault that nothing else follows from.
+SUB_HEALTH_CODE: Final = "80818C06"
+
+
+class Event(NamedTuple):
+    """One thing that happens: ``what`` is the row's kind, ``value`` its word, ``more`` its other fields."""
+
+    at: float
+    what: str
+    value: Any
+    node: str
+    chip: int | None
+    assertion: str
+    more: dict[str, Any]
+    line: int
+
+
+class _Kind(NamedTuple):
+    """A kind of row: how its word is read, whether it needs a node and a chip, and what else it may carry."""
+
+    read: Callable[[Any], Any]
+    node: bool = True
+    chip: bool = False
+    assertions: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()
+
+
+def _matches(pattern: re.Pattern[str], like: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if isinstance(value, str) and pattern.match(value):
+            return value
+        quoted = " (put it in quotes: YAML reads it as a number)" if isinstance(value, (int, float)) else ""
+        raise ValueError(f"{str(value)[:60]!r} is no {like}{quoted}")
+
+    return read
+
+
+def _one_of(*words: Any) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if any(value is word or (isinstance(word, str) and value == word) for word in words):
+            return value
+        raise ValueError(f"must be one of {', '.join(str(word).lower() for word in words)}")
+
+    return read
+
+
+def _number(low: int, high: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        if type(value) is int and low <= value <= high:
+            return value
+        raise ValueError(f"must be a whole number from {low} to {high}")
+
+    return read
+
+
+def _chips(value: Any) -> tuple[int, ...]:
+    if isinstance(value, list) and 1 <= len(value) <= 32 and all(type(v) is int and 0 <= v < 32 for v in value):
+        return tuple(sorted(set(value)))
+    raise ValueError("must be a list of 1 to 32 chip numbers from 0 to 31")
+
+
+_FLAG: Final = _one_of(True, False)
+_BOTH: Final = ("occur", "recover")
+KINDS: Final[dict[str, _Kind]] = {
+    "code": _Kind(_matches(_CODE, 'fault code such as "80C98001"'), chip=True, assertions=ASSERTIONS),
+    "network": _Kind(_matches(_CODE, 'fault code such as "81078603"'), chip=True, assertions=_BOTH),
+    "subHealth": _Kind(_FLAG, chip=True),
+    "drop": _Kind(_FLAG, chip=True),
+    "hang": _Kind(_FLAG, chip=True),
+    "ping": _Kind(_one_of("ok", "lost", "unknown"), chip=True),
+    "switch": _Kind(
+        _matches(_SWITCH_CODE, 'switch code such as "[0x00f1fef5,155912,cpu,na]"'),
+        assertions=_BOTH,
+        more=("switchChip", "switchPort"),
+    ),
+    "hardware": _Kind(
+        _matches(_NODE_CODE, 'node code such as "2C000031"'), assertions=_BOTH, more=("device", "deviceId")
+    ),
+    "storage": _Kind(_one_of("dpc", "dtfs"), assertions=_BOTH, more=("part",)),
+    "ready": _Kind(_FLAG),
+    "silent": _Kind(_FLAG),
+    "resetFails": _Kind(_number(0, 100)),
+    "public": _Kind(
+        _matches(_PUBLIC_CODE, 'public code such as "220001001"'),
+        assertions=ASSERTIONS,
+        more=("sender", "faultId", "chips"),
+    ),
+    "pod": _Kind(_matches(_POD, "pod such as train/pretrain-0"), node=False, more=("exit",)),
+}  # fmt: skip
+_MORE: Final[dict[str, Callable[[Any], Any]]] = {
+    "switchChip": _number(0, 65_535), "switchPort": _number(0, 65_535), "device": _matches(_DEVICE, "device type"),
+    "deviceId": _number(0, 65_535), "part": _one_of("process", "memory"), "exit": _number(1, 255),
+    "sender": _matches(re.compile(r"\S{1,64}\Z"), "sender"), "faultId": _matches(_ID, "fault id (8 to 128 characters)"),
+    "chips": _chips,
+}  # fmt: skip
+_COMMON: Final = frozenset({"at", "node", "chip", "assertion"})
+
+
+def read(path: Path) -> tuple[Event, ...]:
+    """The story in a file, in order of time.
+
+    Raises:
+        InputError: the file cannot be read or has mistakes; each is told with its line and column.
+    """
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    return parse(data, str(path))
+
+
+def parse(data: bytes, name: str) -> tuple[Event, ...]:
+    """As :func:`read`, for the content of a file."""
+    mistakes: list[Fault] = []
+    events: list[Event] = []
+    try:
+        for row in _rows(compose(data)):
+            event = _event(row, mistakes)
+            if event is not None:
+                events.append(event)
+    except Fault as fault:
+        mistakes.append(fault)
+    if mistakes:
+        told = [f"{name}:{m.line}:{m.column}: {m.message}" for m in sorted(mistakes, key=lambda m: (m.line, m.column))]
+        more = f"\nand {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
+        raise InputError("\n".join(told[:_SHOWN]) + more)
+    return tuple(sorted(events, key=lambda event: (event.at, event.line)))
+
+
+def _rows(documents: list[yaml.Node]) -> list[yaml.Node]:
+    if len(documents) != 1 or type(documents[0]) is not yaml.MappingNode:
+        line, column = place(documents[1]) if len(documents) > 1 else (1, 1)
+        raise Fault("must be one document with the key timeline", line, column)
+    keys = dict(_pairs(documents[0]))
+    for key, value in keys.items():
+        if key != "timeline":
+            raise Fault(f"unknown key {key!r:.80}: only timeline is known", *place(value))
+    rows = keys.get("timeline")
+    if type(rows) is not yaml.SequenceNode or not rows.value:
+        raise Fault("timeline must be a list of events", *(place(rows) if rows is not None else (1, 1)))
+    if len(rows.value) > MAX_EVENTS:
+        raise Fault(f"more than {MAX_EVENTS} events: split the story", *place(rows.value[MAX_EVENTS]))
+    found: list[yaml.Node] = rows.value
+    return found
+
+
+def _pairs(node: yaml.Node) -> Iterator[tuple[str, yaml.Node]]:
+    seen: set[str] = set()
+    for key, value in node.value:
+        text = key.value if type(key) is yaml.ScalarNode else ""
+        if not text or text in seen:
+            raise Fault(f"key {text!r:.80} is given twice" if text else "keys must be text", *place(key))
+        seen.add(text)
+        yield text, value
+
+
+def _event(row: yaml.Node, mistakes: list[Fault]) -> Event | None:
+    """One row; what is wrong with it is added to the mistakes."""
+    before = len(mistakes)
+    if type(row) is not yaml.MappingNode:
+        mistakes.append(Fault("an event is a mapping, such as {at: 10s, node: node-1, chip: 3, code: …}", *place(row)))
+        return None
+    try:
+        fields = dict(_pairs(row))
+    except Fault as fault:
+        mistakes.append(fault)
+        return None
+    kinds = [key for key in fields if key in KINDS]
+    if len(kinds) != 1:
+        known = ", ".join(KINDS)
+        text = (
+            f"gives {' and '.join(kinds)}: one event, one thing" if kinds else f"says not what happens: one of {known}"
+        )
+        mistakes.append(Fault(text, *place(row)))
+        return None
+    what = kinds[0]
+    kind, read_values = KINDS[what], dict[str, Any]()
+    readers: dict[str, Callable[[Any], Any]] = {
+        "at": _moment, what: kind.read, **{key: _MORE[key] for key in kind.more},
+    }  # fmt: skip
+    readers |= {"node": _matches(_NAME, "node name")} if kind.node else {}
+    readers |= {"chip": _number(0, 1023)} if kind.chip else {}
+    readers |= {"assertion": _one_of(*kind.assertions)} if kind.assertions else {}
+    for key, node in fields.items():
+        if key not in readers:
+            ours = ", ".join(k for k in readers if k != what)
+            mistakes.append(Fault(f"{what} takes no {key!r:.80}; it takes {ours}", *place(node)))
+            continue
+        try:
+            read_values[key] = readers[key](_value(node))
+        except ValueError as error:
+            mistakes.append(Fault(f"{key}: {error}", *place(node)))
+    for key in ("at", *(["node"] if kind.node else []), *(["chip"] if kind.chip else [])):
+        if key not in fields:
+            mistakes.append(Fault(f"{what} needs {key}", *place(row)))
+    if len(mistakes) > before:
+        return None
+    more = {key: value for key, value in read_values.items() if key not in _COMMON and key != what}
+    return Event(
+        read_values["at"], what, read_values[what], read_values.get("node", ""), read_values.get("chip"),
+        read_values.get("assertion", "occur"), more, place(row)[0],
+    )  # fmt: skip
+
+
+def _moment(value: Any) -> float:
+    seconds = 0.0 if value == 0 and type(value) is int else parse_duration(value)
+    if not 0 <= seconds <= MAX_SECONDS:
+        raise ValueError("must be within seven days")
+    return seconds
+
+
+def _value(node: yaml.Node) -> Any:
+    """A scalar or a list of scalars, plain words as YAML 1.2 reads them."""
+    if type(node) is yaml.SequenceNode:
+        return [_value(item) for item in node.value]
+    if type(node) is not yaml.ScalarNode:
+        return None
+    text: str = node.value
+    if node.tag != "plain":
+        return text
+    if text in ("true", "false"):
+        return text == "true"
+    # a code with leading zeros or an exponent stays text, so that 0100000D and 80E01801 need no quotes
+    return int(text) if re.match(r"(0|[1-9][0-9]{0,6})\Z", text) else text
