@@ -115,21 +115,23 @@ class Room:
     # ---- sizes by name: chips are cut anew
 
     def _recut(self, placing: Placing, job: Job) -> None:
-        gang, pods = placing.gang, self._wishes(placing)
+        gang, need = placing.gang, len(self._wishes(placing))
+        pods = list(placing.left[:MAX_NEW])
         self._bench.quiet = True
         seated, without = self._bench.seat(job, pods, Wishes())
         self._bench.quiet = False
+        short = len(pods) - len(without)
+        nodes = self._eligible(job, pods[0])
+        coming = self._on_the_way(job.resource, nodes)
         for allowed in (True, False):
-            nodes = self._eligible(job, pods[0])
-            left = len(without) - (self._on_the_way(job.resource, nodes) if allowed else 0)
-            if left <= 0:
-                words.amend(
-                    self._scope, gang, f"{job.resource} is being made ready: an order or a report is on its way"
-                )
+            most, least = len(without) - coming, need - short - coming
+            if most <= 0 or (least <= 0 and coming):
+                text = f"{job.resource} is being made ready: an order or a report is on its way"
+                words.amend(self._scope, gang, text)
                 break
-            chosen = share_out(
-                self._options(job.resource, nodes, min(left, MAX_NEW), allowed=allowed), min(left, MAX_NEW)
-            )
+            options = list(self._options(job.resource, nodes, most, allowed=allowed))
+            counts = range(most if allowed else max(1, least), max(1, least) - 1, -1)
+            chosen = next((found for count in counts if (found := share_out(options, count))), ())
             if chosen:
                 self._order(gang, job, chosen) if allowed else self._advise(gang, job, chosen)
                 break

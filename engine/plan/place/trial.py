@@ -16,6 +16,7 @@ from engine.model.jobs import Gang
 from engine.plan.place.bench import Bench, Seated, Wishes
 from engine.plan.place.job import WHOLE_CHIP, Job
 from engine.plan.place.pending import FIRST_STAGE
+from engine.plan.place.sharing import Dynamic
 from engine.plan.place.verdict import SHORTAGE_PREFIX, UNSCHEDULABLE_TOPOLOGY
 from engine.plan.queue.lines import Quota
 from engine.plan.queue.search import Exhausted
@@ -62,7 +63,7 @@ class Trials:
             Exhausted: no more what-ifs in this pass.
         """
         self._spend(2 * len(gone) + len(pods))
-        released = self._release(gone)
+        released = self._release(gone, gang)
         placed = self._seat(gang, pods)
         self._bench.take_back(placed)
         self._restore(released)
@@ -79,7 +80,7 @@ class Trials:
             return False
         there = [one for one in gone if one.node == node]
         self._spend(2 * len(there) + 1)
-        released = self._release(there)
+        released = self._release(there, gang)
         fits = node in self._bench.table(job, pod).scores and self._bench.allowed(pod, node) is None
         self._restore(released)
         return fits
@@ -141,7 +142,7 @@ class Trials:
         """
         self._spend(2 * len(gone) + len(pods) + len(movers))
         self._bench.parts.rehearse(True)
-        released = self._release(gone)
+        released = self._release(gone, gang)
         placed = self._seat(gang, pods)
         again: list[Seated] = []
         for pod in movers if placed else ():
@@ -169,7 +170,7 @@ class Trials:
 
         Until they are really gone, what they hold beyond the new seats stays taken.
         """
-        released = self._release(gone)
+        released = self._release(gone, gang)
         placed = self._seat(gang, pods)
         if not placed:
             self._restore(released)
@@ -194,15 +195,20 @@ class Trials:
         finally:
             self._bench.quiet = False
 
-    def _release(self, pods: Sequence[Pod | tuple[Pod, str]]) -> list[Seated]:
-        """Takes pods off the bench: running ones, and with their node those that this pass has placed."""
+    def _release(self, pods: Sequence[Pod | tuple[Pod, str]], gang: Gang | None = None) -> list[Seated]:
+        """Takes pods off the bench: running ones, and with their node those that this pass has placed.
+
+        Those with parts of chips go only for a ``gang`` that wants parts too.
+        """
+        job = self.job(gang) if gang is not None else None
+        parts = job is not None and isinstance(job.shared, Dynamic)
         found: list[Seated] = []
         for pod, node in ((pod, pod.node) if isinstance(pod, Pod) else pod for pod in pods):
             view = self._bench.views.get(node)
             there = next((one for one in view.pods if one.uid == pod.uid), None) if view is not None else None
             if view is None or there is None:
                 continue
-            mask = _whole_chips(view, there)
+            mask = _freed(view, there) if parts else _whole_chips(view, there)
             if mask is None:
                 continue
             found.append(Seated(there, view.node.name, mask))
@@ -246,6 +252,15 @@ def _whole_chips(view: NodeView, pod: Pod) -> int | None:
     parts = view.soft_chips | view.dynamic_chips | view.static_chips
     if pod.count and (mask & parts or pod.resource not in WHOLE_CHIP):
         return None
+    for one in view.pods:
+        if one is not pod and one.chips:
+            mask &= ~mask_of(list(chip_ids(one)))
+    return mask & view.used
+
+
+def _freed(view: NodeView, pod: Pod) -> int:
+    """The chips on which nobody is left without the pod."""
+    mask = mask_of(list(chip_ids(pod)))
     for one in view.pods:
         if one is not pod and one.chips:
             mask &= ~mask_of(list(chip_ids(one)))
