@@ -1,0 +1,91 @@
+"""The process that holds the driver's library: calls come in as lines of JSON, answers and fault events go out.
+
+A call that never returns costs one thread here; the parent counts them and ends this process when there are too many,
+or when the driver was loaded anew. It ends by itself when the parent is gone.
+
+    python -m agents.drivers.dcmi.child LIBRARY [--owner UID]...
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from agents.drivers.base import DriverError
+from agents.drivers.dcmi.calls import Calls
+from agents.drivers.dcmi.errors import DcmiError
+from agents.drivers.dcmi.library import Library, trusted
+
+THREADS = 16
+MAX_LINE = 65_536
+
+
+class Child:
+    """Serves one library until its input ends."""
+
+    def __init__(self, out: int) -> None:
+        self._out, self._lock = out, threading.Lock()
+        self._calls: Calls | None = None
+
+    def serve(self, file: Path, owners: frozenset[int]) -> int:
+        """Load, greet, answer. The greeting says `ready`, or what is wrong; 1 is the exit code then."""
+        try:
+            trusted(file, owners)
+            self._calls = calls = Calls(Library(file))
+            self._say({"ready": True, "v2": calls.v2, "places": [list(place) for place in calls.places]})
+        except (DriverError, OSError) as error:
+            self._say({"ready": False, "error": str(error)[:500]})
+            return 1
+        pool = ThreadPoolExecutor(THREADS, thread_name_prefix="dcmi")
+        for line in iter(lambda: sys.stdin.readline(MAX_LINE), ""):
+            request = json.loads(line)
+            pool.submit(self._answer, request)
+        # calls that hang must not keep this process
+        os._exit(0)
+
+    def _answer(self, request: dict[str, Any]) -> None:
+        number, name, arguments = request["id"], str(request["call"]), request.get("args", [])
+        assert self._calls is not None
+        try:
+            if name == "subscribe":
+                self._calls.subscribe(lambda event: self._say({"event": event}))
+                value = None
+            else:
+                value = getattr(self._calls, name)(*arguments)
+        except DcmiError as error:
+            self._say({"id": number, "error": str(error), "function": error.function, "code": error.code})
+        except (DriverError, TypeError, AttributeError) as error:
+            self._say({"id": number, "error": str(error)[:500]})
+        else:
+            self._say({"id": number, "value": value})
+
+    def _say(self, message: dict[str, Any]) -> None:
+        data = json.dumps(message).encode() + b"\n"
+        with self._lock:
+            try:
+                while data:
+                    data = data[os.write(self._out, data) :]
+            except BrokenPipeError:
+                os._exit(0)
+
+
+def main(arguments: list[str]) -> int:
+    """Run as a program."""
+    owners = {0}
+    while "--owner" in arguments:
+        at = arguments.index("--owner")
+        owners.add(int(arguments[at + 1]))
+        del arguments[at : at + 2]
+    # the library may print; its words must not mix with answers
+    out = os.dup(1)
+    os.dup2(2, 1)
+    return Child(out).serve(Path(arguments[0]), frozenset(owners))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,261 @@
+"""DcmiDriver: the chips of this machine, through the driver's own library in a process apart."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from agents.drivers.base import CARD_DROP, VNPU, Assertion, Chip, Code, DriverError, Event, Machine, Plane
+from agents.drivers.dcmi import family as families
+from agents.drivers.dcmi.calls import OUT_OF_BAND
+from agents.drivers.dcmi.errors import NOT_READY, DcmiError
+from agents.drivers.dcmi.supervisor import Supervisor
+
+CALL_SECONDS: Final = 5.0
+NETWORK_SECONDS: Final = 1.0
+RESET_SECONDS: Final = 30.0
+OUT_OF_BAND_SECONDS: Final = 150.0
+RESCAN_PAUSE: Final = 3.0
+NETWORK_GOOD: Final = frozenset({0, 6})
+LINK_DOWN: Final = "81078603"
+NETWORK_CODES: Final = frozenset({LINK_DOWN, "81078607", "81B18603"})
+ASSERTIONS: Final[tuple[Assertion, ...]] = ("recover", "occur", "once")
+DRIVER_ROOT_MB: Final = 1024
+
+
+class DcmiDriver:
+    """The node's driver. ``sleep`` and ``now_ms`` are the clock; see `agents.drivers.base.Driver` for the methods."""
+
+    def __init__(
+        self,
+        library: Path,
+        *,
+        sleep: Callable[[float], Any],
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        owners: frozenset[int] = frozenset(),
+        env: dict[str, str] | None = None,
+    ) -> None:
+        self.calls = Supervisor(library, owners=owners, env=env)
+        self._sleep, self._now_ms = sleep, now_ms
+        self._machine: Machine | None = None
+        self._family = self._product = ""
+        self._board = self._mainboard = 0
+        self._seen: dict[tuple[int, str], int] = {}
+        self._vnpus: dict[int, int] = {}
+
+    async def _ask(self, call: str, *arguments: Any, timeout: float = CALL_SECONDS) -> Any:
+        return await self.calls.ask(call, *arguments, timeout=timeout)
+
+    async def _places(self) -> Sequence[tuple[int, int, int, int]]:
+        if not self.calls.places:
+            await self._ask("version")
+        return self.calls.places
+
+    async def machine(self) -> Machine:
+        """Describe the node by its first chip."""
+        if self._machine is not None:
+            return self._machine
+        first = (await self._places())[0][0]
+        info = await self._ask("chip_info", first)
+        self._board = (await self._ask("board", first))["board"]
+        self._family = families.family(info["name"], self._board)
+        self._mainboard = await self._tried("mainboard", first, default=0)
+        self._product = await self._tried("product", first, default="")
+        mode = families.RUN_MODES[self._family]
+        memory = await self._memory_gb(first)
+        pod: Mapping[str, int] = {}
+        if self._family in (families.A3, families.A5):
+            pod = await self._tried("super_pod", first, default={})
+        labels = {}
+        if self._board in families.INFER_CARD_BOARDS:
+            labels["accelerator-type"] = "card-910b-infer"
+        if self._product == families.DUO:
+            labels["infer-card-type"] = "card-300i-duo"
+        kind = "npu" if self._family == families.A5 else self._family
+        self._machine = Machine(
+            resource=f"huawei.com/{mode}",
+            prefix=f"{mode}-",
+            chip_name=info["name"],
+            accelerator=f"huawei-{mode}",
+            server_type=f"{kind}-{info['aicores']}",
+            driver_version=await self._ask("version"),
+            memory_gb=memory,
+            super_pod_id=pod.get("super_pod_id", -2),
+            server_index=pod.get("server_id", -2),
+            rack_id=pod.get("chassis_id") if self._family == families.A5 else None,
+            labels=labels,
+        )
+        return self._machine
+
+    async def _memory_gb(self, chip: int) -> int:
+        for call in ("hbm", "ddr"):
+            found = await self._tried(call, chip, default=None)
+            if found and found["total"]:
+                return int(found["total"]) // DRIVER_ROOT_MB
+        return 0
+
+    async def _tried(self, call: str, *arguments: Any, default: Any) -> Any:
+        try:
+            return await self._ask(call, *arguments)
+        except DcmiError as error:
+            if error.supported:
+                raise
+            return default
+
+    async def chips(self) -> Sequence[Chip]:
+        """List the chips with serial number, address and super-pod id."""
+        await self.machine()
+        found = []
+        for phy, logic, card, device in await self._places():
+            pod = -2
+            if self._family in (families.A3, families.A5):
+                pod = (await self._tried("super_pod", phy, default={"sdid": -2}))["sdid"]
+            found.append(
+                Chip(
+                    id=phy, logic_id=logic, card=card, die=device, super_device_id=pod,
+                    serial=await self._tried("serial", phy, default=""), ip=await self._tried("ip", phy, default=""),
+                )
+            )  # fmt: skip
+        return found
+
+    async def faults(self) -> Mapping[int, Sequence[Code]]:
+        """Read every present code of every chip, and whether its network is well."""
+        await self.machine()
+        found: dict[int, Sequence[Code]] = {}
+        for phy, *_ in await self._places():
+            found[phy] = await self._codes(phy)
+        present = {(phy, code.code) for phy, codes in found.items() for code in codes}
+        self._seen = {key: at for key, at in self._seen.items() if key in present}
+        return found
+
+    async def _codes(self, phy: int) -> Sequence[Code]:
+        try:
+            if await self._ask("health", phy) == NOT_READY:
+                return [self._code(phy, CARD_DROP, "chip")]
+            numbers = await self._ask("codes", phy)
+        except DcmiError as error:
+            if error.code == NOT_READY:
+                return [self._code(phy, CARD_DROP, "chip")]
+            raise
+        codes = []
+        for number in numbers:
+            code = f"{number:X}"
+            codes.append(self._code(phy, code, _plane(code)))
+        if self._family in (families.A1, families.A2, families.A3, families.A5):
+            try:
+                network = await self._ask("network", phy, timeout=NETWORK_SECONDS)
+            except DcmiError as error:
+                # the driver's own check of the network is known to hang; silence is no fault
+                if error.supported and error.code != -8006:
+                    raise
+                network = 0
+            if network not in NETWORK_GOOD and not any(code.plane == "network" for code in codes):
+                codes.append(self._code(phy, LINK_DOWN, "network"))
+        return codes
+
+    def _code(self, phy: int, code: str, plane: Plane) -> Code:
+        return Code(code, self._seen.setdefault((phy, code), self._now_ms()), plane)
+
+    async def events(self) -> Sequence[Event]:
+        """Wait for fault events; the time of each is that of its arrival."""
+        await self._places()
+        raw = [await self.calls.events.get()]
+        while not self.calls.events.empty():
+            raw.append(self.calls.events.get_nowait())
+        by_logic = {logic: phy for phy, logic, *_ in self.calls.places}
+        now = self._now_ms()
+        events = []
+        for event in raw:
+            phy = by_logic.get(event["chip"])
+            if phy is None or not 0 <= event["assertion"] < len(ASSERTIONS):
+                continue
+            code = f"{event['code']:X}"
+            severity = event["severity"] if 0 <= event["severity"] <= 3 else None
+            events.append(Event(phy, code, ASSERTIONS[event["assertion"]], now, _plane(code), severity))
+        return events
+
+    async def processes(self) -> Mapping[int, int]:
+        """Count the processes on each chip."""
+        found = {}
+        for phy, *_ in await self._places():
+            if count := len(await self._ask("processes", phy)):
+                found[phy] = count
+        return found
+
+    async def reset_group(self, chip: int) -> Sequence[int]:
+        """Name the chips that reset with ``chip``."""
+        await self.machine()
+        cards = {phy: card for phy, _, card, _ in await self._places()}
+        if chip not in cards:
+            raise DriverError(f"no chip {chip}")
+        brother = None
+        if self._family == families.A3:
+            brother = await self._tried("brother", chip, default=None)
+        return families.reset_group(self._family, self._board, self._mainboard, self._product, chip, cards, brother)
+
+    async def reset(self, chips: Sequence[int]) -> None:
+        """Begin an in-band reset; where a module refuses it and the out-of-band channel is open, reset by that.
+
+        One call resets what hangs together in one ring or module; groups of several modules need one for each.
+        """
+        await self.machine()
+        cards = {phy: card for phy, _, card, _ in await self._places()}
+        first_of: dict[int, int] = {}
+        for chip in sorted(chips):
+            first_of.setdefault(cards.get(chip, -1) if self._family == families.A3 else 0, chip)
+        for chip in first_of.values():
+            try:
+                await self._ask("reset", chip, timeout=RESET_SECONDS)
+            except DcmiError as error:
+                if self._family != families.A3 or not await self._tried("outband", chip, default=False):
+                    raise
+                await self._out_of_band(chip, error)
+
+    async def _out_of_band(self, chip: int, first: DcmiError) -> None:
+        try:
+            await self._ask("pre_reset", chip, timeout=RESET_SECONDS)
+            await self._ask("reset", chip, OUT_OF_BAND, timeout=OUT_OF_BAND_SECONDS)
+            await self._sleep(RESCAN_PAUSE)
+            await self._ask("rescan", chip, timeout=RESET_SECONDS)
+        except DriverError as error:
+            raise DriverError(f"in-band: {first}; out of band: {error}") from error
+
+    async def boot_status(self, chip: int) -> int:
+        """How far a chip's start has come."""
+        return int(await self._ask("boot", chip))
+
+    async def vnpus(self) -> Sequence[VNPU]:
+        """List the vNPUs."""
+        found = []
+        for phy, *_ in await self._places():
+            for vnpu in await self._tried("vnpus", phy, default=[]):
+                found.append(VNPU(vnpu["id"], phy, vnpu["template"]))
+        self._vnpus = {vnpu.id: vnpu.chip for vnpu in found}
+        return sorted(found)
+
+    async def create_vnpu(self, chip: int, template: str) -> VNPU:
+        """Cut a vNPU."""
+        number = int(await self._ask("create_vnpu", chip, template, timeout=RESET_SECONDS))
+        self._vnpus[number] = chip
+        return VNPU(number, chip, template)
+
+    async def destroy_vnpu(self, vnpu: int) -> None:
+        """Give a vNPU back."""
+        if vnpu not in self._vnpus:
+            await self.vnpus()
+        if vnpu not in self._vnpus:
+            raise DriverError(f"no vNPU {vnpu}")
+        await self._ask("destroy_vnpu", self._vnpus.pop(vnpu), vnpu, timeout=RESET_SECONDS)
+
+    async def close(self) -> None:
+        """End the driver process."""
+        await self.calls.close()
+
+
+def _plane(code: str) -> Plane:
+    return "network" if code in NETWORK_CODES else "chip"
+
+
+__all__ = ["DcmiDriver"]

@@ -1,0 +1,175 @@
+"""The parent's end of the driver process: deadlines, restarts, events.
+
+A call past its deadline fails with TIMED_OUT and leaves its thread behind; with `MAX_HUNG` of them, or when the
+process dies, a new one takes its place (the driver was reloaded, a chip hangs). It waits between failing starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from agents.drivers.base import DriverError
+from agents.drivers.dcmi.errors import TIMED_OUT, DcmiError
+
+log = logging.getLogger(__name__)
+
+MAX_HUNG: Final = 4
+MAX_WAITING: Final = 256
+MAX_EVENTS: Final = 10_000
+START_SECONDS: Final = 30.0
+BACKOFF: Final = (0.2, 1.0, 5.0, 10.0)
+READ_LIMIT: Final = 1 << 20
+
+
+class Supervisor:
+    """One driver process at a time. Methods belong to one event loop."""
+
+    def __init__(
+        self, library: Path, *, owners: frozenset[int] = frozenset(), env: dict[str, str] | None = None
+    ) -> None:
+        self._library, self._owners, self._env = library, owners, env
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._next, self._hung, self._failures = 0, 0, 0
+        self._starting = asyncio.Lock()
+        self._not_before = 0.0
+        self.events: asyncio.Queue[dict[str, Any]] = asyncio.Queue(MAX_EVENTS)
+        self.lost_events = 0
+        self.starts = 0
+        self.v2 = False
+        self.places: tuple[tuple[int, int, int, int], ...] = ()
+
+    async def ask(self, call: str, *arguments: Any, timeout: float) -> Any:
+        """Call, for at most ``timeout`` seconds. Raises DriverError; past its time, DcmiError with TIMED_OUT."""
+        process = await self._running()
+        if len(self._waiting) >= MAX_WAITING:
+            raise DriverError(f"{MAX_WAITING} calls to the driver wait already")
+        self._next += 1
+        number = self._next
+        future = self._waiting[number] = asyncio.get_running_loop().create_future()
+        assert process.stdin is not None
+        try:
+            process.stdin.write(json.dumps({"id": number, "call": call, "args": arguments}).encode() + b"\n")
+            async with asyncio.timeout(timeout):
+                await process.stdin.drain()
+                return await future
+        except TimeoutError:
+            self._hung += 1
+            log.warning("a driver call hangs", extra={"call": call, "hung": self._hung})
+            if self._hung >= MAX_HUNG:
+                await self._end("too many calls hang")
+            raise DcmiError(call, TIMED_OUT) from None
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise DriverError("the driver process ended") from error
+        finally:
+            self._waiting.pop(number, None)
+
+    async def _running(self) -> asyncio.subprocess.Process:
+        async with self._starting:
+            if self._process is not None and self._process.returncode is None:
+                return self._process
+            loop = asyncio.get_running_loop()
+            if loop.time() < self._not_before:
+                raise DriverError("the driver could not be loaded; it is tried again shortly")
+            try:
+                return await self._start()
+            except DriverError:
+                self._not_before = loop.time() + BACKOFF[min(self._failures, len(BACKOFF) - 1)]
+                self._failures += 1
+                raise
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        owners = [text for owner in sorted(self._owners) for text in ("--owner", str(owner))]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "agents.drivers.dcmi.child", str(self._library), *owners,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=READ_LIMIT,
+            env={**os.environ, **(self._env or {})},
+        )  # fmt: skip
+        assert process.stdout is not None
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                greeting = json.loads(await process.stdout.readline() or b'{"error": "it ended without a word"}')
+        except (TimeoutError, ValueError) as error:
+            await _kill(process)
+            raise DriverError(f"{self._library}: the driver did not answer in {START_SECONDS:g} s") from error
+        except BaseException:
+            await _kill(process)
+            raise
+        if not greeting.get("ready"):
+            await _kill(process)
+            raise DriverError(str(greeting.get("error"))[:500])
+        self._process, self._hung, self._failures = process, 0, 0
+        self.v2, self.places = bool(greeting["v2"]), tuple(tuple(place) for place in greeting["places"])
+        self.starts += 1
+        self._reader = asyncio.create_task(self._read(process))
+        assert process.stdin is not None
+        process.stdin.write(json.dumps({"id": 0, "call": "subscribe"}).encode() + b"\n")
+        return process
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        try:
+            while line := await process.stdout.readline():
+                self._heard(json.loads(line))
+        except ValueError as error:
+            log.error("the driver process said something unreadable", extra={"error": str(error)[:200]})
+            await _kill(process)
+        finally:
+            for future in self._waiting.values():
+                if not future.done():
+                    future.set_exception(DriverError("the driver process ended"))
+
+    def _heard(self, message: dict[str, Any]) -> None:
+        if "event" in message:
+            if self.events.full():
+                # codes are polled too: what is lost here is found there
+                self.lost_events += 1
+                return
+            self.events.put_nowait(message["event"])
+            return
+        future = self._waiting.get(message["id"])
+        if future is None or future.done():
+            if message["id"] == 0 and "error" in message:
+                log.warning("no fault events, codes are polled", extra={"error": message["error"]})
+            return
+        if "error" not in message:
+            future.set_result(message["value"])
+        elif "code" in message:
+            future.set_exception(DcmiError(message["function"], message["code"]))
+        else:
+            future.set_exception(DriverError(message["error"]))
+
+    async def _end(self, why: str) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            log.warning("the driver process is started again", extra={"error": why})
+            await _kill(process)
+
+    async def reload(self) -> None:
+        """Start the process anew at the next call: the driver below was reloaded."""
+        await self._end("the driver was reloaded")
+
+    async def close(self) -> None:
+        """End the process; waiting calls fail."""
+        await self._end("the agent stops")
+        if self._reader is not None:
+            self._reader.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._reader
+
+
+async def _kill(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    await process.wait()
+
+
+__all__ = ["MAX_HUNG", "Supervisor"]

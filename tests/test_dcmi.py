@@ -1,0 +1,389 @@
+"""The driver's C interface for real: layouts against the compiler, calls, events, hangs and reloads of the stand-in."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import stat
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents.drivers.base import BOOTED, CARD_DROP, DriverError
+from agents.drivers.dcmi import family, structs
+from agents.drivers.dcmi.driver import DcmiDriver
+from agents.drivers.dcmi.errors import DcmiError
+from agents.drivers.dcmi.library import find, trusted
+from agents.drivers.dcmi.supervisor import MAX_HUNG
+from agents.drivers.standin.build import BuildError, build
+from agents.drivers.standin.state import SimChip, SimState, Standin
+
+ME = frozenset({0, os.getuid()})
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("dcmi"))
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Callable[..., Standin]]:
+    yield lambda **shape: Standin.create(tmp_path / "state", **shape)
+
+
+@asynccontextmanager
+async def driver(library: Path, standin: Standin) -> AsyncIterator[DcmiDriver]:
+    found = DcmiDriver(
+        library, sleep=asyncio.sleep, owners=ME,
+        env={"BELAY_SIM_DCMI_STATE": str(standin.file)},
+    )  # fmt: skip
+    try:
+        yield found
+    finally:
+        await found.close()
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(asyncio.wait_for(work, 60))
+
+
+def test_every_layout_has_the_compilers_size() -> None:
+    assert {kind.__name__: ctypes.sizeof(kind) for kind in structs.SIZES} == {
+        kind.__name__: size for kind, size in structs.SIZES.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("structure", "field", "offset"),
+    [
+        (structs.ChipInfo, "aicore_cnt", 96),
+        (structs.HbmInfo, "memory_usage", 16),
+        (structs.HbmInfo, "bandwith_util_rate", 28),
+        (structs.MemoryInfoV3, "hugepagesize", 24),
+        (structs.MemoryInfoV3, "utiliza", 48),
+        (structs.PcieBandwidth, "rx_cpl_bw", 76),
+        (structs.ComputingResource, "memory_size", 24),
+        (structs.ComputingResource, "vdev_aicore_utilization", 60),
+        (structs.VdevQueryInfo, "base", 40),
+        (structs.VdevQueryInfo, "computing", 104),
+        (structs.VdevQueryInfo, "media", 200),
+        (structs.SocTotal, "base", 144),
+        (structs.SocFree, "computing", 72),
+        (structs.DmsFaultEvent, "alarm_raised_time", 24),
+        (structs.DmsFaultEvent, "additional_info", 288),
+        (structs.FaultEvent, "dms", 8),
+        (structs.HccsPingInfo, "dest_num", 3264),
+        (structs.UbPingInfo, "occur_time", 3544),
+        (structs.PortPackets, "reserved", 392),
+    ],
+)
+def test_fields_lie_where_the_driver_puts_them(structure: Any, field: str, offset: int) -> None:
+    assert getattr(structure, field).offset == offset
+
+
+def test_the_state_file_has_the_same_layout_on_both_sides(library: Path) -> None:
+    lib = ctypes.CDLL(str(library))
+    assert lib.belay_sim_state_size() == ctypes.sizeof(SimState)
+    assert lib.belay_sim_chip_size() == ctypes.sizeof(SimChip)
+
+
+def test_a_machine_is_described(library: Path, machine: Callable[..., Standin]) -> None:
+    async def go() -> None:
+        async with driver(library, machine()) as npu:
+            described = await npu.machine()
+            assert described.resource == "huawei.com/Ascend910"
+            assert (described.chip_name, described.server_type) == ("910B3", "Ascend910B-20")
+            assert (described.accelerator, described.memory_gb) == ("huawei-Ascend910", 64)
+            assert (described.super_pod_id, described.server_index) == (-2, -2)
+            chips = await npu.chips()
+            assert [chip.id for chip in chips] == list(range(8))
+            assert (chips[3].serial, chips[3].ip, chips[3].card) == ("SIM0003", "10.0.0.4", 3)
+            assert list(await npu.reset_group(5)) == list(range(8))
+
+    run(go())
+
+
+def test_a_super_pod_knows_its_places(library: Path, machine: Callable[..., Standin]) -> None:
+    standin = machine(
+        chips=16, chips_per_card=2, chip_name="Ascend910-9382", board=0xB0, aicores=24, reset_group=0, super_pod=(3, 2)
+    )
+    for phy in range(16):
+        standin.chip(phy).brother = standin.chip(phy).card ^ 1
+
+    async def go() -> None:
+        async with driver(library, standin) as npu:
+            described = await npu.machine()
+            assert (described.super_pod_id, described.server_index) == (3, 2)
+            assert described.server_type == "Ascend910A3-24"
+            assert [chip.super_device_id for chip in await npu.chips()] == [32 + phy for phy in range(16)]
+            assert list(await npu.reset_group(5)) == [4, 5, 6, 7]
+            await npu.reset([4, 5, 6, 7])
+            assert [standin.chip(phy).resets for phy in range(8)] == [0, 0, 0, 0, 2, 2, 2, 2]
+
+    run(go())
+
+
+def test_the_second_generation_of_the_interface_serves_too(library: Path, machine: Callable[..., Standin]) -> None:
+    async def go() -> None:
+        async with driver(library, machine(chip_name="Ascend950PR", v2=True, super_pod=(1, 0))) as npu:
+            described = await npu.machine()
+            assert (described.resource, described.prefix) == ("huawei.com/npu", "npu-")
+            assert described.server_type == "npu-20"
+            assert [chip.card for chip in await npu.chips()] == [-1] * 8
+            assert list(await npu.reset_group(5)) == [5]
+            assert await npu.vnpus() == []
+
+    run(go())
+
+
+def test_faults_are_read_and_told(library: Path, machine: Callable[..., Standin]) -> None:
+    standin = machine()
+
+    async def go() -> None:
+        async with driver(library, standin) as npu:
+            assert {phy: list(codes) for phy, codes in (await npu.faults()).items()} == {n: [] for n in range(8)}
+            heard = asyncio.create_task(npu.events())
+            await asyncio.sleep(0.05)
+            standin.raise_code(3, "80E01801", severity=3)
+            (event,) = await heard
+            assert (event.chip, event.code, event.assertion, event.severity) == (3, "80E01801", "occur", 3)
+            first = (await npu.faults())[3][0]
+            assert (first.code, first.plane) == ("80E01801", "chip")
+            assert (await npu.faults())[3][0].time_ms == first.time_ms
+            standin.clear_code(3, "80E01801")
+            (event,) = await npu.events()
+            assert event.assertion == "recover"
+            assert list((await npu.faults())[3]) == []
+
+    run(go())
+
+
+def test_a_chip_off_the_bus_is_a_dropped_card(library: Path, machine: Callable[..., Standin]) -> None:
+    standin = machine()
+
+    async def go() -> None:
+        async with driver(library, standin) as npu:
+            await npu.machine()
+            standin.chip(2).dropped = 1
+            found = await npu.faults()
+            assert [code.code for code in found[2]] == [CARD_DROP]
+            assert list(found[3]) == []
+
+    run(go())
+
+
+@pytest.mark.parametrize(("health", "codes"), [(0, []), (6, []), (3, ["81078603"])])
+def test_the_network_has_a_plane_of_its_own(
+    library: Path, machine: Callable[..., Standin], health: int, codes: list[str]
+) -> None:
+    standin = machine()
+    standin.chip(1).network = health
+
+    async def go() -> None:
+        async with driver(library, standin) as npu:
+            assert [(code.code, code.plane) for code in (await npu.faults())[1]] == [(c, "network") for c in codes]
+
+    run(go())
+
+
+def test_resets_are_refused_in_use_and_heal_afterwards(library: Path, machine: Callable[..., Standin]) -> None:
+    standin = machine(reset_ms=100)
+
+    async def go() -> None:
+        async with driver(library, standin) as npu:
+            standin.raise_code(3, "80E01801")
+            standin.processes(6, [4711])
+            assert await npu.processes() == {6: 1}
+            with pytest.raises(DcmiError, match="resource busy"):
+                await npu.reset(list(range(8)))
+            standin.processes(6, [])
+            await npu.reset(list(range(8)))
+            assert await npu.boot_status(3) != BOOTED
+            await asyncio.sleep(0.15)
+            assert await npu.boot_status(3) == BOOTED
+            assert list((await npu.faults())[3]) == []
+            assert [standin.chip(phy).resets for phy in range(8)] == [1] * 8
+
+    run(go())
+
+
+def test_a_module_that_refuses_is_reset_out_of_band(library: Path, machine: Callable[..., Standin]) -> None:
+    standin = machine(
+        chips=4, chips_per_card=2, chip_name="Ascend910-9382", board=0xB0, reset_group=0, super_pod=(0, 0)
+    )
+    standin.chip(0).reset_fails = 1
+
+    async def go() -> None:
+        async with driver(library, standin) as npu:
+            npu._sleep = lambda seconds: asyncio.sleep(0)
+            with pytest.raises(DcmiError, match="reset failed"):
+                await npu.reset([0, 1])
+            standin.chip(0).reset_fails = 1
+            standin.chip(0).outband = 1
+            await npu.reset([0, 1])
+            assert [standin.chip(phy).resets for phy in range(4)] == [1, 1, 0, 0]
+
+    run(go())
+
+
+def test_vnpus_are_cut_used_and_given_back(library: Path, machine: Callable[..., Standin]) -> None:
+    templates = [("vir05_1c_16g", 5.0, 16_384), ("vir10_3c_32g", 10.0, 32_768)]
+    standin = machine(templates=templates)
+
+    async def go() -> None:
+        async with driver(library, standin) as npu:
+            made = await npu.create_vnpu(2, "vir10_3c_32g")
+            assert (made.chip, made.template, made.id) == (2, "vir10_3c_32g", 132)
+            await npu.create_vnpu(2, "vir05_1c_16g")
+            with pytest.raises(DcmiError, match="partition mismatch"):
+                await npu.create_vnpu(2, "vir10_3c_32g")
+            with pytest.raises(DcmiError, match="bad parameter"):
+                await npu.create_vnpu(3, "vir99")
+            assert [(v.id, v.template) for v in await npu.vnpus()] == [(132, "vir10_3c_32g"), (133, "vir05_1c_16g")]
+            standin.chip(2).vdevs[0].used = 1
+            with pytest.raises(DcmiError, match="busy"):
+                await npu.destroy_vnpu(132)
+            standin.chip(2).vdevs[0].used = 0
+            await npu.destroy_vnpu(132)
+            assert [v.id for v in await npu.vnpus()] == [133]
+
+    run(go())
+
+
+def test_a_call_that_hangs_costs_itself_and_a_driver_that_hangs_is_started_again(
+    library: Path, machine: Callable[..., Standin]
+) -> None:
+    standin = machine()
+
+    async def go() -> None:
+        async with driver(library, standin) as npu:
+            await npu.machine()
+            standin.script("dcmi_get_device_temperature", delay_ms=60_000, phy=1)
+            with pytest.raises(DcmiError, match="timed out"):
+                await npu.calls.ask("temperature", 1, timeout=0.1)
+            assert await npu.calls.ask("temperature", 2, timeout=5) == 42
+            assert npu.calls.starts == 1
+            for _ in range(MAX_HUNG - 1):
+                with pytest.raises(DcmiError, match="timed out"):
+                    await npu.calls.ask("temperature", 1, timeout=0.05)
+            standin.unscript()
+            assert await npu.calls.ask("temperature", 1, timeout=5) == 41
+            assert npu.calls.starts == 2
+            # events flow from the new process too
+            standin.raise_code(1, "80E01801")
+            assert (await npu.events())[0].chip == 1
+
+    run(go())
+
+
+def test_a_driver_process_that_dies_is_replaced(library: Path, machine: Callable[..., Standin]) -> None:
+    async def go() -> None:
+        async with driver(library, machine()) as npu:
+            await npu.machine()
+            assert npu.calls._process is not None
+            npu.calls._process.kill()
+            await npu.calls._process.wait()
+            assert len(await npu.chips()) == 8
+            assert npu.calls.starts == 2
+
+    run(go())
+
+
+def test_bad_values_of_a_driver_are_refused_by_name(library: Path, machine: Callable[..., Standin]) -> None:
+    standin = machine()
+    standin.state.chip[5].phy = 300
+
+    async def go() -> None:
+        async with driver(library, standin) as npu:
+            with pytest.raises(DriverError, match="physical id 300 is beyond 255"):
+                await npu.machine()
+
+    run(go())
+
+
+@pytest.mark.parametrize("call", ["dcmi_init", "dcmi_get_device_chip_info_v2", "dcmi_get_device_board_info"])
+def test_a_driver_that_fails_says_which_call(library: Path, machine: Callable[..., Standin], call: str) -> None:
+    standin = machine()
+    standin.script(call, result=-8005)
+
+    async def go() -> None:
+        async with driver(library, standin) as npu:
+            with pytest.raises(DriverError, match=rf"{call}: internal error \(-8005\)"):
+                await npu.machine()
+
+    run(go())
+
+
+def test_a_library_that_others_may_write_is_not_loaded(library: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "lib"
+    folder.mkdir(mode=0o755)
+    copy = folder / "libdcmi.so"
+    copy.write_bytes(library.read_bytes())
+    copy.chmod(0o666)
+    with pytest.raises(DriverError, match="mode 0666 lets others write"):
+        trusted(copy, ME)
+    copy.chmod(0o644)
+    with pytest.raises(DriverError, match="belongs to user"):
+        trusted(copy, frozenset({os.getuid() + 1}))
+
+
+def test_the_library_is_looked_for_where_loaders_look(library: Path, tmp_path: Path) -> None:
+    assert find(f"/nowhere::{library.parent}") == library
+    assert find("/nowhere", cache=lambda: f"\tlibdcmi.so (libc6,x86-64) => {library}\n") == library
+    with pytest.raises(DriverError, match="is the NPU driver installed"):
+        find(str(tmp_path), cache=lambda: "\tlibother.so (libc6) => /lib/libother.so\n")
+    with pytest.raises(DriverError, match="longer than 1024"):
+        find("x" * 1025)
+
+
+@pytest.mark.parametrize(
+    ("name", "board", "wanted"),
+    [
+        ("910B3", 0x30, "Ascend910B"), ("910", 0x10, "Ascend910"), ("910A", 0x10, "Ascend910"),
+        ("Ascend910-9382", 0xB0, "Ascend910A3"), ("910B3", 0xD1, "Ascend910A3"), ("Ascend950PR", 0x10, "Ascend910A5"),
+        ("310P3", 0x10, "Ascend310P"), ("I2", 0x10, "Ascend310P"), ("310B1", 0x10, "Ascend310B"),
+        ("310", 0x10, "Ascend310"), ("A2G3", 0x10, "Ascend910B"),
+    ],
+)  # fmt: skip
+def test_families_follow_board_and_name(name: str, board: int, wanted: str) -> None:
+    assert family.family(name, board) == wanted
+
+
+def test_an_unknown_chip_is_named() -> None:
+    with pytest.raises(DriverError, match="'H100'"):
+        family.family("H100", 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "board", "mainboard", "product", "per_card", "chips", "brother", "wanted"),
+    [
+        (family.A1, 0, 0, "", 1, 8, None, [4, 5, 6, 7]),
+        (family.A2, 0x30, 0, "", 1, 8, None, list(range(8))),
+        (family.A2, 0x30, 0, "", 1, 16, None, list(range(16))),
+        (family.A2, 0x28, 0, "", 1, 8, None, [5]),
+        (family.A3, 0xB0, 0x18, "", 2, 16, 3, [4, 5, 6, 7]),
+        (family.A3, 0xB0, 0x1C, "", 2, 16, 3, [4, 5]),
+        (family.A5, 0, 0x23, "", 1, 8, None, [5]),
+        (family.P310, 0, 0, family.DUO, 2, 8, None, [4, 5]),
+        (family.P310, 0, 0, "", 1, 8, None, [5]),
+    ],
+)
+def test_what_resets_together(
+    kind: str, board: int, mainboard: int, product: str, per_card: int, chips: int, brother: int | None,
+    wanted: list[int],
+) -> None:  # fmt: skip
+    cards = {chip: chip // per_card for chip in range(chips)}
+    assert list(family.reset_group(kind, board, mainboard, product, 5, cards, brother)) == wanted
+
+
+def test_a_missing_compiler_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="no-such-compiler"):
+        build(tmp_path, "no-such-compiler")
+
+
+def test_the_library_is_only_writable_by_its_owner(library: Path) -> None:
+    assert stat.S_IMODE(library.stat().st_mode) == 0o755
