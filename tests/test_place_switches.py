@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 
+from engine.observe import observe
+from engine.plan import plan
 from engine.plan.place import nslb
 from engine.plan.place.nslb import EXCLUSIVE, FREE, LARGE, NORMAL, SHARED, Leaf, Part, Wish
 from engine.plan.place.verdict import Refusal
+from engine.status.switches import share_bodies
 from engine.wire.errors import WireError
 from engine.wire.switches import parse
-from tests import listing
+from tests import listing, placing, worlds
 
 # the imported ConfigMap
 
@@ -305,6 +308,27 @@ def test_a_single_layer_keeps_a_job_under_the_fullest_switch() -> None:
 
 
 # what people see
+
+
+def test_the_share_of_every_switch_is_shown() -> None:
+    running = _running("old", ["a-0-0", "a-1-0"], LARGE, isSharedTor="1", isHealthy="0")
+    items = [*_cluster(2, 1, 1, width=2), SECOND, *running, *_job("new", 2, LARGE)]
+    observed = observe(items)
+    planned = plan(placing.shipped(), observed, worlds.NOW)
+    (body,) = share_bodies(planned, observed)
+    assert (body["metadata"]["namespace"], body["metadata"]["name"]) == ("volcano-system", "tor-share-cm")
+    shown = json.loads(body["data"]["global-tor-info"])
+    assert {key: (row["IsSharedTor"], row["IsHealthy"]) for key, row in shown.items()} == {
+        "1.0.0.0": (1, 0), "1.0.0.1": (1, 0), "1.0.0.2": (0, 0),
+    }  # fmt: skip
+    assert shown["1.0.0.0"]["nodes"] == [
+        {"NodeIp": "10.0.0.0", "NodeName": "a-0-0", "JobName": ["train/old"]},
+        {"NodeIp": "10.0.0.1", "NodeName": "a-0-1", "JobName": []},
+    ]
+    foreign = listing.config_map("volcano-system", "tor-share-cm", {})
+    assert share_bodies(planned, observe([*items, foreign])) == []
+    silent = observe([*_cluster(2, 1), *_job("new", 2, LARGE)])
+    assert share_bodies(plan(placing.shipped(), silent, worlds.NOW), silent) == []
 
 
 def _cluster(*sizes: int, width: int = 4, level: str = "double_layer") -> list[dict[str, Any]]:

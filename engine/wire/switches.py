@@ -7,7 +7,7 @@ script lld_to_cm.py of its documentation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from engine.model.switches import Server, Switch, Switches
@@ -48,6 +48,20 @@ def parse(config_map: Mapping[str, Any]) -> Switches:
     _unique(((switch.address, "tor_ip") for switch in switches), field)
     _unique(((server.address, "server_ip") for switch in switches for server in switch.servers), field)
     return Switches(width, tuple(sorted(switches, key=lambda switch: switch.id)), level == SINGLE_LAYER)
+
+
+def state(told: Iterable[Mapping[str, str]]) -> tuple[int, bool]:
+    """(kind, unhealthy) of a switch from the annotations of the pods under it; the first that is not free decides.
+
+    The kinds are those of annotation ``isSharedTor``: 0 free, 1 shared, 2 exclusive.
+    """
+    kind, unhealthy = 0, False
+    for own in told:
+        text = own.get("isSharedTor", "")
+        if kind == 0 and text in ("1", "2"):
+            kind = int(text)
+        unhealthy = unhealthy or own.get("isHealthy") == "1"
+    return kind, unhealthy
 
 
 def _switch(row: Mapping[str, Any], field: str, width: int) -> Switch:

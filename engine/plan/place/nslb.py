@@ -6,7 +6,7 @@ component/ascend-for-volcano/internal/nslb (nslbv1.go, nslbv2.go, single_layer_t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -283,17 +283,6 @@ def notes(part: Part, alone: bool) -> dict[str, str]:
     kind, unhealthy = (FREE, False) if alone else (part.kind, part.unhealthy)
     told = {"isSharedTor": str(kind), "isHealthy": str(int(unhealthy))}
     return told | ({"sharedTorIp": part.leaf.address} if part.leaf and kind == SHARED else {})
-
-
-def state(told: Iterable[Mapping[str, str]]) -> tuple[int, bool]:
-    """(kind, unhealthy) of a switch from the annotations of the pods under it, in the order of their names."""
-    kind, unhealthy = FREE, False
-    for own in told:
-        text = own.get("isSharedTor", "")
-        if kind == FREE and text in ("1", "2"):
-            kind = int(text)
-        unhealthy = unhealthy or own.get("isHealthy") == "1"
-    return kind, unhealthy
 
 
 def _short(what: str, wish: Wish, leaves: Iterable[Leaf]) -> Refusal:

@@ -17,6 +17,7 @@ from engine.plan.place.job import Job
 from engine.plan.place.nslb import Leaf, Part, Wish
 from engine.plan.place.torconfig import LABEL
 from engine.plan.place.verdict import TOPOLOGY, Refusal
+from engine.wire import switches as wire
 
 VERSION_2: Final = "2.0"
 
@@ -156,7 +157,7 @@ class _Seater:
             schemas = crossing.get(leaf.id, set())
             leaf.large = nslb.LARGE in schemas
             if self._second:
-                leaf.kind, leaf.unhealthy = nslb.state(self._notes(leaf.id))
+                leaf.kind, leaf.unhealthy = wire.state(self._notes(leaf.id))
             elif schemas and self._wish.pods > leaf.room and not self._staying:
                 normal = self._wish.schema == nslb.NORMAL and schemas == {nslb.NORMAL}
                 leaf.nodes = leaf.nodes if normal else {}

@@ -1,0 +1,80 @@
+"""``tor-share-cm``: what running jobs made of each leaf switch, as the reference's scheduler shows it under NSLB 2.0.
+
+Format: key ``global-tor-info`` with ``{"<switch ip>": {"IsHealthy", "IsSharedTor", "nodes": [{"NodeIp", "NodeName",
+"JobName": []}]}}``; docs/zh/scheduling (switch affinity 2.0) and component/ascend-for-volcano/plugin/tor.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from engine.model.actions import BindPod
+from engine.model.cluster import Observed, Pod
+from engine.model.diagnostics import ObjectKey
+from engine.model.plan import Plan
+from engine.status.bodies import MANAGED_BY, config_map
+from engine.wire import switches as wire
+from engine.wire.errors import WireError
+from engine.wire.gojson import go_json
+
+NAMESPACE: Final = "volcano-system"
+NAME: Final = "tor-share-cm"
+KEY: Final = "global-tor-info"
+IMPORTED: Final = ObjectKey("v1", "ConfigMap", wire.NAMESPACE, wire.NAME)
+SHOWN: Final = ObjectKey("v1", "ConfigMap", NAMESPACE, NAME)
+TOLD: Final = "isSharedTor"
+
+
+def share_bodies(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
+    """The ConfigMap, once pods were told the kind of their switch; none where another component owns it."""
+    imported, shown = observed.objects.get(IMPORTED), observed.objects.get(SHOWN)
+    if imported is None or (shown is not None and not _own(shown)):
+        return []
+    told = _told(plan, observed)
+    if not told and shown is None:
+        return []
+    try:
+        switches = wire.parse(imported)
+    except WireError:
+        return []  # the plan's diagnostics name it; what was shown before stays
+    by_address = {node.internal_ip: name for name, node in sorted(observed.nodes.items(), reverse=True)}
+    body: dict[str, Any] = {}
+    for switch in switches.switches:
+        names = [(server.address, by_address.get(server.address, "")) for server in switch.servers]
+        kind, unhealthy = wire.state(notes for _, name in names for _, notes in told.get(name, ()))
+        jobs = {name: sorted({job for job, _ in told.get(name, ())}) for _, name in names}
+        body[switch.address] = {
+            "IsHealthy": int(unhealthy),
+            "IsSharedTor": kind,
+            "nodes": [{"NodeIp": ip, "NodeName": name, "JobName": jobs[name]} for ip, name in names],
+        }
+    return [config_map(NAMESPACE, NAME, {KEY: go_json(dict(sorted(body.items())))})]
+
+
+def _told(plan: Plan, observed: Observed) -> dict[str, list[tuple[str, dict[str, str]]]]:
+    """(job, annotations) of the pods on each node that know the kind of their switch, bindings of the plan included."""
+    found: dict[str, list[tuple[str, dict[str, str]]]] = {}
+    for pod in observed.pods.values():
+        if pod.holds_chips and TOLD in pod.annotations:
+            found.setdefault(pod.node, []).append((_job(pod), _notes(pod.annotations)))
+    for action in plan.actions:
+        if isinstance(action, BindPod) and TOLD in action.annotations:
+            bound = observed.pods.get(f"{action.namespace}/{action.pod}")
+            if bound is not None and not bound.node:
+                found.setdefault(action.node, []).append((_job(bound), _notes(action.annotations)))
+    return found
+
+
+def _notes(annotations: Mapping[str, str]) -> dict[str, str]:
+    return {key: annotations.get(key, "") for key in (TOLD, "isHealthy")}
+
+
+def _job(pod: Pod) -> str:
+    group = pod.annotations.get("scheduling.k8s.io/group-name", "")
+    return f"{pod.namespace}/{pod.owner_name or group or pod.name}"
+
+
+def _own(raw: Mapping[str, Any]) -> bool:
+    labels = (raw.get("metadata") or {}).get("labels") or {}
+    return labels.get(MANAGED_BY) == "belay"
