@@ -81,6 +81,7 @@ def _ids(names: tuple[str, ...]) -> tuple[int, ...]:
     return tuple(sorted({chip for chip in found if chip is not None}))
 
 
+@lru_cache(maxsize=4096)
 def device_id(name: str) -> int | None:
     """The physical chip behind a device name; None when it names none."""
     return chip_of(name)
