@@ -17,7 +17,19 @@ import yaml
 from engine.model.cluster import AgentReport, DeviceReport, Node, NodeReport, Observed, Orders, Pod, PublicReport
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import History, JobMemory, NodeMemory
-from engine.wire import deviceinfo, history, ledger, names, nodeinfo, objects, orders, podannotations, publicinfo, sync
+from engine.wire import (
+    deviceinfo,
+    history,
+    ledger,
+    names,
+    nodeinfo,
+    objects,
+    orders,
+    podannotations,
+    publicinfo,
+    reservations,
+    sync,
+)
 from engine.wire.errors import WireError
 
 _SCHEDULER_CONFIG_MAX = 256 * 1024
@@ -63,6 +75,8 @@ class Observer:
         self._cluster = history.ClusterMemory()
         self._ledgers: dict[str, dict[str, ledger.Claim]] = {}
         self._broken_ledgers: set[str] = set()
+        self._reserved: dict[str, tuple[reservations.Row, ...]] = {}
+        self._reserved_broken = False
         self._inventory: tuple[ObjectKey, ...] | None = None
         self._applied = ""
         self._init_params: dict[str, str] = {}
@@ -124,6 +138,8 @@ class Observer:
             ),
             ledger=dict(sorted(claims.items())),
             ledger_broken=bool(self._broken_ledgers),
+            reserved=self._reserved,
+            reserved_broken=self._reserved_broken,
             inventory=self._inventory,
             applied_revision=self._applied,
             init_params=dict(self._init_params),
@@ -203,6 +219,11 @@ class Observer:
         self._ledgers[key.name] = ledger.parse(obj)
         self._broken_ledgers.discard(key.name)
 
+    def _take_reservations(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
+        if key.name == names.BUDGET:
+            self._reserved, self._reserved_broken = {}, True
+            self._reserved, self._reserved_broken = reservations.parse(obj), False
+
     def _take_sync(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
         if key.name == names.SYNC:
             self._applied = str((obj.get("data") or {}).get(sync.APPLIED, ""))
@@ -223,6 +244,7 @@ class Observer:
         (names.SYSTEM, names.HISTORY, _take_node_memory),
         (names.SYSTEM, names.JOB_PREFIX, _take_job_memory),
         (names.SYSTEM, names.LEDGER_PREFIX, _take_ledger),
+        (names.SYSTEM, names.BUDGET, _take_reservations),
         (names.SYSTEM, names.SYNC, _take_sync),
         (names.SCHEDULER_NAMESPACE, names.SCHEDULER_CONFIGMAP, _take_scheduler),
     )
@@ -253,6 +275,8 @@ class Observer:
         elif name.startswith(names.LEDGER_PREFIX):
             self._ledgers.pop(name, None)
             self._broken_ledgers.discard(name)
+        elif name == names.BUDGET:
+            self._reserved, self._reserved_broken = {}, False
         elif name == names.SYNC:
             self._applied, self._inventory = "", None
 

@@ -6,22 +6,22 @@ until its window passes; nobody gives one back.
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Mapping
+from typing import Any
 
 from engine.act.edge import Refused, written
 from engine.kube import CONFIGMAP, Conflict, Kube
 from engine.model.history import History
 from engine.store import Write
+from engine.wire import reservations
+from engine.wire.errors import WireError
 from engine.wire.names import BUDGET, SYSTEM
 
-KEY = "reservations.json"
+KEY = reservations.KEY
 FIELD = f"v1|ConfigMap|{SYSTEM}|{BUDGET}"
 """Its field in the snapshot."""
 _KEEP_MS = 7 * 86_400_000
 _ROWS = 2000
-
-Row = tuple[int, str, int, str]
-"""When (Unix ms), the unit that is spent, how many, and the shard that spent it."""
 
 
 async def reserve(kube: Kube, shard: str, before: History, after: History, seen: str, now: float) -> Write | None:
@@ -38,14 +38,14 @@ async def reserve(kube: Kube, shard: str, before: History, after: History, seen:
     version = str(live["metadata"]["resourceVersion"]) if live else ""
     if version != seen:
         raise Refused("the budget was reserved from elsewhere since the snapshot; planning again")
-    rows = _rows((live or {}).get("data", {}).get(KEY, "{}"))
+    rows = _rows(live or {})
     oldest = int(now * 1000) - _KEEP_MS
     for name, added in spent.items():
         merged = [row for row in rows.get(name, []) if row[0] >= oldest]
         rows[name] = [*merged, *((at, unit, count, shard) for at, unit, count in added)][-_ROWS:]
     metadata = {"name": BUDGET, "namespace": SYSTEM, "labels": {"app.kubernetes.io/managed-by": "belay"}}
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
-    body["data"] = {KEY: msgspec.json.encode(dict(sorted(rows.items()))).decode()}
+    body["data"] = {reservations.KEY: reservations.text(rows)}
     try:
         if live is None:
             return written(await kube.create(CONFIGMAP, body))
@@ -62,12 +62,12 @@ def _new(
     return [row for row in after if row not in known]
 
 
-def _rows(text: str) -> dict[str, list[Row]]:
+def _rows(live: Mapping[str, Any]) -> dict[str, list[reservations.Row]]:
     try:
-        return msgspec.json.decode(text, type=dict[str, list[Row]])
-    except msgspec.DecodeError as error:
+        return {name: list(rows) for name, rows in reservations.parse(live).items()}
+    except WireError as error:
         raise Refused(
             "the reserved budgets cannot be read, nothing disruptive is done",
-            where=f"ConfigMap {SYSTEM}/{BUDGET} data.{KEY}",
+            where=f"ConfigMap {SYSTEM}/{BUDGET} data.{reservations.KEY}",
             hint="Mend or delete it.",
         ) from error

@@ -280,7 +280,8 @@ class Observed(msgspec.Struct, frozen=True):
     placed, reset or partitioned. ``inventory`` lists what Git applied last
     (None: none recorded). ``init_params`` are the raw ``init-params`` of the scheduler ConfigMap.
     ``newest_report`` is the newest report time, 0 when there is no report. ``public`` holds the ConfigMaps with public
-    faults by ``namespace/name``.
+    faults by ``namespace/name``. ``reserved`` is what shards have reserved of the budgets, by limit and scope: when
+    (Unix ms), unit, count, shard; while it cannot be read (``reserved_broken``) nothing disruptive may be done.
     """
 
     nodes: dict[str, Node] = {}
@@ -300,6 +301,8 @@ class Observed(msgspec.Struct, frozen=True):
     diagnostics: tuple[Diagnostic, ...] = ()
     newest_report: float = 0.0
     public: dict[str, PublicReport] = {}
+    reserved: dict[str, tuple[tuple[int, str, int, str], ...]] = {}
+    reserved_broken: bool = False
 
 
 def mask_of(ids: tuple[int, ...] | list[int]) -> int:

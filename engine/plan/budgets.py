@@ -97,7 +97,7 @@ class Ledger:
                 for key in self._keys(limit.per, demand.nodes):
                     full = f"{name}/{limit.per}/{key}"
                     allowed = limit.allowed(self._total(demand.kind, limit.per, key))
-                    left = min(left, allowed - sum(count for _, _, count in self._window(full, limit)))
+                    left = min(left, allowed - sum(count for _, _, count in self._all(full, limit)))
         return max(0, left)
 
     def most(self, kind: str) -> tuple[int, str] | None:
@@ -118,7 +118,7 @@ class Ledger:
         return {full: tuple(entries) for full, entries in sorted(self._spent.items()) if entries}
 
     def _check(self, full: str, name: str, limit: BudgetLimit, allowed: int, weight: int) -> Refusal | None:
-        entries = self._window(full, limit)
+        entries = self._all(full, limit)
         excess = sum(count for _, _, count in entries) + weight - allowed
         if excess <= 0:
             return None
@@ -135,6 +135,20 @@ class Ledger:
             oldest = self._scope.now_ms - limit.window * 1000
             self._spent[full] = [row for row in self._scope.memory.budgets.get(full, ()) if row[0] > oldest]
         return self._spent[full]
+
+    def _all(self, full: str, limit: BudgetLimit) -> list[tuple[int, str, int]]:
+        """What counts: this shard's window, what other shards reserved, and own reservations that the memory lost."""
+        own = self._window(full, limit)
+        reserved = self._scope.observed.reserved.get(full)
+        if not reserved:
+            return own
+        oldest, known = self._scope.now_ms - limit.window * 1000, {unit for _, unit, _ in own}
+        others = [
+            (at, unit, count)
+            for at, unit, count, shard in reserved
+            if at > oldest and (shard != self._scope.shard or unit not in known)
+        ]
+        return [*own, *others]
 
     def _keys(self, per: str, nodes: tuple[str, ...]) -> list[str]:
         if per == "cluster" or not nodes:

@@ -32,6 +32,7 @@ from engine.plan.budgets import Demand, Ledger, Refusal
 from engine.plan.queue import nominate
 from engine.plan.scope import Scope
 from engine.plan.views import chip_ids
+from engine.wire import names, reservations
 
 BROKEN: Final = "unreadable"
 #: Budget name of an eviction that waits for another method's turn, and how long that is in seconds.
@@ -54,6 +55,12 @@ def run(scope: Scope) -> None:
     scope.memory.budgets = ledger.spent()
     record.passed(scope)
     nominate.passed(scope)
+    if scope.observed.reserved_broken and any(item.budget == BROKEN for item in scope.deferred):
+        message = (
+            "what shards have reserved of the budgets cannot be read, so nothing disruptive is done: mend or delete it"
+        )
+        where = f"ConfigMap/{names.SYSTEM}/{names.BUDGET}"
+        scope.diagnostics.append(Diagnostic("error", where, "", 0, 0, f"data.{reservations.KEY}", message))
     if scope.desired.budget_broken and any(item.budget == BROKEN for item in scope.deferred):
         message = "a safety budget cannot be read, so nothing disruptive is done: correct the document"
         scope.diagnostics.append(Diagnostic("error", "SafetyBudget", "", 0, 0, "", message))
@@ -64,6 +71,7 @@ class _Gate:
 
     def __init__(self, scope: Scope, ledger: Ledger) -> None:
         self._scope, self._ledger = scope, ledger
+        self._broken = scope.desired.budget_broken or scope.observed.reserved_broken
         self._units: dict[str, Refusal | None] = {}
         self._held: dict[str, tuple[int | None, Refusal]] = {}
         self._nodes_of = _nodes_of_units(scope)
@@ -102,7 +110,7 @@ class _Gate:
             return None
         node = getattr(action, "node", "")
         shut = self._shut(kind, (node,) if node else ())
-        if self._scope.desired.budget_broken:
+        if self._broken:
             refusal: Refusal | None = Refusal(BROKEN, None)
         elif shut is not None:
             refusal = shut
@@ -130,7 +138,7 @@ class _Gate:
         if unit not in self._units:
             change = self._scope.reschedules.get(unit)
             refusal = next((r for r in map(self._waits, self._nodes_of.get(unit, {}).items()) if r), None)
-            if self._scope.desired.budget_broken:
+            if self._broken:
                 refusal = Refusal(BROKEN, None)
             elif refusal is None:
                 nodes = tuple(sorted(node for node in self._nodes_of.get(unit, {}) if node))
@@ -166,7 +174,7 @@ class _Gate:
             for unit, row in rows.items()
             if row.counted
         ]
-        refusal = Refusal(BROKEN, None) if self._scope.desired.budget_broken else self._ledger.take_all(demands)
+        refusal = Refusal(BROKEN, None) if self._broken else self._ledger.take_all(demands)
         for unit, row in rows.items():
             if refusal is None and not row.counted:
                 nodes = tuple(sorted(node for node in self._nodes_of.get(unit, {}) if node))
