@@ -231,3 +231,91 @@ def test_memory_of_another_job_of_the_name_is_not_used() -> None:
     history = History(jobs={"train/PodGroup/want": JobMemory(uid="another", nominated={"uid-train-low-0": 1})})
     low = running("low", [("n0", range(8))], priorityClassName="high")
     assert not evicted(planned(low, wanting(), objects=CLASSES, history=history))
+
+
+def _on(labels: dict[str, str], chips: int, held: list[list[int]], want: int, annotations: dict[str, str]) -> Scope:
+    """One server with low jobs on some chips, and one pod that wants ``want``."""
+    lows = [running(f"low{i}", [("n0", row)], priorityClassName="low") for i, row in enumerate(held)]  # type: ignore[list-item]
+    pods, group = gang(1, want, name="want", annotations=annotations)
+    group["spec"]["priorityClassName"] = "high"
+    world = worlds.observed(
+        [worlds.node("n0", chips=chips, labels=labels)],
+        [worlds.report("n0", chips=chips)],
+        [*(pod for rows, _ in lows for pod in rows), *pods],
+        objects=[*(row for _, row in lows), group, *CLASSES],
+    )
+    return scope_of(world, desired=allowing())
+
+
+RING = {**worlds.A2_LABELS, "accelerator-type": "module"}
+A3_RULE = {POLICY: "chip2-node16"}
+A3 = {**worlds.A2_LABELS, "accelerator-type": "module-a3-16"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "chips", "held", "want", "annotations", "goes"),
+    [
+        # rings: a single ring is freed, the lower one of equals; eight chips need both
+        (RING, 8, [[0, 1, 2, 3], [4, 5, 6, 7]], 4, {}, ["low0-0"]),
+        (RING, 8, [[0, 1], [2, 3], [4, 5, 6, 7]], 4, {}, ["low2-0"]),
+        (RING, 8, [[0, 1, 2, 3], [4, 5, 6, 7]], 8, {}, ["low0-0", "low1-0"]),
+        (RING, 8, [[0, 1, 4, 5], [2, 3, 6, 7]], 4, {}, ["low0-0", "low1-0"]),
+        # enough chips in the wrong rings: upstream calls that unresolvable, so nobody goes
+        (RING, 8, [[2, 3], [6, 7]], 4, {}, []),
+        # pairs of dies: whole modules, the lowest; one die takes any
+        (A3, 16, [list(range(0, 8)), list(range(8, 16))], 4, A3_RULE, ["low0-0"]),
+        (A3, 16, [[2 * i] for i in range(8)], 2, A3_RULE, ["low0-0"]),
+        (A3, 16, [[i] for i in range(16)], 2, A3_RULE, ["low0-0", "low1-0"]),
+        (A3, 16, [[i] for i in range(16)], 1, A3_RULE, ["low0-0"]),
+        # meshes of four
+        (worlds.A2_LABELS, 8, [[0, 1, 2, 3], [4, 5, 6], [7]], 3, {POLICY: "chip4-node8"}, ["low1-0"]),
+        (worlds.A2_LABELS, 8, [[0, 1, 2, 3], [4, 5, 6], [7]], 4, {POLICY: "chip4-node8"}, ["low0-0"]),
+    ],
+)
+def test_whose_chips_are_freed(
+    labels: Any, chips: int, held: list[list[int]], want: int, annotations: Any, goes: list[str]
+) -> None:
+    """Scheduling within one node, by the rules of the handlers (2.11 of upstream's preemption at chip level)."""
+    assert evicted(_on(labels, chips, held, want, annotations)) == goes
+
+
+def _two_queues(**spec: Any) -> list[dict[str, Any]]:
+    return [queue("default", **{"reclaimable": True, **spec}), queue("serve", reclaimable=False)]
+
+
+def _serve(count: int = 1, each: int = 8, name: str = "want") -> Any:
+    return wanting(name=name, count=count, each=each, queue="serve")
+
+
+def test_reclaim_takes_back_what_is_beyond_the_share_only() -> None:
+    jobs = [running(f"t{i}", [(f"n{i}", range(8))], since=60 + i) for i in range(4)]
+    scope = planned(*jobs, _serve(), nodes=4, objects=_two_queues(), desired=placing.shipped())
+    (action,) = (a for a in scope.actions if isinstance(a, EvictPod))
+    assert (action.pod, action.reason, action.evidence.rule) == ("t0-0", "Reclaimed", "queue default reclaimable")
+    scope = planned(*jobs, _serve(count=2), nodes=4, objects=_two_queues(), desired=placing.shipped())
+    assert evicted(scope) == ["t0-0", "t1-0"]
+    scope = planned(*jobs, _serve(count=3), nodes=4, objects=_two_queues(), desired=placing.shipped())
+    assert not evicted(scope), "three of four nodes are more than the queue deserves"
+    scope = planned(*jobs, _serve(count=3), nodes=4, objects=_two_queues(deserved={"huawei.com/Ascend910": "8"}),
+                    desired=placing.shipped())  # fmt: skip
+    assert len(evicted(scope)) == 3, "the other queue states that it deserves less"
+
+
+@pytest.mark.parametrize(
+    ("spec", "victim"),
+    [
+        ({"reclaimable": False}, {}),
+        ({"reclaimable": None}, {}),
+        ({}, {"annotations": {"volcano.sh/preemptable": "false"}}),
+        ({}, {"annotations": {"volcano.sh/reclaimable": "false"}}),
+    ],
+)
+def test_reclaim_needs_consent(spec: Any, victim: Any) -> None:
+    job = running("t", [("n0", range(8)), ("n1", range(8))], **victim)
+    assert not evicted(planned(job, _serve(), nodes=2, objects=_two_queues(**spec), desired=placing.shipped()))
+
+
+def test_nothing_is_reclaimed_from_a_queue_within_its_share() -> None:
+    job, own = running("t", [("n0", range(8))]), running("s", [("n1", range(8))], queue="serve")
+    scope = planned(job, own, _serve(), nodes=2, objects=_two_queues(), desired=placing.shipped())
+    assert not evicted(scope)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -161,7 +162,7 @@ def test_the_hold_ends_and_a_gang_that_never_fits_gets_none() -> None:
         seen.append(bool(stream.reserved("big")))
         assert stream.reserved("huge") == ()
     assert any(seen) and not all(seen[seen.index(True) :]), "kept for a while, then given up for a while"
-    changes = sum(a != b for a, b in zip(seen, seen[1:], strict=False))
+    changes = sum(a != b for a, b in pairwise(seen))
     assert changes >= 3, "and tried again later"
 
 
