@@ -154,8 +154,8 @@ class Parts:
                     group=vgroup(real.split(",")[0].strip()),
                 )
                 found.setdefault(chip, []).append(tenant)
-        usable = mask_of(sorted(found)) | _offered(view)
-        usable &= view.base & ~view.unavailable & ~_elsewhere(view)
+        held = mask_of(sorted(found))
+        usable = (held | _offered(view) & view.base) & ~view.unavailable & ~_elsewhere(view)
         return {
             chip: tuple(found.get(chip) or ([Tenant(None, whole=True)] if view.used >> chip & 1 else ()))
             for chip in ids(usable)
@@ -165,7 +165,7 @@ class Parts:
 def usable_shares(view: NodeView, shares: Mapping[int, list[Share]]) -> list[int]:
     """Chips that may be shared softly: offered by the report or shared already, in service, and nobody's alone."""
     shared = mask_of(sorted(shares))
-    usable = (_listed(view) | shared) & view.base & ~view.unavailable & ~(view.used & ~shared) & ~view.carved
+    usable = (_listed(view) & view.base | shared) & ~view.unavailable & ~(view.used & ~shared) & ~view.carved
     usable &= ~(view.static_chips | view.dynamic_chips)
     return ids(usable & view.soft_chips if view.soft_chips else usable)
 

@@ -9,14 +9,14 @@ from typing import Final, NamedTuple
 from engine.model.cluster import Pod
 from engine.plan.place.job import Job
 from engine.plan.place.table import MISSING
-from engine.plan.place.verdict import INVALID_REQUEST, NODE_UNSTABLE, SHORTAGE, TOPOLOGY, Refusal, ids
+from engine.plan.place.verdict import FRAGMENTED, INVALID_REQUEST, NODE_UNSTABLE, SHORTAGE, TOPOLOGY, Refusal, ids
 from engine.plan.scope import NodeView
 
 MAX_TEXTS: Final = 3
 MAX_NAMES: Final = 3
 
 #: The last stage that any node reached names the gang's reason: what is closest to fitting is worth knowing.
-STAGES: Final = (TOPOLOGY, SHORTAGE, NODE_UNSTABLE, INVALID_REQUEST)
+STAGES: Final = (TOPOLOGY, FRAGMENTED, SHORTAGE, NODE_UNSTABLE, INVALID_REQUEST)
 
 #: What Kubernetes asks before anything else; such nodes were never meant for the pod.
 FIRST_STAGE: Final = frozenset(
@@ -85,6 +85,8 @@ def way_out(
     near = [name for name in sorted(refusals) if refusals[name].reason == reason and name in views]
     if reason == TOPOLOGY and job.topology and not near:
         near = [name for name in sorted(views) if views[name].resource == job.resource]
+    if job.shared is not None and reason in (SHORTAGE, FRAGMENTED) and near:
+        return f"end or move work on a chip of {near[0]}: {refusals[near[0]].message}"
     if reason in (SHORTAGE, TOPOLOGY) and near:
         return _chips(job, pod, reason, near, views)
     match reason:
