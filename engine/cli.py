@@ -388,9 +388,32 @@ def server(listen: str) -> None:
     sys.exit(run(listen))
 
 
+@main.group(name="sim-driver", short_help="Make a driver library for machines without NPUs.")
+def sim_driver() -> None:
+    """Make a driver library for machines without NPUs."""
+
+
+@sim_driver.command(name="build", short_help="Compile the stand-in libdcmi.so.")
+@click.option("--out", "folder", type=click.Path(file_okay=False, path_type=Path), default=Path("sim-driver"))
+@click.option("--chips", type=click.IntRange(1, 64), default=8, help="Chips of the machine.")
+@click.option("--chip-name", default="910B3", help="Chip name as the driver gives it.")
+def sim_driver_build(folder: Path, chips: int, chip_name: str) -> None:
+    """Compile the stand-in libdcmi.so and write the state of a healthy machine beside it."""
+    from agents.drivers.standin.build import BuildError, build
+    from agents.drivers.standin.state import Standin
+
+    try:
+        library = build(folder)
+        state = Standin.create(folder / "state", chips=chips, chip_name=chip_name).file
+    except (BuildError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(f"{library}\n{state}")
+    click.echo(f"use them: BELAY_SIM_DCMI_STATE={state.resolve()} belay agent --driver dcmi:{library.resolve()} …")
+
+
 @main.command(short_help="Run the node agent.")
 @click.option("--node", envvar="NODE_NAME", required=True, help="This node's name (or $NODE_NAME).")
-@click.option("--driver", metavar="DRIVER", required=True, help="How to reach the chips: simulated[:MODEL].")
+@click.option("--driver", metavar="DRIVER", required=True, help="How to reach the chips: dcmi[:FILE] or simulated[:MODEL].")
 @click.option("--kubeconfig", metavar="FILE")
 @click.option("--journal", metavar="DIR", default="/var/lib/belay", show_default=True)
 @fails_clearly

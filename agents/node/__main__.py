@@ -9,6 +9,7 @@ import os
 import sys
 from pathlib import Path
 
+from agents.drivers.base import DriverError
 from agents.drivers.rows import ROWS
 from agents.node.credentials import CredentialsError
 from agents.node.fleet import FleetNode
@@ -26,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         settings = Settings(pool=options.pool, scale=options.scale, pod=os.environ.get("POD_NAME", ""))
         asyncio.run(_serve(options, settings))
-    except (CredentialsError, ValueError) as error:
+    except (CredentialsError, DriverError, ValueError) as error:
         Log("agent").error("agent cannot start", error=error)
         return 2
     return 0
@@ -62,8 +63,8 @@ def _parser() -> argparse.ArgumentParser:
         "--driver",
         required=True,
         metavar="DRIVER",
-        help=f"simulated[:MODEL], MODEL one of {', '.join(sorted(ROWS))}; never chosen by default, because a simulated "
-        "driver's reports on a real node would hide its real state",
+        help=f"dcmi[:FILE], the NPU driver's libdcmi.so, or simulated[:MODEL], MODEL one of {', '.join(sorted(ROWS))}; "
+        "never chosen by default, because a simulated driver's reports on a real node would hide its real state",
     )
     parser.add_argument(
         "--fleet", type=int, default=0, metavar="N", help="run N simulated nodes, named NODE-0 to NODE-<N-1>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import signal
 from collections.abc import Coroutine, Sequence
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from agents.drivers.base import Driver
+from agents.drivers.dcmi.driver import DcmiDriver
+from agents.drivers.dcmi.library import find
 from agents.drivers.rows import ROWS
 from agents.drivers.simulated import SimulatedDriver
 from agents.node.agent import NodeAgent
@@ -22,7 +25,7 @@ from agents.node.settings import Settings
 from agents.node.shipped import shipped_policy
 from engine.wire.policy import NodePolicy
 
-DRIVERS = ("simulated",)
+DRIVERS = ("dcmi", "simulated")
 DEFAULT_MODEL = "atlas-800t-a2"
 """Server model of a simulated node that names none."""
 
@@ -75,13 +78,18 @@ async def run_fleet(
 
 
 def make_driver(name: str, node_name: str, settings: Settings) -> Driver:
-    """Return the driver of that name, optionally with a server model.
+    """Return the driver of that name: `dcmi`, or `simulated` optionally with a server model.
 
-    ``simulated:atlas-300i-pro``. Raises ValueError.
+    ``simulated:atlas-300i-pro``; ``dcmi:/path/libdcmi.so`` where the loader does not find it. Raises ValueError, and
+    DriverError when there is no library.
     """
     kind, _, model = name.partition(":")
     if kind not in DRIVERS:
         raise ValueError(f"driver {kind!r} is unknown; use one of {', '.join(DRIVERS)}")
+    if kind == "dcmi":
+        library = Path(model) if model else find(os.environ.get("LD_LIBRARY_PATH", ""))
+        # whoever runs the agent may own the library too; others may not write it
+        return DcmiDriver(library, sleep=asyncio.sleep, owners=frozenset({os.getuid()}))
     model = model or DEFAULT_MODEL
     if model not in ROWS:
         raise ValueError(f"server model {model!r} is unknown; use one of {', '.join(sorted(ROWS))}")
