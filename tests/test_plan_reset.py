@@ -241,7 +241,13 @@ def test_a_clean_report_of_the_orders_own_second_ends_recovery() -> None:
     assert [c for c in decide(seen).chips if c.state != "healthy"] == []
 
 
-def spent(*, boot: str = "boot-1", asked: tuple[int, str] = (0, ""), bad: bool = True) -> Scope:
+def spent(
+    *,
+    boot: str = "boot-1",
+    asked: tuple[int, str] = (0, ""),
+    bad: bool = True,
+    answer: str = "failed: 80C98001 remains",
+) -> Scope:
     """A node whose group has used up its three resets."""
     times = tuple(int((NOW - m * 600) * 1000) for m in (3, 2, 1))
     memory = NodeMemory(chips=dict.fromkeys(range(8), ChipMemory(epoch=3, resets=times)), reboot=asked)
@@ -273,3 +279,10 @@ def test_when_no_reset_helped_a_reboot_is_asked_for_once_then_a_person() -> None
     ]
     healed = spent(boot="boot-2", asked=(1, "boot-1"), bad=False)
     assert asked(healed) == [("n0", None)] and healed.memory.nodes["n0"].reboot == (0, "")
+
+
+def test_resets_that_nobody_ran_ask_for_no_reboot() -> None:
+    assert asked(spent(answer="refused: in use by train/p")) == []
+    times = tuple(int((NOW - m * 600) * 1000) for m in (3, 2, 1))
+    memory = NodeMemory(chips=dict.fromkeys(range(8), ChipMemory(epoch=3, resets=times)))
+    assert asked(decide(world(history=History(nodes={"n0": memory})))) == [], "a node without Belay's agent"

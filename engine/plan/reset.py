@@ -130,6 +130,12 @@ def _ask_for_reboot(scope: Scope, view: NodeView, what: str, most: int, evidence
     name = view.node.name
     memory = scope.memory.nodes.get(name, NodeMemory())
     agent = scope.observed.agents.get(name)
+    tried = agent is not None and any(
+        (row := agent.chips.get(chip)) is not None and row.reset_result.startswith(("failed", "ok"))
+        for chip in ids_of(view.resettable)
+    )
+    if not tried:
+        return  # nobody has reset anything yet: a reboot is not what is missing
     boot = agent.boot if agent is not None else ""
     asked, before = memory.reboot
     if asked and (not boot or boot == before):
