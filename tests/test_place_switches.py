@@ -389,6 +389,8 @@ def test_jobs_are_refused_with_the_reason(schema: str, config: bool, words: str,
     cluster = _cluster(4)
     found = listing.plan([*(cluster if config else cluster[:-1]), *_job("big", 4, schema)], tmp_path)
     assert not found.bound and words in found.pending["message"]
+    assert found.pending["reason"] == ("InvalidRequest" if config else "SwitchTopologyUnknown")
+    assert config or "import the switches" in found.pending["unblock"]
 
 
 def test_unusable_switches_are_an_error_with_object_and_field(tmp_path: Path) -> None:
@@ -412,6 +414,8 @@ def test_switches_of_jobs_across_switches_are_closed(tmp_path: Path) -> None:
     items = [*_cluster(4, 4, 4), *crossing]
     large = listing.plan([*items, *_job("new", 5, LARGE)], tmp_path)
     assert not large.bound and large.pending["reason"] == "TopologyNotMet"
+    assert "under switches that no other job crosses" in large.pending["unblock"]
+    assert large.pending["nodes"] == {"NPUResourceShortage": 2, "TopologyNotMet": 10}
     normal = listing.plan([*items, *_job("new", 5, NORMAL)], tmp_path)
     assert not normal.bound
     one = listing.plan([*items, *_job("new", 4, LARGE)], tmp_path)

@@ -38,6 +38,7 @@ PLACED: Final = "Placed"
 WAYS_OUT: Final = {
     INVALID_REQUEST: "correct the job's request",
     NOT_SUPPORTED: f"name a policy that this version places in annotation {jobs.POLICY_KEY}, or correct the labels",
+    torconfig.UNKNOWN: f"import the switches as {torconfig.CONFIG}, or remove label {torconfig.LABEL}",
 }
 IN_PLACE: Final = "reschedule-in-place"
 #: Owners that give a replaced pod the name of the old one.

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from engine.model.cluster import Pod
+from engine.plan.place import torconfig
 from engine.plan.place.job import Job
 from engine.plan.place.table import MISSING
 from engine.plan.place.verdict import FRAGMENTED, INVALID_REQUEST, NODE_UNSTABLE, SHORTAGE, TOPOLOGY, Refusal, ids
@@ -124,6 +125,11 @@ def _chips(job: Job, pod: Pod, reason: str, near: Sequence[str], views: Mapping[
         missing = pod.count - free
         lacking = f"{missing} more free chip{'s' if missing > 1 else ''} on one node would do"
         return f"{lacking}: nearest is {best} with {free} of {pod.count}{tail}"
+    if job.topology == torconfig.RULE:
+        return (
+            "free nodes under one switch, or under switches that no other job crosses, are needed: end work on a "
+            f"neighbour of {best}{tail}"
+        )
     if job.topology:
         return (
             f"whole free nodes close together are needed: end work on a neighbour of {best}, or use soft affinity{tail}"

@@ -13,7 +13,7 @@ from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.switches import Switches
 from engine.plan.memo import Memo
 from engine.plan.place import nslb
-from engine.plan.place.verdict import INVALID_REQUEST, NOT_SUPPORTED, Refusal
+from engine.plan.place.verdict import INVALID_REQUEST, Refusal
 from engine.wire import switches as wire
 from engine.wire.errors import WireError
 
@@ -21,6 +21,8 @@ LABEL: Final = "tor-affinity"
 SCHEMAS: Final = (nslb.LARGE, nslb.NORMAL)
 #: What ``Job.topology`` says of jobs with switch affinity.
 RULE: Final = "switch"
+#: The reason of jobs whose switches nobody imported, or not well.
+UNKNOWN: Final = "SwitchTopologyUnknown"
 CONFIG: Final = ObjectKey("v1", "ConfigMap", wire.NAMESPACE, wire.NAME)
 _UNUSABLE: Final = f"job tor affinity check failed, cluster {wire.NAME} cannot be used: "
 _READ: Final[Memo[Switches | Refusal]] = Memo(8)
@@ -30,7 +32,7 @@ def read(observed: Observed) -> Switches | Refusal:
     """The imported switches, or why a job that wants them must wait."""
     raw = observed.objects.get(CONFIG)
     if raw is None:
-        return Refusal(NOT_SUPPORTED, f"job tor affinity check failed, cluster {wire.NAME} is not imported")
+        return Refusal(UNKNOWN, f"job tor affinity check failed, cluster {wire.NAME} is not imported")
     return _READ.of("switches", raw, lambda: _parse(raw))
 
 
@@ -55,7 +57,7 @@ def _parse(raw: Mapping[str, object]) -> Switches | Refusal:
     try:
         return wire.parse(raw)
     except WireError as error:
-        return Refusal(NOT_SUPPORTED, f"{_UNUSABLE}{error.field}: {error.message}")
+        return Refusal(UNKNOWN, f"{_UNUSABLE}{error.field}: {error.message}")
 
 
 def wanted(labels: Mapping[str, str], observed: Observed) -> Refusal | None:
