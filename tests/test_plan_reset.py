@@ -251,9 +251,7 @@ def spent(
     """A node whose group has used up its three resets."""
     times = tuple(int((NOW - m * 600) * 1000) for m in (3, 2, 1))
     memory = NodeMemory(chips=dict.fromkeys(range(8), ChipMemory(epoch=3, resets=times)), reboot=asked)
-    heard = msgspec.structs.replace(
-        agent("n0", done=dict.fromkeys(range(8), (3, "failed: 80C98001 remains"))), boot=boot
-    )
+    heard = msgspec.structs.replace(agent("n0", done=dict.fromkeys(range(8), (3, answer))), boot=boot)
     return decide(world(bad=bad, agents=[heard], history=History(nodes={"n0": memory})))
 
 
