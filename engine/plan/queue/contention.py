@@ -7,7 +7,8 @@ out as a sentence (``settle``). What is freed for a job stays its own: the histo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from heapq import nsmallest
 from typing import TYPE_CHECKING, Final, Protocol
 
 from engine.model.actions import EvictPod, Evidence, Owner
@@ -22,7 +23,7 @@ from engine.plan.queue.search import Exhausted, least
 from engine.plan.queue.share import over, within
 from engine.plan.queue.units import Unit, units_of
 from engine.plan.queue.units import unit as single
-from engine.plan.scope import Displacement, Scope
+from engine.plan.scope import Displacement, NodeView, Scope
 
 if TYPE_CHECKING:
     from engine.plan.place.trial import Trials
@@ -32,11 +33,12 @@ RECLAIMED: Final = "Reclaimed"
 #: Reasons that evictions can cure.
 CURABLE: Final = frozenset({"NPUResourceShortage", "TopologyNotMet", "QueueExhausted", "NodeNotStable"})
 #: What one job's search for victims may cost, and what one sentence may.
-SEARCH: Final = 4000
+SEARCH: Final = 6000
 SENTENCE: Final = 300
-#: So many stuck jobs of a pass are told what would make room, from so many candidates.
+#: So many stuck jobs of a pass are told what would make room, looking at the nodes where least is missing.
 MAX_SENTENCES: Final = 6
-MAX_CANDIDATES: Final = 64
+MAX_NODES: Final = 64
+NEAR_NODES: Final = 12
 
 
 class Placing(Protocol):
@@ -63,7 +65,9 @@ class Contention:
         self._consent = Consent(scope, quota.lines)
         self._guard = Guard(scope, trials)
         self._stuck: list[Placing] = []
-        self._every: list[Unit] | None = None
+        self._names = frozenset(scope.desired.settings.scheduler_names)
+        self._known: dict[str, list[Unit]] = {}
+        self._emptiest: dict[str, list[NodeView]] = {}
         self._told = 0
 
     def serve(self, place: Callable[[Gang], Placing]) -> set[str]:
@@ -121,11 +125,13 @@ class Contention:
             for reason, rule in ((PREEMPTED, self._consent.preempted), (RECLAIMED, self._consent.reclaimed)):
                 if reason == RECLAIMED and not self._deserves(gang, pods):
                     continue
-                rules = {unit.key: rule(gang, unit) for unit in self._units(job.resource)}
-                units = [unit for unit in self._units(job.resource) if rules[unit.key] and case.helps(unit)]
+                among = self._below(gang) if reason == PREEMPTED else self._elsewhere(gang)
+                every = self._units(among, job.resource)
+                rules = {unit.key: rule(gang, unit) for unit in every}
+                units = [unit for unit in every if rules[unit.key] and case.helps(unit)]
                 allowed = self._over_share(pods) if reason == RECLAIMED else _anything
                 try:
-                    found = least(case, units, allowed) if units else None
+                    found = least(case, units, allowed, pods=len(pods)) if units else None
                 except Exhausted:
                     return False
                 if found is None:
@@ -166,20 +172,42 @@ class Contention:
 
         return allowed
 
-    def _units(self, resource: str) -> list[Unit]:
-        """Everything of ours that runs on chips of this resource and can be evicted."""
-        if self._every is None:
-            names = frozenset(self._scope.desired.settings.scheduler_names)
-            found = (unit for gang in self._scope.gangs.values() for unit in units_of(self._scope, gang))
-            self._every = sorted(
-                (unit for unit in found if all(pod.scheduler in names for pod in unit.pods)), key=lambda unit: unit.key
-            )
+    def _units(self, gangs: Iterable[Gang], resource: str) -> list[Unit]:
+        """What of these gangs runs on chips of this resource and can be evicted, all of it ours."""
+        found: list[Unit] = []
+        for gang in gangs:
+            if gang.key not in self._known:
+                rows = units_of(self._scope, gang)
+                self._known[gang.key] = [u for u in rows if all(pod.scheduler in self._names for pod in u.pods)]
+            found += self._known[gang.key]
         taken = self._scope.evicting
         return [
             unit
-            for unit in self._every
+            for unit in found
             if any(pod.resource == resource for pod in unit.pods) and not any(pod.key in taken for pod in unit.pods)
         ]
+
+    def _below(self, gang: Gang) -> list[Gang]:
+        """The gangs of its own queue that a gang may be preferred to."""
+        gangs = self._scope.gangs.values()
+        return [one for one in gangs if one.priority < gang.priority and one.queue == gang.queue]
+
+    def _elsewhere(self, gang: Gang) -> list[Gang]:
+        """The gangs of queues that give back what they have beyond their share."""
+        lines = {name for name, line in self._quota.lines.items() if line.reclaimable and name != gang.queue}
+        return [one for one in self._scope.gangs.values() if one.queue in lines] if lines else []
+
+    def _near(self, gang: Gang, resource: str, pods: int) -> list[Gang]:
+        """The gangs on the nodes that have most chips free: where the least is missing."""
+        if resource not in self._emptiest:
+            rows = (view for view in self._scope.nodes.values() if view.resource == resource and view.used)
+            self._emptiest[resource] = nsmallest(
+                MAX_NODES, rows, key=lambda view: (-view.free.bit_count(), view.node.name)
+            )
+        keys: dict[str, None] = {}
+        for view in self._emptiest[resource][: NEAR_NODES + 4 * pods]:
+            keys.update(dict.fromkeys(self._scope.gang_of.get(pod.key, "") for pod in view.pods))
+        return [self._scope.gangs[key] for key in keys if key in self._scope.gangs and key != gang.key]
 
     def _evict(self, gang: Gang, unit: Unit, reason: str, rule: str, *, counted: bool) -> None:
         victim = unit.gang
@@ -210,13 +238,14 @@ class Contention:
             return
         self._told += 1
         gang = placing.gang
-        units = [unit for unit in self._units(job.resource) if unit.gang.key != gang.key]
-        lower = [unit for unit in units if unit.gang.priority < gang.priority][:MAX_CANDIDATES]
-        for candidates in (lower, units[:MAX_CANDIDATES]):
-            for pods in self._wishes(placing)[-1:]:
+        for pods in self._wishes(placing)[-1:]:
+            near = self._near(gang, job.resource, len(pods))
+            units = sorted(self._units(near, job.resource), key=lambda unit: unit.key)
+            lower = [unit for unit in units if unit.gang.priority < gang.priority]
+            for candidates in (lower, units):
                 case = _Case(self._trials, gang, pods, SENTENCE, gated=False)
                 try:
-                    found = least(case, candidates, _anything) if candidates else None
+                    found = least(case, candidates, _anything, pods=len(pods)) if candidates else None
                 except Exhausted:
                     return
                 if found:

@@ -71,13 +71,18 @@ class Shares:
             line = lines.get(name, Line(name))
             claims.append(Claim(name, line.weight, requests[name], line.capability, line.guarantee, line.deserved))
         self.deserved = divide(self.total, claims)
+        self._known: dict[str, float] = {}
 
     def of(self, queue: str) -> float:
         """The queue's share: what it has of what it deserves."""
-        return share(self.allocated.get(queue, {}), self.deserved.get(queue, {}))
+        found = self._known.get(queue)
+        if found is None:
+            found = self._known[queue] = share(self.allocated.get(queue, {}), self.deserved.get(queue, {}))
+        return found
 
     def move(self, queue: str, pods: Iterable[Pod], sign: int) -> None:
         """Counts pods in (+1) or out (-1)."""
+        self._known.pop(queue, None)
         row = self.allocated.setdefault(queue, {})
         for pod in pods:
             add(row, pod.requests, sign)

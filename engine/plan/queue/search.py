@@ -7,7 +7,7 @@ out unnecessary is kept. Few candidates are tried in all combinations, cheapest 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from typing import Final, Protocol
 
@@ -17,6 +17,8 @@ from engine.plan.queue.units import Unit, cost
 MAX_EXACT: Final = 8
 #: More candidates than this on one node are tried one after the other only.
 MAX_SHRINK: Final = 256
+#: Nodes that are looked at first, besides four for each pod.
+FIRST_NODES: Final = 24
 
 Allowed = Callable[[Sequence[Unit]], bool]
 
@@ -43,12 +45,37 @@ class World(Protocol):
         """
 
 
-def least(world: World, units: Sequence[Unit], allowed: Allowed) -> list[Unit] | None:
-    """The cheapest allowed set that makes room, None when there is none.
+def least(world: World, units: Sequence[Unit], allowed: Allowed, *, pods: int = 1) -> list[Unit] | None:
+    """The cheapest allowed set that makes room for so many ``pods``, None when there is none.
+
+    Large clusters are searched where evictions are cheapest first, on ever more nodes.
 
     Raises:
         Exhausted: the effort of the pass ended before the set was known to be the least.
     """
+    for wave in _waves(units, FIRST_NODES + 4 * pods):
+        found = _least(world, wave, allowed)
+        if found is not None:
+            return found
+    return None
+
+
+def _waves(units: Sequence[Unit], count: int) -> Iterator[Sequence[Unit]]:
+    """The units on the nodes with the cheapest ones: first on ``count`` nodes, then on four times as many, at last
+    all.
+    """
+    nodes: dict[str, None] = {}
+    for unit in sorted(units, key=lambda unit: unit.key):
+        nodes.update(dict.fromkeys(pod.node for pod in unit.pods if pod.chips))
+    ranked = list(nodes)
+    while count < len(ranked):
+        near = set(ranked[:count])
+        yield [unit for unit in units if any(pod.node in near for pod in unit.pods)]
+        count *= 4
+    yield units
+
+
+def _least(world: World, units: Sequence[Unit], allowed: Allowed) -> list[Unit] | None:
     for level in sorted({unit.level for unit in units}):
         universe = sorted((unit for unit in units if unit.level <= level), key=lambda unit: unit.key)
         grown = _grow(world, universe)
