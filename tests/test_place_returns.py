@@ -100,6 +100,14 @@ def test_a_tree_job_after_a_fault_and_with_the_preference() -> None:
     assert "a1-0" in nodes_of(_multilevel(plain, nodes, "true")).values()
 
 
+def test_a_tree_job_placed_anew_uses_failed_nodes_last() -> None:
+    former = {"0": "a1-0", "1": "a1-1", "2": "a2-0", "3": "a2-1"}
+    failed = JobMemory(uid="u-case", nodes=former, fault_nodes=("a1-0",))
+    placed = nodes_of(_multilevel(failed, _tree(a1=2, a2=2, b1=2, b2=2)))
+    assert list(placed.values()) == ["b1-0", "b1-1", "b2-0", "b2-1"]
+    assert list(nodes_of(_multilevel(failed, _tree(a1=2, a2=2))).values()) == list(former.values())
+
+
 def _super_pods(pods: Any, group: Any, memory: JobMemory, prefer: str = "false", nodes: int = 6) -> Scope:
     names = [f"n{i}" for i in range(nodes)]
     listed = [worlds.node(name, chips=16, labels=A3) for name in names]

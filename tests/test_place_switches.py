@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from engine.model.history import JobMemory
 from engine.observe import observe
 from engine.plan import plan
 from engine.plan.place import nslb
 from engine.plan.place.nslb import EXCLUSIVE, FREE, LARGE, NORMAL, SHARED, Leaf, Part, Wish
 from engine.plan.place.verdict import Refusal
 from engine.status.switches import share_bodies
+from engine.wire import history, names
 from engine.wire.errors import WireError
 from engine.wire.switches import parse
 from tests import listing, placing, worlds
@@ -442,6 +444,14 @@ def test_a_missing_pod_returns_to_its_slice(tmp_path: Path) -> None:
     assert found.nodes == {"big-7": "a-2-3"} and set(found.scores("big-7").values()) == {0}
     closed = [*without, *_running("old", ["a-2-0", "a-3-0"], LARGE), listing.node("a-3-0"), listing.report("a-3-0")]
     assert "node sliceId is not meet task require" in listing.plan(closed, tmp_path).pending["message"]
+
+
+def test_nodes_where_a_job_failed_come_last(tmp_path: Path) -> None:
+    data = history.job_data("train/PodGroup/fill", JobMemory(uid="u-fill", fault_nodes=("a-1-0",)))
+    memory = listing.config_map("belay-system", names.job_config_map("train", "PodGroup", "fill"), data)
+    found = listing.plan([*_cluster(4, 2), memory, *_job("fill", 2, LARGE)], tmp_path)
+    assert set(found.nodes.values()) == {"a-0-0", "a-0-1"} and found.scores("fill-0")["a-1-0"] == 0
+    assert set(listing.plan([*_cluster(1, 2), memory, *_job("fill", 2, LARGE)], tmp_path).nodes) == {"fill-0", "fill-1"}
 
 
 def test_a_fill_job_is_completed_under_its_switch(tmp_path: Path) -> None:

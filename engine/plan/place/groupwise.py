@@ -305,7 +305,11 @@ def _tree(
     nodes = {name: bench.views[name].node for name in candidates}
     found = _former_tree(bench, wish, len(waiting), memory, nodes)
     if found is None:
-        found = multilevel.select(nodes.values(), bench.trees, wish, len(waiting))
+        failed = set(memory.fault_nodes) if memory else set()
+        sound = [node for name, node in nodes.items() if name not in failed]
+        found = multilevel.select(sound, bench.trees, wish, len(waiting))
+        if isinstance(found, Refusal) and len(sound) < len(nodes):  # where the job failed before comes last
+            found = multilevel.select(nodes.values(), bench.trees, wish, len(waiting))
     if isinstance(found, Refusal):
         return found
     return {pod.key: Slot(name) for pod, name in zip(ordered, found, strict=True)}

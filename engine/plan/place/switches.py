@@ -45,7 +45,11 @@ def place(
     if len(candidates) < len(waiting):
         text = f"node num {len(candidates)} is not meet job require {len(waiting)}"
         return Refusal(TOPOLOGY, f"tor check failed not enough resource by {text}")
-    found = _Seater(bench, job, switches, candidates, waiting, ranks, memory).run()
+    failed = set(memory.fault_nodes) if memory else set()
+    sound = [name for name in candidates if name not in failed]
+    found = _Seater(bench, job, switches, sound, waiting, ranks, memory).run()
+    if isinstance(found, Refusal) and len(sound) < len(candidates):  # where the job failed before comes last
+        found = _Seater(bench, job, switches, candidates, waiting, ranks, memory).run()
     if isinstance(found, Refusal):
         return found
     placed: list[Seated] = []
@@ -56,7 +60,7 @@ def place(
             bench.forget([item.pod for item in placed])
             return Refusal(TOPOLOGY, f"node {node} does not fit pod {pod.name}")
         row = found.scores[pod.key]
-        bench.record(job, pod, table, {name: row[name] for name in table.scores if name in row})
+        bench.record(job, pod, table, {name: row.get(name, 0) for name in candidates if name in table.scores})
         item = Seated(pod, node, table.chips(node))
         bench.put(item)
         bench.given[pod.key] = found.notes[pod.key]
