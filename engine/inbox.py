@@ -109,7 +109,7 @@ def own_output(obj: Object) -> bool:
     name = str(metadata.get("name") or "")
     if metadata.get("namespace") == names.SYSTEM:
         return name.startswith(_OWN_OUTPUT)
-    return name.startswith(("cluster-info-", "vcjob-fault-npu-cm"))
+    return name.startswith(("cluster-info-", "vcjob-fault-npu-cm", "job-reschedule-reason"))
 
 
 def slimmed(obj: Object) -> Object:

@@ -10,7 +10,9 @@ import pytest
 from engine.model.actions import EvictPod, PatchObject, SignalJob
 from engine.model.cluster import Observed, Pod
 from engine.model.history import History, JobMemory
+from engine.plan import explain
 from engine.plan.scope import Scope
+from engine.status.rescheduling import fault_npu
 from tests.worlds import NOW, decide, desired, document, fault, node, node_report, observed, pod, report, switch
 
 JOB = "train/AscendJob/j"
@@ -293,6 +295,30 @@ def test_failed_pods_need_retries() -> None:
     assert evictions(decide(world(failing(**{"fault-retry-times": "2"}), bad=None, history=spent))) == {}
     other_job = msgspec.structs.replace(spent, jobs={JOB: JobMemory(uid="another", retries=0)})
     assert len(evictions(decide(world(failing(**{"fault-retry-times": "2"}), bad=None, history=other_job)))) == 2
+
+
+@pytest.mark.parametrize(
+    ("record", "goes"),
+    [
+        ('{"train/j-uid-train-j":{"UUID":"uid-train-j","Times":1}}', True),
+        ('{"train/j-uid-train-j":{"UUID":"uid-train-j","Times":0}}', False),
+        ('{"train/j-uid-train-j":{"UUID":"another","Times":0}}', True),
+        ('{"train/other":{"UUID":"uid-train-j","Times":0}}', True),
+        ("broken", True),
+        ("", True),
+    ],
+)
+def test_a_job_that_volcano_served_before_goes_on_with_what_it_left(record: str, goes: bool) -> None:
+    kept = {
+        "apiVersion": "v1", "kind": "ConfigMap", "data": {"remain-retry-times": record},
+        "metadata": {"namespace": "volcano-system", "name": "vcjob-fault-npu-cm"},
+    }  # fmt: skip
+    seen = world(failing(**{"fault-retry-times": "2"}), bad=None, objects=[kept])
+    scope = decide(seen)
+    assert bool(evictions(scope)) is goes
+    told = fault_npu(explain.document(scope), seen)["data"]["remain-retry-times"]
+    left = 2 if "another" in record or "other" in record or record in ("broken", "") else int("1}" in record)
+    assert f'"Times":{left - goes}' in told
 
 
 def test_hardware_faults_do_not_consume_retries() -> None:

@@ -7,9 +7,10 @@ import json
 from typing import Any
 
 import msgspec
+import pytest
 
 from engine import answers
-from engine.model.actions import BindPod, CreatePod, DeleteObject, EvictPod, IsolateChip, Owner
+from engine.model.actions import BindPod, CreatePod, DeleteObject, EvictPod, IsolateChip, Owner, PatchObject
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import ChipMemory, History, JobMemory, NodeMemory, Rescheduled
 from engine.model.plan import ChipState, Deferred, NodeState, Pending, Plan
@@ -18,6 +19,7 @@ from engine.reconcile.teller import Teller
 from engine.status import ClusterInfo, Condition, Ledger, SyncState, events, forgotten, memory_bodies, status_bodies
 from engine.status.bodies import MAX_BYTES
 from engine.status.mindcluster import device_list
+from engine.status.rescheduling import scheduler_bodies
 from engine.wire import history, sync
 from tests import worlds
 from tests.worlds import NOW
@@ -163,7 +165,7 @@ def test_faulty_nodes_and_retries_are_told_as_the_scheduler_tells_them() -> None
         ChipState("n0", "Ascend910-4", "isolated", "SeparateNPU", ("A8028801",), ("CardUnhealthy",), None),
     )
     plan = plan_of(nodes=(NodeState("n0", "p", "healthy", "NormalNPU", ()),), chips=chips)
-    data = named(ClusterInfo().bodies(plan, seen))["vcjob-fault-npu-cm"]
+    data = named(scheduler_bodies(plan, seen))["vcjob-fault-npu-cm"]
     assert data["fault-node"] == (
         '[{"FaultDeviceList":[{"fault_type":"CardNetworkUnhealthy","npu_name":"Ascend910-0",'
         '"fault_level":"PreSeparateNPU","fault_handling":"PreSeparateNPU","large_model_fault_level":"PreSeparateNPU",'
@@ -174,12 +176,12 @@ def test_faulty_nodes_and_retries_are_told_as_the_scheduler_tells_them() -> None
     )
     assert data["remain-retry-times"] == '{"train/j-uid-train-j":{"UUID":"uid-train-j","Times":3}}'
     used = msgspec.structs.replace(plan, history=History(jobs={JOB: JobMemory(uid="uid-train-j", retries=1)}))
-    data = named(ClusterInfo().bodies(used, seen))["vcjob-fault-npu-cm"]
+    data = named(scheduler_bodies(used, seen))["vcjob-fault-npu-cm"]
     assert data["remain-retry-times"] == '{"train/j-uid-train-j":{"UUID":"uid-train-j","Times":1}}'
     anew = msgspec.structs.replace(plan, history=History(jobs={JOB: JobMemory(uid="an earlier job", retries=0)}))
-    data = named(ClusterInfo().bodies(anew, seen))["vcjob-fault-npu-cm"]
+    data = named(scheduler_bodies(anew, seen))["vcjob-fault-npu-cm"]
     assert json.loads(data["remain-retry-times"])["train/j-uid-train-j"]["Times"] == 3, "a job made anew starts afresh"
-    quiet = named(ClusterInfo().bodies(plan_of(), worlds.world(1)))
+    quiet = named(scheduler_bodies(plan_of(), worlds.world(1)))
     assert quiet["vcjob-fault-npu-cm"] == {"fault-node": "", "remain-retry-times": ""}
     assert quiet["job-reschedule-reason"] == {"recent-reschedule-records": ""}
 
@@ -187,7 +189,7 @@ def test_faulty_nodes_and_retries_are_told_as_the_scheduler_tells_them() -> None
 def test_reschedules_are_told_newest_first_and_within_950_kib() -> None:
     records = tuple(Rescheduled(1748790061000 + 1000 * n, (("CardUnhealthy", f"j-{n}", "n0", "3"),)) for n in (2, 1))
     memory = JobMemory(uid="u", rescheduled=5, records=records)
-    data = named(ClusterInfo().bodies(plan_of(history=History(jobs={JOB: memory})), worlds.world(1)))
+    data = named(scheduler_bodies(plan_of(history=History(jobs={JOB: memory})), worlds.world(1)))
     assert data["job-reschedule-reason"]["recent-reschedule-records"] == (
         '{"train/j-u":{"JobID":"train/j-u","TotalRescheduleTimes":5,"RescheduleRecords":[{"LogFileFormatTime":'
         '"I0601 15:01:03","RescheduleTimeStamp":1748790063,"ReasonOfTask":[{"RescheduleReason":"CardUnhealthy",'
@@ -197,7 +199,7 @@ def test_reschedules_are_told_newest_first_and_within_950_kib() -> None:
     )
     long = Rescheduled(1000, tuple(("CardUnhealthy", f"pod-{n}" * 20, "node" * 20, "1") for n in range(10)))
     many = {f"train/AscendJob/j{n}": JobMemory(uid="u", records=(long,) * 10) for n in range(200)}
-    data = named(ClusterInfo().bodies(plan_of(history=History(jobs=many)), worlds.world(1)))
+    data = named(scheduler_bodies(plan_of(history=History(jobs=many)), worlds.world(1)))
     text = data["job-reschedule-reason"]["recent-reschedule-records"]
     told = json.loads(text)
     assert len(text) <= 950 * 1024 and len(told) == 200
@@ -257,6 +259,16 @@ def test_events_tell_what_happened_once_and_not_what_is_routine() -> None:
     assert [e["involvedObject"].get("uid") for e in found] == [None, "u-1", "n"], "kubectl describe looks by uid"
     assert [e["metadata"]["name"] for e in found] == [e["metadata"]["name"] for e in events(done, NOW)]
     assert len(events(done * 500, NOW)) == 100
+
+
+def test_a_request_to_reboot_is_seen_on_the_node() -> None:
+    asked = PatchObject(reason="ResetsFailed", message="may heal it", api_version="v1", object_kind="Node",
+                        namespace="", name="n0", patch={})  # fmt: skip
+    other = PatchObject(reason="HotSwitch", message="x", api_version="v1", object_kind="Pod", namespace="a", name="p",
+                        patch={})  # fmt: skip
+    (found,) = events([asked, other], NOW)
+    assert (found["type"], found["reason"]) == ("Warning", "ResetsFailed")
+    assert found["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "namespace": "", "name": "n0", "uid": "n0"}
 
 
 class Clock:
@@ -366,3 +378,19 @@ def test_what_is_published_again_differs_by_its_time_only() -> None:
     assert again["metadata"]["annotations"] == {"belay.dev/published": "1105"}
     clock.now += 50
     assert asyncio.run(teller.tell(bodies)) == 0.0 and len(sent) == 2
+
+
+@pytest.mark.parametrize(
+    ("schedule", "aggregate", "expected"),
+    [
+        ("on", True, {"cluster-info-device-0", "vcjob-fault-npu-cm", "job-reschedule-reason"}),
+        ("on", False, {"vcjob-fault-npu-cm", "job-reschedule-reason"}),
+        ("off: volcano-system/volcano-scheduler-0 runs", True, {"cluster-info-device-0"}),
+    ],
+)
+def test_each_role_writes_its_own_config_maps(schedule: str, aggregate: bool, expected: set[str]) -> None:
+    """A live Volcano's own records are never written over; beside a live ClusterD the scheduler's still are."""
+    state = SyncState(roles={"schedule": schedule})
+    found = named(status_bodies(plan_of(), worlds.world(1), state, ClusterInfo() if aggregate else None))
+    theirs = {"cluster-info-device-0", "vcjob-fault-npu-cm", "job-reschedule-reason"}
+    assert set(found) & theirs == expected

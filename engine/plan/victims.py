@@ -8,7 +8,10 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from engine.model.cluster import Pod
+import msgspec
+
+from engine.model.cluster import Observed, Pod
+from engine.model.diagnostics import ObjectKey
 from engine.model.history import JobMemory
 from engine.model.jobs import Gang
 from engine.plan.budgets import INDEPENDENT_KINDS
@@ -16,6 +19,8 @@ from engine.plan.gangs import declared_rank, in_rank_order
 from engine.plan.judge import DEFAULT_ATTEMPTS
 from engine.plan.scope import Scope
 
+#: Where Volcano's plugin keeps how many retries jobs have left.
+RETRIES_KEY: Final = ObjectKey("v1", "ConfigMap", "volcano-system", "vcjob-fault-npu-cm")
 PATH_KEY: Final = "huawei.com/recover_policy_path"
 SUPER_POD_KEY: Final = "super-pod-rank"
 POLICY_KEY: Final = "huawei.com/schedule_policy"
@@ -67,7 +72,32 @@ def retries_left(scope: Scope, gang: Gang) -> int:
     text = gang.labels.get("fault-retry-times", "")
     allowed = int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
     used = memory_of(scope, gang).retries
+    if used < 0:
+        used = recorded_retries(scope.observed, gang, gang.uid)
     return min(allowed, used) if used >= 0 else allowed
+
+
+def recorded_retries(observed: Observed, gang: Gang, uid: str) -> int:
+    """What Volcano left of a job's retries in its own ConfigMap, for a job that it served before; -1 without a record.
+
+    Source: component/ascend-for-volcano/internal/rescheduling (RemainRetryTimes, read again on a restart).
+    """
+    raw = observed.objects.get(RETRIES_KEY)
+    text = ((raw or {}).get("data") or {}).get("remain-retry-times")
+    if not isinstance(text, str) or not text or not uid:
+        return -1
+    try:
+        rows = msgspec.json.decode(text, type=dict[str, _Remaining])
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return -1  # a record that nobody can read limits nothing; the memory still does
+    names = (f"{gang.namespace}/{gang.pod_group}", f"{gang.namespace}/{gang.name}-{uid}")
+    row = next((rows[name] for name in names if name in rows), None)
+    return row.Times if row is not None and row.UUID in ("", uid) else -1
+
+
+class _Remaining(msgspec.Struct):
+    UUID: str = ""
+    Times: int = -1
 
 
 def strategy(gang: Gang) -> str:

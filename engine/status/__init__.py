@@ -13,6 +13,7 @@ from engine.status.events import events
 from engine.status.memory import forgotten, memory_bodies
 from engine.status.mindcluster import ClusterInfo
 from engine.status.people import Condition, SyncState, manual_bodies, pool_bodies, sync_body
+from engine.status.rescheduling import scheduler_bodies
 from engine.status.switches import share_bodies
 from engine.status.writer import Ledger, is_foreign
 
@@ -31,9 +32,14 @@ __all__ = [
 
 
 def status_bodies(plan: Plan, observed: Observed, state: SyncState, info: ClusterInfo | None) -> list[dict[str, Any]]:
-    """Every status ConfigMap of a pass; ``info`` is None where a live ClusterD holds the aggregate role."""
+    """Every status ConfigMap of a pass; ``info`` is None where a live ClusterD holds the aggregate role.
+
+    What the NPU scheduler writes is written unless a live Volcano holds that role (``state.roles``).
+    """
     bodies = [sync_body(state, plan), *pool_bodies(plan, observed), *manual_bodies(plan, observed)]
     bodies += share_bodies(plan, observed)
     if info is not None:
         bodies.extend(info.bodies(plan, observed))
+    if state.roles.get("schedule", "off") == "on":
+        bodies.extend(scheduler_bodies(plan, observed))
     return bodies

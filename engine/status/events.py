@@ -18,7 +18,12 @@ _TOLD: Final = (*_WARNING, act.BindPod, act.ReleaseChip, act.ReleaseNode, act.Pa
 
 def events(done: Sequence[AnyAction], now: float) -> list[dict[str, Any]]:
     """Events (core/v1) for actions that were carried out, bounded per pass; names are stable per action and time."""
-    return [_event(action, now) for action in done if isinstance(action, _TOLD)][:MAX_EVENTS]
+    return [_event(action, now) for action in done if isinstance(action, _TOLD) or _of_node(action)][:MAX_EVENTS]
+
+
+def _of_node(action: AnyAction) -> bool:
+    """A change of a Node itself, such as the request to reboot it."""
+    return isinstance(action, act.PatchObject) and action.object_kind == "Node"
 
 
 def _event(action: AnyAction, now: float) -> dict[str, Any]:
@@ -31,7 +36,7 @@ def _event(action: AnyAction, now: float) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {"name": f"{name[:200]}.{digest}", "namespace": where},
-        "type": "Warning" if isinstance(action, _WARNING) else "Normal",
+        "type": "Warning" if isinstance(action, _WARNING) or action.reason == "ResetsFailed" else "Normal",
         "reason": action.reason[:128],
         "action": kind_of(action),
         "message": action.message[:1000],
@@ -50,12 +55,15 @@ def _subject(action: AnyAction) -> tuple[str, str, str, str]:
         return "v1", "Pod", action.namespace, action.pod
     if isinstance(action, act.DeleteObject):
         return action.api_version, action.object_kind, action.namespace, action.name
+    if _of_node(action):
+        return "v1", "Node", "", getattr(action, "name", "")
     return "v1", "Node", "", getattr(action, "node", "")
 
 
 def _uid(action: AnyAction) -> dict[str, str]:
     """What `kubectl describe` finds the event by: the object's uid, and of a node its name, as kubelet writes it."""
-    if _subject(action)[1] == "Node":
-        return {"uid": getattr(action, "node", "")}
+    subject = _subject(action)
+    if subject[1] == "Node":
+        return {"uid": subject[3]}
     uid = action.preconditions.get("uid")
     return {"uid": str(uid)} if uid else {}

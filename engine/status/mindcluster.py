@@ -15,7 +15,6 @@ from engine.model.plan import ChipState, Plan
 from engine.status import publicstats
 from engine.status.bodies import MAX_BYTES, config_map
 from engine.status.elements import elements, takes_no_work
-from engine.status.rescheduling import fault_npu, reschedule_reasons
 from engine.wire.gojson import go_json, read_object
 from engine.wire.names import DEVICE_PREFIX, NODE_NAMESPACE, NODE_PREFIX, VOLCANO_LABEL
 
@@ -60,8 +59,6 @@ class ClusterInfo:
             *self._sharded(DEVICE_SHARD, devices),
             _aggregate(NODE_INFO, go_json(nodes)),
             *self._sharded(SWITCH_SHARD, switches),
-            fault_npu(plan, observed),
-            reschedule_reasons(plan),
             *publicstats.bodies(plan, observed),
         ]
 

@@ -17,6 +17,7 @@ from engine.model.jobs import Gang
 from engine.model.levels import IN_SERVICE
 from engine.model.plan import ChipState, Plan
 from engine.plan.gangs import group
+from engine.plan.victims import recorded_retries
 from engine.status.bodies import config_map
 from engine.status.elements import elements, takes_no_work
 from engine.wire.gojson import go_json
@@ -30,6 +31,11 @@ MAX_RECORDS: Final = 10
 MAX_TASKS: Final = 10
 MAX_BYTES: Final = 950 * 1024
 _ELEMENT: Final = ("fault_type", "npu_name", "fault_level", "fault_handling", "large_model_fault_level", "fault_code")
+
+
+def scheduler_bodies(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
+    """What the NPU scheduler writes; nobody but the one who schedules may."""
+    return [fault_npu(plan, observed), reschedule_reasons(plan)]
 
 
 def fault_npu(plan: Plan, observed: Observed) -> dict[str, Any]:
@@ -90,8 +96,10 @@ def _retries(plan: Plan, observed: Observed) -> dict[str, dict[str, Any]]:
         asked = asked_retries(gang.labels) if gang is not None else 0
         if not uid or (asked <= 0 and memory.retries < 0):
             continue
-        used = memory.retries >= 0 and memory.uid in ("", uid)
-        left = (min(asked, memory.retries) if asked else memory.retries) if used else asked
+        used = memory.retries if memory.uid in ("", uid) else -1
+        if used < 0 and gang is not None:
+            used = recorded_retries(observed, gang, uid)
+        left = asked if used < 0 else min(asked, used) if asked else used
         found[_scheduler_id(key, gang, uid)] = {"UUID": uid, "Times": left}
     return dict(sorted(found.items()))
 
