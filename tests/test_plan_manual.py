@@ -11,7 +11,7 @@ from engine.model.history import History
 from engine.plan import plan
 from engine.status.people import manual_bodies
 from engine.wire import manualinfo, names
-from tests.worlds import NOW, decide, desired, document, fault, node, observed, report
+from tests.worlds import NOW, decide, desired, document, fault, node, observed, pod, report
 
 CODE = "80C98001"
 RULE = document(
@@ -116,3 +116,45 @@ def test_an_isolated_node_is_shown_with_its_end_and_an_unknown_one_is_named() ->
     said = {d.message for d in result.diagnostics}
     assert "node n0 is held: manual, by Isolation/fan, until 2026-09-01T09:00:00Z" in said
     assert any("node zz, which does not exist" in text for text in said)
+
+
+def test_an_upgrade_by_a_rule_for_training_outlives_the_work_that_was_there() -> None:
+    rule = {**RULE, "spec": {**RULE["spec"], "scope": {"workloads": ["training"]}}}
+    memory, at = History(), NOW
+    training = [pod("p", node="n0", chips=[3], owner=("AscendJob", "j"))]
+    for present in (True, False, True, False):
+        there = [fault(3, CODE, "NotHandleFault", at=at - 1)] if present else []
+        snapshot = observed([node("n0")], [report("n0", faults=there, update_time=at - 1)], training, history=memory)
+        memory = decide(snapshot, desired(rule), now=at).memory.frozen()
+        at += 60
+    idle = observed([node("n0")], [report("n0", update_time=at - 1)], history=memory)
+    after = decide(idle, desired(rule), now=at)
+    assert [(c.chip, c.state) for c in after.chips] == [("Ascend910-3", "isolated")]
+    assert after.memory.nodes["n0"].chips[3].holds[0].until > at * 1000
+
+
+def test_the_past_of_a_chip_is_kept_while_nobody_uses_it() -> None:
+    rule = {**RULE, "spec": {**RULE["spec"], "scope": {"workloads": ["training"]}}}
+    training = [pod("p", node="n0", chips=[3], owner=("AscendJob", "j"))]
+    memory, at = History(), NOW
+    for pods, present in ((training, True), ([], False), (training, True)):
+        there = [fault(3, CODE, "NotHandleFault", at=at - 1)] if present else []
+        snapshot = observed([node("n0")], [report("n0", faults=there, update_time=at - 1)], pods, history=memory)
+        scope = decide(snapshot, desired(rule), now=at)
+        memory = scope.memory.frozen()
+        at += 60
+    assert [(c.chip, c.state) for c in scope.chips] == [("Ascend910-3", "isolated")]
+
+
+def test_a_changed_rule_changes_its_upgrades_and_a_deleted_one_frees_all_but_what_is_isolated_by_hand() -> None:
+    def with_level(level: str) -> dict[str, Any]:
+        return {**RULE, "spec": {**RULE["spec"], "frequency": [{**RULE["spec"]["frequency"][0], "level": level}]}}
+
+    memory, at = held()
+    snapshot = world(history=memory, at=at + 1)
+    for level, expected in (("SubHealthFault", "sub-healthy"), ("ManuallySeparateNPU", "manually-isolated")):
+        assert state(snapshot, with_level(level), at=at + 1)[0] == expected
+    none = {**RULE, "spec": {"levels": {CODE: "NotHandleFault"}}}
+    assert state(snapshot, none, at=at + 1)[0] == "healthy"
+    by_hand = state(snapshot, with_level("ManuallySeparateNPU"), at=at + 1)[1]
+    assert state(world(history=by_hand, at=at + 2), none, at=at + 2)[0] == "manually-isolated"

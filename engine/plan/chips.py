@@ -185,7 +185,7 @@ class Bench:
             verdict.visible[fault.code] = level
             verdict.raise_to(level, source, network=network)
             explained |= not network and (level not in IN_SERVICE or source.startswith("FaultPolicy/"))
-        self._remember(verdict, seen, judgement)
+        self._remember(verdict, seen)
         return explained
 
     def _windows(
@@ -209,13 +209,15 @@ class Bench:
             past = msgspec.structs.replace(past, occurrences=())  # the next upgrade needs as many new occurrences
         return level, source, past
 
-    def _remember(self, verdict: Verdict, seen: dict[str, CodeSeen], judgement: Judgement) -> None:
+    def _remember(self, verdict: Verdict, seen: dict[str, CodeSeen]) -> None:
         """Bring the codes of the memory up to date with this report; entries of codes that went fade when unneeded."""
         before = verdict.memory.codes
-        after = dict(seen)
+        if not before and not seen:
+            return
+        rules, after = self.judge.memory(self.view), dict(seen)
         for code, past in before.items():
             if code not in seen:
-                kept = absent(past, self.now_ms, judgement.rules, code)
+                kept = absent(past, self.now_ms, rules, code)
                 if kept is None and any((h.kind, h.rule) == ("frequency", code) for h in verdict.memory.holds):
                     # its hold ends so long after the recovery, so the recovery is remembered as long as the hold
                     gone = self.now_ms if past.present else past.recovered
@@ -275,11 +277,18 @@ class Bench:
             if until and self.now_ms >= until:
                 return None
             return msgspec.structs.replace(hold, until=until, told=hold.told or told)
-        rule = rules.frequency.get(code_key(hold.rule))
-        if rule is None or released(past, hold.since, rule, self.now_ms):
+        key = code_key(hold.rule)
+        rule = rules.frequency.get(key) or self.judge.memory(self.view).frequency.get(key)
+        if rule is None:
+            # a rule that is gone takes its upgrades with it, but a chip isolated by hand stays until a person ends it
+            kept = hold.level == MANUALLY_SEPARATE
+            return msgspec.structs.replace(hold, until=0, told=hold.told or told) if kept else None
+        if released(past, hold.since, rule, self.now_ms):
             return None
         until = max(hold.since, past.recovered) + rule.release_ms if past and not past.present else hold.until
-        return msgspec.structs.replace(hold, until=until if rule.release_ms else 0, told=hold.told or told)
+        return msgspec.structs.replace(
+            hold, level=rule.level, until=until if rule.release_ms else 0, told=hold.told or told
+        )
 
     def _holds(self, chip: int, verdict: Verdict, judgement: Judgement, manual: list[Hold]) -> None:
         """Drop the holds that ended, apply the others, add those of duration rules."""

@@ -172,7 +172,12 @@ class Judge:
             reports=reports,
         )
 
-    def _in_scope(self, view: NodeView, use: str, mode: str) -> tuple[int, ...]:
+    def memory(self, view: NodeView) -> Rules:
+        """The rules by which the past of a node's chips is kept: those for any use, since a chip that work has left
+        is idle, and what it did before must not be forgotten for that."""
+        return self._compiled(self._in_scope(view, None, "enforce")).rules
+
+    def _in_scope(self, view: NodeView, use: str | None, mode: str) -> tuple[int, ...]:
         return tuple(
             i
             for i, item in enumerate(self._policies)
@@ -223,14 +228,15 @@ def use_of(pod: Pod | None) -> str:
     return INFERENCE if serving else TRAINING
 
 
-def _covers(policy: FaultPolicy, view: NodeView, use: str) -> bool:
+def _covers(policy: FaultPolicy, view: NodeView, use: str | None) -> bool:
+    """Whether a policy holds for a node's chips that are used so (None: in any way)."""
     scope = policy.spec.scope
     product = view.product.name if view.product else ""
     return (
         (not scope.pools or view.pool in scope.pools)
         and (not scope.products or product in scope.products)
         and (not scope.nodes or view.node.name in scope.nodes)
-        and (not scope.workloads or use in scope.workloads)
+        and (not scope.workloads or use is None or use in scope.workloads)
     )
 
 
