@@ -6,6 +6,7 @@ Source: component/ascend-for-volcano/internal/npu/vnpu/vdynamic.go and plugin/vn
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
 from typing import Any, Final, NamedTuple
 
 from engine.model.cores import Tenant, left, why_not
@@ -40,6 +41,9 @@ class CoreTable(Table):
         self._fits: dict[str, Fit] = {}
         self._downgraded: set[str] = set()
         self._off: set[str] = set()
+        self._order: list[tuple[int, str]] = []
+        self._best = ""
+        self._mixed = False
         super().__init__(*rest)
         self._rescore()
 
@@ -55,6 +59,10 @@ class CoreTable(Table):
 
     def best_first(self) -> Iterator[str]:
         """Fitting nodes, best rank first; each is taken off until it is offered again."""
+        plain = not (self._downgraded or self._penalty or self._liked)
+        if plain and self._best in self.scores and self._best not in self._off:
+            self._off.add(self._best)
+            yield self._best
         while True:
             there = [(self._entry(name, score), name) for name, score in self.scores.items() if name not in self._off]
             if not there:
@@ -91,6 +99,7 @@ class CoreTable(Table):
         if isinstance(found, Refusal):
             return found
         self._fits[name] = found
+        heappush(self._order, (_idle(view), name))
         return 0
 
     def _fit(self, view: NodeView) -> Fit | Refusal:
@@ -132,18 +141,39 @@ class CoreTable(Table):
         """The raw scores; nodes in the order of idle cores, then of names."""
         if not self.scores:
             return
+        if not self._downgraded:
+            self._crown()
+            return
         before = dict(self.scores)
         self.scores.update(dict.fromkeys(self.scores, 0))
-        order = sorted(self.scores, key=lambda name: (_idle(self._views[name]), name))
-        if not self._downgraded:
-            self.scores[order[0]] = BONUS
-        else:
-            for name in order:
-                if name not in self._downgraded:
-                    self.scores[name] = 2 * BONUS
-                    break
-                self.scores[name] = BONUS
+        self._best = ""
+        for name in sorted(self.scores, key=lambda name: (_idle(self._views[name]), name)):
+            if name not in self._downgraded:
+                self.scores[name] = 2 * BONUS
+                break
+            self.scores[name] = BONUS
         self.revision += before != self.scores
+        self._mixed = True
+
+    def _crown(self) -> None:
+        """The first node alone gets the bonus; the heap forgets entries that have become old only when they come up."""
+        if self._mixed:
+            self.scores.update(dict.fromkeys(self.scores, 0))
+            self._mixed = False
+        while self._order and self._stale(*self._order[0]):
+            heappop(self._order)
+        if not self._order:
+            self._order = sorted((_idle(self._views[name]), name) for name in self.scores)
+        name = self._order[0][1]
+        if self._best != name:
+            if self._best in self.scores:
+                self.scores[self._best] = 0
+            self._best = name
+            self.revision += 1
+        self.scores[name] = BONUS
+
+    def _stale(self, idle: int, name: str) -> bool:
+        return name not in self.scores or idle != _idle(self._views[name])
 
 
 def choose(node: CoreNode, tenants: Tenants, size: Size) -> int | None:
