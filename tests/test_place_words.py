@@ -339,3 +339,57 @@ def test_a_scheduler_pod_without_chips_passes_super_pod_checks(tmp_path: Path) -
     note = {"volcano.sh/task-spec": "scheduler", "hccl/rankIndex": "2"}
     items.append(listing.pod("j-scheduler", group="j", notes=note, requests={"cpu": "1"}))
     assert set(listing.plan(items, tmp_path).bound) == {"j-0", "j-1", "j-scheduler"}
+
+
+# the reference's functional tests of the kind named by annotation
+
+
+@pytest.mark.parametrize(
+    ("kind", "notes", "each", "count", "bound"),
+    [
+        ("Ascend910", {"volcano.sh/schedule.plugin": "Ascend910"}, 0, 8, {"j-0"}),
+        ("Ascend310P", {"volcano.sh/schedule.plugin": "Ascend310P"}, 0, 3, {"j-0"}),
+        ("Ascend910", {"volcano.sh/schedule.plugin": "Ascend310P"}, 8, 8, {"j-0"}),
+        ("Ascend910", {}, 0, 0, {"j-0"}),
+        ("Ascend910", {"volcano.sh/schedule.plugin": "Ascend999"}, 0, 8, set()),
+    ],
+)
+def test_the_kind_of_chip_by_annotation(
+    kind: str, notes: dict[str, str], each: int, count: int, bound: set[str], tmp_path: Path
+) -> None:
+    pods = [listing.pod("j-0", kind=kind, count=count, group="j", requests={"cpu": "1"})]
+    found = listing.plan([*_one(kind), listing.group("j", 1, each, kind=kind, notes=notes), *pods], tmp_path)
+    assert set(found.bound) == bound
+    assert bound or found.pending["reason"] == "NotSupportPolicy"
+
+
+def test_a_job_mixes_pods_with_and_without_chips(tmp_path: Path) -> None:
+    named = listing.group("j", 2, 0, notes={"volcano.sh/schedule.plugin": "Ascend910"})
+    pods = [listing.pod("j-0", count=8, group="j"), listing.pod("j-1", group="j", requests={"cpu": "1"})]
+    found = listing.plan([*_one(), named, *pods], tmp_path)
+    assert found.chips("j-0") == list(range(8)) and found.chips("j-1") == []
+
+
+def test_a_service_of_one_card_servers(tmp_path: Path) -> None:
+    labels = {"servertype": "soc"}
+    items = [*_one("Ascend310P", 1, labels=labels), *job("j", 1, 1, kind="Ascend310P", spec={"nodeSelector": labels})]
+    found = listing.plan(items, tmp_path)
+    assert found.chips("j-0") == [0] and found.scores("j-0") == {"n0": 6399}
+
+
+def test_an_operators_pod_carries_everything_a_device_plugin_reads(tmp_path: Path) -> None:
+    items = [*_one(), *job("j", 1, 2, policy="chip8-node8")]
+    items[-1]["metadata"]["labels"]["training.kubeflow.org/operator-name"] = "ascendjob-controller"
+    notes = listing.plan(items, tmp_path).bound["j-0"]["annotations"]
+    address = items[0]["status"]["addresses"][0]["address"]
+    assert notes == {
+        "ascend.kubectl.kubernetes.io/ascend-910-configuration": (
+            '{"pod_name":"j-0","server_id":"u-train-j-0","server_ip":"HOST","host_ip":"HOST","super_pod_id":-1,"rack_id":-1,'
+            '"server_index":"0","devices":[{"device_id":"0","device_ip":"192.168.0.1","super_device_id":"0"},'
+            '{"device_id":"1","device_ip":"192.168.1.1","super_device_id":"1"}]}'
+        ).replace("HOST", address),
+        "distributed-job": "false",
+        "huawei.com/Ascend910": "Ascend910-0,Ascend910-1",
+        "huawei.com/AscendReal": "Ascend910-0,Ascend910-1",
+        "predicate-time": "1788249600000000000",
+    }
