@@ -63,6 +63,13 @@ def test_the_own_window_is_not_counted_twice() -> None:
     assert len(again.memory.frozen().budgets[KEY]) == 4
 
 
+def test_a_memory_that_holds_anothers_rows_does_not_double_them() -> None:
+    """Shards share ``belay-history``: what one reads there may be what another wrote."""
+    row = (NOW_MS - 60_000, "x/AscendJob/other", 1)
+    snapshot = world(4, history=History(budgets={KEY: (row,)}))
+    assert len(evicted(decide(reserving(snapshot, (*row, "east")), TIGHT))) == 1
+
+
 def test_another_pools_reservation_does_not_count_for_this_one() -> None:
     sick = observed([node("n0")], [report("n0", faults=[fault(0)])])
     row = (NOW_MS - 1000, "n9/0", 1, "east")

@@ -142,11 +142,11 @@ class Ledger:
         reserved = self._scope.observed.reserved.get(full)
         if not reserved:
             return own
-        oldest, known = self._scope.now_ms - limit.window * 1000, {unit for _, unit, _ in own}
+        oldest, rows, known = self._scope.now_ms - limit.window * 1000, set(own), {unit for _, unit, _ in own}
         others = [
             (at, unit, count)
             for at, unit, count, shard in reserved
-            if at > oldest and (shard != self._scope.shard or unit not in known)
+            if at > oldest and (at, unit, count) not in rows and (shard != self._scope.shard or unit not in known)
         ]
         return [*own, *others]
 

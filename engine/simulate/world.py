@@ -246,6 +246,8 @@ class World:
             node.name, "", 0, "", "", 0, 0, {}, {}, 0, {}
         )
         isolate, resets = dict(current.isolate), dict(current.resets)
+        if 0 < current.not_after_ms < self.now * 1000:
+            resets = {}  # dead orders must not come alive with a new date
         layout, epoch = dict(current.vnpu_layout), current.vnpu_epoch
         match action:
             case act.IsolateChip():
@@ -260,9 +262,11 @@ class World:
                 resets.update({c: ResetOrder(action.epoch, group, action.reason, int(self.now * 1000)) for c in group})
             case act.PartitionChip():
                 layout[chip_number(action.chip)], epoch = action.templates, action.epoch
-        now_ms = int(self.now * 1000)
+        now_ms, fresh = int(self.now * 1000), isinstance(action, act.ResetChips | act.PartitionChip)
+        fresh = fresh or not current.issued_ms
         standing = Orders(
-            node.name, "", current.generation + 1, self.desired.revision, "", now_ms, now_ms + NOT_AFTER_MS,
+            node.name, "", current.generation + 1, self.desired.revision, current.policy_digest,
+            now_ms if fresh else current.issued_ms, now_ms + NOT_AFTER_MS if fresh else current.not_after_ms,
             isolate, resets, epoch, layout,
         )  # fmt: skip
         self.put(orders.build_orders(standing, node.prefix), merge=False)

@@ -1,7 +1,9 @@
 """``make soak``: many random histories against the invariants.
 
-Reads SEED (first seed, default: where the last run stopped), HISTORIES (default 10,000) and MINUTES (default 55) from
-the environment; two processes; prints progress; a failing seed is printed and runs alone with SEED and HISTORIES=1.
+Two kinds: ``stuck`` (one server, whatever is lost: never stuck) and ``cluster`` (a small cluster with jobs). Reads
+SEED (first seed of both, default: where the last run stopped), STUCK (how many of the first kind, default 100,000),
+HISTORIES (of the second, default 10,000) and MINUTES (default 55, for both) from the environment; two processes; prints
+progress; a failing seed is printed and runs alone with SEED and STUCK=1 HISTORIES=0, or STUCK=0 HISTORIES=1.
 """
 
 from __future__ import annotations
@@ -10,51 +12,64 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from itertools import islice
 from pathlib import Path
 
-from tests.soak.histories import history
+from tests.soak import histories, stuck
 
 STATE = Path(__file__).with_name(".progress.json")
-CHUNK = 25
+#: kind → one history, how many at a time, the variable that says how many, its default
+KINDS: dict[str, tuple[Callable[[int], None], int, str, str]] = {
+    "stuck": (stuck.history, 250, "STUCK", "100000"),
+    "cluster": (histories.history, 25, "HISTORIES", "10000"),
+}
 
 
-def chunk(first: int, count: int) -> tuple[int, int, list[str]]:
+def chunk(kind: str, first: int, count: int) -> tuple[int, int, list[str]]:
     """Run ``count`` histories; returns where it began, how many it ran and what failed."""
     failures = []
     for seed in range(first, first + count):
         try:
-            history(seed)
+            KINDS[kind][0](seed)
         except Exception as error:
-            failures.append(f"seed {seed}: {type(error).__name__}: {str(error)[:300]}")
+            failures.append(f"{kind} seed {seed}: {type(error).__name__}: {str(error)[:300]}")
     return first, count, failures
 
 
 def main() -> int:
-    first = int(os.environ.get("SEED") or _resume())
-    total = int(os.environ.get("HISTORIES", "10000"))
-    until = time.monotonic() + 60 * float(os.environ.get("MINUTES", "55"))
-    todo = iter([(at, min(CHUNK, first + total - at)) for at in range(first, first + total, CHUNK)])
-    print(f"histories {first} to {first + total - 1}", flush=True)
+    state, until, failed = _state(), time.monotonic() + 60 * float(os.environ.get("MINUTES", "55")), 0
+    for kind, (_, size, variable, default) in KINDS.items():
+        first = int(os.environ.get("SEED") or state.get(kind, 0))
+        total = int(os.environ.get(variable, default))
+        if total:
+            done, failures = _run(kind, first, total, size, until)
+            failed += failures
+            state[kind] = first + done
+            STATE.write_text(json.dumps(state))
+            if done < total:
+                print(f"time is up; the next run resumes the {kind} histories at seed {first + done}")
+    return 1 if failed else 0
+
+
+def _run(kind: str, first: int, total: int, size: int, until: float) -> tuple[int, int]:
+    todo = iter([(at, min(size, first + total - at)) for at in range(first, first + total, size)])
+    print(f"{kind} histories {first} to {first + total - 1}", flush=True)
     done, failures, begin, shown = 0, 0, time.monotonic(), 0.0
     workers = min(2, os.cpu_count() or 1)
     with ProcessPoolExecutor(workers) as pool:
-        running = {pool.submit(chunk, *one) for one in _some(todo, workers * 2)}
+        running = {pool.submit(chunk, kind, *one) for one in _some(todo, workers * 2)}
         while running:
             finished, running = wait(running, return_when=FIRST_COMPLETED)
             for future in finished:
                 done, failures = _count(future, done, failures)
             if time.monotonic() < until:
-                running |= {pool.submit(chunk, *one) for one in _some(todo, len(finished))}
+                running |= {pool.submit(chunk, kind, *one) for one in _some(todo, len(finished))}
             if time.monotonic() - shown > 10 or not running:
                 shown = time.monotonic()
-                print(f"{done}/{total} histories, {failures} failed, {shown - begin:.0f} s", flush=True)
-    STATE.write_text(json.dumps({"next": first + done}))
-    if done < total:
-        print(f"time is up; the next run resumes at seed {first + done}")
-    return 1 if failures else 0
+                print(f"{done}/{total} {kind} histories, {failures} failed, {shown - begin:.0f} s", flush=True)
+    return done, failures
 
 
 def _count(future: Future[tuple[int, int, list[str]]], done: int, failures: int) -> tuple[int, int]:
@@ -68,11 +83,12 @@ def _some(todo: Iterator[tuple[int, int]], count: int) -> list[tuple[int, int]]:
     return list(islice(todo, count))
 
 
-def _resume() -> int:
+def _state() -> dict[str, int]:
     try:
-        return int(json.loads(STATE.read_text())["next"])
-    except (OSError, ValueError, KeyError):
-        return 0
+        body = json.loads(STATE.read_text())
+    except (OSError, ValueError):
+        return {}
+    return {kind: int(body[kind]) for kind in KINDS if isinstance(body, dict) and kind in body}
 
 
 if __name__ == "__main__":
