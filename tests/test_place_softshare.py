@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from engine.plan.place.sharing import Soft
 from engine.plan.place.softtable import best, choose
@@ -170,3 +172,32 @@ def test_atlas_350_chips_are_shared_too() -> None:
     report = worlds.report("n0", chips=2, resource="huawei.com/npu", prefix="npu-")
     scope = scope_of(observed([node], [report], [shares("p", 25, 100 * GIB, resource="huawei.com/npu")]))
     assert bindings(scope)["p"].annotations["huawei.com/npu"] == "npu-0"
+
+
+wish = st.tuples(st.integers(1, 100), st.integers(1, 32 * GIB), st.sampled_from([FIXED, ELASTIC, "best-effort"]))
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 1), wish), max_size=3), st.lists(wish, max_size=8))
+def test_no_chip_is_shared_beyond_what_it_has_nor_by_two_policies(
+    there: list[tuple[int, tuple[int, int, str]]], asked: list[tuple[int, int, str]]
+) -> None:
+    totals: dict[str, list[tuple[int, int, str]]] = {}
+    pods = []
+    for index, (chip, one) in enumerate(there):
+        rows = totals.setdefault(f"Ascend910-{chip}", [])
+        if sound([*rows, one]):
+            rows.append(one)
+            pods.append(sharing(f"h{index}", "n0", chip, *one))
+    pods += [shares(f"p{i}", *one, created=worlds.NOW - 100 + i) for i, one in enumerate(asked)]
+    scope = placed(*pods)
+    for name, bound in bindings(scope).items():
+        totals.setdefault(bound.chips[0], []).append(asked[int(name[1:])])
+    assert all(sound(rows) for rows in totals.values())
+    left = [asked[int(entry.name[1:])] for entry in scope.pending]
+    for one in left:
+        assert not any(sound([*totals.get(f"Ascend910-{chip}", []), one]) for chip in (0, 1))
+
+
+def sound(rows: list[tuple[int, int, str]]) -> bool:
+    return sum(r[0] for r in rows) <= 100 and sum(r[1] for r in rows) <= 32 * GIB and len({r[2] for r in rows}) <= 1

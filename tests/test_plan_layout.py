@@ -144,3 +144,60 @@ def test_a_chip_with_vnpus_takes_no_whole_chip_work() -> None:
     assert [a for a in result.actions if type(a).__name__ == "BindPod"] == []
     fits = plan(load({}, has_git=False).desired, cluster(pods=[pod]), NOW)
     assert len([a for a in fits.actions if type(a).__name__ == "BindPod"]) == 1
+
+
+def modes(**layouts: str) -> Desired:
+    """Layouts by name: mode, and chips in YAML where there are some."""
+    files = {}
+    for name, text in layouts.items():
+        mode, _, chips = text.partition(" ")
+        files[f"desired/{name}.yaml"] = (
+            f"apiVersion: belay.dev/v1alpha1\nkind: VNPULayout\nmetadata: {{name: {name}}}\nspec:\n"
+            f"  selector: {{matchLabels: {{accelerator: huawei-Ascend310P}}}}\n  mode: {mode}\n"
+            + (f"  chips: {chips}\n" if chips else "")
+        ).encode()
+    return load(files, revision="r").desired
+
+
+def told(result: Plan) -> list[str]:
+    return [d.message for d in result.diagnostics if d.object.startswith("VNPULayout")]
+
+
+def test_the_first_of_two_documents_about_a_chip_wins() -> None:
+    result = plan(modes(a="dynamic [{chips: [0]}]", b="static [{chips: [0, 1], templates: [vir04]}]"), cluster(), NOW)
+    assert [cut.chip for cut in cuts(result)] == ["Ascend310P-1"]
+    assert told(result) == ["node n0 chip 0: is already laid out by another document, the first by name wins"]
+    rest = plan(modes(a="static [{chips: [0, 1], templates: [vir04]}]", b="dynamic"), cluster(), NOW)
+    assert [cut.chip for cut in cuts(rest)] == ["Ascend310P-0", "Ascend310P-1"] and told(rest) == []
+
+
+def test_what_a_chip_cannot_do_is_said_at_the_document() -> None:
+    result = plan(modes(a="soft"), cluster(), NOW)
+    assert told(result) == ["node n0 chip 0: cannot be shared softly: chips of this node do not know how"]
+    duo = cluster()
+    node = duo.nodes["n0"]
+    labels = {**node.labels, "infer-card-type": "card-300i-duo"}
+    duo = msgspec.structs.replace(duo, nodes={"n0": msgspec.structs.replace(node, labels=labels)})
+    assert "cannot be cut on demand" in told(plan(modes(a="dynamic"), duo, NOW))[0]
+
+
+@pytest.mark.parametrize("mode", ["dynamic", "dynamic [{chips: [0, 1, 2]}]"])
+def test_chips_for_vnpus_are_given_to_nobody_whole(mode: str) -> None:
+    pod = worlds.pod("p", resource=RESOURCE, prefix=PREFIX, count=2)
+    result = plan(modes(a=mode), cluster(pods=[pod]), NOW)
+    assert [a for a in result.actions if type(a).__name__ == "BindPod"] == []
+
+
+def test_what_was_cut_on_demand_stays_cut_and_is_made_whole_when_the_document_goes() -> None:
+    seen = cluster((100, "vir04", ""), done=1, orders=standing(templates=("vir04",)))
+    assert cuts(plan(modes(a="dynamic"), seen, NOW)) == []
+    (cut,) = cuts(plan(modes(), seen, NOW))
+    assert (cut.reason, cut.destroy) == ("LayoutRemoved", ("100",))
+
+
+def test_a_chip_with_a_process_that_no_pod_explains_is_not_cut() -> None:
+    seen = cluster()
+    chip = worlds.AgentChip("s", 2, None, 0, "")
+    seen = msgspec.structs.replace(seen, agents={"n0": msgspec.structs.replace(seen.agents["n0"], chips={0: chip})})
+    result = plan(declared(), seen, NOW)
+    assert cuts(result) == [] and "is in use by 2 processes" in told(result)[0]
