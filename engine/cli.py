@@ -145,7 +145,7 @@ def explain(kind: str, name: str, output: str, **inputs: Any) -> None:
     """
     from engine import answers, show
 
-    result, observed, _ = _plan(**inputs)
+    result, observed, _ = _plan(**inputs, about=name if kind in ("job", "pod") else "")
     show.document(answers.explain(kind, name, result, observed), output)
 
 
@@ -413,7 +413,9 @@ def sim_driver_build(folder: Path, chips: int, chip_name: str) -> None:
 
 @main.command(short_help="Run the node agent.")
 @click.option("--node", envvar="NODE_NAME", required=True, help="This node's name (or $NODE_NAME).")
-@click.option("--driver", metavar="DRIVER", required=True, help="How to reach the chips: dcmi[:FILE] or simulated[:MODEL].")
+@click.option(
+    "--driver", metavar="DRIVER", required=True, help="How to reach the chips: dcmi[:FILE] or simulated[:MODEL]."
+)
 @click.option("--kubeconfig", metavar="FILE")
 @click.option("--journal", metavar="DIR", default="/var/lib/belay", show_default=True)
 @fails_clearly
@@ -426,12 +428,19 @@ def agent(node: str, driver: str, kubeconfig: str | None, journal: str) -> None:
 
 
 def _plan(
-    desired: str | None, policies: tuple[str, ...], cluster: str, now: str | None, kubeconfig: str | None
+    desired: str | None,
+    policies: tuple[str, ...],
+    cluster: str,
+    now: str | None,
+    kubeconfig: str | None,
+    about: str = "",
 ) -> tuple[Plan, Observed, Desired]:
     from engine.offline import plan_offline
 
     items, clock, now = _cluster(cluster, now, kubeconfig)
-    return plan_offline(items, tree=desired, overlays=policies, now=now, clock=clock, live=cluster == "live")
+    return plan_offline(
+        items, tree=desired, overlays=policies, now=now, clock=clock, live=cluster == "live", about=about
+    )
 
 
 def _cluster(cluster: str, now: str | None, kubeconfig: str | None) -> tuple[list[dict[str, Any]], float, str | None]:

@@ -115,12 +115,14 @@ def plan_offline(
     now: str | None = None,
     clock: float | None = None,
     live: bool = False,
+    about: str = "",
 ) -> tuple[Plan, Observed, Desired]:
     """One pass over a List.
 
     Args:
         live: the objects were just read from a cluster; else Belay plays every role, whoever runs in the List.
         now: RFC 3339; without it the newest report time in the List, else ``clock``.
+        about: the job or pod that is asked about.
 
     Raises:
         InputError: a folder or the time is not usable.
@@ -129,7 +131,7 @@ def plan_offline(
     desired, found = desired_from(tree, overlays, cluster)
     if not live:
         desired = every_role(desired)
-    result = plan(desired, observed, moment(now, observed, clock))
+    result = plan(desired, observed, moment(now, observed, clock), about=about)
     diagnostics = tuple(sorted({*result.diagnostics, *found}))
     return msgspec.structs.replace(result, diagnostics=diagnostics), observed, desired
 

@@ -8,7 +8,7 @@ import pytest
 
 from engine.model.actions import BindPod, EvictPod
 from engine.model.history import History, JobMemory
-from engine.plan import safety
+from engine.plan import plan, safety
 from engine.plan.scope import Scope
 from tests import placing, worlds
 from tests.placing import GROUP, POLICY, gang, scope_of
@@ -319,3 +319,19 @@ def test_nothing_is_reclaimed_from_a_queue_within_its_share() -> None:
     job, own = running("t", [("n0", range(8))]), running("s", [("n1", range(8))], queue="serve")
     scope = planned(job, own, _serve(), nodes=2, objects=_two_queues(), desired=placing.shipped())
     assert not evicted(scope)
+
+
+def test_whoever_asks_about_a_job_is_told_its_way_out() -> None:
+    """Only a few stuck jobs of a pass get the sentence for nothing; the one asked about gets it in any case."""
+    lows = [running(f"low{i}", [(f"n{i}", range(8))], priorityClassName="low", since=40) for i in range(6)]
+    wants = [wanting(name=f"w{i}") for i in range(6)]
+
+    def told(about: str) -> set[str]:
+        pods = [pod for rows, _ in [*lows, *wants] for pod in rows]
+        world = worlds.world(6, pods=pods, objects=[*(row for _, row in [*lows, *wants]), *CLASSES])
+        found = plan(placing.shipped(), world, worlds.NOW, about=about)
+        return {row.name for row in found.pending if "would do; no queue" in (row.unblock or "")}
+
+    assert told("") == {"w0", "w1", "w2"}
+    for name in ("w5", "train/w5", "w5-0", "train/w5-0"):
+        assert "w5" in told(name)

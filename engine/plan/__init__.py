@@ -55,7 +55,7 @@ def passes() -> tuple[tuple[str, Callable[[Scope], None]], ...]:
     )
 
 
-def plan(desired: Desired, observed: Observed, now: float, *, shard: str = "main") -> Plan:
+def plan(desired: Desired, observed: Observed, now: float, *, shard: str = "main", about: str = "") -> Plan:
     """One pass: what should change, and why.
 
     Args:
@@ -63,11 +63,15 @@ def plan(desired: Desired, observed: Observed, now: float, *, shard: str = "main
         observed: one consistent snapshot, built by ``engine.observe``.
         now: Unix seconds; the only time the pass knows.
         shard: which shard's nodes and jobs this pass decides.
+        about: a job or pod that somebody asks about, ``name`` or ``namespace/name``; decides nothing, but the way out
+            of its pending entry is looked for with more effort.
     """
     from engine.plan import explain, shadow
 
     def run(desired: Desired, observed: Observed) -> Plan:
-        scope = Scope(desired=desired, observed=observed, now=now, shard=shard, memory=Memory.of(observed.history))
+        scope = Scope(
+            desired=desired, observed=observed, now=now, shard=shard, memory=Memory.of(observed.history), about=about
+        )
         for _name, one in passes():
             one(scope)
         return explain.document(scope)

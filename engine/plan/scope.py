@@ -172,7 +172,7 @@ class Scope:
     reset, ``reschedules`` what each evicted budget unit stands for, ``displaced`` the units that go for other jobs.
     ``judge`` holds the fault policies in force, once the health pass has settled which those are. ``roles`` says
     which roles Belay plays, filled on first use by ``engine.plan.roles``. ``blamed`` maps a pod's key to what relation
-    faults decided for it (Separate or SubHealth).
+    faults decided for it (Separate or SubHealth). ``about``: the job or pod that somebody asks about.
     """
 
     desired: Desired
@@ -199,6 +199,7 @@ class Scope:
     judge: Judge | None = None
     blamed: dict[str, str] = field(default_factory=dict)
     roles: dict[str, str] = field(default_factory=dict)
+    about: str = ""
     lemons: list[LemonState] = field(default_factory=list)
 
     @property

@@ -11,6 +11,7 @@ docs/zh/scheduling/04_usage/10_tidal_scheduling of MindCluster.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from engine.model.jobs import Gang
@@ -44,15 +45,14 @@ class Consent:
             key.name: _class(raw) for key, raw in scope.observed.objects.items() if key.kind == "PriorityClass"
         }
 
-    @property
+    @cached_property
     def anywhere(self) -> bool:
         """Whether anything at all in this cluster allows an eviction; cheap, to leave early."""
         if self._conf.runs(PREEMPT) or any(line.preemptable or line.reclaimable for line in self._lines.values()):
             return True
         if any(row.preemptable or row.policy == NEVER for row in self._classes.values()):
             return True
-        rows = (row for gang in self._scope.gangs.values() for row in (gang.annotations, gang.labels))
-        return any(row.get(PREEMPTABLE_KEY) == "true" for row in rows)
+        return any(PREEMPTABLE_KEY in g.annotations or PREEMPTABLE_KEY in g.labels for g in self._scope.gangs.values())
 
     def preempts(self, gang: Gang) -> bool:
         """Whether the job's class lets it evict others at all."""

@@ -34,9 +34,9 @@ RECLAIMED: Final = "Reclaimed"
 CURABLE: Final = frozenset({"NPUResourceShortage", "TopologyNotMet", "QueueExhausted", "NodeNotStable"})
 #: What one job's search for victims may cost, and what one sentence may.
 SEARCH: Final = 6000
-SENTENCE: Final = 300
+SENTENCE: Final = 250
 #: So many stuck jobs of a pass are told what would make room, looking at the nodes where least is missing.
-MAX_SENTENCES: Final = 6
+MAX_SENTENCES: Final = 3
 MAX_NODES: Final = 64
 NEAR_NODES: Final = 12
 
@@ -98,10 +98,16 @@ class Contention:
 
     def settle(self) -> None:
         """Makes room for stuck jobs where that is allowed; tells the others the cheapest way out."""
-        for placing in self._stuck:
-            if placing.why in CURABLE and not self._make_room(placing):
-                self._tell(placing)
+        cramped = [placing for placing in self._stuck if placing.why in CURABLE and not self._make_room(placing)]
+        for placing in sorted(cramped, key=lambda placing: not self._asked(placing)):
+            self._tell(placing)
         self._guard.run([placing for placing in self._stuck if self._needs(placing)], self._wishes)
+
+    def _asked(self, placing: Placing) -> bool:
+        """Whether somebody asks about this job, by its name or a pod's, with or without the namespace."""
+        about, gang = self._scope.about, placing.gang
+        names = {gang.name, f"{gang.namespace}/{gang.name}", gang.key}
+        return bool(about) and (about in names or any(about in (pod.name, pod.key) for pod in placing.left))
 
     def _needs(self, placing: Placing) -> int:
         return max(0, placing.gang.min_available - len(self._roster.started(placing.gang)))
@@ -233,8 +239,11 @@ class Contention:
 
     def _tell(self, placing: Placing) -> None:
         """What would make room, whoever may decide that; a few jobs a pass, for it costs what a search costs."""
+        asked = self._asked(placing)
+        if (self._told >= MAX_SENTENCES and not asked) or placing.why == "QueueExhausted":
+            return
         job = self._trials.job(placing.gang)
-        if job is None or not job.resource or self._told >= MAX_SENTENCES or placing.why == "QueueExhausted":
+        if job is None or not job.resource:
             return
         self._told += 1
         gang = placing.gang
@@ -243,7 +252,7 @@ class Contention:
             units = sorted(self._units(near, job.resource), key=lambda unit: unit.key)
             lower = [unit for unit in units if unit.gang.priority < gang.priority]
             for candidates in (lower, units):
-                case = _Case(self._trials, gang, pods, SENTENCE, gated=False)
+                case = _Case(self._trials, gang, pods, SEARCH if asked else SENTENCE, gated=False)
                 try:
                     found = least(case, candidates, _anything, pods=len(pods)) if candidates else None
                 except Exhausted:

@@ -107,7 +107,8 @@ class Guard:
                 self._remember(gang, nodes, self._scope.now_ms)
                 if nodes:
                     self._say(gang, nodes, self._scope.now_ms)
-            self._blame(placing)
+            if self._kept:
+                self._blame(placing)
 
     def _due(self, placing: Placing, last: int) -> bool:
         """Whether the job has waited long enough, since its newest pod was made or since the last try."""
