@@ -260,3 +260,14 @@ def test_pods_that_hold_chips_are_named_in_a_refusal(tmp_path: Path) -> None:
         assert world.driver.resets == [] and "in use by" in world.result()[1]
 
     scenario(tmp_path, story)
+
+
+def test_an_order_for_a_chip_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        await faulty(world)
+        world.order({3: 7, 12: 7}, group=[3, 12])
+        await world.run(30)
+        assert world.driver.resets == []
+        assert world.result(3) == (7, "refused: there is no chip Ascend910-12")
+
+    scenario(tmp_path, story)

@@ -140,6 +140,8 @@ class Executor:
         now, monotonic = self._clock.now_ms(), self._clock.monotonic()
         if self._expired(act, orders) or self._stale(act):
             return 0.0
+        if not act.layout and not set(act.chips) <= set(self._state.ids):
+            return 0.0
         if monotonic < self._pause_until:
             return self._pause_until - monotonic
         if now < act.not_before_ms:
