@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from engine.load import load
+from engine.model.actions import DeleteObject
+from engine.plan import plan
 from engine.plan.scope import Scope
 from tests import worlds
-from tests.placing import bindings, nodes_of, scope_of
+from tests.placing import bindings, edited, nodes_of, scope_of
 from tests.vnpuworld import CHIPS, CORE, holds, node, observed, report, wants
 
 NULL = "null"
@@ -262,3 +266,30 @@ def test_terminating_pods_hold_their_vnpu_and_finished_ones_do_not() -> None:
     assert not bindings(placed(leaving, wants("p", 4, dvpp="yes")))
     done = holds("a", "n0", 0, "vir04", 4, group=0, phase="Succeeded")
     assert bindings(placed(done, wants("p", 4, dvpp="yes")))
+
+
+def refused(name: str, **fields: Any) -> Any:
+    pod = holds(name, "n0", 0, "vir02_1c", 2, real=False, phase="Failed", owner=("ReplicaSet", "rs"), **fields)
+    return edited(pod, reason="UnexpectedAdmissionError", owner_api="apps/v1")
+
+
+def test_a_pod_whose_vnpu_could_not_be_cut_is_taken_away_but_not_for_ever() -> None:
+    world = observed([node("n0")], [report("n0")], [refused("a")])
+    first = plan(load({}, has_git=False).desired, world, worlds.NOW)
+    (gone,) = first.actions
+    assert isinstance(gone, DeleteObject) and (gone.name, gone.reason) == ("a", "SegmentFailed")
+    history = first.history
+    for attempt in range(4):
+        world = msgspec.structs.replace(
+            observed([node("n0")], [report("n0")], [refused("a", uid=f"u{attempt}")]), history=history
+        )
+        result = plan(load({}, has_git=False).desired, world, worlds.NOW + attempt)
+        history = result.history
+        assert bool(result.actions) is (attempt < 2), "three attempts within the window"
+
+
+def test_other_failed_pods_are_left_to_their_owners() -> None:
+    evicted, bare = edited(refused("a"), reason="Evicted"), edited(refused("b"), owner_kind="")
+    for pod in (evicted, bare, edited(refused("c"), deleting=worlds.NOW)):
+        world = observed([node("n0")], [report("n0")], [pod])
+        assert plan(load({}, has_git=False).desired, world, worlds.NOW).actions == ()

@@ -22,6 +22,7 @@ from engine.model.history import NodeMemory
 from engine.model.levels import IN_SERVICE, NORMAL
 from engine.model.plan import ChipState
 from engine.model.vnpu import Change, Existing, change, unfit
+from engine.plan import failedcuts
 from engine.plan.cutting import chip_totals, layouts_of, templates_of
 from engine.plan.scope import NodeView, Scope
 from engine.wire.orders import chip_number
@@ -35,6 +36,7 @@ _Wanted = dict[int, tuple[tuple[str, ...], Declared[VNPULayout] | None]]
 
 def run(scope: Scope) -> None:
     """Emits PartitionChip for static layouts and says which chips are for vNPUs or shares of which kind."""
+    failedcuts.run(scope)
     _carved(scope)
     laid_out = scope.desired.layouts or any(o.vnpu_layout for o in scope.observed.orders.values())
     if not laid_out:
