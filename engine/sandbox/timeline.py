@@ -118,6 +118,7 @@ KINDS: Final[dict[str, _Kind]] = {
     "storage": _Kind(_one_of("dpc", "dtfs"), assertions=_BOTH, more=("part",)),
     "ready": _Kind(_FLAG),
     "silent": _Kind(_FLAG),
+    "state": _Kind(_one_of("ready", "not-ready", "silent", "speaking")),
     "resetFails": _Kind(_number(0, 100)),
     "public": _Kind(
         _matches(_PUBLIC_CODE, 'public code such as "220001001"'),
@@ -132,6 +133,9 @@ _MORE: Final[dict[str, Callable[[Any], Any]]] = {
     "sender": _matches(re.compile(r"\S{1,64}\Z"), "sender"), "faultId": _matches(_ID, "fault id (8 to 128 characters)"),
     "chips": _chips,
 }  # fmt: skip
+#: Words for the state of a node, and the events that they are short for.
+_STATES: Final = {"ready": ("ready", True), "not-ready": ("ready", False), "silent": ("silent", True),
+                  "speaking": ("silent", False)}  # fmt: skip
 _COMMON: Final = frozenset({"at", "node", "chip", "assertion"})
 
 
@@ -168,10 +172,12 @@ def parse(data: bytes, name: str) -> tuple[Event, ...]:
 
 
 def _rows(documents: list[yaml.Node]) -> list[yaml.Node]:
-    if len(documents) != 1 or type(documents[0]) is not yaml.MappingNode:
+    """The rows of a document with the key ``timeline``, or of a bare list, as `belay simulate` reads it."""
+    root = documents[0] if len(documents) == 1 else None
+    if type(root) is not yaml.MappingNode and type(root) is not yaml.SequenceNode:
         line, column = place(documents[1]) if len(documents) > 1 else (1, 1)
         raise Fault("must be one document with the key timeline", line, column)
-    keys = dict(_pairs(documents[0]))
+    keys = {"timeline": root} if type(root) is yaml.SequenceNode else dict(_pairs(root))
     for key, value in keys.items():
         if key != "timeline":
             raise Fault(f"unknown key {key!r:.80}: only timeline is known", *place(value))
@@ -236,8 +242,9 @@ def _event(row: yaml.Node, mistakes: list[Fault]) -> Event | None:
     if len(mistakes) > before:
         return None
     more = {key: value for key, value in read_values.items() if key not in _COMMON and key != what}
+    what, value = _STATES[read_values[what]] if what == "state" else (what, read_values[what])
     return Event(
-        read_values["at"], what, read_values[what], read_values.get("node", ""), read_values.get("chip"),
+        read_values["at"], what, value, read_values.get("node", ""), read_values.get("chip"),
         read_values.get("assertion", "occur"), more, place(row)[0],
     )  # fmt: skip
 
