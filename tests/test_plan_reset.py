@@ -223,6 +223,12 @@ def test_small_groups_and_out_of_band_by_product() -> None:
     assert [(a.chips, a.out_of_band) for a in resets(decide(a3))] == [(ALL[4:], True)]
 
 
+def test_a_server_with_more_chips_than_its_model_resets_as_a_whole() -> None:
+    """A 910B node resets 8 chips together, all 16 where it has more than 8."""
+    box = observed([node("b", chips=16)], [report("b", chips=16, faults=[fault(12)])])
+    assert [a.chips for a in resets(decide(box))] == [tuple(f"Ascend910-{i}" for i in range(16))]
+
+
 def test_an_unknown_product_resets_only_as_a_whole_idle_node() -> None:
     odd = [node("x", labels={"accelerator-type": "who-knows"})]
     assert [a.chips for a in resets(decide(observed(odd, [report("x", faults=[fault(3)])])))] == [ALL]

@@ -205,7 +205,9 @@ class _Groups:
         if found is None:
             rule = product.spec.reset if product else None
             written = product.reset_groups if product else ()
-            found = groups(written, base, scope=rule.scope if rule else None, known=rule is not None)
+            # a server with more chips than its model is another one: an 8-chip A2 with 16 resets as a whole box
+            known = rule is not None and product is not None and base.bit_length() <= product.spec.chips_per_node
+            found = groups(written, base, scope=rule.scope if rule else None, known=known)
             self._known[key] = found
         return found
 
