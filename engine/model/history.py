@@ -115,7 +115,8 @@ class NodeMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     """One node's memory. ``last_good`` is the raw DeviceInfoCfg kept while the newest report is refused.
 
     ``public`` holds its public faults by ``sender/faultId``. ``shadows`` is, per shadow policy, what chips would
-    remember of their codes under it, where that differs. ``lemons`` are the chips that have failed of late.
+    remember of their codes under it, where that differs. ``lemons`` are the chips that have failed of late,
+    ``partitions`` the times of the partition orders since the last one that ended well.
     ``reboot`` is when a reboot was last requested, and the node's boot at that time (0: none is asked for).
     """
 
@@ -128,6 +129,7 @@ class NodeMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     public: dict[str, PublicSeen] = {}
     shadows: dict[str, dict[int, ChipMemory]] = {}
     lemons: dict[int, Lemon] = {}
+    partitions: tuple[int, ...] = ()
 
 
 class Rescheduled(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

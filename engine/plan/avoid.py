@@ -8,15 +8,63 @@ from __future__ import annotations
 from typing import Final
 
 from engine.model.levels import SUB_HEALTH
+from engine.model.times import rfc3339
 from engine.plan import victims
+from engine.plan.budgets import INDEPENDENT_KINDS
+from engine.plan.judge import DEFAULT_ATTEMPTS, use_of
 from engine.plan.scope import NodeView, Scope
 
 SUB_HEALTHY_PENALTY: Final = -1
 FAULT_PENALTY: Final = -64
+#: Why kubelet ends a pod that a device plugin does not give its chips (pkg/kubelet/cm/admission).
+REJECTED: Final = "UnexpectedAdmissionError"
+#: A job whose pods were rejected so many times its attempts waits everywhere: the fault is its own.
+NODES_TRIED: Final = 3
 
 
 def avoid(scope: Scope) -> None:
     """Fill ``scope.refused`` and ``scope.penalty`` for the gangs that have pods to place."""
+    _faults(scope)
+    _rejections(scope)
+
+
+def _rejections(scope: Scope) -> None:
+    """Keep a job off nodes whose kubelet rejected its pods as often as its attempts allow, and off all nodes when they
+    all did: a rejected pod is replaced at once, so that without this it would be placed and rejected for ever.
+    """
+    found: dict[str, dict[str, list[float]]] = {}
+    for key, pod in scope.observed.pods.items():
+        if pod.phase == "Failed" and pod.node and (pod.reason == REJECTED or pod.reason.startswith("OutOf")):
+            found.setdefault(scope.gang_of.get(key, ""), {}).setdefault(pod.node, []).append(pod.created)
+    for name in sorted(found.keys() & scope.gangs.keys()):
+        gang, by_node = scope.gangs[name], found[name]
+        sample = next((scope.observed.pods[key] for key in gang.pods if key in scope.observed.pods), None)
+        for node, times in sorted(by_node.items()):
+            view = scope.nodes.get(node)
+            if view is None:
+                continue
+            most, window = scope.judge.of(view, use_of(sample)).reschedule_attempts if scope.judge else DEFAULT_ATTEMPTS
+            recent = sorted(at for at in times if at > scope.now - window / 1000)
+            if len(recent) >= max(1, most):
+                _refuse(scope, name, [node], recent[-max(1, most)] + window / 1000, len(recent))
+        view = next((scope.nodes[node] for node in sorted(by_node) if node in scope.nodes), None)
+        if view is None:
+            continue
+        most, window = scope.judge.of(view, use_of(sample)).reschedule_attempts if scope.judge else DEFAULT_ATTEMPTS
+        most = max(1, most) * (max(1, gang.replicas) if gang.kind in INDEPENDENT_KINDS else 1)
+        recent = sorted(at for times in by_node.values() for at in times if at > scope.now - window / 1000)
+        if len(recent) >= most * NODES_TRIED:
+            _refuse(scope, name, list(scope.nodes), recent[-most * NODES_TRIED] + window / 1000, len(recent))
+
+
+def _refuse(scope: Scope, gang: str, nodes: list[str], until: float, times: int) -> None:
+    text = f"AttemptBudget: kubelet rejected {times} pods of the job there, it is tried again from {rfc3339(until)}"
+    for node in nodes:
+        scope.refused.setdefault(gang, {}).setdefault(node, text)
+
+
+def _faults(scope: Scope) -> None:
+    """Sub-healthy nodes by the job's strategy, and nodes where it failed before."""
     weak = {name: _sub_health(view) for name, view in scope.nodes.items() if view.chip_level or view.switch_sub_healthy}
     weak = {name: found for name, found in weak.items() if any(found)}
     if not weak and not any(m.fault_nodes for m in scope.memory.jobs.values()) and not scope.reschedules:

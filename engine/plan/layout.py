@@ -20,15 +20,21 @@ from engine.model.cluster import AgentReport, Orders, ids_of, mask_of
 from engine.model.diagnostics import Diagnostic, Severity
 from engine.model.history import NodeMemory
 from engine.model.levels import IN_SERVICE, NORMAL
-from engine.model.plan import ChipState
+from engine.model.plan import ChipState, Deferred
+from engine.model.times import rfc3339
 from engine.model.vnpu import Change, Existing, change, unfit
 from engine.plan import failedcuts
 from engine.plan.cutting import chip_totals, layouts_of, templates_of
+from engine.plan.judge import DEFAULT_ATTEMPTS, IDLE
 from engine.plan.scope import NodeView, Scope
 from engine.wire.orders import chip_number
 
 #: A refused or failed partition is ordered again after this long, in milliseconds.
 RETRY_MS: Final = 300_000
+#: Budget name of a partition whose attempts are used up.
+ATTEMPTS: Final = "attempts:partition"
+#: Most times of partition orders remembered per node.
+MAX_PARTITIONS: Final = 20
 
 #: chip id -> (templates wanted, the document that says so; None when Git no longer lays the chip out)
 _Wanted = dict[int, tuple[tuple[str, ...], Declared[VNPULayout] | None]]
@@ -197,7 +203,12 @@ def next_epoch(scope: Scope, view: NodeView) -> int:
 def remember_epoch(scope: Scope, view: NodeView, epoch: int) -> None:
     """Keeps the epoch in the memory, so that it is never given again."""
     memory = scope.memory.nodes.get(view.node.name, NodeMemory())
-    scope.memory.nodes[view.node.name] = msgspec.structs.replace(memory, vnpu_epoch=epoch)
+    if memory.vnpu_epoch == epoch:
+        return
+    tries = (*memory.partitions, scope.now_ms) if _failed(scope, view) else (scope.now_ms,)
+    scope.memory.nodes[view.node.name] = msgspec.structs.replace(
+        memory, vnpu_epoch=epoch, partitions=tries[-MAX_PARTITIONS:]
+    )
 
 
 def user_of(scope: Scope, view: NodeView, chip: int) -> str:
@@ -222,7 +233,7 @@ def _chip(
             _complain(scope, view, layout, chip, f"is in use by {holder}; it is cut when that ends", severity)
         return False
     doing = "cut into " + ", ".join(templates) if templates else "made whole again"
-    partition(
+    return partition(
         scope,
         view,
         chip,
@@ -233,7 +244,6 @@ def _chip(
         message=f"chip {view.chip(chip)} of node {view.node.name} is {doing}",
         evidence=evidence(scope, layout),
     )
-    return True
 
 
 def partition(
@@ -247,24 +257,52 @@ def partition(
     reason: str,
     message: str,
     evidence: Evidence,
-) -> None:
-    """Orders a chip to be cut, and takes it out of placement until that is done."""
+) -> bool:
+    """Orders a chip to be cut, and takes it out of placement until that is done; False when its attempts are used up:
+    orders that fail again and again are deferred until the window of the reset attempts frees one.
+    """
+    action = PartitionChip(
+        reason=reason,
+        message=message,
+        evidence=evidence,
+        preconditions={"epoch": epoch, "idle": True},
+        node=view.node.name,
+        chip=view.chip(chip),
+        templates=templates,
+        create=step.create,
+        destroy=tuple(str(i) for i in step.destroy),
+        epoch=epoch,
+    )
+    until = _exhausted(scope, view)
+    if until is not None:
+        scope.deferred.append(Deferred(action, ATTEMPTS, rfc3339(until / 1000) if until else None))
+        return False
     view.unavailable |= 1 << chip
     view.chip_state[chip] = "resetting"
-    scope.actions.append(
-        PartitionChip(
-            reason=reason,
-            message=message,
-            evidence=evidence,
-            preconditions={"epoch": epoch, "idle": True},
-            node=view.node.name,
-            chip=view.chip(chip),
-            templates=templates,
-            create=step.create,
-            destroy=tuple(str(i) for i in step.destroy),
-            epoch=epoch,
-        )
-    )
+    scope.actions.append(action)
+    return True
+
+
+def _failed(scope: Scope, view: NodeView) -> bool:
+    """Whether the node's last partition order did not end well: refused, failed, or not taken in its time."""
+    agent, orders = scope.observed.agents.get(view.node.name), scope.observed.orders.get(view.node.name)
+    if orders is None or orders.vnpu_epoch == 0:
+        return False
+    if agent is None or agent.vnpu_epoch_done < orders.vnpu_epoch:
+        return True
+    return agent.vnpu_result.startswith(("refused", "failed"))
+
+
+def _exhausted(scope: Scope, view: NodeView) -> int | None:
+    """When the next attempt is due (Unix ms, 0: never), if those of the window are used up; None while one is left."""
+    if not _failed(scope, view):
+        return None
+    most, window = scope.judge.of(view, IDLE).reset_attempts if scope.judge else DEFAULT_ATTEMPTS
+    tries = scope.observed.history.nodes.get(view.node.name, NodeMemory()).partitions
+    recent = [at for at in tries if at > scope.now_ms - window]
+    if len(recent) < most:
+        return None
+    return recent[len(recent) - most] + window if most else 0
 
 
 def vnpus_on(scope: Scope, view: NodeView, chip: int) -> Iterator[Existing]:
