@@ -201,3 +201,10 @@ def test_no_chip_is_shared_beyond_what_it_has_nor_by_two_policies(
 
 def sound(rows: list[tuple[int, int, str]]) -> bool:
     return sum(r[0] for r in rows) <= 100 and sum(r[1] for r in rows) <= 32 * GIB and len({r[2] for r in rows}) <= 1
+
+
+def test_shares_are_counted_by_the_hundred() -> None:
+    label = shares("x", 90, GIB).labels
+    pods, group = gang(3, 90, labels=label, annotations={"huawei.com/schedule_policy": "chip1-softShareDev"})
+    (entry,) = placed(sharing("full", "n0", 0, 100, GIB), *pods, objects=[group]).pending
+    assert entry.message.startswith("require npu num is 270, but cluster npu num is 100; ")

@@ -21,12 +21,13 @@ from engine.model.history import JobMemory
 from engine.model.jobs import Gang
 from engine.plan import queue, views
 from engine.plan.gangs import MIN_AVAILABLE_KEY, task_of
-from engine.plan.place import binding, groupwise, regroup, search, switches, torconfig
+from engine.plan.place import binding, groupwise, regroup, search, softtable, switches, torconfig
 from engine.plan.place import job as jobs
 from engine.plan.place.bench import MAX_SCORES, Bench, Seated, Wishes
 from engine.plan.place.job import Job
 from engine.plan.place.pending import Story
 from engine.plan.place.repartition import Room
+from engine.plan.place.sharing import Soft
 from engine.plan.place.trial import Trials
 from engine.plan.place.verdict import GANG_INCOMPLETE, INVALID_REQUEST, NOT_SUPPORTED, QUEUE_EXHAUSTED, Refusal, ids
 from engine.plan.queue.contention import Contention
@@ -352,7 +353,10 @@ class _Gang:
         """
         least = self._needed() if len(pods) == len(self.waiting) else 1
         wanted = sum(sorted(pod.count for pod in pods if pod.count)[: max(1, least)])
-        free = self.bench.free_chips(job.resource) if job.family is not None else wanted
+        if isinstance(job.shared, Soft):
+            free = softtable.offered(self.bench.parts, self.bench.views, job.resource)
+        else:
+            free = self.bench.free_chips(job.resource) if job.family is not None else wanted
         return f"require npu num is {wanted}, but cluster npu num is {free}; " if wanted > free else ""
 
     def _pend(self, failure: Failure, job: Job | None = None) -> None:

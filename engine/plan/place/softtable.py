@@ -123,3 +123,15 @@ def best(chips: Sequence[int], used: Mapping[int, Used], wish: Soft, memory: int
     """
     fitting = (used[chip] for chip in chips if chip in used and takes(used[chip], wish, memory))
     return max((BEST - (FULL - cores - wish.cores) for cores, _, _ in fitting), default=0) or len(used)
+
+
+def offered(parts: Parts, views: Mapping[str, NodeView], resource: str) -> int:
+    """How many devices of a resource the cluster has for sharers: a hundred per chip that has any left."""
+    total = 0
+    for view in views.values():
+        if view.resource != resource or view.closed is not None or view.node.labels.get(SHARE_LABEL) != "true":
+            continue
+        shares = parts.shares(view)
+        full = sum(1 for rows in shares.values() if usage(rows)[0] >= FULL)
+        total += FULL * (len(usable_shares(view, shares)) - full)
+    return total
