@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -24,6 +24,9 @@ from engine.plan.place.table import Table
 from engine.plan.place.verdict import Refusal, ids
 from engine.plan.scope import NodeView, Scope
 from engine.wire.parts import Share
+
+if TYPE_CHECKING:
+    from engine.plan.place.leaves import Board
 
 #: Most entries of ``Plan.scores`` in one pass; beyond it pods are placed without a record of their candidates.
 MAX_SCORES: Final = 200_000
@@ -87,6 +90,8 @@ class Bench:
         self.trials = PASS_TRIALS
         #: Annotations that pods placed in this pass get beside their chips, by pod key.
         self.given: dict[str, Mapping[str, str]] = {}
+        #: Leaf switches and the gangs under them, made by ``switches`` for the first job that asks for them.
+        self.board: Board | None = None
         self.unrecorded = 0
         #: Nothing is recorded while what-ifs are played.
         self.quiet = False
@@ -197,6 +202,14 @@ class Bench:
             for name in names:
                 table.offer(name)
         return placed, without
+
+    def touched(self, since: int) -> tuple[list[str], int]:
+        """Nodes where something was put or taken back since a mark, and the next mark; the first mark is 0."""
+        return list(dict.fromkeys(self._log[since:])), len(self._log)
+
+    def keeps_scores(self, table: Table) -> bool:
+        """Whether ``record`` would keep the scores of this table's nodes."""
+        return not self.quiet and self._recorded + len(table.scores) <= MAX_SCORES
 
     def record(self, job: Job, pod: Pod, table: Table, chosen: Mapping[str, int] | None = None) -> None:
         """Notes the raw scores that the pod's candidates have now; ``chosen`` replaces some of them."""

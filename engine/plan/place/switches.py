@@ -14,6 +14,7 @@ from engine.model.switches import Switches
 from engine.plan.place import nslb, torconfig
 from engine.plan.place.bench import Bench, Seated
 from engine.plan.place.job import Job
+from engine.plan.place.leaves import Board
 from engine.plan.place.nslb import Leaf, Part, Wish
 from engine.plan.place.torconfig import LABEL
 from engine.plan.place.verdict import TOPOLOGY, Refusal
@@ -23,11 +24,12 @@ VERSION_2: Final = "2.0"
 
 
 class Seating(NamedTuple):
-    """Where each pod goes, by pod key: its node, the raw scores of all candidates, annotations of its own."""
+    """Where each pod goes and what it is told, by pod key; raw scores of the nodes taken, and of each pod's own."""
 
     nodes: dict[str, str]
-    scores: dict[str, dict[str, int]]
     notes: dict[str, dict[str, str]]
+    scores: dict[str, int]
+    own: int = 0
 
 
 def place(
@@ -40,8 +42,7 @@ def place(
     switches = torconfig.read(bench.scope.observed)
     if isinstance(switches, Refusal):
         return switches
-    table = bench.table(job, waiting[0])
-    candidates = [name for name in table.scores if bench.allowed(waiting[0], name) is None]
+    candidates = bench.candidates(job, waiting[0])
     if len(candidates) < len(waiting):
         text = f"node num {len(candidates)} is not meet job require {len(waiting)}"
         return Refusal(TOPOLOGY, f"tor check failed not enough resource by {text}")
@@ -59,8 +60,11 @@ def place(
             bench.take_back(placed)
             bench.forget([item.pod for item in placed])
             return Refusal(TOPOLOGY, f"node {node} does not fit pod {pod.name}")
-        row = found.scores[pod.key]
-        bench.record(job, pod, table, {name: row.get(name, 0) for name in candidates if name in table.scores})
+        row: dict[str, int] = {}
+        if bench.keeps_scores(table):
+            row = {name: found.scores.get(name, 0) for name in candidates if name in table.scores}
+            row[node] = found.own or row[node]
+        bench.record(job, pod, table, row)
         item = Seated(pod, node, table.chips(node))
         bench.put(item)
         bench.given[pod.key] = found.notes[pod.key]
@@ -89,8 +93,12 @@ class _Seater:
         keys = {pod.key for pod in waiting}
         self._staying = [pod for pod in job.pods if pod.key not in keys and pod.node and pod.deleting is None]
         self._wish = Wish(len(waiting), job.shape.labels[LABEL], job.shape.pods)
-        self._place = self._places()
-        self._gangs = self._spread()
+        if bench.board is None:
+            bench.board = Board(bench, switches)
+        self._board = bench.board
+        self._board.refresh()
+        self._place = self._board.place
+        self._gangs = {gang: at for gang, at in self._board.spread.items() if gang != job.gang.key}
         self._leaves = self._read_leaves()
 
     def run(self) -> Seating | Refusal:
@@ -114,37 +122,11 @@ class _Seater:
     def _seated(self, parts: Sequence[Part], alone: bool) -> Seating:
         """Ranks ascend along the parts, as upstream numbers the servers it selected."""
         seats = [(node, part) for part in parts for node in part.nodes]
-        base = dict.fromkeys(self._candidates, 0) | nslb.scores(parts)
-        nodes, scores, notes = {}, {}, {}
+        nodes, notes = {}, {}
         for pod, (node, part) in zip(self._waiting, seats, strict=True):
             nodes[pod.key] = node
-            scores[pod.key] = base | {node: nslb.OWN_SCORE}
             notes[pod.key] = nslb.notes(part, alone) if self._second else {}
-        return Seating(nodes, scores, notes)
-
-    def _places(self) -> dict[str, tuple[int, int]]:
-        """(switch id, position) of every node under a switch."""
-        by_address: dict[str, str] = {}
-        for name, view in self._bench.views.items():
-            if view.node.internal_ip:
-                by_address.setdefault(view.node.internal_ip, name)
-        return {
-            by_address[server.address]: (switch.id, server.slice)
-            for switch in self._switches.switches
-            for server in switch.servers
-            if server.address in by_address
-        }
-
-    def _spread(self) -> dict[str, set[int]]:
-        """The switches of every other gang with chips; -1 stands for nodes under no switch."""
-        spread: dict[str, set[int]] = {}
-        for name, view in self._bench.views.items():
-            switch = self._place.get(name, (-1, 0))[0]
-            for pod in view.pods:
-                gang = self._bench.scope.gang_of.get(pod.key, "")
-                if pod.count and gang and gang != self._job.gang.key:
-                    spread.setdefault(gang, set()).add(switch)
-        return spread
+        return Seating(nodes, notes, nslb.scores(parts), nslb.OWN_SCORE)
 
     def _read_leaves(self) -> list[Leaf]:
         leaves = {switch.id: Leaf(switch.id, switch.address, {}) for switch in self._switches.switches}
@@ -170,7 +152,7 @@ class _Seater:
     def _notes(self, switch: int) -> Iterable[Mapping[str, str]]:
         """What the pods with chips under a switch were told, in the order of their names."""
         own = {pod.key for pod in self._job.pods} - {pod.key for pod in self._staying}
-        under = (name for name, place in self._place.items() if place[0] == switch)
+        under = self._board.under.get(switch, ())
         pods = {pod.key: pod for name in under for pod in self._bench.views[name].pods if pod.count}
         return [self._bench.given.get(key) or pods[key].annotations for key in sorted(pods) if key not in own]
 
@@ -204,8 +186,7 @@ class _Seater:
                 return node
             nodes[pod.key] = node
             taken.add(node)
-        zero = dict.fromkeys(self._candidates, 0)
-        return Seating(nodes, dict.fromkeys(nodes, zero), {key: {} for key in nodes})
+        return Seating(nodes, {key: {} for key in nodes}, {})
 
     def _replacement(self, pod: Pod, used: set[int], taken: set[str]) -> str | Refusal:
         penalty = self._bench.scope.penalty.get(self._job.gang.key, {})
