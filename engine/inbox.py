@@ -11,10 +11,13 @@ import orjson
 
 from engine.kube import Change, Object, Reflector
 from engine.reconcile.intent import last_good_of
-from engine.wire import names
+from engine.wire import names, publicinfo
 
 _OWN_OUTPUT = (names.POOL_PREFIX, names.HISTORY, names.JOB_PREFIX, names.LEDGER_PREFIX, names.SYNC, names.BUDGET)
-_KEPT_ELSEWHERE = ("mindx-dl-", "cluster-info-", "vcjob-", "rings-config-", "reset-config-", "volcano-", "belay-")
+_KEPT_ELSEWHERE = (
+    "mindx-dl-", "cluster-info-", "vcjob-", "rings-config-", "reset-config-", "volcano-", "belay-", "clusterd-",
+    publicinfo.STATISTICS, "basic-tor-node-cm", "tor-share-cm",
+)  # fmt: skip
 _REPORTS = (names.DEVICE_PREFIX, names.NODE_PREFIX, names.REPORT_PREFIX)
 _QUIET_KEYS = frozenset({"UpdateTime", "CheckCode", "seq", "time"})
 
@@ -46,6 +49,9 @@ class Inbox:
             self._letters[field] = Letter(field, None, known, None)
         elif wanted(change.obj):
             self._put(field, change.obj)
+        elif self._essence.pop(field, None) is not None:
+            # it lost the label that made it ours
+            self._letters[field] = Letter(field, None, True, None)
         self._news.set()
 
     def progress(self, reflector: Reflector) -> None:
@@ -96,7 +102,7 @@ def wanted(obj: Object) -> bool:
     metadata = obj["metadata"]
     if metadata.get("namespace") in {names.SYSTEM, names.NODES}:
         return True
-    if str(metadata.get("name") or "").startswith(_KEPT_ELSEWHERE):
+    if str(metadata.get("name") or "").startswith(_KEPT_ELSEWHERE) or publicinfo.labelled(obj):
         return True
     return any(entry.get("manager") == "belay" for entry in metadata.get("managedFields") or [])
 
@@ -109,7 +115,7 @@ def own_output(obj: Object) -> bool:
     name = str(metadata.get("name") or "")
     if metadata.get("namespace") == names.SYSTEM:
         return name.startswith(_OWN_OUTPUT)
-    return name.startswith(("cluster-info-", "vcjob-fault-npu-cm", "job-reschedule-reason"))
+    return name.startswith(("cluster-info-", "vcjob-fault-npu-cm", "job-reschedule-reason", publicinfo.STATISTICS))
 
 
 def slimmed(obj: Object) -> Object:

@@ -117,3 +117,36 @@ def test_older_versions_that_sync_names_are_kept() -> None:
         assert inbox.empty()[0][0].kept is None
 
     asyncio.run(case())
+
+
+def labelled(name: str, value: str) -> dict[str, Any]:
+    body = config_map(name, "anywhere", PublicFault="{}")
+    body["metadata"]["labels"] = {"mc-consumer-publicfault": value}
+    return body
+
+
+def test_what_operators_and_others_tell_of_faults_is_kept_wherever_it_lies() -> None:
+    assert wanted(labelled("pingmesh-fault-n", "true")) and not wanted(labelled("pingmesh-fault-n", "false"))
+    for name, namespace in (
+        ("mindx-dl-fault-config", "kube-system"),
+        ("mindx-dl-node-fault-config", "mindx-dl"),
+        ("clusterd-config-cm", "cluster-system"),
+        ("clusterd-manual-info-cm", "cluster-system"),
+        ("statistic-fault-info", "cluster-system"),
+        ("basic-tor-node-cm", "kube-system"),
+    ):
+        assert wanted(config_map(name, namespace)), name
+
+
+def test_a_config_map_that_loses_its_label_is_gone_for_the_engine() -> None:
+    async def case() -> None:
+        inbox = Inbox()
+        maps = Reflector(None, CONFIGMAP, on_change=inbox.take)  # type: ignore[arg-type]
+        inbox.take(maps, Change(("anywhere", "x"), labelled("x", "true"), "1"))
+        assert [letter.wakes for letter in inbox.empty()[0]] == [True]
+        inbox.take(maps, Change(("anywhere", "x"), labelled("x", "no"), "2"))
+        assert [(letter.value, letter.wakes) for letter in inbox.empty()[0]] == [(None, True)]
+        inbox.take(maps, Change(("anywhere", "x"), labelled("x", "no"), "3"))
+        assert inbox.empty()[0] == []
+
+    asyncio.run(case())
