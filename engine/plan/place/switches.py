@@ -5,7 +5,7 @@ Source: component/ascend-for-volcano/plugin/tor.go, internal/nslb/frame.go and n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from engine.model.cluster import Pod
@@ -18,7 +18,6 @@ from engine.plan.place.leaves import Board
 from engine.plan.place.nslb import Leaf, Part, Wish
 from engine.plan.place.torconfig import LABEL
 from engine.plan.place.verdict import TOPOLOGY, Refusal
-from engine.wire import switches as wire
 
 VERSION_2: Final = "2.0"
 
@@ -139,22 +138,16 @@ class _Seater:
             schema = self._bench.scope.gangs[gang].labels.get(LABEL, "")
             for switch in at if len(at) > 1 else ():
                 crossing.setdefault(switch, set()).add(schema)
+        leaving = {pod.key for pod in self._job.pods if pod.node} - {pod.key for pod in self._staying}
         for leaf in leaves.values():
             schemas = crossing.get(leaf.id, set())
             leaf.large = nslb.LARGE in schemas
             if self._second:
-                leaf.kind, leaf.unhealthy = wire.state(self._notes(leaf.id))
+                leaf.kind, leaf.unhealthy = self._board.state(leaf.id, leaving)
             elif schemas and self._wish.pods > leaf.room and not self._staying:
                 normal = self._wish.schema == nslb.NORMAL and schemas == {nslb.NORMAL}
                 leaf.nodes = leaf.nodes if normal else {}
         return list(leaves.values())
-
-    def _notes(self, switch: int) -> Iterable[Mapping[str, str]]:
-        """What the pods with chips under a switch were told, in the order of their names."""
-        own = {pod.key for pod in self._job.pods} - {pod.key for pod in self._staying}
-        under = self._board.under.get(switch, ())
-        pods = {pod.key: pod for name in under for pod in self._bench.views[name].pods if pod.count}
-        return [self._bench.given.get(key) or pods[key].annotations for key in sorted(pods) if key not in own]
 
     def _complete(self, used: set[int], most: int) -> list[Part] | Refusal:
         """Version 2.0: the switches of the job first; some others are closed to it."""
