@@ -15,7 +15,7 @@ from engine.load import load
 from engine.model.actions import BindPod, EvictPod, PartitionChip
 from engine.model.cluster import AgentReport, AgentVNPU, Observed, Orders, Pod
 from engine.model.cores import Tenant, why_not
-from engine.model.history import JobMemory
+from engine.model.history import JobMemory, NodeMemory
 from engine.model.plan import Plan
 from engine.plan import plan
 from tests import worlds
@@ -137,6 +137,18 @@ def test_a_refused_cut_is_not_repeated_at_once() -> None:
     orders = Orders("n0", "1", 1, "r", "", issued, issued + 900_000, {}, {}, 1, {0: ("vir04",)})
     world = cut_world(pods=[asks("p", "4c")], orders=orders, done=1, result="refused: in use")
     assert not made(plan(declared(), world, NOW), PartitionChip)
+
+
+def test_cuts_that_fail_again_and_again_wait() -> None:
+    issued = int(NOW * 1000) - 400_000
+    orders = Orders("n0", "1", 3, "r", "", issued, issued + 900_000, {}, {}, 3, {0: ("vir04",)})
+    world = cut_world(pods=[asks("p", "4c")], orders=orders, done=3, result="failed: driver")
+    tried = NodeMemory(vnpu_epoch=3, partitions=(issued - 900_000, issued - 500_000, issued))
+    world = msgspec.structs.replace(world, history=msgspec.structs.replace(world.history, nodes={"n0": tried}))
+    result = plan(declared(), world, NOW)
+    assert not made(result, PartitionChip) and [d.budget for d in result.deferred] == ["attempts:partition"]
+    assert "attempts of the node are used up" in (result.pending[0].unblock or "")
+    assert result.history.nodes["n0"] == tried
 
 
 def test_a_budget_defers_a_cut() -> None:

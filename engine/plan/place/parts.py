@@ -154,8 +154,8 @@ class Parts:
                     group=vgroup(real.split(",")[0].strip()),
                 )
                 found.setdefault(chip, []).append(tenant)
-        held = mask_of(sorted(found))
-        usable = (held | _offered(view) & view.base) & ~view.unavailable & ~_elsewhere(view)
+        occupied = mask_of(sorted(found))
+        usable = (occupied | _offered(view) & view.base) & ~view.unavailable & ~_elsewhere(view)
         return {
             chip: tuple(found.get(chip) or ([Tenant(None, whole=True)] if view.used >> chip & 1 else ()))
             for chip in ids(usable)

@@ -86,7 +86,6 @@ class Room:
     def __init__(self, scope: Scope, bench: Bench, trials: Trials) -> None:
         self._scope, self._bench, self._trials = scope, bench, trials
         self._stuck: list[Placing] = []
-        self._promised: dict[tuple[str, str], int] = {}
         self._cut: set[tuple[str, int]] = set()
 
     def seen(self, placing: Placing) -> Placing:
@@ -156,7 +155,7 @@ class Room:
 
     def _on_the_way(self, resource: str, nodes: Sequence[NodeView]) -> int:
         """vNPUs of this size that are ordered, made but not yet offered, or about to be left by their pods."""
-        total = -self._promised.get(("", resource), 0)
+        total = 0
         for view in nodes:
             template = self._template(view, resource)
             if template is None:
@@ -166,7 +165,6 @@ class Room:
             made += sum(rows.count(template) for rows in layout.coming(self._scope, view).values())
             total += max(0, made - view.node.allocatable.get(resource, 0))
             total += sum(pod.count for pod in view.pods if pod.resource == resource and pod.deleting is not None)
-            total += self._promised.get((view.node.name, resource), 0)
         return total
 
     def _template(self, view: NodeView, resource: str) -> str | None:
@@ -210,7 +208,7 @@ class Room:
         return [(row, family.by_name[row.template].size(cores)) for row in rows]
 
     def _order(self, gang: Gang, job: Job, chosen: Sequence[tuple[str, int, Cut]]) -> None:
-        told = []
+        told, waits = [], False
         for name, chip, cut in chosen:
             view = self._scope.nodes[name]
             template = self._template(view, job.resource) or ""
@@ -218,7 +216,7 @@ class Room:
             wanted = (*(row.template for row in rows if row.id not in cut.destroy), *[template] * cut.more)
             epoch, pieces = layout.next_epoch(self._scope, view), ", ".join(wanted)
             document = next(d for d in layouts_of(self._scope.desired, view) if d.document.spec.mode == "dynamic")
-            layout.partition(
+            ordered = layout.partition(
                 self._scope,
                 view,
                 chip,
@@ -229,10 +227,12 @@ class Room:
                 message=f"chip {view.chip(chip)} of node {name} is cut into {pieces} for {words.named(gang)}",
                 evidence=layout.evidence(self._scope, document),
             )
-            layout.remember_epoch(self._scope, view, epoch)
+            if ordered:
+                layout.remember_epoch(self._scope, view, epoch)
             self._cut.add((name, chip))
             told.append(_cutting(view, chip, template, cut))
-        text = f"room is being made: {'; '.join(told)}"
+            waits = waits or not ordered
+        text = f"{'the attempts of the node are used up' if waits else 'room is being made'}: {'; '.join(told)}"
         words.amend(self._scope, gang, text, reason=FRAGMENTED)
 
     def _advise(self, gang: Gang, job: Job, chosen: Sequence[tuple[str, int, Cut]]) -> None:
