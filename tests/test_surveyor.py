@@ -326,3 +326,18 @@ def test_the_simulated_driver_takes_hangs_as_codes_of_the_chip() -> None:
         assert [code.code for code in (await driver.faults())[2]] == ["200001002"]
 
     asyncio.run(main())
+
+
+def test_the_recovery_of_a_switch_that_the_product_has_not_is_told_too() -> None:
+    async def story(s: Survey) -> None:
+        await s.api.put_config_map(deviceinfo.build("n0", device_list={}, update_time=int(NOW)))
+        await s.clock.advance(6)
+        report = deviceinfo.parse(s.api.maps["kube-system/mindx-dl-deviceinfo-n0"])
+        assert report.switch is None
+        for listed, status in (([{"code": "[0x00f103b0,155907,na,na]"}], "UnHealthy"), ([], "Healthy")):
+            s.around.apply({"switch": listed})
+            await s.clock.advance(6)
+            report = deviceinfo.parse(s.api.maps["kube-system/mindx-dl-deviceinfo-n0"])
+            assert report.switch is not None and report.switch.node_status == status
+
+    Survey(super_pod=False).lives(story)

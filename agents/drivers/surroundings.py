@@ -103,6 +103,7 @@ class SimulatedSurroundings:
 
     def __init__(self, chips: int, *, super_pod: bool) -> None:
         self._chips, self._super_pod = chips, super_pod
+        self._has_switch = super_pod
         self._spec = Described()
         self._ticks = 0
 
@@ -125,6 +126,8 @@ class SimulatedSurroundings:
         if unknown := sorted(set(found.storage) - {"dpc", "dtfs"}):
             raise ValueError(f"{unknown[0]!r} is no storage client; they are dpc and dtfs")
         self._spec = found
+        # a switch that was ever described stays, so that its recovery is told too
+        self._has_switch = self._super_pod or "switch" in spec
 
     async def alarms(self) -> Sequence[Alarm] | None:
         """Read the hardware alarms that stand."""
@@ -132,7 +135,7 @@ class SimulatedSurroundings:
 
     async def switch(self) -> Sequence[SwitchFault] | None:
         """Read the switch's faults that stand."""
-        return sorted(self._spec.switch) if self._super_pod or self._spec.switch else None
+        return sorted(self._spec.switch) if self._has_switch else None
 
     async def storage(self) -> Mapping[str, Client] | None:
         """Read the state of the storage clients."""
