@@ -56,8 +56,8 @@ class Duration(msgspec.Struct, frozen=True):
 class Rules(msgspec.Struct, frozen=True):
     """Everything a code is judged by; keys are :func:`code_key` of the code.
 
-    ``overrides`` are the fault policies in scope: code → (level, rule name); ``table`` the shipped levels. ``planes`` are
-    the tables of the planes ``node`` and ``switch`` in their own words, for those who report them.
+    ``overrides`` are the fault policies in scope: code → (level, rule name); ``table`` the shipped levels. ``planes``
+    are the tables of the planes ``node`` and ``switch`` in their own words, for those who report them.
     """
 
     overrides: dict[str, tuple[str, str]] = {}
