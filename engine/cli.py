@@ -169,7 +169,9 @@ def replay(recording: tuple[str, ...], output: str) -> None:
 
 @main.command(short_help="Play a cluster forward: what if this happened?")
 @cluster_options
-@click.option("--timeline", metavar="FILE", help="What happens to the cluster: a list of events (see the README).")
+@click.option(
+    "--timeline", metavar="FILE", help="What happens to the cluster: a list of events (engine/simulate/README.md)."
+)
 @click.option("--for", "duration", metavar="DURATION", help="How long, such as 2h. Default: until everything is quiet.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Orders what happens at one moment.")
 @output_option()

@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 
 from engine import simulate
-from engine.load import load
+from engine.documents import Desired
+from engine.load import LoadCache, load
 from engine.model import actions as act
 from engine.model.actions import kind_of
 from engine.model.cluster import ResetOrder
@@ -31,6 +32,8 @@ from engine.wire.orders import chip_number
 __all__ = ["A2", "INFER", "START", "Node", "World", "merged"]
 
 START = 1788249600.0
+_READ = LoadCache()
+"""The shipped policies are read once for all worlds."""
 
 A2 = {
     "accelerator": "huawei-Ascend910",
@@ -51,7 +54,7 @@ class World(simulate.World):
     """Raw objects, time and the simulated nodes under the files of a state repository."""
 
     def __init__(self, files: Mapping[str, bytes], nodes: Iterable[Node], seed: int = 0) -> None:
-        super().__init__(load({}).desired, now=START, seed=seed)
+        super().__init__(Desired(), now=START, seed=seed)
         self.nodes = {node.name: node for node in nodes}
         self.revision = ""
         self.isolated: frozenset[tuple[str, int]] = frozenset()
@@ -71,7 +74,7 @@ class World(simulate.World):
         """A new revision of the state repository; ``broken`` ones are loaded without knowing an older version."""
         self.files = dict(files)
         self.revision = f"rev-{int(self.revision.removeprefix('rev-') or 0) + 1}"
-        loaded = load(self.files, revision=self.revision)
+        loaded = load(self.files, revision=self.revision, cache=_READ)
         bad = [str(d) for d in loaded.diagnostics if d.severity == "error"]
         assert bool(bad) is broken, bad
         self.desired = loaded.desired
