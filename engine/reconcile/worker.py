@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
+import redis
 
 from engine.act import Edge, Fence, Following
 from engine.act import batch as batches
@@ -36,8 +37,15 @@ class Worker:
     """Everything tasks share. Made after a fork, on first use; safe for tasks in several threads."""
 
     def __init__(self, settings: Settings, send: Callable[[str], None]) -> None:
+        kube = Kube.from_config(settings.kubeconfig or None, settings.context or None)
+        self.furnish(settings, send, connect(settings.redis_url), kube)
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="belay-loop", daemon=True).start()
+        self._run(self._kube.__aenter__(), 30.0)
+
+    def furnish(self, settings: Settings, send: Callable[[str], None], client: redis.Redis, kube: Kube) -> None:
+        """All but the loop in a thread of its own: simulations bring theirs."""
         self.settings = settings
-        client = connect(settings.redis_url)
         self.triggers = Triggers(client)
         self.passes = PassStore(client)
         self._client = client
@@ -46,12 +54,9 @@ class Worker:
         self._busy: dict[str, threading.Lock] = {}
         self._backoffs: dict[str, Backoff] = {}
         self._guard = threading.Lock()
-        self._kube = Kube.from_config(settings.kubeconfig or None, settings.context or None)
-        self._pods = Following(self._kube)
+        self._kube = kube
+        self._pods = Following(kube)
         self._gate = asyncio.Semaphore(settings.in_flight)
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="belay-loop", daemon=True).start()
-        self._run(self._kube.__aenter__(), 30.0)
 
     def close(self) -> None:
         """End the connections."""

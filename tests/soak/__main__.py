@@ -1,9 +1,11 @@
 """``make soak``: many random histories against the invariants.
 
-Two kinds: ``stuck`` (one server, whatever is lost: never stuck) and ``cluster`` (a small cluster with jobs). Reads
-SEED (first seed of both, default: where the last run stopped), STUCK (how many of the first kind, default 100,000),
-HISTORIES (of the second, default 10,000) and MINUTES (default 55, for both) from the environment; two processes; prints
-progress; a failing seed is printed and runs alone with SEED and STUCK=1 HISTORIES=0, or STUCK=0 HISTORIES=1.
+Three kinds: ``simulated`` (controllers, workers and agents down to every call: ``tests/sim``), ``stuck`` (one server,
+whatever is lost: never stuck) and ``cluster`` (a small cluster with jobs). Reads SEED (first seed of all, default:
+where the last run stopped), SIMULATED (how many of the first kind, default 400, some 10,000 steps each), STUCK (of the
+second, default 100,000), HISTORIES (of the third, default 10,000) and MINUTES (default 55, for all) from the
+environment; two processes; prints progress; a failing seed is printed and runs alone with SEED and one of the three 1,
+the others 0.
 """
 
 from __future__ import annotations
@@ -13,29 +15,34 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from itertools import islice
 from pathlib import Path
 
-from tests.soak import histories, stuck
+from tests.soak import histories, simulated, stuck
 
 STATE = Path(__file__).with_name(".progress.json")
 #: kind → one history, how many at a time, the variable that says how many, its default
-KINDS: dict[str, tuple[Callable[[int], None], int, str, str]] = {
+KINDS: dict[str, tuple[Callable[[int], None] | None, int, str, str]] = {
+    "simulated": (None, simulated.CHUNK, "SIMULATED", "400"),
     "stuck": (stuck.history, 250, "STUCK", "100000"),
     "cluster": (histories.history, 25, "HISTORIES", "10000"),
 }
 
 
 def chunk(kind: str, first: int, count: int) -> tuple[int, int, list[str]]:
-    """Run ``count`` histories; returns where it began, how many it ran and what failed."""
-    failures = []
+    """Run ``count`` histories; returns how many steps they had (0: not counted), how many it ran, what failed."""
+    if kind == "simulated":
+        steps, failures = simulated.chunk(first, count)
+        return steps, count, failures
+    failures, run = [], KINDS[kind][0]
+    assert run is not None
     for seed in range(first, first + count):
         try:
-            KINDS[kind][0](seed)
+            run(seed)
         except Exception as error:
             failures.append(f"{kind} seed {seed}: {type(error).__name__}: {str(error)[:300]}")
-    return first, count, failures
+    return 0, count, failures
 
 
 def main() -> int:
@@ -56,27 +63,24 @@ def main() -> int:
 def _run(kind: str, first: int, total: int, size: int, until: float) -> tuple[int, int]:
     todo = iter([(at, min(size, first + total - at)) for at in range(first, first + total, size)])
     print(f"{kind} histories {first} to {first + total - 1}", flush=True)
-    done, failures, begin, shown = 0, 0, time.monotonic(), 0.0
+    done, failures, steps, begin, shown = 0, 0, 0, time.monotonic(), 0.0
     workers = min(2, os.cpu_count() or 1)
     with ProcessPoolExecutor(workers) as pool:
         running = {pool.submit(chunk, kind, *one) for one in _some(todo, workers * 2)}
         while running:
             finished, running = wait(running, return_when=FIRST_COMPLETED)
             for future in finished:
-                done, failures = _count(future, done, failures)
+                passed, count, failed = future.result()
+                for line in failed:
+                    print(line, flush=True)
+                done, failures, steps = done + count, failures + len(failed), steps + passed
             if time.monotonic() < until:
                 running |= {pool.submit(chunk, kind, *one) for one in _some(todo, len(finished))}
             if time.monotonic() - shown > 10 or not running:
                 shown = time.monotonic()
-                print(f"{done}/{total} {kind} histories, {failures} failed, {shown - begin:.0f} s", flush=True)
+                said = f", {steps} steps" if steps else ""
+                print(f"{done}/{total} {kind} histories{said}, {failures} failed, {shown - begin:.0f} s", flush=True)
     return done, failures
-
-
-def _count(future: Future[tuple[int, int, list[str]]], done: int, failures: int) -> tuple[int, int]:
-    _, count, failed = future.result()
-    for line in failed:
-        print(line, flush=True)
-    return done + count, failures + len(failed)
 
 
 def _some(todo: Iterator[tuple[int, int]], count: int) -> list[tuple[int, int]]:
