@@ -27,9 +27,9 @@ spec: {nodes: [node-00003], chips: [{node: node-00004, chips: [1]}], reason: tes
 
 @pytest.fixture(autouse=True)
 def _nothing_kept() -> Iterator[None]:
-    settled._KEPT.clear()
+    settled.forget()
     yield
-    settled._KEPT.clear()
+    settled.forget()
 
 
 @pytest.fixture(scope="module")
@@ -47,13 +47,14 @@ def world() -> Observer:
 
 def afresh(desired: Desired, seen: Observed, now: float) -> Plan:
     """The plan of a process that has seen nothing before; what is kept stays as it was."""
-    kept = dict(settled._KEPT)
-    settled._KEPT.clear()
+    kept, glances = dict(settled._KEPT), dict(settled._GLANCES)
+    settled.forget()
     try:
         return plan(desired, seen, now)
     finally:
-        settled._KEPT.clear()
+        settled.forget()
         settled._KEPT.update(kept)
+        settled._GLANCES.update(glances)
 
 
 def kept_views(desired: Desired, seen: Observed, now: float) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from copy import copy
 from typing import Final, NamedTuple
 
 from engine.documents import Desired, InitParams
@@ -51,27 +50,77 @@ class _Rules(NamedTuple):
 _KEPT: Final[dict[str, _Kept]] = {}
 
 
+class _Glance(NamedTuple):
+    """What a shard's last pass saw, and the nodes that were served then: what is the same object need not be compared
+    field by field.
+    """
+
+    rules: _Rules
+    nodes: Mapping[str, Node]
+    reports: Mapping[str, DeviceReport]
+    node_reports: Mapping[str, NodeReport]
+    pods: Mapping[str, list[Pod]]
+    served: dict[str, _Kept]
+    since: float
+    until: float
+
+
+_GLANCES: Final[dict[str, _Glance]] = {}
+
+
 def views(scope: Scope, pods: Mapping[str, list[Pod]], maintain: bool) -> dict[str, NodeView]:
     """A view for every node that is what it was when an earlier pass judged it, by name."""
     observed, now = scope.observed, scope.now
-    reports, node_reports, kept = observed.reports, observed.node_reports, _KEPT
     apart = _apart(scope)
-    rules, known = _Rules(scope.desired, scope.shard, maintain), None
-    out: dict[str, NodeView] = {}
+    rules = _Rules(scope.desired, scope.shard, maintain)
+    served = _same(scope, rules, pods, apart)
+    out = {name: _copy(entry[7]) for name, entry in served.items()}
+    reports, node_reports = observed.reports, observed.node_reports
     for name, node in observed.nodes.items():
-        entry = kept.get(name)
-        if entry is None or entry[1] is not node or entry[2] is not reports.get(name):
+        if name in out or name in apart:
             continue
-        theirs, _, _, node_report, own, since, until, view = entry
-        if theirs is not known:
-            if not rules.same(theirs):
-                continue
-            known = theirs
-        if not since <= now <= until or name in apart or node_report is not node_reports.get(name):
+        entry = _KEPT.get(name)
+        if entry is None or entry.node is not node or entry.report is not reports.get(name):
             continue
-        if own == pods.get(name, _NO_PODS):
-            out[name] = _copy(view)
+        if not entry.since <= now <= entry.until or entry.node_report is not node_reports.get(name):
+            continue
+        if rules.same(entry.rules) and entry.pods == pods.get(name, _NO_PODS):
+            served[name] = entry
+            out[name] = _copy(entry.view)
+    since = max((entry[5] for entry in served.values()), default=0.0)
+    until = min((entry[6] for entry in served.values()), default=0.0)
+    _GLANCES[scope.shard] = _Glance(
+        rules, observed.nodes, observed.reports, observed.node_reports, pods, served, since, until
+    )
     return out
+
+
+def _same(scope: Scope, rules: _Rules, pods: Mapping[str, list[Pod]], apart: AbstractSet[str]) -> dict[str, _Kept]:
+    """The nodes served in the shard's last pass about which nothing has changed since."""
+    last = _GLANCES.get(scope.shard)
+    if last is None or not rules.same(last.rules) or not last.since <= scope.now <= last.until:
+        return {}
+    observed, changed = scope.observed, set(apart)
+    pairs: tuple[tuple[Mapping[str, object], Mapping[str, object]], ...] = (
+        (observed.nodes, last.nodes),
+        (observed.reports, last.reports),
+        (observed.node_reports, last.node_reports),
+    )
+    for new, old in pairs:
+        changed.update(name for name, item in new.items() if old.get(name) is not item)
+        changed.update(old.keys() - new.keys())
+    if pods is not last.pods:
+        changed.update(name for name, own in pods.items() if last.pods.get(name) != own)
+        changed.update(last.pods.keys() - pods.keys())
+    if not changed:
+        return dict(last.served)
+    return {name: entry for name, entry in last.served.items() if name not in changed}
+
+
+def forget() -> None:
+    """As in a process that has judged nothing yet: for tests and benchmarks of first passes."""
+    _KEPT.clear()
+    _GLANCES.clear()
 
 
 def keep(scope: Scope, rows: Mapping[str, Sequence[ChipState]], told_of: AbstractSet[str]) -> None:
@@ -134,7 +183,7 @@ def _apart(scope: Scope) -> set[str]:
 
 def _copy(view: NodeView) -> NodeView:
     """A view that a pass may change."""
-    copied: NodeView = copy(view)
+    copied: NodeView = view.__copy__()  # type: ignore[attr-defined]
     copied.used_by = view.used_by.copy()
     copied.pods = view.pods.copy()
     copied.requested = view.requested.copy()

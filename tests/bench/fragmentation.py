@@ -1,0 +1,227 @@
+"""Utilisation over 30 days of mixed 1/2/4/8-chip and vNPU requests, beside other policies.
+
+Twenty seeded traces on eight old 8-chip servers (two rings of four) and two 310P servers with four chips that are cut
+on demand. At every hour the waiting jobs are shown to the real planner, and to (a) first fit and (b) the reference
+affinity policy: the same scores, ties at random as Volcano breaks them. All take jobs in the order in which they came
+and pass over what does not fit. (c) is the linear programme of the same instant: most chips that could be given to this
+moment's queue, jobs divisible, each only where it fits on its own; running pods stay. The clairvoyant bound knows the
+future and ignores places. Everything is decided by the seeds, so there are no five runs; the interval is Student's.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from engine.documents import Desired
+from engine.model.actions import BindPod
+from engine.model.cluster import Pod
+from engine.plan import plan
+from engine.plan.place.ring8 import RINGS
+from engine.plan.views import device_id
+from tests import vnpuworld, worlds
+from tests.bench.measure import Result, Skipped
+from tests.bench.traces import (
+    CORE_CHIPS,
+    CORE_NODES,
+    CORES,
+    CPUS_OF,
+    RING_NODES,
+    FirstFit,
+    Place,
+    Reference,
+    Request,
+    State,
+    clairvoyant,
+    play,
+    trace,
+)
+
+TRACES = 20
+T_95 = 2.093
+"""Student's t for 19 degrees of freedom, both sides."""
+
+
+def run() -> list[Result]:
+    """All traces under all policies.
+
+    Raises:
+        Skipped: highspy is not installed (extra ``bench``).
+    """
+    try:
+        import highspy  # noqa: F401
+    except ImportError as error:
+        raise Skipped("highspy is not installed: pip install -e .[bench]") from error
+    used: dict[str, list[float]] = {"belay": [], "first": [], "reference": [], "bound": []}
+    gaps: list[float] = []
+    for seed in range(TRACES):
+        jobs = trace(seed)
+        ours = play(jobs, Planner())
+        used["belay"].append(ours.used)
+        used["first"].append(play(jobs, FirstFit()).used)
+        used["reference"].append(play(jobs, Reference(seed)).used)
+        used["bound"].append(clairvoyant(jobs))
+        gaps.append(statistics.fmean(gap(*look) for look in ours.looks))
+    return _results(used, gaps)
+
+
+def _results(used: dict[str, list[float]], gaps: list[float]) -> list[Result]:
+    def percent(work: str, values: Sequence[float], **more: Any) -> Result:
+        return Result(work, "%", runs=[100 * value for value in values], **more)
+
+    above = [100 * (ours / theirs - 1) for ours, theirs in zip(used["belay"], used["reference"], strict=True)]
+    mean, half = interval(above)
+    beside = Result("the same above (b), mean of the traces", "%", 0.0, [mean], at_least=True)
+    beside.remark = f"95 % interval {mean - half:+.2f} % to {mean + half:+.2f} %"
+    worst = Result("the trace in which it is worst against (b)", "%", -1.0, [min(above)], at_least=True)
+    worst.remark = f"best {max(above):+.2f} %"
+    first = [100 * (ours / theirs - 1) for ours, theirs in zip(used["belay"], used["first"], strict=True)]
+    mean, half = interval(first)
+    naive = Result("the same above (a), mean of the traces", "%", None, [mean])
+    naive.remark = f"95 % interval {mean - half:+.2f} % to {mean + half:+.2f} %"
+    short = percent("gap to (c), the programme of the same instant", [statistics.fmean(gaps)], limit=5.0)
+    short.remark = f"mean of the traces; the largest {100 * max(gaps):.2f} %"
+    return [
+        percent("utilisation under Belay's planner", used["belay"], remark=f"{TRACES} traces of 30 days"),
+        percent("(a) first fit", used["first"]),
+        percent("(b) reference affinity", used["reference"]),
+        percent("clairvoyant bound", used["bound"]),
+        beside,
+        worst,
+        naive,
+        short,
+    ]
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and half the width of its 95 % interval."""
+    return statistics.fmean(values), T_95 * statistics.stdev(values) / len(values) ** 0.5
+
+
+class Planner:
+    """Belay's own planner: nodes, reports and pods in, bindings out."""
+
+    def __init__(self) -> None:
+        self._desired: Desired = worlds.desired()
+        self._desired = replace(self._desired, revision="")
+        self._nodes = [
+            worlds.node(f"ring-{index}", labels={"accelerator": "huawei-Ascend910", "accelerator-type": "module"})
+            for index in range(RING_NODES)
+        ] + [vnpuworld.node(f"core-{index}", chips=CORE_CHIPS) for index in range(CORE_NODES)]
+        self._pods: dict[int, Pod] = {}
+
+    def choose(
+        self, now: float, state: State, waiting: Sequence[Request], running: dict[int, tuple[Request, Place]]
+    ) -> list[tuple[Request, Place]]:
+        """What ``plan`` binds at this moment."""
+        moment = worlds.NOW + now * 3600
+        jobs = {f"job-{job.number:05d}": job for job in waiting}
+        live = {number: self._pods[number] for number in running}
+        self._pods = live | {job.number: _pod(job) for job in waiting if job.number not in live}
+        reports = [worlds.report(f"ring-{index}", update_time=moment) for index in range(RING_NODES)]
+        reports += [
+            vnpuworld.report(f"core-{index}", chips=CORE_CHIPS, update_time=moment) for index in range(CORE_NODES)
+        ]
+        seen = worlds.observed(self._nodes, reports, sorted(self._pods.values(), key=lambda pod: pod.name))
+        out: list[tuple[Request, Place]] = []
+        for action in plan(self._desired, seen, moment).actions:
+            assert isinstance(action, BindPod), action
+            job = jobs[action.pod]
+            out.append((job, _place(action, job)))
+            self._pods[job.number] = _bound(self._pods[job.number], action, job)
+        return sorted(out, key=lambda pair: pair[0].number)
+
+
+def _pod(job: Request) -> Pod:
+    name, created = f"job-{job.number:05d}", worlds.NOW + job.arrival * 3600
+    if job.cores:
+        return vnpuworld.wants(name, job.size, created=created)
+    return worlds.pod(name, count=job.size, created=created)
+
+
+def _place(action: BindPod, job: Request) -> Place:
+    chips = [chip for chip in map(device_id, action.chips) if chip is not None]
+    index = int(action.node.rpartition("-")[2])
+    return Place(index, chips[0] if job.cores else sum(1 << chip for chip in chips))
+
+
+def _bound(pod: Pod, action: BindPod, job: Request) -> Pod:
+    """The pod as its device plugin leaves it, running."""
+    notes = {**pod.annotations, **action.annotations}
+    if job.cores:
+        real = f"Ascend310P-{(action.template or '').removeprefix('vir')}-{job.number}-{_place(action, job).chips}"
+        notes["huawei.com/AscendReal"] = real
+        chips: tuple[str, ...] = (real,)
+    else:
+        chips = action.chips
+    return msgspec.structs.replace(pod, node=action.node, phase="Running", chips=chips, annotations=notes)
+
+
+def gap(state: State, queue: Sequence[Request], placed: Sequence[tuple[Request, Place]]) -> float:
+    """By how much the programme of the instant uses more than what was placed, as a share of what it uses."""
+    if not queue:
+        return 0.0
+    free = sum(mask.bit_count() for mask in state.rings)
+    free_cores = sum(cores for node in state.cores for cores, _ in node)
+    capacity = RING_NODES * 8 + CORE_NODES * CORE_CHIPS
+    busy = capacity - free - free_cores / CORES
+    best = optimum(state, queue)
+    ours = sum(job.chips for job, _ in placed)
+    return max(0.0, best - ours) / (busy + best) if busy + best else 0.0
+
+
+def optimum(state: State, queue: Sequence[Request]) -> float:
+    """The linear programme: chips that could be given to the queue now."""
+    import highspy
+
+    counts: dict[tuple[bool, int], int] = {}
+    for job in queue:
+        counts[job.cores, job.size] = counts.get((job.cores, job.size), 0) + 1
+    upper: list[float] = []
+    gain: list[float] = []
+    rows: list[tuple[float, list[tuple[int, float]]]] = []
+    demand: dict[tuple[bool, int], list[tuple[int, float]]] = {key: [] for key in counts}
+
+    def column(key: tuple[bool, int], most: int, chips: float) -> int:
+        upper.append(float(min(most, counts[key])))
+        gain.append(chips)
+        demand[key].append((len(gain) - 1, 1.0))
+        return len(gain) - 1
+
+    for free in state.rings:
+        whole = column((False, 8), 1, 8.0) if free == 0xFF and (False, 8) in counts else None
+        for ring in RINGS:
+            left = (free & ring).bit_count()
+            row = [] if whole is None else [(whole, 4.0)]
+            for size in (1, 2, 4):
+                if size <= left and (False, size) in counts:
+                    row.append((column((False, size), left // size, float(size)), float(size)))
+            if row:
+                rows.append((float(left), row))
+    for node in state.cores:
+        for cores, cpus in node:
+            own, media = [], []
+            for size in (1, 2, 4):
+                if size <= cores and CPUS_OF[size] <= cpus and (True, size) in counts:
+                    index = column((True, size), cores // size, size / CORES)
+                    own.append((index, float(size)))
+                    media.append((index, float(CPUS_OF[size])))
+            if own:
+                rows += [(float(cores), own), (float(cpus), media)]
+    if not gain:
+        return 0.0
+    rows += [(float(counts[key]), row) for key, row in demand.items() if row]
+    model = highspy.Highs()
+    model.setOptionValue("output_flag", False)
+    model.setOptionValue("threads", 1)
+    model.addVars(len(gain), [0.0] * len(gain), upper)
+    for index, value in enumerate(gain):
+        model.changeColCost(index, -value)
+    for most, row in rows:
+        model.addRow(0.0, most, len(row), [index for index, _ in row], [value for _, value in row])
+    model.run()
+    return -float(model.getInfo().objective_function_value)

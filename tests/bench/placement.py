@@ -1,0 +1,225 @@
+"""Decisions for large clusters: gangs of thousands, thousands of gangs, super pods, the growth of cost, and memory.
+
+"Decision" is one call of ``plan`` on a finished snapshot, all passes included (views, health, queue, placement, safety,
+document), in a process whose collector is set as a worker sets it. Cold is the first pass of a process that has parsed
+the objects; warm the next one on the same snapshot, when nothing has been bound yet. The clusters are free but for the
+last two rows; every gang is placed. Time that Kubernetes or Redis would take is not in it.
+"""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from engine import collector
+from engine.documents import Desired
+from engine.load import load
+from engine.model.actions import BindPod
+from engine.model.cluster import Observed
+from engine.model.plan import Plan
+from engine.observe import Observer
+from engine.plan import plan, settled
+from engine.status import memory_bodies
+from tests.bench import crowds
+from tests.bench.clusters import NOW
+from tests.bench.measure import ROOT, RUNS, Result
+from tests.bench.plot import Line, draw
+
+GANG = 5000
+GANGS = 3000
+NODES = 10_000
+JOBS = 2000
+PODS = 20_000
+GROWTH = (1000, 2000, 4000, 6000, 8000, 10_000)
+PLOT = Path(__file__).with_name("growth.svg")
+
+
+def run() -> list[Result]:
+    """Every row of the section; writes the plot of the growth."""
+    before = collector.thresholds()
+    collector.settle()
+    try:
+        return [*_gang(), *_gangs(), *_super_pods(), *_growth(), _memory()]
+    finally:
+        collector.restore(before)
+
+
+def _gang() -> list[Result]:
+    """One gang over the whole cluster."""
+    results = _cold_and_warm(
+        f"one gang of {GANG:,} whole-node pods on {GANG:,} nodes",
+        lambda: chain(crowds.plain(GANG), crowds.whole_nodes(GANG)),
+        GANG,
+        0.5,
+    )
+    results[0].remark = "an AscendJob, 8 chips a pod"
+    return results
+
+
+def _gangs() -> list[Result]:
+    """Many small gangs under every kind of constraint."""
+    made = _cold_and_warm(
+        f"{GANGS:,} gangs of 3 pods on 5,000 nodes, a gang on average",
+        lambda: chain(crowds.zoned(5000), crowds.small_gangs(GANGS)),
+        int(GANGS * 3 * 0.99),
+        0.5,
+    )
+    for result in made:
+        result.unit, result.runs = "ms", [value * 1000 / GANGS for value in result.runs]
+    made[0].remark = "nodeSelector, node affinity (required, preferred), taints, gang, queue with capability, 1–8 chips"
+    return made
+
+
+def _super_pods() -> list[Result]:
+    """A large A3 cluster: the first pass, and a pass after one change once everything runs."""
+    work = f"{NODES:,} nodes × 16 chips (A3 super pods), {JOBS:,} mixed jobs"
+    cold = Result(f"{work}: cold pass", "s", 3.0)
+    desired, observer = _desired(), Observer()
+    items = [*crowds.a3(NODES), *crowds.mixed_jobs(JOBS)]
+    for item in items:
+        observer.put(item)
+    found: Plan | None = None
+    for _ in range(RUNS):
+        _forget()
+        seen, seconds, found = _pass(desired, observer)
+        cold.runs.append(seconds)
+    assert found is not None and not found.pending, found.pending[0]
+    cold.remark = f"{len(found.actions):,} pods bound"
+    _carry_out(observer, items, found, seen)
+    seen, _, found = _pass(desired, observer)
+    assert not found.actions, found.actions[0]
+    changed = Result("the same, all running: a pass after one new chip fault", "ms", 50.0)
+    whole = Result("the same with its report parsed and the snapshot made", "ms")
+    for turn in range(RUNS):
+        report = crowds.a3_device(NODES // 2 + turn, faulty=3)
+        begin = time.perf_counter()
+        observer.put(report)
+        seen, seconds, found = _pass(desired, observer)
+        whole.runs.append((time.perf_counter() - begin) * 1000)
+        changed.runs.append(seconds * 1000)
+        assert found.actions
+    ended = Result("the same: a pass after one pod has ended", "ms")
+    for item in [item for item in items if item["kind"] == "Pod"][:RUNS]:
+        observer.put(_bound(item, "node-00000", {}, "Succeeded"))
+        _, seconds, _ = _pass(desired, observer)
+        ended.runs.append(seconds * 1000)
+    return [cold, changed, whole, ended]
+
+
+def _growth() -> list[Result]:
+    """The same work per node on ever larger clusters: the cost may grow no faster than the cluster."""
+    results: list[Result] = []
+    cold, steady = Line("cold pass, ms"), Line("pass after one change, ms × 10")
+    for nodes in GROWTH:
+        desired, observer = _desired(), Observer()
+        items = [*crowds.a3(nodes), *crowds.mixed_jobs(nodes // 5)]
+        for item in items:
+            observer.put(item)
+        first = Result(f"{nodes:,} nodes, {nodes // 5:,} jobs: cold pass", "ms")
+        for _ in range(RUNS):
+            _forget()
+            seen, seconds, found = _pass(desired, observer)
+            first.runs.append(seconds * 1000)
+        _carry_out(observer, items, found, seen)
+        _pass(desired, observer)
+        second = Result(f"{nodes:,} nodes: a pass after one change", "ms")
+        for turn in range(RUNS):
+            observer.put(crowds.a3_device(nodes // 2 + turn, faulty=3))
+            second.runs.append(_pass(desired, observer)[1] * 1000)
+        results += [first, second]
+        cold.points.append((nodes, first.value))
+        steady.points.append((nodes, second.value * 10))
+    draw(PLOT, "Cost of a pass by nodes", "nodes", [cold, steady])
+    least, most = results[0], results[-2]
+    slope = Result("growth of the cold pass: cost per node at 10,000 nodes beside 1,000", "times", 1.1)
+    slope.runs = [most.value / least.value / (GROWTH[-1] / GROWTH[0])]
+    slope.remark = "1 is linear; [the curve](growth.svg)"
+    return [*results, slope]
+
+
+def _memory() -> Result:
+    """Resident memory of a process that holds the cluster and has planned it, fresh each time."""
+    result = Result(f"memory of a planner with {NODES:,} nodes × 16 chips and {PODS:,} pods", "MiB", 500.0)
+    command = [sys.executable, "-m", "tests.bench.placement", str(NODES), str(PODS)]
+    for _ in range(RUNS):
+        shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        result.runs.append(float(shown.split()[-1]))
+    result.remark = "RSS after two passes; objects came one by one, as from a watch"
+    return result
+
+
+def _cold_and_warm(work: str, items: Callable[[], Iterable[Any]], pods: int, limit: float) -> list[Result]:
+    """Five cold passes, each on objects parsed anew, and a warm one after each."""
+    cold, warm = Result(f"{work}: cold", "s", limit), Result(f"{work}: warm", "s", limit)
+    desired = _desired()
+    for _ in range(RUNS):
+        _forget()
+        observer = Observer()
+        for item in items():
+            observer.put(item)
+        _, seconds, found = _pass(desired, observer)
+        assert sum(isinstance(action, BindPod) for action in found.actions) >= pods, found.pending[:1]
+        cold.runs.append(seconds)
+        warm.runs.append(_pass(desired, observer)[1])
+    return [cold, warm]
+
+
+def _pass(desired: Desired, observer: Observer) -> tuple[Observed, float, Plan]:
+    """The snapshot, the seconds that ``plan`` took, and the plan; garbage of earlier passes is collected before."""
+    seen = observer.observed()
+    gc.collect()
+    begin = time.perf_counter()
+    found = plan(desired, seen, NOW)
+    return seen, time.perf_counter() - begin, found
+
+
+def _carry_out(observer: Observer, items: Iterable[Any], found: Plan, seen: Observed) -> None:
+    """What the memory and the bindings of a plan leave in the cluster."""
+    for body in memory_bodies(found, seen):
+        observer.put(body)
+    pods = {item["metadata"]["name"]: item for item in items if item["kind"] == "Pod"}
+    for action in found.actions:
+        if isinstance(action, BindPod):
+            observer.put(_bound(pods[action.pod], action.node, action.annotations, "Running"))
+
+
+def _bound(pod: Any, node: str, annotations: dict[str, str], phase: str) -> Any:
+    metadata = pod["metadata"] | {"annotations": pod["metadata"]["annotations"] | annotations}
+    status = {"phase": phase, "podIP": "10.1.0.1", "startTime": "2026-08-31T08:00:10Z"}
+    return pod | {"metadata": metadata, "spec": pod["spec"] | {"nodeName": node}, "status": status}
+
+
+def _forget() -> None:
+    """Nothing of earlier passes helps: as in a process that has just begun."""
+    from engine.plan import gangs, health, views
+
+    settled.forget()
+    for memo in (gangs._GANGS, gangs._GROUPED, health._PLAIN_ROWS, views._HOLDINGS, views._LIVE):
+        memo._known.clear()
+
+
+def _desired() -> Desired:
+    return load({}, has_git=False).desired
+
+
+def _hold(nodes: int, pods: int) -> float:
+    """MiB that this process takes once it holds such a cluster and has planned it twice."""
+    collector.settle()
+    desired, observer = _desired(), Observer()
+    for item in chain(crowds.a3(nodes), crowds.running(pods, nodes)):
+        observer.put(item)
+    for _ in range(2):
+        found = plan(desired, observer.observed(), NOW)
+        assert not found.actions, found.actions[0]
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
+
+
+if __name__ == "__main__":
+    print(_hold(int(sys.argv[1]), int(sys.argv[2])))

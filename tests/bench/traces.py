@@ -1,0 +1,253 @@
+"""Seeded traces of jobs for the fragmentation benchmark, and the policies that Belay is set beside.
+
+The cluster is one whose chips fragment: old 8-chip servers with two rings of four, and 310P servers whose chips are cut
+into vNPUs on demand. Jobs come at random with a daily wave and run for hours; nothing is known of them before.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
+
+from engine.plan.place.ring8 import RINGS, Ring8
+from engine.plan.place.verdict import Ask, Refusal, Seat, lowest
+
+RING_NODES: Final = 8
+CORE_NODES: Final = 2
+CORE_CHIPS: Final = 4
+CORES: Final = 8
+CPUS: Final = 7
+CPUS_OF: Final = {1: 1, 2: 1, 4: 3}
+"""AI CPUs of the templates vir01, vir02_1c and vir04_3c, which 310P gives to 1, 2 and 4 cores at level low."""
+CAPACITY: Final = RING_NODES * 8 + CORE_NODES * CORE_CHIPS
+"""In chips; a vNPU of n cores counts as n/8."""
+DAYS: Final = 30
+TICK: Final = 1.0
+"""Hours between two looks at the queue."""
+LOAD: Final = 0.95
+"""Chip hours asked for over chip hours there are."""
+
+
+class Request(NamedTuple):
+    """One job of one pod: ``size`` chips of a ring server, or with ``cores`` so many AI cores of a 310P chip."""
+
+    number: int
+    arrival: float
+    hours: float
+    size: int
+    cores: bool
+
+    @property
+    def chips(self) -> float:
+        return self.size / CORES if self.cores else float(self.size)
+
+
+class Place(NamedTuple):
+    """Where a job runs: the node, and the mask of its chips or the one chip that is cut."""
+
+    node: int
+    chips: int
+
+
+@dataclass(slots=True)
+class State:
+    """What is free: masks of the ring servers' chips, and (cores, AI CPUs) of every 310P chip by node."""
+
+    rings: list[int] = field(default_factory=lambda: [0xFF] * RING_NODES)
+    cores: list[list[tuple[int, int]]] = field(
+        default_factory=lambda: [[(CORES, CPUS)] * CORE_CHIPS for _ in range(CORE_NODES)]
+    )
+
+    def copy(self) -> State:
+        return State(list(self.rings), [list(node) for node in self.cores])
+
+    def take(self, job: Request, place: Place) -> None:
+        """Raises ValueError for what is not free or not legal: policies are not believed."""
+        if job.cores:
+            cores, cpus = self.cores[place.node][place.chips]
+            left = (cores - job.size, cpus - CPUS_OF[job.size])
+            if min(left) < 0:
+                raise ValueError(f"job {job.number} does not fit on chip {place.chips}")
+            self.cores[place.node][place.chips] = left
+            return
+        whole = any(place.chips & ~ring == 0 for ring in RINGS) or place.chips == 0xFF
+        if place.chips & ~self.rings[place.node] or place.chips.bit_count() != job.size or not whole:
+            raise ValueError(f"job {job.number} does not fit on node {place.node}")
+        self.rings[place.node] &= ~place.chips
+
+    def give_back(self, job: Request, place: Place) -> None:
+        if job.cores:
+            cores, cpus = self.cores[place.node][place.chips]
+            self.cores[place.node][place.chips] = (cores + job.size, cpus + CPUS_OF[job.size])
+        else:
+            self.rings[place.node] |= place.chips
+
+
+class Policy(Protocol):
+    """Chooses places for jobs that wait, in the order in which they came; ``running`` is everything that runs."""
+
+    def choose(
+        self, now: float, state: State, waiting: Sequence[Request], running: dict[int, tuple[Request, Place]]
+    ) -> list[tuple[Request, Place]]: ...
+
+
+class FirstFit:
+    """The first node in the order of names that can take the job, its lowest legal chips."""
+
+    def choose(
+        self, now: float, state: State, waiting: Sequence[Request], running: dict[int, tuple[Request, Place]]
+    ) -> list[tuple[Request, Place]]:
+        return _one_by_one(state, waiting, self._place)
+
+    def _place(self, state: State, job: Request) -> Place | None:
+        options = _core_options(state, job) if job.cores else _ring_options(state, job)
+        return next(iter(options), None)
+
+
+class Reference:
+    """The scores of scheduling.md, the best node wins; among equals Volcano picks at random."""
+
+    def __init__(self, seed: int) -> None:
+        self._chance = random.Random(seed)
+
+    def choose(
+        self, now: float, state: State, waiting: Sequence[Request], running: dict[int, tuple[Request, Place]]
+    ) -> list[tuple[Request, Place]]:
+        self._cutting: dict[int, int] = {}
+        return _one_by_one(state, waiting, self._place)
+
+    def _place(self, state: State, job: Request) -> Place | None:
+        return self._vnpu(state, job) if job.cores else self._whole(state, job)
+
+    def _whole(self, state: State, job: Request) -> Place | None:
+        family, ask = Ring8(), Ask(job.size)
+        scores: dict[int, int] = {}
+        for index, free in enumerate(state.rings):
+            verdict = family.judge(Seat(free, 0, 8), ask)
+            if not isinstance(verdict, Refusal):
+                scores[index] = verdict
+        if not scores:
+            return None
+        best = max(scores.values())
+        node = self._chance.choice([index for index, score in scores.items() if score == best])
+        return Place(node, family.choose(Seat(state.rings[node], 0, 8), ask))
+
+    def _vnpu(self, state: State, job: Request) -> Place | None:
+        """The node with the fewest idle cores, its fullest chip; a node cuts one template at a time."""
+        fitting: dict[int, list[Place]] = {}
+        for place in _core_options(state, job):
+            if self._cutting.get(place.node, job.size) == job.size:
+                fitting.setdefault(place.node, []).append(place)
+        if not fitting:
+            return None
+        idle = {node: sum(cores for cores, _ in state.cores[node]) for node in fitting}
+        node = self._chance.choice([node for node in fitting if idle[node] == min(idle.values())])
+        self._cutting[node] = job.size
+        return min(fitting[node], key=lambda place: (state.cores[node][place.chips], place.chips))
+
+
+def trace(seed: int) -> list[Request]:
+    """Jobs of 30 days in the order of arrival."""
+    chance = random.Random(seed)
+    out: list[Request] = []
+    for cores, sizes, capacity in (
+        (False, (1, 1, 2, 2, 4, 4, 8), RING_NODES * 8.0),
+        (True, (1, 1, 2, 2, 4), float(CORE_NODES * CORE_CHIPS)),
+    ):
+        mean = sum(sizes) / len(sizes) / (CORES if cores else 1)
+        hours = 8.0
+        rate = LOAD * capacity / (mean * hours)
+        moment = 0.0
+        while True:
+            wave = 1.0 + 0.5 * (1 if 8 <= moment % 24 < 20 else -1)
+            moment += chance.expovariate(rate * wave)
+            if moment >= DAYS * 24:
+                break
+            length = min(96.0, chance.lognormvariate(1.58, 1.0))  # mean 8 h, median 5 h
+            out.append(Request(0, moment, max(0.1, length), chance.choice(sizes), cores))
+    ordered = sorted(out, key=lambda job: (job.arrival, job.size))
+    return [job._replace(number=number) for number, job in enumerate(ordered)]
+
+
+class Play(NamedTuple):
+    """A trace as one policy ran it: the share of all chip hours that were used, and what it looked like every tick."""
+
+    used: float
+    looks: list[tuple[State, list[Request], list[tuple[Request, Place]]]]
+
+
+def play(jobs: Sequence[Request], policy: Policy) -> Play:
+    """Runs the jobs: at every tick those that ended go, those that came wait, and the policy places what it can."""
+    state, waiting = State(), list[Request]()
+    running: dict[int, tuple[Request, Place]] = {}
+    ends: dict[int, float] = {}
+    coming = list(reversed(jobs))
+    looks = []
+    used = 0.0
+    for step in range(int(DAYS * 24 / TICK)):
+        now = step * TICK
+        for number in [number for number, end in ends.items() if end <= now]:
+            state.give_back(*running.pop(number))
+            del ends[number]
+        while coming and coming[-1].arrival <= now:
+            waiting.append(coming.pop())
+        before, queue = state.copy(), list(waiting)
+        placed = policy.choose(now, state.copy(), queue, running)
+        for job, place in placed:
+            state.take(job, place)
+            running[job.number] = (job, place)
+            ends[job.number] = now + job.hours
+            used += job.chips * min(job.hours, DAYS * 24 - now)
+        taken = {job.number for job, _ in placed}
+        waiting = [job for job in waiting if job.number not in taken]
+        looks.append((before, queue, placed))
+    return Play(used / (CAPACITY * DAYS * 24), looks)
+
+
+def clairvoyant(jobs: Sequence[Request]) -> float:
+    """What nobody can exceed, whatever is known beforehand: chips without limits of place, jobs that may be paused.
+
+    Until any moment s no more work is done than if every job ran at once; after it no more than all chips can do.
+    """
+    total = 0.0
+    for cores in (False, True):
+        own = [job for job in jobs if job.cores == cores]
+        capacity = CORE_NODES * CORE_CHIPS if cores else RING_NODES * 8
+        end = DAYS * 24
+        moments = [step * 6.0 for step in range(end // 6 + 1)]
+        total += min(
+            sum(job.chips * min(job.hours, s - job.arrival) for job in own if job.arrival < s) + capacity * (end - s)
+            for s in moments
+        )
+    return total / (CAPACITY * DAYS * 24)
+
+
+def _one_by_one(state: State, waiting: Sequence[Request], place: object) -> list[tuple[Request, Place]]:
+    out: list[tuple[Request, Place]] = []
+    for job in waiting:
+        found = place(state, job)  # type: ignore[operator]
+        if found is not None:
+            state.take(job, found)
+            out.append((job, found))
+    return out
+
+
+def _ring_options(state: State, job: Request) -> Iterable[Place]:
+    for index, free in enumerate(state.rings):
+        if job.size == 8:
+            if free == 0xFF:
+                yield Place(index, free)
+            continue
+        for ring in RINGS:
+            if (free & ring).bit_count() >= job.size:
+                yield Place(index, lowest(free & ring, job.size))
+                break
+
+
+def _core_options(state: State, job: Request) -> Iterable[Place]:
+    for index, node in enumerate(state.cores):
+        for chip, (cores, cpus) in enumerate(node):
+            if cores >= job.size and cpus >= CPUS_OF[job.size]:
+                yield Place(index, chip)
