@@ -61,8 +61,12 @@ def read(config_map: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def told(config_map: Mapping[str, Any], signal: str, ranks: Iterable[int], now: int) -> dict[str, str] | None:
+def told(
+    config_map: Mapping[str, Any], signal: str, ranks: Iterable[int], now: int, *, in_place: bool = True
+) -> dict[str, str] | None:
     """The ConfigMap's data after a signal; None when it says so already. ``now`` is Unix seconds.
+
+    ``in_place`` false lets the agents of faulty ranks leave with their processes instead of restarting them.
 
     Raises:
         WireError: what is there cannot be read, or the device plugin is resetting chips of the job by itself.
@@ -76,6 +80,8 @@ def told(config_map: Mapping[str, Any], signal: str, ranks: Iterable[int], now: 
             "the device plugin resets chips of this job online, which process recovery does not go together with",
         )
     after = {**body, **_change(body, signal, ranks)}
+    if signal == "fault" and not in_place:
+        after["RestartFaultProcess"] = False
     data = dict(config_map.get("data") or {})
     kind = {"podReschedule": POD_RESCHEDULE}.get(signal, data.get(TYPE_KEY, ""))
     if after == body and data.get(CODE_KEY) == check_code(body) and kind == data.get(TYPE_KEY, ""):
