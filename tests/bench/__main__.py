@@ -15,6 +15,9 @@ from tests.bench import measure
 SECTIONS = {
     "repository": ("From a commit to the desired state", "repository", "run"),
     "planner": ("Planner", "planner", "run"),
+    "placement": ("Placement in large clusters", "placement", "run"),
+    "binding": ("Binding, beside the real kube-scheduler", "binding", "run"),
+    "fragmentation": ("Fragmentation over thirty days", "fragmentation", "run"),
     "startup": ("Coming up, and the command line", "startup", "run"),
     "isolation": ("From a fault to kubectl, 100 nodes in the sandbox", "isolation", "run"),
     "real": ("From a fault to kubectl, 100 nodes on a real kube-apiserver", "isolation", "run_real"),

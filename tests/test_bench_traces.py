@@ -1,0 +1,75 @@
+"""What the fragmentation benchmark rests on: legal places, an optimum that is one, and the real planner as a policy."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.bench import fragmentation, traces
+from tests.bench.fragmentation import Planner, gap, optimum
+from tests.bench.traces import FirstFit, Place, Policy, Reference, Request, State, clairvoyant, play, trace
+
+
+def jobs(*sizes: int, cores: bool = False) -> list[Request]:
+    return [Request(number, 0.0, 5.0, size, cores) for number, size in enumerate(sizes)]
+
+
+def state(*rings: int) -> State:
+    full = State()
+    full.rings = [*rings, *[0] * (traces.RING_NODES - len(rings))]
+    full.cores = [[(0, 0)] * traces.CORE_CHIPS for _ in range(traces.CORE_NODES)]
+    return full
+
+
+@pytest.mark.parametrize(
+    ("rings", "sizes", "best"),
+    [
+        ((0xFF,), (8, 8), 8.0),
+        ((0xFE,), (8,), 0.0),  # not one chip of it may go to the job
+        ((0b0111, 0b0011), (4,), 0.0),
+        ((0b0111, 0b0011), (2, 2, 2), 4.0),
+        ((0b0111,), (2, 1, 1), 3.0),
+        ((0x0F,), (4, 2, 1), 4.0),
+        ((0xFF,), (8, 4, 1), 8.0),
+        ((0x0F, 0xF0), (4, 4, 8), 8.0),
+    ],
+)
+def test_the_programme_of_the_instant(rings: tuple[int, ...], sizes: tuple[int, ...], best: float) -> None:
+    assert optimum(state(*rings), jobs(*sizes)) == pytest.approx(best)
+
+
+def test_vnpus_in_the_programme_are_bounded_by_ai_cpus_too() -> None:
+    one = state()
+    one.cores[0][0] = (8, 3)
+    assert optimum(one, jobs(4, 4, cores=True)) == pytest.approx(0.5)
+
+
+def test_a_gap_is_what_was_left_out_of_what_could_run() -> None:
+    look = state(0xFF)
+    queue = jobs(4, 4)
+    assert gap(look, queue, [(queue[0], Place(0, 0x0F)), (queue[1], Place(0, 0xF0))]) == 0.0
+    busy = traces.RING_NODES * 8 + traces.CORE_NODES * traces.CORE_CHIPS - 8
+    assert gap(look, queue, []) == pytest.approx(8 / (busy + 8))
+
+
+def test_what_is_taken_twice_or_torn_between_rings_is_refused() -> None:
+    four = jobs(4)[0]
+    with pytest.raises(ValueError, match="does not fit"):
+        state(0xFF).take(four, Place(0, 0b00111100))
+    with pytest.raises(ValueError, match="does not fit"):
+        state(0x07).take(four, Place(0, 0x0F))
+
+
+def test_all_policies_keep_the_rules_and_stay_below_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces, "DAYS", 2)
+    work = trace(1)
+    bound = clairvoyant(work)
+    policies: tuple[Policy, ...] = (Planner(), FirstFit(), Reference(1))
+    for policy in policies:
+        found = play(work, policy)  # raises for an illegal place
+        assert 0.3 < found.used <= bound
+    assert play(work, Planner()).used == play(work, Planner()).used
+
+
+def test_the_interval_covers_the_mean() -> None:
+    mean, half = fragmentation.interval([1.0, 2.0, 3.0])
+    assert mean == 2.0 and half == pytest.approx(2.093 / 3**0.5)
