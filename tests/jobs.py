@@ -203,6 +203,12 @@ class World:
             case CreateObject():
                 self.log.append(f"create {action.object_kind} {action.name} ({action.reason})")
                 self.put(action.object)
+                owner = action.preconditions.get("generate", {}).get("for")
+                if owner:  # act makes the keys, then marks the job
+                    mark = {"metadata": {"annotations": {"belay.dev/ssh-keys": action.name}}}
+                    key = ObjectKey(owner["apiVersion"], owner["kind"], action.namespace, owner["name"])
+                    self.objects[key] = merge(self.objects[key], mark)
+                    self._touch(self.objects[key])
             case CreatePod():
                 self.log.append(f"create Pod {action.pod} ({action.reason})")
                 assert ObjectKey("v1", "Pod", action.namespace, action.pod) not in self.objects

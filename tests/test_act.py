@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -315,6 +316,33 @@ def test_nodes_are_marked_and_jobs_scaled(cluster: Cluster, edge: Edge) -> None:
     assert words(cluster, edge, scale, odd) == ["done", "refused"]
     deployment = cluster.get(DEPLOYMENT, "d", "default")
     assert deployment is not None and deployment["spec"]["replicas"] == 3
+
+
+def test_key_pairs_are_made_at_the_edge_and_once(cluster: Cluster, edge: Edge) -> None:
+    meta = {"name": "d-keys", "namespace": "default"}
+    job = cluster.ensure(CONFIGMAP, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta})
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "d-keys", "uid": job["metadata"]["uid"]}
+    body = {
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "d-ssh", "namespace": "default"}, "type": "Opaque",
+        "data": {"config": "aGk="},
+    }  # fmt: skip
+    make = act.CreateObject(
+        **WHY, api_version="v1", object_kind="Secret", namespace="default", name="d-ssh", object=body,
+        preconditions={"generate": {"what": "ssh-keys", "for": owner}},
+    )  # fmt: skip
+    assert words(cluster, edge, make) == ["done"]
+    secret = cluster.get(resource_for("v1", "Secret"), "d-ssh", "default")
+    assert secret is not None and body["data"] == {"config": "aGk="}
+    data = {key: base64.b64decode(value) for key, value in secret["data"].items()}
+    assert data["id_rsa"].startswith(b"-----BEGIN RSA PRIVATE KEY-----")
+    assert data["id_rsa.pub"].startswith(b"ssh-rsa ") and data["authorized_keys"] == data["id_rsa.pub"]
+    marked = cluster.get(CONFIGMAP, "d-keys", "default")
+    assert marked is not None and marked["metadata"]["annotations"]["belay.dev/ssh-keys"] == "d-ssh"
+    assert words(cluster, edge, make) == ["unchanged"]
+    again = cluster.get(resource_for("v1", "Secret"), "d-ssh", "default")
+    assert again is not None and again["data"] == secret["data"], "keys in use are never replaced"
+    owner["uid"] = "another-life"
+    assert words(cluster, edge, make) != ["done"]
 
 
 def test_rank_tables_and_signals_go_into_the_jobs_config_maps(cluster: Cluster, edge: Edge) -> None:

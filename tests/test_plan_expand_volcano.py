@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import pytest
@@ -104,15 +105,38 @@ def test_plugins_env_and_svc() -> None:
     assert (env["VC_TASK_INDEX"], env["VK_TASK_INDEX"]) == ("1", "1")
     assert env["VC_A_B_HOSTS"] == {"configMapKeyRef": {"name": "vc-svc", "key": "VC_A_B_HOSTS"}}
     assert (pod["spec"]["hostname"], pod["spec"]["subdomain"]) == ("vc-a-b-1", "vc")
-    assert pod["spec"]["volumes"] == [{"name": "vc-svc", "configMap": {"name": "vc-svc"}}]
-    assert pod["spec"]["containers"][0]["volumeMounts"] == [{"name": "vc-svc", "mountPath": "/etc/volcano"}]
+    files = ("id_rsa", "id_rsa.pub", "authorized_keys", "config")
+    items = [{"key": name, "path": f".ssh/{name}"} for name in files]
+    assert pod["spec"]["volumes"] == [
+        {"name": "vc-svc", "configMap": {"name": "vc-svc"}},
+        {"name": "vc-ssh", "secret": {"secretName": "vc-ssh", "items": items, "defaultMode": 0o600}},
+    ]
+    assert pod["spec"]["containers"][0]["volumeMounts"] == [
+        {"name": "vc-svc", "mountPath": "/etc/volcano"},
+        {"name": "vc-ssh", "mountPath": "/root/.ssh", "subPath": ".ssh"},
+    ]
     assert world.job("vc")["status"]["controlledResources"] == {
         "plugin-env": "env",
         "plugin-ssh": "ssh",
         "plugin-svc": "svc",
     }
-    assert any("create Secret vc-ssh" in line for line in world.diagnostics)
+    assert world.log.count("create Secret vc-ssh (KeysMissing)") == 1
+    secret = world.find("Secret", "vc-ssh")
+    assert set(secret["data"]) == {"config"}, "no key may be in a plan"
+    assert base64.b64decode(secret["data"]["config"]).decode().splitlines()[:4] == [
+        "StrictHostKeyChecking no",
+        "UserKnownHostsFile /dev/null",
+        "Host vc-a-b-0",
+        "  HostName vc-a-b-0.vc",
+    ]
     assert [world.pod(p)["metadata"]["annotations"]["hccl/rankIndex"] for p in world.pods()] == ["0", "1", "2"]
+
+
+def test_keys_are_mounted_where_the_plugin_is_told() -> None:
+    world = World(volcano_job(plugins={"ssh": ["--ssh-key-file-path=/home/user/.ssh"]}))
+    world.settle()
+    (mount,) = world.pod("vc-worker-0")["spec"]["containers"][0]["volumeMounts"]
+    assert mount == {"name": "vc-ssh", "mountPath": "/home/user/.ssh", "subPath": ".ssh"}
 
 
 def test_more_replicas_change_the_hosts() -> None:

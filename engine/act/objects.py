@@ -7,11 +7,13 @@ from typing import Any
 
 import orjson
 
+from engine.act import sshkeys
 from engine.act.edge import Edge, Refused
 from engine.kube import CONFIGMAP, Conflict, Invalid, NotFound, Object, resource_for
 from engine.model.actions import CreateObject, DeleteObject, PatchObject, ScaleJob, SignalJob, WriteRankTable
 from engine.wire import resetinfo
 from engine.wire.errors import WireError
+from engine.wire.names import GENERATE
 
 RANK_TABLE_KEY = "hccl.json"
 _TRIES = 5
@@ -24,7 +26,9 @@ _SCALED = {
 
 
 async def create_object(edge: Edge, action: CreateObject) -> bool:
-    """Server-side apply, so that a doubled task changes nothing."""
+    """Server-side apply, so that a doubled task changes nothing; key pairs are made here and created once."""
+    if GENERATE in action.preconditions:
+        return await sshkeys.create_keys(edge, action)
     edge.wrote(await edge.kube.apply(action.object))
     return True
 

@@ -177,7 +177,9 @@ class Bench:
         """Note a problem of a job for people."""
         self.scope.diagnostics.append(Diagnostic("warning", str(job.key), "", 0, 0, where, message))
 
-    def create_object(self, job: Job, body: dict[str, Any], reason: str, message: str) -> None:
+    def create_object(
+        self, job: Job, body: dict[str, Any], reason: str, message: str, *, preconditions: dict[str, Any] | None = None
+    ) -> None:
         """Plan an object that belongs to a job."""
         metadata = body["metadata"]
         self.scope.actions.append(
@@ -185,6 +187,7 @@ class Bench:
                 reason=reason,
                 message=message,
                 evidence=self.evidence(job),
+                preconditions=preconditions or {},
                 api_version=body["apiVersion"],
                 object_kind=body["kind"],
                 namespace=metadata.get("namespace", ""),

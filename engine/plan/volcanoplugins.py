@@ -1,10 +1,13 @@
 """Job plugins of Volcano: what ``env``, ``svc`` and ``ssh`` add to a job and its pods.
 
-Sources: github.com/volcano-sh/volcano/pkg/controllers/job/plugins/{env,svc,ssh}.
+Sources: github.com/volcano-sh/volcano/pkg/controllers/job/plugins/{env,svc,ssh}. Keys are made at the edge
+(``engine.act.sshkeys``): nothing here may be random.
 """
 
 from __future__ import annotations
 
+import base64
+from itertools import pairwise
 from typing import Any, Final
 
 from engine.model.diagnostics import ObjectKey
@@ -12,11 +15,15 @@ from engine.plan.jobstatus import merge_patch
 from engine.plan.lifecycle import Bench, Job, part
 from engine.plan.podtemplate import containers, plain, set_env
 from engine.plan.volcanospec import Task, VolcanoSpec
+from engine.wire.names import GENERATE, SSH_KEYS
 
 JOB_NAME: Final = "volcano.sh/job-name"
 JOB_NAMESPACE: Final = "volcano.sh/job-namespace"
 _PLAYED: Final = frozenset({"env", "svc", "ssh"})
 _HOSTS_PATH: Final = "/etc/volcano"
+_KEY_PATH: Final = "/root/.ssh"
+_KEY_FILES: Final = ("id_rsa", "id_rsa.pub", "authorized_keys", "config")
+_SSH_FOLDER: Final = ".ssh"
 
 
 def controlled(spec: VolcanoSpec) -> dict[str, str]:
@@ -32,9 +39,8 @@ def prepare(bench: Bench, job: Job, spec: VolcanoSpec) -> None:
     if "svc" in spec.plugins:
         _hosts(bench, job, spec)
         _service(bench, job, spec)
-    if "ssh" in spec.plugins and bench.object("v1", "Secret", job.key.namespace, _secret(job)) is None:
-        hint = f"create Secret {_secret(job)} with id_rsa, id_rsa.pub, authorized_keys and config"
-        bench.warn(job, "spec.plugins.ssh", f"Belay makes no key pairs: {hint}, or drop the plugin")
+    if "ssh" in spec.plugins and job.annotations.get(SSH_KEYS) != _secret(job):
+        _keys(bench, job, spec)
 
 
 def discard(bench: Bench, job: Job, spec: VolcanoSpec) -> None:
@@ -59,10 +65,13 @@ def furnish(bench: Bench, job: Job, spec: VolcanoSpec, pod: dict[str, Any], inde
             set_env(row, [_from_config_map(job, name) for task in spec.tasks for name in _names(task)])
             _mount(row, _config_map(job), _HOSTS_PATH)
         _add_volume(inner, {"name": _config_map(job), "configMap": {"name": _config_map(job)}})
-    if "ssh" in spec.plugins and bench.object("v1", "Secret", job.key.namespace, _secret(job)) is not None:
+    if "ssh" in spec.plugins:
+        path = _key_path(spec)
         for row in rows:
-            _mount(row, _secret(job), "/root/.ssh")
-        _add_volume(inner, {"name": _secret(job), "secret": {"secretName": _secret(job), "defaultMode": 0o600}})
+            _mount(row, _secret(job), path, _SSH_FOLDER)
+        items = [{"key": name, "path": f"{_SSH_FOLDER}/{name}"} for name in _KEY_FILES]
+        secret = {"secretName": _secret(job), "items": items, "defaultMode": 0o600}
+        _add_volume(inner, {"name": _secret(job), "secret": secret})
 
 
 def hosts(job: Job, spec: VolcanoSpec) -> dict[str, str]:
@@ -136,8 +145,36 @@ def _service(bench: Bench, job: Job, spec: VolcanoSpec) -> None:
 _PUBLISH: Final = frozenset({"publish-not-ready-addresses", "publish-not-ready-addresses=true"})
 
 
-def _mount(row: dict[str, Any], name: str, path: str) -> None:
-    row["volumeMounts"] = [*(row.get("volumeMounts") or []), {"name": name, "mountPath": path}]
+def _keys(bench: Bench, job: Job, spec: VolcanoSpec) -> None:
+    """The Secret of the plugin ``ssh``; its key pair is made where the action is carried out, never here."""
+    lines = ["StrictHostKeyChecking no", "UserKnownHostsFile /dev/null"]
+    for task in spec.tasks:
+        inner = part(dict(task.template), "spec")
+        domain = str(inner.get("subdomain") or job.key.name)
+        for index in range(task.replicas):
+            name = str(inner.get("hostname") or f"{job.key.name}-{task.name}-{index}")
+            lines += [f"Host {name}", f"  HostName {name}.{domain}"]
+    config = base64.b64encode(("\n".join(lines) + "\n").encode()).decode()
+    body = {
+        "apiVersion": "v1", "kind": "Secret", "metadata": _metadata(job, _secret(job)), "type": "Opaque",
+        "data": {"config": config},
+    }  # fmt: skip
+    owner = {"apiVersion": job.key.api_version, "kind": job.key.kind, "name": job.key.name, "uid": job.uid}
+    making = {GENERATE: {"what": "ssh-keys", "for": owner}}
+    message = f"{job.key}: creating the Secret of its plugin ssh; its key pair is made when this is carried out"
+    bench.create_object(job, body, "KeysMissing", message, preconditions=making)
+
+
+def _key_path(spec: VolcanoSpec) -> str:
+    """Where the keys are mounted: argument ``--ssh-key-file-path``, as one word or two."""
+    words = [word for argument in spec.plugins["ssh"] for word in argument.replace("=", " ", 1).split()]
+    found = next((after for word, after in pairwise(words) if word.lstrip("-") == "ssh-key-file-path"), "")
+    return found if found.startswith("/") else _KEY_PATH
+
+
+def _mount(row: dict[str, Any], name: str, path: str, folder: str = "") -> None:
+    entry = {"name": name, "mountPath": path} | ({"subPath": folder} if folder else {})
+    row["volumeMounts"] = [*(row.get("volumeMounts") or []), entry]
 
 
 def _add_volume(inner: dict[str, Any], volume: dict[str, Any]) -> None:

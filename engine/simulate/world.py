@@ -138,6 +138,7 @@ class World:
         match action:
             case act.CreateObject():
                 self.put(copy.deepcopy(action.object), owner_check=True)
+                self._mark_keys(action)
             case act.PatchObject():
                 self._patch(action)
             case act.DeleteObject():
@@ -204,6 +205,14 @@ class World:
             pod["metadata"]["deletionTimestamp"] = rfc3339(self.now + grace)
             pod["metadata"]["deletionGracePeriodSeconds"] = grace
             self.put(pod)
+
+    def _mark_keys(self, action: act.CreateObject) -> None:
+        """A Secret whose content is made at the edge: its job is marked, as ``act`` does."""
+        owner = (action.preconditions.get(names.GENERATE) or {}).get("for")
+        if owner:
+            live = self.objects.get(ObjectKey(owner["apiVersion"], owner["kind"], action.namespace, owner["name"]))
+            if live is not None:
+                self.put(merged(live, {"metadata": {"annotations": {names.SSH_KEYS: action.name}}}))
 
     def _patch(self, action: act.PatchObject) -> None:
         key = ObjectKey(action.api_version, action.object_kind, action.namespace, action.name)

@@ -35,6 +35,11 @@ VOLCANO_LABEL: Final = "mx-consumer-volcano"
 #: Label of ConfigMaps that tell people something: ``sync``, ``pool`` or ``job``.
 ABOUT_LABEL: Final = "belay.dev/about"
 
+#: Annotation of a Volcano Job: name of the Secret with the key pair of its plugin ``ssh``, once that stands.
+SSH_KEYS: Final = "belay.dev/ssh-keys"
+#: Precondition of a CreateObject whose content is made at the edge: ``{"what", "for"}``.
+GENERATE: Final = "generate"
+
 _MAX_NAME = 253
 
 
