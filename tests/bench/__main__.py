@@ -22,6 +22,11 @@ SECTIONS = {
     "isolation": ("From a fault to kubectl, 100 nodes in the sandbox", "isolation", "run"),
     "real": ("From a fault to kubectl, 100 nodes on a real kube-apiserver", "isolation", "run_real"),
     "agents": ("What agents write", "agents", "run"),
+    "ingest": ("Reports as fast as they come", "ingest", "run"),
+    "storm": ("Many faults at once, in the sandbox", "storm", "run"),
+    "storm-real": ("Many faults at once, on a real kube-apiserver", "storm", "run_real"),
+    "restart": ("After kill -9 of everything", "restart", "run"),
+    "steady": ("While nothing happens", "steady", "run"),
 }
 """Name → heading, module and function, in the order of RESULTS.md."""
 

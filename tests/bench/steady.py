@@ -1,0 +1,82 @@
+"""What the control plane costs while nothing happens: 1,000 nodes for ten minutes.
+
+Controller, worker and Redis as they are deployed; the API server and the benchmark itself are not counted. The
+benchmark writes what agents and kubelets write of such a cluster: every node's device report every 300 s, its
+``belay-report`` every 60 s and its Node status every 300 s. One run of ten minutes; the samples are its single minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+
+from engine.kube import CONFIGMAP, NODE, Kube, KubeError
+from engine.model.cluster import AgentChip, AgentReport
+from engine.model.times import rfc3339
+from engine.wire import names
+from engine.wire.orders import build_report
+from tests.bench.measure import Result
+from tests.bench.plant import Plant, plant, report
+
+NODES = 1000
+MINUTES = int(os.environ.get("BELAY_BENCH_MINUTES", "10"))
+
+
+def run() -> list[Result]:
+    with plant(NODES) as made:
+        return asyncio.run(_run(made))
+
+
+async def _run(made: Plant) -> list[Result]:
+    cpu = Result(f"{NODES:,} nodes steady, {MINUTES} min: CPU of controller, worker and Redis", "cores", 0.5)
+    used = Result("the same: memory of them all (PSS)", "MiB", 600, percentile=100)
+    async with Kube.from_config(made.kubeconfig) as kube:
+        await made.populate(kube)
+        made.start("controller", "controller-a")
+        made.start("worker", "worker-a")
+        beating = asyncio.create_task(_beat(made, kube))
+        try:
+            await asyncio.sleep(60.0)  # every node has reported once
+            before, begin = made.cpu_seconds(), time.monotonic()
+            start, since = before, begin
+            for _ in range(MINUTES):
+                await asyncio.sleep(60.0)
+                now, moment = made.cpu_seconds(), time.monotonic()
+                cpu.runs.append((now - before) / (moment - begin))
+                used.runs.append(made.mebibytes())
+                before, begin = now, moment
+            average = (before - start) / (begin - since)
+            cpu.remark = f"average of the whole time {average:.2f} cores"
+        finally:
+            beating.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await beating
+    return [cpu, used]
+
+
+async def _beat(made: Plant, kube: Kube) -> None:
+    """Write what a quiet cluster writes, spread evenly."""
+    turn, begin = 0, time.monotonic()
+    while True:
+        index = turn % NODES
+        minute = turn // NODES
+        name = made.nodes[index]
+        with contextlib.suppress(KubeError):
+            await kube.apply(_agent(name, turn), field_manager="agent")
+            if (index + minute) % 5 == 0:
+                body = report(name, ())
+                await kube.patch(CONFIGMAP, body["metadata"]["name"], {"data": body["data"]}, names.DEVICE_NAMESPACE)
+                now = rfc3339(time.time())
+                ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": now}
+                ready["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+                await kube.patch_status(NODE, name, {"status": {"conditions": [ready]}})
+        turn += 1
+        await asyncio.sleep(max(0.0, begin + turn * 60.0 / NODES - time.monotonic()))
+
+
+def _agent(name: str, seq: int) -> dict[str, object]:
+    chips = {number: AgentChip(f"S{number}", 0, None, 0, "") for number in range(8)}
+    found = AgentReport(name, "boot", seq, int(time.time() * 1000), 0, chips, 0, "", (), ())
+    return build_report(found, "Ascend910-", {})
