@@ -54,11 +54,14 @@ def run(scope: Scope) -> None:
     verdicts = judge_all(scope, judge, held_chips)
     correlate.collect(scope, verdicts, hardware)
     scope.diagnostics += tables.notes(scope.desired, scope.observed)
+    judged: list[str] = []
     for name, view in scope.nodes.items():
         own = verdicts.get(name)
         if view.settled and own is None and name not in held_nodes:
             continue
+        judged.append(name)
         view.settled = False
+        view.own()
         outages.judge(scope, judge, view, held_nodes.get(name, ""), view.pool in found)
         if own is not None:
             _apply(scope, judge, view, own)
@@ -70,7 +73,7 @@ def run(scope: Scope) -> None:
     outages.notes(scope)
     found_rows = rows(scope)
     scope.chips = [row for part in found_rows.values() for row in part]
-    settled.keep(scope, found_rows, held_nodes.keys() | verdicts.keys())
+    settled.keep(scope, judged, found_rows, held_nodes.keys() | verdicts.keys())
 
 
 def judge_all(scope: Scope, judge: Judge, held_chips: HeldChips) -> Verdicts:

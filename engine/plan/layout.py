@@ -149,6 +149,7 @@ def _node(scope: Scope, view: NodeView, wanted: _Wanted) -> None:
     agent, orders = scope.observed.agents.get(node), scope.observed.orders.get(node)
     if _outstanding(scope, agent, orders):
         for chip in _changing(agent, orders):
+            view.own()
             view.unavailable |= 1 << chip
             view.chip_state[chip] = "resetting"
             _show(scope, view, chip)
@@ -277,6 +278,7 @@ def partition(
     if until is not None:
         scope.deferred.append(Deferred(action, ATTEMPTS, rfc3339(until / 1000) if until else None))
         return False
+    view.own()
     view.unavailable |= 1 << chip
     view.chip_state[chip] = "resetting"
     scope.actions.append(action)

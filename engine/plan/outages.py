@@ -7,6 +7,7 @@ within a minute, the control plane is suspected instead and nothing is evicted f
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
@@ -198,11 +199,10 @@ def _status_of(level: str) -> str:
 def waves(scope: Scope) -> dict[str, int]:
     """Pools of which more than half turned not ready within a minute and have not come back: pool → how many."""
     drops: dict[str, list[float]] = {}
-    sizes: dict[str, int] = {}
     for view in scope.nodes.values():
-        sizes[view.pool] = sizes.get(view.pool, 0) + 1
         if not view.node.ready:
             drops.setdefault(view.pool, []).append(view.node.ready_changed)
+    sizes = Counter(view.pool for view in scope.nodes.values()) if drops else {}
     return {pool: len(times) for pool, times in sorted(drops.items()) if _most_within(sorted(times)) * 2 > sizes[pool]}
 
 

@@ -34,9 +34,9 @@ def run(scope: Scope, desired: Desired) -> None:
     foreign = _foreign(scope)
     stored = sum(len(memory.public) for memory in scope.memory.nodes.values() if memory.public)
     dropped = 0
-    for name, view in scope.nodes.items():
-        before = scope.memory.nodes.get(name, _NOTHING)
-        mine = said.get(name, ())
+    known = {name for name, memory in scope.memory.nodes.items() if memory.public}
+    for name in sorted(scope.nodes.keys() & (said.keys() | foreign.keys() | known)):
+        view, before, mine = scope.nodes[name], scope.memory.nodes.get(name, _NOTHING), said.get(name, ())
         if not mine and not before.public and name not in foreign:
             continue
         view.settled = False

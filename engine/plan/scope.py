@@ -43,7 +43,8 @@ class NodeView(msgspec.Struct, gc=False):
     ``carved``: chips with vNPUs; ``static_chips``, ``dynamic_chips``, ``soft_chips``: chips that a VNPULayout of that
     mode is about; ``cut``: all of these, which nobody takes whole.
     ``settled``: an earlier pass judged this very state of the node (``engine.plan.settled``), so health need not;
-    ``rows`` then are its rows of the plan's ``chips``.
+    ``rows`` then are its rows of the plan's ``chips``. Such a view is ``lent``: its lists and maps belong to all passes
+    and cannot be changed. Whoever changes what is in one calls ``own`` first.
     """
 
     node: Node
@@ -86,6 +87,14 @@ class NodeView(msgspec.Struct, gc=False):
     cut: int = 0
     settled: bool = False
     rows: tuple[ChipState, ...] = ()
+    lent: bool = False
+
+    def own(self) -> None:
+        """Makes the lists and maps this pass' own, so that they may be changed."""
+        if self.lent:
+            self.lent = False
+            self.used_by, self.requested, self.pods = dict(self.used_by), dict(self.requested), list(self.pods)
+            self.chip_level, self.chip_codes, self.chip_state, self.chip_types = {}, {}, {}, {}
 
     @property
     def free(self) -> int:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Final, NamedTuple
+from math import inf
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from engine.documents import Desired, InitParams
 from engine.model.cluster import DeviceReport, Node, NodeReport, Observed, Pod
@@ -20,6 +22,9 @@ from engine.plan.scope import NodeView, Scope
 
 LIMIT: Final = 32768
 _NO_PODS: Final[list[Pod]] = []
+_EMPTY: Final[Any] = MappingProxyType({})
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 class _Kept(NamedTuple):
@@ -74,8 +79,10 @@ def views(scope: Scope, pods: Mapping[str, list[Pod]], maintain: bool) -> dict[s
     apart = _apart(scope)
     rules = _Rules(scope.desired, scope.shard, maintain)
     served = _same(scope, rules, pods, apart)
-    out = {name: _copy(entry[7]) for name, entry in served.items()}
+    out: dict[str, NodeView] = {name: entry[7].__copy__() for name, entry in served.items()}  # type: ignore[attr-defined]
     reports, node_reports = observed.reports, observed.node_reports
+    last = _GLANCES.get(scope.shard)
+    since, until = (last.since, last.until) if served and last else (-inf, inf)
     for name, node in observed.nodes.items():
         if name in out or name in apart:
             continue
@@ -86,9 +93,8 @@ def views(scope: Scope, pods: Mapping[str, list[Pod]], maintain: bool) -> dict[s
             continue
         if rules.same(entry.rules) and entry.pods == pods.get(name, _NO_PODS):
             served[name] = entry
-            out[name] = _copy(entry.view)
-    since = max((entry[5] for entry in served.values()), default=0.0)
-    until = min((entry[6] for entry in served.values()), default=0.0)
+            out[name] = entry.view.__copy__()  # type: ignore[attr-defined]
+            since, until = max(since, entry.since), min(until, entry.until)
     _GLANCES[scope.shard] = _Glance(
         rules, observed.nodes, observed.reports, observed.node_reports, pods, served, since, until
     )
@@ -123,16 +129,19 @@ def forget() -> None:
     _GLANCES.clear()
 
 
-def keep(scope: Scope, rows: Mapping[str, Sequence[ChipState]], told_of: AbstractSet[str]) -> None:
-    """Remembers the nodes of this pass that need no second look; ``rows`` are their rows of the plan's ``chips``,
-    ``told_of`` nodes that health looked at more closely.
+def keep(
+    scope: Scope, judged: Sequence[str], rows: Mapping[str, Sequence[ChipState]], told_of: AbstractSet[str]
+) -> None:
+    """Remembers those of the ``judged`` nodes that need no second look; ``rows`` are their rows of the plan's
+    ``chips``, ``told_of`` nodes that health looked at more closely.
     """
     observed = scope.observed
     rules = _Rules(scope.desired, scope.shard, maintains(scope.desired, observed))
     apart = _apart(scope) | told_of | _contested(scope)
-    for name, view in scope.nodes.items():
+    for name in judged:
+        view = scope.nodes[name]
         report = view.report
-        if view.settled or report is None or not _quiet(view) or name in apart:
+        if report is None or not _quiet(view) or name in apart:
             continue
         told = observed.node_reports.get(name)
         if told is not None and told.devices:
@@ -142,8 +151,8 @@ def keep(scope: Scope, rows: Mapping[str, Sequence[ChipState]], told_of: Abstrac
             continue
         if name not in _KEPT and len(_KEPT) >= LIMIT:
             _KEPT.pop(next(iter(_KEPT), ""), None)
-        copied = _copy(view)
-        copied.settled, copied.rows = True, tuple(rows.get(name, ()))
+        copied = _lend(view)
+        copied.rows = tuple(rows.get(name, ()))
         _KEPT[name] = _Kept(rules, view.node, report, told, list(view.pods), since, until, copied)
 
 
@@ -181,11 +190,16 @@ def _apart(scope: Scope) -> set[str]:
     return found
 
 
-def _copy(view: NodeView) -> NodeView:
-    """A view that a pass may change."""
-    copied: NodeView = view.__copy__()  # type: ignore[attr-defined]
-    copied.used_by = view.used_by.copy()
-    copied.pods = view.pods.copy()
-    copied.requested = view.requested.copy()
-    copied.chip_level, copied.chip_codes, copied.chip_state, copied.chip_types = {}, {}, {}, {}
-    return copied
+def _lend(view: NodeView) -> NodeView:
+    """The view as it is kept: nothing in it can be changed, so that every pass may look at the same lists and maps."""
+    kept: NodeView = view.__copy__()  # type: ignore[attr-defined]
+    kept.used_by = _closed(view.used_by)
+    kept.requested = _closed(view.requested)
+    kept.pods = cast("list[Pod]", tuple(view.pods))
+    kept.chip_level = kept.chip_codes = kept.chip_state = kept.chip_types = _EMPTY
+    kept.settled = kept.lent = True
+    return kept
+
+
+def _closed(found: dict[Key, Value]) -> dict[Key, Value]:
+    return cast("dict[Key, Value]", MappingProxyType(dict(found)))

@@ -186,6 +186,7 @@ def _claims(observed: Observed, out: Mapping[str, NodeView]) -> None:
         pod, view, chip = waiting.get(observed.ledger[claim]), out.get(name), device_id(device)
         if pod is None or view is None or chip is None:
             continue
+        view.own()
         view.used |= 1 << chip
         view.used_by.setdefault(chip, pod.key)
         if (name, pod.uid) not in counted:

@@ -171,9 +171,8 @@ def _cold_and_warm(work: str, items: Callable[[], Iterable[Any]], pods: int, lim
 
 
 def _pass(desired: Desired, observer: Observer) -> tuple[Observed, float, Plan]:
-    """The snapshot, the seconds that ``plan`` took, and the plan; garbage of earlier passes is collected before."""
+    """The snapshot, the seconds that ``plan`` took, and the plan."""
     seen = observer.observed()
-    gc.collect()
     begin = time.perf_counter()
     found = plan(desired, seen, NOW)
     return seen, time.perf_counter() - begin, found
@@ -199,6 +198,7 @@ def _forget() -> None:
     """Nothing of earlier passes helps: as in a process that has just begun."""
     from engine.plan import gangs, health, views
 
+    gc.collect()
     settled.forget()
     for memo in (gangs._GANGS, gangs._GROUPED, health._PLAIN_ROWS, views._HOLDINGS, views._LIVE):
         memo._known.clear()

@@ -132,6 +132,7 @@ class Bench:
     def put(self, seated: Seated) -> None:
         """Takes a node's room and chips for a pod."""
         view = self.views[seated.node]
+        view.own()
         if seated.shared:
             self.parts.give(seated.pod, seated.node, ids(seated.chips)[0], seated.part)
         else:
@@ -145,6 +146,7 @@ class Bench:
         """Undoes ``put``, newest first."""
         for item in reversed(seated):
             view = self.views[item.node]
+            view.own()
             if item.shared:
                 self.parts.take_back(item.pod)
             else:
@@ -166,6 +168,7 @@ class Bench:
                 name, mask = seat
                 claimed[pod.key] = Seated(pod, name, mask)
                 view = self.views[name]
+                view.own()
                 view.used &= ~mask
                 for chip in ids(mask):
                     view.used_by.pop(chip, None)
@@ -176,6 +179,7 @@ class Bench:
         """Puts released claims back: they count until the binding is seen or the pod is gone."""
         for item in claimed.values():
             view = self.views[item.node]
+            view.own()
             view.used |= item.chips
             for chip in ids(item.chips):
                 view.used_by.setdefault(chip, item.pod.key)
