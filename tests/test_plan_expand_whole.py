@@ -107,10 +107,17 @@ def test_a_job_from_git_lives_through_a_chip_fault() -> None:
         "patch AscendJob train status (JobCreated)",
         "create Pod train-master-0 (PodMissing)",
         "create Pod train-worker-0 (PodMissing)",
+        f"patch PodGroup train-{_uid(world)} status (PodGroupInqueue)",
         "bind Pod train-master-0 to node1",
         "bind Pod train-worker-0 to node2",
         "patch AscendJob train status (JobRunning)",
         "write rank table train completed",
+        f"patch PodGroup train-{_uid(world)} status (PodGroupRunning)",
+    ]
+    group = world.find("PodGroup", f"train-{_uid(world)}")["status"]
+    assert (group["phase"], group["running"]) == ("Running", 2)
+    assert [(c["type"], c["reason"]) for c in group["conditions"]] == [
+        ("Scheduled", "tasks in gang are ready to be scheduled")
     ]
     world.log.clear()
     world.bad["node1"] = [4]
@@ -124,10 +131,12 @@ def test_a_job_from_git_lives_through_a_chip_fault() -> None:
         "create Pod train-worker-0 (PodMissing)",
         "patch AscendJob train status (JobStatusChanged)",
         "write rank table train initializing",
+        f"patch PodGroup train-{_uid(world)} status (PodGroupInqueue)",
         "bind Pod train-master-0 to node2",
         "bind Pod train-worker-0 to node3",
         "patch AscendJob train status (JobStatusChanged)",
         "write rank table train completed",
+        f"patch PodGroup train-{_uid(world)} status (PodGroupRunning)",
     ]
     assert {world.pod(p)["metadata"]["labels"]["version"] for p in world.pods()} == {"1"}
     for name in world.pods():

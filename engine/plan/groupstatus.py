@@ -1,0 +1,162 @@
+"""``.status`` of PodGroups while Belay schedules: nobody else keeps it, and operators and people read it.
+
+An operator that makes pods itself waits until its group's phase is neither empty nor Pending, so a group without pods
+is let in too. Phases, conditions and their words are Volcano's: github.com/volcano-sh/volcano/pkg/scheduler/framework
+(jobStatus) and pkg/scheduler/plugins/gang (OnSessionClose). A condition's message is renewed with its reason or its
+numbers, not with every count of nodes in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from engine.model.actions import DeleteObject, Evidence, PatchObject
+from engine.model.cluster import Pod
+from engine.model.diagnostics import ObjectKey
+from engine.model.jobs import Gang
+from engine.model.plan import Pending
+from engine.model.times import rfc3339
+from engine.plan import roles
+from engine.plan.gangs import shard_for, shard_of
+from engine.plan.jobstatus import merge_patch
+from engine.plan.lifecycle import POD_GROUP_API, part, rows, texts
+from engine.plan.place.verdict import QUEUE_EXHAUSTED
+from engine.plan.scope import Scope
+
+RULE: Final = "podgroup"
+SCHEDULED: Final = "Scheduled"
+UNSCHEDULABLE: Final = "Unschedulable"
+READY: Final = "tasks in gang are ready to be scheduled"
+SHORT: Final = "NotEnoughResources"
+_OURS: Final = frozenset({SCHEDULED, UNSCHEDULABLE})
+MAX_MESSAGE: Final = 1000
+
+
+class Counts(NamedTuple):
+    """Pods of a group: ``placed`` are bound and not on their way out, or have succeeded."""
+
+    running: int
+    succeeded: int
+    failed: int
+    placed: int
+    waiting: int
+
+
+def run(scope: Scope) -> None:
+    """Patches the status of every PodGroup whose pods Belay places, where it is not yet so."""
+    keys = sorted(key for key in scope.observed.objects if key.kind == "PodGroup" and key.api_version == POD_GROUP_API)
+    if not keys or not roles.plays(scope, "schedule"):
+        return
+    gangs = {(gang.namespace, gang.pod_group): gang for gang in scope.gangs.values() if gang.pod_group}
+    members = _members(scope, {gang.key for gang in gangs.values()})
+    pending = {(entry.namespace, entry.kind, entry.name): entry for entry in scope.pending}
+    deleted = (a for a in scope.actions if isinstance(a, DeleteObject) and a.object_kind == "PodGroup")
+    going = {(action.namespace, action.name) for action in deleted}
+    for key in keys:
+        raw = scope.observed.objects[key]
+        if (key.namespace, key.name) in going or part(raw, "metadata").get("deletionTimestamp"):
+            continue
+        gang = gangs.get((key.namespace, key.name))
+        pods = members.get(gang.key, []) if gang is not None else []
+        if not _is_ours(scope, raw, gang, pods):
+            continue
+        waits = pending.get((gang.namespace, gang.kind, gang.name)) if gang is not None else None
+        _keep(scope, key, raw, counts(pods), waits)
+
+
+def counts(pods: list[Pod]) -> Counts:
+    """A group's pods, counted as Volcano counts them."""
+    phases = [pod.phase for pod in pods]
+    placed = [pod for pod in pods if pod.phase == "Succeeded" or (pod.holds_chips and pod.deleting is None)]
+    waiting = [pod for pod in pods if not pod.node and not pod.finished]
+    return Counts(phases.count("Running"), phases.count("Succeeded"), phases.count("Failed"), len(placed), len(waiting))
+
+
+def phase(old: str, numbers: Counts, least: int, pending: Pending | None) -> str:
+    """The group's phase: Running once enough pods are placed, Completed once these have ended, Unknown while some run
+    and others find no place, else Inqueue, or Pending while its queue has no room.
+    """
+    if numbers.running and pending is not None and numbers.placed < least:
+        return "Unknown"
+    if numbers.placed and numbers.placed >= least:
+        return "Completed" if numbers.succeeded == numbers.placed else "Running"
+    if pending is not None and pending.reason == QUEUE_EXHAUSTED:
+        return "Pending"
+    if old == "Completed" and not numbers.waiting and not numbers.placed:
+        return old  # its pods were cleaned up
+    return "Inqueue"
+
+
+def _members(scope: Scope, wanted: set[str]) -> dict[str, list[Pod]]:
+    """All pods of the gangs, finished ones included."""
+    out: dict[str, list[Pod]] = {}
+    for key, gang in scope.gang_of.items():
+        if gang in wanted:
+            out.setdefault(gang, []).append(scope.observed.pods[key])
+    return out
+
+
+def _is_ours(scope: Scope, raw: Mapping[str, Any], gang: Gang | None, pods: list[Pod]) -> bool:
+    """Whether this pass decides for the group and its pods are Belay's to place."""
+    if gang is None:
+        labels = texts(part(raw, "metadata").get("labels"))
+        return shard_for(scope, labels, []) == scope.shard
+    return shard_of(scope, gang) == scope.shard and all(roles.schedules(scope, pod) for pod in pods)
+
+
+def _keep(scope: Scope, key: ObjectKey, raw: Mapping[str, Any], numbers: Counts, pending: Pending | None) -> None:
+    old = part(raw, "status")
+    least = part(raw, "spec").get("minMember")
+    needed = least if isinstance(least, int) and not isinstance(least, bool) else 1
+    before = str(old.get("phase") or "")
+    new: dict[str, Any] = {k: v for k, v in old.items() if k not in ("running", "succeeded", "failed")}
+    new["phase"] = phase(before, numbers, needed, pending)
+    new |= {k: n for k, n in (("running", numbers.running), ("succeeded", numbers.succeeded),
+                              ("failed", numbers.failed)) if n}  # fmt: skip
+    conditions = _conditions(scope, old, numbers, needed, pending)
+    if conditions:
+        new["conditions"] = conditions
+    if new == old:
+        return
+    moved = new["phase"] != before
+    message = f"PodGroup {key.namespace}/{key.name} is {new['phase']}: {numbers.placed} pods placed, {needed} needed"
+    uid = str(part(raw, "metadata").get("uid") or "")
+    scope.actions.append(
+        PatchObject(
+            reason=f"PodGroup{new['phase']}" if moved else "PodGroupChanged",
+            message=message,
+            evidence=Evidence(rule=RULE),
+            preconditions={"patchType": "merge"} | ({"uid": uid} if uid else {}),
+            api_version=key.api_version,
+            object_kind=key.kind,
+            namespace=key.namespace,
+            name=key.name,
+            patch={"status": merge_patch(old, new)},
+        )
+    )
+
+
+def _conditions(
+    scope: Scope, old: Mapping[str, Any], numbers: Counts, needed: int, pending: Pending | None
+) -> list[dict[str, Any]]:
+    """What is known of the group now; conditions of other types stay."""
+    before = rows(old, "conditions")
+    others = [row for row in before if row.get("type") not in _OURS]
+    ours = [row for row in before if row.get("type") in _OURS]
+    if pending is not None and numbers.waiting:
+        total = max(needed, numbers.placed + numbers.waiting)
+        start = f"{numbers.waiting}/{total} tasks in gang unschedulable: {pending.reason}: "
+        if [row.get("type") for row in ours] == [UNSCHEDULABLE] and str(ours[0].get("message")).startswith(start):
+            return before
+        return [*others, _condition(scope, UNSCHEDULABLE, SHORT, (start + pending.message)[:MAX_MESSAGE])]
+    if numbers.placed >= needed and numbers.placed:
+        if [row.get("type") for row in ours] == [SCHEDULED]:
+            return before
+        return [*others, _condition(scope, SCHEDULED, READY, "")]
+    return before
+
+
+def _condition(scope: Scope, kind: str, reason: str, message: str) -> dict[str, Any]:
+    stamp = rfc3339(float(int(scope.now)))
+    return {"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": stamp}
