@@ -95,10 +95,24 @@ def test_a_storage_client_is_told_at_once_and_its_memory_after_ten_minutes() -> 
     assert [(f.sender, f.code, f.chips) for f in found] == [
         ("dpcStorage", "110001020", tuple(range(8))), ("dpcStorage", "110001021", tuple(range(8))),
     ]  # fmt: skip
-    assert watch.look("n0", {}, 8, 700_000) == []
-    assert [f.code for f in watch.look("n0", both, 8, 800_000)] == ["110001020"]
-    dtfs = watch.look("n0", {"dtfs": Client(process=True)}, 8, 0)
-    assert [(f.sender, f.code) for f in dtfs] == [("dtfsStorage", "110001022")]
+    # the process is well at once, memory only after ten good minutes
+    assert [f.code for f in watch.look("n0", {}, 8, 700_000)] == ["110001021"]
+    assert [f.code for f in watch.look("n0", both, 8, 800_000)] == ["110001020", "110001021"]
+    assert [f.code for f in watch.look("n0", {}, 8, 1_399_999)] == ["110001021"]
+    assert watch.look("n0", {}, 8, 1_400_000) == []
+    assert [f.code for f in watch.look("n0", both, 8, 1_500_000)] == ["110001020"]
+    dtfs = watch.look("n0", {"dtfs": Client(process=True, memory=True)}, 8, 0)
+    assert [(f.sender, f.code) for f in dtfs] == [("dtfsStorage", "110001022"), ("dtfsStorage", "110001023")]
+
+
+def test_ten_minutes_are_counted_for_each_instance() -> None:
+    watch = StorageWatch()
+    for minute in range(30):
+        turns = Client(memory=True, short=(str(minute // 6 % 2),))
+        assert watch.look("n0", {"dpc": turns}, 8, minute * 60_000) == []
+    for minute in range(30, 40):
+        watch.look("n0", {"dpc": Client(memory=True, short=("1", "3"))}, 8, minute * 60_000)
+    assert [f.code for f in watch.look("n0", {"dpc": Client(memory=True, short=("3",))}, 8, 2_400_000)] == ["110001021"]
 
 
 def test_a_card_is_lost_only_when_nobody_answers_and_everybody_was_asked() -> None:

@@ -30,10 +30,12 @@ class SwitchFault(msgspec.Struct, frozen=True, order=True, rename="camel"):
 
 
 class Client(msgspec.Struct, frozen=True):
-    """A storage client's state: its process is abnormal, it is short of memory."""
+    """A storage client's state: its process is abnormal; it is short of memory (DPC) or its link is down (DTFS), and
+    which of its instances are."""
 
     process: bool = False
     memory: bool = False
+    short: tuple[str, ...] = ()
 
 
 class Ping(msgspec.Struct, frozen=True):

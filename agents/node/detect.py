@@ -51,7 +51,10 @@ class Standing(NamedTuple):
 
 
 def hardware(alarms: Sequence[Alarm], table: Mapping[str, str]) -> tuple[list[NodeDevice], str]:
-    """NodeD's device list and node status: codes that the table does not name are dropped, and devices without any."""
+    """NodeD's device list and node status: codes that the table does not name are dropped, and devices without any.
+
+    Everything is sorted, so that an order of alarms that changes is no news.
+    """
     grouped: dict[tuple[str, int], set[str]] = {}
     for alarm in alarms:
         if alarm.code.upper() in table:
@@ -112,22 +115,44 @@ def _event(fault: SwitchFault) -> dict[str, Any]:
 
 
 class StorageWatch:
-    """Since when storage clients are in trouble. A process is told at once, memory after ten minutes."""
+    """What is told of storage clients. A process and a link are told at once; memory of a DPC client when one of its
+    instances was short of it for ten minutes, and no longer when all of them were well for ten minutes."""
 
     def __init__(self) -> None:
-        self._short: dict[str, int] = {}
+        self._since: dict[str, int] = {}
+        self._last_short: int | None = None
+        self._short = False
 
     def look(self, node: str, clients: Mapping[str, Client], chips: int, now_ms: int) -> list[Standing]:
         """The faults that stand now."""
         found = []
-        for name, (sender, process, memory) in STORAGE.items():
+        for name, (sender, process, other) in STORAGE.items():
             client = clients.get(name, Client())
-            if not client.memory:
-                self._short.pop(name, None)
-            since = self._short.setdefault(name, now_ms) if client.memory else now_ms
-            codes = ([process] if client.process else []) + ([memory] if now_ms - since >= MEMORY_MS else [])
-            found += [Standing(sender, fault_id(node, code), code, tuple(range(chips))) for code in codes]
+            second = self._memory(client, now_ms) if name == "dpc" else client.memory
+            codes = ([process] if client.process else []) + ([other] if second else [])
+            found += [Standing(sender, fault_id(node, code), code, tuple(range(chips)) or (0,)) for code in codes]
         return found
+
+    def _memory(self, client: Client, now_ms: int) -> bool:
+        short = (client.short or ("",)) if client.memory else ()
+        self._since = {instance: self._since.get(instance, now_ms) for instance in short}
+        if short:
+            self._last_short = now_ms
+        if any(now_ms - since >= MEMORY_MS for since in self._since.values()):
+            self._short = True
+        elif self._last_short is None or now_ms - self._last_short >= MEMORY_MS:
+            self._short = False
+        return self._short
+
+
+def storage_faults(node: str, sender: str, chips: int) -> list[Standing]:
+    """Every fault that a storage client's sender can tell of this node."""
+    return [
+        Standing(sender, fault_id(node, code), code, tuple(range(chips)) or (0,))
+        for one, *codes in STORAGE.values()
+        for code in codes
+        if one == sender
+    ]
 
 
 def ping_verdict(results: Sequence[Ping]) -> bool | None:
@@ -181,7 +206,7 @@ def message(node: str, sender: str, faults: Sequence[tuple[Standing, str, int]],
         "faults": [
             {
                 "faultId": fault.id,
-                "faultType": "NPU" if fault.code == PING_CODE else "Storage",
+                "faultType": "NPU" if fault.code == PING_CODE else "Node",
                 "faultCode": fault.code,
                 "faultTime": since,
                 "assertion": assertion,

@@ -57,7 +57,9 @@ class Writer(Protocol):
 
 
 class Surveyor:
-    """Runs until cancelled. ``hang`` is told which chips hang; ``resetting`` tells whether a reset is under way."""
+    """Runs until cancelled. ``hang`` is told which chips hang; ``resetting`` tells whether a reset is under way.
+
+    ``publish`` sends the messages of storage clients instead of writing them as ConfigMaps (NodeD's way, by gRPC)."""
 
     def __init__(
         self,
@@ -72,7 +74,11 @@ class Surveyor:
         hang: Callable[[set[int]], None],
         resetting: Callable[[], bool] = lambda: False,
         chance: random.Random | None = None,
+        publish: Callable[[Mapping[str, Any]], Awaitable[None]] | None = None,
+        alarms_every: float = ALARMS_EVERY,
+        pings_every: float = PINGS_EVERY,
     ) -> None:
+        self._publish, self._alarms_every, self._pings_every = publish, alarms_every, pings_every
         self._node, self._chips, self._source, self._cluster = node, chips, source, cluster
         self._tables, self._settings, self._clock = tables, settings, clock
         self._hang, self._resetting, self._chance = hang, resetting, chance or random.Random()
@@ -100,10 +106,10 @@ class Surveyor:
     @property
     def _works(self) -> dict[str, tuple[Callable[[], Awaitable[None]], float]]:
         return {
-            "hardware": (self.hardware, ALARMS_EVERY),
+            "hardware": (self.hardware, self._alarms_every),
             "switch": (self.switch, SWITCH_EVERY),
             "storage": (self.storage, STORAGE_EVERY),
-            "pings": (self.pings, PINGS_EVERY),
+            "pings": (self.pings, self._pings_every),
             "use": (self.use, USE_EVERY),
         }
 
@@ -180,11 +186,16 @@ class Surveyor:
 
     async def _public(self, sender: str, found: list[Standing], again_ms: int | None) -> None:
         """Say what stands and what is over; a fault that is over is said as long as another stands."""
-        name = f"{sender.lower()}-fault-{self._node}"
+        name, now_ms = f"{sender.lower()}-fault-{self._node}", self._clock.now_ms()
+        publish = self._publish if sender != _PING else None
         if sender not in self._standing:
-            # what an earlier life of the agent said and nobody took back
-            self._standing[sender] = _said(await self._cluster.get_config_map(PUBLIC_NAMESPACE, name), sender)
-        before, now_ms = self._standing[sender], self._clock.now_ms()
+            # what an earlier life of the agent said and nobody took back; nobody remembers what was only sent
+            self._standing[sender] = (
+                _said(await self._cluster.get_config_map(PUBLIC_NAMESPACE, name), sender)
+                if publish is None
+                else {f.id: (f, now_ms) for f in detect.storage_faults(self._node, sender, self._chips)}
+            )
+        before = self._standing[sender]
         standing = {fault.id: before.get(fault.id, (fault, now_ms)) for fault in found}
         over = {key: row for key, row in before.items() if key not in standing}
         again = again_ms / 1000 if again_ms is not None and standing else None
@@ -193,7 +204,10 @@ class Surveyor:
         rows = [(fault, "occur", since) for fault, since in standing.values()]
         rows += [(fault, "recover", since) for fault, since in over.values()]
         body = detect.message(self._node, sender, rows, now_ms)
-        await self._cluster.put_config_map(publicinfo.build(PUBLIC_NAMESPACE, name, body))
+        if publish is not None:
+            await publish(body)
+        else:
+            await self._cluster.put_config_map(publicinfo.build(PUBLIC_NAMESPACE, name, body))
         self._standing[sender] = standing
         self._tell(sender, tuple(sorted(standing)))
 
