@@ -21,6 +21,7 @@ from engine.plan import roles
 from engine.plan.gangs import shard_for, shard_of
 from engine.plan.jobstatus import merge_patch
 from engine.plan.lifecycle import POD_GROUP_API, part, rows, texts
+from engine.plan.memo import Settled
 from engine.plan.place.verdict import QUEUE_EXHAUSTED
 from engine.plan.scope import Scope
 
@@ -31,6 +32,8 @@ READY: Final = "tasks in gang are ready to be scheduled"
 SHORT: Final = "NotEnoughResources"
 _OURS: Final = frozenset({SCHEDULED, UNSCHEDULABLE})
 MAX_MESSAGE: Final = 1000
+#: By shard: the snapshot after whose pass every group's status was as it should be.
+_SETTLED: Final = Settled(16)
 
 
 class Counts(NamedTuple):
@@ -45,14 +48,24 @@ class Counts(NamedTuple):
 
 def run(scope: Scope) -> None:
     """Patches the status of every PodGroup whose pods Belay places, where it is not yet so."""
+    deleted = (a for a in scope.actions if isinstance(a, DeleteObject) and a.object_kind == "PodGroup")
+    going = {(action.namespace, action.name) for action in deleted}
+    inputs = (scope.observed.pods, scope.observed.objects, tuple(scope.pending), going, scope.desired)
+    if _SETTLED.holds(scope.shard, inputs):
+        return
+    before = len(scope.actions)
+    _all(scope, going)
+    if len(scope.actions) == before:
+        _SETTLED.note(scope.shard, inputs)
+
+
+def _all(scope: Scope, going: set[tuple[str, str]]) -> None:
     keys = sorted(key for key in scope.observed.objects if key.kind == "PodGroup" and key.api_version == POD_GROUP_API)
     if not keys or not roles.plays(scope, "schedule"):
         return
     gangs = {(gang.namespace, gang.pod_group): gang for gang in scope.gangs.values() if gang.pod_group}
     members = _members(scope, {gang.key for gang in gangs.values()})
     pending = {(entry.namespace, entry.kind, entry.name): entry for entry in scope.pending}
-    deleted = (a for a in scope.actions if isinstance(a, DeleteObject) and a.object_kind == "PodGroup")
-    going = {(action.namespace, action.name) for action in deleted}
     for key in keys:
         raw = scope.observed.objects[key]
         if (key.namespace, key.name) in going or part(raw, "metadata").get("deletionTimestamp"):
