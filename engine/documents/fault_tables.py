@@ -16,7 +16,7 @@ from engine.documents.fault_policy import DurationRule, FrequencyRule, Level
 from engine.documents.kinds import BelayDocument
 from engine.documents.scalars import Code, Document, Text
 
-Plane = Literal["chip", "switch", "node", "public"]
+Plane = Literal["chip", "switch", "node", "public", "container"]
 
 
 class CodeDetail(Document):
