@@ -21,7 +21,7 @@ from engine.model.history import JobMemory
 from engine.model.jobs import Gang
 from engine.plan import queue, views
 from engine.plan.gangs import MIN_AVAILABLE_KEY, task_of
-from engine.plan.place import binding, groupwise, regroup, search, softtable, switches, torconfig
+from engine.plan.place import binding, groupwise, regroup, rollback, search, softtable, switches, torconfig
 from engine.plan.place import job as jobs
 from engine.plan.place.bench import MAX_SCORES, Bench, Seated, Wishes
 from engine.plan.place.job import Job
@@ -136,6 +136,8 @@ class _Gang:
             self._bind(found, placed, ranks, memory)
             self._remember(found, placed, ranks, memory)
             self.quota.take(self.gang.queue, [item.pod for item in placed])
+        if not placed and self.claimed and self._needed():
+            rollback.run(self.scope, self.gang, self.started, self.waiting)
         if failure is not None:
             self._pend(failure, found)
         elif beyond:
