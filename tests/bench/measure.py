@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 RUNS = 5
+BUSY = 2.5
+"""Load average above which a section's times say little."""
 RESULTS = Path(__file__).with_name("RESULTS.md")
 ROOT = Path(__file__).resolve().parents[2]
 _HEAD = """\
@@ -113,7 +115,10 @@ def timed(
 
 def setting() -> str:
     """Commit, machine and load before a section begins."""
-    busy = f"load average {os.getloadavg()[0]:.1f} before"
+    load = os.getloadavg()[0]
+    busy = f"load average {load:.1f} before"
+    if load > BUSY:
+        busy += " - measured beside other work, so times are no results and are to be measured again"
     return f"Measured at commit {_commit()} on {_machine()}; {busy}."
 
 

@@ -1,8 +1,9 @@
 """Puts waiting gangs on nodes and chips, all or nothing, in the order of the queue.
 
 One file per topology family (base, ring8, box16, a3, mesh4, card310, duo; superpod, rack950, multilevel and switches
-place whole gangs); ``families`` chooses between them, ``table`` judges nodes, ``bench`` keeps the books. Chosen is the node with the
-highest raw score after the bonus for previous nodes and penalties; preferred node affinity breaks ties, then the name.
+place whole gangs); ``families`` chooses between them, ``table`` judges nodes, ``bench`` keeps the books. Chosen is the
+node with the highest raw score after the bonus for previous nodes and penalties; preferred node affinity breaks ties,
+then the name.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def run(scope: Scope, gang: Gang, started: Sequence[Pod], waiting: Sequence[Pod]
                 budget_unit=unit_of(scope, pod.key),
                 reason=REASON,
                 message=f"{gang.kind} {gang.namespace}/{gang.name}: its binding was interrupted and cannot be "
-                f"completed, {len(started)} of {gang.min_available} pods are bound: pod {pod.name} gives its chips back",
+                f"completed, {len(started)} of {gang.min_available} pods are bound: {pod.name} gives its chips back",
                 evidence=Evidence(rule=RULE, revision=scope.desired.revision),
                 preconditions={"uid": pod.uid, "node": pod.node},
             )
