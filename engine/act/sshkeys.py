@@ -65,7 +65,8 @@ async def key_pair() -> tuple[bytes, bytes]:
         except OSError as error:
             raise Refused("no key pair can be made: ssh-keygen is missing, install openssh-client") from error
         try:
-            code = await asyncio.wait_for(process.wait(), LIMIT)
+            async with asyncio.timeout(LIMIT):
+                code = await process.wait()
         except TimeoutError as error:
             raise Refused(f"no key pair could be made: ssh-keygen took longer than {LIMIT:.0f} s") from error
         finally:
