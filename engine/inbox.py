@@ -18,6 +18,12 @@ _KEPT_ELSEWHERE = (
     "mindx-dl-", "cluster-info-", "vcjob-", "rings-config-", "reset-config-", "volcano-", "belay-", "clusterd-",
     publicinfo.STATISTICS, "basic-tor-node-cm", "tor-share-cm",
 )  # fmt: skip
+_TOLD_ELSEWHERE = (
+    "cluster-info-", "vcjob-fault-npu-cm", "job-reschedule-reason", publicinfo.STATISTICS, names.JOB_SUMMARY_PREFIX,
+    names.JOB_STATISTIC, names.SCHEDULING_EXCEPTIONS,
+)  # fmt: skip
+_SCALING_RULE = "elastic_scaling.json"
+"""Key of a ConfigMap with the scaling rule of inference groups; users give it any name."""
 _REPORTS = (names.DEVICE_PREFIX, names.NODE_PREFIX, names.REPORT_PREFIX)
 _QUIET_KEYS = frozenset({"UpdateTime", "CheckCode", "seq", "time"})
 
@@ -104,6 +110,8 @@ def wanted(obj: Object) -> bool:
         return True
     if str(metadata.get("name") or "").startswith(_KEPT_ELSEWHERE) or publicinfo.labelled(obj):
         return True
+    if _SCALING_RULE in (obj.get("data") or {}):
+        return True
     return any(entry.get("manager") == "belay" for entry in metadata.get("managedFields") or [])
 
 
@@ -115,7 +123,7 @@ def own_output(obj: Object) -> bool:
     name = str(metadata.get("name") or "")
     if metadata.get("namespace") == names.SYSTEM:
         return name.startswith(_OWN_OUTPUT)
-    return name.startswith(("cluster-info-", "vcjob-fault-npu-cm", "job-reschedule-reason", publicinfo.STATISTICS))
+    return name.startswith(_TOLD_ELSEWHERE)
 
 
 def slimmed(obj: Object) -> Object:

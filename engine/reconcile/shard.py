@@ -30,7 +30,7 @@ from engine.reconcile.intent import Intent
 from engine.reconcile.policies import Policies, hand_out, policy_bodies
 from engine.reconcile.teller import Teller
 from engine.settings import Settings
-from engine.status import forgotten, memory_bodies, status_bodies, sync_body
+from engine.status import forgotten, memory_bodies, status_bodies, surplus, sync_body
 from engine.store import ActionOutcome, BatchResult, PassRecord, PassStore, RevisionReader, SnapshotReader, Write
 from engine.triggers import Triggers
 
@@ -193,6 +193,8 @@ class Shard:
         bodies = status_bodies(plan, observed, state, self.teller.info if roles["aggregate"] == "on" else None)
         foreign = self.settings.foreign_consumers or roles["schedule"].startswith("off")
         later = await self.teller.tell([*bodies, *policy_bodies(policies)], foreign=foreign)
+        if roles["aggregate"] == "on":
+            await self.teller.drop(surplus(observed, bodies))
         edge = Edge(self._kube, self.name, Fence(self._kube, self.name, self.lease.epoch or 0))
         if not await hand_out(edge, policies, plan, observed):
             later = max(later, 1.0)

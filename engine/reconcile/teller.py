@@ -67,6 +67,13 @@ class Teller:
             if outcome.error is not None and not isinstance(outcome.error, NotFound):
                 _log.warning("memory not deleted", reason=str(outcome.error))
 
+    async def drop(self, places: Iterable[tuple[str, str]]) -> None:
+        """Delete status ConfigMaps, by namespace and name, that nobody needs any more; the next pass tries again."""
+        calls = [partial(self._kube.delete, CONFIGMAP, name, namespace) for namespace, name in places]
+        async for outcome in many(calls):
+            if outcome.error is not None and not isinstance(outcome.error, NotFound):
+                _log.warning("status not deleted", reason=str(outcome.error))
+
     async def tell(self, bodies: list[dict[str, Any]], *, foreign: bool = False) -> float:
         """Write the status that changed and whose turn it is; seconds after which the rest can be told, 0 without.
 

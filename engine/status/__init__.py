@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from engine.model.cluster import Observed
@@ -14,6 +15,8 @@ from engine.status.memory import forgotten, memory_bodies
 from engine.status.mindcluster import ClusterInfo
 from engine.status.people import Condition, SyncState, manual_bodies, pool_bodies, sync_body
 from engine.status.rescheduling import scheduler_bodies
+from engine.status.statistics import exceptions, statistic
+from engine.status.summaries import standing_summaries, summarised
 from engine.status.switches import share_bodies
 from engine.status.writer import Ledger, is_foreign
 
@@ -27,6 +30,7 @@ __all__ = [
     "is_foreign",
     "memory_bodies",
     "status_bodies",
+    "surplus",
     "sync_body",
 ]
 
@@ -40,6 +44,20 @@ def status_bodies(plan: Plan, observed: Observed, state: SyncState, info: Cluste
     bodies += share_bodies(plan, observed)
     if info is not None:
         bodies.extend(info.bodies(plan, observed))
+        bodies.extend(job_bodies(plan, observed))
     if state.roles.get("schedule", "off") == "on":
         bodies.extend(scheduler_bodies(plan, observed))
     return bodies
+
+
+def job_bodies(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
+    """What ClusterD tells of jobs: their summaries, their numbers, and what keeps them from starting."""
+    told = summarised(observed, plan.now)
+    bodies = [body for one in told for body in one.bodies()]
+    return [*bodies, statistic(observed, told, plan.now), exceptions(plan, observed)]
+
+
+def surplus(observed: Observed, bodies: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Namespace and name of the job summaries that nobody needs any more: those that ``bodies`` tells no longer."""
+    told = {(body["metadata"].get("namespace", ""), body["metadata"]["name"]) for body in bodies}
+    return sorted(place for place in standing_summaries(observed) if place not in told)

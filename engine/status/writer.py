@@ -17,6 +17,8 @@ MIN_INTERVAL: Final = 1.0
 REPUBLISH: Final = 5.0
 #: People who watch Belay's own ConfigMaps want to see an isolation at once, also right after another change.
 OWN_INTERVAL: Final = 0.2
+#: ClusterD writes the numbers of jobs no more often than this.
+STATISTIC_INTERVAL: Final = 3.0
 
 _Place = tuple[str, str]
 
@@ -96,6 +98,8 @@ def _place(body: dict[str, Any]) -> tuple[str, str]:
 
 
 def _interval(body: dict[str, Any]) -> float:
+    if body["metadata"]["name"] == names.JOB_STATISTIC:
+        return STATISTIC_INTERVAL
     return OWN_INTERVAL if body["metadata"].get("namespace") == names.SYSTEM else MIN_INTERVAL
 
 

@@ -28,6 +28,11 @@ SCHEDULER_NAMESPACE: Final = "volcano-system"
 SCHEDULER_CONFIGMAP: Final = "volcano-scheduler-configmap"
 SCHEDULER_KEY: Final = "volcano-scheduler.conf"
 
+#: What ClusterD tells of jobs: one by one, as numbers, and what keeps them from starting.
+JOB_SUMMARY_PREFIX: Final = "job-summary-"
+JOB_STATISTIC: Final = "current-job-statistic"
+SCHEDULING_EXCEPTIONS: Final = "scheduling-exception-report"
+
 #: Label by which MindCluster's readers find node reports.
 CIM_LABEL: Final = "mx-consumer-cim"
 #: Label by which Volcano's plugin finds aggregated reports.

@@ -1,0 +1,306 @@
+"""``job-summary-<job>`` in the job's namespace: a job's state and rank table for readers outside, in ClusterD's form.
+
+What must last (when the job was first seen, when it went, its last state) is in the ConfigMaps themselves, as with
+ClusterD, which reads them back too; nothing decides by it. Sources: component/clusterd/pkg/domain/job/{job_cm_util,
+job_util}.go, pkg/domain/pod/pod_util.go (ConstructRankTableByPod), docs/zh/scheduling/06_api/04_clusterd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from engine.model.cluster import Node, Observed, Pod
+from engine.model.diagnostics import ObjectKey
+from engine.model.jobs import Gang
+from engine.plan.gangs import declared_rank, group, parse_min_available
+from engine.plan.lifecycle import part, rows
+from engine.plan.memo import Memo
+from engine.plan.owners import POD_GROUP_APIS, controller_of, labels_of, tasks_of
+from engine.status.bodies import MANAGED_BY, MAX_BYTES, config_map
+from engine.wire import podannotations
+from engine.wire.gojson import go_json
+from engine.wire.names import JOB_SUMMARY_PREFIX as PREFIX
+from engine.wire.names import bounded
+from engine.wire.ranktable import INITIALIZING, Member, TableError, build
+
+LABEL: Final = "outside-job-info"
+PENDING, RUNNING, COMPLETE, FAILED = "pending", "running", "complete", "failed"
+#: Seconds for which a deleted job's summary still tells of it.
+KEPT: Final = 60
+SERIAL_KEY: Final = "product-serial-number"
+_ATLAS: Final = {"ring-controller.atlas": "ascend-910"}
+_NEW: Final = go_json(INITIALIZING)
+#: Owners whose pods are jobs; a bare pod is none.
+_KINDS: Final = frozenset({"AscendJob", "Job", "Deployment", "StatefulSet", "PodGroup"})
+_TABLES: Final[Memo[tuple[bool, list[str], int]]] = Memo(16384)
+
+
+class Summary(NamedTuple):
+    """One job's summary: the parts of its rank table, and what is said of all of them."""
+
+    id: str
+    namespace: str
+    name: str
+    status: str
+    parts: tuple[str, ...]
+    data: dict[str, str]
+    cards: int
+    npu: bool
+
+    def bodies(self) -> Iterator[dict[str, Any]]:
+        """Its ConfigMaps."""
+        labels = {LABEL: "true", **({} if self.npu else _ATLAS)}
+        for index, table in enumerate(self.parts):
+            tail = f"-{index}" if index else ""
+            data = {**self.data, "hccl.json": table, "cm_index": str(index), "total": str(len(self.parts))}
+            yield config_map(self.namespace, bounded(f"{PREFIX}{self.name}{tail}"), data, labels)
+
+
+def summarised(observed: Observed, now: float) -> list[Summary]:
+    """Summaries of all jobs that ask for chips, by namespace and name, and of those that went a moment ago."""
+    gangs, gang_of = group(observed)
+    ended: dict[str, list[Pod]] = {}
+    for key, name in gang_of.items():
+        if observed.pods[key].finished:
+            ended.setdefault(name, []).append(observed.pods[key])
+    standing = _standing(observed)
+    found: dict[tuple[str, str], Summary] = {}
+    for key, gang in gangs.items():
+        pods = _own_pods([observed.pods[pod] for pod in gang.pods] + ended.get(key, []))
+        if gang.kind in _KINDS and gang.uid and any(pod.count for pod in pods):
+            place = (gang.namespace, gang.name)
+            found.setdefault(place, _summary(gang, pods, standing.get(place, {}), observed, now))
+    for summary in _waiting(observed, standing, now):
+        found.setdefault((summary.namespace, summary.name), summary)
+    for place, old in sorted(standing.items()):
+        if place not in found:
+            gone = _gone(place, old, observed, now)
+            if gone is not None:
+                found[place] = gone
+    return [found[place] for place in sorted(found)]
+
+
+def standing_summaries(observed: Observed) -> list[tuple[str, str]]:
+    """Namespace and name of the summaries that are there and Belay's."""
+    return [(key.namespace, key.name) for key, _ in _owned(observed)]
+
+
+def status_of(gang: Gang, pods: Sequence[Pod], before: str) -> str:
+    """A job's state by its pods, the first that fits."""
+    if not pods:
+        return FAILED if before == RUNNING else before
+    least = max(gang.min_available, parse_min_available(gang.annotations) or 0)
+    phases = {pod.phase for pod in pods}
+    if "Failed" in phases:
+        return FAILED
+    if phases == {"Succeeded"}:
+        return COMPLETE if len(pods) >= least else PENDING
+    up = all(p.phase == "Succeeded" or (p.phase == "Running" and podannotations.is_allocated(p)) for p in pods)
+    return RUNNING if up and len(pods) >= least > 0 else PENDING
+
+
+def _own_pods(pods: Sequence[Pod]) -> tuple[Pod, ...]:
+    """Pods without the backups of a hot switch whose source is still there, in the order of ranks."""
+    names = {pod.name for pod in pods}
+    own = [p for p in pods if p.annotations.get("podType") != "backup"
+           or p.annotations.get("backupSourcePodName") not in names]  # fmt: skip
+    return tuple(sorted(own, key=lambda pod: (declared_rank(pod) if declared_rank(pod) is not None else -1, pod.name)))
+
+
+def _summary(gang: Gang, pods: tuple[Pod, ...], old: Mapping[str, str], observed: Observed, now: float) -> Summary:
+    known = old if old.get("job_id") == gang.uid and old.get("operator") != "delete" else {}
+    status = status_of(gang, pods, known.get("job_status", PENDING))
+    resource = next((pod.resource for pod in pods if pod.count), "")
+    nodes = tuple(observed.nodes.get(pod.node) for pod in pods)
+    whole, parts, cards = _TABLES.of(gang.key, (gang, pods, nodes), partial(_table, gang, pods, nodes, resource))
+    framework = _framework(gang, pods, observed)
+    data = {
+        "job_id": gang.uid,
+        "job_name": gang.name,
+        "framework": framework,
+        "job_status": status,
+        "operator": "add",
+        "time": known.get("time") or str(int(now)),
+        "sid": _sid(gang),
+    }
+    if framework == "pytorch":
+        data["sharedTorIp"] = _shared_switches(pods) if whole else known.get("sharedTorIp", "")
+        data["masterAddr"] = _master(gang, pods, observed) if whole else known.get("masterAddr", "")
+    npu = resource == podannotations.NPU_RESOURCE
+    return Summary(gang.uid, gang.namespace, gang.name, status, tuple(parts), data, cards, npu)
+
+
+def _waiting(
+    observed: Observed, standing: Mapping[tuple[str, str], Mapping[str, str]], now: float
+) -> Iterator[Summary]:
+    """Jobs that so far have a PodGroup only."""
+    for key, raw in observed.objects.items():
+        owner = controller_of(raw) if key.kind == "PodGroup" and key.api_version in POD_GROUP_APIS else {}
+        uid, name = str(owner.get("uid") or ""), str(owner.get("name") or "")
+        old = standing.get((key.namespace, name), {})
+        if (
+            not uid
+            or owner.get("kind") not in _KINDS
+            or (old.get("job_id") == uid and old.get("job_status") != PENDING)
+        ):
+            continue
+        labels = labels_of(raw)
+        named = labels.get("customJobKey")
+        sid = (labels.get(named, "") if named else "") or labels.get("custom-job-id") or uid
+        data = {
+            "job_id": uid, "job_name": name, "framework": labels.get("framework", ""), "job_status": PENDING,
+            "operator": "add", "time": (old.get("time") if old.get("job_id") == uid else None) or str(int(now)),
+            "sid": sid,
+        }  # fmt: skip
+        yield Summary(uid, key.namespace, name, PENDING, (_NEW,), data, 0, False)
+
+
+def _gone(place: tuple[str, str], old: Mapping[str, str], observed: Observed, now: float) -> Summary | None:
+    """The summary of a job without pods: it stands while the job does, then says that it was deleted, for a while."""
+    live = any(
+        key.kind in _KINDS and (key.namespace, key.name) == place
+        and str((raw.get("metadata") or {}).get("uid")) == old.get("job_id")
+        for key, raw in observed.objects.items()
+    )  # fmt: skip
+    before = old.get("job_status", PENDING)
+    shared = {k: v for k, v in old.items() if k not in ("hccl.json", "cm_index", "total", "deleteTime")}
+    if live:
+        status = FAILED if before == RUNNING else before
+        return Summary(old.get("job_id", ""), *place, status, (_NEW,), {**shared, "job_status": status}, 0, False)
+    deleted = _seconds(old.get("deleteTime")) if old.get("operator") == "delete" else int(now)
+    if now >= deleted + KEPT:
+        return None
+    status = before if before == COMPLETE else FAILED
+    data = {**shared, "job_status": status, "operator": "delete", "deleteTime": str(deleted)}
+    return Summary(old.get("job_id", ""), *place, status, (_NEW,), data, 0, False)
+
+
+def _table(
+    gang: Gang, pods: tuple[Pod, ...], nodes: tuple[Node | None, ...], resource: str
+) -> tuple[bool, list[str], int]:
+    """Whether all pods have their chips, the parts of the table, and how many chips there are."""
+    ready = sum(podannotations.is_allocated(pod) for pod in pods)
+    members = [(pod, node, found) for pod, node in zip(pods, nodes, strict=True) if (found := _configured(pod))]
+    whole = bool(members) and ready >= max(1, gang.min_available)
+    cards = sum(len(found.devices) for _, _, found in members)
+    base: dict[str, Any] = {"status": "complete" if whole else "initializing"}
+    if not members:
+        return whole, [_NEW], 0
+    ranks = _ranks(gang, [(pod, found) for pod, _, found in members]) if resource == podannotations.NPU_RESOURCE else {}
+    alone = len({pod.node for pod, _, _ in members}) == len(members)
+    servers = [_server(pod, node, found, alone) for pod, node, found in members]
+    groups = _split(servers)
+    tail = {"server_count": str(len(servers)), "total": len(groups)}
+    parts = [go_json({**base, "server_list": part, **tail, **ranks}) for part in groups]
+    return whole, parts, cards
+
+
+def _configured(pod: Pod) -> podannotations.Configuration | None:
+    try:
+        return podannotations.configuration(pod.annotations) if pod.deleting is None else None
+    except ValueError:
+        return None  # the planner names it; a summary tells what can be read
+
+
+def _server(pod: Pod, node: Node | None, own: podannotations.Configuration, alone: bool) -> dict[str, Any]:
+    first = (declared_rank(pod) or 0) * len(own.devices)
+    devices = []
+    for position, chip in enumerate(own.devices):
+        row = {"device_id": chip.device_id, "device_ip": chip.device_ip, "rank_id": str(first + position)}
+        if chip.super_device_id:
+            row["super_device_id"] = chip.super_device_id
+        devices.append(row)
+    return {
+        "device": devices,
+        "server_id": own.host_ip if alone and own.host_ip else own.server_id,
+        "host_ip": own.host_ip,
+        "super_pod_id": own.super_pod_id,
+        "server_name": pod.node,
+        "server_sn": node.annotations.get(SERIAL_KEY, "") if node is not None else "",
+        "pod_name": own.pod_name or pod.name,
+        "container_ids": {},
+    }
+
+
+def _ranks(gang: Gang, members: Sequence[tuple[Pod, podannotations.Configuration]]) -> dict[str, Any]:
+    """Version 2.0: the flat list of ranks beside the servers."""
+    rows_of = [
+        Member(pod=p.key, node=p.node, pod_ip=p.pod_ip, rank=declared_rank(p) or 0, configuration=c) for p, c in members
+    ]
+    try:
+        table = build("2.0", rows_of, scaleout=gang.labels.get("scaleout-type", "").strip().upper())
+    except TableError:
+        return {}
+    return {"version": "2.0", "rank_list": table["rank_list"], "rank_count": table["rank_count"]}
+
+
+def _split(servers: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Whole servers, so many to a part that it stays under what a ConfigMap takes."""
+    parts: list[list[dict[str, Any]]] = [[]]
+    used = 0
+    for server in servers:
+        size = len(go_json(server)) + 1
+        if used + size > MAX_BYTES and parts[-1]:
+            parts.append([])
+            used = 0
+        parts[-1].append(server)
+        used += size
+    return parts
+
+
+def _framework(gang: Gang, pods: Sequence[Pod], observed: Observed) -> str:
+    """Label ``framework``, else the variable of that name in a Volcano Job's containers, in lower case."""
+    named = gang.labels.get("framework")
+    if named:
+        return named
+    raw = observed.objects.get(ObjectKey(gang.api_version, gang.kind, gang.namespace, gang.name)) or {}
+    for task in tasks_of(raw.get("spec") or {}):
+        for row in rows(part(part(task, "template"), "spec"), "containers"):
+            for variable in rows(row, "env"):
+                if variable.get("name") == "framework" and variable.get("value"):
+                    return str(variable["value"]).lower()
+    return next((pod.labels["framework"] for pod in pods if pod.labels.get("framework")), "")
+
+
+def _sid(gang: Gang) -> str:
+    """The id that the user's own platform gave the job."""
+    named = gang.labels.get("customJobKey")
+    return (gang.labels.get(named, "") if named else "") or gang.labels.get("custom-job-id") or gang.uid
+
+
+def _shared_switches(pods: Sequence[Pod]) -> str:
+    found = dict.fromkeys(
+        p.annotations["sharedTorIp"] for p in pods
+        if p.annotations.get("isSharedTor") == "1" and p.annotations.get("sharedTorIp")
+    )  # fmt: skip
+    return go_json(list(found)) if found else ""
+
+
+def _master(gang: Gang, pods: Sequence[Pod], observed: Observed) -> str:
+    """MASTER_ADDR of an AscendJob, the address of its leader's service; a Volcano Job's first server."""
+    if gang.kind != "AscendJob":
+        return next((found.host_ip for pod in pods if (found := _configured(pod)) is not None), "")
+    service = observed.objects.get(ObjectKey("v1", "Service", gang.namespace, f"{gang.name}-master-0")) or {}
+    return str((service.get("spec") or {}).get("clusterIP") or "")
+
+
+def _owned(observed: Observed) -> Iterator[tuple[ObjectKey, dict[str, Any]]]:
+    for key, raw in observed.objects.items():
+        if key.kind == "ConfigMap" and key.name.startswith(PREFIX) and labels_of(raw).get(MANAGED_BY) == "belay":
+            yield key, raw
+
+
+def _standing(observed: Observed) -> dict[tuple[str, str], dict[str, str]]:
+    """What the first parts of the summaries say, by the job's namespace and name."""
+    found = {}
+    for key, raw in _owned(observed):
+        data = {str(k): str(v) for k, v in (raw.get("data") or {}).items()}
+        if data.get("cm_index", "0") == "0" and data.get("job_name"):
+            found[key.namespace, data["job_name"]] = data
+    return found
+
+
+def _seconds(text: str | None) -> int:
+    return int(text) if text and text.isascii() and text.isdecimal() and len(text) <= 12 else 0

@@ -1,0 +1,178 @@
+"""Job summaries, numbers and scheduling exceptions, as ClusterD's readers find them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.model.cluster import Observed, Pod
+from engine.model.plan import Pending, Plan
+from engine.observe import observe
+from engine.plan.memo import Memo
+from engine.status import job_bodies, surplus
+from engine.status.statistics import Statistic, moved
+from engine.status.summaries import KEPT
+from tests import worlds
+from tests.jobs import ascend_job
+from tests.worlds import NOW
+
+Told = dict[str, dict[str, Any]]
+
+
+def pod(rank: int, node: str = "", phase: str = "Running", **more: Any) -> Pod:
+    notes = {"hccl/rankIndex": str(rank)}
+    if node:
+        devices = [{"device_id": str(i), "device_ip": f"192.168.{i}.{node[-1]}"} for i in range(2)]
+        notes["ascend.kubectl.kubernetes.io/ascend-910-configuration"] = json.dumps(
+            {"pod_name": f"j-{rank}", "server_id": f"s-{node}", "host_ip": f"10.0.0.{node[-1]}", "devices": devices}
+        )
+    made = worlds.pod(f"j-{rank}", node=node, chips=range(2) if node else (), count=2, owner=("AscendJob", "j"), **more)
+    return msgspec.structs.replace(made, annotations={**made.annotations, **notes}, phase=phase, owner_uid="job-uid")
+
+
+def world(*pods: Pod, told: Told | None = None, live: bool = True) -> Observed:
+    raw = ascend_job("j", namespace="train", workers=1, labels={"custom-job-id": "mine"})
+    service = {
+        "apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "train", "name": "j-master-0"},
+        "spec": {"clusterIP": "10.96.0.7"},
+    }  # fmt: skip
+    seen = observe([*([raw, service] if live else []), *(told or {}).values()])
+    base = worlds.world(2, pods=pods)
+    return msgspec.structs.replace(base, objects={**base.objects, **seen.objects})
+
+
+def tell(observed: Observed, now: float = NOW, pending: tuple[Pending, ...] = ()) -> Told:
+    bodies = job_bodies(Plan(revision="r", now=now, pending=pending), observed)
+    return {body["metadata"]["name"]: body for body in bodies}
+
+
+def data(told: Told) -> dict[str, str]:
+    return dict(told["job-summary-j"]["data"])
+
+
+def numbers(told: Told) -> dict[str, Any]:
+    (row,) = json.loads(told["current-job-statistic"]["data"]["data"])
+    return dict(row)
+
+
+def test_a_running_jobs_summary() -> None:
+    told = tell(world(pod(0, "n0"), pod(1, "n1")))
+    body = told["job-summary-j"]
+    assert body["metadata"]["namespace"] == "train"
+    assert body["metadata"]["labels"]["outside-job-info"] == "true"
+    assert body["metadata"]["labels"]["ring-controller.atlas"] == "ascend-910"
+    table = json.loads(body["data"]["hccl.json"])
+    assert list(table) == ["status", "server_list", "server_count", "total"]
+    assert (table["status"], table["server_count"], table["total"]) == ("complete", "2", 1)
+    assert [d["rank_id"] for s in table["server_list"] for d in s["device"]] == ["0", "1", "2", "3"]
+    assert [(s["server_id"], s["server_name"], s["pod_name"]) for s in table["server_list"]] == [
+        ("10.0.0.0", "n0", "j-0"), ("10.0.0.1", "n1", "j-1"),
+    ]  # fmt: skip
+    rest = {key: value for key, value in body["data"].items() if key != "hccl.json"}
+    assert rest == {
+        "job_id": "job-uid", "job_name": "j", "framework": "pytorch", "job_status": "running", "operator": "add",
+        "time": str(int(NOW)), "sid": "mine", "sharedTorIp": "", "masterAddr": "10.96.0.7", "cm_index": "0",
+        "total": "1",
+    }  # fmt: skip
+    assert numbers(told) == {"id": "job-uid", "customID": "mine", "cardNum": 4, "podFirstRunTime": int(NOW)}
+    assert told["current-job-statistic"]["data"]["totalJob"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("pods", "wanted"),
+    [
+        ((pod(0, phase="Pending"), pod(1, phase="Pending")), "pending"),
+        ((pod(0, "n0"), pod(1, "n1", "Pending")), "pending"),
+        ((pod(0, "n0"), pod(1, "n1", "Failed")), "failed"),
+        ((pod(0, "n0", "Succeeded"), pod(1, "n1")), "running"),
+        ((pod(0, "n0", "Succeeded"), pod(1, "n1", "Succeeded")), "complete"),
+        ((pod(0, "n0", "Succeeded"),), "pending"),
+    ],
+)
+def test_states(pods: tuple[Pod, ...], wanted: str) -> None:
+    assert data(tell(world(*pods)))["job_status"] == wanted
+
+
+def test_a_waiting_jobs_table_is_initializing() -> None:
+    assert data(tell(world(pod(0, phase="Pending"), pod(1, phase="Pending"))))["hccl.json"] == (
+        '{"status":"initializing"}'
+    )
+
+
+def test_the_first_time_is_kept_and_a_deleted_job_says_so_for_a_while() -> None:
+    told = tell(world(pod(0, "n0"), pod(1, "n1")))
+    later = tell(world(pod(0, "n0"), pod(1, "n1"), told=told), NOW + 9)
+    assert later == told, "nothing changed, nothing is written"
+    gone = tell(world(told=told, live=False), NOW + 10)
+    assert (data(gone)["operator"], data(gone)["job_status"]) == ("delete", "failed")
+    assert data(gone)["deleteTime"] == str(int(NOW) + 10)
+    assert numbers(gone)["stopTime"] == int(NOW) + 10
+    still = tell(world(told=gone, live=False), NOW + 20)
+    assert data(still) == data(gone)
+    after = world(told=gone, live=False)
+    bodies = job_bodies(Plan(revision="r", now=NOW + 10 + KEPT), after)
+    assert surplus(after, bodies) == [("train", "job-summary-j")]
+
+
+def test_a_job_whose_pods_are_gone_has_failed_while_it_stands() -> None:
+    told = tell(world(pod(0, "n0"), pod(1, "n1")))
+    assert data(tell(world(told=told), NOW + 5))["job_status"] == "failed"
+
+
+def test_large_tables_are_split_by_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.status.summaries.MAX_BYTES", 300)
+    monkeypatch.setattr("engine.status.summaries._TABLES", Memo(8))
+    told = tell(world(pod(0, "n0"), pod(1, "n1"), told={}))
+    assert {"job-summary-j", "job-summary-j-1"} <= set(told)
+    tables = [json.loads(told[name]["data"]["hccl.json"]) for name in ("job-summary-j", "job-summary-j-1")]
+    assert [len(table["server_list"]) for table in tables] == [1, 1]
+    assert [told[n]["data"]["cm_index"] for n in ("job-summary-j", "job-summary-j-1")] == ["0", "1"]
+    assert {table["server_count"] for table in tables} == {"2"}
+
+
+def test_exceptions_say_why_a_job_waits() -> None:
+    wait = Pending("AscendJob", "train", "j", ("j-0",), "NPUResourceShortage", "0/2 nodes", {}, None)
+    told = tell(world(pod(0, phase="Pending")), pending=(wait,))
+    rows = told["scheduling-exception-report"]["data"]
+    assert json.loads(rows["j.job-uid"]) == {
+        "jobName": "j", "jobType": "AscendJob", "nameSpace": "train",
+        "conditions": {"status": "JobInitialized", "reason": "NotEnoughResources", "message": "0/2 nodes"},
+    }  # fmt: skip
+    assert tell(world(pod(0, "n0")))["scheduling-exception-report"]["data"] == {}
+
+
+def test_a_refused_job_is_an_exception() -> None:
+    raw = ascend_job("j", namespace="train", framework=None)
+    raw["status"] = {"conditions": [{"type": "Failed", "reason": "JobValidFailed", "message": "InvalidFramework: x"}]}
+    told = tell(observe([raw]))
+    row = json.loads(told["scheduling-exception-report"]["data"]["j.job-uid"])
+    assert row["conditions"] == {
+        "status": "JobFailed", "reason": "JobValidateFailed", "message": "InvalidFramework: x",
+    }  # fmt: skip
+
+
+def test_faults_and_recoveries_are_counted_once_each() -> None:
+    one = Statistic("a")
+    for at, status in enumerate(["running", "running", "failed", "failed", "pending", "running", "running", "failed"]):
+        one = moved(one, status, 8, False, 100 + at)
+    assert one == Statistic("a", "", 8, 100, 0, 105, 107, 2)
+    assert moved(one, "complete", 8, False, 120).stop_time == 120
+
+
+STATES = st.lists(st.sampled_from(["pending", "running", "failed", "complete"]), max_size=30)
+
+
+@given(STATES, st.integers(0, 3))
+def test_a_state_seen_twice_counts_once(states: list[str], step: int) -> None:
+    now, one = 1000, Statistic("a")
+    for state in states:
+        one = moved(one, state, 8, False, now)
+        assert moved(one, state, 8, False, now + 50) == one
+        now += step
+    changes = sum(b == "failed" and a != "failed" for a, b in zip(["", *states], states, strict=False))
+    assert one.pod_fault_times <= changes
