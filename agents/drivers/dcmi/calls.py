@@ -21,6 +21,12 @@ NPU_TYPE: Final = 0
 ANY_ID: Final = 0xFFFFFFFF
 UNKNOWN: Final = 0xFFFFFFFF
 IN_BAND, OUT_OF_BAND = 1, 0
+READINGS: Final = frozenset({
+    "chip_info", "board", "mainboard", "product", "version", "serial", "die", "pcie", "codes", "health", "network",
+    "processes", "temperature", "power", "card_power", "voltage", "frequency", "utilisation", "utilisations", "hbm",
+    "ddr", "ecc", "hccs", "hccs_bandwidth", "pcie_bandwidth", "sio", "ub_port", "vnpus",
+})  # fmt: skip
+"""Calls that only look, and may be asked many at once."""
 
 
 class Place(NamedTuple):
@@ -397,6 +403,23 @@ class Calls:
     def set_spod_status(self, phy: int, sdid: int, status: int) -> None:
         """Tell the super pod about a node."""
         self._chip("set_spod_node_status", self.place(phy), sdid, status)
+
+    def several(self, requests: list[list[Any]]) -> list[dict[str, Any]]:
+        """Many readings in one turn: ``[name, argument…]`` each; answers ``{"value": …}`` or ``{"error", "code"}``.
+
+        Only readings are asked this way; the deadline is that of the whole turn.
+        """
+        answers: list[dict[str, Any]] = []
+        for name, *arguments in requests:
+            if name not in READINGS:
+                raise DriverError(f"{name[:64]!r} is no reading")
+            try:
+                answers.append({"value": getattr(self, name)(*arguments)})
+            except DcmiError as error:
+                answers.append({"error": str(error), "code": error.code, "function": error.function})
+            except DriverError as error:
+                answers.append({"error": str(error)[:500]})
+        return answers
 
     # -- vNPUs
 

@@ -1,0 +1,104 @@
+"""Running a program of the driver: bounded in time and in what it may print."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from agents.drivers.base import DriverError
+
+LIMIT: Final = 1 << 20
+"""Bytes of output that are read; what comes after them is not waited for (component/ascend-common/devmanager/hccn)."""
+
+SECONDS: Final = 10.0
+AT_ONCE: Final = 4
+"""Programs that run at the same time."""
+
+PASSED_ON: Final = ("PATH", "LD_LIBRARY_PATH")
+"""Variables that the program sees; everything else of the agent's environment is its own."""
+
+_SHOWN: Final = 200
+
+
+class Runner:
+    """Runs one program with arguments. Raises DriverError: absent, failed, too slow, or too talkative."""
+
+    def __init__(
+        self, program: str, *, seconds: float = SECONDS, limit: int = LIMIT, env: Mapping[str, str] | None = None
+    ) -> None:
+        self.program = program
+        self._seconds, self._limit = seconds, limit
+        given = os.environ if env is None else env
+        self._env = {name: given[name] for name in PASSED_ON if name in given}
+        self._free = asyncio.Semaphore(AT_ONCE)
+
+    async def run(self, arguments: Sequence[str]) -> str:
+        """The program's output as text."""
+        async with self._free:
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    self.program, *arguments, env=self._env, stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+                )  # fmt: skip
+            except OSError as error:
+                raise DriverError(f"{self.program}: cannot be run: {error.strerror}") from error
+            try:
+                async with asyncio.timeout(self._seconds):
+                    output = await self._read(process)
+                    code = await process.wait()
+            except TimeoutError:
+                raise DriverError(f"{self._said(arguments)}: no answer in {self._seconds:g} s") from None
+            finally:
+                if process.returncode is None:
+                    with contextlib.suppress(ProcessLookupError):
+                        process.kill()
+                    await process.wait()
+        text = output.decode("utf-8", "replace")
+        if code != 0:
+            raise DriverError(f"{self._said(arguments)}: exit code {code}: {' '.join(text.split())[:_SHOWN]}")
+        return text
+
+    async def _read(self, process: asyncio.subprocess.Process) -> bytes:
+        assert process.stdout is not None
+        parts, size = [], 0
+        while part := await process.stdout.read(65_536):
+            size += len(part)
+            if size > self._limit:
+                raise DriverError(f"{self.program}: printed more than {self._limit} bytes")
+            parts.append(part)
+        return b"".join(parts)
+
+    def _said(self, arguments: Sequence[str]) -> str:
+        return " ".join((self.program, *arguments))[:_SHOWN]
+
+
+def pairs(text: str) -> dict[str, str]:
+    """``key : value`` lines as a dictionary; other lines are passed over, the first of equal keys counts."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        key, colon, value = line.partition(":")
+        if colon and key.strip():
+            found.setdefault(key.strip(), value.strip())
+    return found
+
+
+def tables(text: str) -> list[list[list[str]]]:
+    """Tables drawn with ``|`` and ``+--+``: rows of cells; a new table begins after a line outside any."""
+    found: list[list[list[str]]] = []
+    inside = False
+    for raw in text.splitlines():
+        line = raw.strip()
+        if line.startswith("|") and line.endswith("|") and len(line) > 1:
+            if not inside:
+                found.append([])
+                inside = True
+            found[-1].append([cell.strip() for cell in line[1:-1].split("|")])
+        elif not line.startswith("+"):
+            inside = False
+    return found
+
+
+__all__ = ["AT_ONCE", "LIMIT", "Runner", "pairs", "tables"]

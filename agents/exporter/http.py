@@ -1,0 +1,283 @@
+"""A small HTTP/1.1 server for one page: bounded in connections, headers, bodies and time.
+
+Answers of component/npu-exporter/platforms/prom and common-utils/limiter: GET only, else 404; 503 beyond a limit; every
+path but /metrics is a page with a link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+import ssl
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Final
+
+from agents.exporter.limits import Gate
+from agents.node.log import Log
+
+MOST_HEADER: Final = 1024
+MOST_BODY: Final = 10 << 20
+SECONDS: Final = 10.0
+"""For reading a request, and for writing an answer."""
+
+IDLE_SECONDS: Final = 60.0
+HANDSHAKE_SECONDS: Final = 5.0
+SHUTDOWN_SECONDS: Final = 30.0
+GO_SLACK: Final = 4096
+"""What Go's server adds to its limit of header bytes; scrapers rely on it for headers that are long but honest."""
+
+HTML: Final = "text/html; charset=utf-8"
+TEXT: Final = "text/plain; charset=utf-8"
+LANDING: Final = (
+    b"<!DOCTYPE html>\n<html><head><title>NPU-Exporter</title></head>"
+    b'<body><h1>NPU-Exporter</h1><p><a href="/metrics">metrics</a></p></body></html>\n'
+)
+_log = Log("exporter")
+
+
+class Answer:
+    """Status, type and body of an answer."""
+
+    __slots__ = ("body", "encoding", "kind", "location", "status")
+
+    def __init__(self, status: int, body: bytes, kind: str = TEXT, *, encoding: str = "", location: str = "") -> None:
+        self.status, self.body, self.kind, self.encoding, self.location = status, body, kind, encoding, location
+
+
+Handler = Callable[[str, bool], Answer]
+"""Answers a GET: path, and whether the client takes gzip."""
+
+
+class Server:
+    """Listens until `close`. One loop; ``handler`` must not block."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        gate: Gate,
+        *,
+        tls: ssl.SSLContext | None = None,
+        busy: HTTPStatus = HTTPStatus.SERVICE_UNAVAILABLE,
+        other_methods: HTTPStatus = HTTPStatus.NOT_FOUND,
+    ) -> None:
+        self.handler, self.gate, self._tls = handler, gate, tls
+        self.busy = Answer(busy, f"{int(busy)} too busy\n".encode())
+        self.other = Answer(other_methods, f"{int(other_methods)} {other_methods.phrase.lower()}\n".encode())
+        self._server: asyncio.Server | None = None
+        self.open: set[Connection] = set()
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; answers the port (another than ``port`` when that is 0). Raises OSError."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: Connection(self), host, port, ssl=self._tls,
+            ssl_handshake_timeout=HANDSHAKE_SECONDS if self._tls else None, backlog=1024,
+        )  # fmt: skip
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        """Listen no more; answers under way have 30 s."""
+        if self._server is not None:
+            self._server.close()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + SHUTDOWN_SECONDS
+        for connection in list(self.open):
+            connection.finish()
+        while self.open and loop.time() < end:
+            await asyncio.sleep(0.02)
+        for connection in list(self.open):
+            connection.abort()
+
+
+class Connection(asyncio.Protocol):
+    """One connection: requests one after the other."""
+
+    def __init__(self, server: Server) -> None:
+        self._server, self._gate = server, server.gate
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._address = ""
+        self._counted = self._told = self._ending = False
+        self._head, self._body_left = b"", 0
+        self._writing = self._answering = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self._address = str(peer[0]) if peer else ""
+        self._counted = self._gate.connect(self._address)
+        if not self._counted:
+            self._told = self._gate.refuse()
+            if not self._told:
+                transport.abort()
+                return
+        self._server.open.add(self)
+        transport.set_write_buffer_limits(high=0)
+        self._wait(SECONDS)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._quiet()
+        self._server.open.discard(self)
+        if self._answering:
+            self._answering = False
+            self._gate.end()
+        if self._counted:
+            self._counted = False
+            self._gate.disconnect(self._address)
+        if self._told:
+            self._told = False
+            self._gate.refused()
+
+    def data_received(self, data: bytes) -> None:
+        if self._body_left:
+            taken = min(self._body_left, len(data))
+            self._body_left -= taken
+            data = data[taken:]
+        if not self._head and not self._writing:
+            # the first byte of a request: its time begins
+            self._wait(SECONDS)
+        self._head += data
+        if not self._writing:
+            self._next()
+        elif len(self._head) > MOST_HEADER + GO_SLACK:
+            # pipelined requests wait in the socket, not here
+            assert self._transport is not None
+            self._transport.pause_reading()
+
+    def _next(self) -> None:
+        end = self._head.find(b"\r\n\r\n")
+        if end < 0:
+            if len(self._head) > MOST_HEADER + GO_SLACK:
+                self._say(Answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, b"431 header too large\n"), close=True)
+            return
+        if end > MOST_HEADER + GO_SLACK:
+            self._say(Answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, b"431 header too large\n"), close=True)
+            return
+        head, self._head = self._head[:end], self._head[end + 4 :]
+        self._request(head)
+
+    def _request(self, head: bytes) -> None:
+        first, *lines = head.decode("latin-1").split("\r\n")
+        words = first.split(" ")
+        headers: dict[str, str] = {}
+        for line in lines:
+            name, colon, value = line.partition(":")
+            if not colon or name != name.strip() or not name:
+                words = []
+                break
+            headers[name.lower()] = value.strip()
+        if len(words) != 3 or not words[2].startswith("HTTP/1.") or not words[1].startswith(("/", "http://")):
+            self._say(Answer(HTTPStatus.BAD_REQUEST, b"400 bad request\n"), close=True)
+            return
+        close = headers.get("connection", "").lower() == "close" or words[2] == "HTTP/1.0"
+        length = headers.get("content-length", "0")
+        if "transfer-encoding" in headers or not length.isdecimal() or int(length) > MOST_BODY:
+            self._say(Answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, b"413 body too large\n"), close=True)
+            return
+        # a body is passed over, whatever it says
+        taken = min(int(length), len(self._head))
+        self._head = self._head[taken:]
+        self._body_left = int(length) - taken
+        self._say(self._answer(words[0], words[1], headers), close=close)
+
+    def _answer(self, method: str, target: str, headers: dict[str, str]) -> Answer:
+        if not self._counted or not self._gate.request(self._address, self._loop.time()):
+            return self._server.busy
+        if not self._gate.begin():
+            return self._server.busy
+        self._answering = True
+        if method != "GET":
+            return self._server.other
+        path = target.partition("?")[0].partition("#")[0]
+        if path.startswith("http://"):
+            path = "/" + path[7:].partition("/")[2]
+        clean = posixpath.normpath(path).replace("//", "/") + ("/" if path.endswith("/") and path != "/" else "")
+        clean = clean if clean != "//" else "/"
+        if clean != path:
+            return Answer(HTTPStatus.TEMPORARY_REDIRECT, b"", HTML, location=clean)
+        gzip = any(part.split(";")[0].strip() == "gzip" for part in headers.get("accept-encoding", "").split(","))
+        try:
+            return self._server.handler(path, gzip)
+        except Exception:
+            _log.exception("a page could not be made")
+            return Answer(HTTPStatus.INTERNAL_SERVER_ERROR, b"500 the page could not be made\n")
+
+    def _say(self, answer: Answer, *, close: bool) -> None:
+        transport = self._transport
+        assert transport is not None
+        self._ending = self._ending or close or not self._counted
+        head = [
+            f"HTTP/1.1 {int(answer.status)} {HTTPStatus(answer.status).phrase}", f"Content-Type: {answer.kind}",
+            f"Content-Length: {len(answer.body)}", "X-Content-Type-Options: nosniff",
+        ]  # fmt: skip
+        if answer.encoding:
+            head.append(f"Content-Encoding: {answer.encoding}")
+        if answer.location:
+            head.append(f"Location: {answer.location}")
+        if self._ending:
+            head.append("Connection: close")
+        self._writing = True
+        self._wait(SECONDS)
+        # with the high-water mark at 0, pause_writing tells whether anything is left to send
+        self._full = False
+        transport.write("\r\n".join((*head, "", "")).encode() + answer.body)
+        if not self._full:
+            self._done()
+
+    _full = False
+
+    def pause_writing(self) -> None:
+        self._full = True
+
+    def resume_writing(self) -> None:
+        self._full = False
+        if self._writing:
+            self._done()
+
+    def _done(self) -> None:
+        self._writing = False
+        if self._answering:
+            self._answering = False
+            self._gate.end()
+        transport = self._transport
+        assert transport is not None
+        if self._ending:
+            self._quiet()
+            transport.close()
+            return
+        self._wait(IDLE_SECONDS)
+        if not transport.is_closing():
+            transport.resume_reading()
+        if self._head:
+            # not from inside the last answer: a pipeline must not grow the stack
+            self._loop.call_soon(self._more)
+
+    def _more(self) -> None:
+        if not self._writing and self._transport is not None and not self._transport.is_closing():
+            self._next()
+
+    def finish(self) -> None:
+        """Close when nothing is under way."""
+        self._ending = True
+        if not self._writing and self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Cut off."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _wait(self, seconds: float) -> None:
+        self._quiet()
+        self._timer = self._loop.call_later(seconds, self.abort)
+
+    def _quiet(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+__all__ = ["Answer", "HTML", "Handler", "LANDING", "Server", "TEXT"]

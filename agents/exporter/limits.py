@@ -1,0 +1,118 @@
+"""How much anybody may ask: rate per address, answers at once, connections in all and per address.
+
+Source: component/ascend-common/common-utils/limiter. Nothing here waits: what is beyond a limit is refused.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+REFUSED_AT_ONCE: Final = 4
+"""Connections beyond the limit that are told so, as a multiple of the limit; more are cut off without a word."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """The numbers. ``spacing`` are the seconds between two requests of one address; ``trusted`` networks are bound by
+    the total limits only."""
+
+    concurrency: int = 5
+    spacing: float = 0.05
+    per_address: int = 5
+    total: int = 20
+    addresses: int = 102_400
+    trusted: tuple[Network, ...] = ()
+
+
+class Gate:
+    """Counts requests and connections; ``now`` is given with each question."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._last: OrderedDict[str, float] = OrderedDict()
+        self._connections: dict[str, int] = {}
+        self._total = self._refused = self._answering = 0
+        self._trust: dict[str, bool] = {}
+
+    def connect(self, address: str) -> bool:
+        """Take a place for a connection; false when there is none."""
+        mine = self._connections.get(address, 0)
+        if self._total >= self.limits.total:
+            return False
+        if mine >= self.limits.per_address and not self._trusted(address):
+            return False
+        self._connections[address] = mine + 1
+        self._total += 1
+        return True
+
+    def disconnect(self, address: str) -> None:
+        """Give the place back."""
+        self._total -= 1
+        left = self._connections.get(address, 1) - 1
+        if left:
+            self._connections[address] = left
+        else:
+            self._connections.pop(address, None)
+
+    def refuse(self) -> bool:
+        """Take a place for telling a connection that there is none; false when too many are told already."""
+        if self._refused >= self.limits.total * REFUSED_AT_ONCE:
+            return False
+        self._refused += 1
+        return True
+
+    def refused(self) -> None:
+        """Somebody was told."""
+        self._refused -= 1
+
+    def request(self, address: str, now: float) -> bool:
+        """Whether this address may ask now; a request that is refused does not move its next time."""
+        if self._trusted(address):
+            return True
+        last = self._last.get(address)
+        if last is not None and now - last < self.limits.spacing:
+            return False
+        self._last[address] = now
+        self._last.move_to_end(address)
+        while len(self._last) > self.limits.addresses:
+            self._last.popitem(last=False)
+        return True
+
+    def begin(self) -> bool:
+        """Take a place for an answer."""
+        if self._answering >= self.limits.concurrency:
+            return False
+        self._answering += 1
+        return True
+
+    def end(self) -> None:
+        """The answer is out."""
+        self._answering -= 1
+
+    def _trusted(self, address: str) -> bool:
+        if not self.limits.trusted:
+            return False
+        if address not in self._trust:
+            if len(self._trust) > self.limits.addresses:
+                self._trust.clear()
+            self._trust[address] = _within(address, self.limits.trusted)
+        return self._trust[address]
+
+
+def _within(address: str, networks: Sequence[Network]) -> bool:
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
+        found = found.ipv4_mapped
+    return any(found in network for network in networks)
+
+
+__all__ = ["Gate", "Limits", "Network"]

@@ -1,0 +1,97 @@
+"""Influx line protocol for Telegraf's execd (component/npu-exporter/platforms/inputs/npu).
+
+Fields with equal measurement and tags are one line; the first value of a field counts. Chips are tagged by logic id,
+those of group ``ub`` by physical id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from agents.exporter.chips import Machine
+from agents.exporter.page import machine_counts
+from agents.exporter.samples import NODE, Sample, Value
+from agents.exporter.table import BY_NAME
+from agents.exporter.textfiles import TextMetric
+
+MEASUREMENT: Final = "ascend"
+_MEASUREMENT = str.maketrans({",": r"\,", " ": r"\ ", "\n": " "})
+_TAG = str.maketrans({",": r"\,", " ": r"\ ", "=": r"\=", "\n": " "})
+_TEXT = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": " "})
+
+Tags = tuple[tuple[str, str], ...]
+
+
+class Lines:
+    """Collects fields by measurement, tags and time."""
+
+    def __init__(self, time_ms: int) -> None:
+        self._time_ms = time_ms
+        self._fields: dict[tuple[str, Tags, int], dict[str, str]] = {}
+
+    def add(self, tags: Tags, name: str, value: float | str, *, measurement: str = MEASUREMENT, at: int = 0) -> None:
+        """One field; empty text is not sent."""
+        if value == "":
+            return
+        fields = self._fields.setdefault((measurement, tags, at or self._time_ms), {})
+        fields.setdefault(name, _field(value))
+
+    def text(self) -> str:
+        """The lines, each ended by a newline."""
+        found = []
+        for (measurement, tags, at), fields in self._fields.items():
+            head = ",".join((measurement.translate(_MEASUREMENT), *(f"{k}={v.translate(_TAG)}" for k, v in tags if v)))
+            body = ",".join(f"{name.translate(_TAG)}={value}" for name, value in fields.items())
+            found.append(f"{head} {body} {at * 1_000_000}\n")
+        return "".join(found)
+
+
+def lines(
+    machine: Machine, samples: Mapping[str, Mapping[int, Sample]], text_metrics: Iterable[TextMetric], time_ms: int
+) -> str:
+    """Everything that is known now; ``samples`` by group and chip."""
+    found = Lines(time_ms)
+    node: Tags = (("device", machine.kind),)
+    for group, chips in samples.items():
+        for value in chips[NODE].values if NODE in chips else ():
+            if value.metric == "node_base_info":
+                found.add((("exporterVersion", value.extra[0]), ("driverVersion", value.extra[1])), value.metric, 1.0)
+            else:
+                found.add(node, value.metric, value.text or value.value)
+        if group == "npu":
+            for name, count in machine_counts(machine, chips).items():
+                found.add(node, name, float(count))
+        for chip in machine.chips:
+            number = chip.phy if group == "ub" else chip.logic
+            tags: Tags = (("device", f"{machine.kind}-{number}"),)
+            if chip.phy not in chips:
+                continue
+            for value in chips[chip.phy].values:
+                _add(found, tags, value)
+            if group == "vnpu":
+                for vnpu in chip.vnpus:
+                    if vnpu.valid:
+                        own: Tags = (*tags, ("vdev_id", str(vnpu.id)))
+                        found.add(own, "vnpu_pod_aicore_utilization", float(vnpu.rate))
+                        found.add(own, "vnpu_pod_total_memory", float(vnpu.total))
+                        found.add(own, "vnpu_pod_used_memory", float(vnpu.used))
+    for metric in text_metrics:
+        for values, number_ in metric.rows:
+            pairs = tuple(zip(metric.labels, values, strict=True))
+            found.add(pairs, metric.name, float(number_), measurement=metric.path, at=metric.time_ms)
+    return found.text()
+
+
+def _add(found: Lines, tags: Tags, value: Value) -> None:
+    if BY_NAME[value.metric].telegraf == "device":
+        found.add(tags, value.metric + value.suffix, value.text.strip() or float(value.value))
+
+
+def _field(value: float | str) -> str:
+    if isinstance(value, str):
+        return f'"{value.translate(_TEXT)}"'
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+__all__ = ["Lines", "lines"]
