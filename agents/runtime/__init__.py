@@ -1,0 +1,1 @@
+"""The container runtime: an OCI runtime over runc that gives containers their chips, and its installation."""

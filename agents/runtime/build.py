@@ -1,0 +1,78 @@
+"""Compiling the runtime: one static program, and the small dynamic one that alone loads the NPU driver.
+
+The driver's libraries must meet the host's own libc, which a static program cannot offer; and a program for every
+container must not depend on the host's. Hence two files. `belay-oci-driver` asks for no newer libc than 2.17.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+HERE: Final = Path(__file__).parent / "oci"
+RUNTIME: Final = "belay-oci-runtime"
+DRIVER: Final = "belay-oci-driver"
+SECONDS: Final = 180
+_SOURCES: Final = (
+    "main.c", "text.c", "json.c", "trust.c", "env.c", "grant.c", "lists.c", "runtime.c", "hook.c", "mount.c",
+    "drivercall.c", "check.c",
+)  # fmt: skip
+_COMMON: Final = (
+    "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-format-truncation", "-D_GNU_SOURCE", "-D_FORTIFY_SOURCE=2", "-fstack-protector-strong",
+    "-fno-strict-aliasing", "-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections", "-Wl,-z,relro,-z,now,-z,noexecstack",
+    "-s",
+)  # fmt: skip
+COMPILERS: Final = {
+    "native": ("cc", "gcc", "clang"),
+    "aarch64": ("aarch64-linux-gnu-gcc",),
+    "x86_64": ("x86_64-linux-gnu-gcc",),
+}
+
+
+class BuildError(Exception):
+    """It could not be compiled; the text says what to install or what the compiler said."""
+
+
+def compiler(architecture: str = "native") -> str:
+    """The compiler for an architecture. Raises BuildError."""
+    for name in COMPILERS.get(architecture, ()):
+        if shutil.which(name):
+            return name
+    package = {"native": "gcc libc6-dev", "aarch64": "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"}
+    wanted = package.get(architecture, "gcc-x86-64-linux-gnu libc6-dev-amd64-cross")
+    raise BuildError(f"no C compiler for {architecture}; on Debian: apt-get install {wanted}")
+
+
+def build(folder: Path, architecture: str = "native") -> Sequence[Path]:
+    """Compile both programs into ``folder``, mode 0550; answers the files. Raises BuildError."""
+    program = compiler(architecture)
+    folder.mkdir(parents=True, exist_ok=True)
+    sources = [str(HERE / name) for name in _SOURCES]
+    static = ["-static-pie", "-fPIE"]
+    # the linker's own start-up code would ask for glibc 2.34: see driver.c
+    dynamic = ["-pie", "-fPIE", "-nostartfiles", "-Wl,--no-as-needed", "-l:libdl.so.2"]
+    return [
+        _compile(program, folder / RUNTIME, [*_COMMON, *static, *sources]),
+        _compile(program, folder / DRIVER, [*_COMMON, str(HERE / "driver.c"), *dynamic]),
+    ]
+
+
+def _compile(program: str, file: Path, arguments: Sequence[str]) -> Path:
+    fresh = file.with_name(f".{file.name}.new")
+    try:
+        subprocess.run(
+            [program, *arguments, "-o", str(fresh)], check=True, capture_output=True, text=True, timeout=SECONDS
+        )
+    except subprocess.TimeoutExpired as error:
+        raise BuildError(f"{program} did not finish in {SECONDS} s") from error
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise BuildError(f"{program}: {getattr(error, 'stderr', None) or error}"[:2000]) from error
+    fresh.chmod(0o550)
+    fresh.replace(file)
+    return file
+
+
+__all__ = ["BuildError", "DRIVER", "RUNTIME", "build", "compiler"]
