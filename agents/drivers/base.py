@@ -78,7 +78,8 @@ class Code(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """The driver noticed something about one code of one chip."""
+    """The driver noticed something about one code of one chip; ``module`` is the path of the part it is about, where
+    the driver names one."""
 
     chip: int
     code: str
@@ -86,6 +87,7 @@ class Event(msgspec.Struct, frozen=True):
     time_ms: int
     plane: Plane = "chip"
     severity: int | None = None
+    module: tuple[int, ...] = ()
 
 
 class VNPU(msgspec.Struct, frozen=True, order=True):

@@ -173,7 +173,8 @@ class DcmiDriver:
                 continue
             code = f"{event['code']:X}"
             severity = event["severity"] if 0 <= event["severity"] <= 3 else None
-            events.append(Event(phy, code, ASSERTIONS[event["assertion"]], now, _plane(code), severity))
+            module = tuple(event["module"])
+            events.append(Event(phy, code, ASSERTIONS[event["assertion"]], now, _plane(code), severity, module))
         return events
 
     async def processes(self) -> Mapping[int, int]:

@@ -1,0 +1,127 @@
+"""The faults that chips have, with the time each was first heard of.
+
+Rules: component/container-manager/pkg/fault (event queue, cache, stale check).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from agents.containers.codes import NORMAL, UNKNOWN, Codes
+from agents.drivers.base import Code, Event
+
+#: An entry older than this is compared with what the driver says now (ms).
+STALE_MS: Final = 300_000
+PER_MINUTE: Final = 10_000
+MINUTE_MS: Final = 60_000
+PER_CHIP: Final = 100
+#: Module path of a code that was read and not heard.
+READ: Final = (-1, -1, -1, -1)
+
+Module = tuple[int, ...]
+
+
+class Faults:
+    """Chip → code → module → first time (ms). Not more than `PER_CHIP` entries a chip."""
+
+    def __init__(self, codes: Codes) -> None:
+        self._codes = codes
+        self._known: dict[int, dict[str, dict[Module, int]]] = {}
+        self._minute, self._heard = 0, 0
+        self.dropped = 0
+
+    def hear(self, events: Iterable[Event], now_ms: int) -> bool:
+        """Take events in; whether a fault that matters appeared. More than `PER_MINUTE` are dropped, and counted: what
+        is lost here is found by reading."""
+        news = False
+        for event in events:
+            if now_ms // MINUTE_MS != self._minute:
+                self._minute, self._heard = now_ms // MINUTE_MS, 0
+            self._heard += 1
+            if self._heard > PER_MINUTE:
+                self.dropped += 1
+                continue
+            code = event.code.upper()
+            if int(code, 16) == 0 or event.assertion == "once" or self._codes.level(code) in (NORMAL, UNKNOWN):
+                continue
+            module = tuple(event.module) or READ
+            if event.assertion == "recover":
+                self._forget(event.chip, code, module)
+            else:
+                news |= self._remember(event.chip, code, module, now_ms)
+        return news
+
+    def read(self, present: Mapping[int, Sequence[Code]], now_ms: int) -> bool:
+        """Take in what the driver says is present; whether something new was."""
+        news = False
+        for chip, codes in present.items():
+            for code in codes:
+                name = code.code.upper()
+                known = self._codes.level(name) not in (NORMAL, UNKNOWN)
+                if known and int(name, 16) and name not in self._known.get(chip, {}):
+                    news |= self._remember(chip, name, READ, now_ms)
+        return news
+
+    def settle(self, present: Mapping[int, Sequence[Code]]) -> None:
+        """Drop what the driver no longer says of the chips that it spoke of."""
+        for chip, codes in present.items():
+            there = {code.code.upper() for code in codes}
+            for code in [code for code in self._known.get(chip, {}) if code not in there]:
+                self._forget(chip, code, None)
+
+    def stale(self, now_ms: int) -> bool:
+        """Whether an entry is so old, or was only read, that the driver should be asked again."""
+        return any(
+            module == READ or now_ms - since > STALE_MS
+            for codes in self._known.values()
+            for modules in codes.values()
+            for module, since in modules.items()
+        )
+
+    def chips(self) -> list[int]:
+        """The chips that have faults."""
+        return sorted(self._known)
+
+    def codes(self, chip: int) -> list[str]:
+        """The codes that a chip has."""
+        return sorted(self._known.get(chip, {}))
+
+    def level(self, chip: int) -> str:
+        """The highest level among a chip's faults."""
+        return self._codes.worst(self.codes(chip))
+
+    def since(self, chip: int) -> dict[str, int]:
+        """Each code of a chip with the earliest time it was heard of."""
+        return {code: min(modules.values()) for code, modules in sorted(self._known.get(chip, {}).items())}
+
+    def _remember(self, chip: int, code: str, module: Module, now_ms: int) -> bool:
+        codes = self._known.setdefault(chip, {})
+        modules = codes.setdefault(code, {})
+        if module != READ and READ in modules:
+            # the same fault by its full name; the time it was first seen counts
+            modules[module] = modules.pop(READ)
+            return False
+        if module in modules or sum(len(one) for one in codes.values()) >= PER_CHIP:
+            if not modules:
+                del codes[code]
+            return False
+        modules[module] = now_ms
+        return True
+
+    def _forget(self, chip: int, code: str, module: Module | None) -> None:
+        codes = self._known.get(chip, {})
+        modules = codes.get(code, {})
+        if module is None:
+            modules.clear()
+        else:
+            modules.pop(module, None)
+            # what was only read has no module: any recovery of the code ends it
+            modules.pop(READ, None)
+        if not modules:
+            codes.pop(code, None)
+        if not codes:
+            self._known.pop(chip, None)
+
+
+__all__ = ["Faults"]

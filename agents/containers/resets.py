@@ -1,0 +1,147 @@
+"""When a faulty chip is reset, and that it is.
+
+One reset at a time, of the chip's whole ring; nothing is reset that a container or a process uses, and after three
+failures in a row a chip is left alone until its faults are gone. Source: component/container-manager/pkg/reset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+from agents.containers.codes import AT_ONCE, LASTING, PAUSING, Codes
+from agents.containers.faults import Faults
+from agents.drivers.base import BOOTED, Driver, DriverError
+from agents.node.clock import Clock
+from agents.node.log import Log
+
+LASTING_MS: Final = 60_000
+COOL_DOWN: Final = 30.0
+FAILURES: Final = 3
+CALLS: Final = 4
+BOOT_SECONDS: Final = 150.0
+BOOT_POLL: Final = 1.0
+CALL_SECONDS: Final = 300.0
+_log = Log("resets")
+
+
+class Resets:
+    """``held`` names the containers on chips that are not paused; ``ring`` the chips that reset together."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        codes: Codes,
+        faults: Faults,
+        clock: Clock,
+        *,
+        rings: Mapping[int, Collection[int]],
+        held: Callable[[Collection[int]], list[str]],
+    ) -> None:
+        self._driver, self._codes, self._faults, self._clock = driver, codes, faults, clock
+        self._rings, self._held = rings, held
+        self._failures: dict[int, int] = {}
+        self._last_success: float | None = None
+        self._said: dict[int, str] = {}
+        self.under_way: frozenset[int] = frozenset()
+
+    def due(self) -> list[tuple[int, tuple[int, ...]]]:
+        """The chips whose faults ask for a reset, each with its ring; of one ring only the first."""
+        faulty = self._faults.chips()
+        self._failures = {chip: count for chip, count in self._failures.items() if chip in faulty}
+        self._said = {chip: why for chip, why in self._said.items() if chip in faulty}
+        if self.under_way:
+            return []
+        if self._last_success is not None and self._clock.monotonic() - self._last_success < COOL_DOWN:
+            return []
+        found: list[tuple[int, tuple[int, ...]]] = []
+        covered: set[int] = set()
+        for chip in faulty:
+            if chip in covered or chip not in self._rings or not self._asks(chip):
+                continue
+            if self._failures.get(chip, 0) >= FAILURES:
+                self._say(chip, f"given up after {FAILURES} resets that failed; look at the chip")
+                continue
+            ring = tuple(sorted(self._rings[chip]))
+            found.append((chip, ring))
+            covered.update(ring)
+        return found
+
+    def _asks(self, chip: int) -> bool:
+        now_ms = self._clock.now_ms()
+        for code, since in self._faults.since(chip).items():
+            level = self._codes.level(code)
+            if level in AT_ONCE or (level in LASTING and now_ms - since > LASTING_MS):
+                return True
+        return False
+
+    async def step(self) -> bool:
+        """Reset the first that is due and free; whether there was one."""
+        for chip, ring in self.due():
+            if await self._free(chip, ring):
+                await self._reset(chip, ring)
+                return True
+        return False
+
+    async def _free(self, chip: int, ring: tuple[int, ...]) -> bool:
+        try:
+            processes = await self._driver.processes()
+            present = await self._driver.faults()
+        except DriverError as error:
+            self._say(chip, f"the driver cannot be asked: {error}")
+            return False
+        if used := [other for other in ring if processes.get(other)]:
+            self._say(chip, f"processes use chip {used[0]}")
+            return False
+        worst = [self._codes.worst(code.code for code in present.get(other, ())) for other in ring]
+        if not any(level in PAUSING for level in worst):
+            self._say(chip, "the fault is gone")
+            return False
+        # last, with nothing awaited before the chips are marked: a container must not start in between
+        if held := self._held(ring):
+            self._say(chip, f"container {held[0][:64]} is not paused")
+            return False
+        return True
+
+    async def _reset(self, chip: int, ring: tuple[int, ...]) -> None:
+        self.under_way = frozenset(ring)
+        _log.info("chips are reset", chip=chip, chips=list(ring))
+        try:
+            await self._call(chip)
+            await self._booted(ring)
+        except (DriverError, TimeoutError) as error:
+            self._failures[chip] = self._failures.get(chip, 0) + 1
+            _log.error("a reset failed", chip=chip, times=self._failures[chip], error=error or "no answer in time")
+        else:
+            self._failures.pop(chip, None)
+            self._last_success = self._clock.monotonic()
+            _log.info("chips are back", chip=chip, chips=list(ring))
+        finally:
+            self.under_way = frozenset()
+
+    async def _call(self, chip: int) -> None:
+        for attempt in range(1, CALLS + 1):
+            try:
+                await self._clock.limit(self._driver.reset([chip]), CALL_SECONDS)
+                return
+            except DriverError:
+                if attempt == CALLS:
+                    raise
+
+    async def _booted(self, ring: tuple[int, ...]) -> None:
+        deadline = self._clock.monotonic() + BOOT_SECONDS
+        while True:
+            if all([await self._driver.boot_status(other) == BOOTED for other in ring]):
+                return
+            if self._clock.monotonic() >= deadline:
+                raise DriverError(f"not every chip of {list(ring)} started in {BOOT_SECONDS:g} s")
+            await self._clock.sleep(BOOT_POLL)
+
+    def _say(self, chip: int, why: str) -> None:
+        # once for each reason: this is looked at every second
+        if self._said.get(chip) != why:
+            self._said[chip] = why
+            _log.warning("no reset", chip=chip, reason=why)
+
+
+__all__ = ["Resets"]
