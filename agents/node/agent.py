@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from agents.node.labels import keep_node
 from agents.node.log import Log
 from agents.node.policy import Judge, Shelf
 from agents.node.publisher import Publisher
+from agents.node.rankfiles import keep_rank_files
 from agents.node.settings import MAX_TEXT, Settings
 from agents.node.state import NodeState
 from agents.node.witness import Witness
@@ -42,8 +43,8 @@ _log = Log("agent")
 
 class NodeAgent:
     """Runs until cancelled. `journal_dir` must survive restarts of the agent; `policy` is what to judge by before
-    any other
-    policy was ever seen."""
+    any other policy was ever seen. `observers` are called whenever something may be new, after orders were looked
+    at."""
 
     def __init__(
         self,
@@ -57,8 +58,9 @@ class NodeAgent:
         policy: NodePolicy | None = None,
         chance: random.Random | None = None,
         witnesses: Sequence[Witness] = (),
+        observers: Sequence[Callable[[], None]] = (),
     ) -> None:
-        self._witnesses = tuple(witnesses)
+        self._witnesses, self._observers = tuple(witnesses), tuple(observers)
         self._events, self._news = FaultEvents(), asyncio.Event()
         self.node = node_name
         self._driver, self._cluster = driver, cluster
@@ -96,6 +98,9 @@ class NodeAgent:
                 group.create_task(self._follow_driver())
                 group.create_task(keep_node(self._known(), self._cluster, self._clock, self._settings, self._chance))
                 group.create_task(self._tell_faults())
+                if self._settings.rank_root:
+                    root = Path(self._settings.rank_root)
+                    group.create_task(keep_rank_files(self._known(), self._cluster, self._clock, root))
                 group.create_task(device.run())
                 group.create_task(self._loop(device, report))
         finally:
@@ -229,7 +234,7 @@ class NodeAgent:
                     pods.append(objects.pod(body))
                 except (WireError, TypeError, ValueError, AttributeError) as error:
                     bad = f"a pod cannot be read: {error}"[:MAX_TEXT]
-            state.pods = pods
+            state.pods, state.bodies, state.pods_read = pods, bodies, True
             if bad:
                 state.problems["pods"] = bad
             else:
@@ -299,7 +304,10 @@ class NodeAgent:
         state.judge.observe({chip: state.book.chip(chip) for chip in state.ids}, now_ms)
         if self._executor is None:
             await self._establish()
-        return self._settings.tick if self._executor is None else self._executor.step()
+        wait = self._settings.tick if self._executor is None else self._executor.step()
+        for observer in self._observers:
+            observer()
+        return wait
 
     async def _poll(self) -> None:
         self._poll_due = self._clock.monotonic() + self._settings.poll * self._chance.uniform(0.9, 1.1)

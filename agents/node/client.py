@@ -142,6 +142,11 @@ class KubeClient:
         patch = {"metadata": {"labels": dict(labels), "annotations": dict(annotations)}}
         await self._send("PATCH", f"/api/v1/nodes/{node}", patch, MERGE)
 
+    async def patch_pod(self, namespace: str, name: str, uid: str, annotations: Mapping[str, str]) -> None:
+        """Set annotations of a pod; one of another UID is left alone (ApiError 409)."""
+        patch = {"metadata": {"uid": uid, "annotations": dict(annotations)}}
+        await self._send("PATCH", f"/api/v1/namespaces/{namespace}/pods/{name}", patch, MERGE)
+
     async def create_event(self, body: Mapping[str, Any]) -> None:
         """Create an Event; one of that name that exists already is as good."""
         try:

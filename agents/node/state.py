@@ -3,8 +3,9 @@ loop."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from agents.drivers.base import VNPU, Chip, Machine
 from agents.node.faults import FaultBook
@@ -18,8 +19,8 @@ from engine.wire.podannotations import physical_names
 @dataclass
 class NodeState:
     """Chips are named by physical id. `withdrawn` chips are offered to nobody because an order is about to act on them,
-    `resetting` ones are being acted on, the newest reset of `failed_resets` did not help.
-    `idle` holds, per chip, since when nobody uses it: (monotonic s, Unix ms)."""
+    `resetting` ones are being acted on, the newest reset of `failed_resets` did not help. `bodies` are the pods as they
+    were read, once `pods_read`. `idle` holds, per chip, since when nobody uses it: (monotonic s, Unix ms)."""
 
     node: str
     machine: Machine
@@ -28,6 +29,8 @@ class NodeState:
     book: FaultBook = field(default_factory=FaultBook)
     processes: dict[int, int] = field(default_factory=dict)
     pods: Sequence[Pod] = ()
+    bodies: Sequence[Mapping[str, Any]] = ()
+    pods_read: bool = False
     vnpus: Sequence[VNPU] = ()
     users: Users = field(default_factory=lambda: Users({}, {}))
     idle: dict[int, tuple[float, int]] = field(default_factory=dict)

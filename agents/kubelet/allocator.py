@@ -1,0 +1,394 @@
+"""Giving devices: which ids are healthy, which chips a container gets, and who is told no.
+
+Rules: component/ascend-device-plugin/pkg/server/plugin.go (Allocate, GetPreferredAllocation is Belay's own). What is
+added to them: an answer is on the disk before kubelet hears it, a pod whose answer got lost is served again, and a chip
+that another live pod has, or that is withheld from new work, is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from agents.drivers.base import VNPU
+from agents.kubelet import choice, holders, mapping, names
+from agents.kubelet.books import Books, BooksError, Holding
+from agents.kubelet.choice import Demand, Wanted
+from agents.kubelet.inventory import Offer, cores_of
+from agents.kubelet.ledger import Grant, Ledger
+from agents.kubelet.pods import MAX_TIME, PodFacts
+from agents.kubelet.settings import PluginSettings
+from agents.node.clock import Clock
+from agents.node.log import Log
+from agents.node.state import NodeState
+from engine.wire.podannotations import ASCEND_REAL, physical_names
+
+_log = Log("kubelet")
+_PRE_SEPARATE: Final = "PreSeparateNPU"
+
+
+class Refused(Exception):
+    """Why devices are not given; kubelet shows the text on the pod."""
+
+
+class Pods(Protocol):
+    """The pods of this node."""
+
+    @property
+    def known(self) -> Mapping[str, PodFacts] | None:
+        """By UID, as last heard; None before the first time."""
+        ...
+
+    async def fresh(self) -> Mapping[str, PodFacts]:
+        """Read now. Raises OSError or ApiError when that is impossible."""
+        ...
+
+    async def news(self, seconds: float) -> None:
+        """Wait until something changes, at most so long."""
+        ...
+
+
+class Cutter(Protocol):
+    """Makes room for a part of a chip."""
+
+    async def cut(self, chip: int, template: str, used: set[int]) -> tuple[str, int]:
+        """Cut a vNPU, after destroying those that are not ``used``: its name and id. Raises Refused."""
+        ...
+
+    def name(self, vnpu: VNPU) -> str:
+        """What annotations call a vNPU that was cut; empty when its template is unknown."""
+        ...
+
+
+class Allocator:
+    """Knows the grants. All methods belong to one event loop; answers are given one at a time."""
+
+    def __init__(
+        self, state: NodeState, settings: PluginSettings, ledger: Ledger, books: Books, pods: Pods, clock: Clock,
+        cutter: Cutter,
+    ) -> None:  # fmt: skip
+        self._state, self._settings, self._ledger, self._books = state, settings, ledger, books
+        self._pods, self._clock, self._cutter = pods, clock, cutter
+        self.lock = asyncio.Lock()
+        self._started_ms = clock.now_ms()
+        self.offers: dict[str, Offer] = {}
+        self.problem = ""
+
+    # ---- what is where
+
+    @property
+    def grants(self) -> list[Grant]:
+        """Every answer whose devices somebody has or may have."""
+        return self._ledger.grants
+
+    def chip_of(self, name: str) -> int:
+        """The physical id behind a device name of an annotation. Raises ValueError."""
+        chips = self._state.chips
+        offered = physical_names({self._state.name(c.id): {"DeviceID": c.logic_id} for c in chips})
+        return names.parse(offered.get(name, name), shared=False).chip
+
+    def _annotated(self, name: str) -> int:
+        """Like chip_of; a share's chip stands in the middle of its name."""
+        device = name.rsplit("-", 1)[0] if name.count("-") == 2 and self._settings.share > 1 else name
+        return self.chip_of(device)
+
+    def real_name(self, chip: int) -> str:
+        """The name of a whole chip in annotations: Ascend950 servers offer logic ids."""
+        logic = next((c.logic_id for c in self._state.chips if c.id == chip), chip)
+        return f"{self._state.machine.prefix}{logic if self._state.machine.prefix == 'npu-' else chip}"
+
+    def stands_for(self, offer: Offer) -> dict[str, int | None]:
+        """Id → the chip that it stands for now."""
+        ids, taken = holders.held(self.grants, offer)
+        return mapping.stands_for(offer.own, offer.parts, ids, taken)
+
+    def health(self, offer: Offer) -> dict[str, bool]:
+        """Id → whether it is healthy: of an id that is held, by the chip that its holder has."""
+        ids, taken = holders.held(self.grants, offer)
+        stands = mapping.stands_for(offer.own, offer.parts, ids, taken)
+        free = {chip: self._offered(chip) for chip in offer.parts}
+        used = {chip: self._stays(chip) for chip in set(ids.values())}
+        return {
+            name: used[ids[name]] if name in ids else chip is not None and free.get(chip, False)
+            for name, chip in stands.items()
+        }
+
+    def _offered(self, chip: int) -> bool:
+        return self._state.healthy(chip) and self._state.withheld(chip, self._clock.now_ms()) is None
+
+    def _stays(self, chip: int) -> bool:
+        orders = self._state.orders
+        ordered = orders.isolate.get(chip) if orders is not None else None
+        return self._state.healthy(chip) and ordered in (None, "", _PRE_SEPARATE)
+
+    def live_uids(self) -> set[str] | None:
+        """UIDs of pods that are not finished; None while pods are not known."""
+        known = self._pods.known
+        return None if known is None else {pod.uid for pod in known.values() if pod.live}
+
+    def is_live(self, namespace: str, name: str) -> bool:
+        """Whether a pod of that name is not finished."""
+        return any(p.live and p.namespace == namespace and p.name == name for p in (self._pods.known or {}).values())
+
+    def chips_of(self, holding: Holding) -> set[int]:
+        """The chips behind what kubelet says a container holds: by our answer, else by what the ids are named after."""
+        asked = set(holding.ids)
+        for grant in reversed(self.grants):
+            if grant.resource == holding.resource and asked & set(grant.ids):
+                return {chip for chip, _ in grant.chips}
+        offer = self.offers.get(holding.resource)
+        own = offer.own if offer is not None else {}
+        if offer is not None and offer.kind == "whole" and (holding.visible or holding.nodes):
+            return {int(text) for text in holding.visible} or set(holding.nodes)
+        return {own[name] for name in holding.ids if name in own}
+
+    # ---- the books
+
+    async def reconcile(self, *, allocating: bool = False) -> list[Holding] | None:
+        """Bring the grants in line with kubelet and the pods; while an answer is being prepared, everything older
+        must be in kubelet's books. Returns what kubelet says, None when it cannot be asked."""
+        pods = self._pods.known
+        uids = {pod.key: pod.uid for pod in (pods or {}).values() if pod.live}
+        holdings: list[Holding] | None = None
+        try:
+            holdings = await self._books.all(uids)
+            self.problem = ""
+        except BooksError as error:
+            self.problem = f"kubelet's books: {error}"[:160]
+        now = self._clock.now_ms()
+        limit = int(self._settings.confirm * 1000)
+
+        def expired(grant: Grant) -> bool:
+            return allocating or grant.at_ms < self._started_ms or now - grant.at_ms > limit
+
+        found = holders.settle(self.grants, holdings, pods, expired)
+        adopted: list[Grant] = []
+        for stranger in found.strangers:
+            pod = (pods or {}).get(stranger.uid)
+            offer = self.offers.get(stranger.resource)
+            if pod is None or offer is None or not pod.live:
+                continue
+            number = self._ledger.next() + len(adopted)
+            grant = holders.adopt(
+                stranger,
+                pod,
+                offer,
+                number,
+                volcano=self._settings.volcano,
+                chip_of=self._annotated,
+                vnpu_name=self._vnpu_name,
+            )
+            if grant is not None:
+                adopted.append(grant)
+        self._ledger.change([*found.put, *adopted], found.drop)
+        return holdings
+
+    def withdraw(self, grant: Grant) -> None:
+        """Take an answer back that kubelet will not hear; what was meant may be given again. Raises OSError."""
+        lost = msgspec.structs.replace(
+            grant, ids=(), real=(), visible=(), chips=(), vdev=0, uid="", confirmed=False, lost=True
+        )
+        if grant.meant:
+            self._ledger.put(lost)
+        else:
+            self._ledger.change((), [grant.number])
+
+    def vdevs(self) -> set[int]:
+        """The vNPUs that somebody has or may have."""
+        out = {grant.vdev for grant in self.grants if grant.vdev}
+        for pod in (self._pods.known or {}).values():
+            if pod.live and pod.served:
+                for name in pod.annotations[ASCEND_REAL].split(","):
+                    try:
+                        out.add(names.parse(name.strip()).vdev or 0)
+                    except ValueError:
+                        continue
+        return out
+
+    def _vnpu_name(self, vdev: int) -> str:
+        return next((self._cutter.name(vnpu) for vnpu in self._state.vnpus if vnpu.id == vdev), "")
+
+    # ---- GetPreferredAllocation
+
+    def prefer(self, offer: Offer, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
+        """The ids that kubelet should take, so that they are those of the chips that will be given."""
+        wanted: Mapping[int, int] = {}
+        if self._follows(offer):
+            found, _ = self._candidates(self._pods.known or {}, offer, size)
+            best = next((w for w in found if not self._blocked(w, offer)), None)
+            wanted = dict(best.chips) if best is not None else {}
+        return mapping.preferred(available, must, size, offer.own, wanted, self.stands_for(offer))
+
+    # ---- Allocate
+
+    async def allocate(self, resource: str, ids: Sequence[str]) -> Grant:
+        """Decide what a container gets for these ids; when this returns, the decision is on the disk.
+
+        Raises Refused with a text for the pod's status.
+        """
+        async with self.lock:
+            offer = self.offers.get(resource)
+            if offer is None:
+                raise Refused(f"resource {resource} is not offered here")
+            self._validate(offer, ids)
+            holdings = await self.reconcile(allocating=True)
+            if again := self._again(resource, ids, holdings):
+                return again
+            meant = self._follows(offer) and not self._is_everything(offer, ids)
+            return await self._grant(offer, ids, await self._meant(offer, len(ids)) if meant else None)
+
+    def _validate(self, offer: Offer, ids: Sequence[str]) -> None:
+        if not ids or len(ids) > names.MAX_IDS:
+            raise Refused(f"{len(ids)} ids of {offer.resource}, 1 to {names.MAX_IDS} may be asked for")
+        for name in ids:
+            if name not in offer.own:
+                raise Refused(f"device {name[: names.MAX_NAME]!r} of {offer.resource} is not known here")
+        if len(set(ids)) != len(ids):
+            raise Refused(f"a device of {offer.resource} is asked for twice")
+        if offer.kind in ("share", "static") and len(ids) != 1:
+            raise Refused(f"{len(ids)} of {offer.resource} are asked for, a container may have one")
+
+    def _follows(self, offer: Offer) -> bool:
+        return self._settings.volcano and offer.kind != "static"
+
+    def _is_everything(self, offer: Offer, ids: Sequence[str]) -> bool:
+        return self._settings.preset and not self._settings.soft and len(ids) == len(offer.own)
+
+    def _again(self, resource: str, ids: Sequence[str], holdings: Sequence[Holding] | None) -> Grant | None:
+        """An init container's devices go on to the containers after it: the same ids, the same answer."""
+        asked = set(ids)
+        for grant in reversed(self.grants):
+            if grant.resource != resource or not grant.confirmed or not asked <= set(grant.ids):
+                continue
+            pod = (self._pods.known or {}).get(grant.uid)
+            listed = any(asked <= set(h.ids) and h.name == grant.name for h in holdings or ())
+            if pod is None or not pod.live or not listed or not pod.initial.get(resource):
+                return None
+            return grant if asked == set(grant.ids) else _part(grant, ids)
+        return None
+
+    async def _meant(self, offer: Offer, quantity: int) -> Wanted:
+        """Find the pod that the scheduler meant, the last time among pods read now."""
+        why: list[str] = []
+        for attempt in range(self._settings.attempts):
+            last = attempt == self._settings.attempts - 1
+            pods = await self._live() if last or why else self._pods.known or {}
+            found, odd = self._candidates(pods, offer, quantity)
+            blocked = [(wanted, self._blocked(wanted, offer)) for wanted in found]
+            for wanted, reason in blocked:
+                if not reason:
+                    return wanted
+            if blocked and why:
+                break
+            why = [f"{wanted.pod.key}: {reason}" for wanted, reason in blocked] or odd
+            if not last and not blocked:
+                await self._pods.news(self._settings.pause)
+        if why:
+            raise Refused("; ".join(why)[:400])
+        raise Refused(f"NoNPUResource: no pod on this node was given {quantity} of {offer.resource} by the scheduler")
+
+    async def _live(self) -> Mapping[str, PodFacts]:
+        try:
+            return await self._pods.fresh()
+        except Exception as error:
+            _log.warning("pods cannot be read, those known last are taken", error=error)
+            return self._pods.known or {}
+
+    def _candidates(self, pods: Mapping[str, PodFacts], offer: Offer, quantity: int) -> tuple[list[Wanted], list[str]]:
+        cores = cores_of(self._state.machine) if offer.kind == "core" else 0
+        demand = Demand(offer.resource, quantity, cores, offer.kind == "soft")
+        times = {g.meant: int(g.predicate) if g.lost else MAX_TIME for g in self.grants if g.meant}
+        return choice.candidates(pods.values(), demand, times=times, chip_of=self._annotated)
+
+    def _blocked(self, wanted: Wanted, offer: Offer) -> str:
+        """Why a pod cannot have the chips that it was given; empty when it can."""
+        users = holders.users(self.grants, (self._pods.known or {}).values(), self._annotated)
+        now = self._clock.now_ms()
+        for chip, parts in wanted.chips:
+            if chip not in offer.parts:
+                return f"there is no {self.real_name(chip)} to give"
+            if reason := self._state.withheld(chip, now):
+                return f"{self.real_name(chip)} is not given: {reason}"
+            others = users.get(chip, [])
+            if others and sum(count for _, _, count in others) + parts > offer.parts[chip]:
+                return f"{self.real_name(chip)} is held by pod {others[0][1]}"
+        return ""
+
+    async def _grant(self, offer: Offer, ids: Sequence[str], wanted: Wanted | None) -> Grant:
+        asked = set(ids)
+        chips = wanted.chips if wanted is not None else self._as_asked(offer, ids)
+        if wanted is None:
+            nobody = PodFacts("", "", "", "", "", False, {}, {}, {}, {}, "")
+            if reason := self._blocked(Wanted(nobody, chips), offer):
+                raise Refused(reason)
+        pod = wanted.pod if wanted is not None else None
+        real, visible, vdev = self._named(offer, ids, chips)
+        if wanted is not None and wanted.template:
+            name, vdev = await self._cutter.cut(chips[0][0], wanted.template, self.vdevs())
+            real, visible = (name,), (str(vdev),)
+            if reason := self._blocked(wanted, offer):
+                raise Refused(reason)
+        grant = Grant(
+            number=self._ledger.next(),
+            resource=offer.resource,
+            ids=tuple(sorted(ids, key=names.order)),
+            real=real,
+            chips=chips,
+            visible=visible,
+            uid=pod.uid if pod else "",
+            namespace=pod.namespace if pod else "",
+            name=pod.name if pod else "",
+            meant=pod.uid if pod else "",
+            predicate=str(wanted.time) if wanted is not None else "",
+            at_ms=self._clock.now_ms(),
+            vdev=vdev,
+        )
+        released = [
+            msgspec.structs.replace(g, ids=()) for g in self.grants if g.resource == offer.resource and asked & {*g.ids}
+        ]
+        again = [g.number for g in self.grants if g.lost and pod is not None and g.meant == pod.uid]
+        try:
+            self._ledger.change([*released, grant], again)
+        except OSError as error:
+            raise Refused(f"the answer cannot be kept on the disk: {error.strerror}") from error
+        return grant
+
+    def _as_asked(self, offer: Offer, ids: Sequence[str]) -> tuple[tuple[int, int], ...]:
+        """The chips that kubelet's ids stand for: their own, unless a pod was given another's."""
+        stands = self.stands_for(offer)
+        chips: Counter[int] = Counter()
+        for name in ids:
+            chip = offer.own[name] if offer.kind == "static" else stands.get(name)
+            if chip is None:
+                raise Refused(f"no chip is free for {name}")
+            chips[chip] += 1
+        return tuple(sorted(chips.items()))
+
+    def _named(
+        self, offer: Offer, ids: Sequence[str], chips: Sequence[tuple[int, int]]
+    ) -> tuple[tuple[str, ...], tuple[str, ...], int]:
+        """What annotations and environment call the devices; the vNPU's id."""
+        if offer.kind == "static":
+            device = names.parse(ids[0])
+            return (ids[0],), (str(device.vdev),), device.vdev or 0
+        if offer.kind == "share":
+            chip = chips[0][0]
+            own = [name for name in ids if offer.own[name] == chip]
+            return (own[0] if own else self.real_name(chip),), (str(chip),), 0
+        real = [self.real_name(chip) for chip, _ in chips]
+        if self._settings.mixed:
+            prefix = ids[0].rsplit("-", 1)[0]
+            real = [f"{prefix}-{chip}" for chip, _ in chips]
+        return tuple(real), tuple(name.rsplit("-", 1)[1] for name in real), 0
+
+
+def _part(grant: Grant, ids: Sequence[str]) -> Grant:
+    """A part of what an init container had, for a container that wants fewer."""
+    keep = len(ids)
+    return msgspec.structs.replace(
+        grant, ids=tuple(ids), real=grant.real[:keep], chips=grant.chips[:keep], visible=grant.visible[:keep]
+    )

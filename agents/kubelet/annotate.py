@@ -1,0 +1,122 @@
+"""What the plugin writes on pods: what kubelet chose, what they really have, where it is. Pure.
+
+Source: component/ascend-device-plugin/pkg/server/manager.go (updatePodAnnotation),
+docs/zh/scheduling/06_api/12_k8s.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from agents.kubelet import names
+from agents.kubelet.ledger import Grant
+from agents.kubelet.pods import PodFacts
+from agents.kubelet.settings import DUO
+from agents.node.state import NodeState
+from engine.wire.podannotations import (
+    ASCEND_REAL,
+    KUBELET_DEVICES,
+    PREDICATE_TIME,
+    PREDICATE_TIME_USED,
+    Configuration,
+    Device,
+    configuration_key,
+)
+
+NO_ADDRESS: Final = "-1"
+VIRTUAL_ADDRESS: Final = "127.0.0.1"
+
+
+def wanted(
+    grants: Sequence[Grant], pods: Mapping[str, PodFacts], state: NodeState, host_ip: str
+) -> dict[str, dict[str, str]]:
+    """UID → annotations that live pods lack or have otherwise."""
+    out: dict[str, dict[str, str]] = {}
+    for uid in {g.meant for g in grants if g.meant and not g.lost}:
+        if uid in pods and pods[uid].annotations.get(PREDICATE_TIME):
+            out.setdefault(uid, {})[PREDICATE_TIME] = PREDICATE_TIME_USED
+    holders: dict[str, list[Grant]] = {}
+    for grant in grants:
+        if grant.confirmed and not grant.lost and grant.uid in pods:
+            holders.setdefault(grant.uid, []).append(grant)
+    for uid, own in holders.items():
+        out.setdefault(uid, {}).update(_of(own, pods[uid], state, host_ip))
+    for uid, text in _moved(grants, pods, holders.keys()):
+        out.setdefault(uid, {})[ASCEND_REAL] = text
+    lacking = {
+        uid: {key: text for key, text in sorted(found.items()) if pods[uid].annotations.get(key) != text}
+        for uid, found in sorted(out.items())
+        if pods[uid].live
+    }
+    return {uid: found for uid, found in lacking.items() if found}
+
+
+def _of(grants: Sequence[Grant], pod: PodFacts, state: NodeState, host_ip: str) -> dict[str, str]:
+    real = {name for grant in grants for name in grant.real}
+    ids = {name for grant in grants for name in grant.ids}
+    found = {ASCEND_REAL: names.listed(real)}
+    # ids that kubelet has let go are no news: what was written of them stays
+    if ids:
+        found[KUBELET_DEVICES] = names.listed(ids)
+    resource = grants[0].resource
+    if state.machine.training or state.machine.labels.get("infer-card-type") == DUO:
+        key = configuration_key(resource)
+        if pod.annotations.get(ASCEND_REAL) != found[ASCEND_REAL] or key not in pod.annotations:
+            found[key] = configuration(grants, pod, state, host_ip)
+    return found
+
+
+def configuration(grants: Iterable[Grant], pod: PodFacts, state: NodeState, host_ip: str) -> str:
+    """The configuration annotation of a pod: its chips and their addresses."""
+    rows = []
+    by_id = {chip.id: chip for chip in state.chips}
+    machine = state.machine
+    for grant in grants:
+        for number, _ in grant.chips:
+            chip = by_id.get(number)
+            virtual = bool(grant.vdev)
+            address = VIRTUAL_ADDRESS if virtual else (chip.ip if chip is not None else "") or NO_ADDRESS
+            super_id = chip.super_device_id if chip is not None else -2
+            rows.append(Device(str(number), address, str(super_id) if super_id >= 0 else ""))
+    newer = machine.prefix == "npu-"
+    value = Configuration(
+        pod_name=pod.name,
+        server_id=pod.uid,
+        server_ip=host_ip,
+        host_ip=host_ip,
+        super_pod_id=machine.super_pod_id,
+        rack_id=machine.rack_id if newer and machine.rack_id is not None else -1,
+        server_index=str(machine.server_index) if machine.server_index >= 0 else "",
+        devices=tuple(sorted(set(rows), key=lambda row: int(row.device_id))),
+    )
+    return msgspec.json.encode(value).decode()
+
+
+def _moved(grants: Sequence[Grant], pods: Mapping[str, PodFacts], holding: Iterable[str]) -> Iterable[tuple[str, str]]:
+    """Pods whose chips went to another one of the same size will get what was meant for that one.
+
+    Until then they say so, or the chips of the one would seem to have two owners and those of the other none.
+    """
+    has = set(holding)
+    used = {g.meant for g in grants if g.meant and not g.lost}
+    by_size: dict[tuple[str, int], tuple[list[PodFacts], list[PodFacts]]] = {}
+    for pod in pods.values():
+        resource = next((key for key in pod.limits if key.startswith(names.GROUP) and key in pod.annotations), "")
+        if not pod.live or pod.deleting or not resource or resource == names.GROUP + names.CORE:
+            continue
+        waiting, spare = by_size.setdefault((resource, pod.limits[resource]), ([], []))
+        if pod.uid in used and pod.uid not in has and not any(g.uid == pod.uid for g in grants):
+            waiting.append(pod)
+        elif pod.uid in has and pod.uid not in used and any(g.uid == pod.uid and g.meant for g in grants):
+            spare.append(pod)
+    for (resource, _), (waiting, spare) in sorted(by_size.items()):
+        ordered = zip(sorted(waiting, key=_age), sorted(spare, key=_age), strict=False)
+        for pod, other in ordered:
+            yield pod.uid, other.annotations[resource]
+
+
+def _age(pod: PodFacts) -> tuple[int, str, str]:
+    return pod.predicate_time or 0, pod.namespace, pod.name

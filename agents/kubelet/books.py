@@ -1,0 +1,209 @@
+"""What kubelet itself says about who holds which ids: its pod resources socket and its checkpoint of devices.
+
+The socket tells the ids that kubelet counts as taken now, by pod name; the checkpoint adds the pod's UID and the very
+answer that the device plugin gave, so the real devices are known even when the agent has forgotten everything.
+Sources: k8s.io/kubelet/pkg/apis/podresources, kubernetes pkg/kubelet/cm/devicemanager/checkpoint.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import msgspec
+from google.protobuf.message import DecodeError
+
+from agents.kubelet.api import (
+    deviceplugin_pb2,
+    podresources_v1_pb2,
+    podresources_v1_pb2_grpc,
+    podresources_v1alpha1_pb2,
+    podresources_v1alpha1_pb2_grpc,
+)
+from agents.kubelet.names import GROUP
+from agents.kubelet.pods import VISIBLE
+
+CHECKPOINT: Final = "kubelet_internal_checkpoint"
+MAX_CHECKPOINT: Final = 10 << 20
+MAX_ANSWER: Final = 16 << 20
+#: kubelet's server refuses the name that a path would make; any name will do on a local socket.
+CHANNEL: Final = (("grpc.default_authority", "localhost"), ("grpc.max_receive_message_length", MAX_ANSWER))
+
+
+class BooksError(Exception):
+    """Kubelet's books cannot be read now; the text says which and why."""
+
+
+class Holding(msgspec.Struct, frozen=True):
+    """What one container holds in kubelet's eyes; ``uid`` is empty where only the socket told, ``visible`` what its
+    environment names as devices, ``nodes`` the numbers N of its ``/dev/davinciN``."""
+
+    uid: str
+    namespace: str
+    name: str
+    container: str
+    resource: str
+    ids: tuple[str, ...]
+    visible: tuple[str, ...] = ()
+    nodes: tuple[int, ...] = ()
+
+
+class Books:
+    """Reads both. ``socket`` is asked in version v1, and in v1alpha1 where kubelet knows no other."""
+
+    def __init__(self, socket: Path, checkpoint: Path, timeout: float) -> None:
+        self._socket, self._checkpoint, self._timeout = socket, checkpoint, timeout
+        self._channel: grpc.aio.Channel | None = None
+        self._alpha = False
+        self._stamp: tuple[int, ...] = ()
+        self._read: tuple[Holding, ...] = ()
+
+    async def close(self) -> None:
+        """Close the connection."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close(None)
+
+    async def listed(self) -> list[Holding]:
+        """What the pod resources socket tells of our resources. Raises BooksError."""
+        if not self._socket.exists():
+            await self.close()
+            raise BooksError(f"there is no {self._socket}")
+        try:
+            answer = await self._ask()
+        except grpc.aio.AioRpcError as error:
+            await self.close()
+            raise BooksError(f"{self._socket}: {error.code().name}: {str(error.details())[:120]}") from error
+        return [
+            Holding("", pod.namespace, pod.name, container.name, devices.resource_name, tuple(devices.device_ids))
+            for pod in answer.pod_resources
+            for container in pod.containers
+            for devices in container.devices
+            if devices.resource_name.startswith(GROUP) and devices.device_ids
+        ]
+
+    async def _ask(self) -> Any:
+        if self._channel is None:
+            self._channel = grpc.aio.insecure_channel(f"unix:{self._socket}", options=CHANNEL)
+        if not self._alpha:
+            stub = podresources_v1_pb2_grpc.PodResourcesListerStub(self._channel)  # type: ignore[no-untyped-call]
+            try:
+                return await stub.List(podresources_v1_pb2.ListPodResourcesRequest(), timeout=self._timeout)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
+                    raise
+                self._alpha = True
+        older = podresources_v1alpha1_pb2_grpc.PodResourcesListerStub(self._channel)  # type: ignore[no-untyped-call]
+        return await older.List(podresources_v1alpha1_pb2.ListPodResourcesRequest(), timeout=self._timeout)
+
+    def checkpoint(self) -> tuple[Holding, ...]:
+        """What the checkpoint tells of our resources; nothing when kubelet never wrote one. Raises BooksError."""
+        try:
+            found = self._checkpoint.stat()
+        except FileNotFoundError:
+            self._stamp, self._read = (), ()
+            return ()
+        except OSError as error:
+            raise BooksError(f"{self._checkpoint}: {error.strerror}") from error
+        stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
+        if stamp != self._stamp:
+            if found.st_size > MAX_CHECKPOINT:
+                raise BooksError(f"{self._checkpoint} is larger than {MAX_CHECKPOINT >> 20} MiB")
+            try:
+                self._read = parse_checkpoint(self._checkpoint.read_bytes())
+            except OSError as error:
+                raise BooksError(f"{self._checkpoint}: {error.strerror}") from error
+            except ValueError as error:
+                raise BooksError(f"{self._checkpoint}: {error}") from error
+            self._stamp = stamp
+        return self._read
+
+    async def all(self, uids: Mapping[str, str]) -> list[Holding]:
+        """Who holds what now. ``uids`` maps ``namespace/name`` of live pods to their UID.
+
+        The socket decides what is held, the checkpoint says by which pod of that name and with which real devices;
+        with one of them gone the other has to do. Raises BooksError when both are.
+        """
+        trouble: list[str] = []
+        listed: list[Holding] | None = None
+        written: tuple[Holding, ...] | None = None
+        try:
+            listed = await self.listed()
+        except (BooksError, TimeoutError) as error:
+            trouble.append(str(error) or "no answer in time")
+        try:
+            written = self.checkpoint()
+        except BooksError as error:
+            trouble.append(str(error))
+        if listed is None and written is None:
+            raise BooksError("; ".join(trouble))
+        if listed is None:
+            keys = {uid: key for key, uid in uids.items()}
+            return [_named(entry, keys[entry.uid]) for entry in written or () if entry.uid in keys]
+        return [_joined(entry, written or (), uids.get(f"{entry.namespace}/{entry.name}", "")) for entry in listed]
+
+
+def _named(entry: Holding, key: str) -> Holding:
+    namespace, _, name = key.partition("/")
+    return msgspec.structs.replace(entry, namespace=namespace, name=name)
+
+
+def _joined(entry: Holding, written: Sequence[Holding], uid: str) -> Holding:
+    """The socket's entry with what the checkpoint adds: the last one with these ids in that container, the live pod's
+    first."""
+    wanted = set(entry.ids)
+    same = [
+        other
+        for other in written
+        if other.resource == entry.resource and other.container == entry.container and set(other.ids) == wanted
+    ]
+    same.sort(key=lambda other: other.uid == uid)
+    if not same:
+        return msgspec.structs.replace(entry, uid=uid)
+    best = same[-1]
+    return msgspec.structs.replace(entry, uid=uid or best.uid, visible=best.visible, nodes=best.nodes)
+
+
+def parse_checkpoint(raw: bytes) -> tuple[Holding, ...]:
+    """Read the checkpoint's entries of our resources. Raises ValueError.
+
+    ``DeviceIDs`` is a list, since Kubernetes 1.20 one by NUMA node.
+    """
+    try:
+        data = msgspec.json.decode(raw)["Data"]
+        entries = data.get("PodDeviceEntries") or []
+        out = []
+        for entry in entries:
+            if not str(entry["ResourceName"]).startswith(GROUP):
+                continue
+            ids = entry.get("DeviceIDs") or []
+            if isinstance(ids, dict):
+                ids = [name for node in sorted(ids) for name in ids[node] or ()]
+            visible, nodes = _answer(str(entry.get("AllocResp") or ""))
+            out.append(
+                Holding(
+                    str(entry["PodUID"]), "", "", str(entry.get("ContainerName") or ""), str(entry["ResourceName"]),
+                    tuple(sorted(map(str, ids))), visible, nodes,
+                )
+            )  # fmt: skip
+        return tuple(out)
+    except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"is no checkpoint of devices: {type(error).__name__} {error}"[:200]) from error
+
+
+def _answer(text: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    try:
+        answer = deviceplugin_pb2.ContainerAllocateResponse.FromString(base64.b64decode(text, validate=True))
+    except (DecodeError, binascii.Error):
+        return (), ()
+    visible = tuple(part for part in answer.envs.get(VISIBLE, "").split(",") if part.isdecimal())
+    nodes = []
+    for device in answer.devices:
+        tail = device.container_path.rpartition("/davinci")[2]
+        if tail.isdecimal():
+            nodes.append(int(tail))
+    return visible, tuple(sorted(nodes))

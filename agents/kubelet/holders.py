@@ -1,0 +1,218 @@
+"""Who has which chips: grants brought in line with kubelet's books and the pods. Pure.
+
+Kubelet is right about ids, the ledger about what an answer contained, the pods about who is still there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from agents.kubelet import names
+from agents.kubelet.books import Holding
+from agents.kubelet.inventory import Offer
+from agents.kubelet.ledger import Grant
+from agents.kubelet.pods import PodFacts
+from engine.wire.podannotations import ASCEND_REAL, KUBELET_DEVICES
+
+
+class Settled(NamedTuple):
+    """Grants to write anew, numbers to drop, and holdings that no grant explains."""
+
+    put: list[Grant]
+    drop: list[int]
+    strangers: list[Holding]
+
+
+def settle(
+    grants: Sequence[Grant],
+    holdings: Sequence[Holding] | None,
+    pods: Mapping[str, PodFacts] | None,
+    expired: Callable[[Grant], bool],
+) -> Settled:
+    """Compare. ``holdings`` None: kubelet's books cannot be read; ``pods`` (by UID) None: they are not known yet.
+
+    ``expired``: kubelet has had the time to write a grant down. While something is not known, nothing is dropped
+    because of it.
+    """
+    fresh: dict[int, Grant | None] = {}
+    by_id = {(h.resource, name): h for h in holdings or () for name in h.ids}
+    claimed: set[tuple[str, str]] = set()
+    explained: set[tuple[str, str, str]] = set()
+    # the newest answer for an id is the one that kubelet goes by
+    for grant in sorted(grants, key=lambda g: -g.number):
+        if grant.lost:
+            continue
+        keys = [(grant.resource, name) for name in grant.ids]
+        holding = next((by_id[key] for key in keys if key in by_id and key not in claimed), None)
+        found = grant
+        if holding is not None and (not grant.confirmed or not holding.uid or holding.uid == grant.uid):
+            claimed.update(keys)
+            explained.add(_place(holding))
+            if not grant.confirmed:
+                found = _confirmed(grant, holding)
+        elif holdings is not None and not grant.confirmed:
+            if pods is not None and expired(grant):
+                fresh[grant.number] = None
+                continue
+        elif holdings is not None and grant.ids:
+            found = msgspec.structs.replace(grant, ids=())
+        gone = found.confirmed and pods is not None and _gone(found, pods, listed=holding is not None)
+        fresh[grant.number] = None if gone else found
+    _remember(grants, fresh, pods)
+    before = {grant.number: grant for grant in grants}
+    return Settled(
+        put=[grant for number, grant in sorted(fresh.items()) if grant is not None and grant != before[number]],
+        drop=sorted(number for number, grant in fresh.items() if grant is None),
+        strangers=[
+            h
+            for h in holdings or ()
+            if _place(h) not in explained and not any((h.resource, name) in claimed for name in h.ids)
+        ],
+    )
+
+
+def _place(holding: Holding) -> tuple[str, str, str]:
+    return f"{holding.namespace}/{holding.name}", holding.container, holding.resource
+
+
+def _remember(grants: Sequence[Grant], fresh: dict[int, Grant | None], pods: Mapping[str, PodFacts] | None) -> None:
+    """Chips whose answer came to nothing, while the pod that they were meant for still waits, are to be given again.
+
+    The pod's ``predicate-time`` says that it was served, so the ledger has to know better.
+    """
+    given = {g.meant for g in fresh.values() if g is not None} | {g.uid for g in fresh.values() if g is not None}
+    for grant in grants:
+        if fresh.get(grant.number) is not None or pods is None:
+            continue
+        pod = pods.get(grant.meant) if grant.meant else None
+        waits = pod is not None and pod.live and not pod.running and grant.meant not in given and grant.predicate
+        if not waits:
+            fresh[grant.number] = None
+        elif not grant.lost:
+            fresh[grant.number] = msgspec.structs.replace(
+                grant, ids=(), real=(), visible=(), chips=(), vdev=0, uid="", confirmed=False, lost=True
+            )
+        if waits:
+            given.add(grant.meant)
+
+
+def _confirmed(grant: Grant, holding: Holding) -> Grant:
+    return msgspec.structs.replace(
+        grant,
+        confirmed=True,
+        uid=holding.uid or grant.uid,
+        namespace=holding.namespace,
+        name=holding.name,
+        container=holding.container,
+    )
+
+
+def _gone(grant: Grant, pods: Mapping[str, PodFacts], *, listed: bool) -> bool:
+    """Whether nobody uses a grant any more: its pod has finished, or neither API server nor kubelet knows it."""
+    pod = pods.get(grant.uid)
+    return not pod.live if pod is not None else not listed
+
+
+def adopt(
+    holding: Holding,
+    pod: PodFacts,
+    offer: Offer,
+    number: int,
+    *,
+    volcano: bool,
+    chip_of: Callable[[str], int],
+    vnpu_name: Callable[[int], str],
+) -> Grant | None:
+    """A grant for what kubelet says a pod holds and the ledger does not know; None when it cannot be told.
+
+    The answer in kubelet's checkpoint is the truth; then what a device plugin wrote on the pod; then the ids
+    themselves, where they are what they say. ``vnpu_name`` names a vNPU of the node by its id, empty for none.
+    """
+    real: list[str] = []
+    if offer.kind == "static":
+        real = list(holding.ids)
+    elif offer.kind == "whole" and (holding.visible or holding.nodes):
+        numbers = [int(text) for text in holding.visible] or list(holding.nodes)
+        prefix = next(iter(offer.own), "").rsplit("-", 1)[0]
+        real = [f"{prefix}-{n}" for n in numbers]
+    elif offer.kind == "core" and len(holding.visible) == 1 and vnpu_name(int(holding.visible[0])):
+        real = [vnpu_name(int(holding.visible[0]))]
+    elif pod.served and set(holding.ids) <= set(pod.annotations[KUBELET_DEVICES].split(",")):
+        real = [part for part in pod.annotations[ASCEND_REAL].split(",") if part]
+    elif offer.kind == "whole" and not volcano:
+        real = list(holding.ids)
+    if not real:
+        return None
+    try:
+        chips = Counter(chip_of(name) for name in real)
+    except ValueError:
+        return None
+    vdev = names.parse(real[0]).vdev or 0 if offer.kind in ("core", "static") else 0
+    each = len(holding.ids) // max(1, len(chips)) if offer.kind in ("core", "soft", "share") else 0
+    return Grant(
+        number=number,
+        resource=holding.resource,
+        ids=holding.ids,
+        real=tuple(sorted(real, key=names.order)),
+        chips=tuple(sorted((chip, each or count) for chip, count in chips.items())),
+        visible=holding.visible,
+        uid=pod.uid,
+        namespace=pod.namespace,
+        name=pod.name,
+        container=holding.container,
+        vdev=vdev,
+        confirmed=True,
+    )
+
+
+def held(grants: Iterable[Grant], offer: Offer) -> tuple[dict[str, int], dict[int, int]]:
+    """For one resource: id → the chip that its holder has, and parts of chips of holders whose ids kubelet freed."""
+    ids: dict[str, int] = {}
+    taken: Counter[int] = Counter()
+    for grant in grants:
+        if grant.resource != offer.resource or grant.lost:
+            continue
+        left = Counter(dict(grant.chips))
+        if not grant.ids:
+            taken.update(left)
+            continue
+        waiting = []
+        for name in grant.ids:
+            chip = offer.own.get(name)
+            if chip is not None and left[chip] > 0:
+                left[chip] -= 1
+                ids[name] = chip
+            elif chip is not None:
+                waiting.append(name)
+        rest = iter(sorted(left.elements()))
+        for name in waiting:
+            ids[name] = next(rest, offer.own[name])
+    return ids, dict(taken)
+
+
+def users(
+    grants: Iterable[Grant], pods: Iterable[PodFacts], chip_of: Callable[[str], int]
+) -> dict[int, list[tuple[str, str, int]]]:
+    """Chip → (pod's UID, its name, parts of the chip) of everyone who has it, by grants and by what device plugins
+    wrote on live pods that have none."""
+    out: dict[int, list[tuple[str, str, int]]] = {}
+    known = set()
+    for grant in grants:
+        if grant.lost:
+            continue
+        known.add(grant.uid)
+        for chip, parts in grant.chips:
+            out.setdefault(chip, []).append((grant.uid, grant.key, parts))
+    for pod in pods:
+        if not pod.live or not pod.served or pod.uid in known:
+            continue
+        for name in pod.annotations[ASCEND_REAL].split(","):
+            try:
+                out.setdefault(chip_of(name.strip()), []).append((pod.uid, pod.key, 1))
+            except ValueError:
+                continue
+    return out

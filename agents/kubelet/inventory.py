@@ -1,0 +1,119 @@
+"""What a node offers kubelet: resources, their ids, and the chip behind each. Pure.
+
+Resource names: component/ascend-device-plugin/pkg/common/constants.go; docs/zh/scheduling/04_usage/02_virtual_instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from agents.drivers.base import VNPU, Chip, Machine
+from agents.kubelet import names
+from agents.kubelet.names import CORE, EDGE_PREFIX, GROUP
+from agents.kubelet.settings import PluginSettings
+
+Kind = Literal["whole", "static", "core", "share", "soft"]
+
+#: Product → tail of the resource in servers with mixed 310P cards.
+MIXED: Final = {"Atlas 300V": "V", "Atlas 300V Pro": "VPro", "Atlas 300I Pro": "IPro"}
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """One resource.
+
+    ``own`` maps each id to the chip that it is named after, ``parts`` each chip to how many ids it is worth.
+    """
+
+    resource: str
+    kind: Kind
+    own: dict[str, int]
+    parts: dict[int, int]
+
+    @property
+    def device_type(self) -> str:
+        """``Ascend910`` of ``huawei.com/Ascend910``: it names the socket."""
+        return self.resource.removeprefix(GROUP)
+
+
+def offers(
+    machine: Machine,
+    chips: Sequence[Chip],
+    vnpus: Sequence[VNPU],
+    settings: PluginSettings,
+    *,
+    suffixes: Mapping[str, str],
+    products: Mapping[int, str],
+) -> tuple[dict[str, Offer], list[str]]:
+    """Resource → offer, and what had to be left out and why.
+
+    Chips are named by physical id. ``suffixes``: template → tail of its resource; ``products``: chip → product, for
+    servers with mixed cards.
+    """
+    kind = machine.prefix.rstrip("-")
+    trouble: list[str] = []
+    most = names.MAX_DEVICES.get(kind, names.MAX_DEVICES_ELSE)
+    whole = sorted(chip.id for chip in chips)
+    if settings.dynamic:
+        return {GROUP + CORE: _cores(machine, whole)}, trouble
+    cut = {vnpu.chip for vnpu in vnpus}
+    found: dict[str, Offer] = {}
+    for chip in whole:
+        if chip not in cut:
+            _add_chip(found, machine, chip, settings, products.get(chip, ""), trouble)
+    for vnpu in sorted(vnpus):
+        suffix = suffixes.get(vnpu.template, "")
+        if not names.legal_spec(kind, suffix):
+            trouble.append(f"vNPU {vnpu.id} of {machine.prefix}{vnpu.chip} has template {vnpu.template!r}: no resource")
+            continue
+        name = names.virtual(kind, suffix, vnpu.id, vnpu.chip)
+        resource = f"{GROUP}{kind}-{suffix}"
+        offer = found.setdefault(resource, Offer(resource, "static", {}, {}))
+        offer.own[name] = vnpu.chip
+        offer.parts[vnpu.chip] = offer.parts.get(vnpu.chip, 0) + 1
+    # a node whose chips are all cut still has its whole resource, of which there is nothing
+    if not settings.mixed:
+        found.setdefault(machine.resource, Offer(machine.resource, "whole", {}, {}))
+    devices = sum(len(o.parts) if o.kind != "static" else len(o.own) for o in found.values())
+    if devices > most:
+        trouble.append(f"{devices} devices, a node of {kind} may have {most}: none is offered")
+        return {}, trouble
+    return found, trouble
+
+
+def _add_chip(
+    found: dict[str, Offer], machine: Machine, chip: int, settings: PluginSettings, product: str, trouble: list[str]
+) -> None:
+    if settings.mixed:
+        tail = MIXED.get(product)
+        if tail is None:
+            trouble.append(f"{machine.prefix}{chip} is a {product or 'card of unknown product'}, not one of the mixed")
+            return
+        resource = f"{machine.resource}-{tail}"
+        found.setdefault(resource, Offer(resource, "whole", {}, {})).own[f"{machine.prefix}{tail}-{chip}"] = chip
+        found[resource].parts[chip] = 1
+        return
+    kind: Kind = "soft" if settings.soft else "share" if settings.share > 1 else "whole"
+    offer = found.setdefault(machine.resource, Offer(machine.resource, kind, {}, {}))
+    name = f"{EDGE_PREFIX if settings.edge else machine.prefix}{chip}"
+    offer.parts[chip] = settings.share
+    if settings.share == 1:
+        offer.own[name] = chip
+    else:
+        offer.own.update({names.shared(name, index): chip for index in range(settings.share)})
+
+
+def cores_of(machine: Machine) -> int:
+    """AI cores of one chip, as the server type says (``Ascend910B-20``). Raises ValueError when it does not."""
+    tail = machine.server_type.rpartition("-")[2]
+    if not tail.isdecimal() or not 1 <= int(tail) <= 64:
+        raise ValueError(f"server type {machine.server_type!r} does not tell the AI cores of a chip")
+    return int(tail)
+
+
+def _cores(machine: Machine, chips: Sequence[int]) -> Offer:
+    each = cores_of(machine)
+    own = {f"{names.CORE_PREFIX}{number}": chip for number, chip in enumerate(c for c in chips for _ in range(each))}
+    return Offer(GROUP + CORE, "core", own, dict.fromkeys(chips, each))

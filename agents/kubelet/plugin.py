@@ -1,0 +1,439 @@
+"""The device plugin of one node: offers the chips to kubelet, answers it, and keeps the books of who has what.
+
+It lives beside the node's agent in one process and reads its state; the agent asks it before every reset.
+Behaviour: component/ascend-device-plugin/pkg/server/manager.go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import stat
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from agents.drivers.base import Driver, DriverError
+from agents.kubelet import annotate, softshare, topology
+from agents.kubelet.allocator import Allocator, Refused
+from agents.kubelet.api import deviceplugin_pb2 as api
+from agents.kubelet.books import CHECKPOINT, Books
+from agents.kubelet.cutting import DriverCutter
+from agents.kubelet.inventory import Offer, offers
+from agents.kubelet.ledger import Grant, Ledger
+from agents.kubelet.podcache import PodCache
+from agents.kubelet.pods import PodFacts
+from agents.kubelet.response import Given, respond, topo_file
+from agents.kubelet.server import KUBELET_SOCKET, ResourceServer
+from agents.kubelet.settings import PluginSettings
+from agents.kubelet.templates import suffixes
+from agents.kubelet.witness import KubeletWitness
+from agents.node.client import ApiError
+from agents.node.clock import Clock
+from agents.node.log import Log
+from agents.node.settings import MAX_TEXT
+from agents.node.state import NodeState
+
+#: Kubelet writes its books a moment after an answer; then the pod is told what it has.
+SETTLE: Final = (0.03, 0.1, 0.3, 1.0, 3.0)
+#: Kubelet listens to what it has registered within this time, or it is asked again.
+LISTENS: Final = 15.0
+#: So often in vain, and the process ends for whoever starts it to try anew.
+GIVE_UP: Final = 15
+SLOW_NODE: Final = ("kube-system", "steptime-dtpgroup")
+SLOW_NODE_KEYS: Final = ("PERF_DUMP_PATH", "PERF_DUMP_CONFIG")
+_BACKOFF_CEILING: Final = 30.0
+_log = Log("kubelet")
+
+
+class PluginCluster(Protocol):
+    """What the plugin needs of the API server. Methods raise ApiError."""
+
+    async def list_pods(self, node: str) -> Sequence[Mapping[str, Any]]:
+        """Read the pods of a node."""
+        ...
+
+    async def get_config_map(self, namespace: str, name: str) -> Mapping[str, Any] | None:
+        """Read one ConfigMap."""
+        ...
+
+    async def patch_pod(self, namespace: str, name: str, uid: str, annotations: Mapping[str, str]) -> None:
+        """Set annotations of this very pod."""
+        ...
+
+
+class DevicePlugin:
+    """Runs until cancelled. ``state`` gives the agent's state, None until the driver has answered; ``folder`` must
+    survive restarts of the agent."""
+
+    def __init__(
+        self,
+        node: str,
+        driver: Driver,
+        cluster: PluginCluster,
+        folder: Path,
+        settings: PluginSettings,
+        clock: Clock,
+        state: Callable[[], NodeState | None],
+        *,
+        read_pods: Callable[[], Awaitable[Sequence[Mapping[str, Any]]]] | None = None,
+        chance: random.Random | None = None,
+        end: Callable[[], None] | None = None,
+    ) -> None:
+        self._node, self._driver, self._cluster, self._folder = node, driver, cluster, folder
+        self._settings, self._clock, self._state_of = settings, clock, state
+        self._chance = chance or random.Random()
+        self._end = end or (lambda: os.kill(os.getpid(), signal.SIGTERM))
+        self._pods = PodCache(read_pods or (lambda: cluster.list_pods(node)), clock)
+        self._own_pods = read_pods is not None
+        self._books = Books(settings.pod_resources, settings.folder / CHECKPOINT, settings.ask_timeout)
+        self._servers: dict[str, ResourceServer] = {}
+        self._numa: dict[int, list[int]] = {}
+        self._dies: dict[int, str] = {}
+        self._products: dict[int, str] = {}
+        self._topo = ""
+        self._suffixes: dict[str, str] = {}
+        self._slow_node: dict[str, str] = {}
+        self._shape: object = None
+        self._settling: set[asyncio.Task[None]] = set()
+        self._again = asyncio.Event()
+        self._kubelet: tuple[int, int] | None = None
+        self._vain = 0
+        self.allocator: Allocator | None = None
+
+    @property
+    def witnesses(self) -> tuple[KubeletWitness, ...]:
+        """Who is asked before a reset."""
+
+        def parts() -> Any:
+            return None if self.allocator is None else (self.allocator, self._books, self._told)
+
+        return (
+            KubeletWitness("kubelet pod resources", "socket", parts),
+            KubeletWitness("kubelet checkpoint", "checkpoint", parts),
+        )
+
+    def changed(self) -> None:
+        """Something about the node is new: look at it, and tell kubelet. Called in the agent's loop."""
+        state = self._state_of()
+        if self.allocator is None or state is None:
+            return
+        if not self._own_pods and state.pods_read:
+            self._pods.heard(state.bodies)
+        self._offer(state)
+        for server in self._servers.values():
+            server.changed()
+
+    def register_again(self) -> None:
+        """Serve and register everything anew (SIGHUP)."""
+        self._kubelet = None
+        self._again.set()
+
+    # ---- life
+
+    async def run(self) -> None:
+        """Serve. Raises ValueError when settings do not fit the node."""
+        state = await self._begin()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._keep_books(state))
+                group.create_task(self._keep_registered(state))
+                if self._settings.slow_node:
+                    group.create_task(self._follow_slow_node())
+                if self._own_pods:
+                    group.create_task(self._poll_pods())
+        finally:
+            await self._close()
+
+    async def _begin(self) -> NodeState:
+        while (state := self._state_of()) is None:
+            await self._clock.sleep(0.05)
+        self._settings.check(state.machine.server_type, dict(state.machine.labels))
+        for chip in state.chips:
+            self._numa[chip.id] = await topology.numa_nodes(self._driver, chip.id)
+            self._products[chip.id] = str(await topology.tell(self._driver, "product", chip.id, default=""))
+            if self._settings.soft:
+                kind = 2 if state.machine.prefix == "npu-" else 1
+                self._dies[chip.id] = str(await topology.tell(self._driver, "die", chip.id, kind, default=""))
+        if state.machine.prefix == "npu-" and state.chips:
+            pod = await topology.tell(self._driver, "super_pod", state.chips[0].id, default={})
+            board = await topology.tell(self._driver, "mainboard", state.chips[0].id, default=0)
+            self._topo = topo_file(int(pod.get("super_pod_type", -1)), int(board))
+        self._suffixes = suffixes(state.machine.resource, state.machine.chip_name)
+        ledger = Ledger(self._folder)
+        ledger.open()
+        if ledger.lost:
+            _log.error("the ledger of grants is put aside, kubelet's books are followed", reason=ledger.lost)
+        cutter = DriverCutter(self._driver, state, self._suffixes, self._clock)
+        self._cutter = cutter
+        self.allocator = Allocator(state, self._settings, ledger, self._books, self._pods, self._clock, cutter)
+        if state.pods_read and not self._own_pods:
+            self._pods.heard(state.bodies)
+        self._offer(state)
+        return state
+
+    async def _close(self) -> None:
+        for task in list(self._settling):
+            task.cancel()
+        await asyncio.gather(*self._settling, return_exceptions=True)
+        await asyncio.gather(*(server.stop() for server in self._servers.values()), return_exceptions=True)
+        self._servers.clear()
+        await self._books.close()
+
+    # ---- what is offered
+
+    def _offer(self, state: NodeState) -> None:
+        assert self.allocator is not None
+        shape = (tuple(state.chips), tuple(state.vnpus))
+        if shape == self._shape:
+            return
+        self._shape = shape
+        found, trouble = offers(
+            state.machine, state.chips, state.vnpus, self._settings, suffixes=self._suffixes, products=self._products
+        )
+        self.allocator.offers = found
+        if trouble:
+            state.problems["device plugin"] = f"device plugin: {trouble[0]}"[:MAX_TEXT]
+        else:
+            state.problems.pop("device plugin", None)
+        if found.keys() - self._servers.keys():
+            self._again.set()
+
+    def _devices(self, resource: str) -> list[api.Device]:
+        assert self.allocator is not None
+        offer = self.allocator.offers.get(resource)
+        if offer is None:
+            return []
+        health = self.allocator.health(offer)
+        return [
+            api.Device(
+                ID=name,
+                health="Healthy" if healthy else "Unhealthy",
+                topology=api.TopologyInfo(nodes=[api.NUMANode(ID=n) for n in self._numa.get(offer.own[name], ())]),
+            )
+            for name, healthy in health.items()
+        ]
+
+    def _told(self, chips: Sequence[int]) -> bool:
+        """Whether kubelet was told that nothing of these chips is to be had."""
+        assert self.allocator is not None
+        for offer in self.allocator.offers.values():
+            stands = self.allocator.stands_for(offer)
+            gone = [name for name, chip in stands.items() if chip in chips]
+            server = self._servers.get(offer.resource)
+            if server is not None and not server.told(gone):
+                server.changed()
+                return False
+        return True
+
+    # ---- kubelet comes and goes
+
+    async def _keep_registered(self, state: NodeState) -> None:
+        failures = 0
+        while True:
+            try:
+                await self._look_at_kubelet(state)
+                failures = 0
+                state.problems.pop("kubelet", None)
+            except OSError as error:
+                failures += 1
+                state.problems["kubelet"] = f"kubelet: {error.strerror or error}"[:MAX_TEXT]
+                if failures in (1, 10, 100):
+                    _log.warning("kubelet cannot be reached", node=self._node, attempt=failures, error=error)
+            pause = self._settings.watch
+            if failures:
+                pause = self._chance.uniform(pause, min(_BACKOFF_CEILING, pause * 2.0 ** min(failures, 8)))
+            await self._clock.wait(self._again, pause)
+
+    async def _look_at_kubelet(self, state: NodeState) -> None:
+        identity = self._kubelet_socket()
+        assert self.allocator is not None
+        wanted = self.allocator.offers
+        new = identity != self._kubelet
+        for resource in [resource for resource in self._servers if resource not in wanted]:
+            # kubelet counts what it was once told about; an empty list takes it back
+            self._servers[resource].changed()
+        for resource, offer in wanted.items():
+            server = self._servers.get(resource)
+            if server is None:
+                server = self._servers[resource] = self._server(offer)
+            now = self._clock.monotonic()
+            silent = not server.connected and now - server.registered_at > LISTENS
+            if new or silent or not server.listening:
+                if silent and server.registered_at:
+                    self._count_vain()
+                await server.start()
+                await server.register()
+            elif server.connected:
+                self._vain = 0
+        self._kubelet = identity
+
+    def _count_vain(self) -> None:
+        self._vain += 1
+        if self._vain >= GIVE_UP:
+            _log.error("kubelet does not listen to what it registers; the agent ends", node=self._node)
+            self._end()
+
+    def _kubelet_socket(self) -> tuple[int, int]:
+        """The socket's identity: a kubelet that starts anew makes a new one. Raises OSError."""
+        folder, path = self._settings.folder, self._settings.folder / KUBELET_SOCKET
+        for one in (folder, path):
+            found = one.lstat()
+            if stat.S_ISLNK(found.st_mode):
+                raise OSError(None, f"{one} is a symbolic link")
+            if found.st_uid not in (0, os.getuid()):
+                raise OSError(None, f"{one} belongs to user {found.st_uid}, not to root")
+        if not stat.S_ISSOCK(found.st_mode):
+            raise OSError(None, f"{path} is no socket")
+        return found.st_ino, found.st_ctime_ns
+
+    def _server(self, offer: Offer) -> ResourceServer:
+        resource = offer.resource
+
+        async def allocate(ids: Sequence[str]) -> api.ContainerAllocateResponse:
+            return await self._allocate(resource, ids)
+
+        def prefer(available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
+            assert self.allocator is not None
+            now = self.allocator.offers.get(resource)
+            return self.allocator.prefer(now, available, must, size) if now is not None else list(must)
+
+        return ResourceServer(
+            resource, offer.device_type, self._settings.folder, lambda: self._devices(resource), allocate, prefer,
+            self._clock,
+        )  # fmt: skip
+
+    # ---- answers
+
+    async def _allocate(self, resource: str, ids: Sequence[str]) -> api.ContainerAllocateResponse:
+        assert self.allocator is not None
+        grant = await self.allocator.allocate(resource, ids)
+        try:
+            answer = self._answer(grant)
+        except (ValueError, softshare.ShareError) as error:
+            self.allocator.withdraw(grant)
+            raise Refused(str(error)[:300]) from error
+        task = asyncio.create_task(self._settle_soon())
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+        return answer
+
+    def _answer(self, grant: Grant) -> api.ContainerAllocateResponse:
+        state = self._state_of()
+        assert state is not None and self.allocator is not None
+        settings, machine = self._settings, state.machine
+        mounts: list[tuple[str, str, bool]] = []
+        if settings.soft:
+            pod = (self._pods.known or {}).get(grant.meant)
+            if pod is None:
+                raise softshare.ShareError("the pod of a share is not known")
+            chip = grant.chips[0][0]
+            mounts = softshare.prepare(settings.enpu, pod, chip, self._dies.get(chip, ""), settings.soft_share_dir)
+        numbers = [grant.vdev] if grant.vdev else [chip for chip, _ in grant.chips]
+        return respond(
+            Given(
+                visible=grant.visible,
+                numbers=numbers,
+                virtual=bool(grant.vdev),
+                dynamic=settings.dynamic,
+                mixed=settings.mixed,
+                runtime=settings.runtime,
+                edge=settings.edge,
+                family=machine.server_type.rsplit("-", 1)[0],
+                products=frozenset(filter(None, self._products.values())),
+                topo_file=self._topo,
+                extra=self._slow_node,
+                mounts=mounts,
+            ),
+            settings.dev,
+        )
+
+    async def _settle_soon(self) -> None:
+        """Tell the pods what they have as soon as kubelet has written it down."""
+        for pause in SETTLE:
+            await self._clock.sleep(pause)
+            await self._look_at_books()
+            assert self.allocator is not None
+            if all(grant.confirmed or grant.lost for grant in self.allocator.grants):
+                return
+
+    # ---- books
+
+    async def _keep_books(self, state: NodeState) -> None:
+        cleared = False
+        while True:
+            await self._look_at_books()
+            if self._settings.dynamic and not cleared and self._pods.known is not None:
+                cleared = await self._clear(state)
+            if self._settings.soft and self._pods.known is not None:
+                softshare.clean(self._settings.enpu, self._pods.known.values())
+            await self._clock.sleep(self._settings.period * self._chance.uniform(0.9, 1.1))
+
+    async def _clear(self, state: NodeState) -> bool:
+        """vNPUs that nobody has are given back once at start; whether it is done."""
+        assert self.allocator is not None
+        if self.allocator.problem:
+            return False
+        try:
+            await self._cutter.clear(self.allocator.vdevs())
+            state.vnpus = await self._clock.limit(self._driver.vnpus(), 30.0)
+        except (DriverError, TimeoutError) as error:
+            state.problems["vNPUs"] = f"unused vNPUs stay: {error}"[:MAX_TEXT]
+            return False
+        state.problems.pop("vNPUs", None)
+        return True
+
+    async def _look_at_books(self) -> None:
+        state = self._state_of()
+        assert state is not None and self.allocator is not None
+        try:
+            before = self.allocator.grants
+            async with self.allocator.lock:
+                await self.allocator.reconcile()
+            if self.allocator.grants != before:
+                for server in self._servers.values():
+                    server.changed()
+            if self.allocator.problem:
+                state.problems["books"] = self.allocator.problem
+            else:
+                state.problems.pop("books", None)
+            await self._annotate(state)
+        except OSError as error:
+            state.problems["books"] = f"the ledger of grants cannot be written: {error.strerror}"[:MAX_TEXT]
+
+    async def _annotate(self, state: NodeState) -> None:
+        assert self.allocator is not None
+        pods: Mapping[str, PodFacts] = self._pods.known or {}
+        for uid, notes in annotate.wanted(self.allocator.grants, pods, state, self._settings.host_ip).items():
+            pod = pods[uid]
+            try:
+                await self._cluster.patch_pod(pod.namespace, pod.name, uid, notes)
+                state.problems.pop("pods annotated", None)
+            except ApiError as error:
+                if error.status not in (404, 409, 422):
+                    state.problems["pods annotated"] = f"pod {pod.key} cannot be annotated: {error}"[:MAX_TEXT]
+
+    # ---- the rest of the world
+
+    async def _poll_pods(self) -> None:
+        state = self._state_of()
+        assert state is not None
+        while True:
+            try:
+                await self._pods.fresh()
+                state.problems.pop("kubelet pods", None)
+            except (OSError, ApiError) as error:
+                state.problems["kubelet pods"] = f"kubelet does not tell its pods: {error}"[:MAX_TEXT]
+            await self._clock.sleep(5.0)
+
+    async def _follow_slow_node(self) -> None:
+        while True:
+            try:
+                body = await self._cluster.get_config_map(*SLOW_NODE)
+                data = (body or {}).get("data") or {}
+                self._slow_node = {key: str(data[key]) for key in SLOW_NODE_KEYS if data.get(key)}
+            except ApiError as error:
+                _log.warning("settings of the degradation diagnosis cannot be read", error=error)
+            await self._clock.sleep(30.0)

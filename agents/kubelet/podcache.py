@@ -1,0 +1,67 @@
+"""The pods of this node for the device plugin: as the agent follows them, or as kubelet itself tells."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from agents.kubelet.pods import PodFacts, facts
+from agents.node.clock import Clock
+from agents.node.log import Log
+
+_log = Log("kubelet")
+
+Read = Callable[[], Awaitable[Sequence[Mapping[str, Any]]]]
+
+
+class PodCache:
+    """Holds what was heard last. ``read`` reads the pods now."""
+
+    def __init__(self, read: Read, clock: Clock) -> None:
+        self._read, self._clock = read, clock
+        self._known: dict[str, PodFacts] | None = None
+        self._source: object = None
+        self._waiting: set[asyncio.Event] = set()
+
+    @property
+    def known(self) -> Mapping[str, PodFacts] | None:
+        """By UID, as last heard; None before the first time."""
+        return self._known
+
+    def heard(self, bodies: Sequence[Mapping[str, Any]]) -> bool:
+        """Take the newest pods; whether they are others than before."""
+        if bodies is self._source:
+            return False
+        self._source = bodies
+        self._known = _read_all(bodies)
+        for event in self._waiting:
+            event.set()
+        return True
+
+    async def fresh(self) -> Mapping[str, PodFacts]:
+        """Read now. What was read is known from then on."""
+        self.heard(await self._read())
+        assert self._known is not None
+        return self._known
+
+    async def news(self, seconds: float) -> None:
+        """Wait until something is heard, at most so long."""
+        event = asyncio.Event()
+        self._waiting.add(event)
+        try:
+            await self._clock.wait(event, seconds)
+        finally:
+            self._waiting.discard(event)
+
+
+def _read_all(bodies: Iterable[Mapping[str, Any]]) -> dict[str, PodFacts]:
+    out = {}
+    for body in bodies:
+        try:
+            pod = facts(body)
+        except ValueError as error:
+            _log.warning("a pod is left out", error=error)
+            continue
+        out[pod.uid] = pod
+    return out

@@ -1,0 +1,194 @@
+"""The gRPC service of one resource: kubelet's view of the devices, and its calls.
+
+Numbers and manners: component/ascend-device-plugin/pkg/server/{server,plugin}.go, pkg/common/send_stat.go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from agents.kubelet.allocator import Refused
+from agents.kubelet.api import deviceplugin_pb2 as api
+from agents.kubelet.api import deviceplugin_pb2_grpc as services
+from agents.kubelet.books import CHANNEL
+from agents.node.clock import Clock
+from agents.node.log import Log
+
+VERSION: Final = "v1beta1"
+KUBELET_SOCKET: Final = "kubelet.sock"
+MAX_MESSAGE: Final = 4 << 20
+MAX_STREAMS: Final = 64
+KEEPALIVE_MS: Final = 300_000
+AGAIN: Final = 3600.0
+REGISTER_SECONDS: Final = 10.0
+GRACE: Final = 2.0
+_log = Log("kubelet")
+
+Devices = Callable[[], Sequence[api.Device]]
+Allocate = Callable[[Sequence[str]], Awaitable[api.ContainerAllocateResponse]]
+Prefer = Callable[[Sequence[str], Sequence[str], int], Sequence[str]]
+
+
+class ResourceServer(services.DevicePluginServicer):
+    """Serves one resource on ``<folder>/<device type>.sock`` and registers it with kubelet."""
+
+    def __init__(
+        self, resource: str, device_type: str, folder: Path, devices: Devices, allocate: Allocate, prefer: Prefer,
+        clock: Clock,
+    ) -> None:  # fmt: skip
+        self.resource = resource
+        self._endpoint, self._folder = f"{device_type}.sock", folder
+        self._devices, self._allocate, self._prefer, self._clock = devices, allocate, prefer, clock
+        self._server: grpc.aio.Server | None = None
+        self._changed: set[asyncio.Event] = set()
+        self._told: dict[asyncio.Event, dict[str, str]] = {}
+        self._identity: tuple[int, int] | None = None
+        self.registered_at = 0.0
+
+    # ---- life
+
+    async def start(self) -> None:
+        """Listen, in the place of whatever was there. Raises OSError."""
+        await self.stop()
+        path = self._folder / self._endpoint
+        path.unlink(missing_ok=True)
+        server = grpc.aio.server(
+            maximum_concurrent_rpcs=MAX_STREAMS,
+            options=(
+                ("grpc.max_receive_message_length", MAX_MESSAGE),
+                ("grpc.max_concurrent_streams", MAX_STREAMS),
+                ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+                ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
+            ),
+        )
+        services.add_DevicePluginServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        before = os.umask(0o177)
+        try:
+            server.add_insecure_port(f"unix:{path}")
+        except RuntimeError as error:
+            raise OSError(None, str(error)[:200]) from error
+        finally:
+            os.umask(before)
+        await server.start()
+        self._server = server
+        self._identity = self._stat()
+
+    async def stop(self) -> None:
+        """Answer what is being answered, then stop listening."""
+        server, self._server = self._server, None
+        if server is not None:
+            # a stream would wait for ever; kubelet is told by its end
+            for event in list(self._changed):
+                event.set()
+            await server.stop(GRACE)
+            await server.wait_for_termination(GRACE)
+            if self._stat() == self._identity:
+                (self._folder / self._endpoint).unlink(missing_ok=True)
+
+    @property
+    def listening(self) -> bool:
+        """Whether the socket is still the one that was made."""
+        return self._server is not None and self._identity is not None and self._stat() == self._identity
+
+    @property
+    def connected(self) -> bool:
+        """Whether kubelet listens to the devices."""
+        return bool(self._told)
+
+    def _stat(self) -> tuple[int, int] | None:
+        try:
+            found = (self._folder / self._endpoint).lstat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_ctime_ns
+
+    async def register(self) -> None:
+        """Tell kubelet about the resource. Raises OSError with what kubelet said."""
+        path = self._folder / KUBELET_SOCKET
+        request = api.RegisterRequest(
+            version=VERSION,
+            endpoint=self._endpoint,
+            resource_name=self.resource,
+            options=api.DevicePluginOptions(get_preferred_allocation_available=True),
+        )
+        async with grpc.aio.insecure_channel(f"unix:{path}", options=CHANNEL) as channel:
+            stub = services.RegistrationStub(channel)  # type: ignore[no-untyped-call]
+            try:
+                await stub.Register(request, timeout=REGISTER_SECONDS)
+            except grpc.aio.AioRpcError as error:
+                raise OSError(None, f"kubelet does not register {self.resource}: {error.details()}"[:300]) from error
+        self.registered_at = self._clock.monotonic()
+        _log.info("resource is registered", resource=self.resource, endpoint=self._endpoint)
+
+    # ---- devices
+
+    def changed(self) -> None:
+        """Look at the devices again, and tell kubelet when they differ."""
+        for event in self._changed:
+            event.set()
+
+    def told(self, names: Sequence[str]) -> bool:
+        """Whether every listener was last told that these are unhealthy."""
+        return all(state.get(name) != "Healthy" for state in self._told.values() for name in names)
+
+    async def GetDevicePluginOptions(self, request: Any, context: Any) -> api.DevicePluginOptions:
+        """No call before a container starts; preferred devices are known."""
+        return api.DevicePluginOptions(get_preferred_allocation_available=True)
+
+    async def ListAndWatch(self, request: Any, context: Any) -> AsyncIterator[api.ListAndWatchResponse]:
+        """The whole list at once, after every change, and every hour."""
+        event = asyncio.Event()
+        self._changed.add(event)
+        last: Sequence[api.Device] | None = None
+        due, server = 0.0, self._server
+        try:
+            while self._server is server:
+                devices = self._devices()
+                if devices != last or self._clock.monotonic() >= due:
+                    yield api.ListAndWatchResponse(devices=devices)
+                    # it is resumed once the list was sent: a reset waits for that
+                    self._told[event] = {device.ID: device.health for device in devices}
+                    last, due = devices, self._clock.monotonic() + AGAIN
+                await self._clock.wait(event, max(0.0, due - self._clock.monotonic()))
+        finally:
+            self._changed.discard(event)
+            self._told.pop(event, None)
+
+    # ---- calls
+
+    async def GetPreferredAllocation(
+        self, request: api.PreferredAllocationRequest, context: Any
+    ) -> api.PreferredAllocationResponse:
+        """Which of the free ids kubelet should take."""
+        return api.PreferredAllocationResponse(
+            container_responses=[
+                api.ContainerPreferredAllocationResponse(
+                    deviceIDs=self._prefer(
+                        list(one.available_deviceIDs), list(one.must_include_deviceIDs), one.allocation_size
+                    )
+                )
+                for one in request.container_requests
+            ]
+        )
+
+    async def Allocate(self, request: api.AllocateRequest, context: Any) -> api.AllocateResponse:
+        """Give devices to containers; a refusal ends in the pod's status."""
+        answers = []
+        for one in request.container_requests:
+            try:
+                answers.append(await self._allocate(list(one.devices_ids)))
+            except Refused as refusal:
+                _log.warning("devices are not given", resource=self.resource, reason=refusal)
+                await context.abort(grpc.StatusCode.UNKNOWN, str(refusal))
+        self.changed()
+        return api.AllocateResponse(container_responses=answers)
+
+    async def PreStartContainer(self, request: Any, context: Any) -> api.PreStartContainerResponse:
+        """Nothing is done before a container starts."""
+        return api.PreStartContainerResponse()

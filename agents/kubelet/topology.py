@@ -1,0 +1,68 @@
+"""Near which processors a chip sits, and what else only the driver's own calls tell.
+
+Source: component/ascend-device-plugin/pkg/device/numa_utils.go.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from agents.drivers.base import Driver, DriverError
+
+SYSTEM: Final = Path("/sys/devices/system/node")
+PCI: Final = Path("/sys/bus/pci/devices")
+_RANGE: Final = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
+SECONDS: Final = 5.0
+
+
+async def tell(driver: Driver, call: str, *arguments: Any, default: Any) -> Any:
+    """Ask a driver that has calls of its own; ``default`` where it has none or does not answer."""
+    calls = getattr(driver, "calls", None)
+    if calls is None:
+        return default
+    try:
+        return await calls.ask(call, *arguments, timeout=SECONDS)
+    except DriverError:
+        return default
+
+
+async def numa_nodes(driver: Driver, chip: int, system: Path = SYSTEM, pci: Path = PCI) -> list[int]:
+    """The NUMA nodes near a chip: by the processors that the driver names, else by its bus address; none unknown."""
+    near = cpus(str(await tell(driver, "affinity", chip, default="")))
+    found = sorted(number for number, own in nodes(system) if own & near)
+    if found:
+        return found
+    address = str(await tell(driver, "pcie", chip, default="")).lower()
+    if not address:
+        return []
+    try:
+        text = (pci / address / "numa_node").read_text(encoding="ascii").strip()
+    except OSError:
+        return []
+    return [int(text)] if text.isdecimal() else []
+
+
+def nodes(system: Path) -> Sequence[tuple[int, set[int]]]:
+    """(NUMA node, its processors) of this machine."""
+    out = []
+    for path in system.glob("node[0-9]*/cpulist"):
+        number = path.parent.name.removeprefix("node")
+        if number.isdecimal():
+            try:
+                out.append((int(number), cpus(path.read_text(encoding="ascii"))))
+            except OSError:
+                continue
+    return sorted(out, key=lambda pair: pair[0])
+
+
+def cpus(text: str) -> set[int]:
+    """Read the kernel's form of a list, ``0-3,8``; what cannot be read is left out."""
+    out: set[int] = set()
+    for part in text.strip().split(","):
+        match = _RANGE.fullmatch(part.strip())
+        if match:
+            out.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return out
