@@ -24,7 +24,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     are kept for replay. ``foreign_consumers``: components of MindCluster read ``cluster-info-*``, so it is
     published again every five seconds (a live Volcano counts as one by itself). A worker that takes nothing for
     ``stall`` although there is work starts again; on ``health_port`` (0: nowhere) it answers ``/healthz`` and
-    ``/readyz``.
+    ``/readyz``. ``grpc_*`` say where `belay server` serves ClusterD's gRPC services: ``grpc_listen`` is HOST:PORT,
+    ``off`` or ``auto`` ($POD_IP:8899, without it 127.0.0.1:8899 if that is free); its probe is on ``grpc_health_port``
+    (0: nowhere); beyond loopback it needs the three ``grpc_tls_*`` files (mutual TLS) or ``grpc_plaintext``.
     """
 
     redis_url: str = "redis://127.0.0.1:6379/0"
@@ -56,6 +58,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     visibility: float = 60.0
     stall: float = 20.0
     health_port: int = 0
+    grpc_listen: str = "auto"
+    grpc_health_port: int = 11253
+    grpc_plaintext: bool = False
+    grpc_tls_cert: str = ""
+    grpc_tls_key: str = ""
+    grpc_tls_ca: str = ""
     log_level: str = "INFO"
 
     @property
@@ -101,6 +109,8 @@ def from_environment(environ: Mapping[str, str] | None = None, **overrides: Any)
             raise InputError("must be greater than 0", where=PREFIX + name.upper())
     if not 0 <= settings.health_port <= 65535:
         raise InputError("must be a port, or 0 for none", where=PREFIX + "HEALTH_PORT")
+    if not 0 <= settings.grpc_health_port <= 65535:
+        raise InputError("must be a port, or 0 for none", where=PREFIX + "GRPC_HEALTH_PORT")
     if settings.expiry + settings.claim > 3600:
         raise InputError("claims and messages must not outlive an hour", where="BELAY_CLAIM, BELAY_EXPIRY")
     return settings

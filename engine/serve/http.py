@@ -1,6 +1,6 @@
-"""`belay server`: webhook, metrics, health and the page.
+"""`belay server`: webhook, metrics, health and the page, and beside them the gRPC services (`grpc/`).
 
-It holds no state and decides nothing, so any number may run; they reach the controllers through Redis.
+It holds no state that is not in the cluster too, so any number may run; they reach the controllers through Redis.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from engine.kube import Kube
 from engine.metrics import BelayCollector
 from engine.serve import page, webhook
 from engine.serve.facts import Facts
+from engine.serve.grpc.server import serving
 from engine.settings import Settings, from_environment
 from engine.store import StoreUnavailable, connect
 
@@ -188,6 +189,8 @@ async def _serve(settings: Settings, host: str, port: int, secret: str) -> None:
                 where=f"--listen {host}:{port}",
                 hint="Choose another port.",
             ) from error
+        if kube is not None:
+            await stack.enter_async_context(serving(settings, kube))
         if not secret and not _loopback(host):
             _log.warning(f"webhooks are not signed; set {SECRET_VARIABLE}")
         _log.info("serving", host=host, port=runner.addresses[0][1], signed=bool(secret))

@@ -6,7 +6,7 @@ Texts of results are ClusterD's (component/clusterd, link switch and stress test
 from __future__ import annotations
 
 from engine.model.recovery import words
-from engine.model.recovery.conversation import IsolateNodes, NotifyOperation, OperationResult, Signal
+from engine.model.recovery.conversation import IsolateNodes, NotifyOperation, OperationResult, Signal, merged
 from engine.model.recovery.flow import report_timeout
 from engine.model.recovery.turn import Turn
 from engine.model.recovery.words import Change, Code, Event
@@ -79,6 +79,8 @@ def wait_stress(turn: Turn) -> Event | None:
     if reply.code == Code.OK:
         _remember_result(turn, f"stress test finish, result:{reply.message}")
         return Event.REPORT
+    # what the test found are faults, which recovery starts from
+    turn.remember(ranks=merged(turn.talk.ranks, reply.ranks))
     operation = turn.talk.operation
     if operation is not None and operation.nodes:
         turn.effects.append(IsolateNodes(operation.nodes))

@@ -1,0 +1,215 @@
+"""What the services see of the cluster: one list+watch a kind, parsed as the planner parses it, jobs by their id.
+
+A snapshot is made at most every quarter of a second and only after something that matters to jobs has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from engine.inbox import wanted
+from engine.kube import CONFIGMAP, NODE, POD, Change, Kube, Object, Reflector, end, resource_for
+from engine.model.cluster import Observed, Pod
+from engine.observe import Observer, key_of
+from engine.serve.grpc.jobview import JobView, views
+from engine.snapshot import Watched
+from engine.wire import globaltable, names, recoveryrecord
+
+#: Least seconds between two snapshots.
+PACE: Final = 0.25
+WATCHED: Final[tuple[Watched, ...]] = (
+    Watched(NODE),
+    Watched(POD),
+    Watched(CONFIGMAP),
+    Watched(resource_for("v1", "Service")),
+    Watched(resource_for("apps/v1", "Deployment")),
+    Watched(resource_for("apps/v1", "StatefulSet")),
+    Watched(resource_for("apps/v1", "ReplicaSet")),
+    Watched(resource_for("mindxdl.gitee.com/v1", "AscendJob"), optional=True),
+    Watched(resource_for("batch.volcano.sh/v1alpha1", "Job"), optional=True),
+    Watched(resource_for("scheduling.volcano.sh/v1beta1", "PodGroup"), optional=True),
+)
+_QUIET: Final = (
+    names.JOB_PREFIX, names.POOL_PREFIX, names.LEDGER_PREFIX, names.SYNC, names.BUDGET,
+    recoveryrecord.PREFIX, names.ORDERS_PREFIX, names.POLICY_PREFIX,
+)  # fmt: skip
+_DATA_TRACE: Final = "/user/cluster-info/datatrace-config"
+_MINDIO_WAIT: Final = "MINDIO_WAIT_MINDX_TIME"
+_MASTER_ADDR: Final = "MASTER_ADDR"
+
+
+class Extra(NamedTuple):
+    """What recovery and profiling ask of a pod beyond the planner's view of it."""
+
+    mindio_wait: int | None = None
+    master_addr: str = ""
+    data_trace: bool = False
+
+
+_PLAIN: Final = Extra()
+
+
+class Cluster:
+    """The observed cluster. ``observed`` and ``jobs`` change together, and then ``changed`` wakes whoever waits."""
+
+    def __init__(self, kube: Kube, watched: Iterable[Watched] = WATCHED) -> None:
+        self.observed = Observed()
+        self.jobs: dict[str, JobView] = {}
+        self.version = 0
+        self._observer = Observer()
+        self._extras: dict[tuple[str, str], Extra] = {}
+        self._tables: dict[tuple[str, str], Object] = {}
+        self._resets: dict[tuple[str, str], Object] = {}
+        self._dirty = asyncio.Event()
+        self._waiting: set[asyncio.Event] = set()
+        self._listeners: list[Callable[[], None]] = []
+        self._reflectors = [
+            Reflector(kube, one.resource, one.namespace, one.labels, one.fields, on_change=self._take)
+            for one in watched
+        ]
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        tasks = [asyncio.ensure_future(one.run()) for one in self._reflectors]
+        try:
+            while True:
+                await self._dirty.wait()
+                self.refresh()
+                await asyncio.sleep(PACE)
+        finally:
+            await end(*tasks)
+
+    @property
+    def synced(self) -> bool:
+        """Whether every kind was listed once (or is not served)."""
+        return all(one.synced or one.absent for one in self._reflectors)
+
+    @property
+    def stale(self) -> bool:
+        """Whether the API server has not answered the last time."""
+        return any(one.stale and not one.absent for one in self._reflectors)
+
+    @property
+    def pod_groups(self) -> bool:
+        """Whether the cluster serves PodGroups."""
+        return any(one.res.kind == "PodGroup" and not one.absent for one in self._reflectors)
+
+    async def wait_synced(self, seconds: float) -> bool:
+        """Whether everything was listed within that time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not self.synced:
+                    await asyncio.sleep(0.05)
+        return self.synced
+
+    def refresh(self) -> None:
+        """Make the next snapshot now, and tell whoever listens."""
+        self._dirty.clear()
+        self.observed = self._observer.observed()
+        self.jobs = views(self.observed)
+        self.version += 1
+        for each in list(self._waiting):
+            each.set()
+        for listener in self._listeners:
+            listener()
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` after every new snapshot; it must not wait."""
+        self._listeners.append(listener)
+
+    @contextlib.contextmanager
+    def news(self) -> Iterator[asyncio.Event]:
+        """An event that every new snapshot sets, while the context lasts."""
+        event = asyncio.Event()
+        self._waiting.add(event)
+        try:
+            yield event
+        finally:
+            self._waiting.discard(event)
+
+    def extra(self, pod: Pod) -> Extra:
+        """What the pod's containers say beyond the planner's view."""
+        return self._extras.get((pod.namespace, pod.name), _PLAIN)
+
+    def reset_config(self, namespace: str, name: str) -> Object | None:
+        """A job's reset ConfigMap, as last seen."""
+        return self._resets.get((namespace, name))
+
+    def rank_tables(self, service: str) -> Sequence[Object]:
+        """The rank tables' ConfigMaps with label ``jobID=<service>``, by namespace and name."""
+        return [
+            raw
+            for _, raw in sorted(self._tables.items())
+            if ((raw.get("metadata") or {}).get("labels") or {}).get("jobID") == service
+        ]
+
+    def take(self, obj: Object) -> None:
+        """An object's newest state, as a watch would tell it."""
+        self._put(obj)
+
+    def drop(self, obj: Object) -> None:
+        """An object that is gone."""
+        self._forget(str(obj["apiVersion"]), str(obj["kind"]), *_key(obj))
+
+    def _take(self, reflector: Reflector, change: Change) -> None:
+        if change.obj is None:
+            self._forget(reflector.res.api_version, reflector.res.kind, *change.key)
+        else:
+            self._put(change.obj)
+
+    def _put(self, obj: Object) -> None:
+        kind, key = obj.get("kind"), _key(obj)
+        if kind == "ConfigMap":
+            name = key[1]
+            if name.startswith(globaltable.PREFIX):
+                self._tables[key] = obj
+            elif name.startswith("reset-config-"):
+                self._resets[key] = obj
+            elif not wanted(obj) or (key[0] == names.SYSTEM and name.startswith(_QUIET)):
+                return
+        elif kind == "Pod":
+            self._extras[key] = _extra(obj)
+        self._observer.put(obj)
+        self._dirty.set()
+
+    def _forget(self, api_version: str, kind: str, namespace: str, name: str) -> None:
+        key = (namespace, name)
+        if kind == "Pod":
+            self._extras.pop(key, None)
+        elif kind == "ConfigMap":
+            self._tables.pop(key, None)
+            self._resets.pop(key, None)
+        metadata = {"namespace": namespace, "name": name}
+        self._observer.delete(key_of({"apiVersion": api_version, "kind": kind, "metadata": metadata}))
+        self._dirty.set()
+
+
+def _key(obj: Mapping[str, Any]) -> tuple[str, str]:
+    metadata = obj.get("metadata") or {}
+    return str(metadata.get("namespace") or ""), str(metadata.get("name") or "")
+
+
+def _extra(pod: Mapping[str, Any]) -> Extra:
+    wait, address, traced = None, "", False
+    for container in (pod.get("spec") or {}).get("containers") or ():
+        for row in container.get("env") or ():
+            name, value = row.get("name"), str(row.get("value") or "")
+            if name == _MINDIO_WAIT and value.isascii() and value.isdecimal() and len(value) <= 9:
+                wait = int(value)
+            elif name == _MASTER_ADDR and value:
+                address = value
+        mounts = container.get("volumeMounts") or ()
+        traced = traced or any(str(row.get("mountPath", "")).rstrip("/") == _DATA_TRACE for row in mounts)
+    return Extra(wait, address, traced) if wait is not None or address or traced else _PLAIN
+
+
+def clock_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+__all__ = ["PACE", "WATCHED", "Cluster", "Extra", "clock_ms"]

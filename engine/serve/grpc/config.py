@@ -1,0 +1,121 @@
+"""The service `Config`: the global rank table of an inference service, pushed when every member's table is completed.
+
+Source: component/clusterd/pkg/application/config, docs/zh/scheduling/06_api/04_clusterd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from engine.log import get
+from engine.model.cluster import Pod
+from engine.model.recovery import Code
+from engine.serve.grpc.cluster import Cluster
+from engine.serve.grpc.publishers import Publishers
+from engine.serve.grpc.streams import Context
+from engine.wire import globaltable
+from engine.wire.clusterd import config_pb2 as pb
+from engine.wire.globaltable import Group, GroupError, Manager
+
+_log = get("grpc.config")
+JOB_LABEL = "jobID"
+APP_LABEL = "app"
+
+
+class Config:
+    """The handlers, named as the RPCs."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._publishers: Publishers[pb.RankTableStream] = Publishers()
+        self._complained: set[str] = set()
+        self._read: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {}
+
+    async def Register(self, request: pb.ClientInfo, context: Context) -> pb.Status:
+        """Register for a service's table, in place of an older registration."""
+        if self._publishers.register(request.jobId, request.role) is None:
+            return pb.Status(code=int(Code.TOO_MANY_JOBS), info="out of max serve jobs")
+        return pb.Status(code=int(Code.OK), info="register success")
+
+    async def SubscribeRankTable(self, request: pb.ClientInfo, context: Context) -> None:
+        """The table, if it is complete, and every later one."""
+        publisher = await self._publishers.of(request.jobId, request.role, context)
+        await publisher.serve(context, self.table(request.jobId))
+
+    async def run(self) -> None:
+        """Push what changed, until cancelled."""
+        with self._cluster.news() as news:
+            while True:
+                await news.wait()
+                news.clear()
+                self._publishers.publish(self.table)
+
+    def close(self) -> None:
+        """End every stream."""
+        self._publishers.close()
+
+    def table(self, service: str) -> pb.RankTableStream | None:
+        """The newest complete table of a service; None while there is none."""
+        maps = self._cluster.rank_tables(service)
+        if not service or not maps:
+            return None
+        namespaces = {str(raw["metadata"].get("namespace") or "") for raw in maps}
+        pods = [
+            pod
+            for pod in self._cluster.observed.pods.values()
+            if pod.namespace in namespaces and pod.labels.get(JOB_LABEL) == service and not pod.finished
+        ]
+        groups = []
+        for raw in maps:
+            name = str(raw["metadata"]["name"]).removeprefix(globaltable.PREFIX)
+            labels = _labels(raw, name, pods)
+            if labels.get(APP_LABEL, globaltable.SERVER) != globaltable.SERVER:
+                continue
+            try:
+                deploys = globaltable.deploy_server(name, labels)
+            except GroupError as error:
+                self._complain(str(error))
+                return None
+            groups.append(Group(name, self._table(raw), deploys))
+        if not globaltable.complete(groups):
+            return None
+        table = globaltable.build(
+            groups, _managers(pods, globaltable.COORDINATOR), _managers(pods, globaltable.CONTROLLER)
+        )
+        return pb.RankTableStream(jobId=service, rankTable=globaltable.text(table))
+
+    def _table(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """The ConfigMap's table, read once a version."""
+        metadata = raw["metadata"]
+        key = (str(metadata.get("namespace")), str(metadata.get("name")))
+        version = str(metadata.get("resourceVersion") or id(raw))
+        known = self._read.get(key)
+        if known is None or known[0] != version:
+            known = self._read[key] = (version, globaltable.read((raw.get("data") or {}).get(globaltable.FILE)))
+        return known[1]
+
+    def _complain(self, text: str) -> None:
+        if text not in self._complained and len(self._complained) < 1000:
+            self._complained.add(text)
+            _log.warning("no global rank table", reason=text)
+
+
+def _labels(raw: Mapping[str, Any], job: str, pods: list[Pod]) -> dict[str, str]:
+    """Labels of the ConfigMap, and beneath them those of the job's pods."""
+    own = {str(k): str(v) for k, v in ((raw.get("metadata") or {}).get("labels") or {}).items()}
+    for pod in pods:
+        if job in (pod.owner_name, pod.labels.get("job-name"), pod.labels.get("deploy-name")):
+            return {**pod.labels, **own}
+    return own
+
+
+def _managers(pods: list[Pod], app: str) -> list[Manager]:
+    return [
+        Manager(pod.name, pod.host_ip, pod.pod_ip)
+        for pod in pods
+        if pod.labels.get(APP_LABEL) == app and pod.phase == "Running" and pod.pod_ip
+    ]
+
+
+__all__ = ["Config"]

@@ -1,0 +1,215 @@
+"""All conversations that this server holds: who is initialised and registered, when time moves which of them on.
+
+One server at a time serves all jobs (`leader.py`). What it must know after a restart is in the cluster: conversations
+in their ConfigMaps, registration in an annotation of the job's PodGroup.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from typing import Final
+
+from engine.kube import CONFIGMAP, Kube, KubeError, end
+from engine.log import get
+from engine.model.recovery import Conversation
+from engine.serve.grpc.cluster import Cluster, clock_ms
+from engine.serve.grpc.hand import Hand
+from engine.serve.grpc.jobfacts import ENABLE_KEY
+from engine.serve.grpc.jobview import JobView
+from engine.serve.grpc.talk import Ousted, Talk
+from engine.wire import names, recoveryrecord
+from engine.wire.errors import WireError
+
+_log = get("grpc.recover")
+MAX_JOBS: Final = 10_000
+#: Annotation of a PodGroup (or the pod of rank 0): how far its job came, ``inited`` or ``registered``.
+STAGE_KEY: Final = "belay.dev/process-recovery"
+INITED: Final = "inited"
+REGISTERED: Final = "registered"
+#: Seconds between looks at everything, if nothing happens earlier.
+PERIOD: Final = 1.0
+#: Seconds that a job without a PodGroup may be without pods before it counts as gone.
+MISSING: Final = 60.0
+_STORIES: Final = 64
+
+
+class Desk:
+    """The conversations. ``clock`` is milliseconds since 1970, ``nanos`` nanoseconds for uuids."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        cluster: Cluster,
+        *,
+        hand: Hand | None = None,
+        clock: Callable[[], int] = clock_ms,
+        nanos: Callable[[], int] = time.time_ns,
+        max_jobs: int = MAX_JOBS,
+    ) -> None:
+        self.kube = kube
+        self.cluster = cluster
+        self.hand = hand or Hand(kube, cluster)
+        self.clock = clock
+        self.epoch = 0
+        self.talks: dict[str, Talk] = {}
+        self.closing = False
+        self.ended_with: dict[str, Conversation] = {}
+        self._nanos = nanos
+        self._max_jobs = max_jobs
+        self._inited: set[str] = set()
+        self._missing: dict[str, float] = {}
+        self._seen = -1
+        self._wake = asyncio.Event()
+        cluster.listen(self._wake.set)
+
+    def uuid(self) -> str:
+        """The name of a signal's round: nanoseconds and 16 random bytes in upper-case hex."""
+        return f"{self._nanos():X}-{os.urandom(16).hex().upper()}"
+
+    # who is known
+
+    def inited(self, job: str) -> bool:
+        """Whether Init was called for the job, here or at a server before."""
+        return job in self._inited or job in self.talks or self._stage(job) in (INITED, REGISTERED)
+
+    def find(self, job: str) -> Talk | None:
+        """The conversation of a registered job."""
+        talk = self.talks.get(job)
+        if talk is None and self._stage(job) == REGISTERED and len(self.talks) < self._max_jobs:
+            talk = self.talks[job] = Talk(self, job)
+        return talk
+
+    async def init(self, view: JobView) -> None:
+        """Remember that Init was called."""
+        self._inited.add(view.id)
+        if not await self.hand.mark_group(view, notes={STAGE_KEY: INITED}):
+            _log.warning("Init is remembered by this server only", job=view.id)
+
+    @property
+    def full(self) -> bool:
+        """Whether no more jobs are taken."""
+        return len(self.talks) >= self._max_jobs
+
+    async def register(self, view: JobView) -> bool:
+        """Serve the job from now on; False when its PodGroup cannot be labelled."""
+        if not await self.hand.mark_group(view, labels={ENABLE_KEY: "on"}, notes={STAGE_KEY: REGISTERED}):
+            return False
+        self._inited.add(view.id)
+        self.talks.setdefault(view.id, Talk(self, view.id))
+        return True
+
+    # life
+
+    async def adopt(self, epoch: int) -> int:
+        """Take over every conversation that is kept in the cluster. Raises KubeError."""
+        self.epoch = epoch
+        listing = await self.kube.list(CONFIGMAP, names.SYSTEM, recoveryrecord.SELECTOR)
+        for raw in listing.items:
+            try:
+                record = recoveryrecord.parse(raw)
+            except WireError as error:
+                _log.warning("conversation not readable", reason=str(error))
+                continue
+            job = record.conversation.job
+            if job and job not in self.talks:
+                talk = self.talks[job] = Talk(self, job, record=record, stored=raw)
+                talk.resume()
+        return len(self.talks)
+
+    async def run(self) -> None:
+        """Let time pass until cancelled."""
+        while True:
+            self._wake.clear()
+            try:
+                await self.pulse()
+            except Exception:
+                _log.exception("looking at the jobs failed")
+            try:
+                async with asyncio.timeout(self._pause()):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    async def pulse(self) -> None:
+        """Look at every job once."""
+        await self._drop_gone()
+        changed, self._seen = self.cluster.version != self._seen, self.cluster.version
+        due = [talk for talk in self.talks.values() if changed or talk.active]
+        await asyncio.gather(*(self._look(talk) for talk in due))
+
+    def leave(self) -> None:
+        """Another server serves the jobs from now on: streams end, what is kept stays."""
+        talks, self.talks = self.talks, {}
+        self._inited.clear()
+        for talk in talks.values():
+            talk.end()
+
+    def ousted(self, talk: Talk) -> None:
+        """Another server has written this job's conversation."""
+        if self.talks.get(talk.job) is talk:
+            del self.talks[talk.job]
+        talk.end()
+        _log.warning("another server has taken the job over", job=talk.job)
+
+    def ended(self, job: str, talk: Conversation) -> None:
+        """A conversation has come to its end: its story is kept for a while and logged."""
+        self.ended_with[job] = talk
+        while len(self.ended_with) > _STORIES:
+            self.ended_with.pop(next(iter(self.ended_with)))
+        story = " ".join(note.state.removesuffix("State") for note in talk.story[-12:])
+        _log.info("recovery ended", job=job, story=story, code=talk.story[-1].code if talk.story else 0)
+
+    async def aclose(self) -> None:
+        """End everything that runs for the talks; nothing in the cluster changes."""
+        self.closing = True
+        workers = [task for talk in self.talks.values() if (task := talk.worker) is not None]
+        self.leave()
+        await end(*workers)
+
+    def _stage(self, job: str) -> str:
+        view = self.cluster.jobs.get(job)
+        return view.annotations.get(STAGE_KEY, "") if view is not None else ""
+
+    def _there(self, job: str) -> bool:
+        view = self.cluster.jobs.get(job)
+        return view is not None and (bool(view.group) or not self.cluster.pod_groups)
+
+    async def _look(self, talk: Talk) -> None:
+        try:
+            await talk.look()
+        except Ousted:
+            return
+        except KubeError as error:
+            _log.warning("job not looked at", job=talk.job, reason=str(error))
+
+    def _pause(self) -> float:
+        moments = [talk.due for talk in self.talks.values() if talk.active]
+        soonest = min((moment for moment in moments if moment is not None), default=None)
+        if soonest is None:
+            return PERIOD
+        return min(PERIOD, max(0.005, (soonest - self.clock()) / 1000))
+
+    async def _drop_gone(self) -> None:
+        """Jobs whose PodGroup is gone, or all of whose pods have been for a while."""
+        if not self.cluster.synced or self.cluster.stale:
+            return
+        now = time.monotonic()
+        for job in [*self.talks, *self._inited]:
+            if self._there(job):
+                self._missing.pop(job, None)
+                continue
+            since = self._missing.setdefault(job, now)
+            if now - since < (2.0 if self.cluster.pod_groups else MISSING):
+                continue
+            self._missing.pop(job, None)
+            self._inited.discard(job)
+            talk = self.talks.pop(job, None)
+            if talk is not None:
+                _log.info("job is gone", job=job)
+                await talk.forget()
+
+
+__all__ = ["INITED", "MAX_JOBS", "REGISTERED", "STAGE_KEY", "Desk"]

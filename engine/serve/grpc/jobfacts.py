@@ -1,0 +1,195 @@
+"""What a job's conversation is told of the cluster: its facts and the faults of its ranks. Pure.
+
+Rules of ClusterD (component/clusterd/pkg/application/recover, faultmanager/jobprocess): what counts as a fault for
+recovery, when a fault may be retried in its step, when processes may restart in their pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from engine.model.attribution import HARMLESS, SUB_HEALTHY, UNHEALTHY, FaultRank
+from engine.model.cluster import Pod
+from engine.model.levels import SUB_HEALTH
+from engine.model.recovery import Conversation, Facts, Rank, Strategy
+from engine.model.recovery.choice import dump_only
+from engine.model.recovery.conversation import Faults, SubHealthy, merged
+from engine.model.recovery.words import HCCL, NORMAL, RESCHEDULE_LIMIT, RESCHEDULE_RANGE, UCE
+from engine.serve.grpc.jobview import JobView
+from engine.wire import resetinfo
+from engine.wire.errors import WireError
+from engine.wire.recoveryrecord import Record
+
+STRATEGY_KEY: Final = "recover-strategy"
+WAIT_KEY: Final = "wait-reschedule-timeout"
+PLATFORM_KEY: Final = "ProcessRecoverStrategy"
+CONFIRM_KEY: Final = "ProcessConfirmFault"
+RESULT_KEY: Final = "ProcessResultFault"
+TABLE_KEY: Final = "RankTableReady"
+ENABLE_KEY: Final = "process-recover-enable"
+SUB_HEALTH_KEY: Final = "subHealthyStrategy"
+BACKUP_KEY: Final = "backupNewPodName"
+SOURCE_KEY: Final = "backupSourcePodName"
+
+#: Codes whose faults a step may be tried again after, and their kind of fault.
+RETRY_CODES: Final = {"80E01801": UCE, "8C1F860B": HCCL}
+#: So long after it was raised such a fault may begin a retry.
+RETRY_MS: Final = 10_000
+_RESTARTS: Final = frozenset({"RestartRequest", "RestartBusiness"})
+_ONLINE: Final = frozenset({"reset", "restart"})
+
+Hit = tuple[str, tuple[FaultRank, ...]]
+Config = Mapping[str, Any]
+
+
+def facts_of(
+    view: JobView | None,
+    record: Record,
+    hit: Hit,
+    *,
+    reset_config: Config | None = None,
+    mindio_wait: int | None = None,
+) -> Facts:
+    """The job as the cluster shows it; ``hit`` is its health and the faults of its ranks."""
+    talk = record.conversation
+    if view is None:
+        return Facts(exists=False)
+    notes, labels = view.annotations, view.labels
+    health, records = hit
+    per_pod = max(1, view.chips_per_pod)
+    faulty = fault_pods(talk.ranks, per_pod)
+    pods = view.by_rank()
+    configured = configured_of(notes)
+    eligible, clear = _in_place(talk, faulty, records, per_pod, labels.get(SUB_HEALTH_KEY, "ignore"))
+    return Facts(
+        configured=configured,
+        sub_health=labels.get(SUB_HEALTH_KEY, "ignore"),
+        pod_rescheduling=labels.get("pod-rescheduling") == "on",
+        job_rescheduling=labels.get("fault-scheduling") in ("grace", "force"),
+        platform=notes.get(PLATFORM_KEY),
+        confirm_fault=notes.get(CONFIRM_KEY, ""),
+        result_fault=notes.get(RESULT_KEY, ""),
+        rank_table_ready=notes.get(TABLE_KEY),
+        running=view.running,
+        replaced=all(_replaced(pods.get(rank), record.uids.get(str(rank), "")) for rank in faulty),
+        health=UNHEALTHY if record.software else health,
+        framework=labels.get("framework", "pytorch"),
+        devices_per_pod=per_pod,
+        wait_reschedule=wait_of(notes),
+        mindio_wait=mindio_wait,
+        in_place=eligible and Strategy.IN_PLACE in configured,
+        in_place_clear=clear,
+        rank_zero_faulty=0 in faulty,
+        fault_pods=tuple(pods[rank].name for rank in faulty if rank in pods),
+        hot_reset=_hot_reset(reset_config),
+        backup_running=_backup_runs(view, talk.hot_pod),
+        old_pod_gone=_gone(view, talk.hot_pod, record.uids.get(talk.hot_pod, "")),
+        nic_switched=talk.operation is not None and talk.operation.kind == "nic",
+    )
+
+
+def configured_of(notes: Mapping[str, str]) -> tuple[str, ...]:
+    """The strategies of annotation ``recover-strategy``, unknown ones left out; ``exit`` is always there."""
+    given = {part.strip() for part in notes.get(STRATEGY_KEY, "").split(",")}
+    return tuple(strategy.value for strategy in Strategy if strategy in given or strategy is Strategy.EXIT)
+
+
+def wait_of(notes: Mapping[str, str]) -> int:
+    """Annotation ``wait-reschedule-timeout`` in seconds; one out of its range does not count."""
+    text = notes.get(WAIT_KEY, "").strip()
+    low, high = RESCHEDULE_RANGE
+    value = int(text) if text.isascii() and text.isdecimal() and len(text) <= 4 else 0
+    return value if low <= value <= high else RESCHEDULE_LIMIT
+
+
+def fault_pods(ranks: Sequence[Rank], per_pod: int) -> list[int]:
+    """The ranks of the pods that hold faulty processes, ascending."""
+    return sorted({int(rank.rank) // per_pod for rank in ranks if rank.rank.isascii() and rank.rank.isdecimal()})
+
+
+def intake(view: JobView, record: Record, facts: Facts, hit: Hit, now_ms: int) -> Faults | SubHealthy | None:
+    """What the newest faults of the job's hardware mean for its recovery; None when that is nothing new to tell."""
+    health, records = hit
+    talk = record.conversation
+    if health == SUB_HEALTHY:
+        if facts.sub_health == "hotSwitch":
+            return _hot(view, records, facts.devices_per_pod)
+        if facts.sub_health != "graceExit" or not dump_only(facts):
+            records = ()
+    retries = Strategy.RETRY in facts.configured
+    ranks = merged((), tuple(_rank(row, talk, retries, now_ms) for row in records if counts(row)))
+    if set(ranks) == set(talk.seen):
+        return None
+    return Faults(ranks)
+
+
+def counts(row: FaultRank) -> bool:
+    """Whether a record matters to recovery: a lost node is told by the framework that survives it."""
+    return bool(row.code) and row.level not in HARMLESS
+
+
+def _rank(row: FaultRank, talk: Conversation, retries: bool, now_ms: int) -> Rank:
+    kind = RETRY_CODES.get(row.code.upper(), NORMAL) if retries else NORMAL
+    rank = Rank(str(row.rank), kind)
+    fresh = not row.time_ms or now_ms - row.time_ms <= RETRY_MS
+    return rank if kind == NORMAL or fresh or rank in talk.seen else Rank(rank.rank, NORMAL)
+
+
+def _hot(view: JobView, records: Sequence[FaultRank], per_pod: int) -> SubHealthy | None:
+    """The first sub-healthy pod that may move; the pod of rank 0 never does."""
+    by_pod: dict[int, list[Rank]] = {}
+    for row in records:
+        if counts(row):
+            by_pod.setdefault(row.rank // per_pod, []).append(Rank(str(row.rank), NORMAL))
+    moving = sorted(rank for rank in by_pod if rank)
+    pods = view.by_rank()
+    if not moving or moving[0] not in pods:
+        return None
+    first = moving[0]
+    return SubHealthy(pods[first].name, merged((), tuple(by_pod[first])), pods=len(by_pod))
+
+
+def _in_place(
+    talk: Conversation, faulty: Sequence[int], records: Sequence[FaultRank], per_pod: int, sub_health: str
+) -> tuple[bool, bool]:
+    """Whether restarting processes cures every fault, and whether the hardware's own faults are gone."""
+    tolerated = HARMLESS | ({SUB_HEALTH} if sub_health == "ignore" else set())
+    levels = {row.level for row in records if row.rank // per_pod in faulty and row.level not in tolerated}
+    eligible = bool(faulty) and levels <= _RESTARTS and (bool(levels) or len(faulty) == 1)
+    return eligible, not levels
+
+
+def _replaced(pod: Pod | None, before: str) -> bool:
+    return pod is not None and pod.phase == "Running" and pod.deleting is None and pod.uid != before
+
+
+def _hot_reset(config: Config | None) -> bool:
+    if config is None:
+        return False
+    try:
+        body = resetinfo.read(config)
+    except WireError:
+        return False  # the write that follows says what is wrong with it
+    return any(rank["Policy"] in _ONLINE for rank in body["RankList"])
+
+
+def backup_of(view: JobView, source: str) -> Pod | None:
+    """The backup pod of a hot switch."""
+    return next((pod for pod in (*view.backups, *view.pods) if pod.annotations.get(SOURCE_KEY) == source), None)
+
+
+def _backup_runs(view: JobView, source: str) -> bool:
+    backup = backup_of(view, source) if source else None
+    return backup is not None and backup.phase == "Running" and backup.deleting is None
+
+
+def _gone(view: JobView, name: str, uid: str) -> bool:
+    return bool(name) and not any(pod.name == name and (not uid or pod.uid == uid) for pod in view.pods)
+
+
+__all__ = [
+    "BACKUP_KEY", "CONFIRM_KEY", "ENABLE_KEY", "PLATFORM_KEY", "RETRY_CODES", "SOURCE_KEY", "STRATEGY_KEY",
+    "SUB_HEALTH_KEY", "Hit", "backup_of", "configured_of", "counts", "facts_of", "fault_pods", "intake",
+    "wait_of",
+]  # fmt: skip

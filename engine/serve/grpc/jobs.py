@@ -1,0 +1,198 @@
+"""The service `Job`: summaries of all jobs for systems that watch them.
+
+Source: component/clusterd/pkg/application/jobv2 (grpc), docs/zh/scheduling/06_api/04_clusterd.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import grpc
+
+from engine.model.recovery import Code
+from engine.serve.grpc.cluster import Cluster
+from engine.serve.grpc.limits import Bucket
+from engine.serve.grpc.streams import Context, Outbox
+from engine.status.summaries import COMPLETE, FAILED, Summary, summarised
+from engine.wire.clusterd import job_pb2 as pb
+from engine.wire.gojson import go_json
+
+ROLES: Final = ("CCAgent", "DefaultUser1", "DefaultUser2", "FdAgent")
+MAX_CLIENTS: Final = 100_000
+PER_ROLE: Final = 20
+SUBSCRIBE_RATE: Final = 20.0
+BUFFERED: Final = 10
+#: Jobs with more NPUs are told without their rank table, and so many NPUs make one page.
+MAX_NPUS: Final = 40_000
+#: Seconds after which a client that does not subscribe is forgotten.
+IDLE: Final = 120.0
+
+
+class Job:
+    """The handlers, named as the RPCs."""
+
+    def __init__(self, cluster: Cluster, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._clients: dict[str, tuple[str, float]] = {}
+        self._active: dict[str, int] = {}
+        self._rate = Bucket(SUBSCRIBE_RATE, SUBSCRIBE_RATE, clock)
+        self._told: dict[str, Summary] = {}
+        self._single: set[Outbox[pb.JobSummarySignal]] = set()
+        self._lists: set[Outbox[pb.JobSummarySignalList]] = set()
+
+    async def Register(self, request: pb.ClientInfo, context: Context) -> pb.Status:
+        """A name for a client of a known role."""
+        if request.role not in ROLES:
+            text = f"code={int(Code.UNREGISTERED)}, role {request.role[:64]!r} is not in the whitelist"
+            await context.abort(grpc.StatusCode.UNKNOWN, text)
+        self._forget_idle()
+        if len(self._clients) >= MAX_CLIENTS:
+            return pb.Status(code=int(Code.RATE_LIMITED), info="too many registered clients")
+        name = str(uuid.uuid4())
+        self._clients[name] = (request.role, self._clock())
+        return pb.Status(code=int(Code.SUCCESS), info="registration successful", clientId=name)
+
+    async def SubscribeJobSummarySignal(self, request: pb.ClientInfo, context: Context) -> None:
+        """Every change of a job."""
+        await self._serve(request.clientId, self._single, (), context)
+
+    async def SubscribeJobSummarySignalList(self, request: pb.ClientInfo, context: Context) -> None:
+        """All jobs there are, page by page, then every change."""
+        self._look()
+        await self._serve(request.clientId, self._lists, list(self._pages()), context)
+
+    async def run(self) -> None:
+        """Tell what changed, until cancelled."""
+        self._look()
+        with self._cluster.news() as news:
+            while True:
+                await news.wait()
+                news.clear()
+                for job in self._look():
+                    message = signal(job, str(uuid.uuid4()))
+                    for box in self._single:
+                        box.put(message)
+                    page = self._page((job,))
+                    for each in self._lists:
+                        each.put(page)
+
+    def close(self) -> None:
+        """End every stream."""
+        boxes: list[Outbox[Any]] = [*self._single, *self._lists]
+        for box in boxes:
+            box.close()
+        self._clients.clear()
+
+    async def _serve(self, client: str, boxes: set[Outbox[Any]], first: Sequence[object], context: Context) -> None:
+        role = self._clients.get(client, ("", 0.0))[0]
+        if not role:
+            text = f"invalid clientId: {client[:128]}, please register first"
+            await context.abort(grpc.StatusCode.UNKNOWN, text)
+        if not self._rate.take():
+            text = f"code={int(Code.RATE_LIMITED)}, too many subscriptions a second"
+            await context.abort(grpc.StatusCode.UNKNOWN, text)
+        if self._active.get(role, 0) >= PER_ROLE:
+            text = f"code={int(Code.RATE_LIMITED)}, role {role} has {PER_ROLE} subscriptions already"
+            await context.abort(grpc.StatusCode.UNKNOWN, text)
+        self._active[role] = self._active.get(role, 0) + 1
+        box: Outbox[Any] = Outbox(len(first) + BUFFERED)
+        for message in first:
+            box.put(message)
+        boxes.add(box)
+        try:
+            await context.send_initial_metadata(())
+            await box.pump(context)
+        finally:
+            boxes.discard(box)
+            self._active[role] -= 1
+            self._clients.pop(client, None)
+
+    def _look(self) -> list[Summary]:
+        """What differs from what was told; it counts as told from now on."""
+        now = time.time()
+        changed = []
+        there = {one.id: one for one in summarised(self._cluster.observed, now) if one.id}
+        for job, found in sorted(there.items()):
+            before = self._told.get(job)
+            # when a job was first seen is told once and for all
+            data = found.data if before is None else {**found.data, "time": before.data["time"]}
+            if data.get("job_status") in (COMPLETE, FAILED) and not data.get("deleteTime"):
+                known = before.data.get("deleteTime") if before is not None else ""
+                data = {**data, "deleteTime": known or str(int(now))}
+            after = found._replace(data=data)
+            if after != before:
+                self._told[job] = after
+                changed.append(after)
+        for job in [job for job in self._told if job not in there]:
+            last = self._told.pop(job)
+            if last.data.get("operator") != "delete":
+                changed.append(_ended(last, int(now)))
+        return changed
+
+    def _pages(self) -> Iterator[pb.JobSummarySignalList]:
+        page: list[Summary] = []
+        npus = 0
+        for _, job in sorted(self._told.items()):
+            if page and npus + job.cards > MAX_NPUS:
+                yield self._page(page)
+                page, npus = [], 0
+            page.append(job)
+            npus += job.cards
+        yield self._page(page)
+
+    def _page(self, jobs: Sequence[Summary]) -> pb.JobSummarySignalList:
+        return pb.JobSummarySignalList(
+            jobSummarySignals=[signal(job, str(uuid.uuid4())) for job in jobs],
+            ReportTime=str(int(time.time())),
+            JobTotalNum=len(self._told),
+        )
+
+    def _forget_idle(self) -> None:
+        old = self._clock() - IDLE
+        for client in [name for name, (_, at) in self._clients.items() if at < old][:1000]:
+            del self._clients[client]
+
+
+def signal(job: Summary, name: str) -> pb.JobSummarySignal:
+    """The message about one job; ``name`` is its uuid."""
+    data = job.data
+    return pb.JobSummarySignal(
+        uuid=name,
+        jobId=job.id,
+        jobName=job.name,
+        namespace=job.namespace,
+        frameWork=data.get("framework", ""),
+        jobStatus=job.status,
+        time=data.get("time", ""),
+        cmIndex="0",
+        total=str(len(job.parts)),
+        HcclJson="" if job.cards > MAX_NPUS else _table(job.parts),
+        deleteTime=data.get("deleteTime", ""),
+        sharedTorIp=data.get("sharedTorIp", ""),
+        masterAddr=data.get("masterAddr", ""),
+        operator=data.get("operator", "add"),
+        sid=data.get("sid", ""),
+    )
+
+
+def _table(parts: Sequence[str]) -> str:
+    """The whole rank table, whose servers a ConfigMap each may hold in parts."""
+    if len(parts) == 1:
+        return parts[0]
+    bodies = [json.loads(part) for part in parts]
+    return go_json({**bodies[0], "server_list": [row for body in bodies for row in body["server_list"]]})
+
+
+def _ended(last: Summary, now: int) -> Summary:
+    """The last word of a job that is gone."""
+    status = COMPLETE if last.status == COMPLETE else FAILED
+    data = {**last.data, "job_status": status, "operator": "delete", "deleteTime": str(now)}
+    return last._replace(status=status, data=data)
+
+
+__all__ = ["ROLES", "Job", "signal"]

@@ -1,0 +1,152 @@
+"""Jobs as recovery services name them: by the uid of their owner, with their pods, ranks, chips and faults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from engine.model.attribution import HEALTHY, FaultRank, Place, fault_ranks, health
+from engine.model.cluster import Observed, Pod
+from engine.model.jobs import Gang
+from engine.plan.gangs import declared_rank, group
+from engine.plan.owners import POD_GROUP_APIS, controller_of
+from engine.status.jobs import quiet
+from engine.wire.podannotations import chip_ids
+
+BACKUP: Final = "backup"
+
+
+class JobView(msgspec.Struct, frozen=True):
+    """One job. ``pods`` are its live pods in rank order, backups of a hot switch apart in ``backups``.
+
+    ``group`` is the name of its PodGroup, empty where the cluster has none; ``labels`` and ``annotations`` are the
+    PodGroup's, then the owner's, then those of its pods.
+    """
+
+    id: str
+    kind: str
+    namespace: str
+    name: str
+    group: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    replicas: int
+    min_available: int
+    pods: tuple[Pod, ...] = ()
+    backups: tuple[Pod, ...] = ()
+
+    @property
+    def running(self) -> bool:
+        """Whether as many pods run as the job needs."""
+        up = sum(pod.phase == "Running" and pod.deleting is None for pod in self.pods)
+        return up >= max(1, self.min_available) and up >= min(len(self.pods), self.replicas)
+
+    @property
+    def chips_per_pod(self) -> int:
+        """Chips of one pod, 0 for a job without any."""
+        return max((len(pod.chips) or pod.count for pod in self.pods), default=0)
+
+    def rank_of(self, pod: Pod) -> int:
+        """The pod's rank."""
+        rank = declared_rank(pod)
+        return self.pods.index(pod) if rank is None and pod in self.pods else rank or 0
+
+    def by_rank(self) -> dict[int, Pod]:
+        """Pods by their ranks; of two with one rank the one that stays."""
+        found: dict[int, Pod] = {}
+        for position, pod in enumerate(self.pods):
+            declared = declared_rank(pod)
+            rank = position if declared is None else declared
+            if rank not in found or found[rank].deleting is not None:
+                found[rank] = pod
+        return found
+
+
+def views(observed: Observed) -> dict[str, JobView]:
+    """Every job of a snapshot by its id: those with pods, and those that so far have a PodGroup only."""
+    gangs, _ = group(observed)
+    found = {gang.uid: _of_gang(gang, observed) for gang in gangs.values() if gang.uid and gang.kind != "Pod"}
+    for key, raw in observed.objects.items():
+        if key.kind != "PodGroup" or key.api_version not in POD_GROUP_APIS:
+            continue
+        owner = controller_of(raw)
+        uid = str(owner.get("uid") or "")
+        if uid and uid not in found:
+            found[uid] = _of_group(uid, key.namespace, key.name, owner, raw)
+    return found
+
+
+def places(view: JobView, observed: Observed) -> tuple[Place, ...]:
+    """Where the job's pods run, with their physical chips in the order of their processes."""
+    found = []
+    for rank, pod in sorted(view.by_rank().items()):
+        if pod.holds_chips and pod.chips:
+            report = observed.reports.get(pod.node)
+            prefix = report.prefix if report is not None else pod.chips[0].rpartition("-")[0] + "-"
+            found.append(Place(pod, rank, chip_ids(pod.chips, prefix)))
+    return tuple(found)
+
+
+def impact(view: JobView, observed: Observed) -> tuple[str, tuple[FaultRank, ...]]:
+    """How healthy the job is and which faults hit which ranks: the attribution that the planner's status shows too."""
+    nodes = {pod.node for pod in view.pods if pod.node}
+    labelled = any(pod.labels.get("fault-type") for pod in view.pods)
+    if not labelled and all(quiet(node, observed) for node in nodes):
+        return HEALTHY, ()
+    here = places(view, observed)
+    ranks = fault_ranks(here, observed.nodes, observed.reports, observed.node_reports)
+    return health(here, ranks), ranks
+
+
+def ranks_of(view: JobView, observed: Observed, node: str) -> dict[str, int]:
+    """The global rank of each of the job's chips on a node, by physical id as text."""
+    found = {}
+    for place in places(view, observed):
+        if place.pod.node == node:
+            for position, chip in enumerate(place.chips):
+                found[str(chip)] = place.rank * len(place.chips) + position
+    return found
+
+
+def _of_gang(gang: Gang, observed: Observed) -> JobView:
+    pods = [observed.pods[key] for key in gang.pods]
+    return JobView(
+        id=gang.uid,
+        kind=gang.kind,
+        namespace=gang.namespace,
+        name=gang.name,
+        group=gang.pod_group,
+        labels=gang.labels,
+        annotations=gang.annotations,
+        replicas=gang.replicas,
+        min_available=gang.min_available,
+        pods=tuple(pod for pod in pods if pod.annotations.get("podType") != BACKUP),
+        backups=tuple(pod for pod in pods if pod.annotations.get("podType") == BACKUP),
+    )
+
+
+def _of_group(uid: str, namespace: str, name: str, owner: Mapping[str, Any], raw: Mapping[str, Any]) -> JobView:
+    metadata, spec = raw.get("metadata") or {}, raw.get("spec") or {}
+    members = spec.get("minMember")
+    least = members if isinstance(members, int) and not isinstance(members, bool) else 1
+    return JobView(
+        id=uid,
+        kind=str(owner.get("kind") or ""),
+        namespace=namespace,
+        name=str(owner.get("name") or ""),
+        group=name,
+        labels={str(k): str(v) for k, v in (metadata.get("labels") or {}).items()},
+        annotations={str(k): str(v) for k, v in (metadata.get("annotations") or {}).items()},
+        replicas=least,
+        min_available=least,
+    )
+
+
+def names_of(views: Sequence[JobView]) -> dict[str, JobView]:
+    """Jobs by ``namespace/name``."""
+    return {f"{view.namespace}/{view.name}": view for view in views}
+
+
+__all__ = ["JobView", "impact", "names_of", "places", "ranks_of", "views"]

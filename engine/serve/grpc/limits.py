@@ -1,0 +1,180 @@
+"""Limits of the server: how many calls a second, how many connections. Figures are ClusterD's.
+
+gRPC for Python hands out no connections, only calls; so a connection counts from its first call until it has been
+without one for as long as a keep-alive takes to find it dead, and what is beyond the limit is refused call by call.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+
+from engine.serve.grpc.streams import peer_host
+
+HEALTH_METHOD: Final = "/Recover/HealthCheck"
+HEALTH_RATE: Final = 10_000
+BUSINESS_RATE: Final = 1_000
+MAX_CONNECTIONS: Final = 1_024
+MAX_PER_HOST: Final = 512
+#: Seconds of silence after which a connection without open calls counts no more: keep-alive time and its time-out.
+FORGOTTEN: Final = 65.0
+
+Clock = Callable[[], float]
+
+
+class Bucket:
+    """A token bucket: ``rate`` a second, ``burst`` at once."""
+
+    def __init__(self, rate: float, burst: float, clock: Clock = time.monotonic) -> None:
+        self.rate, self.burst = rate, burst
+        self._clock = clock
+        self._tokens = float(burst)
+        self._at = clock()
+
+    def take(self) -> bool:
+        """Whether one more may pass now."""
+        now = self._clock()
+        self._tokens = min(float(self.burst), self._tokens + (now - self._at) * self.rate)
+        self._at = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+    def wait(self) -> float:
+        """Seconds until the next token."""
+        return max(0.0, (1 - self._tokens) / self.rate)
+
+
+class Rates:
+    """The rates of unary calls; streams are not counted."""
+
+    def __init__(
+        self, clock: Clock = time.monotonic, *, health: int = HEALTH_RATE, business: int = BUSINESS_RATE
+    ) -> None:
+        self._health = Bucket(health, health, clock)
+        self._business = Bucket(business, business, clock)
+
+    def refusal(self, method: str) -> str:
+        """Why a call may not pass now; empty when it may."""
+        bucket = self._health if method == HEALTH_METHOD else self._business
+        if bucket.take():
+            return ""
+        return f"qps exceeded, method={method}, limit={bucket.rate:.0f}, burst={bucket.burst:.0f}"
+
+
+class Connections:
+    """Who is connected, by the peer's address and port."""
+
+    def __init__(
+        self, clock: Clock = time.monotonic, *, most: int = MAX_CONNECTIONS, per_host: int = MAX_PER_HOST
+    ) -> None:
+        self._clock = clock
+        self._most, self._per_host = most, per_host
+        self._open: dict[str, int] = {}
+        self._idle: OrderedDict[str, float] = OrderedDict()
+        self._hosts: dict[str, int] = {}
+
+    def enter(self, peer: str) -> bool:
+        """A call begins; False when its connection is one too many."""
+        if peer not in self._open:
+            if peer in self._idle:
+                del self._idle[peer]
+            else:
+                self._sweep()
+                host = peer_host(peer)
+                if len(self._open) + len(self._idle) >= self._most or self._hosts.get(host, 0) >= self._per_host:
+                    return False
+                self._hosts[host] = self._hosts.get(host, 0) + 1
+            self._open[peer] = 0
+        self._open[peer] += 1
+        return True
+
+    def leave(self, peer: str) -> None:
+        """A call has ended."""
+        self._open[peer] -= 1
+        if not self._open[peer]:
+            del self._open[peer]
+            self._idle[peer] = self._clock()
+
+    @property
+    def count(self) -> int:
+        """Connections that count."""
+        return len(self._open) + len(self._idle)
+
+    def _sweep(self) -> None:
+        old = self._clock() - FORGOTTEN
+        while self._idle:
+            peer, at = next(iter(self._idle.items()))
+            if at > old:
+                return
+            del self._idle[peer]
+            host = peer_host(peer)
+            self._hosts[host] -= 1
+            if not self._hosts[host]:
+                del self._hosts[host]
+
+
+if TYPE_CHECKING:
+    Handler = grpc.RpcMethodHandler[Any, Any]
+    Interceptor = grpc.aio.ServerInterceptor[Any, Any]
+else:
+    # they take no parameters at run time
+    Handler, Interceptor = grpc.RpcMethodHandler, grpc.aio.ServerInterceptor
+Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Handler]]
+
+
+class Guard(Interceptor):
+    """Refuses what is beyond the limits, before any handler sees it."""
+
+    def __init__(self, rates: Rates, connections: Connections) -> None:
+        self._rates = rates
+        self._connections = connections
+
+    async def intercept_service(self, continuation: Continuation, details: grpc.HandlerCallDetails) -> Handler:
+        """The handler with its limits around it."""
+        handler = await continuation(details)
+        if handler is None:
+            return handler
+        method = details.method
+        if handler.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(
+                self._stream(handler.unary_stream), handler.request_deserializer, handler.response_serializer
+            )
+        return grpc.unary_unary_rpc_method_handler(
+            self._unary(handler.unary_unary, method), handler.request_deserializer, handler.response_serializer
+        )
+
+    def _unary(self, inner: Any, method: str) -> Any:
+        async def guarded(request: Any, context: Any) -> Any:
+            peer = context.peer()
+            if not self._connections.enter(peer):
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many connections")
+            try:
+                refused = self._rates.refusal(method)
+                if refused:
+                    await context.abort(grpc.StatusCode.UNKNOWN, refused)
+                return await inner(request, context)
+            finally:
+                self._connections.leave(peer)
+
+        return guarded
+
+    def _stream(self, inner: Any) -> Any:
+        async def guarded(request: Any, context: Any) -> None:
+            peer = context.peer()
+            if not self._connections.enter(peer):
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many connections")
+            try:
+                await inner(request, context)
+            finally:
+                self._connections.leave(peer)
+
+        return guarded
+
+
+__all__ = ["BUSINESS_RATE", "HEALTH_RATE", "Bucket", "Connections", "Guard", "Rates"]

@@ -1,0 +1,172 @@
+"""The service `TrainingDataTrace`: switches of light-weight profiling, in a ConfigMap where the job's pods mount it.
+
+Source: component/clusterd/pkg/application/profiling, docs/zh/scheduling/06_api/04_clusterd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from engine.kube import CONFIGMAP, Conflict, Kube, KubeError, Object
+from engine.log import get
+from engine.model.diagnostics import ObjectKey
+from engine.plan.owners import POD_GROUP_APIS
+from engine.serve.grpc.cluster import Cluster
+from engine.serve.grpc.jobview import JobView
+from engine.serve.grpc.publishers import Publishers
+from engine.serve.grpc.streams import Context
+from engine.wire.clusterd import profiling_pb2 as pb
+from engine.wire.gojson import go_json
+
+_log = get("grpc.profiling")
+PREFIX: Final = "data-trace-"
+KEY: Final = "profilingSwitch"
+SWITCHES: Final = ("CommunicationOperator", "Step", "SaveCheckpoint", "FP", "DataLoader")
+#: These switch together: what one says counts for all of them.
+TOGETHER: Final = ("Step", "SaveCheckpoint", "FP", "DataLoader")
+OK, BAD, MISSING, FAILED = 200, 300, 404, 500
+_TRIES: Final = 3
+
+
+class TrainingDataTrace:
+    """The handlers, named as the RPCs."""
+
+    def __init__(self, kube: Kube, cluster: Cluster) -> None:
+        self._kube = kube
+        self._cluster = cluster
+        self._publishers: Publishers[pb.DataStatusRes] = Publishers()
+        self._switches: dict[str, dict[str, str]] = {}
+
+    async def ModifyTrainingDataTraceSwitch(self, request: pb.DataTypeReq, context: Context) -> pb.DataTypeRes:
+        """Write the switches, then tell whoever subscribed."""
+        wanted = {name: str(getattr(request.profilingSwitch, name)) for name in SWITCHES}
+        wrong = _wrong(request.jobNsName, wanted)
+        if wrong:
+            return pb.DataTypeRes(code=BAD, message=wrong)
+        view = self._job(request.jobNsName)
+        if view is None:
+            return pb.DataTypeRes(code=MISSING, message=f"job {request.jobNsName} not found")
+        traced = [self._cluster.extra(pod).data_trace for pod in view.pods]
+        mounted = bool(traced) and all(traced)
+        if mounted and not await self._write(view, wanted):
+            return pb.DataTypeRes(code=FAILED, message=f"ConfigMap {PREFIX}{view.name} cannot be written")
+        self._switches[view.id] = wanted
+        heard = self._notify(view.id, wanted)
+        if not mounted and not heard:
+            return pb.DataTypeRes(code=FAILED, message="notify subscribe failed")
+        return pb.DataTypeRes(code=OK, message=f"successfully changed profiling switch of {request.jobNsName}")
+
+    async def GetTrainingDataTraceSwitch(self, request: pb.DataStatusReq, context: Context) -> pb.DataStatusRes:
+        """The switches as they are."""
+        if not _split(request.jobNsName):
+            return pb.DataStatusRes(code=BAD, message="jobNsName must be <namespace>/<job name>")
+        view = self._job(request.jobNsName)
+        if view is None:
+            return pb.DataStatusRes(code=MISSING, message=f"job {request.jobNsName} not found")
+        try:
+            live = await self._kube.get(CONFIGMAP, PREFIX + view.name, view.namespace)
+        except KubeError as error:
+            _log.warning("switches not read", job=request.jobNsName, reason=str(error))
+            return pb.DataStatusRes(code=FAILED, message="the cluster does not answer")
+        switches = _read(live) or self._switches.get(view.id)
+        if switches is None:
+            return pb.DataStatusRes(code=MISSING, message=f"job {request.jobNsName} has no profiling switch")
+        return pb.DataStatusRes(code=OK, message="success", profilingSwitch=pb.ProfilingSwitch(**switches))
+
+    async def SubscribeDataTraceSwitch(self, request: pb.ProfilingClientInfo, context: Context) -> None:
+        """The switches as they are now, if anybody set them, and every change."""
+        publisher = self._publishers.register(request.jobId, request.role)
+        if publisher is None:
+            return
+        switches = self._switches.get(request.jobId)
+        view = self._cluster.jobs.get(request.jobId)
+        if switches is None and view is not None:
+            try:
+                switches = _read(await self._kube.get(CONFIGMAP, PREFIX + view.name, view.namespace))
+            except KubeError as error:
+                _log.warning("switches not read", job=request.jobId, reason=str(error))
+        await publisher.serve(context, _message(switches) if switches is not None else None)
+
+    def close(self) -> None:
+        """End every stream."""
+        self._publishers.close()
+
+    def _job(self, name: str) -> JobView | None:
+        return next((v for v in self._cluster.jobs.values() if f"{v.namespace}/{v.name}" == name), None)
+
+    def _notify(self, job: str, switches: Mapping[str, str]) -> bool:
+        return self._publishers.tell(job, _message(switches))
+
+    async def _write(self, view: JobView, switches: Mapping[str, str]) -> bool:
+        name = PREFIX + view.name
+        for _ in range(_TRIES):
+            try:
+                live = await self._kube.get(CONFIGMAP, name, view.namespace)
+                body = self._body(view, name, switches, live)
+                await (self._kube.replace if live is not None else self._kube.create)(CONFIGMAP, body)
+                return True
+            except Conflict:
+                continue
+            except KubeError as error:
+                _log.warning("switches not written", job=f"{view.namespace}/{view.name}", reason=str(error))
+                return False
+        return False
+
+    def _body(self, view: JobView, name: str, switches: Mapping[str, str], live: Object | None) -> Object:
+        metadata: dict[str, Any] = dict((live or {}).get("metadata") or {"name": name, "namespace": view.namespace})
+        metadata.pop("managedFields", None)
+        metadata["labels"] = {**(metadata.get("labels") or {}), "reset": "true"}
+        owners = self._owners(view)
+        if owners and not metadata.get("ownerReferences"):
+            metadata["ownerReferences"] = owners
+        data = {**((live or {}).get("data") or {}), KEY: go_json(dict(switches))}
+        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+    def _owners(self, view: JobView) -> list[dict[str, Any]]:
+        """The owner of the PodGroup, or that of the pods where there is none."""
+        for api in POD_GROUP_APIS:
+            raw = self._cluster.observed.objects.get(ObjectKey(api, "PodGroup", view.namespace, view.group))
+            if raw is not None:
+                return list((raw.get("metadata") or {}).get("ownerReferences") or [])
+        pod = next((pod for pod in view.pods if pod.owner_uid == view.id), None)
+        if pod is None:
+            return []
+        return [{"apiVersion": pod.owner_api, "kind": pod.owner_kind, "name": pod.owner_name, "uid": pod.owner_uid}]
+
+
+def _split(name: str) -> tuple[str, str] | None:
+    namespace, slash, job = name.partition("/")
+    return (namespace, job) if slash and namespace and job and "/" not in job and len(name) <= 512 else None
+
+
+def _wrong(name: str, switches: Mapping[str, str]) -> str:
+    """What is wrong with a request; empty when it can be carried out."""
+    if not _split(name):
+        return "jobNsName must be <namespace>/<job name>"
+    for switch, value in switches.items():
+        if value not in ("on", "off"):
+            return f"profilingSwitch.{switch} must be on or off"
+    if len({switches[switch] for switch in TOGETHER}) > 1:
+        return f"{', '.join(TOGETHER)} are switched together"
+    return ""
+
+
+def _read(live: Mapping[str, Any] | None) -> dict[str, str] | None:
+    text = ((live or {}).get("data") or {}).get(KEY)
+    if not isinstance(text, str):
+        return None
+    try:
+        rows = msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return None
+    return {name: "on" if rows.get(name) == "on" else "off" for name in SWITCHES}
+
+
+def _message(switches: Mapping[str, str]) -> pb.DataStatusRes:
+    return pb.DataStatusRes(code=OK, message="success", profilingSwitch=pb.ProfilingSwitch(**switches))
+
+
+__all__ = ["TrainingDataTrace"]

@@ -1,0 +1,279 @@
+"""The gRPC server: ClusterD's services on one port, its probe on another, limits and keep-alive as ClusterD has them.
+
+Source: component/clusterd/pkg/interface/grpc (server.go), main.go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Final
+
+import grpc
+from aiohttp import web
+
+from engine.errors import InputError
+from engine.kube import Kube, KubeError, end
+from engine.log import get
+from engine.serve.grpc.cluster import Cluster, clock_ms
+from engine.serve.grpc.config import Config
+from engine.serve.grpc.desk import Desk
+from engine.serve.grpc.fault import Fault
+from engine.serve.grpc.jobs import Job
+from engine.serve.grpc.leader import DURATION, Leader
+from engine.serve.grpc.limits import Connections, Guard, Rates
+from engine.serve.grpc.profiling import TrainingDataTrace
+from engine.serve.grpc.public import PubFault, Table
+from engine.serve.grpc.recover import Recover
+from engine.serve.grpc.routes import Relay, handlers
+from engine.serve.grpc.tls import Certificates, allowed_plaintext, files_of
+from engine.settings import Settings
+from engine.wire.clusterd import config_pb2, fault_pb2, job_pb2, profiling_pb2, pubfault_pb2, recover_pb2
+
+_log = get("grpc")
+PORT: Final = 8899
+SYNC_SECONDS: Final = 60.0
+GRACE_SECONDS: Final = 3.0
+OPTIONS: Final = (
+    ("grpc.max_receive_message_length", 4 * 1024 * 1024),
+    ("grpc.max_send_message_length", 8 * 1024 * 1024),
+    ("grpc.max_concurrent_streams", 64),
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    # clients ping every 3 s at most; what the network squeezes together is forgiven
+    ("grpc.http2.min_ping_interval_without_data_ms", 2_500),
+    ("grpc.so_reuseport", 0),
+)
+
+
+class GrpcServer:
+    """All services of one process. Use with ``async with``: it serves until the context ends."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        *,
+        identity: str,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        health_port: int | None = None,
+        certificates: Certificates | None = None,
+        cluster: Cluster | None = None,
+        clock: Callable[[], int] = clock_ms,
+        duration: float = DURATION,
+        rates: Rates | None = None,
+        connections: Connections | None = None,
+        table: Callable[[], Table] | None = None,
+        keep_alive: float = 5.0,
+    ) -> None:
+        self.cluster = cluster or Cluster(kube)
+        self.desk = Desk(kube, self.cluster, clock=clock)
+        self.host, self.port, self.health_port = host, port, health_port
+        self._kube = kube
+        self._identity = identity
+        self._certificates = certificates
+        self._duration = duration
+        self._guard = Guard(rates or Rates(), connections or Connections())
+        self._server = grpc.aio.server(interceptors=(self._guard,), options=OPTIONS)
+        self.fault = Fault(self.desk)
+        self.config = Config(self.cluster)
+        self.jobs = Job(self.cluster)
+        self.tracing = TrainingDataTrace(kube, self.cluster)
+        self.public = PubFault(kube, self.cluster, table)
+        self._recover = Recover(self.desk, keep_alive=keep_alive)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._probe: web.AppRunner | None = None
+        self.leader: Leader | None = None
+        self._relay: Relay | None = None
+
+    async def __aenter__(self) -> GrpcServer:
+        try:
+            await self._start()
+        except BaseException:
+            await self.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def _start(self) -> None:
+        address = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        try:
+            if self._certificates is None:
+                self.port = self._server.add_insecure_port(address)
+            else:
+                self.port = self._server.add_secure_port(address, self._certificates.server())
+        except RuntimeError as error:
+            raise InputError(
+                f"cannot listen on {address}", where="BELAY_GRPC_LISTEN", hint="Choose another."
+            ) from error
+        if not self.port:
+            raise InputError(f"cannot listen on {address}", where="BELAY_GRPC_LISTEN", hint="Choose another.")
+        reached = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        leader = self.leader = Leader(
+            self._kube, self._identity, reached, begin=self._begin, lose=self._lose, duration=self._duration
+        )
+        credentials = self._certificates.client() if self._certificates is not None else None
+        relay = self._relay = Relay(leader, credentials)
+        services = (
+            (recover_pb2, "Recover", self._recover),
+            (config_pb2, "Config", self.config),
+            (fault_pb2, "Fault", self.fault),
+            (job_pb2, "Job", self.jobs),
+            (profiling_pb2, "TrainingDataTrace", self.tracing),
+            (pubfault_pb2, "PubFault", self.public),
+        )
+        self._server.add_generic_rpc_handlers(
+            tuple(handlers(module.DESCRIPTOR.services_by_name[name], serve, relay) for module, name, serve in services)
+        )
+        await self._server.start()
+        if self.health_port is not None:
+            await self._serve_probe(self.health_port)
+        works: tuple[Awaitable[None], ...] = (
+            self.cluster.run(), self.desk.run(), leader.run(), self.fault.run(), self.config.run(), self.jobs.run(),
+            self.public.run(),
+        )  # fmt: skip
+        self._tasks = [asyncio.ensure_future(work) for work in works]
+        _log.info("serving gRPC", address=reached, tls=self._certificates is not None)
+
+    async def aclose(self) -> None:
+        """End every stream, give the Lease back, let calls under way finish."""
+        self.desk.closing = True
+        tasks, self._tasks = self._tasks, []
+        await end(*tasks)
+        await self.desk.aclose()
+        for service in (self.fault, self.config, self.jobs, self.tracing):
+            service.close()
+        await self._server.stop(GRACE_SECONDS)
+        if self._relay is not None:
+            await self._relay.aclose()
+        if self._probe is not None:
+            await self._probe.cleanup()
+
+    async def kill(self) -> None:
+        """End as a killed process does: nothing is given back, nobody is told."""
+        self.desk.closing = True
+        await self._server.stop(0)
+        for task in self._tasks:
+            task.cancel()
+        for talk in self.desk.talks.values():
+            talk.end()
+
+    @property
+    def problem(self) -> str:
+        """Why calls would not be answered now; empty when they would."""
+        if not self.cluster.synced:
+            return "the cluster is not listed yet"
+        if self.leader is None or not (self.leader.leads or self.leader.holder):
+            return "no server serves jobs"
+        return ""
+
+    async def _begin(self, epoch: int) -> None:
+        if not await self.cluster.wait_synced(SYNC_SECONDS):
+            raise KubeError("the cluster could not be listed")
+        self.cluster.refresh()
+        held = await self.desk.adopt(epoch)
+        _log.info("conversations taken over", jobs=held)
+
+    def _lose(self) -> None:
+        self.desk.leave()
+        for service in (self.fault, self.config, self.jobs, self.tracing):
+            service.close()
+
+    async def _serve_probe(self, port: int) -> None:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._probed)
+        self._probe = web.AppRunner(app, access_log=None, handle_signals=False)
+        await self._probe.setup()
+        try:
+            site = web.TCPSite(self._probe, self.host, port)
+            await site.start()
+        except OSError as error:
+            raise InputError(
+                f"cannot listen: {error.strerror or error}", where="BELAY_GRPC_HEALTH_PORT", hint="Choose another."
+            ) from error
+        self.health_port = int(self._probe.addresses[0][1])
+
+    async def _probed(self, request: web.Request) -> web.Response:
+        if request.path != "/":
+            return web.Response(status=404, text="not found\n")
+        if request.method != "GET":
+            return web.Response(status=405, text="method not allowed\n", headers={"Allow": "GET"})
+        problem = self.problem
+        return web.Response(status=503, text=problem + "\n") if problem else web.Response(text="ok")
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    settings: Settings, kube: Kube, environ: Mapping[str, str] | None = None
+) -> AsyncIterator[GrpcServer | None]:
+    """The gRPC services as the settings have them; yields the server, or None where they are off.
+
+    Raises:
+        InputError: the address or the certificates cannot be used.
+    """
+    host, port, given = where(settings, os.environ if environ is None else environ)
+    if not host:
+        yield None
+        return
+    files = files_of(settings)
+    if files is None and not allowed_plaintext(settings, host):
+        raise InputError(
+            f"{host} is reached from other machines, and neither certificates nor plaintext are set",
+            where="BELAY_GRPC_TLS_CERT, BELAY_GRPC_PLAINTEXT",
+            hint="Clients of ClusterD need BELAY_GRPC_PLAINTEXT=1; BELAY_GRPC_LISTEN=off turns the services off.",
+        )
+    server = GrpcServer(
+        kube,
+        identity=settings.identity,
+        host=host,
+        port=port,
+        health_port=settings.grpc_health_port or None,
+        certificates=Certificates(files) if files is not None else None,
+    )
+    try:
+        await server.__aenter__()
+    except InputError as error:
+        if given:
+            raise
+        _log.warning("gRPC services are off", reason=str(error))
+        yield None
+        return
+    try:
+        yield server
+    finally:
+        await server.aclose()
+
+
+def where(settings: Settings, environ: Mapping[str, str]) -> tuple[str, int, bool]:
+    """(host, port, whether somebody asked for it) to serve on; an empty host for nowhere.
+
+    Raises:
+        InputError: $POD_IP or the setting is no address to listen on.
+    """
+    text = settings.grpc_listen
+    if text == "off":
+        return "", 0, True
+    if text != "auto":
+        host, colon, port = text.rpartition(":")
+        if not colon or not port.isdecimal() or int(port) > 65535 or (":" in host and not host.startswith("[")):
+            raise InputError(f"{text!r} is no address", where="BELAY_GRPC_LISTEN", hint="Write HOST:PORT, off or auto.")
+        return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port), True
+    pod = environ.get("POD_IP", "")
+    if not pod:
+        return "127.0.0.1", PORT, False
+    try:
+        address = ipaddress.ip_address(pod)
+    except ValueError as error:
+        raise InputError(f"{pod!r} is no IP address", where="POD_IP") from error
+    if address.is_unspecified or pod == "255.255.255.255":
+        raise InputError(f"{pod} is no address to listen on", where="POD_IP")
+    return str(address), PORT, True
+
+
+__all__ = ["GRACE_SECONDS", "OPTIONS", "PORT", "GrpcServer", "serving", "where"]

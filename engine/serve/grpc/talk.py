@@ -1,0 +1,488 @@
+"""The conversation of one job while it is served here: inputs one after the other, each remembered before its effects.
+
+What is kept in the cluster (`engine.wire.recoveryrecord`) is always ahead of what was said, so whoever takes over says
+it again instead of leaving it out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from engine.kube import CONFIGMAP, Conflict, KubeError, NotFound, Object
+from engine.log import get
+from engine.model.attribution import HEALTHY
+from engine.model.recovery import Code, Conversation, Rank, State, Step, machine, resumed, words
+from engine.model.recovery.conversation import (
+    Annotate,
+    Degrade,
+    Effect,
+    Faults,
+    Input,
+    IsolateNodes,
+    Label,
+    MarkPods,
+    NotifyOperation,
+    OperationResult,
+    Reset,
+    Sent,
+    Signal,
+    SubHealthy,
+    Tick,
+    Written,
+)
+from engine.serve.grpc import operations
+from engine.serve.grpc.jobfacts import facts_of, intake
+from engine.serve.grpc.jobview import JobView, impact
+from engine.serve.grpc.streams import Outbox
+from engine.wire import names, recoveryrecord
+from engine.wire.clusterd import recover_pb2 as pb
+from engine.wire.errors import WireError
+from engine.wire.recoveryrecord import Record
+
+if TYPE_CHECKING:
+    from engine.serve.grpc.desk import Desk
+
+Result = TypeVar("Result")
+_log = get("grpc.recover")
+#: Seconds that a signal waits for a subscriber; killMaster waits longer.
+ENQUEUE: Final = float(words.SIGNAL_ENQUEUE)
+KILL_ENQUEUE: Final = float(words.KILL_ENQUEUE)
+#: Seconds for which clients of a server that died may come back without beginning anew.
+RETURN: Final = 60.0
+#: After the first came back, so long the others are waited for.
+GATHER: Final = 3.0
+_SAVE_TRIES: Final = 3
+_FRESH: Final = Conversation(job="")
+_KEEPS_NOTHING: Final = frozenset({"job", "since", "story", "code"})
+
+
+class Ousted(Exception):
+    """Another server serves the job now."""
+
+
+class Talk:
+    """One job. ``signals`` are its subscribers; ``generation`` counts resets, of which waiting reports must learn."""
+
+    def __init__(self, desk: Desk, job: str, *, record: Record | None = None, stored: Object | None = None) -> None:
+        self.job = job
+        self.record = record or Record(conversation=Conversation(job=job))
+        self.generation = 0
+        self.signals: set[Outbox[pb.ProcessManageSignal]] = set()
+        self.operators: dict[str, set[Outbox[Any]]] = {operations.NIC: set(), operations.STRESS: set()}
+        self.executors: dict[str, set[Outbox[Any]]] = {operations.NIC: set(), operations.STRESS: set()}
+        self.results: dict[str, str] = {}
+        self.gone = False
+        self._desk = desk
+        self._stored = stored
+        self._unsaved = False
+        self._lock = asyncio.Lock()
+        self._running: set[asyncio.Task[Any]] = set()
+        self._moved = asyncio.Event()
+        self._effects: deque[tuple[Effect, int]] = deque()
+        self._token = 0
+        self.worker: asyncio.Task[None] | None = None
+        self._returning: float | None = time.monotonic() + RETURN if record is not None else None
+        self._gathered = record is None
+
+    # what it is
+
+    @property
+    def conversation(self) -> Conversation:
+        """What is remembered."""
+        return self.record.conversation
+
+    @property
+    def view(self) -> JobView | None:
+        """The job as last seen."""
+        return self._desk.cluster.jobs.get(self.job)
+
+    @property
+    def active(self) -> bool:
+        """Whether time alone may move it on."""
+        talk = self.conversation
+        return talk.state is not State.INIT or bool(talk.ranks) or talk.pre_exit is not None or self._unsaved
+
+    @property
+    def due(self) -> int | None:
+        """When time alone moves it on next, in milliseconds since 1970."""
+        talk = self.conversation
+        moments = [moment for moment in (talk.deadline, talk.pre_exit) if moment is not None]
+        return min(moments) if moments else None
+
+    @property
+    def busy(self) -> bool:
+        """Whether no operation may start: recovery or another one is under way."""
+        return machine.begun(self.conversation) or bool(self.conversation.ranks)
+
+    # what it hears
+
+    async def tell(self, told: Input) -> Step:
+        """Bring one input. Raises Ousted when another server has taken over."""
+        return await self._whole(self._tell(told))
+
+    async def report(self, told: Input) -> int:
+        """Bring a report; waits while an earlier one fills its slot. 0, or 599 when the conversation began anew."""
+        generation = self.generation
+        while True:
+            moved = self._moved
+            step = await self.tell(told)
+            if not step.busy:
+                return int(Code.OK)
+            await moved.wait()
+            if self.generation != generation or self.gone:
+                return int(Code.INNER)
+
+    async def look(self) -> None:
+        """Take in the newest faults and facts, and let time pass."""
+        view = self.view
+        hit = impact(view, self._desk.cluster.observed) if view is not None else ("", ())
+        if view is not None and (hit != (HEALTHY, ()) or self.conversation.seen):
+            news = intake(view, self.record, self._facts(), hit, self._desk.clock())
+            if isinstance(news, SubHealthy):
+                talk = self.conversation
+                if talk.state is State.INIT and not talk.ranks and not talk.degraded:
+                    await self.tell(news)
+            elif isinstance(news, Faults):
+                await self.tell(news)
+        if self.active:
+            await self.tell(Tick())
+
+    async def software(self, ranks: tuple[Rank, ...]) -> None:
+        """The job itself tells of faults: its pods are labelled, and recovery begins."""
+        await self._whole(self._software(ranks))
+
+    async def _software(self, ranks: tuple[Rank, ...]) -> None:
+        async with self._lock:
+            named = tuple(sorted({*self.record.software, *(rank.rank for rank in ranks)}))
+            self.record = msgspec.structs.replace(self.record, software=named)
+            await self._step(Faults(ranks, software=True))
+            self._label(ranks)
+
+    async def reset(self, code: Code = Code.CANCELLED) -> None:
+        """Begin anew: a client subscribed anew, or the last one went away."""
+        await self._whole(self._reset(code))
+
+    async def _reset(self, code: Code) -> None:
+        async with self._lock:
+            before = self.conversation
+            after = machine.reset(before, self._desk.clock(), code)
+            await self._begin_anew(before, after)
+
+    # its subscribers
+
+    async def attach(self, outbox: Outbox[pb.ProcessManageSignal]) -> None:
+        """A subscriber came. It begins the conversation anew, as in the original, unless it comes back to one that a
+        dead server left, or joins others that are still there.
+        """
+        again = any(one.role == outbox.role and one.host == outbox.host for one in self.signals)
+        alone = not self.signals
+        returning = self._returning is not None and time.monotonic() < self._returning
+        self.signals.add(outbox)
+        self._moved.set()
+        self._moved = asyncio.Event()
+        if (alone or again) and not returning:
+            await self.reset()
+
+    async def detach(self, outbox: Outbox[pb.ProcessManageSignal]) -> None:
+        """A subscriber went away by itself; with the last one the conversation ends."""
+        self.signals.discard(outbox)
+        if not self.signals and not self.gone:
+            self._returning = None
+            await self.reset()
+
+    def resume(self) -> None:
+        """Say again what nobody heard the outcome of."""
+        self._token += 1
+        self._effects.extend((effect, self._token) for effect in resumed(self.conversation))
+        self._start()
+
+    def end(self) -> None:
+        """The job is gone, or another server serves it: every stream ends."""
+        self.gone = True
+        self.generation += 1
+        self._effects.clear()
+        if self.worker is not None:
+            self.worker.cancel()
+        everyone: list[Outbox[Any]] = [*self.signals]
+        for group in (*self.operators.values(), *self.executors.values()):
+            everyone += group
+        for outbox in everyone:
+            outbox.close()
+        self._moved.set()
+
+    async def forget(self) -> None:
+        """Remove what is kept of a job that is gone."""
+        self.end()
+        async with self._lock:
+            await self._erase()
+
+    # inside
+
+    async def _whole(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """A step is never left half-way: a client that hangs up in between changes nothing of it."""
+        task = asyncio.ensure_future(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return await asyncio.shield(task)
+
+    async def _tell(self, told: Input) -> Step:
+        async with self._lock:
+            return await self._step(told)
+
+    def _facts(self) -> Any:
+        view = self.view
+        if view is None:
+            return facts_of(None, self.record, ("", ()))
+        cluster = self._desk.cluster
+        first = view.by_rank().get(0)
+        return facts_of(
+            view,
+            self.record,
+            impact(view, cluster.observed),
+            reset_config=cluster.reset_config(view.namespace, f"reset-config-{view.name}"),
+            mindio_wait=cluster.extra(first).mindio_wait if first is not None else None,
+        )
+
+    async def _step(self, told: Input) -> Step:
+        before = self.conversation
+        step = machine.step(before, told, self._facts(), self._desk.clock(), self._desk.uuid())
+        after = step.conversation
+        if after.state is State.INIT and before.state is not State.INIT:
+            self.record = msgspec.structs.replace(self.record, software=())
+            self._desk.ended(self.job, after)
+        if after != before or self._unsaved:
+            await self._remember(before, after)
+        if any(effect is after.pending for effect in step.effects):
+            self._token += 1
+        self._effects.extend((effect, self._token) for effect in step.effects)
+        self._start()
+        if after is not before:
+            self._moved.set()
+            self._moved = asyncio.Event()
+        return step
+
+    async def _begin_anew(self, before: Conversation, after: Conversation) -> None:
+        was = before.state
+        self.generation += 1
+        self._token += 1
+        self._effects.clear()
+        self.record = msgspec.structs.replace(self.record, software=())
+        if after != before:
+            await self._remember(before, after)
+        if was is not State.INIT:
+            # agents that still wait for the end of the faults would wait for ever
+            self._effects.append((Reset("clear", answer=False), self._token))
+            self._start()
+        for group in self.operators.values():
+            for outbox in group:
+                outbox.close()
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    async def _remember(self, before: Conversation, after: Conversation) -> None:
+        uids = self.record.uids
+        if after.ranks and (not before.ranks or after.hot_pod != before.hot_pod):
+            uids = self._uids(after.hot_pod)
+        elif not after.ranks and not after.hot_pod:
+            uids = {}
+        elif len(after.ranks) > len(before.ranks):
+            uids = self._uids(after.hot_pod) | uids
+        self.record = msgspec.structs.replace(
+            self.record, conversation=after, uids=uids, epoch=self._desk.epoch, subscribers=len(self.signals)
+        )
+        await self._save()
+
+    def _uids(self, hot: str) -> dict[str, str]:
+        view = self.view
+        if view is None:
+            return {}
+        found = {str(rank): pod.uid for rank, pod in view.by_rank().items()}
+        return found | {pod.name: pod.uid for pod in view.pods if pod.name == hot}
+
+    async def _save(self) -> None:
+        """Keep the record, over the version read last; nothing is kept of a job with which nothing is wrong."""
+        if _blank(self.conversation):
+            await self._erase()
+            return
+        for attempt in range(_SAVE_TRIES):
+            body = recoveryrecord.build(self.record, self._stored)
+            try:
+                write = self._desk.kube.replace if self._stored is not None else self._desk.kube.create
+                self._stored = await write(CONFIGMAP, body)
+                self._unsaved = False
+                return
+            except (Conflict, NotFound):
+                await self._meet()
+            except KubeError as error:
+                _log.warning("conversation not kept", job=self.job, attempt=attempt + 1, reason=str(error))
+                self._unsaved = True
+                if attempt + 1 < _SAVE_TRIES:
+                    await asyncio.sleep(0.2 * (attempt + 1))
+
+    async def _meet(self) -> None:
+        """Somebody else wrote: a newer server's word ends ours, anything else is overwritten."""
+        live = await self._desk.kube.get(CONFIGMAP, recoveryrecord.name_of(self.job), names.SYSTEM)
+        self._stored = live
+        if live is None:
+            return
+        try:
+            epoch = recoveryrecord.parse(live).epoch
+        except WireError:
+            return
+        if epoch > self._desk.epoch:
+            self._desk.ousted(self)
+            raise Ousted(self.job)
+
+    async def _erase(self) -> None:
+        stored, self._stored = self._stored, None
+        self._unsaved = False
+        if stored is None:
+            return
+        metadata = stored["metadata"]
+        try:
+            await self._desk.kube.delete(
+                CONFIGMAP, metadata["name"], metadata["namespace"], rv=metadata.get("resourceVersion")
+            )
+        except NotFound:
+            return
+        except Conflict:
+            await self._meet()
+            if self._stored is not None:
+                await self._erase()
+        except KubeError as error:
+            _log.warning("conversation not removed", job=self.job, reason=str(error))
+            self._stored, self._unsaved = stored, True
+
+    # effects
+
+    def _start(self) -> None:
+        if self._effects and (self.worker is None or self.worker.done()) and not self.gone:
+            self.worker = asyncio.create_task(self._work())
+
+    async def _work(self) -> None:
+        while self._effects:
+            effect, token = self._effects.popleft()
+            try:
+                outcome = await self._carry_out(effect, token)
+                if outcome is None:
+                    continue
+                async with self._lock:
+                    if token == self._token and self.conversation.awaiting:
+                        await self._step(outcome)
+            except Ousted:
+                return
+            except Exception:
+                # a bug in one effect must not leave the job without an answer
+                _log.exception("effect failed", job=self.job, effect=type(effect).__name__)
+                outcome = Sent(False, int(Code.INNER)) if isinstance(effect, Signal) else Written(False)
+                if self.conversation.awaiting and token == self._token:
+                    await self.tell(outcome)
+
+    async def _carry_out(self, effect: Effect, token: int) -> Input | None:
+        hand, view = self._desk.hand, self.view
+        match effect:
+            case Signal():
+                self._leave(effect)
+                ok = await self._deliver(self.signals, effect, token)
+                return Sent(ok, 0 if ok else int(Code.SIGNAL_QUEUE_BUSY)) if effect.answer else None
+            case NotifyOperation():
+                message = operations.message(self.job, effect.kind, effect.request)
+                ok = await self._hand_over(self.executors[effect.kind], message, ENQUEUE)
+                return Sent(ok, 0 if ok else int(Code.SIGNAL_QUEUE_BUSY))
+            case Reset():
+                ok = await hand.reset(view, effect)
+                return Written(ok) if effect.answer else None
+            case Label():
+                return Written(await hand.mark_group(view, labels={effect.key: effect.value}))
+            case Annotate():
+                ok = await hand.mark_group(view, notes={effect.key: effect.value})
+                return Written(ok) if effect.answer else None
+            case MarkPods():
+                await hand.mark_pods(view, effect, view.chips_per_pod if view else 1)
+            case Degrade():
+                await hand.degrade(view, effect.pod)
+            case IsolateNodes():
+                await hand.isolate(effect.nodes)
+            case OperationResult():
+                self._tell_operator(effect)
+        return None
+
+    async def _deliver(self, boxes: set[Outbox[Any]], signal: Signal, token: int) -> bool:
+        patience = KILL_ENQUEUE if signal.kind == words.KILL_MASTER else ENQUEUE
+        message = pb.ProcessManageSignal(
+            uuid=signal.uuid or self._desk.uuid(),
+            jobId=self.job,
+            signalType=signal.kind,
+            actions=signal.actions,
+            faultRanks=[pb.FaultRank(rankId=rank.rank, faultType=rank.kind) for rank in signal.ranks],
+            changeStrategy=signal.change,
+            timeout=signal.timeout,
+            nodeRankIds=signal.nodes,
+            extraParams=signal.extra,
+        )
+        if not self._gathered:
+            await self._gather(boxes, token)
+        return await self._hand_over(boxes, message, patience, token if signal.answer else None)
+
+    async def _gather(self, boxes: set[Outbox[Any]], token: int) -> None:
+        """Clients of a server that died come back one by one; whoever is not there in time misses a signal."""
+        returning, self._gathered = self._returning, True
+        while returning is not None and not boxes and time.monotonic() < returning and token == self._token:
+            await asyncio.sleep(0.02)
+        last = time.monotonic() + GATHER
+        while len(boxes) < self.record.subscribers and time.monotonic() < last and token == self._token:
+            await asyncio.sleep(0.02)
+
+    async def _hand_over(
+        self, boxes: set[Outbox[Any]], message: Any, patience: float, token: int | None = None
+    ) -> bool:
+        """Whether at least one subscriber got it within ``patience`` seconds; slow ones get it when they read."""
+        last = time.monotonic() + patience
+        while not boxes and time.monotonic() < last and (token is None or token == self._token):
+            await asyncio.sleep(0.02)
+        futures = [box.send(message) for box in list(boxes)]
+        if not futures:
+            return False
+        done, _ = await asyncio.wait(futures, timeout=patience)
+        return any(future.result() for future in done)
+
+    def _leave(self, signal: Signal) -> None:
+        """Pods whose processes are told to leave are labelled, so that the planner replaces them."""
+        if "fault_nodes_exit" in signal.actions and signal.kind == words.CHANGE_STRATEGY and self.record.software:
+            software = set(self.record.software)
+            self._label(tuple(rank for rank in signal.ranks if rank.rank in software), always=True)
+
+    def _label(self, ranks: Iterable[Rank], *, always: bool = False) -> None:
+        """Label the pods whose processes broke; not while they may be cured in place."""
+        by_kind: dict[str, list[str]] = {}
+        for rank in ranks:
+            by_kind.setdefault("retry-fault" if rank.retryable else "software", []).append(rank.rank)
+        in_place = not always and self._facts().in_place
+        for value, numbers in sorted(by_kind.items()):
+            if not (in_place and value == "software"):
+                self._effects.append((MarkPods(tuple(numbers), labels={"fault-type": value}), self._token))
+        self._start()
+
+    def _tell_operator(self, effect: OperationResult) -> None:
+        message = operations.result(self.job, effect.kind, effect.text)
+        waiting = self.operators[effect.kind]
+        if not waiting:
+            self.results[effect.kind] = effect.text
+        for outbox in list(waiting):
+            outbox.put(message)
+            outbox.close()
+
+
+def _blank(talk: Conversation) -> bool:
+    return all(
+        getattr(talk, name) == getattr(_FRESH, name) for name in talk.__struct_fields__ if name not in _KEEPS_NOTHING
+    )
+
+
+__all__ = ["ENQUEUE", "RETURN", "Ousted", "Talk"]

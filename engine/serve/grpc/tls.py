@@ -1,0 +1,115 @@
+"""Mutual TLS with certificates that may be renewed while the server runs, and when plaintext is allowed.
+
+Clients of ClusterD speak plaintext only. So it is spoken where the address is loopback, or where the operator asks for
+it (``BELAY_GRPC_PLAINTEXT=1``, which the shipped manifests do: existing jobs then work unchanged inside the cluster's
+network); with certificates set, every client must show one of the same authority.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+
+from engine.errors import InputError
+from engine.log import get
+from engine.settings import Settings
+
+_log = get("grpc.tls")
+_MAX_BYTES = 1024 * 1024
+
+
+class Files(NamedTuple):
+    """PEM files: our certificate chain, its key, and the authority that signs clients' certificates."""
+
+    certificate: Path
+    key: Path
+    authority: Path
+
+
+def files_of(settings: Settings) -> Files | None:
+    """The files that are set; None when none is.
+
+    Raises:
+        InputError: some are set and some are not.
+    """
+    given = (settings.grpc_tls_cert, settings.grpc_tls_key, settings.grpc_tls_ca)
+    if not any(given):
+        return None
+    if not all(given):
+        raise InputError(
+            "certificate, key and authority go together",
+            where="BELAY_GRPC_TLS_CERT, BELAY_GRPC_TLS_KEY, BELAY_GRPC_TLS_CA",
+        )
+    return Files(*(Path(name) for name in given))
+
+
+def allowed_plaintext(settings: Settings, host: str) -> bool:
+    """Whether the address may be served without TLS."""
+    if settings.grpc_plaintext or host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class Certificates:
+    """Reads the files again when they change; what cannot be read leaves the last good ones in force."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._seen: tuple[tuple[int, int], ...] = ()
+        self._last = self._read()
+
+    def server(self) -> grpc.ServerCredentials:
+        """Credentials of a server that lets in only clients with a certificate of the authority."""
+        newest: Any = self._newest  # None is a legal answer, whatever the stubs say
+        return grpc.dynamic_ssl_server_credentials(self._configured(), newest, True)
+
+    def client(self) -> grpc.ChannelCredentials:
+        """Credentials to call other servers with."""
+        key, certificate, authority = self._last
+        return grpc.ssl_channel_credentials(authority, key, certificate)
+
+    def _newest(self) -> grpc.ServerCertificateConfiguration | None:
+        """The configuration when the files have changed; None while they have not. Called at every handshake."""
+        try:
+            if self._stamps() == self._seen:
+                return None
+            self._last = self._read()
+        except (OSError, InputError) as error:
+            _log.warning("certificates not read again; the last ones stay in force", reason=str(error))
+            return None
+        _log.info("certificates renewed")
+        return self._configured()
+
+    def _configured(self) -> grpc.ServerCertificateConfiguration:
+        key, certificate, authority = self._last
+        return grpc.ssl_server_certificate_configuration([(key, certificate)], authority)
+
+    def _read(self) -> tuple[bytes, bytes, bytes]:
+        stamps = self._stamps()
+        found = []
+        for file in (self._files.key, self._files.certificate, self._files.authority):
+            try:
+                data = file.read_bytes()[:_MAX_BYTES]
+            except OSError as error:
+                raise InputError(f"cannot be read: {error.strerror or error}", where=str(file)) from error
+            if b"-----BEGIN " not in data:
+                raise InputError("is no PEM file", where=str(file))
+            found.append(data)
+        self._seen = stamps
+        return found[0], found[1], found[2]
+
+    def _stamps(self) -> tuple[tuple[int, int], ...]:
+        try:
+            found = [file.stat() for file in self._files]
+        except OSError as error:
+            raise InputError(f"cannot be read: {error.strerror or error}", where=str(error.filename)) from error
+        return tuple((stat.st_mtime_ns, stat.st_size) for stat in found)
+
+
+__all__ = ["Certificates", "allowed_plaintext", "files_of"]
