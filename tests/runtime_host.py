@@ -14,8 +14,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import pytest
+
 from agents.drivers.standin.build import build as build_driver
 from agents.drivers.standin.state import Standin
+from agents.runtime.build import build
 
 HOME = "/usr/local/Ascend/Ascend-Docker-Runtime"
 LISTS = "/etc/ascend-docker-runtime.d"
@@ -75,7 +78,7 @@ class Host:
         if self._holder.stdout.readline() != "ready\n":
             self._holder.wait(10)
             raise RuntimeError(f"no private host: {self._holder.stderr.read()}")
-        self.env = {"PATH": os.environ["PATH"], "BELAY_SIM_DCMI_STATE": str(self.folder / "state")}
+        self.env: dict[str, str] = {"PATH": os.environ["PATH"], "BELAY_SIM_DCMI_STATE": str(self.folder / "state")}
 
     def __enter__(self) -> Host:
         return self
@@ -101,8 +104,8 @@ class Host:
     ) -> subprocess.CompletedProcess[str]:
         """Run to the end."""
         done = subprocess.run(
-            self.command("env", "-C", str(cwd or "/"), *arguments), input=input, capture_output=True, text=True, timeout=60,
-            env=dict(self.env if env is None else env),
+            self.command("env", "-C", str(cwd or "/"), *arguments), input=input, capture_output=True, text=True,
+            timeout=60, env=dict(self.env if env is None else env),
         )  # fmt: skip
         if check and done.returncode:
             raise AssertionError(f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}")
@@ -158,4 +161,16 @@ class Host:
         return f"{HOME}/belay-oci-runtime"
 
 
-__all__ = ["HOME", "LISTS", "Host", "build_driver", "possible"]
+@pytest.fixture(scope="session")
+def oci_programs(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Path]:
+    """The runtime and its driver companion, compiled once."""
+    return build(tmp_path_factory.mktemp("oci"))
+
+
+@pytest.fixture(scope="session")
+def libdcmi(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stand-in of the NPU driver."""
+    return build_driver(tmp_path_factory.mktemp("dcmi"))
+
+
+__all__ = ["HOME", "LISTS", "Host", "libdcmi", "oci_programs", "possible"]

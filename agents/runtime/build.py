@@ -21,9 +21,9 @@ _SOURCES: Final = (
     "drivercall.c", "check.c",
 )  # fmt: skip
 _COMMON: Final = (
-    "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-format-truncation", "-D_GNU_SOURCE", "-D_FORTIFY_SOURCE=2", "-fstack-protector-strong",
-    "-fno-strict-aliasing", "-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections", "-Wl,-z,relro,-z,now,-z,noexecstack",
-    "-s",
+    "-std=gnu11", "-O2", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-Wno-format-truncation", "-fno-strict-aliasing",
+    "-D_FORTIFY_SOURCE=2", "-fstack-protector-strong", "-Wl,-z,relro,-z,now,-z,noexecstack",
+    "-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections", "-s",
 )  # fmt: skip
 COMPILERS: Final = {
     "native": ("cc", "gcc", "clang"),

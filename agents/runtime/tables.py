@@ -1,7 +1,7 @@
 """`oci/tables.h`, made from policies/runtime/nodes.toml and the names of templates in policies/vnpu.
 
-The file is checked in, so that a host needs a C compiler only; ``python -m agents.runtime.tables`` renews it, a test says
-whether it is current.
+The file is checked in, so that a host needs a C compiler only; ``python -m agents.runtime.tables`` renews it, a test
+says whether it is current.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _text(data: Mapping[str, Any], templates: Sequence[str]) -> str:
     }
     return "\n".join(
         [
-            "/* Made from policies/runtime/nodes.toml and policies/vnpu by `python -m agents.runtime.tables`; do not edit. */",
+            "/* Made from policies/runtime and policies/vnpu by `python -m agents.runtime.tables`; do not edit. */",
             "#ifndef BELAY_TABLES_H",
             "#define BELAY_TABLES_H",
             "",
