@@ -11,9 +11,11 @@ import orjson
 
 from engine.kube import Change, Object, Reflector
 from engine.reconcile.intent import last_good_of
-from engine.wire import names, publicinfo
+from engine.wire import names, publicinfo, recoveryrecord, rankfile
 
-_OWN_OUTPUT = (names.POOL_PREFIX, names.HISTORY, names.JOB_PREFIX, names.LEDGER_PREFIX, names.SYNC, names.BUDGET)
+_OWN_OUTPUT = (
+    names.POOL_PREFIX, names.HISTORY, names.JOB_PREFIX, names.LEDGER_PREFIX, names.SYNC, names.BUDGET, rankfile.PREFIX,
+)  # fmt: skip
 _KEPT_ELSEWHERE = (
     "mindx-dl-", "cluster-info-", "vcjob-", "rings-config-", "reset-config-", "volcano-", "belay-", "clusterd-",
     publicinfo.STATISTICS, "basic-tor-node-cm", "tor-share-cm",

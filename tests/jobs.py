@@ -26,6 +26,7 @@ from engine.model.times import rfc3339
 from engine.observe import key_of, observe
 from engine.plan import expand, gangs, sync
 from engine.plan.scope import Memory, Scope
+from engine.wire import rankfile
 
 NOW = 1788249600.0
 Raw = dict[str, Any]
@@ -223,6 +224,9 @@ class World:
                 self.pod(action.pod)["metadata"]["deletionTimestamp"] = rfc3339(self.now)
             case WriteRankTable():
                 self.log.append(f"write rank table {action.name} {action.table['status']}")
+                if "file" in action.preconditions:
+                    self.put(rankfile.build(rankfile.of(action)))
+                    return
                 body = self.find("ConfigMap", action.preconditions["configMap"])
                 body.setdefault("data", {})["hccl.json"] = json.dumps(action.table)
                 body["data"]["version"] = action.preconditions["version"]

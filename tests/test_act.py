@@ -21,7 +21,7 @@ from engine.model import actions as act
 from engine.model.actions import ACTION_KINDS, AnyAction, Owner
 from engine.model.history import History
 from engine.store import ActionOutcome, PassRecord
-from engine.wire import ledger
+from engine.wire import ledger, rankfile
 from tests import worlds
 from tests.loop_world import Cluster
 
@@ -316,6 +316,17 @@ def test_nodes_are_marked_and_jobs_scaled(cluster: Cluster, edge: Edge) -> None:
     assert words(cluster, edge, scale, odd) == ["done", "refused"]
     deployment = cluster.get(DEPLOYMENT, "d", "default")
     assert deployment is not None and deployment["spec"]["replicas"] == 3
+
+
+def test_a_table_for_a_file_goes_to_the_agents(cluster: Cluster, edge: Edge) -> None:
+    where = {"file": "default.j/hccl.json", "configMap": "belay-ranktable-default.j", "version": "3", "jobUid": "u"}
+    write = act.WriteRankTable(**WHY, namespace="default", name="j", table={"status": "completed"}, preconditions=where)
+    assert words(cluster, edge, write, write) == ["done", "unchanged"]
+    live = cluster.get(CONFIGMAP, "belay-ranktable-default.j", "belay-system")
+    assert live is not None
+    assert rankfile.parse(live) == rankfile.RankFile("default", "j", '{"status":"completed"}', "3", "u")
+    cleared = msgspec.structs.replace(write, table={"status": "initializing"})
+    assert words(cluster, edge, cleared) == ["done"]
 
 
 def test_key_pairs_are_made_at_the_edge_and_once(cluster: Cluster, edge: Edge) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.jobs import NOW, World, ascend_job, config_map, template, volcano_job
+from engine.wire import rankfile
+from tests.jobs import NOW, World, ascend_job, config_map, replica, template, volcano_job
 
 RINGS = config_map("rings-config-train", {"hccl.json": '{"status":"initializing"}'})
 
@@ -202,3 +203,75 @@ def test_the_table_follows_the_jobs_product() -> None:
     world.settle()
     assert table(world)["version"] == "1.2"
     assert [p["super_pod_id"] for p in table(world)["super_pod_list"]] == ["0", "1"]
+
+
+FOLDER: dict[str, Any] = {"name": "ranktable", "hostPath": {"path": "/user/mindx-dl/ranktable/vision.train"}}
+
+
+def filed(world: World) -> dict[str, Any]:
+    file = rankfile.parse(world.find("ConfigMap", "belay-ranktable-vision.train"))
+    return dict(json.loads(file.table))
+
+
+def with_volume(volume: dict[str, Any]) -> dict[str, Any]:
+    pod = template(volumes=[volume])
+    return ascend_job(replicas={"Master": replica(1, pod), "Worker": replica(1, pod)})
+
+
+def test_a_volume_gets_the_table_as_a_file_without_a_config_map_of_the_users() -> None:
+    world = World(with_volume(FOLDER))
+    world.settle()
+    world.run_all()
+    world.settle()
+    assert (filed(world)["status"], filed(world)["server_count"]) == ("completed", "2")
+    stored = rankfile.parse(world.find("ConfigMap", "belay-ranktable-vision.train"))
+    assert (stored.namespace, stored.job, stored.version, stored.uid) == ("vision", "train", "0", "job-uid")
+    world.vanish("train-worker-0")
+    world.settle()
+    assert filed(world) == {"status": "initializing"}
+    assert world.step() == []
+
+
+def test_both_forms_are_written_where_both_are_wanted() -> None:
+    world = World(RINGS, with_volume(FOLDER))
+    world.settle()
+    world.run_all()
+    world.settle()
+    assert table(world) == filed(world)
+    assert [line for line in world.log if "rank table" in line] == ["write rank table train completed"] * 2
+
+
+def test_a_volume_that_is_a_config_map_takes_no_file() -> None:
+    world = World(RINGS, with_volume({"name": "ranktable", "configMap": {"name": "rings-config-train"}}))
+    world.settle()
+    world.run_all()
+    world.settle()
+    assert "belay-ranktable-vision.train" not in world.kinds("ConfigMap")
+    assert table(world)["status"] == "completed"
+
+
+def test_the_file_of_an_earlier_job_of_that_name_counts_for_nothing() -> None:
+    old = rankfile.RankFile("vision", "train", '{"status":"completed"}', "7", "an-earlier-life")
+    world = World(rankfile.build(old), with_volume(FOLDER))
+    world.settle()
+    world.run_all()
+    world.settle()
+    assert filed(world)["server_count"] == "2"
+
+
+def test_deployments_get_files_too() -> None:
+    pod = template(container="main", volumes=[FOLDER])
+    pod["metadata"]["labels"] = {"deploy-name": "serve"}
+    deployment = {
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": "serve", "namespace": "vision", "uid": "d-uid"}, "spec": {"replicas": 1, "template": pod},
+    }  # fmt: skip
+    body = {
+        "apiVersion": "v1", "kind": "Pod", "spec": pod["spec"],
+        "metadata": {"name": "serve-0", "namespace": "vision", "labels": {"deploy-name": "serve"}},
+    }  # fmt: skip
+    world = World(deployment, body)
+    world.bind("serve-0", "node1")
+    world.settle()
+    stored = rankfile.parse(world.find("ConfigMap", "belay-ranktable-vision.serve"))
+    assert json.loads(stored.table)["status"] == "completed"

@@ -14,6 +14,7 @@ from agents.drivers.rows import ROWS
 from agents.node.credentials import CredentialsError
 from agents.node.fleet import FleetNode
 from agents.node.log import JsonLines, Log
+from agents.node.rankfiles import ROOT
 from agents.node.run import DEFAULT_MODEL, run_agent, run_fleet, stop_on_signals
 from agents.node.settings import Settings
 
@@ -25,7 +26,9 @@ def main(arguments: list[str] | None = None) -> int:
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=options.log_level, handlers=[handler], force=True)
     try:
-        settings = Settings(pool=options.pool, scale=options.scale, pod=os.environ.get("POD_NAME", ""))
+        root = "" if options.fleet or options.driver.startswith("simulated") else options.rank_tables
+        pod = os.environ.get("POD_NAME", "")
+        settings = Settings(pool=options.pool, scale=options.scale, pod=pod, rank_root=root)
         asyncio.run(_serve(options, settings))
     except (CredentialsError, DriverError, ValueError) as error:
         Log("agent").error("agent cannot start", error=error)
@@ -70,6 +73,9 @@ def _parser() -> argparse.ArgumentParser:
         "--fleet", type=int, default=0, metavar="N", help="run N simulated nodes, named NODE-0 to NODE-<N-1>"
     )
     parser.add_argument("--state-dir", default="/var/lib/belay/agent", help="folder that survives restarts")
+    parser.add_argument(
+        "--rank-tables", default=str(ROOT), metavar="DIR", help="folder for rank tables as files, empty for none"
+    )
     parser.add_argument("--kubeconfig", default=None)
     parser.add_argument("--pool", default="default")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on idle, boot, heartbeat and report times")

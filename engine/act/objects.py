@@ -11,7 +11,7 @@ from engine.act import sshkeys
 from engine.act.edge import Edge, Refused
 from engine.kube import CONFIGMAP, Conflict, Invalid, NotFound, Object, resource_for
 from engine.model.actions import CreateObject, DeleteObject, PatchObject, ScaleJob, SignalJob, WriteRankTable
-from engine.wire import resetinfo
+from engine.wire import rankfile, resetinfo
 from engine.wire.errors import WireError
 from engine.wire.names import GENERATE
 
@@ -96,7 +96,11 @@ async def scale_job(edge: Edge, action: ScaleJob) -> bool:
 
 
 async def write_rank_table(edge: Edge, action: WriteRankTable) -> bool:
-    """Put the table into the job's ConfigMap, unless that belongs to another life of the job by now."""
+    """Put the table into the job's ConfigMap, unless that belongs to another life of the job by now; a table that is
+    to be a file goes to the nodes' agents (``engine.wire.rankfile``).
+    """
+    if "file" in action.preconditions:
+        return await _file_rank_table(edge, action)
     name = str(action.preconditions.get("configMap") or f"rings-config-{action.name}")
     uid = str(action.preconditions.get("uid") or "")
     table = orjson.dumps(action.table).decode()
@@ -113,6 +117,26 @@ async def write_rank_table(edge: Edge, action: WriteRankTable) -> bool:
         return True
 
     return await change_config_map(edge, action.namespace, name, change)
+
+
+async def _file_rank_table(edge: Edge, action: WriteRankTable) -> bool:
+    """Create or replace the ConfigMap from which agents write the file."""
+    body = rankfile.build(rankfile.of(action))
+    place = body["metadata"]["namespace"], body["metadata"]["name"]
+    for attempt in range(_TRIES):
+        live = await edge.kube.get(CONFIGMAP, place[1], place[0])
+        if live is not None and all(live.get(key) == body.get(key) for key in ("data", "binaryData")):
+            return False
+        if live is not None:
+            body["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"]
+        try:
+            edge.wrote(await (edge.kube.replace if live is not None else edge.kube.create)(CONFIGMAP, body))
+        except Conflict:
+            if attempt == _TRIES - 1:
+                raise
+            continue
+        return True
+    return False
 
 
 async def signal_job(edge: Edge, action: SignalJob) -> bool:

@@ -74,6 +74,7 @@ def _inputs(bench: Bench, job: Job) -> tuple[Any, ...]:
         bench.queues,
         objects.get(podgroup.key_of(job)),
         objects.get(ranktables.config_map_of(job.key)),
+        objects.get(ranktables.file_of(job.key)),
         objects.get(ObjectKey("v1", "ConfigMap", namespace, f"{name}-svc")),
         objects.get(ObjectKey("v1", "Service", namespace, name)),
         bench.scope.desired.manifest_index.get(job.key) is None,

@@ -1,6 +1,7 @@
 """Rank tables of running jobs: completed when all pods are placed, cleared when one leaves.
 
-A table is written where the user has provided its ConfigMap ``rings-config-<job>``. Sources:
+A table is written where the user has provided its ConfigMap ``rings-config-<job>``, and as a file where the job mounts
+a volume ``ranktable``: then it goes into a ConfigMap from which the nodes' agents write the file. Sources:
 component/ascend-operator/pkg/controllers/v1/pod.go (genRankTable, saveRankTable) and its pkg/ranktable.
 """
 
@@ -20,16 +21,20 @@ from engine.plan import ascendjob, volcanojob
 from engine.plan.environment import sp_block
 from engine.plan.gangs import MAIN_SHARD, SHARD_LABEL, shard_for
 from engine.plan.jobstatus import finished
-from engine.plan.lifecycle import Bench, Job, part, texts
+from engine.plan.lifecycle import Bench, Job, part, rows, texts
 from engine.plan.memo import Memo
 from engine.plan.podtemplate import RANK_TABLE_VOLUME, has_volume, npu_of, pod_spec
-from engine.wire import podannotations, ranktable
+from engine.wire import podannotations, rankfile, ranktable
+from engine.wire.errors import WireError
+from engine.wire.names import SYSTEM
 
 PREFIX: Final = "rings-config-"
 FILE: Final = "hccl.json"
 VERSION_KEY: Final = "version"
 _ATLAS: Final = "ring-controller.atlas"
 _APPS: Final = "apps/v1"
+#: Kinds of volumes that no agent can put a file into.
+_OTHER_VOLUMES: Final = frozenset({"configMap", "secret", "emptyDir", "projected", "downwardAPI"})
 
 
 class Plan(NamedTuple):
@@ -41,6 +46,7 @@ class Plan(NamedTuple):
     scaleout: str
     soft: bool
     inference: bool
+    file: bool
 
 
 _PLANS: Memo[Plan | None] = Memo(8192)
@@ -50,7 +56,8 @@ _CURRENT: Memo[Any] = Memo(8192)
 def of_deployments(bench: Bench) -> None:
     """Rank tables of Deployments and StatefulSets, whose pods Kubernetes makes."""
     keys = [key for kind in ("Deployment", "StatefulSet") for key in bench.kinds.get((_APPS, kind), ())]
-    if not any(config_map_of(key) in bench.scope.observed.objects for key in keys):
+    objects = bench.scope.observed.objects
+    if not any(config_map_of(key) in objects or _wants_file(objects[key]) for key in keys):
         return
     by_label = _by_deploy_name(bench)
     for kind in ("Deployment", "StatefulSet"):
@@ -76,6 +83,21 @@ def config_map_of(owner: ObjectKey) -> ObjectKey:
     return ObjectKey("v1", "ConfigMap", owner.namespace, PREFIX + owner.name)
 
 
+def file_of(owner: ObjectKey) -> ObjectKey:
+    """The ConfigMap from which agents write an owner's table as a file."""
+    return ObjectKey("v1", "ConfigMap", SYSTEM, rankfile.name_of(owner.namespace, owner.name))
+
+
+def _wants_file(raw: Mapping[str, Any]) -> bool:
+    return _file_volume(part(part(raw, "spec"), "template"))
+
+
+def _file_volume(template: Mapping[str, Any]) -> bool:
+    """Whether a template mounts a volume ``ranktable`` that holds files of the node or of a share."""
+    volumes = rows(pod_spec(template), "volumes")
+    return any(row.get("name") == rankfile.VOLUME and not _OTHER_VOLUMES & row.keys() for row in volumes)
+
+
 def _by_deploy_name(bench: Bench) -> dict[tuple[str, str], list[Pod]]:
     found: dict[tuple[str, str], list[Pod]] = {}
     for pod in bench.scope.observed.pods.values():
@@ -86,24 +108,46 @@ def _by_deploy_name(bench: Bench) -> dict[tuple[str, str], list[Pod]]:
 
 
 def _sync(bench: Bench, job: Job, pods: Sequence[Pod]) -> None:
-    """Plans the next save of one owner's table, if there is anything to save."""
-    key = config_map_of(job.key)
-    config_map = bench.scope.observed.objects.get(key)
-    if config_map is None or job.deleting:
+    """Plans the next saves of one owner's table, if there is anything to save."""
+    key, file = config_map_of(job.key), file_of(job.key)
+    objects = bench.scope.observed.objects
+    plan = None if job.deleting else _PLANS.of(job.key, job.raw, lambda: _plan(job))
+    if plan is None or plan.replicas <= 0 or not (plan.file or key in objects):
         return
-    plan = _PLANS.of(job.key, job.raw, lambda: _plan(job))
-    if plan is None or plan.replicas <= 0:
-        return
-    current = _CURRENT.of(key, part(config_map, "data").get(FILE), lambda: _parse(part(config_map, "data").get(FILE)))
     allocated = [pod for pod in pods if podannotations.is_allocated(pod)]
-    if len(allocated) == plan.replicas:
-        table = _complete(bench, job, plan, allocated)
-    elif len(allocated) < plan.replicas and current.get("status") == "completed":
-        table = dict(ranktable.INITIALIZING)
-    else:
+    if len(allocated) > plan.replicas:
+        return  # a hot switch is under way
+    whole = len(allocated) == plan.replicas
+    table = _complete(bench, job, plan, allocated) if whole else dict(ranktable.INITIALIZING)
+    if table is None:
         return
-    if table is not None and table != current:
-        _save(bench, job, key, config_map, table, len(allocated))
+    saved = False
+    for place in ([key] if key in objects else []) + ([file] if plan.file else []):
+        current = _standing(place, objects.get(place), job.uid)
+        if table != current and (whole or current.get("status") == "completed"):
+            _save(bench, job, place, objects.get(place), table, len(allocated))
+            saved = True
+    if saved:
+        bench.remember(job, msgspec.structs.replace(bench.memory(job), saved=int(bench.scope.now)))
+
+
+def _standing(key: ObjectKey, config_map: Mapping[str, Any] | None, uid: str) -> dict[str, Any]:
+    """The table that stands in a ConfigMap; that of an earlier job of the same name is none."""
+    if config_map is None:
+        return {}
+    if key.namespace != SYSTEM or not key.name.startswith(rankfile.PREFIX):
+        text = part(config_map, "data").get(FILE)
+        return dict(_CURRENT.of(key, text, lambda: _parse(text)))
+    inputs = (config_map.get("data"), config_map.get("binaryData"), uid)
+    return dict(_CURRENT.of(key, inputs, lambda: _filed(config_map, uid)))
+
+
+def _filed(config_map: Mapping[str, Any], uid: str) -> dict[str, Any]:
+    try:
+        file = rankfile.parse(config_map)
+    except WireError:
+        return {}  # somebody broke it: it is written anew
+    return _parse(file.table) if file.uid == uid else {}
 
 
 def _complete(bench: Bench, job: Job, plan: Plan, pods: Sequence[Pod]) -> dict[str, Any] | None:
@@ -188,11 +232,14 @@ def _write_rank(bench: Bench, job: Job, pod: Pod, rank: int) -> None:
 
 
 def _save(
-    bench: Bench, job: Job, key: ObjectKey, config_map: Mapping[str, Any], table: dict[str, Any], allocated: int
+    bench: Bench, job: Job, key: ObjectKey, config_map: Mapping[str, Any] | None, table: dict[str, Any], allocated: int
 ) -> None:
     """One save. The version key tells readers of a change: the time of the save before, 0 for the first."""
-    memory = bench.memory(job)
     done = table["status"] == "completed"
+    where = {"configMap": key.name, "uid": str(part(config_map or {}, "metadata").get("uid") or "")}
+    if key.namespace == SYSTEM:
+        folder = f"{job.key.namespace}.{job.key.name}"
+        where = {"configMap": key.name, "namespace": SYSTEM, "file": f"{folder}/{FILE}", "jobUid": job.uid}
     bench.scope.actions.append(
         WriteRankTable(
             reason="RankTableCompleted" if done else "RankTableCleared",
@@ -202,17 +249,12 @@ def _save(
                 else f"{job.key}: only {allocated} pods are placed, its rank table is being initialized again"
             ),
             evidence=bench.evidence(job),
-            preconditions={
-                "configMap": key.name,
-                "uid": str(part(config_map, "metadata").get("uid") or ""),
-                "version": str(memory.saved),
-            },
+            preconditions={**where, "version": str(bench.memory(job).saved)},
             namespace=job.key.namespace,
             name=job.key.name,
             table=table,
         )
     )
-    bench.remember(job, msgspec.structs.replace(memory, saved=int(bench.scope.now)))
 
 
 def _parse(text: object) -> dict[str, Any]:
@@ -248,6 +290,7 @@ def _plan(job: Job) -> Plan | None:
         scaleout=labels.get("scaleout-type", "").strip().upper(),
         soft=labels.get("super-pod-affinity") == "soft",
         inference=bool(labels.get("jobID") and labels.get("app")),
+        file=any(_file_volume(template) for template, _ in templates),
     )
 
 

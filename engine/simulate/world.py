@@ -26,7 +26,7 @@ from engine.plan import plan
 from engine.simulate import workloads
 from engine.simulate.server import Server
 from engine.status import forgotten, memory_bodies
-from engine.wire import names, nodeinfo, orders, resetinfo, sync
+from engine.wire import names, nodeinfo, orders, rankfile, resetinfo, sync
 from engine.wire.errors import WireError
 from engine.wire.orders import chip_number
 
@@ -240,6 +240,9 @@ class World:
             self.put(merged(live, {"data": data}))
 
     def _rank_table(self, action: act.WriteRankTable) -> None:
+        if "file" in action.preconditions:
+            self.put(rankfile.build(rankfile.of(action)), merge=False)
+            return
         name = str(action.preconditions.get("configMap") or f"rings-config-{action.name}")
         live = self.objects.get(ObjectKey("v1", "ConfigMap", action.namespace, name))
         if live is not None:

@@ -9,14 +9,30 @@ from engine.model.history import NodeMemory
 from engine.model.plan import Plan
 from engine.status.bodies import config_map
 from engine.status.jobs import job_status
-from engine.wire import history, names
+from engine.wire import history, names, rankfile
+
+_JOB_KINDS = frozenset({"AscendJob", "Job", "Deployment", "StatefulSet"})
 
 
 def forgotten(plan: Plan, observed: Observed) -> list[str]:
-    """Names of the ``belay-job-*`` ConfigMaps (in ``belay-system``) whose jobs are gone for good."""
+    """Names of the ``belay-job-*`` and ``belay-ranktable-*`` ConfigMaps (``belay-system``) of jobs gone for good."""
     gone = sorted(set(observed.history.jobs) - set(plan.history.jobs))
     kept = {f"{p.namespace}/{p.kind}/{p.name}" for p in plan.pending}
-    return [names.job_config_map(*_parts(key)) for key in gone if key not in kept]
+    return [names.job_config_map(*_parts(key)) for key in gone if key not in kept] + _rank_files(observed)
+
+
+def _rank_files(observed: Observed) -> list[str]:
+    """ConfigMaps with rank tables for agents whose jobs are gone: with them the agents take the files away."""
+    found = []
+    jobs: set[str] | None = None
+    for key, raw in observed.objects.items():
+        if key.kind != "ConfigMap" or key.namespace != names.SYSTEM or not key.name.startswith(rankfile.PREFIX):
+            continue
+        if jobs is None:
+            jobs = {f"{k.namespace}/{k.name}" for k in observed.objects if k.kind in _JOB_KINDS}
+        if str((raw.get("data") or {}).get(rankfile.JOB_KEY)) not in jobs:
+            found.append(key.name)
+    return sorted(found)
 
 
 def _parts(key: str) -> tuple[str, str, str]:
