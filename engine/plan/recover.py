@@ -72,11 +72,14 @@ def run(scope: Scope) -> None:
 
 def _hits(scope: Scope) -> dict[str, Hit]:
     """Every pod of a job with rescheduling that a fault hits."""
-    missing, mass = outages.gone(scope)
     found: dict[str, Hit] = {}
-    for key, pod in scope.observed.pods.items():
-        gang = scope.gangs.get(scope.gang_of.get(key, ""))
-        if gang is None or gang.fault_scheduling == "off" or not pod.owner_kind:
+    moved = {key: gang for key, gang in scope.gangs.items() if gang.fault_scheduling != "off"}
+    if not moved:
+        return found
+    missing, mass = outages.gone(scope)
+    for key, name in scope.gang_of.items():
+        gang, pod = moved.get(name), scope.observed.pods[key]
+        if gang is None or not pod.owner_kind:
             continue  # a bare pod has nobody who would make it anew
         if not roles.schedules(scope, pod):
             continue  # its own scheduler moves it

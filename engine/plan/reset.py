@@ -39,8 +39,10 @@ def run(scope: Scope) -> None:
     if scope.observed.ledger_broken:
         return  # nobody knows which chips are promised
     taken = _taken(scope)
+    remembered = scope.memory.nodes
     for name, view in scope.nodes.items():
-        _reboot_over(scope, view)
+        if name in remembered:
+            _reboot_over(scope, view)
         if not view.resettable or not view.fresh or view.suspended or not view.node.ready:
             continue
         if name in scope.observed.problems:
