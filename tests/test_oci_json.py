@@ -124,9 +124,12 @@ def test_damaged_documents_are_refused_exactly_where_python_refuses_them(program
 
 @pytest.mark.parametrize(
     "document",
-    [b"", b" ", b"[", b'"', b'"\\', b'"\\u12', b"{", b'{"a"', b'{"a":', b'{"a":1,}', b"[1,]", b"[,]", b"01", b"1.", b".1", b"1e", b"-",
-     b"+1", b"NaN", b"tru", b"1 2", b"[1}", b'{"a":1]', b'"\x01"', b'"\xff"', b'"\xc0\x80"', b'"\xed\xa0\x80"', b'"\xf4\x90\x80\x80"',
-     b"\xef\xbb\xbf{}", b"[" * 5000, b'{"a":' * 5000],
+    [
+        b"", b" ", b"[", b'"', b'"\\', b'"\\u12', b"{", b'{"a"', b'{"a":', b'{"a":1,}', b"[1,]", b"[,]", b"01", b"1.",
+        b".1",
+        b"1e", b"-", b"+1", b"NaN", b"tru", b"1 2", b"[1}", b'{"a":1]', b'"\x01"', b'"\xff"', b'"\xc0\x80"',
+        b'"\xed\xa0\x80"', b'"\xf4\x90\x80\x80"', b"\xef\xbb\xbf{}", b"[" * 5000, b'{"a":' * 5000,
+    ],
 )  # fmt: skip
 def test_what_is_no_json_is_refused_with_its_place(program: str, document: bytes) -> None:
     done = subprocess.run([program, "belay-check", "json"], input=document, capture_output=True, timeout=60)

@@ -21,8 +21,8 @@ _SOURCES: Final = (
     "drivercall.c", "check.c",
 )  # fmt: skip
 _COMMON: Final = (
-    "-std=gnu11", "-O2", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-Wno-format-truncation", "-fno-strict-aliasing",
-    "-D_FORTIFY_SOURCE=2", "-fstack-protector-strong", "-Wl,-z,relro,-z,now,-z,noexecstack",
+    "-std=gnu11", "-O2", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-Wno-format-truncation",
+    "-fno-strict-aliasing", "-D_FORTIFY_SOURCE=2", "-fstack-protector-strong", "-Wl,-z,relro,-z,now,-z,noexecstack",
     "-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections", "-s",
 )  # fmt: skip
 COMPILERS: Final = {
