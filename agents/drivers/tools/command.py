@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -42,6 +43,7 @@ class Runner:
                 process = await asyncio.create_subprocess_exec(
                     self.program, *arguments, env=self._env, stdin=asyncio.subprocess.DEVNULL,
                     stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+                    start_new_session=True,
                 )  # fmt: skip
             except OSError as error:
                 raise DriverError(f"{self.program}: cannot be run: {error.strerror}") from error
@@ -53,8 +55,9 @@ class Runner:
                 raise DriverError(f"{self._said(arguments)}: no answer in {self._seconds:g} s") from None
             finally:
                 if process.returncode is None:
+                    # what it started holds its output open too
                     with contextlib.suppress(ProcessLookupError):
-                        process.kill()
+                        os.killpg(process.pid, signal.SIGKILL)
                     await process.wait()
         text = output.decode("utf-8", "replace")
         if code != 0:
