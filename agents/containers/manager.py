@@ -196,7 +196,7 @@ class Manager:
             return
         try:
             status.write(self._file, listed)
-        except StatusError as error:
+        except status.StatusError as error:
             self._complain("state file", error)
             return
         self._well("state file")

@@ -107,7 +107,7 @@ class Resets:
         self.under_way = frozenset(ring)
         _log.info("chips are reset", chip=chip, chips=list(ring))
         try:
-            await self._call(chip)
+            await self._call(ring)
             await self._booted(ring)
         except (DriverError, TimeoutError) as error:
             self._failures[chip] = self._failures.get(chip, 0) + 1
@@ -119,10 +119,10 @@ class Resets:
         finally:
             self.under_way = frozenset()
 
-    async def _call(self, chip: int) -> None:
+    async def _call(self, ring: tuple[int, ...]) -> None:
         for attempt in range(1, CALLS + 1):
             try:
-                await self._clock.limit(self._driver.reset([chip]), CALL_SECONDS)
+                await self._clock.limit(self._driver.reset(ring), CALL_SECONDS)
                 return
             except DriverError:
                 if attempt == CALLS:
