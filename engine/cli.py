@@ -413,20 +413,25 @@ def sim_driver_build(folder: Path, chips: int, chip_name: str) -> None:
     click.echo(f"use them: BELAY_SIM_DCMI_STATE={state.resolve()} belay agent --driver dcmi:{library.resolve()} …")
 
 
-@main.command(short_help="Run the node agent.")
+@main.command(short_help="Run the node agent.", context_settings={"ignore_unknown_options": True})
 @click.option("--node", envvar="NODE_NAME", required=True, help="This node's name (or $NODE_NAME).")
 @click.option(
     "--driver", metavar="DRIVER", required=True, help="How to reach the chips: dcmi[:FILE] or simulated[:MODEL]."
 )
 @click.option("--kubeconfig", metavar="FILE")
 @click.option("--journal", metavar="DIR", default="/var/lib/belay", show_default=True)
+@click.argument("more", nargs=-1, type=click.UNPROCESSED)
 @fails_clearly
-def agent(node: str, driver: str, kubeconfig: str | None, journal: str) -> None:
-    """Run the node agent: report, take orders, reset, partition."""
+def agent(node: str, driver: str, kubeconfig: str | None, journal: str, more: tuple[str, ...]) -> None:
+    """Run the node agent: report, take orders, reset, partition.
+
+    With --device-plugin it serves kubelet too, by the flags of MindCluster's device plugin (-volcanoType=true, …);
+    python -m agents.node --help lists them all.
+    """
     from agents.node.__main__ import main as run
 
     given = ["--node", node, "--driver", driver, "--state-dir", journal]
-    sys.exit(run([*given, *(("--kubeconfig", kubeconfig) if kubeconfig else ())]))
+    sys.exit(run([*given, *(("--kubeconfig", kubeconfig) if kubeconfig else ()), *more]))
 
 
 def _plan(

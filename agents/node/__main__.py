@@ -11,12 +11,14 @@ from pathlib import Path
 
 from agents.drivers.base import DriverError
 from agents.drivers.rows import ROWS
+from agents.kubelet import flags
 from agents.node.credentials import CredentialsError
 from agents.node.fleet import FleetNode
 from agents.node.log import JsonLines, Log
 from agents.node.rankfiles import ROOT
 from agents.node.run import DEFAULT_MODEL, run_agent, run_fleet, stop_on_signals
 from agents.node.settings import Settings
+from agents.node.shipped import shipped_policy
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -24,13 +26,15 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
-    logging.basicConfig(level=options.log_level, handlers=[handler], force=True)
+    logging.basicConfig(level=flags.log_level(options) or options.log_level, handlers=[handler], force=True)
     try:
+        for file in flags.log_handlers(options):
+            logging.getLogger().addHandler(file)
         root = "" if options.fleet or options.driver.startswith("simulated") else options.rank_tables
         pod = os.environ.get("POD_NAME", "")
         settings = Settings(pool=options.pool, scale=options.scale, pod=pod, rank_root=root)
         asyncio.run(_serve(options, settings))
-    except (CredentialsError, DriverError, ValueError) as error:
+    except (CredentialsError, DriverError, OSError, ValueError) as error:
         Log("agent").error("agent cannot start", error=error)
         return 2
     return 0
@@ -54,7 +58,9 @@ async def _serve(options: argparse.Namespace, settings: Settings) -> None:
         journal_dir=state,
         driver=options.driver,
         kubeconfig=options.kubeconfig,
-        settings=settings,
+        settings=flags.node_settings(options, settings),
+        policy=flags.policy(options, shipped_policy(settings.pool)),
+        plugin=flags.plugin_settings(options) if options.device_plugin else None,
         stop=stop,
     )
 
@@ -80,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--pool", default="default")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on idle, boot, heartbeat and report times")
     parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
+    flags.add(parser)
     return parser
 
 

@@ -225,6 +225,8 @@ class Executor:
 
     async def _confirm_reset(self, act: Act) -> None:
         state = self._state
+        if not self._settings.resets:
+            raise _Refused("resets are switched off on this node (-hotReset=-1)")
         if unknown := [chip for chip in act.chips if chip not in state.ids]:
             raise _Refused(f"there is no chip {state.name(unknown[0])}")
         for chip in act.chips:

@@ -15,12 +15,14 @@ from agents.drivers.dcmi.driver import DcmiDriver
 from agents.drivers.dcmi.library import find
 from agents.drivers.rows import ROWS
 from agents.drivers.simulated import SimulatedDriver
+from agents.kubelet.settings import PluginSettings
 from agents.node.agent import NodeAgent
 from agents.node.client import KubeClient
 from agents.node.clock import Clock
 from agents.node.credentials import load
 from agents.node.fleet import Fleet, FleetNode
 from agents.node.hub import Hub
+from agents.node.parts import Parts
 from agents.node.settings import Settings
 from agents.node.shipped import shipped_policy
 from engine.wire.policy import NodePolicy
@@ -38,20 +40,29 @@ async def run_agent(
     kubeconfig: str | None = None,
     settings: Settings | None = None,
     policy: NodePolicy | None = None,
+    plugin: PluginSettings | None = None,
     stop: asyncio.Event | None = None,
 ) -> None:
-    """Run the agent of one node until `stop` is set (or for ever).
+    """Run the agent of one node until `stop` is set (or for ever), with `plugin` its device plugin too.
 
-    Raises CredentialsError, and ValueError for an unknown driver.
+    Raises CredentialsError, and ValueError for an unknown driver or settings that do not fit the node.
     """
     settings = settings or Settings()
-    client = KubeClient(load(kubeconfig))
+    access = load(kubeconfig)
+    client = KubeClient(access)
     chosen = make_driver(driver, node_name, settings) if isinstance(driver, str) else driver
-    agent = NodeAgent(node_name, chosen, client, journal_dir, settings, policy=policy or shipped_policy(settings.pool))
+    chosen_policy = policy or shipped_policy(settings.pool)
     try:
-        await _until(stop, agent.run())
+        if plugin is None:
+            agent = NodeAgent(node_name, chosen, client, journal_dir, settings, policy=chosen_policy)
+            await _until(stop, agent.run())
+        else:
+            parts = Parts(node_name, chosen, client, journal_dir, settings, chosen_policy, plugin, access.headers)
+            await _until(stop, parts.run())
     finally:
         await client.close()
+        if isinstance(driver, str) and isinstance(chosen, DcmiDriver):
+            await chosen.close()
 
 
 async def run_fleet(

@@ -13,6 +13,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     `pod` is the agent's own pod, which Events name.
     `rank_root` is the folder for rank tables as files, empty for none (simulated nodes share this machine's disk).
+    Without `resets` every order to reset is refused.
     `scale` multiplies idle, boot, heartbeat, report and grace times; the least distance between two writes of one
     object (`spacing`) and the deadline of a driver call are not scaled, they protect the API server and the agent.
     """
@@ -34,6 +35,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tick: float = 1.0
     driver_timeout: float = 30.0
     max_errors: int = 20
+    resets: bool = True
     rank_root: str = ""
 
     def __post_init__(self) -> None:

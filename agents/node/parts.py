@@ -1,0 +1,80 @@
+"""The agent of a node and its device plugin as one: they share state, and end in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from agents.drivers.base import Driver
+from agents.kubelet.kubeletpods import KubeletPods
+from agents.kubelet.plugin import DevicePlugin
+from agents.kubelet.settings import PluginSettings
+from agents.node.agent import NodeAgent
+from agents.node.client import KubeClient
+from agents.node.clock import Clock
+from agents.node.settings import Settings
+from engine.wire.policy import NodePolicy
+
+
+class Parts:
+    """Both parts. The plugin ends first, so that nothing is given any more while the agent still protects chips."""
+
+    def __init__(
+        self,
+        node: str,
+        driver: Driver,
+        client: KubeClient,
+        folder: Path,
+        settings: Settings,
+        policy: NodePolicy,
+        plugin: PluginSettings,
+        headers: Callable[[], Mapping[str, str]],
+    ) -> None:
+        clock = Clock()
+        self._kubelet = (
+            KubeletPods(plugin.host_ip, plugin.kubelet_port, headers) if plugin.from_kubelet else None
+        )  # fmt: skip
+        self.plugin = DevicePlugin(
+            node,
+            driver,
+            client,
+            folder,
+            plugin,
+            clock,
+            lambda: self.agent.state,
+            read_pods=self._kubelet.read if self._kubelet is not None else None,
+        )
+        self.agent = NodeAgent(
+            node,
+            driver,
+            client,
+            folder,
+            settings,
+            clock,
+            policy=policy,
+            witnesses=self.plugin.witnesses,
+            observers=[self.plugin.changed],
+        )
+
+    async def run(self) -> None:
+        """Run until cancelled, or until one of them fails. SIGHUP registers everything with kubelet anew."""
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(NotImplementedError, RuntimeError):
+            loop.add_signal_handler(signal.SIGHUP, self.plugin.register_again)
+        agent, plugin = asyncio.create_task(self.agent.run()), asyncio.create_task(self.plugin.run())
+        try:
+            await asyncio.wait([agent, plugin], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (plugin, agent):
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            with contextlib.suppress(NotImplementedError, RuntimeError):
+                loop.remove_signal_handler(signal.SIGHUP)
+            if self._kubelet is not None:
+                await self._kubelet.close()
+        for task in (plugin, agent):
+            if not task.cancelled():
+                task.result()
