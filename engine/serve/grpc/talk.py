@@ -184,8 +184,6 @@ class Talk:
         alone = not self.signals
         returning = self._returning is not None and time.monotonic() < self._returning
         self.signals.add(outbox)
-        self._moved.set()
-        self._moved = asyncio.Event()
         if (alone or again) and not returning:
             await self.reset()
 
