@@ -52,6 +52,7 @@ class Table:
         self._job, self._sample, self._views, self._trees = job, sample, views, trees
         self._penalty, self._refused = penalty, refused
         self._ask = Ask(sample.count, job.distributed, job.shape.labels.get("distributed") == "true")
+        self._strict = job.strict
         self._seen = 0
         self._memo: dict[_Seat, Verdict] = {}
         self._shelves: dict[bool, Shelves] = {}
@@ -207,26 +208,29 @@ class Table:
 
     def _npu(self, view: NodeView) -> Verdict:
         """What the node is worth to a pod that asks for NPUs, once everything else that it asks for is there."""
-        if self._job.family is None:
+        family, resource, node = self._job.family, self._sample.resource, view.node
+        if family is None:
             return room(self._sample, view) or 0
-        free = view.free
-        stable = _stability(self._sample.resource, view, free)
-        if stable is not None:
-            return stable
-        if self._job.strict and view.network is None:
-            key = f"{self._sample.resource}-NetworkUnhealthy"
-            return Refusal("NetworkStateUnknown", f"getUsableTopFromNode don't have {key}")
+        free, counted = view.free, node.allocatable.get(resource, 0)
+        listed, idle = free.bit_count(), counted - view.requested.get(resource, 0)
+        if listed > idle or not counted <= node.capacity.get(resource, 0) >= listed:
+            stable = _stability(resource, view, free)
+            if stable is not None:
+                return stable
+        if self._strict and view.network is None:
+            return Refusal("NetworkStateUnknown", f"getUsableTopFromNode don't have {resource}-NetworkUnhealthy")
         seat = self._seat(view, free)
         verdict = self._memo.get(seat)
         if verdict is None:
-            verdict = self._memo[seat] = self._job.family.judge(Seat(*seat), self._ask)
-        return verdict if isinstance(verdict, Refusal) else room(self._sample, view) or verdict
+            verdict = self._memo[seat] = family.judge(Seat(*seat), self._ask)
+        if idle >= self._sample.count or isinstance(verdict, Refusal):
+            return verdict
+        return room(self._sample, view) or verdict
 
     def _seat(self, view: NodeView, free: int) -> _Seat:
-        network = view.network or 0
-        counted = view.node.allocatable.get(self._sample.resource, 0)
-        card = view.node.labels.get(CARD_LABEL, "")
-        return (free & ~network if self._job.strict else free, view.unhealthy.bit_count(), counted, card, network)
+        network, node = view.network or 0, view.node
+        counted, card = node.allocatable.get(self._sample.resource, 0), node.labels.get(CARD_LABEL, "")
+        return (free & ~network if self._strict else free, view.unhealthy.bit_count(), counted, card, network)
 
 
 def _sold_in_shares(view: NodeView) -> bool:
