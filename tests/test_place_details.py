@@ -100,7 +100,7 @@ def test_a_super_pod_without_room_says_what_would_help() -> None:
     reports = [worlds.report(name, chips=16, super_pod_id=i) for i, name in enumerate(names)]
     world = worlds.observed([worlds.node(name, chips=16) for name in names], reports, pods, objects=[group])
     (entry,) = scope_of(world).pending
-    assert entry.reason == "TopologyNotMet" and "whole free nodes close together" in (entry.unblock or "")
+    assert entry.reason == "TopologyNotMet" and "needs 2 whole free nodes close together" in (entry.unblock or "")
     assert "node top: super-pod-id: 0, node count: 1, super-pod-id: 1, node count: 1, 0/2 nodes" in entry.message
 
 

@@ -48,8 +48,28 @@ def test_nothing_of_a_gang_is_placed_when_one_pod_has_no_room() -> None:
     (entry,) = scope.pending
     assert (entry.kind, entry.name, entry.reason, len(entry.pods)) == ("PodGroup", "case", "NPUResourceShortage", 3)
     assert entry.nodes == {"NPUResourceShortage": 3}
-    assert "req<8>, idle<7>" in entry.message and "n2 with 7 of 8" in (entry.unblock or "")
+    assert "req<8>, idle<7>" in entry.message and "n2 with 7 free" in (entry.unblock or "")
     assert all(view.used.bit_count() in (0, 1) for view in scope.nodes.values())
+
+
+def test_the_way_out_counts_nodes_and_names_what_chips_must_share() -> None:
+    """Four rings of four are wanted, two of three nodes have one left: two more are needed."""
+    pods, group = gang(4, 4, annotations={})
+    ring = {**worlds.A2_LABELS, "accelerator-type": "module"}
+    names = ["n0", "n1", "n2"]
+    held = [busy("n0", [0, 1, 2, 3]), busy("n1", [3, 4, 5, 6, 7]), busy("n2", [0, 1, 2, 4])]
+    world = worlds.observed(
+        [worlds.node(name, labels=ring) for name in names], [worlds.report(name) for name in names],
+        [*held, *pods], objects=[group],
+    )  # fmt: skip
+    (entry,) = scope_of(world).pending
+    assert entry.unblock is not None and entry.unblock.startswith(
+        "needs 4 free chips in one ring for each of 3 more pods (nearest is n2 with 4 free, "
+        "others held by tenants/busy-n2-0-1-2-4)"
+    )
+    pods, group = gang(4, 8, annotations=A2)
+    (entry,) = scope_of(_world({"n0": 8, "n1": 8, "n2": 7}, *pods, objects=[group])).pending
+    assert (entry.unblock or "").startswith("needs 8 free chips on 2 more nodes (nearest is n2 with 7 free")
 
 
 def test_fuller_node_wins_then_name() -> None:

@@ -236,7 +236,9 @@ class _Gang:
 
     def _failure(self, job: Job, without: list[Pod]) -> Failure:
         """Told while the gang's other pods still hold their tentative seats."""
-        return Failure(without, None, without[0], self.bench.story(job, without[0]))
+        missing = max(1, self._needed() - (len(self.waiting) - len(without)))
+        alike = sum(1 for pod in without[:missing] if pod.count == without[0].count)
+        return Failure(without, None, without[0], self.bench.story(job, without[0], lacking=alike))
 
     def _memory(self) -> JobMemory | None:
         memory = self.scope.memory.jobs.get(self.gang.key)

@@ -83,7 +83,7 @@ class Bench:
         self._rules: tuple[object, ...] = ()
         self._neighbours: Neighbours | None = None
         self._claims = _claims(scope)
-        self._stories: dict[int, tuple[int, Story]] = {}
+        self._stories: dict[int, tuple[tuple[int, int], Story]] = {}
         self._free: dict[str, _Free] = {}
         self._bound: dict[str, int] = {}
         self.parts = Parts(scope.desired)
@@ -232,22 +232,24 @@ class Bench:
         self.scope.scores[pod.key] = row
         self._recorded += len(row)
 
-    def story(self, job: Job, pod: Pod, whole: Refusal | None = None) -> Story:
-        """Why the pod has no node, told once for all pods that ask alike while nothing changes."""
+    def story(self, job: Job, pod: Pod, whole: Refusal | None = None, lacking: int = 1) -> Story:
+        """Why the pod has no node, told once for all pods that ask alike while nothing changes; ``lacking`` such pods
+        have none.
+        """
         if self.quiet:
             return Story({}, "", "", None)
         table = self.table(job, pod)
         known = self._stories.get(id(table))
-        if whole is None and known is not None and known[0] == table.revision and not table.scores:
+        if whole is None and known is not None and known[0] == (table.revision, lacking) and not table.scores:
             return known[1]
         refusals = dict(table.refusals)
         for name in table.scores:
             kept_off = self.allowed(pod, name)
             if kept_off is not None:
                 refusals[name] = kept_off
-        told = story(job, pod, whole, refusals, self.views)
+        told = story(job, pod, whole, refusals, self.views, lacking)
         if whole is None and not table.scores:
-            self._stories[id(table)] = (table.revision, told)
+            self._stories[id(table)] = ((table.revision, lacking), told)
         return told
 
     def seated(self, job: Job, pod: Pod, name: str, table: Table) -> Seated:

@@ -8,7 +8,13 @@ from typing import Final, NamedTuple
 
 from engine.model.cluster import Pod
 from engine.plan.place import torconfig
+from engine.plan.place.a3 import A3
+from engine.plan.place.box16 import Box16
+from engine.plan.place.card310 import Card310
+from engine.plan.place.duo import DuoCard
 from engine.plan.place.job import Job
+from engine.plan.place.mesh4 import Mesh4
+from engine.plan.place.ring8 import Ring8
 from engine.plan.place.table import MISSING
 from engine.plan.place.verdict import FRAGMENTED, INVALID_REQUEST, NODE_UNSTABLE, SHORTAGE, TOPOLOGY, Refusal, ids
 from engine.plan.scope import NodeView
@@ -35,9 +41,16 @@ class Story(NamedTuple):
 
 
 def story(
-    job: Job, pod: Pod, whole: Refusal | None, refusals: Mapping[str, Refusal], views: Mapping[str, NodeView]
+    job: Job,
+    pod: Pod,
+    whole: Refusal | None,
+    refusals: Mapping[str, Refusal],
+    views: Mapping[str, NodeView],
+    lacking: int = 1,
 ) -> Story:
-    """The story of one pod; ``whole`` is the gang-level refusal where there is one."""
+    """The story of one pod; ``whole`` is the gang-level refusal where there is one, ``lacking`` how many such pods have
+    no place.
+    """
     nodes = counted(refusals)
     if whole and len(views) > len(refusals):  # nodes that fit, but not together
         nodes = dict(sorted({**nodes, whole.reason: nodes.get(whole.reason, 0) + len(views) - len(refusals)}.items()))
@@ -46,7 +59,7 @@ def story(
     if whole:
         message = whole.message.rstrip()
         text = f"{message} {text}" if message.endswith(",") else f"{message}; {text}"
-    return Story(nodes, reason, text, way_out(job, pod, reason, refusals, views))
+    return Story(nodes, reason, text, way_out(job, pod, reason, refusals, views, lacking))
 
 
 def reason_of(nodes: Mapping[str, int], npu: bool) -> str:
@@ -80,7 +93,12 @@ def sentence(refusals: Mapping[str, Refusal], total: int) -> str:
 
 
 def way_out(
-    job: Job, pod: Pod, reason: str, refusals: Mapping[str, Refusal], views: Mapping[str, NodeView]
+    job: Job,
+    pod: Pod,
+    reason: str,
+    refusals: Mapping[str, Refusal],
+    views: Mapping[str, NodeView],
+    lacking: int = 1,
 ) -> str | None:
     """The cheapest change that would let the pod start, as a sentence; None when none is known."""
     near = [name for name in sorted(refusals) if refusals[name].reason == reason and name in views]
@@ -89,7 +107,7 @@ def way_out(
     if job.shared is not None and reason in (SHORTAGE, FRAGMENTED) and near:
         return f"end or move work on a chip of {near[0]}: {refusals[near[0]].message}"
     if reason in (SHORTAGE, TOPOLOGY) and near:
-        return _chips(job, pod, reason, near, views)
+        return _chips(job, pod, reason, near, views, lacking)
     match reason:
         case "NodeSelectorMismatch" | "NodeAffinityMismatch":
             wanted = ", ".join(f"{key}={value}" for key, value in sorted(pod.node_selector.items()))
@@ -112,30 +130,58 @@ def way_out(
             return f"add nodes that offer {job.resource}" if job.resource else None
 
 
-def _chips(job: Job, pod: Pod, reason: str, near: Sequence[str], views: Mapping[str, NodeView]) -> str:
+def _chips(job: Job, pod: Pod, reason: str, near: Sequence[str], views: Mapping[str, NodeView], lacking: int) -> str:
+    """``needs 8 free chips in one ring on 2 more nodes (nearest is n1 with 4 free, the others held by train/b)``."""
     best = min(near, key=lambda name: (-views[name].free.bit_count(), name))
     view = views[best]
     free = view.free.bit_count()
     own = set(job.gang.pods)
     holders = sorted({view.used_by[chip] for chip in ids(view.used & view.base) if chip in view.used_by} - own)
-    tail = f"; its other chips are held by {_some(holders)}" if holders else ""
-    if own.intersection(view.used_by.values()):
-        tail += "; this job's own other pods need chips there too"
-    if free < pod.count:
-        missing = pod.count - free
-        lacking = f"{missing} more free chip{'s' if missing > 1 else ''} on one node would do"
-        return f"{lacking}: nearest is {best} with {free} of {pod.count}{tail}"
+    held = f", others held by {_some(holders)}" if holders else ""
+    nearest = f"(nearest is {best} with {free} free{held})"
     if job.topology == torconfig.RULE:
         return (
-            "free nodes under one switch, or under switches that no other job crosses, are needed: end work on a "
-            f"neighbour of {best}{tail}"
+            "needs free nodes under one switch, or under switches that no other job crosses: end work on a "
+            f"neighbour of {best} {nearest}"
         )
     if job.topology:
-        return (
-            f"whole free nodes close together are needed: end work on a neighbour of {best}, or use soft affinity{tail}"
-        )
-    kind = "in the right places" if reason == TOPOLOGY else "that Kubernetes counts as free"
-    return f"{pod.count} chips {kind} are needed: nearest is {best} with {free} free chips{tail}"
+        return f"needs {_blocks(job)}: end work on a neighbour of {best}, or use soft affinity {nearest}"
+    counted = " that Kubernetes counts as free" if reason == SHORTAGE and free >= pod.count else ""
+    wanted = f"{_many(pod.count, 'free chip')}{_together(job, pod.count)}{counted}"
+    whole = 2 * pod.count > view.base.bit_count()
+    if lacking == 1 or whole:
+        return f"needs {wanted} on {_many(lacking, 'more node')} {nearest}"
+    return f"needs {wanted} for each of {lacking} more pods {nearest}"
+
+
+def _blocks(job: Job) -> str:
+    if job.blocks is None:
+        return "whole free nodes close together"
+    each = f"{_many(job.blocks.size, 'whole free node')} close together"
+    return each if job.blocks.need == 1 else f"{job.blocks.need} times {each}, each time in one super pod"
+
+
+def _together(job: Job, count: int) -> str:
+    """How the chips of one pod must lie to each other, in the words of the family."""
+    match job.family:
+        case Ring8() if 2 <= count <= 4:
+            return " in one ring"
+        case Box16() if count > 1:
+            return " in one ring" if count <= 8 else ", half of them in each ring"
+        case A3() if count > 1:
+            return " in whole modules"
+        case Mesh4() if 2 <= count < 4:
+            return " in one mesh"
+        case Mesh4() if count % 4 == 0:
+            return " in whole meshes"
+        case Card310() | DuoCard() if count > 1:
+            return " on one card"
+        case _:
+            return ""
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'s' if count > 1 else ''}"
 
 
 def _some(names: Sequence[str]) -> str:
