@@ -434,6 +434,47 @@ def agent(node: str, driver: str, kubeconfig: str | None, journal: str, more: tu
     sys.exit(run([*given, *(("--kubeconfig", kubeconfig) if kubeconfig else ()), *more]))
 
 
+@main.group(short_help="Recover containers on a host without Kubernetes.")
+def containers() -> None:
+    """Recover containers on a host without Kubernetes: stop those on a faulty chip, reset it, start them again."""
+
+
+@containers.command(name="run", short_help="Run the manager.")
+@click.option("--runtime", "-runtimeType", type=click.Choice(["docker", "containerd"]), default="docker")
+@click.option("--socket", "-sockPath", metavar="FILE", default="", help="The runtime's socket (its usual place).")
+@click.option(
+    "--strategy", "-ctrStrategy", type=click.Choice(["never", "singleRecover", "ringRecover"]), default="never",
+    help="Which containers a fault stops: none, those on the chip, those on its ring.",
+)  # fmt: skip
+@click.option("--fault-config", "-faultConfigPath", metavar="FILE", default="", help="Fault levels of your own.")
+@click.option("--driver", metavar="DRIVER", default="dcmi", help="dcmi[:FILE] or simulated[:MODEL].")
+@click.option("--state", metavar="FILE", default="/tmp/status.json", help="The state file.")
+@click.option("--log-file", "-logPath", metavar="FILE", default="", help="Log to a file instead of standard error.")
+@click.option("--log-level", "-logLevel", type=int, default=0, help="-1 debug, 0 info, 1 warning, 2 error, 3 critical.")
+@click.option("--log-days", "-maxAge", type=int, default=7, help="Days that old log files are kept.")
+@click.option("--log-backups", "-maxBackups", type=int, default=30, help="How many old log files are kept.")
+@fails_clearly
+def containers_run(**options: Any) -> None:
+    """Run until SIGINT or SIGTERM. The flags of MindCluster's container manager are understood too."""
+    from agents.containers.commands import Options, run
+
+    try:
+        chosen = Options(**options)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    sys.exit(run(chosen))
+
+
+@containers.command(name="status", short_help="Show the state of each container.")
+@click.option("--state", type=click.Path(path_type=Path), default=Path("/tmp/status.json"), help="The state file.")
+@fails_clearly
+def containers_status(state: Path) -> None:
+    """Show the containers that use chips, the state each is in, and what to do about one that stays there."""
+    from agents.containers.commands import show
+
+    sys.exit(show(state))
+
+
 def _plan(
     desired: str | None,
     policies: tuple[str, ...],

@@ -137,7 +137,7 @@ def test_fault_stop_reset_start_with_real_containers(
                 standin.script("dcmi_set_device_reset", result=-8015, times=4)
                 standin.raise_code(2, FREE)
                 await eventually(lambda: set(tasks(socket)) == {"plain"})
-                assert [row["Status"] for row in json.loads(file.read_text())] == ["paused"]
+                await eventually(lambda: [row["Status"] for row in json.loads(file.read_text())] == ["paused"])
                 # the four calls of the first attempt fail; the next attempt brings the chip back
                 await eventually(lambda: tasks(socket) == {"plain": "RUNNING", "train": "RUNNING"}, 40)
                 await eventually(lambda: [row["Status"] for row in json.loads(file.read_text())] == ["running"])

@@ -1,0 +1,95 @@
+"""The verbs of the container manager as a person runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from agents.containers.commands import Options, checked_socket
+from agents.containers.logfile import LogFile
+from tests.test_containers import Engine
+
+BELAY = [sys.executable, "-m", "engine.cli", "containers"]
+
+
+def test_the_daemon_and_its_table(tmp_path: Path) -> None:
+    async def main() -> None:
+        engine, socket, state = Engine(), tmp_path / "d.sock", tmp_path / "status.json"
+        engine.add("a" * 64, ["ASCEND_VISIBLE_DEVICES=0-3"])
+        runner = await engine.serve(socket)
+        process = await asyncio.create_subprocess_exec(
+            *BELAY, "run", "-runtimeType=docker", f"-sockPath={socket}", "-ctrStrategy", "ringRecover", "--driver",
+            "simulated", "--state", str(state), f"-logPath={tmp_path}/log/manager.log", "-logLevel=-1",
+        )  # fmt: skip
+        try:
+            async with asyncio.timeout(30):
+                while not state.exists():
+                    assert process.returncode is None
+                    await asyncio.sleep(0.05)
+            shown = await asyncio.to_thread(
+                subprocess.run, [*BELAY, "status", "--state", str(state)], capture_output=True, text=True, timeout=30
+            )
+            assert shown.returncode == 0 and "a" * 64 in shown.stdout
+            assert f"| {'Container Description':<27}: {'normal':<67} |" in shown.stdout
+            process.send_signal(signal.SIGTERM)
+            assert await asyncio.wait_for(process.wait(), 20) == 0
+            lines = [json.loads(line) for line in (tmp_path / "log" / "manager.log").read_text().splitlines()]
+            assert any(line["message"] == "chips are managed" for line in lines)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+            await runner.cleanup()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["run", "--socket", "/nowhere/d.sock", "--driver", "simulated"], 2, "is docker running?"),
+        (["run", "--strategy", "always"], 2, "always"),
+        (["run", "-maxAge", "3"], 2, "log days 3 is out of range; use 7 to 700"),
+        (["run", "--fault-config", "/nowhere/codes.json", "--driver", "simulated"], 2, "cannot be read"),
+        (["status", "--state", "/nowhere/status.json"], 2, "is not there; does `belay containers run` run?"),
+        (["restart"], 2, "restart"),
+    ],
+)
+def test_what_is_wrong_is_said(arguments: list[str], code: int, said: str) -> None:
+    done = subprocess.run([*BELAY, *arguments], capture_output=True, text=True, timeout=60)
+    assert done.returncode == code and said in done.stderr
+
+
+def test_links_and_files_are_no_sockets(tmp_path: Path) -> None:
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.write_text("")
+    link.symlink_to(file)
+    with pytest.raises(ValueError, match="is no socket"):
+        checked_socket(Options(socket=str(file)))
+    with pytest.raises(ValueError, match="is a link"):
+        checked_socket(Options(socket=str(link)))
+
+
+def test_old_log_files_go(tmp_path: Path) -> None:
+    file = tmp_path / "m.log"
+    for name, days in (("m.log.1", 1), ("m.log.2", 8)):
+        (tmp_path / name).write_text("old")
+        os.utime(tmp_path / name, (time.time() - days * 86_400,) * 2)
+    handler = LogFile(file, backups=3, days=7)
+    handler.doRollover()
+    handler.close()
+    # the one of eight days went, the young one moved on
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m.log", "m.log.1", "m.log.2"]
+    assert (tmp_path / "m.log.2").read_text() == "old" and (tmp_path / "m.log.1").read_text() == ""
+    os.utime(tmp_path / "m.log.2", (time.time() - 8 * 86_400,) * 2)
+    LogFile(file, backups=3, days=7).close()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m.log", "m.log.1"]
+    assert file.stat().st_mode & 0o777 == 0o640
