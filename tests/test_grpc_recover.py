@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
-from engine.kube import POD
+import grpc
+
+from engine.kube import NODE, POD
+from engine.serve.grpc.server import GrpcServer
 from engine.wire.clusterd import recover_pb2 as pb
-from tests.grpc_world import Client, World, play, until
+from tests.grpc_world import NS, POD_GROUP, Client, Time, World, play, until
 
 
 def short(signal: pb.ProcessManageSignal) -> str:
@@ -62,3 +67,398 @@ async def annotated(world: World, value: str) -> bool:
 
 async def gone(world: World) -> bool:
     return not await world.records()
+
+
+class Play:
+    """One job, one client, a clock that the test moves; `heard` are signals in short."""
+
+    def __init__(self, world: World, server: GrpcServer, client: Client, time: Time) -> None:
+        self.world, self.server, self.client, self.time = world, server, client, time
+
+    async def hears(self, *signals: str) -> None:
+        for expected in signals:
+            assert short(await self.client.next()) == expected
+
+    async def after(self, seconds: float) -> None:
+        self.time.pass_by(seconds)
+        await self.server.desk.pulse()
+
+    async def waits_for(self, state: str) -> None:
+        await until(lambda: self.state == state, f"{state}, it is {self.state}")
+
+    @property
+    def state(self) -> str:
+        talk = self.server.desk.find(self.client.job)
+        assert talk is not None
+        return talk.conversation.state.value
+
+    async def marks(self, kind: str, key: str) -> str:
+        return str((await self.world.group("pretrain"))["metadata"].get(kind, {}).get(key, ""))
+
+    async def settled(self, status: str) -> None:
+        async def told() -> bool:
+            return await self.marks("annotations", "ProcessRecoverStatus") == status
+
+        await until(told, f"ProcessRecoverStatus={status}")
+        await self.waits_for("INIT")
+
+    async def decided(self, *offers: str) -> None:
+        """The way from a fault to the decision: the client stops and offers."""
+        await self.client.stopped()
+        await self.waits_for("WaitFaultFlushFinishedState")
+        await self.after(1)
+        await self.client.next()
+        await self.client.offers(*offers)
+
+
+def conversation(folder: Path, story: Callable[[Play], Awaitable[None]], **job: Any) -> None:
+    async def whole(world: World) -> None:
+        name = await world.job(**job)
+        time = Time()
+        async with world.server(clock=time) as server:
+            client = await Client(server.port, name).join()
+            try:
+                await story(Play(world, server, client, time))
+            finally:
+                await client.close()
+
+    play(folder, whole)
+
+
+def test_a_broken_chip_gives_its_processes_time_to_speak_then_begins(tmp_path: Path) -> None:
+    async def story(at: Play) -> None:
+        await at.world.report("n1", bad={3: ("80C98001", "RestartNPU")}, at=at.time())
+        await until(lambda: at.server.desk.talks[at.client.job].conversation.ranks, "the fault is known")
+        assert (at.state, at.client.heard) == ("INIT", [])
+        await at.after(10)
+        await at.hears("preExitProcess pre exit process nodes=1")
+        await at.after(60)
+        await at.hears("stopTrain stop_train ranks=11:1")
+        await at.decided("dump", "exit")
+        await at.hears("changeStrategy change_strategy+fault_nodes_exit dump nodes=1 ranks=11:1")
+        await at.client.done("dump")
+        await at.hears("changeStrategy change_strategy exit dump_exit ranks=11:1")
+        assert await at.marks("annotations", "ProcessRecoverStatus") == "dump-success"
+        await at.waits_for("ListenScheduleResultState")
+        await at.after(5)
+        await at.waits_for("WaitRestartAllProcessState")
+        assert (await at.world.reset_json("pretrain"))["RetryTime"] == 1
+        await at.after(60)
+        await at.hears("changeStrategy change_strategy exit dump_exit ranks=11:1")
+        assert await at.marks("labels", "process-recover-enable") == "pause"
+        await at.after(5)
+        await at.waits_for("INIT")
+        assert await at.marks("labels", "process-recover-enable") == "on"
+        # the same fault is still reported and starts nothing again
+        await at.after(30)
+        assert at.client.heard == []
+
+    conversation(tmp_path, story)
+
+
+def test_a_memory_fault_is_retried_in_the_step(tmp_path: Path) -> None:
+    async def story(at: Play) -> None:
+        await at.world.report("n0", bad={2: ("80E01801", "RestartRequest")}, at=at.time())
+        await at.hears("stopTrain stop_train ranks=2:0")
+        await at.client.stopped()
+        await at.hears("globalFault on_global_rank ranks=2:0")
+        assert (await at.world.reset_json("pretrain"))["RankList"] == []
+        await at.client.offers("retry", "recover", "exit")
+        await at.hears("changeStrategy change_strategy retry ranks=2:0")
+        await at.client.done("retry")
+        await at.settled("retry-success")
+
+    conversation(tmp_path, story, strategy="retry,recover")
+
+
+def test_a_lost_link_waits_for_routes_before_the_retry(tmp_path: Path) -> None:
+    async def story(at: Play) -> None:
+        await at.client.broke(("2", "2"), ("9", "2"))
+        await at.hears("stopTrain stop_train ranks=2:2,9:2")
+        await at.client.stopped()
+        await at.hears("globalFault on_global_rank ranks=2:2,9:2 timeout=33")
+        await at.client.offers("retry", "exit")
+        await at.after(2)
+        assert at.client.heard == []
+        await at.after(1)
+        await at.hears("changeStrategy change_strategy retry ranks=2:2,9:2")
+        await at.client.done("retry", 406)
+        await at.waits_for("ListenScheduleResultState")  # no recover is offered any more: exit
+
+    conversation(tmp_path, story, strategy="retry")
+
+
+def test_a_lost_node_is_told_by_the_framework_that_survives_it(tmp_path: Path) -> None:
+    async def story(at: Play) -> None:
+        await at.world.ready("n1", False)
+        await until(lambda: not at.server.cluster.observed.nodes["n1"].ready, "the node is lost")
+        await at.after(70)
+        assert (at.state, at.client.heard) == ("INIT", [])
+        await at.client.broke(*((str(rank), "1") for rank in range(8, 16)))
+        await at.hears("stopTrain stop_train ranks=" + ",".join(f"{rank}:1" for rank in range(8, 16)))
+        await at.decided("recover", "exit")
+        ranks = ",".join(f"{rank}:1" for rank in range(8, 16))
+        await at.hears(f"changeStrategy change_strategy+fault_nodes_exit recover nodes=1 ranks={ranks}")
+        await at.waits_for("WaitReportProcessRecoverStatusState")
+        await at.after(270)
+        await at.hears(f"changeStrategy change_strategy exit dump_exit ranks={ranks}")  # nothing replaced it in time
+        await at.waits_for("FaultRetryState")
+        await at.world.replace("pretrain", 1, node="n0")
+        await at.after(5)
+        await at.waits_for("INIT")
+        assert await at.marks("labels", "process-recover-enable") == "on"
+
+    conversation(tmp_path, story)
+
+
+def test_processes_restart_in_their_pods(tmp_path: Path) -> None:
+    async def story(at: Play) -> None:
+        await at.client.broke(("9", "1"))
+        await at.hears("stopTrain stop_train ranks=9:1")
+        await at.client.stopped()
+        await at.waits_for("WaitFaultFlushFinishedState")
+        await at.after(1)
+        await at.hears("globalFault on_global_rank+fault_nodes_exit nodes=1 ranks=9:1")
+        assert (await at.world.reset_json("pretrain"))["RestartFaultProcess"] is True
+        await at.client.offers("recover", "exit")
+        await at.hears("changeStrategy change_strategy+fault_nodes_restart recover recover-in-place nodes=1 ranks=9:1")
+        pod = await at.world.kube.get(POD, "pretrain-worker-1", NS)
+        assert pod is not None and "fault-type" not in pod["metadata"].get("labels", {})  # it stays
+        await at.client.done("recover")
+        await at.settled("recover-success")
+
+    conversation(tmp_path, story, strategy="recover-in-place,recover")
+
+
+def test_a_platform_takes_part(tmp_path: Path) -> None:
+    async def story(at: Play) -> None:
+        world, group = at.world, f"pretrain-{at.client.job}"
+
+        async def platform(**notes: str) -> None:
+            await world.kube.patch(POD_GROUP, group, {"metadata": {"annotations": notes}}, NS)
+            key, value = next(iter(notes.items()))
+            await until(lambda: at.server.cluster.jobs[at.client.job].annotations.get(key) == value, "it is seen")
+            await at.server.desk.pulse()
+
+        await at.client.broke(("9", "1"))
+        await at.after(30)
+        assert (at.state, at.client.heard) == ("NotifyWaitFaultFlushingState", [])
+        await platform(ProcessRecoverStrategy="recover")
+        await at.hears("stopTrain stop_train ranks=9:1")
+        await at.client.stopped()
+        await at.waits_for("WaitFaultFlushFinishedState")
+        await at.after(1)
+        await until(lambda: at.marks("annotations", "ProcessConfirmFault"), "the faults are handed over")
+        assert await at.marks("annotations", "ProcessConfirmFault") == "9:1"
+        await platform(ProcessResultFault="9:1,10:1")
+        await at.hears("globalFault on_global_rank+fault_nodes_exit nodes=1 ranks=9:1,10:1")
+        await at.client.offers("recover", "exit")
+        await at.after(10)
+        assert at.client.heard == []
+        await platform(RankTableReady="true")
+        await at.hears("changeStrategy change_strategy+fault_nodes_exit recover nodes=1 ranks=9:1,10:1")
+
+    conversation(tmp_path, story, notes={"ProcessRecoverStrategy": ""})
+
+
+def test_a_platform_that_never_decides_leaves_the_job_to_rescheduling(tmp_path: Path) -> None:
+    async def story(at: Play) -> None:
+        await at.client.broke(("9", "1"))
+        await at.waits_for("NotifyWaitFaultFlushingState")
+        await at.after(300)
+        await at.hears("changeStrategy change_strategy exit dump_exit ranks=9:1")
+        assert await at.marks("labels", "process-recover-enable") == "pause"
+
+    conversation(tmp_path, story, notes={"ProcessRecoverStrategy": ""})
+
+
+def test_a_client_that_never_reports_costs_a_quarter_of_an_hour(tmp_path: Path) -> None:
+    async def story(at: Play) -> None:
+        await at.client.broke(("9", "1"))
+        await at.hears("stopTrain stop_train ranks=9:1")
+        await at.waits_for("WaitReportStopCompleteState")
+        await at.after(899)
+        assert at.state == "WaitReportStopCompleteState"
+        await at.after(1)
+        await at.hears("changeStrategy change_strategy exit dump_exit ranks=9:1")
+        assert (await at.world.reset_json("pretrain"))["FaultFlushing"] is False
+        await at.after(135)
+        await at.waits_for("INIT")
+
+    conversation(tmp_path, story)
+
+
+def test_no_process_is_linked_when_training_shall_stop(tmp_path: Path) -> None:
+    async def story(at: Play) -> None:
+        await at.client.broke(("9", "1"))
+        await at.hears("stopTrain stop_train ranks=9:1")
+        await at.client.stopped(404)
+        await at.hears("killMaster")
+        await at.waits_for("INIT")
+
+    conversation(tmp_path, story)
+
+
+def test_without_its_reset_config_map_a_job_is_killed(tmp_path: Path) -> None:
+    async def story(at: Play) -> None:
+        await at.client.broke(("9", "1"))
+        await at.hears("killMaster")
+        await at.waits_for("INIT")
+        talk = at.server.desk.ended_with[at.client.job]
+        assert 501 in [note.code for note in talk.story]
+
+    conversation(tmp_path, story, reset=False)
+
+
+def test_links_are_moved_and_the_operator_learns_of_it(tmp_path: Path) -> None:
+    async def story(at: Play) -> None:
+        client, job = at.client, at.client.job
+        await at.world.report("n1", super_pod=0)
+        await until(lambda: at.server.cluster.observed.reports["n1"].super_pod_id == 0, "the report is seen")
+        executor = client.stream("SubscribeNotifySwitch", client.info, pb.SwitchRankList)
+        await executor.initial_metadata()
+        request = pb.SwitchNics(jobID=job, nicOps={"n1": pb.DeviceList(dev=["1", "3"], op=[True, False])})
+        answer = await client.call("SwitchNicTrack", request)
+        assert (answer.code, answer.info) == (0, "switching operation was successfully distributed")
+        answer = await client.call("SwitchNicTrack", request)
+        assert (answer.code, answer.info) == (411, f"jobId={job} nic is swtiching, or job recovering")
+        result = client.stream("SubscribeSwitchNicSignal", pb.SwitchNicRequest(jobID=job), pb.SwitchNicResponse)
+        await at.hears("stopTrain pause_train")
+        await client.stopped()
+        order = await executor.read()
+        assert (list(order.rankID), list(order.op), order.jobId) == (["9", "11"], [True, False], job)
+        assert (await client.call("ReplySwitchNicResult", pb.SwitchResult(jobId=job, result=True))).code == 0
+        await at.hears("changeStrategy change_strategy continue")
+        await client.done("continue")
+        assert (await result.read()).msg == "switch nic finish"
+        assert await result.read() is grpc.aio.EOF
+        await at.waits_for("INIT")
+
+    conversation(tmp_path, story)
+
+
+def test_a_stress_test_that_finds_a_fault_isolates_the_node_and_recovers(tmp_path: Path) -> None:
+    async def story(at: Play) -> None:
+        client, job = at.client, at.client.job
+        executor = client.stream("SubscribeNotifyExecStressTest", client.info, pb.StressTestRankParams)
+        await executor.initial_metadata()
+        request = pb.StressTestParam(jobID=job, stressParam={"n1": pb.StressOpList(ops=[0, 1])})
+        answer = await client.call("StressTest", request)
+        assert (answer.code, answer.info) == (0, "stress test operation was successfully distributed")
+        result = client.stream("SubscribeStressTestResponse", pb.StressTestRequest(jobID=job), pb.StressTestResponse)
+        await at.hears("stopTrain pause_train timeout=900")
+        await client.stopped()
+        order = await executor.read()
+        assert {rank: list(row.ops) for rank, row in order.stressParam.items()} == {
+            str(rank): [0, 1] for rank in range(8, 16)
+        }
+        bad = pb.StressTestRankResult(rankResult={"0": pb.StressTestOpResult(code="2", result="aic fault")})
+        good = pb.StressTestRankResult(rankResult={"0": pb.StressTestOpResult(code="0", result="ok")})
+        reply = pb.StressTestResult(jobId=job, stressResult={"8": good, "9": bad})
+        assert (await client.call("ReplyStressTestResult", reply)).info == "reply success"
+        message = await result.read()
+        assert message.msg.startswith('stress test find fault, isolate node:[n1],result:{"8":')
+        ranks = ",".join(f"{rank}:1" for rank in range(8, 16))
+        await at.hears(f"stopTrain stop_train ranks={ranks}")
+        node = await at.world.kube.get(NODE, "n1")
+        assert node is not None and node["metadata"]["annotations"]["NodeHealthyStatus"] == "UnHealthy"
+
+    conversation(tmp_path, story)
+
+
+HOT = {"subHealthyStrategy": "hotSwitch"}
+
+
+async def sub_healthy(at: Play) -> None:
+    await at.world.report("n1", bad={3: ("80C98009", "SubHealthFault")}, at=at.time())
+    await at.hears("hot-switch hot switch ranks=11:1")
+    await until(lambda: noted(at, "needOperatorOpe", "create"), "a backup is asked for")
+
+
+async def noted(at: Play, key: str, value: str) -> bool:
+    pod = await at.world.kube.get(POD, "pretrain-worker-1", NS)
+    return pod is not None and pod["metadata"]["annotations"].get(key) == value
+
+
+def test_a_sub_healthy_pod_is_switched_to_its_backup(tmp_path: Path) -> None:
+    async def story(at: Play) -> None:
+        await sub_healthy(at)
+        notes = {"podType": "backup", "backupSourcePodName": "pretrain-worker-1", "inHotSwitchFlow": "true"}
+        await at.world.node("n2")
+        await at.world.pod("pretrain", 1, notes=notes, name="pretrain-worker-1-hot", node="n2")
+        await at.hears("hot-switch new pod running ranks=11:1")
+        await at.client.offers("migration", "exit")
+        await until(lambda: noted(at, "needVolcanoOpe", "delete"), "the old pod is given up")
+        await at.world.kube.delete(POD, "pretrain-worker-1", NS, grace=0)
+        await at.hears("changeStrategy change_strategy migration ranks=11:1")
+        await at.client.done("migration")
+        await at.waits_for("INIT")
+        await until(lambda: nothing(at), "nothing is kept")
+
+    conversation(tmp_path, story, labels=HOT)
+
+
+async def nothing(at: Play) -> bool:
+    return not await at.world.records()
+
+
+def test_a_backup_that_never_runs_ends_hot_switches_for_the_job(tmp_path: Path) -> None:
+    async def story(at: Play) -> None:
+        await sub_healthy(at)
+        notes = {"podType": "backup", "backupSourcePodName": "pretrain-worker-1"}
+        await at.world.node("n2")
+        await at.world.pod("pretrain", 1, notes=notes, name="pretrain-worker-1-hot", node="n2", running=False)
+        await until(lambda: at.server.cluster.jobs[at.client.job].backups, "the backup is seen")
+        await at.after(60)
+        await at.hears("hot-switch stop switch ranks=11:1")
+        await at.waits_for("INIT")
+
+        async def called_off() -> bool:
+            backup = await at.world.kube.get(POD, "pretrain-worker-1-hot", NS)
+            assert backup is not None
+            return backup["metadata"]["annotations"].get("needOperatorOpe") == "delete"
+
+        await until(called_off, "the backup is called off")
+        assert not await noted(at, "inHotSwitchFlow", "true")
+        await at.after(120)
+        assert (at.state, at.client.heard) == ("INIT", [])  # degraded to ignore
+
+    conversation(tmp_path, story, labels=HOT)
+
+
+def test_a_smaller_job_grows_again(tmp_path: Path) -> None:
+    async def story(at: Play) -> None:
+        await at.client.broke(("9", "1"))
+        await at.hears("stopTrain stop_train ranks=9:1")
+        await at.world.kube.delete(POD, "pretrain-worker-1", NS, grace=0)
+        await until(lambda: len(at.server.cluster.jobs[at.client.job].pods) == 1, "the pod is gone")
+        await at.decided("downgrade", "exit")
+        await at.waits_for("NotifyDecidedStrategyState")
+        await at.after(20)
+        await at.hears('changeStrategy change_strategy downgrade {"scale-in-strategy": "DP"} ranks=9:1')
+        await at.client.done("downgrade", 201, ("8", "9"))
+        await at.hears("faultNodesExit fault_nodes_exit nodes=1")
+        await at.client.done("downgrade")
+        await at.waits_for("ScaleRunningState")
+        await at.world.pod("pretrain", 1)
+        await until(lambda: at.server.cluster.jobs[at.client.job].running, "the pod is back")
+        await at.after(5)
+        await at.hears('changeStrategy change_strategy upgrade {"scale-out-strategy": "DP"} ranks=9:1')
+        await at.client.done("upgrade")
+        await at.waits_for("INIT")
+
+    conversation(tmp_path, story, strategy="elastic-training")
+
+
+def test_it_works_in_a_cluster_without_pod_groups(tmp_path: Path) -> None:
+    async def whole(world: World) -> None:
+        name = await world.job(strategy="recover")
+        async with world.server() as server:
+            client = await Client(server.port, name).join()
+            await client.broke(("9", "1"))
+            assert short(await client.next()) == "stopTrain stop_train ranks=9:1"
+            pod = await world.kube.get(POD, "pretrain-worker-0", NS)
+            assert pod is not None and pod["metadata"]["annotations"]["belay.dev/process-recovery"] == "registered"
+            await client.close()
+
+    play(tmp_path, whole, pod_groups=False)

@@ -340,6 +340,7 @@ def test_queries_beyond_the_rate_wait_and_then_are_refused(tmp_path: Path) -> No
     async def story(world: World) -> None:
         async with world.server() as server:
             server.fault._sleep = forever
+            server.fault._bucket = Bucket(10, 10, lambda: 0.0)
             client = Client(server.port, "")
             info = fault_pb2.ClientInfo(role="r")
             calls = [
