@@ -40,8 +40,16 @@ def _by_zone(found: listing.Answer) -> list[int]:
 def test_pods_spread_over_zones(tmp_path: Path) -> None:
     assert _by_zone(listing.plan([*_nodes(**ZONES), *_job(4, 4, {})], tmp_path)) == [4, 0]
     assert _by_zone(listing.plan([*_nodes(**ZONES), *_job(4, 4, _spread())], tmp_path)) == [2, 2]
+
+
+def test_a_spread_that_is_only_wished_for_decides_among_equal_nodes(tmp_path: Path) -> None:
     anyway = _spread(whenUnsatisfiable="ScheduleAnyway")
-    assert _by_zone(listing.plan([*_nodes(**ZONES), *_job(4, 4, anyway)], tmp_path)) == [4, 0]
+    found = listing.plan([*_nodes(**ZONES), *_job(4, 4, anyway)], tmp_path)
+    assert [found.nodes[f"j-{i}"] for i in range(4)] == ["a0", "a0", "b0", "b0"], "nodes are filled first"
+    world = [*_nodes(a0={"zone": "a"}, a1={"zone": "a"}, b0={"zone": "b"}, x={})]
+    assert _by_zone(listing.plan([*world, *_job(2, 8, anyway)], tmp_path)) == [1, 1]
+    found = listing.plan([*world, *_job(4, 8, anyway)], tmp_path)
+    assert len(found.bound) == 4 and found.nodes["j-3"] == "x", "a node without the key comes last, but is taken"
 
 
 @pytest.mark.parametrize(("skew", "bound"), [(1, False), (2, True)])

@@ -98,8 +98,10 @@ class Neighbours:
         self._spread.move(pod, view, sign)
 
     def liking(self, pod: Pod, view: NodeView) -> int:
-        """Weights of the pod's preferred affinity that pods near the node meet, less those it would rather avoid."""
-        total = 0
+        """Weights of the pod's preferred affinity that pods near the node meet, less those it would rather avoid and
+        what makes its pods lie unevenly.
+        """
+        total = self._spread.liking(pod, view) if pod.spread else 0
         for sign, part in ((1, "podAffinity"), (-1, "podAntiAffinity")):
             for weight, term in self._preferred(pod, part):
                 domain = view.node.labels.get(term.topology)
@@ -109,7 +111,9 @@ class Neighbours:
 
     def prefers(self, pod: Pod) -> bool:
         """Whether the pod has preferences about other pods."""
-        return any(_rows(pod.affinity, part, PREFERRED) for part in ("podAffinity", "podAntiAffinity"))
+        return bool(pod.spread and spread.soft(pod)) or any(
+            _rows(pod.affinity, part, PREFERRED) for part in ("podAffinity", "podAntiAffinity")
+        )
 
     def _preferred(self, pod: Pod, part: str) -> list[tuple[int, Term]]:
         known = self._wishes.get((pod.key, part))

@@ -1,7 +1,7 @@
 """Topology spread constraints: how unevenly the pods of a selector may lie over domains.
 
 Semantics of kube-scheduler's PodTopologySpread filter: ``DoNotSchedule`` keeps a pod off, ``ScheduleAnyway`` is only a
-preference, which breaks no tie here. Terminating pods do not count; domains are those of nodes that the pod's own node
+preference among nodes of equal score. Terminating pods do not count; domains are those of nodes that the pod's own node
 affinity allows (``nodeAffinityPolicy: Honor``), and whose taints it tolerates where ``nodeTaintsPolicy`` is ``Honor``.
 """
 
@@ -18,6 +18,8 @@ from engine.plan.place import fit
 from engine.plan.place.verdict import Refusal
 from engine.plan.scope import NodeView
 
+#: What one pod fewer in a domain is worth beside the weights of preferred affinity (at most 100 each).
+WEIGHT: Final = 100
 SKEWED: Final = Refusal("TopologySpreadConflict", "node(s) didn't match pod topology spread constraints")
 UNLABELLED: Final = Refusal(
     "TopologySpreadConflict", "node(s) didn't match pod topology spread constraints (missing required label)"
@@ -56,7 +58,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One hard constraint of a pod: ``own`` is 1 where the pod counts itself."""
+    """One constraint of a pod: ``own`` is 1 where the pod counts itself."""
 
     count: Count
     skew: int
@@ -65,12 +67,13 @@ class Rule:
 
 
 class Spread:
-    """The hard constraints of the pods of a pass; follows every placement and its undoing."""
+    """The constraints of the pods of a pass; follows every placement and its undoing."""
 
     def __init__(self, views: Mapping[str, NodeView]) -> None:
         self._views = views
         self._counts: dict[bytes, Count] = {}
         self._rules: dict[str, tuple[Rule, ...]] = {}
+        self._wishes: dict[str, tuple[Rule, ...]] = {}
 
     def refusal(self, pod: Pod, view: NodeView) -> Refusal | None:
         """Why the pod would make its pods lie too unevenly."""
@@ -82,6 +85,17 @@ class Spread:
                 return SKEWED
         return None
 
+    def liking(self, pod: Pod, view: NodeView) -> int:
+        """How much the pod's ``ScheduleAnyway`` constraints like the node: less with every pod of its domain, least
+        where it has none.
+        """
+        total = 0
+        for rule in self._soft(pod):
+            domain = rule.count.nodes.get(view.node.name)
+            domains = rule.count.domains
+            total -= WEIGHT * (domains[domain] if domain is not None else max(domains.values(), default=0) + 1)
+        return total
+
     def move(self, pod: Pod, view: NodeView, sign: int) -> None:
         """Counts a pod in (+1) or out (-1) of a node."""
         for count in self._counts.values():
@@ -90,10 +104,18 @@ class Spread:
     def _of(self, pod: Pod) -> tuple[Rule, ...]:
         found = self._rules.get(pod.key)
         if found is None:
-            rows = hard(pod)
-            keys = tuple(str(row.get("topologyKey", "")) for row in rows)
-            found = self._rules[pod.key] = tuple(self._rule(pod, row, keys) for row in rows)
+            found = self._rules[pod.key] = self._made(pod, hard(pod))
         return found
+
+    def _soft(self, pod: Pod) -> tuple[Rule, ...]:
+        found = self._wishes.get(pod.key)
+        if found is None:
+            found = self._wishes[pod.key] = self._made(pod, soft(pod))
+        return found
+
+    def _made(self, pod: Pod, rows: tuple[Mapping[str, Any], ...]) -> tuple[Rule, ...]:
+        keys = tuple(str(row.get("topologyKey", "")) for row in rows)
+        return tuple(self._rule(pod, row, keys) for row in rows)
 
     def _rule(self, pod: Pod, row: Mapping[str, Any], keys: tuple[str, ...]) -> Rule:
         selector = _selector(pod, row)
@@ -118,6 +140,11 @@ class Spread:
 def hard(pod: Pod) -> tuple[Mapping[str, Any], ...]:
     """The pod's constraints that must hold."""
     return tuple(row for row in pod.spread if (row.get("whenUnsatisfiable") or "DoNotSchedule") == "DoNotSchedule")
+
+
+def soft(pod: Pod) -> tuple[Mapping[str, Any], ...]:
+    """The pod's constraints that are preferences."""
+    return tuple(row for row in pod.spread if row.get("whenUnsatisfiable") == "ScheduleAnyway")
 
 
 def _selector(pod: Pod, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
