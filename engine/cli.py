@@ -413,6 +413,108 @@ def sim_driver_build(folder: Path, chips: int, chip_name: str) -> None:
     click.echo(f"use them: BELAY_SIM_DCMI_STATE={state.resolve()} belay agent --driver dcmi:{library.resolve()} …")
 
 
+@main.command(
+    short_help="Show a node's NPU metrics to Prometheus or Telegraf.",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    add_help_option=False,
+)
+@click.argument("flags", nargs=-1, type=click.UNPROCESSED)
+@fails_clearly
+def exporter(flags: tuple[str, ...]) -> None:
+    """Show a node's NPU metrics, under the flags of MindCluster's npu-exporter: -ip=0.0.0.0 -containerMode=containerd …
+
+    --metrics prints every metric with its labels, unit and products; --help every flag.
+    """
+    if flags in (("--help",), ("-h",)):
+        from agents.exporter.settings import FLAGS
+
+        click.echo(f"belay exporter -ip=ADDRESS [-FLAG=VALUE]…\n\nFlags: {', '.join(f'-{name}' for name in FLAGS)}")
+        return
+    if flags == ("--metrics",):
+        from agents.exporter.table import METRICS
+        from engine import show
+
+        rows = [[m.name, m.group, m.labels, m.unit, ",".join(m.products), m.meaning] for m in METRICS]
+        show.table(("METRIC", "GROUP", "LABELS", "UNIT", "PRODUCTS", "MEANING"), rows)
+        return
+    from agents.exporter.run import main as run
+
+    sys.exit(run(flags))
+
+
+@main.group(short_help="Install the OCI runtime that gives containers their chips.")
+def runtime() -> None:
+    """Build, install and remove belay-oci-runtime, the OCI runtime over runc that gives containers their chips."""
+
+
+@runtime.command(name="build", short_help="Compile its two programs.")
+@click.option("--out", "folder", type=click.Path(file_okay=False, path_type=Path), default=Path("oci-runtime"))
+@click.option("--arch", type=click.Choice(["native", "x86_64", "aarch64"]), default="native", show_default=True)
+@fails_clearly
+def runtime_build(folder: Path, arch: str) -> None:
+    """Compile the two programs into a folder, for `install --programs` on hosts without a compiler."""
+    from agents.runtime.build import BuildError, build
+
+    try:
+        click.echo("\n".join(map(str, build(folder, arch))))
+    except BuildError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@runtime.command(name="install", short_help="Install it and enter it in the container engine.")
+@click.option("--install-scene", "scene", default="docker", show_default=True, help="docker, containerd, crio, isula.")
+@click.option("--injection-mode", "mode", default="legacy", show_default=True, help="legacy (a hook mounts) or cdi.")
+@click.option("--install-path", "base", default="/usr/local/Ascend", show_default=True, metavar="DIR")
+@click.option("--config-file-path", "config", metavar="FILE", help="The engine's file, where it is not the usual one.")
+@click.option("--install-type", "kind", metavar="TYPE", help="A500, A200, A200ISoC, A500A2 or A200IA2; else none.")
+@click.option("--default/--keep-default", "default", default=None, help="Whether it runs every container.")
+@click.option("--programs", type=click.Path(path_type=Path), help="A folder that `belay runtime build` filled.")
+@fails_clearly
+def runtime_install(**wish: Any) -> None:
+    """Install the runtime and enter it in the engine's configuration, which is kept for `uninstall`."""
+    from agents.runtime.install import InstallError, Wish, install
+
+    try:
+        click.echo("\n".join(install(Wish(**wish), __version__)))
+    except InstallError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@runtime.command(name="uninstall", short_help="Take it out again.")
+@click.option("--install-path", "base", default="/usr/local/Ascend", show_default=True, metavar="DIR")
+@click.option("--force", is_flag=True, help="Although containers made by it run; the programs stay for them.")
+@fails_clearly
+def runtime_uninstall(base: str, force: bool) -> None:
+    """Put the engine's configuration back as it was and remove the runtime."""
+    from agents.runtime.install import InstallError, uninstall
+
+    try:
+        click.echo("\n".join(uninstall(base, force=force)))
+    except InstallError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@runtime.command(name="status", short_help="Show what is installed, and which containers it made.")
+@click.option("--install-path", "base", default="/usr/local/Ascend", show_default=True, metavar="DIR")
+@output_option()
+@fails_clearly
+def runtime_status(base: str, output: str) -> None:
+    """Show what is installed, whether the engine's file still names it, and running containers made by it."""
+    from agents.runtime.install import InstallError, status
+    from engine import show
+
+    try:
+        found = status(base)
+    except InstallError as error:
+        raise click.ClickException(str(error)) from error
+    if output in ("json", "yaml"):
+        show.document(found, output)
+        return
+    containers = found["containers"]
+    rows = [[name, value if value not in ([], "") else "none"] for name, value in found.items() if name != "containers"]
+    show.table(("WHAT", "VALUE"), [*rows, ["containers", ", ".join(it["id"] for it in containers) or "none"]])
+
+
 @main.command(short_help="Run the node agent.", context_settings={"ignore_unknown_options": True})
 @click.option("--node", envvar="NODE_NAME", required=True, help="This node's name (or $NODE_NAME).")
 @click.option(
