@@ -1,0 +1,353 @@
+"""Installing the container runtime on a host, and taking it away again.
+
+What is done is written to a record in the runtime's folder before it is done, with the engine's file as it was: so an
+installation that was cut short can be undone, and the engine's file comes back byte for byte unless somebody edited it
+in between. Rules of component/ascend-docker-runtime/build/scripts/run_main.sh and install/process.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import platform
+import shutil
+import stat
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from agents.runtime import engines
+from agents.runtime.build import DRIVER, RUNTIME, BuildError, build
+from agents.runtime.containers import Running, running
+from agents.runtime.tables import policies
+
+FOLDER: Final = "Ascend-Docker-Runtime"
+HOME: Final = "/usr/local/Ascend"
+LISTS: Final = "/etc/ascend-docker-runtime.d"
+INFO: Final = "ascend_docker_runtime_install.info"
+RECORD: Final = "belay-install.json"
+NAMES: Final = ("ascend-docker-runtime", "ascend-docker-hook", "ascend-docker-cli", "ascend-docker-destroy")
+TYPES: Final = ("A500", "A200", "A200ISoC", "A500A2", "A200IA2")
+_NEEDS_OS_LIBRARIES: Final = ("A500A2", "A200IA2")
+_OS_LISTS: Final = {"ubuntu": "ubuntu.append", "openeuler": "openeuler.append"}
+_MAX_CONFIG: Final = 4 << 20
+
+
+class InstallError(Exception):
+    """It was not done; the text names the file (and key) and what to do."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What an operator asks for; ``None`` means as usual."""
+
+    scene: str = "docker"
+    mode: str = "legacy"
+    base: str = HOME
+    config: str | None = None
+    kind: str | None = None
+    default: bool | None = None
+    programs: Path | None = None
+
+
+@dataclass(frozen=True)
+class Host:
+    """The file system that is worked on; another root than ``/`` is for tests and images under construction."""
+
+    root: Path = Path("/")
+
+    def at(self, path: str) -> Path:
+        """Where a path of the host lies."""
+        return self.root / path.lstrip("/")
+
+
+def install(wish: Wish, version: str, host: Host | None = None) -> Sequence[str]:
+    """Install, or renew what an earlier ``install`` made; what was done, line by line. Raises InstallError."""
+    host = host or Host()
+    _possible(wish, host)
+    home = f"{wish.base.rstrip('/')}/{FOLDER}"
+    config = wish.config or engines.ENGINES[wish.scene].file
+    record = _read_record(host, home)
+    if record is None and host.at(home).is_dir() and any(host.at(home).iterdir()):
+        raise InstallError(f"{home}: holds another installation; remove that first or choose another --install-path")
+    if record is not None and (record["scene"], record["config"]) != (wish.scene, config):
+        raise InstallError(f"{home}: is installed for {record['scene']} ({record['config']}); uninstall that first")
+    text, made_up = _engine_text(host, config, wish.scene)
+    edit = _edit(config, wish.scene, text, f"{home}/{RUNTIME}", wish.default)
+    lists = _lists(wish, host)
+    done = []
+    host.at(home).mkdir(parents=True, exist_ok=True)
+    host.at(home).chmod(0o755)
+    if record is None:
+        record = {
+            "scene": wish.scene, "config": config, "default": edit.default, "lists": {}, "before": None, "mode": None,
+            "edited": False,
+        }  # fmt: skip
+        if host.at(config).exists() and not made_up:
+            record["before"] = base64.b64encode(host.at(config).read_bytes()).decode()
+            record["mode"] = stat.S_IMODE(host.at(config).stat().st_mode)
+    elif host.at(config).exists() and _digest(host.at(config).read_bytes()) not in _ours(record):
+        # going back to what was before would lose what somebody wrote since
+        record["edited"] = True
+    record |= {"after": _digest(edit.text.encode()), "version": version}
+    record["lists"] = {**record["lists"], **{name: _digest(body) for name, body in lists.items()}}
+    _write(host.at(f"{home}/{RECORD}"), json.dumps(record, indent=1).encode(), 0o600)
+    _programs(wish, host, home)
+    done.append(f"programs in {home}")
+    _write(host.at(f"{home}/{INFO}"), _info(wish, home, config, version).encode(), 0o640)
+    host.at(LISTS).mkdir(parents=True, exist_ok=True)
+    for name, body in lists.items():
+        _write(host.at(f"{LISTS}/{name}"), body, 0o440)
+    done.append(f"mount lists in {LISTS}: {', '.join(sorted(lists))}")
+    _write(host.at(config), edit.text.encode(), 0o600)
+    done.append(f"{config}: runtime {engines.NAME}" + (", the default" if _is_default(wish) else ""))
+    return [*done, *edit.notes, f"restart {wish.scene} to use it: {engines.ENGINES[wish.scene].restart}"]
+
+
+def uninstall(base: str = HOME, *, force: bool = False, host: Host | None = None) -> Sequence[str]:
+    """Undo an installation; what was done, line by line.
+
+    Refused (InstallError) while containers made by the runtime run: their engine needs it to stop them. With ``force``
+    the engine's file and the lists go now, and the programs stay until the next uninstall without such containers.
+    """
+    host = host or Host()
+    home = f"{base.rstrip('/')}/{FOLDER}"
+    record = _read_record(host, home)
+    if record is None:
+        raise InstallError(f"{home}: nothing of belay's is installed there; --install-path names another place")
+    alive = running(host.root)
+    if alive and not force:
+        names = ", ".join(found.name for found in alive[:10]) + (" …" if len(alive) > 10 else "")
+        raise InstallError(f"{len(alive)} containers made by it run ({names}); stop them, or give --force")
+    done = [_restore(host, record)]
+    for name, digest in record["lists"].items():
+        path = host.at(f"{LISTS}/{name}")
+        if path.is_file() and _digest(path.read_bytes()) != digest:
+            done.append(f"{LISTS}/{name}: was edited, kept")
+        else:
+            path.unlink(missing_ok=True)
+    if host.at(LISTS).is_dir() and not any(host.at(LISTS).iterdir()):
+        host.at(LISTS).rmdir()
+    if alive:
+        done.append(f"{home}: stays for {len(alive)} running containers; uninstall again when they are gone")
+    else:
+        shutil.rmtree(host.at(home))
+        done.append(f"{home}: removed")
+    return [*done, f"restart {record['scene']}: {engines.ENGINES[record['scene']].restart}"]
+
+
+def status(base: str = HOME, *, host: Host | None = None) -> Mapping[str, Any]:
+    """What is installed and whether the engine's file still says so. Raises InstallError for a damaged record."""
+    host = host or Host()
+    home = f"{base.rstrip('/')}/{FOLDER}"
+    record = _read_record(host, home)
+    alive = running(host.root)
+    found: dict[str, Any] = {
+        "installed": record is not None, "path": home,
+        "containers": [{"id": it.name, "pid": it.pid} for it in alive],
+    }  # fmt: skip
+    if record is None:
+        return found
+    info = dict(line.split("=", 1) for line in _text_of(host.at(f"{home}/{INFO}")).splitlines() if "=" in line)
+    missing = [name for name in (RUNTIME, DRIVER, *NAMES) if not host.at(f"{home}/{name}").is_file()]
+    return found | {
+        "version": record["version"],
+        "scene": record["scene"],
+        "config": record["config"],
+        "injectionMode": info.get("injection-mode", "legacy"),
+        "engine": _engine_state(host, record, f"{home}/{RUNTIME}"),
+        "missing": missing,
+    }
+
+
+# -- before anything is touched
+
+
+def _possible(wish: Wish, host: Host) -> None:
+    if host.root == Path("/") and os.geteuid() != 0:
+        raise InstallError("only root can install a container runtime")
+    if wish.scene not in engines.ENGINES:
+        raise InstallError(f"--install-scene: {wish.scene!r} is none of {', '.join(engines.ENGINES)}")
+    if wish.mode not in ("legacy", "cdi"):
+        raise InstallError(f"--injection-mode: {wish.mode!r} is neither legacy nor cdi")
+    if wish.kind is not None and wish.kind not in TYPES:
+        raise InstallError(f"--install-type: {wish.kind!r} is none of {', '.join(TYPES)}")
+    if not wish.base.startswith("/"):
+        raise InstallError(f"--install-path: {wish.base!r} is no absolute path")
+    if wish.config is not None and not host.at(wish.config).is_file():
+        raise InstallError(f"--config-file-path: {wish.config} does not exist")
+
+
+def _engine_text(host: Host, config: str, scene: str) -> tuple[str, bool]:
+    """The engine's configuration; whether there was none."""
+    path = host.at(config)
+    if not path.exists():
+        return (_containerd_default(host) if scene == "containerd" else ""), True
+    return _text_of(path), False
+
+
+def _containerd_default(host: Host) -> str:
+    if host.root != Path("/") or not shutil.which("containerd"):
+        return "version = 2\n"
+    try:
+        return subprocess.run(
+            ["containerd", "config", "default"], capture_output=True, text=True, check=True, timeout=20
+        ).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise InstallError(f"containerd config default: {error}; write a configuration first") from error
+
+
+def _edit(config: str, scene: str, text: str, runtime: str, default: bool | None) -> engines.Edit:
+    try:
+        return engines.add(scene, text, runtime, default)
+    except engines.EngineError as error:
+        raise InstallError(f"{config}: {error}") from error
+
+
+def _is_default(wish: Wish) -> bool:
+    return engines.ENGINES[wish.scene].default if wish.default is None else wish.default
+
+
+def _lists(wish: Wish, host: Host) -> Mapping[str, bytes]:
+    folder = policies() / "runtime"
+    base = (folder / ("base.list" if wish.kind is None else f"base.list_{wish.kind}")).read_bytes()
+    if wish.kind in _NEEDS_OS_LIBRARIES:
+        name = _os_name(host)
+        if name not in _OS_LISTS:
+            raise InstallError(
+                f"/etc/os-release: ID {name!r} is unknown for {wish.kind}; ubuntu and openEuler are known"
+            )
+        base += (folder / _OS_LISTS[name]).read_bytes()
+    lists = {"base.list": base}
+    if host.at("/sys/class/unified_bus").exists():
+        lists["ub_driver.list"] = (folder / "ub_driver.list").read_bytes()
+    return lists
+
+
+def _os_name(host: Host) -> str:
+    path = host.at("/etc/os-release")
+    for line in _text_of(path).splitlines() if path.exists() else ():
+        if line.startswith("ID="):
+            return line[3:].strip().strip("\"'").lower()
+    return ""
+
+
+# -- files
+
+
+def _programs(wish: Wish, host: Host, home: str) -> None:
+    target = host.at(home)
+    if wish.programs is None:
+        try:
+            build(target)
+        except BuildError as error:
+            raise InstallError(f"{error}; or build elsewhere (belay runtime build) and give --programs DIR") from error
+    else:
+        for name in (RUNTIME, DRIVER):
+            source = wish.programs / name
+            if not source.is_file():
+                raise InstallError(f"{source}: is missing; belay runtime build makes it")
+            _write(target / name, source.read_bytes(), 0o550)
+    for name in NAMES:
+        # links to the file itself: a symbolic one would fail the checks of what may be run
+        fresh = target / f".{name}.new"
+        fresh.unlink(missing_ok=True)
+        os.link(target / RUNTIME, fresh)
+        # renaming onto another link to the same file does nothing at all
+        (target / name).unlink(missing_ok=True)
+        fresh.rename(target / name)
+
+
+def _info(wish: Wish, home: str, config: str, version: str) -> str:
+    values = {
+        "version": version, "arch": platform.machine(), "os": "linux", "path": home, "build": f"belay {version}",
+        **{kind.lower(): "y" if kind == wish.kind else "n" for kind in TYPES},
+        "install-scene": wish.scene, "config-file-path": config, "injection-mode": wish.mode,
+    }  # fmt: skip
+    return "".join(f"{name}={value}\n" for name, value in values.items())
+
+
+def _restore(host: Host, record: Mapping[str, Any]) -> str:
+    config, path = record["config"], host.at(record["config"])
+    before = None if record["before"] is None else base64.b64decode(record["before"])
+    now = path.read_bytes() if path.is_file() else None
+    if now is not None and _digest(now) == record["after"] and not record.get("edited"):
+        if before is None:
+            path.unlink()
+            return f"{config}: removed, as it was not there before"
+        _write(path, before, record["mode"])
+        return f"{config}: as it was, byte for byte"
+    if now is None or now == before:
+        return f"{config}: holds nothing of ours"
+    try:
+        text = engines.remove(record["scene"], now.decode("utf-8"), record["default"])
+    except (engines.EngineError, UnicodeDecodeError) as error:
+        raise InstallError(f"{config}: {error}; take the runtime {engines.NAME} out by hand, then try again") from error
+    _write(path, text.encode(), stat.S_IMODE(path.stat().st_mode))
+    return f"{config}: was edited since; only the runtime {engines.NAME} was taken out"
+
+
+def _ours(record: Mapping[str, Any]) -> set[str]:
+    """Digests of the engine's file that we know: ours, and the one before."""
+    before = set() if record["before"] is None else {_digest(base64.b64decode(record["before"]))}
+    return {record["after"], *before}
+
+
+def _engine_state(host: Host, record: Mapping[str, Any], runtime: str) -> str:
+    path = host.at(record["config"])
+    if not path.is_file():
+        return "missing"
+    text = path.read_bytes()
+    if _digest(text) == record["after"]:
+        return "installed"
+    return "edited" if runtime.encode() in text else "removed"
+
+
+def _read_record(host: Host, home: str) -> dict[str, Any] | None:
+    path = host.at(f"{home}/{RECORD}")
+    if not path.is_file():
+        return None
+    try:
+        record = json.loads(_text_of(path))
+        if not {"scene", "config", "after", "before", "lists", "version"} <= record.keys():
+            raise ValueError("a field is missing")
+        return dict(record)
+    except (ValueError, AttributeError) as error:
+        raise InstallError(f"{home}/{RECORD}: damaged ({error}); restore the engine's file by hand") from error
+
+
+def _text_of(path: Path) -> str:
+    try:
+        if path.stat().st_size > _MAX_CONFIG:
+            raise InstallError(f"{path}: larger than {_MAX_CONFIG} bytes")
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InstallError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _write(path: Path, body: bytes, mode: int) -> None:
+    """The whole file or none of it, on the disk; a link stays one."""
+    path = path.resolve()
+    fresh = path.with_name(f".{path.name}.belay")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh.unlink(missing_ok=True)
+        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+            out.write(body)
+            out.flush()
+            os.fsync(out.fileno())
+            os.fchmod(out.fileno(), mode)
+        fresh.replace(path)
+    except OSError as error:
+        raise InstallError(f"{path}: {error.strerror}") from error
+
+
+def _digest(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
+
+
+__all__ = ["FOLDER", "HOME", "Host", "InstallError", "LISTS", "Running", "Wish", "install", "status", "uninstall"]

@@ -1,0 +1,212 @@
+"""Small edits of TOML that people own: comments, order and blanks of everything else stay as they are.
+
+tomllib reads, these functions write lines, and tomllib reads again: an edit counts only when the document then means
+exactly what was wanted. What is written in a way that lines cannot edit (inline tables on the path) is refused.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+Path = tuple[str, ...]
+
+_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
+_PART: Final = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([A-Za-z0-9_-]+))\s*""")
+_HEADER: Final = re.compile(r"\s*\[(?!\[)\s*(.*?)\s*\]\s*(?:#.*)?$")
+_ARRAY_HEADER: Final = re.compile(r"\s*\[\[")
+
+
+class EditError(ValueError):
+    """The document cannot be edited; the text says where and why, without the file's name."""
+
+
+def read(text: str) -> dict[str, Any]:
+    """The document. Raises EditError with line and column."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise EditError(str(error)) from error
+
+
+def table(document: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any] | None:
+    """The table at a path, None when there is none. Raises EditError when something else is there."""
+    found: Any = document
+    for depth, name in enumerate(path):
+        found = found.get(name)
+        if found is None:
+            return None
+        if not isinstance(found, Mapping):
+            raise EditError(f"{dotted(path[: depth + 1])} is no table")
+    return found  # type: ignore[no-any-return]
+
+
+def set_value(text: str, path: Sequence[str], name: str, value: str) -> str:
+    """``name = "value"`` in the table at ``path``, which is made at the end where it is missing."""
+    wanted = read(text)
+    below = wanted
+    for step in path:
+        below = below.setdefault(step, {})
+        if not isinstance(below, dict):
+            raise EditError(f"{dotted(path)} is no table")
+    if below.get(name) == value:
+        return text
+    below[name] = value
+    lines = text.splitlines(keepends=True)
+    entry = f"{name} = {_literal(value)}\n"
+    span = next((span for span in _spans(lines) if span[0] == tuple(path)), None)
+    if span is None:
+        return _checked(_joined(text) + f"[{dotted(path)}]\n  {entry}", wanted, path)
+    _, start, end = span
+    for at in range(start + 1, end):
+        found = re.match(rf"""(\s*)(?:{re.escape(name)}|"{re.escape(name)}"|'{re.escape(name)}')\s*=""", lines[at])
+        if found:
+            comment = re.search(r"(\s+#[^\"']*)$", lines[at].rstrip("\r\n"))
+            lines[at] = found[1] + entry.rstrip("\n") + (comment[1] if comment else "") + _ending(lines[at])
+            break
+    else:
+        indent = re.match(r"\s*", lines[start])[0].rstrip("\r\n") if start >= 0 else ""  # type: ignore[index]
+        lines.insert(start + 1, f"{indent}  {entry}" if start >= 0 else entry)
+    return _checked("".join(lines), wanted, path)
+
+
+def add_table(text: str, path: Sequence[str], values: Mapping[str, Any]) -> str:
+    """The table at ``path`` with exactly these values, appended; one that was there goes first."""
+    text = remove_table(text, path)
+    wanted = read(text)
+    below = wanted
+    for step in path[:-1]:
+        below = below.setdefault(step, {})
+        if not isinstance(below, dict):
+            raise EditError(f"{dotted(path)} is no table")
+    below[path[-1]] = copy.deepcopy(dict(values))
+    return _checked(_joined(text) + "\n".join(_written(tuple(path), values)) + "\n", wanted, path)
+
+
+def remove_table(text: str, path: Sequence[str]) -> str:
+    """The document without the table at ``path`` and what lies below it; parents that are empty then go, too."""
+    wanted = read(text)
+    if table(wanted, path) is None:
+        return text
+    lines = text.splitlines(keepends=True)
+    for gone, start, end in reversed(list(_spans(lines))):
+        if gone[: len(path)] == tuple(path):
+            # comments and blanks before the next header belong to that
+            while end > start + 1 and re.fullmatch(r"\s*(#.*)?\s*", lines[end - 1]) and end < len(lines):
+                end -= 1
+            del lines[start:end]
+    for depth in range(len(path), 0, -1):
+        parent = table(wanted, path[: depth - 1])
+        assert isinstance(parent, dict)
+        if depth == len(path) or not parent[path[depth - 1]]:
+            del parent[path[depth - 1]]
+            _drop_header(lines, tuple(path[:depth]))
+        else:
+            break
+    while len(lines) > 1 and not lines[-1].strip():
+        del lines[-1]
+    return _checked("".join(lines), wanted, path)
+
+
+def _drop_header(lines: list[str], path: Path) -> None:
+    for found, start, end in reversed(list(_spans(lines))):
+        if found == path and start >= 0 and not "".join(lines[start + 1 : end]).strip():
+            del lines[start:end]
+
+
+def dotted(path: Sequence[str]) -> str:
+    """The path as a header writes it."""
+    return ".".join(name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=False) for name in path)
+
+
+def _checked(text: str, wanted: Mapping[str, Any], path: Sequence[str]) -> str:
+    try:
+        right = read(text) == wanted
+    except EditError:
+        right = False
+    if not right:
+        raise EditError(f"{dotted(path)} is written in a way that cannot be edited (an inline table?); edit it by hand")
+    return text
+
+
+def _joined(text: str) -> str:
+    """Ends in a newline and, unless empty, a blank line."""
+    return text if not text else text.rstrip("\n") + "\n\n"
+
+
+def _ending(line: str) -> str:
+    return line[len(line.rstrip("\r\n")) :] or "\n"
+
+
+def _written(path: Path, values: Mapping[str, Any]) -> Iterator[str]:
+    yield f"[{dotted(path)}]"
+    for name, value in values.items():
+        if not isinstance(value, Mapping):
+            yield f"  {dotted([name])} = {_literal(value)}"
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from ("", *_written((*path, name), value))
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, list):
+        return "[" + ", ".join(_literal(item) for item in value) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{dotted([name])} = {_literal(item)}" for name, item in value.items()) + "}"
+    return str(value)
+
+
+def _spans(lines: Sequence[str]) -> Iterator[tuple[Path, int, int]]:
+    """Each table's path, line of its header (-1: before any) and line after its end, in order."""
+    path: Path | None = ()
+    start = -1
+    found: list[tuple[Path, int, int]] = []
+    for number, line in enumerate(lines):
+        if not _open(lines, number):
+            header = _HEADER.match(line)
+            parts = _parts(header[1]) if header else None
+            if parts is not None or _ARRAY_HEADER.match(line):
+                if path is not None:
+                    found.append((path, start, number))
+                path, start = parts, number
+    if path is not None:
+        found.append((path, start, len(lines)))
+    return iter(found)
+
+
+def _open(lines: Sequence[str], number: int) -> bool:
+    """Whether a value of an earlier line (an array or a text over many lines) is still open at this one."""
+    first = number
+    while first and not (_HEADER.match(lines[first - 1]) or re.match(r"\s*[\w.\"'-]+\s*=", lines[first - 1])):
+        first -= 1
+    if first == number or first == 0:
+        return False
+    try:
+        tomllib.loads("".join(lines[first - 1 : number]))
+    except tomllib.TOMLDecodeError:
+        return True
+    return False
+
+
+def _parts(text: str) -> Path | None:
+    names, at = [], 0
+    while found := _PART.match(text, at):
+        names.append(found[3] or found[2] or (json.loads(f'"{found[1]}"') if found[1] is not None else ""))
+        at = found.end()
+        if at == len(text):
+            return tuple(names)
+        if text[at] != ".":
+            return None
+        at += 1
+    return None
+
+
+__all__ = ["EditError", "add_table", "dotted", "read", "remove_table", "set_value", "table"]
