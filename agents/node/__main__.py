@@ -14,6 +14,7 @@ from agents.drivers.rows import ROWS
 from agents.kubelet import flags
 from agents.node.credentials import CredentialsError
 from agents.node.fleet import FleetNode
+from agents.node.hardware import settings as hardware
 from agents.node.log import JsonLines, Log
 from agents.node.rankfiles import ROOT
 from agents.node.run import DEFAULT_MODEL, run_agent, run_fleet, stop_on_signals
@@ -61,6 +62,7 @@ async def _serve(options: argparse.Namespace, settings: Settings) -> None:
         settings=flags.node_settings(options, settings),
         policy=flags.policy(options, shipped_policy(settings.pool)),
         plugin=flags.plugin_settings(options) if options.device_plugin else None,
+        hardware=hardware.chosen(options),
         stop=stop,
     )
 
@@ -87,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--scale", type=float, default=1.0, help="factor on idle, boot, heartbeat and report times")
     parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     flags.add(parser)
+    hardware.add(parser)
     return parser
 
 

@@ -21,6 +21,8 @@ from agents.node.client import KubeClient
 from agents.node.clock import Clock
 from agents.node.credentials import load
 from agents.node.fleet import Fleet, FleetNode
+from agents.node.hardware.assembly import hardware_part
+from agents.node.hardware.settings import HardwareSettings
 from agents.node.hub import Hub
 from agents.node.parts import Parts
 from agents.node.settings import Settings
@@ -41,9 +43,11 @@ async def run_agent(
     settings: Settings | None = None,
     policy: NodePolicy | None = None,
     plugin: PluginSettings | None = None,
+    hardware: HardwareSettings | None = None,
     stop: asyncio.Event | None = None,
 ) -> None:
-    """Run the agent of one node until `stop` is set (or for ever), with `plugin` its device plugin too.
+    """Run the agent of one node until `stop` is set (or for ever), with `plugin` its device plugin too, with
+    `hardware` what NodeD does.
 
     Raises CredentialsError, and ValueError for an unknown driver or settings that do not fit the node.
     """
@@ -55,10 +59,14 @@ async def run_agent(
     try:
         if plugin is None:
             agent = NodeAgent(node_name, chosen, client, journal_dir, settings, policy=chosen_policy)
-            await _until(stop, agent.run())
+            work = agent.run()
         else:
             parts = Parts(node_name, chosen, client, journal_dir, settings, chosen_policy, plugin, access.headers)
-            await _until(stop, parts.run())
+            agent, work = parts.agent, parts.run()
+        if hardware is not None:
+            part = hardware_part(node_name, client, settings, hardware, chosen_policy, chosen, lambda: agent.state)
+            work = _beside(work, part.run())
+        await _until(stop, work)
     finally:
         await client.close()
         if isinstance(driver, str) and isinstance(chosen, DcmiDriver):
@@ -115,6 +123,16 @@ def stop_on_signals() -> asyncio.Event:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     return stop
+
+
+async def _beside(work: Coroutine[Any, Any, None], other: Coroutine[Any, Any, None]) -> None:
+    """Run both; `other` ends with `work`, after it."""
+    running = asyncio.create_task(other)
+    try:
+        await work
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 async def _until(stop: asyncio.Event | None, work: Coroutine[Any, Any, None]) -> None:

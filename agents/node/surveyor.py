@@ -59,7 +59,8 @@ class Writer(Protocol):
 class Surveyor:
     """Runs until cancelled. ``hang`` is told which chips hang; ``resetting`` tells whether a reset is under way.
 
-    ``publish`` sends the messages of storage clients instead of writing them as ConfigMaps (NodeD's way, by gRPC)."""
+    ``publish`` sends the messages of storage clients instead of writing them as ConfigMaps (NodeD's way, by gRPC).
+    ``retry``: seconds after which a report that could not be written is made again, where that is sooner."""
 
     def __init__(
         self,
@@ -77,8 +78,10 @@ class Surveyor:
         publish: Callable[[Mapping[str, Any]], Awaitable[None]] | None = None,
         alarms_every: float = ALARMS_EVERY,
         pings_every: float = PINGS_EVERY,
+        retry: float | None = None,
     ) -> None:
         self._publish, self._alarms_every, self._pings_every = publish, alarms_every, pings_every
+        self._retry = retry
         self._node, self._chips, self._source, self._cluster = node, chips, source, cluster
         self._tables, self._settings, self._clock = tables, settings, clock
         self._hang, self._resetting, self._chance = hang, resetting, chance or random.Random()
@@ -97,7 +100,8 @@ class Surveyor:
             for name, (work, every) in self._works.items():
                 if now >= due[name]:
                     due[name] = now + self._pause(every)
-                    await self._try(name, work)
+                    if not await self._try(name, work) and self._retry is not None:
+                        due[name] = min(due[name], now + self._pause(self._retry))
             await self._clock.sleep(max(0.02, min(due.values()) - self._clock.monotonic()))
 
     def _pause(self, seconds: float) -> float:
@@ -113,11 +117,14 @@ class Surveyor:
             "use": (self.use, USE_EVERY),
         }
 
-    async def _try(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+    async def _try(self, name: str, work: Callable[[], Awaitable[None]]) -> bool:
+        """Whether trying again soon is of no use: it worked, or its source is to blame."""
         try:
             await self._clock.limit(work(), self._settings.driver_timeout)
         except (DriverError, ApiError, TimeoutError) as error:
             _log.warning("cannot be told, the last report stays", node=self._node, what=name, error=error)
+            return not isinstance(error, ApiError)
+        return True
 
     async def hardware(self) -> None:
         """Report the hardware's alarms; without any the report is deleted."""
