@@ -13,7 +13,7 @@ from engine.model.cluster import Pod
 from engine.model.diagnostics import Origin
 from engine.model.history import History, JobMemory
 from tests import placing, worlds
-from tests.placing import POLICY, bindings, busy, chips_of, gang, nodes_of, scope_of
+from tests.placing import POLICY, bindings, busy, chips_of, edited, gang, nodes_of, scope_of
 
 
 def _world(free: dict[str, int], *more: Pod, objects: Any = (), **fields: Any) -> Any:
@@ -280,6 +280,38 @@ class TestPreviousNodes:
     def test_lost_home_goes_to_others_before_peers(self) -> None:
         free = {"n1": 8, "n2": 8, "n3": 8}
         assert nodes_of(self._run({"0": "n0", "1": "n2"}, free=free)) == {"case-0": "n1", "case-1": "n2"}
+
+    @pytest.mark.parametrize(("hours", "home"), [(71.9, "n3"), (72.1, "n0")])
+    def test_homes_are_forgotten_after_three_days_away(self, hours: float, home: str) -> None:
+        pods, group = gang(1, 8, annotations=A2)
+        memory = JobMemory(uid="u-case", nodes={"0": "n3"}, away=int((worlds.NOW - hours * 3600) * 1000))
+        params = {"prefer-previous-node": "true"}
+        history = History(jobs={"train/PodGroup/case": memory})
+        free = {"n0": 8, "n3": 8}
+        scope = scope_of(_world(free, *pods, objects=[group], history=history, init_params=params))
+        assert nodes_of(scope) == {"case-0": home}
+        after = scope.memory.jobs["train/PodGroup/case"]
+        assert (after.nodes, after.away) == ({"0": home}, 0), "the three days begin anew when it leaves again"
+
+    def test_the_three_days_begin_when_nothing_of_the_job_has_a_node(self) -> None:
+        pods, group = gang(2, 8, annotations=A2)
+        memory = JobMemory(uid="u-case", nodes={"0": "n3", "1": "n2"})
+        history = History(jobs={"train/PodGroup/case": memory})
+        scope = scope_of(_world({"n0": 8}, *pods, objects=[group], history=history))
+        assert scope.memory.jobs["train/PodGroup/case"].away == worlds.NOW * 1000
+        group["spec"]["minMember"] = 1
+        running = edited(pods[0], node="n3", phase="Running", chips=tuple(f"Ascend910-{i}" for i in range(8)))
+        scope = scope_of(_world({"n0": 0, "n3": 8}, running, pods[1], objects=[group], history=history))
+        assert scope.pending and scope.memory.jobs["train/PodGroup/case"].away == 0
+
+    def test_without_memory_running_pods_tell_where_the_job_is(self) -> None:
+        """Cold start: the node of another rank is left to it, though it is the fuller one."""
+        pods, group = gang(2, 4, annotations=A2, least=1)
+        running = edited(pods[0], node="n1", phase="Running", chips=tuple(f"Ascend910-{i}" for i in range(4)))
+        free = {"n0": 8, "n1": 8}
+        for on, home in (("true", "n0"), ("false", "n1")):
+            world = _world(free, running, pods[1], objects=[group], init_params={"prefer-previous-node": on})
+            assert nodes_of(scope_of(world)) == {"case-1": home}
 
     def test_memory_is_written_for_the_next_time(self) -> None:
         scope = self._run({"0": "n3", "1": "n2"})

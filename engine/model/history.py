@@ -139,6 +139,26 @@ class Rescheduled(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     tasks: tuple[tuple[str, str, str, str], ...] = ()
 
 
+class Recovery(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """One recovery of a job: what was chosen, what it was thought to cost, and what it did cost.
+
+    ``at`` is when its pods were told to go, ``back`` when training went on at full size (0: not yet), both Unix ms.
+    ``estimates`` are (level, seconds, chip-seconds) of every level weighed, the chosen one first; empty for a job that
+    goes the ladder. ``chips`` are the job's, ``hit`` those of the pods that went for their own faults; ``redone`` is
+    the age of the checkpoint it starts from (s).
+    """
+
+    at: int
+    level: str
+    reason: str
+    codes: tuple[str, ...] = ()
+    chips: int = 0
+    hit: int = 0
+    redone: int = 0
+    estimates: tuple[tuple[str, int, int], ...] = ()
+    back: int = 0
+
+
 class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """One job's memory.
 
@@ -148,8 +168,11 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     version ``killed`` and older are told to go (-1: none). ``saved`` is when its rank table was last saved (seconds);
     ``removed`` are uids of pods that a policy of the job removed, so that their end is no event.
     ``nominated`` are uids of pods that were evicted to make room for it, and when; ``reserved`` the nodes kept for it
-    because it waited too long, since ``reserved_at`` (without nodes: when none were found).
+    because it waited too long, since ``reserved_at`` (without nodes: when none were found). ``away`` is since when
+    none of its pods has a node (ms, 0: some have): former nodes are forgotten 72 hours later.
     ``rescheduled`` counts its reschedules since it exists, ``records`` tells of the newest ones, newest first.
+    ``recoveries`` are the newest recoveries, newest last; ``spent`` is, per fault code, how many recoveries it caused
+    and how many chip-seconds without progress these cost.
     """
 
     uid: str = ""
@@ -173,10 +196,13 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     nominated: dict[str, int] = {}
     reserved: tuple[str, ...] = ()
     reserved_at: int = 0
+    away: int = 0
     faults: tuple[JobFault, ...] = ()
     related: tuple[Related, ...] = ()
     blamed: dict[str, str] = {}
     observed: int = 0
+    recoveries: tuple[Recovery, ...] = ()
+    spent: dict[str, tuple[int, int]] = {}
 
 
 class History(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from engine.model.history import ChipMemory
+from engine.plan.place import regroup
 from engine.plan.scope import Scope
 
 #: How long a deleted node is remembered (30 days): it may register again under its name.
@@ -31,6 +32,8 @@ def _jobs(scope: Scope) -> None:
         owner = (kind.partition(".")[0], namespace, name)
         if owner not in live and owner not in declared:
             del scope.memory.jobs[key]
+        else:
+            regroup.note_away(scope, key)  # it has no pods at all
 
 
 def _nodes(scope: Scope) -> None:

@@ -242,19 +242,26 @@ class _Gang:
 
     def _memory(self) -> JobMemory | None:
         memory = self.scope.memory.jobs.get(self.gang.key)
-        return memory if memory is not None and memory.uid in ("", self.gang.uid) else None
+        if memory is None or memory.uid not in ("", self.gang.uid):
+            return None
+        return regroup.recent(memory, self.scope.now_ms)
 
     def _wishes(self, job: Job, ranks: Mapping[str, int], memory: JobMemory | None) -> Wishes:
         """Former nodes, where the scheduler is told to prefer them and no switch affinity forbids it."""
         tor = job.shape.labels.get("tor-affinity", "null")
-        if memory is None or not self.bench.params.prefer_previous_node or tor != "null" or not memory.nodes:
+        if not self.bench.params.prefer_previous_node or tor != "null" or not job.resource:
+            return Wishes(claimed=self.claimed)
+        nodes = {str(ranks[pod.key]): pod.node for pod in self.started if pod.node and pod.key in ranks}
+        nodes |= memory.nodes if memory is not None else {}
+        if not nodes:
             return Wishes(claimed=self.claimed)
         former = {
-            pod.key: memory.nodes[str(ranks[pod.key])]
+            pod.key: nodes[str(ranks[pod.key])]
             for pod in self.waiting
-            if pod.key in ranks and str(ranks[pod.key]) in memory.nodes
+            if pod.key in ranks and str(ranks[pod.key]) in nodes
         }
-        return Wishes(former, self.claimed, frozenset(memory.fault_nodes), frozenset(memory.nodes.values()))
+        failed = frozenset(memory.fault_nodes if memory is not None else ())
+        return Wishes(former, self.claimed, failed, frozenset(nodes.values()))
 
     def _bind(self, job: Job, placed: Sequence[Seated], ranks: Mapping[str, int], memory: JobMemory | None) -> None:
         partial = len(placed) < len(job.pods)
@@ -334,6 +341,7 @@ class _Gang:
             uid=self.gang.uid,
             nodes=dict(sorted(nodes.items())),
             super_pods=self._super_pods(job, placed, ranks, old),
+            away=0,
         )
 
     def _super_pods(
@@ -380,6 +388,8 @@ class _Gang:
         self.left, self.why = failure.pods, reason
         entry = queue.pending_entry(self.gang, failure.pods, reason, message, nodes=nodes, unblock=unblock)
         self.scope.pending.append(entry)
+        if not self.started:
+            regroup.note_away(self.scope, self.gang.key)
 
 
 def _rule(job: Job) -> str:

@@ -320,8 +320,10 @@ class Bench:
         node of another rank. A pod whose node failed prefers a node new to the job, then its own, never a peer's.
         """
         own = wishes.former.get(pod.key)
-        if own is None or not table.scores:
+        if not (pod.count and wishes.homes and table.scores):
             return None
+        if own is None:
+            return self._elsewhere(table, pod, wishes.homes)
         if own not in wishes.failed and own in table.scores and self.allowed(pod, own) is None:
             return own
         fits = {name: score for name, score in table.scores.items() if self.allowed(pod, name) is None}
@@ -329,6 +331,19 @@ class Bench:
         if own in wishes.failed:
             return best_other or (own if own in fits else None)
         return best_other or min(fits, key=lambda n: (-fits[n], n), default=None)
+
+    def _elsewhere(self, table: Table, pod: Pod, homes: frozenset[str]) -> str | None:
+        """The best node for a rank that never ran among those that no rank of the job had; None: there is none."""
+        aside: list[str] = []
+        found = None
+        for name in table.best_first():
+            aside.append(name)
+            if name not in homes and self.allowed(pod, name) is None:
+                found = name
+                break
+        for name in aside:
+            table.offer(name)
+        return found
 
     def _grounds_of(self, pod: Pod) -> fit.Grounds:
         """What the pod's selector, affinity and tolerations make of the nodes, once for all pods with the same."""

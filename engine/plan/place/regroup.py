@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+import msgspec
+
 from engine.model.cluster import Node, Pod
 from engine.model.history import JobMemory
 from engine.plan.gangs import declared_rank
@@ -18,10 +20,14 @@ from engine.plan.place.bench import Bench
 from engine.plan.place.job import Job
 from engine.plan.place.multilevel import Level
 from engine.plan.place.verdict import Refusal
+from engine.plan.scope import Scope
 
 WAITING: Final = "WaitingForRelease"
 #: How long a super-pod job waits for the nodes of its healthy pods, in seconds.
 RELEASE_WAIT: Final = 10.0
+#: How long a job's former nodes are remembered after the last of its pods left, in ms: the life of the reference's
+#: cache (component/ascend-for-volcano/common/cache/previous_node.go).
+REMEMBERED: Final = 72 * 3_600_000
 BACKUP_TYPE: Final = "podType"
 BACKUP_SOURCE: Final = "backupSourcePodName"
 
@@ -43,6 +49,20 @@ def not_released(bench: Bench, job: Job, waiting: Sequence[Pod], memory: JobMemo
         return None
     nodes = ", ".join(sorted({pod.node for pod in healthy})[:3])
     return Refusal(WAITING, f"selectNode failed, wait for normal node resource release ({nodes})")
+
+
+def recent(memory: JobMemory, now_ms: int) -> JobMemory:
+    """The memory, without former nodes once none of the job's pods has run for 72 hours."""
+    if not memory.away or now_ms - memory.away <= REMEMBERED:
+        return memory
+    return msgspec.structs.replace(memory, nodes={}, super_pods={})
+
+
+def note_away(scope: Scope, key: str) -> None:
+    """Takes down that none of the job's pods has a node, for the life of its former ones."""
+    memory = scope.memory.jobs.get(key)
+    if memory is not None and not memory.away and (memory.nodes or memory.super_pods):
+        scope.memory.jobs[key] = msgspec.structs.replace(memory, away=scope.now_ms)
 
 
 def backup_source(pod: Pod) -> str:
