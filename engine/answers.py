@@ -19,6 +19,7 @@ from engine.model.plan import ChipState, NodeState, Pending, Plan
 from engine.model.times import rfc3339
 from engine.plan.gangs import group
 from engine.status.jobs import impact, impact_body, runs, succeeded
+from engine.status.recoveries import effective, recovery_body, story
 from engine.status.rescheduling import asked_retries
 
 _COMPARED: Final = 5000
@@ -218,7 +219,14 @@ def _job(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
             {"time": rfc3339(record.time / 1000), "pods": [_hit(*task) for task in record.tasks]}
             for record in memory.records
         ]
-    body |= impact_body(impact(pods, observed))
+    body |= impact_body(impact(pods, observed)) | recovery_body(memory)
+    told = story(memory)
+    if told:
+        body["story"] = told
+    chips = sum(pod.count for pod in pods)
+    ratio = effective(memory, gang.created, plan.now, chips) if gang is not None else None
+    if ratio is not None:
+        body["effectiveTraining"] = ratio
     asked = asked_retries(gang.labels) if gang is not None else 0
     if asked:
         used = memory is not None and memory.retries >= 0

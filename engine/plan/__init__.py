@@ -30,6 +30,7 @@ def passes() -> tuple[tuple[str, Callable[[Scope], None]], ...]:
         groupstatus,
         health,
         layout,
+        ledger,
         place,
         queue,
         recover,
@@ -52,6 +53,7 @@ def passes() -> tuple[tuple[str, Callable[[Scope], None]], ...]:
         ("groupstatus", groupstatus.run),
         ("reset", reset.run),
         ("safety", safety.run),
+        ("ledger", ledger.run),
         ("forget", forget.run),
         ("explain", explain.run),
     )

@@ -21,7 +21,7 @@ from engine.model.history import JobMemory
 from engine.model.jobs import Gang
 from engine.model.plan import Deferred
 from engine.model.times import rfc3339
-from engine.plan import decisions, outages, roles, victims
+from engine.plan import costing, decisions, outages, roles, victims
 from engine.plan.avoid import avoid
 from engine.plan.budgets import INDEPENDENT_KINDS
 from engine.plan.decisions import CARD, FAILED, NODE, PROCESS, REASONS, RELATION, SUB
@@ -58,6 +58,7 @@ def run(scope: Scope) -> None:
         by_gang.setdefault(scope.gang_of[key], {})[key] = hits[key]
     over = float(init_params(scope.desired, scope.observed).grace_over_time)
     members = _members(scope, by_gang)
+    costing.weigh(scope, by_gang, members)
     for name in sorted({*by_gang, *(k for k, m in scope.memory.jobs.items() if m.evicted and k in scope.gangs)}):
         gang = scope.gangs.get(name)
         if gang is None or gang.fault_scheduling == "off":
@@ -170,7 +171,8 @@ def _gang(scope: Scope, gang: Gang, pods: list[Pod], hits: dict[str, Hit], over:
         return
     reason = decisions.reason_of(kinds)
     force = what in (decisions.FORCE, decisions.SWITCH)
-    chosen = victims.choose(scope, gang, pods, set(hits), now=scope.now)
+    ladder = victims.choose(scope, gang, pods, set(hits), now=scope.now)
+    chosen = costing.chosen(scope, gang, pods, hits, ladder)
     owed = {pod.key for pod in pods if pod.uid in memory.evicted and not pod.finished}
     going = {p.key: p for p in pods if p.key in chosen.keys or p.key in owed}
     fresh = [p for p in going.values() if p.deleting is None]

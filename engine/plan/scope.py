@@ -14,6 +14,7 @@ import msgspec
 
 from engine.model.actions import AnyAction
 from engine.model.cluster import DeviceReport, Node, Observed, Pod
+from engine.model.costs import Estimate, Measured
 from engine.model.diagnostics import Diagnostic
 from engine.model.history import History, JobMemory, NodeMemory
 from engine.model.jobs import Gang
@@ -171,6 +172,20 @@ class Displacement:
     counted: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How a hit job is recovered: the chosen estimate, all that were weighed, and what they follow from.
+
+    ``held`` says why room that there is goes to another job first, empty when it does not; ``codes`` are the faults'.
+    """
+
+    chosen: Estimate
+    weighed: tuple[Estimate, ...]
+    known: Measured
+    held: str = ""
+    codes: tuple[str, ...] = ()
+
+
 @dataclass(slots=True)
 class Scope:
     """The whole working state of one pass.
@@ -181,7 +196,8 @@ class Scope:
     reset, ``reschedules`` what each evicted budget unit stands for, ``displaced`` the units that go for other jobs.
     ``judge`` holds the fault policies in force, once the health pass has settled which those are. ``roles`` says
     which roles Belay plays, filled on first use by ``engine.plan.roles``. ``blamed`` maps a pod's key to what relation
-    faults decided for it (Separate or SubHealth). ``about``: the job or pod that somebody asks about.
+    faults decided for it (Separate or SubHealth). ``about``: the job or pod that somebody asks about. ``choices`` are
+    the ways of recovery that were chosen by cost, by gang.
     """
 
     desired: Desired
@@ -209,6 +225,7 @@ class Scope:
     blamed: dict[str, str] = field(default_factory=dict)
     roles: dict[str, str] = field(default_factory=dict)
     about: str = ""
+    choices: dict[str, Choice] = field(default_factory=dict)
     lemons: list[LemonState] = field(default_factory=list)
 
     @property

@@ -45,7 +45,17 @@ STAGES: Final[dict[str, tuple[tuple[int, str], ...]]] = {
 #: MindIE's controller and coordinator, and OME services, are only ever rescheduled pod by pod.
 _POD_APPS: Final = frozenset({"mindie-ms-controller", "mindie-ms-coordinator"})
 
-__all__ = ["DEFAULT_ATTEMPTS", "Victims", "choose", "failed", "memory_of", "pod_level", "retries_left", "strategy"]
+__all__ = [
+    "DEFAULT_ATTEMPTS",
+    "Victims",
+    "choose",
+    "failed",
+    "memory_of",
+    "narrow_only",
+    "pod_level",
+    "retries_left",
+    "strategy",
+]
 
 
 class Victims(NamedTuple):
@@ -205,6 +215,11 @@ def _mates(pods: list[Pod], wanted: set[str], stage: str, size: int) -> dict[int
         number[pod.key] = int(text) if known else (position if rank is None else rank) // size
     blocks = {number[key] for key in wanted if key in number}
     return {block: {key for key, own in number.items() if own == block} for block in sorted(blocks)}
+
+
+def narrow_only(gang: Gang) -> bool:
+    """Whether a job is only ever rescheduled pod by pod."""
+    return _never_widens(gang)
 
 
 def _never_widens(gang: Gang) -> bool:

@@ -15,6 +15,7 @@ from engine.model.times import rfc3339
 from engine.plan.gangs import declared_rank, group
 from engine.plan.memo import Memo
 from engine.status.bodies import config_map, text
+from engine.status.recoveries import recovery_body
 from engine.wire import history, names
 from engine.wire.podannotations import chip_ids
 
@@ -129,6 +130,7 @@ def _body(
     if memory is not None and (memory.reschedules or memory.timeline):
         status["reschedules"] = [rfc3339(ms / 1000) for ms in memory.reschedules]
         status["history"] = [{"time": rfc3339(ms / 1000), "what": what} for ms, what in memory.timeline]
+    status |= recovery_body(memory)
     status["conditions"] = _conditions(gang, pending, running, ended)
     data = {PHASE_KEY: phase, STATUS_KEY: text(status), **history.job_data(key, memory or JobMemory())}
     label = {names.ABOUT_LABEL: "job"}

@@ -1,0 +1,73 @@
+"""The recovery story of a job: what was estimated, what else was weighed, what it cost, how much training it left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.model.history import JobMemory, Recovery
+from engine.model.times import rfc3339
+from engine.plan.ledger import cost
+
+
+def recovery_body(memory: JobMemory | None) -> dict[str, Any]:
+    """``recoveries``, newest last, and ``lost``, the chip-seconds without progress per fault code; empty without any.
+
+    ``by`` is ``cost`` where the level was chosen from the job's own times, ``ladder`` where it followed the order of
+    levels. ``alternatives`` are what was weighed and not taken.
+    """
+    if memory is None or not memory.recoveries:
+        return {}
+    lost = {code: {"times": times, "chipSeconds": seconds} for code, (times, seconds) in sorted(memory.spent.items())}
+    return {"recoveries": [_row(one) for one in memory.recoveries], **({"lost": lost} if lost else {})}
+
+
+def effective(memory: JobMemory | None, created: float, now: float, chips: int) -> float | None:
+    """The part of a job's chip-seconds since it was made in which training progressed; None without a recovery.
+
+    A recovery under way counts as long as it has lasted.
+    """
+    if memory is None or not memory.recoveries or chips <= 0 or now <= created:
+        return None
+    spent = sum(seconds for _, seconds in memory.spent.values())
+    last = memory.recoveries[-1]
+    if not last.back:
+        spent += round(last.chips * max(0.0, now - last.at / 1000))
+    return round(max(0.0, 1 - spent / (chips * (now - created))), 4)
+
+
+def story(memory: JobMemory | None) -> list[str]:
+    """The recoveries as sentences."""
+    return [_told(one) for one in memory.recoveries] if memory is not None else []
+
+
+def _row(one: Recovery) -> dict[str, Any]:
+    rows = [{"level": level, "seconds": seconds, "chipSeconds": price} for level, seconds, price in one.estimates]
+    return {
+        "time": rfc3339(one.at / 1000),
+        "reason": one.reason,
+        "codes": list(one.codes),
+        "level": one.level,
+        "by": "cost" if rows else "ladder",
+        "estimate": {key: rows[0][key] for key in ("seconds", "chipSeconds")} if rows else None,
+        "alternatives": rows[1:],
+        "actual": {"seconds": (one.back - one.at) // 1000, "chipSeconds": cost(one)} if one.back else None,
+    }
+
+
+def _told(one: Recovery) -> str:
+    why = f"{one.reason} {', '.join(one.codes)}".strip()
+    how = "chosen by cost" if one.estimates else "by the ladder"
+    guess = f", estimated {_time(one.estimates[0][1])}, {_hours(one.estimates[0][2])}" if one.estimates else ""
+    others = ", ".join(f"{level} {_hours(price)}" for level, _, price in one.estimates[1:])
+    instead = f" instead of {others}" if others else ""
+    end = f"took {_time((one.back - one.at) // 1000)}, {_hours(cost(one))}" if one.back else "is under way"
+    return f"{rfc3339(one.at / 1000)} {why}: {one.level} recovery, {how}{guess}{instead}; {end}"
+
+
+def _time(seconds: int) -> str:
+    minutes, rest = divmod(seconds, 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _hours(chip_seconds: int) -> str:
+    return f"{chip_seconds / 3600:.2f} chip-hours"
