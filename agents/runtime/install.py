@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agents.runtime import engines
-from agents.runtime.build import DRIVER, RUNTIME, BuildError, build
+from agents.runtime.build import DRIVER, RUNTIME, BuildError, build, compiler
 from agents.runtime.containers import Running, running
 from agents.runtime.tables import policies
 
@@ -180,6 +180,14 @@ def _possible(wish: Wish, host: Host) -> None:
         raise InstallError(f"--install-path: {wish.base!r} is no absolute path")
     if wish.config is not None and not host.at(wish.config).is_file():
         raise InstallError(f"--config-file-path: {wish.config} does not exist")
+    try:
+        missing = [] if wish.programs is None else [n for n in (RUNTIME, DRIVER) if not (wish.programs / n).is_file()]
+        if missing:
+            raise InstallError(f"{wish.programs}/{missing[0]}: is missing; belay runtime build makes it")
+        if wish.programs is None:
+            compiler()
+    except BuildError as error:
+        raise InstallError(f"{error}; or build elsewhere (belay runtime build) and give --programs DIR") from error
 
 
 def _engine_text(host: Host, config: str, scene: str) -> tuple[str, bool]:
@@ -245,13 +253,10 @@ def _programs(wish: Wish, host: Host, home: str) -> None:
         try:
             build(target)
         except BuildError as error:
-            raise InstallError(f"{error}; or build elsewhere (belay runtime build) and give --programs DIR") from error
+            raise InstallError(str(error)) from error
     else:
         for name in (RUNTIME, DRIVER):
-            source = wish.programs / name
-            if not source.is_file():
-                raise InstallError(f"{source}: is missing; belay runtime build makes it")
-            _write(target / name, source.read_bytes(), 0o550)
+            _write(target / name, (wish.programs / name).read_bytes(), 0o550)
     for name in NAMES:
         # links to the file itself: a symbolic one would fail the checks of what may be run
         fresh = target / f".{name}.new"
