@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.documents import Declared, Desired, NodePool
-from engine.model.actions import CreateObject, CreatePod
+from engine.model.actions import CreateObject, CreatePod, kind_of
 from engine.model.diagnostics import Origin
 from tests.jobs import (
     NOW,
@@ -191,6 +191,16 @@ def test_evicted_pods_come_again_with_the_next_version() -> None:
     world.run_all()
     world.settle()
     assert world.state() == "Running"
+
+
+def test_running_pods_without_a_version_are_left_alone() -> None:
+    world = World(ascend_job())
+    world.settle()
+    world.run_all()
+    world.settle()
+    for name in ("train-master-0", "train-worker-0"):
+        del world.pod(name)["metadata"]["labels"]["version"]
+    assert [kind_of(action) for action in world.plan() if kind_of(action) != "PatchObject"] == []
 
 
 def test_a_pod_that_vanishes_unseen_still_counts_as_a_round() -> None:

@@ -197,6 +197,12 @@ def test_what_happens_once_and_what_recovers_at_once_stay_visible_for_five_secon
         assert not chips(scope(*bodies, history=kept.memory.frozen(), now=NOW + 5))
 
 
+def test_what_was_over_long_before_anybody_looked_isolates_nothing() -> None:
+    bodies = [message(at=MS - 600_000), message("recover", at=MS - 61_000)]
+    assert not chips(scope(*bodies)) and not chips(scope(*reversed(bodies)))
+    assert chips(scope(bodies[0], message("recover", at=MS - 59_000)))
+
+
 def test_one_code_on_one_chip_is_shown_once_and_a_chip_fault_is_kept_beside_it() -> None:
     twice = scope(message(), message(fault_id="fault-0002", at=MS - 1), faults=[fault(3)])
     report_now = twice.nodes["n0"].report

@@ -28,6 +28,8 @@ MAX_STORED: Final = 50_000
 MAX_PER_NODE: Final = 1_000
 #: A fault that happened once, or recovered before it was shown, stays visible this long.
 SHOWN_MS: Final = 5_000
+#: A recovery older than this, first read together with the fault itself, leaves nothing to show.
+LATE_MS: Final = 60_000
 #: 2025-01-01T00:00:00Z; every time stamp has 13 digits.
 _EARLIEST: Final = 1_735_689_600_000
 _LATEST: Final = 9_999_999_999_999
@@ -215,8 +217,10 @@ def _after(known: PublicSeen | None, claim: Claim, now_ms: int) -> PublicSeen:
         if known is None or known.over:
             seen = PublicSeen(code=claim.code, chips=claim.chips, time=claim.time_ms, over=True)
         else:
-            # a fault is visible for a while even when its end comes with its beginning
-            seen = msgspec.structs.replace(known, until=known.shown + SHOWN_MS)
+            # a fault is visible for a while even when its end comes with its beginning; but one whose end is old
+            # news when both are first read (an engine that was away, a cluster file) moves no work any more
+            late = known.shown == now_ms and now_ms - claim.stamp > LATE_MS
+            seen = msgspec.structs.replace(known, until=known.shown + SHOWN_MS, over=late)
     else:
         seen = PublicSeen(
             code=claim.code,

@@ -120,8 +120,9 @@ def _count_round(case: _Case) -> None:
 
 
 def _version(one: Pod) -> int:
+    """The round a pod was made in; a pod that does not say belongs to the first, so that no round before it ended."""
     text = one.labels.get(VERSION_LABEL, "")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else -1
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
 
 
 def _is_backup(one: Pod) -> bool:

@@ -109,8 +109,9 @@ def phase_of(job: Job) -> str:
 
 
 def _version(one: Pod) -> int:
+    """The round a pod was made in; a pod that does not say belongs to the first, so that no round before it ended."""
     text = one.annotations.get(JOB_VERSION, "")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else -1
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
 
 
 def _look(case: _Case) -> None:
