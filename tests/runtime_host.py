@@ -46,7 +46,9 @@ exec sleep infinity
 
 
 def possible() -> str:
-    """Why this machine cannot hold such a host; empty when it can."""
+    """Why this machine cannot hold such a host; empty when it can, and in CI, where it has to."""
+    if os.environ.get("CI"):
+        return ""
     if os.geteuid():
         return "needs root"
     if not shutil.which("unshare") or not shutil.which("nsenter"):
