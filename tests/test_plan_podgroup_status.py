@@ -11,7 +11,7 @@ import pytest
 from engine.model.plan import Pending
 from engine.plan.groupstatus import Counts, phase
 from engine.plan.place.verdict import QUEUE_EXHAUSTED
-from tests import listing
+from tests import listing, worlds
 from tests.jobs import merge
 
 WAITS = Pending("PodGroup", "train", "j", (), "NPUResourceShortage", "no chips", {}, None)
@@ -78,3 +78,56 @@ def test_a_group_without_pods_is_let_in_so_that_an_operator_makes_them(tmp_path:
 def test_groups_of_other_schedulers_are_theirs(tmp_path: Path) -> None:
     other = listing.pod("j-0", count=8, group="j", spec={"schedulerName": "someone-else"})
     assert patches([listing.node("n1"), listing.report("n1"), listing.group("j", 1, 8), other], tmp_path) == []
+
+
+def _turns(notes: dict[str, str], folder: Path, *, rival: str = "default") -> tuple[str, dict[str, Any]]:
+    """The phase that a waiting group gets, and its changed annotations, beside another job that waits in a queue."""
+    busy = listing.pod("busy", on="n1", chips=range(8))
+    items = [listing.node("n1"), listing.report("n1"), busy, *listing.job("a", 1, 8, notes=notes)]
+    items[3]["status"] = {"phase": "Inqueue"}
+    other = listing.job("b", 1, 8)
+    other[0]["spec"]["queue"] = rival
+    queues = [
+        {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": name}, "spec": {}}
+        for name in ("default", "elsewhere")
+    ]
+    found = [row for row in patches([*items, *other, *queues], folder) if row["name"] == "a"]
+    phases = [row["patch"]["status"].get("phase", "Inqueue") for row in found if "status" in row["patch"]]
+    marks = [row["patch"]["metadata"]["annotations"] for row in found if "metadata" in row["patch"]]
+    return phases[0], marks[0] if marks else {}
+
+
+SINCE, TURNS = "huawei.com/schedule_enqueue_time", "huawei.com/schedule_dequeue_frequency"
+NOW_MS = int(worlds.NOW * 1000)
+
+
+@pytest.mark.parametrize(
+    ("notes", "phase", "marks"),
+    [
+        ({}, "Inqueue", {SINCE: str(NOW_MS)}),
+        ({SINCE: "soon"}, "Inqueue", {SINCE: str(NOW_MS)}),
+        ({SINCE: str(NOW_MS - 300_000)}, "Inqueue", {}),
+        ({SINCE: str(NOW_MS - 300_001)}, "Pending", {SINCE: None, TURNS: "1"}),
+        ({SINCE: str(NOW_MS - 300_001), TURNS: "2"}, "Pending", {SINCE: None, TURNS: "3"}),
+        ({SINCE: str(NOW_MS - 300_001), TURNS: "many"}, "Pending", {SINCE: None, TURNS: "1"}),
+    ],
+)
+def test_a_job_that_finds_no_room_gives_up_its_turn(
+    notes: dict[str, str], phase: str, marks: dict[str, Any], tmp_path: Path
+) -> None:
+    on = {"huawei.com/schedule_enable_dequeue": "on"}
+    assert _turns(notes | on, tmp_path) == (phase, marks)
+    assert _turns(notes | on, tmp_path, rival="elsewhere")[0] == "Inqueue", "nobody else wants in there"
+    assert _turns(notes, tmp_path) == ("Inqueue", {}), "only where the job allows it"
+
+
+def test_the_marks_of_waiting_go_when_the_job_runs_and_others_go_first_until_then(tmp_path: Path) -> None:
+    notes = {"huawei.com/schedule_enable_dequeue": "on", SINCE: str(NOW_MS - 9), TURNS: "1"}
+    node = [listing.node("n1"), listing.report("n1")]
+    a, b = listing.job("a", 1, 8, notes=notes), listing.job("b", 1, 8)
+    assert listing.plan([*node, *a, *b], tmp_path).nodes == {"b-0": "n1"}
+    running = listing.pod("a-0", on="n1", chips=range(8), group="a")
+    found = patches([*node, a[0], running], tmp_path)
+    assert found[0]["patch"]["status"]["phase"] == "Running"
+    assert found[1]["patch"] == {"metadata": {"annotations": {SINCE: None, TURNS: None}}}
+    assert patches([*node, merge(merge(a[0], found[0]["patch"]), found[1]["patch"]), running], tmp_path) == []

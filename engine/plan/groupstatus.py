@@ -17,7 +17,7 @@ from engine.model.diagnostics import ObjectKey
 from engine.model.jobs import Gang
 from engine.model.plan import Pending
 from engine.model.times import rfc3339
-from engine.plan import roles
+from engine.plan import dequeue, roles
 from engine.plan.gangs import shard_for, shard_of
 from engine.plan.jobstatus import merge_patch
 from engine.plan.lifecycle import POD_GROUP_API, part, rows, texts
@@ -54,15 +54,18 @@ def run(scope: Scope) -> None:
     if _SETTLED.holds(scope.shard, inputs):
         return
     before = len(scope.actions)
-    _all(scope, going)
-    if len(scope.actions) == before:
+    timed = _all(scope, going)
+    if len(scope.actions) == before and not timed:
         _SETTLED.note(scope.shard, inputs)
 
 
-def _all(scope: Scope, going: set[tuple[str, str]]) -> None:
+def _all(scope: Scope, going: set[tuple[str, str]]) -> bool:
+    """Whether anything of it ends by time alone."""
     keys = sorted(key for key in scope.observed.objects if key.kind == "PodGroup" and key.api_version == POD_GROUP_API)
     if not keys or not roles.plays(scope, "schedule"):
-        return
+        return False
+    timed = False
+    rivals: dict[str, set[str]] | None = None
     gangs = {(gang.namespace, gang.pod_group): gang for gang in scope.gangs.values() if gang.pod_group}
     members = _members(scope, {gang.key for gang in gangs.values()})
     pending = {(entry.namespace, entry.kind, entry.name): entry for entry in scope.pending}
@@ -75,7 +78,13 @@ def _all(scope: Scope, going: set[tuple[str, str]]) -> None:
         if not _is_ours(scope, raw, gang, pods):
             continue
         waits = pending.get((gang.namespace, gang.kind, gang.name)) if gang is not None else None
-        _keep(scope, key, raw, counts(pods), waits)
+        if dequeue.allowed(part(part(raw, "metadata"), "annotations")):
+            timed = True
+            rivals = dequeue.rivals(scope) if rivals is None else rivals
+            _keep(scope, key, raw, counts(pods), waits, gang, rivals)
+        else:
+            _keep(scope, key, raw, counts(pods), waits)
+    return timed
 
 
 def counts(pods: list[Pod]) -> Counts:
@@ -118,26 +127,48 @@ def _is_ours(scope: Scope, raw: Mapping[str, Any], gang: Gang | None, pods: list
     return shard_of(scope, gang) == scope.shard and all(roles.schedules(scope, pod) for pod in pods)
 
 
-def _keep(scope: Scope, key: ObjectKey, raw: Mapping[str, Any], numbers: Counts, pending: Pending | None) -> None:
+def _keep(
+    scope: Scope,
+    key: ObjectKey,
+    raw: Mapping[str, Any],
+    numbers: Counts,
+    pending: Pending | None,
+    gang: Gang | None = None,
+    rivals: Mapping[str, set[str]] | None = None,
+) -> None:
+    """``rivals`` are the jobs that wait, by queue, where the group may give up its turn for them."""
     old = part(raw, "status")
     least = part(raw, "spec").get("minMember")
     needed = least if isinstance(least, int) and not isinstance(least, bool) else 1
     before = str(old.get("phase") or "")
     new: dict[str, Any] = {k: v for k, v in old.items() if k not in ("running", "succeeded", "failed")}
     new["phase"] = phase(before, numbers, needed, pending)
+    marks: dict[str, str | None] = {}
+    if rivals is not None:
+        notes = texts(part(raw, "metadata").get("annotations"))
+        new["phase"], marks = dequeue.turn(notes, new["phase"], gang, rivals, scope.now_ms)
     new |= {k: n for k, n in (("running", numbers.running), ("succeeded", numbers.succeeded),
                               ("failed", numbers.failed)) if n}  # fmt: skip
     conditions = _conditions(scope, old, numbers, needed, pending)
     if conditions:
         new["conditions"] = conditions
-    if new == old:
-        return
-    moved = new["phase"] != before
-    message = f"PodGroup {key.namespace}/{key.name} is {new['phase']}: {numbers.placed} pods placed, {needed} needed"
+    if new != old:
+        moved = new["phase"] != before
+        text = f"PodGroup {key.namespace}/{key.name} is {new['phase']}: {numbers.placed} pods placed, {needed} needed"
+        reason = f"PodGroup{new['phase']}" if moved else "PodGroupChanged"
+        _patch(scope, key, raw, reason, text, {"status": merge_patch(old, new)})
+    if marks:  # of their own: the status subresource takes no annotations
+        text = f"PodGroup {key.namespace}/{key.name}: its time in the queue"
+        _patch(scope, key, raw, "PodGroupTurn", text, {"metadata": {"annotations": marks}})
+
+
+def _patch(
+    scope: Scope, key: ObjectKey, raw: Mapping[str, Any], reason: str, message: str, patch: dict[str, Any]
+) -> None:
     uid = str(part(raw, "metadata").get("uid") or "")
     scope.actions.append(
         PatchObject(
-            reason=f"PodGroup{new['phase']}" if moved else "PodGroupChanged",
+            reason=reason,
             message=message,
             evidence=Evidence(rule=RULE),
             preconditions={"patchType": "merge"} | ({"uid": uid} if uid else {}),
@@ -145,7 +176,7 @@ def _keep(scope: Scope, key: ObjectKey, raw: Mapping[str, Any], numbers: Counts,
             object_kind=key.kind,
             namespace=key.namespace,
             name=key.name,
-            patch={"status": merge_patch(old, new)},
+            patch=patch,
         )
     )
 
