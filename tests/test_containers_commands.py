@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from agents.containers.commands import Options, checked_socket
-from agents.containers.logfile import LogFile
+from agents.node.logfile import LogFile
 from tests.test_containers import Engine
 
 BELAY = [sys.executable, "-m", "engine.cli", "containers"]

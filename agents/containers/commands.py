@@ -19,7 +19,7 @@ from agents.containers import status
 from agents.containers.codes import Codes, custom, shipped
 from agents.containers.containerd import Containerd
 from agents.containers.docker import Docker
-from agents.containers.logfile import LogFile
+from agents.node.logfile import LogFile
 from agents.containers.manager import Manager
 from agents.containers.runtime import Runtime
 from agents.containers.states import STRATEGIES, Strategy

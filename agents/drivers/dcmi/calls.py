@@ -421,6 +421,45 @@ class Calls:
                 answers.append({"error": str(error)[:500]})
         return answers
 
+    # -- pings between chips
+
+    def ping_start(self, phy: int, task: int, addresses: list[str], shape: dict[str, int]) -> None:
+        """Begin to ping: task 0 within the node, 1 beyond it; ``shape``: size, count, interval, timeout, period."""
+        operate = structs.HccsPingOperate()
+        joined = ",".join(addresses).encode()
+        if len(joined) > 1023:
+            raise DriverError(f"{len(addresses)} addresses are longer than 1023 bytes")
+        operate.dst_addr_list, operate.task_id = joined, task
+        operate.pkt_size, operate.pkt_send_num = shape["size"], shape["count"]
+        operate.pkt_interval, operate.timeout = shape["interval"], shape["timeout"]
+        operate.task_interval = shape["period"]
+        place = self.place(phy)
+        self.library.call("dcmi_start_hccsping_mesh", place.card, place.device, 0, byref(operate))
+
+    def ping_stop(self, phy: int, task: int) -> None:
+        """End a task."""
+        place = self.place(phy)
+        self.library.call("dcmi_stop_hccsping_mesh", place.card, place.device, 0, task)
+
+    def ping_state(self, phy: int, task: int) -> int:
+        """Whether a task runs: 0 stopped."""
+        place, value = self.place(phy), c_uint32()
+        self.library.call("dcmi_get_hccsping_mesh_state", place.card, place.device, 0, task, byref(value))
+        return value.value
+
+    def ping_results(self, phy: int, task: int) -> list[dict[str, Any]]:
+        """The newest results of a task, one for each destination; none when it is stopped."""
+        place, info = self.place(phy), structs.HccsPingInfo()
+        self.library.call("dcmi_get_hccsping_mesh_info", place.card, place.device, 0, task, byref(info))
+        return [
+            {
+                "target": text(info.dst_addr[n]), "ok": info.suc_pkt_num[n], "lost": info.fail_pkt_num[n],
+                "max": info.max_time[n], "min": info.min_time[n], "average": info.avg_time[n],
+                "tp95": info.tp95_time[n], "replies": info.reply_stat_num[n], "total": info.ping_total_num[n],
+            }
+            for n in range(max(0, min(info.dest_num, 48)))
+        ]  # fmt: skip
+
     # -- vNPUs
 
     def vnpus(self, phy: int) -> list[dict[str, Any]]:

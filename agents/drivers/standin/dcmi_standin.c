@@ -56,6 +56,8 @@ struct dms { uint32_t id; uint16_t device; uint8_t node, node_id, sub, sub_id, s
 struct event { int32_t type; struct dms dms; };
 struct filter { uint64_t flag; uint32_t id; uint8_t severity, node, rsv[32]; };
 struct ub_port { int32_t die, port; };
+struct ping_operate { char list[1024]; int32_t size, count, interval, timeout, period, task; };
+struct ping_info { char target[48][16]; uint32_t ok[48], lost[48]; long max[48], min[48], avg[48], tp95[48]; int32_t replies[48]; uint64_t total[48]; int32_t count; };
 struct port_pkt { int32_t mode; uint64_t count[48], rsv[16]; };
 
 _Static_assert(sizeof(struct elabel) == 1280, "elabel_info");
@@ -609,20 +611,91 @@ int dcmi_get_hccs_link_bandwidth_info(int card, int device, struct hccs_bw *out)
 int dcmi_get_multi_die_policy(int *out) { *out = 0; return state ? OK : NOT_READY; }
 int dcmi_set_multi_die_policy(int policy) { return policy == 0 || policy == 1 ? OK : BAD_PARAMETER; }
 
-static uint32_t spod_status;
+/* pings and super-pod states live as long as the process that asked for them; a chip whose network is bad loses all */
+static uint32_t spod_status[SIM_CHIPS][64][2];
+static struct ping_operate pings[SIM_CHIPS][2];
+
+static uint32_t *spod_of(struct sim_chip *c, uint32_t sdid)
+{
+    uint32_t (*known)[2] = spod_status[c - state->chip];
+    for (int i = 0; i < 64; i++)
+        if (known[i][0] == sdid + 1 || !known[i][0]) {
+            known[i][0] = sdid + 1;
+            return &known[i][1];
+        }
+    return NULL;
+}
+
 int dcmi_get_spod_node_status(int card, int device, uint32_t sdid, uint32_t *out)
 {
     CHIP("dcmi_get_spod_node_status");
-    (void)sdid;
-    *out = spod_status;
+    uint32_t *found = spod_of(c, sdid);
+    if (!found)
+        return NO_MEMORY;
+    *out = *found;
     return OK;
 }
 
 int dcmi_set_spod_node_status(int card, int device, uint32_t sdid, uint32_t value)
 {
     CHIP("dcmi_set_spod_node_status");
-    (void)sdid;
-    spod_status = value;
+    uint32_t *found = spod_of(c, sdid);
+    if (!found)
+        return NO_MEMORY;
+    *found = value;
+    return value > 1 ? BAD_PARAMETER : OK;
+}
+
+int dcmi_start_hccsping_mesh(int card, int device, int port, struct ping_operate *wanted)
+{
+    CHIP("dcmi_start_hccsping_mesh");
+    if (port || wanted->task < 0 || wanted->task > 1 || !wanted->list[0] || wanted->size < 1792 || wanted->size > 3000 ||
+        wanted->count < 1 || wanted->count > 1000 || wanted->interval < 1 || wanted->interval > 1000 ||
+        wanted->period < 1 || wanted->period > 60)
+        return BAD_PARAMETER;
+    pings[c - state->chip][wanted->task] = *wanted;
+    return OK;
+}
+
+int dcmi_stop_hccsping_mesh(int card, int device, int port, uint32_t task)
+{
+    CHIP("dcmi_stop_hccsping_mesh");
+    if (port || task > 1)
+        return BAD_PARAMETER;
+    memset(&pings[c - state->chip][task], 0, sizeof pings[0][0]);
+    return OK;
+}
+
+int dcmi_get_hccsping_mesh_state(int card, int device, int port, uint32_t task, uint32_t *out)
+{
+    CHIP("dcmi_get_hccsping_mesh_state");
+    if (port || task > 1)
+        return BAD_PARAMETER;
+    *out = pings[c - state->chip][task].list[0] != 0;
+    return OK;
+}
+
+int dcmi_get_hccsping_mesh_info(int card, int device, int port, uint32_t task, struct ping_info *out)
+{
+    CHIP("dcmi_get_hccsping_mesh_info");
+    if (port || task > 1)
+        return BAD_PARAMETER;
+    struct ping_operate *running = &pings[c - state->chip][task];
+    memset(out, 0, sizeof *out);
+    char list[1024], *save = NULL;
+    memcpy(list, running->list, sizeof list);
+    for (char *one = strtok_r(list, ",", &save); one && out->count < 48; one = strtok_r(NULL, ",", &save)) {
+        int n = out->count++, lost = c->network != 0;
+        strncpy(out->target[n], one, 15);
+        out->ok[n] = lost ? 0 : running->count;
+        out->lost[n] = lost ? running->count : 0;
+        out->max[n] = lost ? -1 : 90;
+        out->min[n] = lost ? -1 : 10;
+        out->avg[n] = lost ? -1 : 40;
+        out->tp95[n] = lost ? -1 : 80;
+        out->replies[n] = 1;
+        out->total[n] = running->count;
+    }
     return OK;
 }
 

@@ -1,0 +1,231 @@
+"""Keeps the chips of a super pod pinging one another as the cluster's ConfigMaps say, and collects what comes of it.
+
+Source: component/noded/pkg/pingmesh (executor, watcher). Driver calls: dcmi_*_hccsping_mesh.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from agents.drivers.base import DriverError
+from agents.drivers.dcmi.errors import DcmiError
+from agents.drivers.surroundings import Ping
+from agents.node.client import ApiError
+from agents.node.clock import Clock
+from agents.node.hardware import pinglist
+from agents.node.hardware.pinglist import Config, PingError, Tasks, address
+from agents.node.hardware.pingresults import PingFiles
+from agents.node.log import Log
+
+NAMESPACE: Final = "cluster-system"
+CONFIG_MAP: Final = "pingmesh-config"
+SUPER_POD_MAP: Final = "super-pod-{}"
+LABEL: Final = ("app", "pingmesh")
+LOG_FOLDER: Final = Path("/user/mind-cluster/pingmesh")
+LOOK_EVERY: Final = 5.0
+COLLECT_FACTOR: Final = 10
+LIST_TRIES: Final = 24
+LIST_EVERY: Final = 600.0
+MAX_LIST: Final = 64 << 20
+CALL_SECONDS: Final = 30.0
+SHAPE: Final = {"size": 1792, "count": 10, "interval": 10, "timeout": 1}
+"""Bytes of a packet, packets, milliseconds between them, seconds until one is lost."""
+_log = Log("pingmesh")
+
+Ask = Callable[..., Awaitable[Any]]
+"""A call of the driver: name, arguments, ``timeout``."""
+
+
+class Maps(Protocol):
+    """What is read of the API server."""
+
+    async def get_config_map(self, namespace: str, name: str) -> Mapping[str, Any] | None:
+        """Read one ConfigMap."""
+        ...
+
+
+class PingMesh:
+    """``folder`` is that of the super pod's ping lists and tables, None for none: then everybody pings everybody."""
+
+    def __init__(
+        self,
+        node: str,
+        super_pod: int,
+        server_index: int,
+        chips: Sequence[int],
+        maps: Maps,
+        ask: Ask,
+        clock: Clock,
+        files: PingFiles,
+        folder: Path | None = None,
+    ) -> None:
+        self._node, self._super_pod, self._index, self._chips = node, super_pod, server_index, tuple(chips)
+        self._maps, self._ask, self._clock, self._files, self._folder = maps, ask, clock, files, folder
+        self._uid = ""
+        self._chosen = Config(False, 1)
+        self._tasks: Tasks = {}
+        self._wanted: tuple[Config, dict[str, dict[int, str]]] | None = None
+        self._list: tuple[str, Tasks] | None = None
+        self._list_failures = 0
+        self._list_due = self._collect_due = 0.0
+        self._said = ""
+        self._latest: dict[int, list[Ping]] | None = None
+
+    async def results(self) -> Mapping[int, Sequence[Ping]] | None:
+        """The newest results by chip; None while nothing was ever asked for, empty once it was ended."""
+        return self._latest
+
+    async def run(self) -> None:
+        """Run until cancelled; ends at once where the driver has no such pings."""
+        try:
+            await self._ask("ping_state", self._chips[0], pinglist.INTERNAL, timeout=CALL_SECONDS)
+        except DcmiError as error:
+            if not error.supported:
+                _log.info("the driver has no pings between chips", node=self._node)
+                return
+        for chip in self._chips:
+            for task in (pinglist.INTERNAL, pinglist.EXTERNAL):
+                await self._stop(chip, task)
+        try:
+            while True:
+                await self.step()
+                await self._clock.sleep(LOOK_EVERY)
+        finally:
+            self._files.close()
+
+    async def step(self) -> None:
+        """One look: at the configuration, the list, and what has come of the pings when it is time."""
+        try:
+            await self._look()
+        except (PingError, ApiError) as error:
+            # what is in force stays in force
+            self._say(str(error))
+        if self._wanted is not None:
+            await self._settle(*self._wanted)
+        if self._tasks and self._clock.monotonic() >= self._collect_due:
+            self._collect_due = self._clock.monotonic() + self._chosen.interval * COLLECT_FACTOR
+            await self.collect()
+
+    async def _look(self) -> None:
+        settings = await self._read(CONFIG_MAP)
+        devices = await self._read(SUPER_POD_MAP.format(self._super_pod))
+        if settings is None or devices is None:
+            return
+        chosen = pinglist.config(settings, self._super_pod)
+        nodes = pinglist.members(devices, self._node, self._super_pod)
+        if chosen is not None:
+            self._wanted = (chosen, nodes)
+        self._said = ""
+
+    async def _read(self, name: str) -> Mapping[str, Any] | None:
+        body = await self._maps.get_config_map(NAMESPACE, name)
+        labels = ((body or {}).get("metadata") or {}).get("labels") or {}
+        if body is None or labels.get(LABEL[0]) != LABEL[1]:
+            return None
+        data = body.get("data")
+        return data if isinstance(data, dict) else {}
+
+    async def _settle(self, chosen: Config, nodes: Mapping[str, Mapping[int, str]]) -> None:
+        """Let the driver ping as is wanted; an assignment that has not changed is left alone."""
+        found = await self._destinations(nodes) if chosen.active else ("", {})
+        if found is None:
+            return
+        digest, tasks = found
+        uid = pinglist.uid(nodes, chosen, digest)
+        if uid == self._uid:
+            return
+        for chip, by_task in self._tasks.items():
+            for task in by_task:
+                await self._stop(chip, task)
+        self._tasks, self._chosen, self._uid = {}, chosen, uid
+        if not chosen.active:
+            self._latest = {} if self._latest is not None else None
+            return
+        self._tasks = {chip: by_task for chip, by_task in tasks.items() if chip in self._chips}
+        for chip, by_task in sorted(self._tasks.items()):
+            for task in sorted(by_task):
+                await self._start(chip, task)
+        self._collect_due = self._clock.monotonic() + chosen.interval * COLLECT_FACTOR
+        _log.info("chips ping", node=self._node, chips=len(self._tasks), uid=uid, interval=chosen.interval)
+
+    async def _destinations(self, nodes: Mapping[str, Mapping[int, str]]) -> tuple[str, Tasks] | None:
+        """The hash and content of the ping list; None while it cannot be read."""
+        if self._folder is None:
+            return "", pinglist.full_mesh(self._node, nodes)
+        if self._list is not None and self._clock.monotonic() < self._list_due:
+            return self._list
+        if self._list is None and self._list_failures >= LIST_TRIES and self._clock.monotonic() < self._list_due:
+            return None
+        try:
+            data = await asyncio.to_thread(_read_list, self._folder / f"ping_list_{self._index}.json")
+            self._list = (hashlib.sha256(data).hexdigest(), pinglist.listed(data))
+            self._list_failures = 0
+        except (OSError, PingError) as error:
+            self._list_failures += 1
+            self._say(f"the ping list cannot be used: {error}")
+            if self._list_failures < LIST_TRIES:
+                # asked for again with the next look, five seconds on
+                return self._list
+        self._list_due = self._clock.monotonic() + LIST_EVERY
+        return self._list
+
+    async def collect(self) -> None:
+        """Fetch the results, start what has stopped (a reset chip forgets its tasks), write them down."""
+        results: dict[int, dict[int, list[dict[str, Any]]]] = {}
+        for chip, by_task in sorted(self._tasks.items()):
+            for task in sorted(by_task):
+                try:
+                    found = await self._ask("ping_results", chip, task, timeout=CALL_SECONDS)
+                    if not found:
+                        if await self._ask("ping_state", chip, task, timeout=CALL_SECONDS) == 0:
+                            await self._start(chip, task)
+                        continue
+                except DriverError as error:
+                    self._say(f"no results of chip {chip}: {error}")
+                    continue
+                results.setdefault(chip, {})[task] = found
+        self._latest = {
+            chip: [Ping(one["ok"], one["replies"]) for found in results.get(chip, {}).values() for one in found]
+            for chip in self._tasks
+        }
+        try:
+            await asyncio.to_thread(
+                self._files.write, self._uid, self._chosen, self._tasks, results, self._clock.now_ms()
+            )
+        except (OSError, ValueError) as error:
+            self._say(f"results cannot be written: {error}")
+
+    async def _start(self, chip: int, task: int) -> None:
+        addresses = [address(target.dst) for target in self._tasks[chip][task]]
+        shape = {**SHAPE, "period": self._chosen.interval}
+        try:
+            await self._ask("ping_start", chip, task, addresses, shape, timeout=CALL_SECONDS)
+        except DriverError as error:
+            self._say(f"chip {chip} does not begin to ping: {error}")
+
+    async def _stop(self, chip: int, task: int) -> None:
+        try:
+            await self._ask("ping_stop", chip, task, timeout=CALL_SECONDS)
+        except DriverError as error:
+            self._say(f"chip {chip} does not stop pinging: {error}")
+
+    def _say(self, what: str) -> None:
+        # every five seconds is too often for the same words
+        if what != self._said:
+            self._said = what
+            _log.warning("pings do not work as they should", node=self._node, error=what)
+
+
+def _read_list(file: Path) -> bytes:
+    with file.open("rb") as source:
+        data = source.read(MAX_LIST + 1)
+    if len(data) > MAX_LIST:
+        raise PingError(f"{file.name} is longer than {MAX_LIST} bytes")
+    return data
+
+
+__all__ = ["PingMesh"]
