@@ -28,6 +28,7 @@ from agents.node.agent import NodeAgent
 from agents.node.clock import Clock
 from agents.node.settings import Settings
 from engine.model.cluster import Orders, ResetOrder
+from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
 from engine.wire.orders import build_orders
 from engine.wire.policy import NodePolicy
 from tests.agent_world import NODE, RULES, FakeCluster
@@ -231,11 +232,18 @@ class Node:
         self.plugin = DevicePlugin(
             NODE, self.driver, self.cluster, self.root / "state", self.settings, self.clock, lambda: self.agent.state
         )
+        numbers = Settings(scale=0.01, poll=0.1, tick=0.05, spacing=0.01, in_use_grace=500)
         self.agent = NodeAgent(
-            NODE, self.driver, self.cluster, self.root / "state", Settings(scale=0.01, poll=0.1, tick=0.05, spacing=0.01, in_use_grace=500),
-            self.clock, policy=NodePolicy("default", RULES), witnesses=self.plugin.witnesses,
+            NODE,
+            self.driver,
+            self.cluster,
+            self.root / "state",
+            numbers,
+            self.clock,
+            policy=NodePolicy("default", RULES),
+            witnesses=self.plugin.witnesses,
             observers=[self.plugin.changed],
-        )  # fmt: skip
+        )
         self.tasks = [asyncio.create_task(self.agent.run()), asyncio.create_task(self.plugin.run())]
         if wait:
             await self.until(lambda: bool(self.kubelet.devices))
@@ -288,6 +296,12 @@ class Node:
     def delete(self, name: str) -> None:
         self.kubelet.remove(f"u-{name}")
         self.cluster.set_pods([b for b in self.cluster.pod_list if b["metadata"]["name"] != name])
+
+    def listed(self, kind: str, resource: str = RESOURCE) -> list[str]:
+        """A list of the device report: the free chips, or those of a kind such as Unhealthy."""
+        body = self.cluster.maps[DEVICE_NAMESPACE, DEVICE_PREFIX + NODE]
+        text = json.loads(body["data"]["DeviceInfoCfg"])["DeviceInfo"]["DeviceList"]
+        return [name for name in text[f"{resource}-{kind}" if kind else resource].split(",") if name]
 
     async def seen(self, name: str) -> None:
         """Wait until the plugin knows a pod."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -28,7 +28,6 @@ from agents.node.state import NodeState
 from engine.wire.podannotations import ASCEND_REAL, physical_names
 
 _log = Log("kubelet")
-_PRE_SEPARATE: Final = "PreSeparateNPU"
 
 
 class Refused(Exception):
@@ -107,23 +106,19 @@ class Allocator:
         return mapping.stands_for(offer.own, offer.parts, ids, taken)
 
     def health(self, offer: Offer) -> dict[str, bool]:
-        """Id → whether it is healthy: of an id that is held, by the chip that its holder has."""
+        """Id → whether it is healthy: those that pods hold are, the others as the free chips that they stand for are.
+
+        A fault on a chip in use takes nothing away from what is free: only once its holder has gone the chip is one
+        less to have. So kubelet's allocatable without what it has allocated is at any time the free healthy chips, by
+        number too, which is how schedulers compare it with the device report.
+        """
         ids, taken = holders.held(self.grants, offer)
         stands = mapping.stands_for(offer.own, offer.parts, ids, taken)
         free = {chip: self._offered(chip) for chip in offer.parts}
-        used = {chip: self._stays(chip) for chip in set(ids.values())}
-        return {
-            name: used[ids[name]] if name in ids else chip is not None and free.get(chip, False)
-            for name, chip in stands.items()
-        }
+        return {name: name in ids or (chip is not None and free.get(chip, False)) for name, chip in stands.items()}
 
     def _offered(self, chip: int) -> bool:
         return self._state.healthy(chip) and self._state.withheld(chip, self._clock.now_ms()) is None
-
-    def _stays(self, chip: int) -> bool:
-        orders = self._state.orders
-        ordered = orders.isolate.get(chip) if orders is not None else None
-        return self._state.healthy(chip) and ordered in (None, "", _PRE_SEPARATE)
 
     def live_uids(self) -> set[str] | None:
         """UIDs of pods that are not finished; None while pods are not known."""
