@@ -23,7 +23,9 @@ PATIENCE: Final = 5.0
 
 
 class Leader:
-    """``begin`` takes over with the new epoch and may raise KubeError; ``lose`` gives everything up."""
+    """``begin`` takes over with the new epoch and may raise KubeError; ``lose`` gives everything up. An ``abandoned``
+    Lease is not given back at the end: it runs out.
+    """
 
     def __init__(
         self,
@@ -36,6 +38,7 @@ class Leader:
         duration: float = DURATION,
     ) -> None:
         self.leads = False
+        self.abandoned = False
         self.holder = ""
         self.address = address
         self._kube = kube
@@ -55,9 +58,13 @@ class Leader:
                     await asyncio.sleep(self._duration / 6)
         finally:
             self._stop()
-            with contextlib.suppress(KubeError, TimeoutError):
-                async with asyncio.timeout(2.0):
-                    await self._lease.release()
+            if not self.abandoned:
+                await self._give_back()
+
+    async def _give_back(self) -> None:
+        with contextlib.suppress(KubeError, TimeoutError):
+            async with asyncio.timeout(2.0):
+                await self._lease.release()
 
     async def settled(self, seconds: float = PATIENCE) -> bool:
         """Whether it is known who serves, within that time."""

@@ -158,9 +158,12 @@ class GrpcServer:
     async def kill(self) -> None:
         """End as a killed process does: nothing is given back, nobody is told."""
         self.desk.closing = True
+        if self.leader is not None:
+            self.leader.abandoned = True
         await self._server.stop(0)
-        for task in self._tasks:
-            task.cancel()
+        await end(*self._tasks)
+        if self._relay is not None:
+            await self._relay.aclose()
         for talk in self.desk.talks.values():
             talk.end()
 

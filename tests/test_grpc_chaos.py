@@ -1,0 +1,292 @@
+"""Servers that die, stand by and take over, clients that hang up and storm back: no conversation is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from engine.kube import CONFIGMAP
+from engine.serve.grpc.server import GrpcServer
+from engine.wire import recoveryrecord
+from engine.wire.clusterd import recover_pb2 as pb
+from tests.grpc_world import Client, World, play, until
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+class Servers:
+    """One server at a time on one port, as one pod that is killed and starts again."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.port = world, free_port()
+        self.current: GrpcServer | None = None
+        self.kills = 0
+        self._one = asyncio.Lock()
+
+    async def start(self) -> None:
+        self.current = GrpcServer(self.world.kube, identity="server-0", port=self.port)
+        await self.current.__aenter__()
+
+    async def kill(self) -> None:
+        async with self._one:
+            assert self.current is not None
+            self.kills += 1
+            await self.current.kill()
+            await self.start()
+
+    async def stop(self) -> None:
+        async with self._one:
+            assert self.current is not None
+            await self.current.aclose()
+
+
+class Trainer:
+    """A client as it lives in a job: comes back whenever its stream breaks, tries each report until it is answered.
+
+    ``event`` is called after everything that it hears or has reported.
+    """
+
+    def __init__(self, port: int, job: str, event: Callable[[str], Any], role: str = "master agent") -> None:
+        self.client = Client(port, job, role, channel=channel(port))
+        self.heard: list[str] = []
+        self._event = event
+        self._seen: set[tuple[str, ...]] = set()
+        self.replaced: Callable[[], Any] | None = None
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.client.call("Init", self.client.info)
+                await self.client.call("Register", self.client.info)
+                call = self.client.stream("SubscribeProcessManageSignal", self.client.info)
+                async for signal in call:
+                    if signal.signalType == "keep-alive":
+                        continue
+                    key = (signal.uuid, signal.signalType, *signal.actions, signal.changeStrategy)
+                    if key not in self._seen:
+                        self._seen.add(key)
+                        self.heard.append(f"{signal.signalType} {signal.changeStrategy}".strip())
+                        await self.answer(signal)
+            except grpc.aio.AioRpcError:
+                await asyncio.sleep(0.05)
+
+    async def answer(self, signal: pb.ProcessManageSignal) -> None:
+        await self._event(f"heard {signal.signalType}")
+        if "stop_train" in signal.actions:
+            await self.until_answered(lambda: self.client.stopped())
+        elif "on_global_rank" in signal.actions:
+            await self.until_answered(lambda: self.client.offers("recover", "dump", "exit"))
+        elif signal.changeStrategy == "recover":
+            if self.replaced is not None:
+                await self.replaced()
+            await self.until_answered(lambda: self.client.done("recover"))
+        else:
+            return
+        await self._event(f"reported {signal.signalType}")
+
+    async def until_answered(self, report: Callable[[], Any]) -> None:
+        for _ in range(200):
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                if (await report()).code == 0:
+                    return
+            await asyncio.sleep(0.05)
+        raise AssertionError("never answered")
+
+
+def channel(port: int) -> grpc.aio.Channel:
+    options = (
+        ("grpc.initial_reconnect_backoff_ms", 50),
+        ("grpc.max_reconnect_backoff_ms", 100),
+        ("grpc.use_local_subchannel_pool", 1),  # else all channels of a process share one connection
+    )
+    return grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options)
+
+
+def recovered(folder: Path, event_of: Callable[[Servers], Callable[[str], Any]]) -> Servers:
+    """A process recovery from fault to success, with something happening at every event."""
+    kept: list[Servers] = []
+
+    async def story(world: World) -> None:
+        job = await world.job(strategy="recover")
+        servers = Servers(world)
+        kept.append(servers)
+        await servers.start()
+        trainer = Trainer(servers.port, job, event_of(servers))
+        trainer.replaced = lambda: world.replace("pretrain", 1)
+        life = asyncio.ensure_future(trainer.run())
+        await until(lambda: listening(servers, job), "the client listens")
+        await trainer.until_answered(lambda: trainer.client.broke(("9", "1")))
+
+        async def told() -> bool:
+            marks = (await world.group("pretrain"))["metadata"]["annotations"]
+            return marks.get("ProcessRecoverStatus") == "recover-success" and not await world.records()
+
+        await until(told, f"recovered; it heard {trainer.heard}", 60)
+        assert trainer.heard == ["stopTrain", "globalFault", "changeStrategy recover"]
+        body = await world.reset_json("pretrain")
+        assert (body["RankList"], body["FaultFlushing"]) == ([], False)
+        life.cancel()
+        await asyncio.gather(life, return_exceptions=True)
+        await trainer.client.channel.close(None)
+        await servers.stop()
+
+    play(folder, story)
+    return kept[0]
+
+
+def listening(servers: Servers, job: str) -> bool:
+    talk = servers.current.desk.talks.get(job) if servers.current is not None else None
+    return talk is not None and bool(talk.signals)
+
+
+def test_a_server_killed_after_every_message_loses_nothing(tmp_path: Path) -> None:
+    def event_of(servers: Servers) -> Callable[[str], Any]:
+        async def event(_: str) -> None:
+            await servers.kill()
+
+        return event
+
+    assert recovered(tmp_path, event_of).kills == 6
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_server_killed_in_the_middle_of_whatever_it_does_loses_nothing(tmp_path: Path, seed: int) -> None:
+    def event_of(servers: Servers) -> Callable[[str], Any]:
+        chance = random.Random(seed)
+
+        async def event(_: str) -> None:
+            if chance.random() < 0.7:
+                # while the next signal or report is on its way
+                asyncio.get_running_loop().call_later(
+                    chance.random() * 0.05, lambda: asyncio.ensure_future(servers.kill())
+                )
+
+        return event
+
+    recovered(tmp_path, event_of)
+
+
+def test_a_standby_hands_calls_on_and_takes_over(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        job = await world.job(strategy="recover")
+        first = GrpcServer(world.kube, identity="server-0", duration=1.0)
+        async with first, world.server("server-1", duration=1.0) as second:
+            assert first.leader is not None and second.leader is not None
+            assert (first.leader.leads, second.leader.leads) == (True, False)
+            client = await Client(second.port, job).join()  # through the standby
+            assert job in first.desk.talks and job not in second.desk.talks
+            await client.broke(("9", "1"))
+            assert (await client.next()).signalType == "stopTrain"
+            await first.kill()
+            await until(lambda: second.leader is not None and second.leader.leads, "the standby serves")
+            assert second.desk.talks[job].conversation.state == "WaitReportStopCompleteState"
+            await until(lambda: client.error is not None, "the stream broke")
+            assert client.error is not None and client.error.code() == grpc.StatusCode.UNAVAILABLE
+            await client.listen()
+            assert (await client.stopped()).code == 0
+            assert (await client.next()).signalType == "globalFault"
+            await client.close()
+
+    play(tmp_path, story)
+
+
+def test_an_outlived_server_cannot_write_over_its_successor(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        job = await world.job(strategy="recover")
+        async with world.server() as server:
+            client = await Client(server.port, job).join()
+            await client.broke(("9", "1"))
+            await client.next()
+            talk = server.desk.talks[job]
+            await until(lambda: talk.conversation.state == "WaitReportStopCompleteState", "it waits for the report")
+            await asyncio.sleep(0.2)
+            (record,) = await world.records()
+            newer = recoveryrecord.parse(record)
+            newer = type(newer)(conversation=newer.conversation, epoch=newer.epoch + 1)
+            await world.kube.replace(CONFIGMAP, recoveryrecord.build(newer, record))
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await client.stopped()
+            assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+            (record,) = await world.records()
+            assert recoveryrecord.parse(record) == newer
+            await client.close()
+
+    play(tmp_path, story)
+
+
+def test_a_client_that_hangs_up_ends_the_conversation_and_one_of_many_does_not(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        job = await world.job(strategy="recover")
+        async with world.server() as server:
+            master, agent = await Client(server.port, job).join(), await Client(server.port, job, "agent").listen()
+            await master.broke(("9", "1"))
+            assert (await master.next()).uuid == (await agent.next()).uuid
+            await agent.hang_up()
+            await asyncio.sleep(0.3)
+            talk = server.desk.talks[job]
+            await until(lambda: talk.conversation.state == "WaitReportStopCompleteState", "it goes on")
+            await master.hang_up()
+            await until(lambda: talk.conversation.state == "INIT", "it ends")
+            assert talk.conversation.story[-1].code == 506
+
+            async def cleared() -> bool:
+                return not (await world.reset_json("pretrain"))["FaultFlushing"]
+
+            await until(cleared, "agents wait no longer")
+            await master.close()
+            await agent.close()
+
+    play(tmp_path, story)
+
+
+def test_a_thousand_clients_at_once(tmp_path: Path) -> None:
+    """A reconnect storm: every client of 20 jobs comes at the same moment, twice; all of them hear the next signal."""
+
+    async def story(world: World) -> None:
+        jobs = [await world.job(f"job-{index}", pods=1, reset=False, nodes=index == 0) for index in range(20)]
+        async with world.server() as server:
+            channels = [channel(server.port) for _ in range(25)]
+            clients = [
+                Client(server.port, jobs[index % len(jobs)], f"agent-{index}", channels[index % len(channels)])
+                for index in range(1000)
+            ]
+            for one in clients[: len(jobs)]:
+                await join(one)
+            await asyncio.gather(*(join(one) for one in clients[len(jobs) :]))
+            await until(lambda: sum(len(talk.signals) for talk in server.desk.talks.values()) == 1000, "all listen")
+            await asyncio.gather(*(one.hang_up() for one in clients))
+            await until(lambda: not any(talk.signals for talk in server.desk.talks.values()), "all are gone")
+            await asyncio.gather(*(one.listen() for one in clients))
+            await until(lambda: sum(len(talk.signals) for talk in server.desk.talks.values()) == 1000, "all are back")
+            await clients[0].broke(("1", "1"))  # its job has no reset ConfigMap: every client is told to end
+            heard = await asyncio.gather(*(one.next() for one in clients if one.job == jobs[0]))
+            assert {signal.signalType for signal in heard} == {"killMaster"}
+            await asyncio.gather(*(one.hang_up() for one in clients))
+            for one in channels:
+                await one.close(None)
+
+    play(tmp_path, story)
+
+
+async def join(client: Client) -> None:
+    """Join, trying again where the rate of calls is exceeded."""
+    for _ in range(200):
+        try:
+            await client.join()
+            return
+        except grpc.aio.AioRpcError as error:
+            assert error.code() == grpc.StatusCode.UNAVAILABLE or "qps exceeded" in (error.details() or "")
+            await asyncio.sleep(random.uniform(0.2, 1.0))
+    raise AssertionError("never joined")
