@@ -105,7 +105,7 @@ def allowed(
     process = gang.labels.get("process-recover-enable") == "on"
     first = any(declared_rank(pod) == 0 for pod in gone)
     found = {Level.JOB, Level.WAIT}
-    if victims.pod_level(gang) and not first:
+    if victims.pod_level(gang) and not any(victims.is_master(pod) for pod in gone):
         found.add(Level.POD)
     if victims.narrow_only(gang):
         found = {Level.POD, Level.WAIT}
@@ -133,6 +133,8 @@ def chosen(scope: Scope, gang: Gang, pods: Sequence[Pod], hit: Iterable[str], la
     # training that goes on without its hit part must not be widened; replacements that find no place must
     if level is Level.SHRINK or (level in (Level.PROCESS, Level.POD) and now):
         return Victims(now, False, text)
+    if ladder.whole != (level in (Level.JOB, Level.WAIT)):
+        return ladder  # replacements that found no place for too long take more pods with them
     return Victims(ladder.keys, ladder.whole, f"{ladder.text}; {text}")
 
 

@@ -65,6 +65,8 @@ def _opened(scope: Scope, gang: Gang, memory: JobMemory) -> JobMemory:
     pods = [scope.observed.pods[key] for key in gang.pods]
     choice = scope.choices.get(gang.key)
     level = _level(gang, whole) if choice is None else choice.chosen.level
+    if whole and level not in (Level.JOB, Level.WAIT):
+        level = Level.JOB  # the ladder widened it
     names = {task[1] for task in memory.records[0].tasks} if memory.records else set()
     new = Recovery(
         at=scope.now_ms,

@@ -50,6 +50,7 @@ __all__ = [
     "Victims",
     "choose",
     "failed",
+    "is_master",
     "memory_of",
     "narrow_only",
     "pod_level",
@@ -140,7 +141,7 @@ def choose(scope: Scope, gang: Gang, pods: list[Pod], hit: set[str], *, now: flo
     one_by_one = Victims(frozenset(hit), False, "only the faulty pods are rescheduled")
     if _never_widens(gang):
         return one_by_one
-    if any(p.key in hit and _is_master(p) for p in pods):
+    if any(p.key in hit and is_master(p) for p in pods):
         return everyone
     return _widened(scope, gang, pods, hit, now, one_by_one, everyone)
 
@@ -167,7 +168,7 @@ def _widened(
     keys = frozenset({key for found in block.values() for key in found - idle} | hit)
     if not keys - hit:
         return narrow
-    if any(p.key in keys and _is_master(p) for p in pods):
+    if any(p.key in keys and is_master(p) for p in pods):
         return everyone
     return Victims(keys, False, f"the pods of {stage} {', '.join(map(str, sorted(block)))} go")
 
@@ -227,7 +228,7 @@ def _never_widens(gang: Gang) -> bool:
     return path == "pod" or gang.labels.get("app") in _POD_APPS or "ome.io/inferenceservice" in gang.labels
 
 
-def _is_master(pod: Pod) -> bool:
+def is_master(pod: Pod) -> bool:
     """Rank 0, and not a worker replica."""
     kind = pod.labels.get("training.kubeflow.org/replica-type") or pod.labels.get("replica-type", "")
     return declared_rank(pod) == 0 and kind.lower() != "worker"
