@@ -294,6 +294,8 @@ def test_the_job_on_a_blamed_link_is_rescheduled() -> None:
     evictions = [a for a in related().actions if isinstance(a, EvictPod)]
     assert {a.pod for a in evictions} == {"j-0", "j-1"}
     assert {a.reason for a in evictions} == {"RelationFaultSeparate"}
+    assert {a.evidence.codes for a in evictions} == {("81078603", "8C1F860B")}
+    assert "relation faults blame (81078603, 8C1F860B)" in evictions[0].message
     alone = related(labels={"pod-rescheduling": "on"})
     assert related(mode="off").memory.jobs[KEY].blamed == {"uid-train-j-0": "Separate"}
     assert alone.blamed == {"train/j-0": "Separate"}

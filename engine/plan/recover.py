@@ -108,13 +108,15 @@ def _hit(scope: Scope, gang: Gang, pod: Pod, view: NodeView | None, lost: bool) 
         return Hit(FAILED, (), f"pod {pod.key} failed")
     label = relations.worse(pod.labels.get("fault-type", ""), scope.blamed.get(pod.key, ""))
     if label == "Separate":
-        return Hit(RELATION, (), f"pod {pod.key} carries fault-type=Separate")
+        return _blamed(scope, gang, pod, RELATION) or Hit(RELATION, (), f"pod {pod.key} carries fault-type=Separate")
     if pod.holds_chips and _strategy_applies(gang, pod):
         bad = mask_of(list(chip_ids(pod))) & view.sub_healthy if view is not None else 0
         if bad and view is not None:
             return _card(view, bad, SUB)
         if label == "SubHealth" or (view is not None and view.switch_sub_healthy):
-            return Hit(SUB, view.codes if view else (), f"pod {pod.key} is on sub-healthy hardware of node {pod.node}")
+            return _blamed(scope, gang, pod, SUB) or Hit(
+                SUB, view.codes if view else (), f"pod {pod.key} is on sub-healthy hardware of node {pod.node}"
+            )
     if label == "software" and victims.pod_level(gang):
         return Hit(PROCESS, (), f"pod {pod.key} carries fault-type=software")
     return None
@@ -131,6 +133,16 @@ def _card(view: NodeView, bad: int, kind: str) -> Hit:
     codes = tuple(sorted({code for chip in chips for code in view.chip_codes.get(chip, ())}))
     what = ", ".join(f"{view.chip(c)} {view.chip_level.get(c, '')}".strip() for c in chips)
     return Hit(kind, codes, f"node {view.node.name}: {what}" + (f" ({', '.join(codes)})" if codes else ""))
+
+
+def _blamed(scope: Scope, gang: Gang, pod: Pod, kind: str) -> Hit | None:
+    """A hit by relation faults, with the codes that blame the pod's hardware; None when none of them does."""
+    if pod.key not in scope.blamed:
+        return None
+    rows = victims.memory_of(scope, gang).related
+    blaming = {r.code for r in rows if r.node == pod.node and r.executed}
+    codes = tuple(sorted(blaming | {r.code for r in rows if r.code in relations.TRIGGERS}))
+    return Hit(kind, codes, f"pod {pod.key} is on hardware that relation faults blame ({', '.join(codes)})")
 
 
 def _strategy_applies(gang: Gang, pod: Pod) -> bool:
