@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from agents.node.hardware.pingmesh import PingMesh
 from agents.node.hardware.pingresults import COLUMNS, PingFiles, loss
 from tests.agent_world import VirtualClock
 from tests.test_dcmi import ME
-from tests.test_surveyor import Api
 
 SDIDS = {chip: str((5 << 22) + (chip % 2 << 16) + chip) for chip in range(4)}
 
@@ -105,11 +104,18 @@ def test_loss_rates(ok: int, lost: int, rate: str) -> None:
     assert loss(ok, lost) == rate
 
 
+class Nothing:
+    """An API server that tells nothing."""
+
+    async def config_map(self, namespace: str, name: str) -> AsyncIterator[Mapping[str, Any] | None]:
+        yield None
+
+
 class World:
     """A super-pod node with the stand-in driver; nodes n0 (this one) and n1."""
 
     def __init__(self, tmp_path: Path, library: Path, *, folder: Path | None = None) -> None:
-        self.api, self.clock = Api(), VirtualClock()
+        self.clock = VirtualClock()
         self.standin = Standin.create(tmp_path / "state", chips=4, super_pod=(2, 5))
         self.driver = DcmiDriver(
             library, sleep=asyncio.sleep, owners=ME, env={"BELAY_SIM_DCMI_STATE": str(self.standin.file)}
@@ -117,12 +123,12 @@ class World:
         self.log = tmp_path / "log" / "n0.log"
         self.files = PingFiles(self.log, folder, 5, 7)
         self.mesh = PingMesh(
-            "n0", 2, 5, range(4), self.api, self.driver.calls.ask, self.clock, self.files, folder
+            "n0", 2, 5, range(4), Nothing(), self.driver.calls.ask, self.clock, self.files, folder
         )  # fmt: skip
 
     def says(self, name: str, data: dict[str, str], app: str = "pingmesh") -> None:
         metadata = {"name": name, "namespace": "cluster-system", "labels": {"app": app}}
-        self.api.maps[f"cluster-system/{name}"] = {"metadata": metadata, "data": data}
+        self.mesh.heard(name, {"metadata": metadata, "data": data})
 
     def configure(self, active: str = "on", interval: int = 1) -> None:
         self.says("pingmesh-config", {"global": json.dumps({"activate": active, "task_interval": interval})})

@@ -19,13 +19,13 @@ from agents.containers import status
 from agents.containers.codes import Codes, custom, shipped
 from agents.containers.containerd import Containerd
 from agents.containers.docker import Docker
-from agents.node.logfile import LogFile
 from agents.containers.manager import Manager
 from agents.containers.runtime import Runtime
 from agents.containers.states import STRATEGIES, Strategy
 from agents.drivers.base import DriverError
 from agents.node.clock import Clock
 from agents.node.log import JsonLines, Log
+from agents.node.logfile import LogFile
 from agents.node.run import make_driver, stop_on_signals
 from agents.node.settings import Settings
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from agents.drivers.base import DriverError
 from agents.drivers.rows import ROWS
+from agents.exporter import option as exporter
 from agents.kubelet import flags
 from agents.node.credentials import CredentialsError
 from agents.node.fleet import FleetNode
@@ -63,6 +64,7 @@ async def _serve(options: argparse.Namespace, settings: Settings) -> None:
         policy=flags.policy(options, shipped_policy(settings.pool)),
         plugin=flags.plugin_settings(options) if options.device_plugin else None,
         hardware=hardware.chosen(options),
+        exporter=exporter.chosen(options),
         stop=stop,
     )
 
@@ -90,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     flags.add(parser)
     hardware.add(parser)
+    exporter.add(parser)
     return parser
 
 

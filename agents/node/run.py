@@ -15,6 +15,7 @@ from agents.drivers.dcmi.driver import DcmiDriver
 from agents.drivers.dcmi.library import find
 from agents.drivers.rows import ROWS
 from agents.drivers.simulated import SimulatedDriver
+from agents.exporter.settings import ExporterSettings
 from agents.kubelet.settings import PluginSettings
 from agents.node.agent import NodeAgent
 from agents.node.client import KubeClient
@@ -44,10 +45,11 @@ async def run_agent(
     policy: NodePolicy | None = None,
     plugin: PluginSettings | None = None,
     hardware: HardwareSettings | None = None,
+    exporter: ExporterSettings | None = None,
     stop: asyncio.Event | None = None,
 ) -> None:
     """Run the agent of one node until `stop` is set (or for ever), with `plugin` its device plugin too, with
-    `hardware` what NodeD does.
+    `hardware` what NodeD does, with `exporter` metrics for Prometheus.
 
     Raises CredentialsError, and ValueError for an unknown driver or settings that do not fit the node.
     """
@@ -56,6 +58,11 @@ async def run_agent(
     client = KubeClient(access)
     chosen = make_driver(driver, node_name, settings) if isinstance(driver, str) else driver
     chosen_policy = policy or shipped_policy(settings.pool)
+    serving = None
+    if exporter is not None:
+        from agents.exporter.part import exporter_part
+
+        serving = exporter_part(exporter, chosen)
     try:
         if plugin is None:
             agent = NodeAgent(node_name, chosen, client, journal_dir, settings, policy=chosen_policy)
@@ -64,8 +71,12 @@ async def run_agent(
             parts = Parts(node_name, chosen, client, journal_dir, settings, chosen_policy, plugin, access.headers)
             agent, work = parts.agent, parts.run()
         if hardware is not None:
-            part = hardware_part(node_name, client, settings, hardware, chosen_policy, chosen, lambda: agent.state)
+            part = hardware_part(
+                node_name, client, settings, hardware, chosen_policy, chosen, lambda: agent.state, journal_dir
+            )
             work = _beside(work, part.run())
+        if serving is not None:
+            work = _beside(work, serving())
         await _until(stop, work)
     finally:
         await client.close()

@@ -1,17 +1,29 @@
-"""Putting the hardware part together for a driver."""
+"""Putting the hardware part together: what a driver and the settings allow."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
 
 from agents.drivers.base import Driver
+from agents.drivers.dcmi.driver import DcmiDriver
+from agents.drivers.surroundings import Ping
 from agents.node.client import KubeClient
 from agents.node.clock import Clock
-from agents.node.hardware.part import Hardware
+from agents.node.hardware.bmc import Bmc
+from agents.node.hardware.part import Hardware, NodeSurroundings
+from agents.node.hardware.pingmesh import LOG_FOLDER, PingMesh
+from agents.node.hardware.pingresults import PingFiles
 from agents.node.hardware.settings import HardwareSettings
+from agents.node.hardware.snapshots import Snapshots
+from agents.node.hardware.storage import Clients
+from agents.node.hardware.superpod import SuperPod
 from agents.node.settings import Settings
 from agents.node.state import NodeState
 from engine.wire.policy import NodePolicy
+
+MARKS: Final = "super-pod-marks.json"
 
 
 def hardware_part(
@@ -22,9 +34,70 @@ def hardware_part(
     policy: NodePolicy,
     driver: Driver,
     state: Callable[[], NodeState | None],
+    folder: Path,
 ) -> Hardware:
-    """The part as the settings want it."""
-    return Hardware(node, client, settings, hardware, policy, Clock(), state)
+    """The part as the settings want it; ``folder`` survives restarts. Pings and super pods need the real driver."""
+    clock = Clock()
+    pods = _SuperPodWorks(node, client, hardware, driver, state, clock, folder)
+    beside: list[Callable[[], Awaitable[None]]] = []
+    if isinstance(driver, DcmiDriver):
+        beside += [pods.pings] if hardware.pings else []
+        beside += [pods.marks] if hardware.super_pod else []
+    if hardware.snapshots:
+        beside.append(Snapshots(node, client, clock).run)
+    around = NodeSurroundings(
+        Bmc(hardware.bmc) if hardware.bmc is not None else None,
+        Clients() if hardware.storage else None,
+        pods.results,
+    )
+    return Hardware(node, client, settings, hardware, policy, clock, state, surroundings=around, beside=beside)
+
+
+class _SuperPodWorks:
+    """What is done on nodes of super pods only; elsewhere each work ends at once."""
+
+    def __init__(
+        self,
+        node: str,
+        client: KubeClient,
+        hardware: HardwareSettings,
+        driver: Driver,
+        state: Callable[[], NodeState | None],
+        clock: Clock,
+        folder: Path,
+    ) -> None:
+        self._node, self._client, self._hardware, self._driver = node, client, hardware, driver
+        self._state, self._clock, self._folder = state, clock, folder
+        self._mesh: PingMesh | None = None
+
+    async def results(self) -> Mapping[int, Sequence[Ping]] | None:
+        """The newest results of pings; None where there are none."""
+        return None if self._mesh is None else await self._mesh.results()
+
+    async def pings(self) -> None:
+        """Let the chips ping one another."""
+        state = self._state()
+        if state is None or state.machine.super_pod_id < 0 or not isinstance(self._driver, DcmiDriver):
+            return
+        machine, shared = state.machine, self._hardware.ras_root
+        folder = Path(shared) / "cluster" / f"super-pod-{machine.super_pod_id}" if shared else None
+        files = PingFiles(
+            LOG_FOLDER / f"{self._node}.log", folder, machine.server_index, self._hardware.result_days
+        )  # fmt: skip
+        self._mesh = PingMesh(
+            self._node, machine.super_pod_id, machine.server_index, sorted(state.ids), self._client,
+            self._driver.calls.ask, self._clock, files, folder,
+        )  # fmt: skip
+        await self._mesh.run()
+
+    async def marks(self) -> None:
+        """Mark what faulty jobs hold."""
+        state = self._state()
+        if state is None or state.machine.super_pod_id < 0 or not isinstance(self._driver, DcmiDriver):
+            return
+        await SuperPod(
+            self._node, sorted(state.ids), self._client, self._driver.calls.ask, self._clock, self._folder / MARKS
+        ).run()
 
 
 __all__ = ["hardware_part"]

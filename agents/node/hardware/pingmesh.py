@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from agents.drivers.base import DriverError
 from agents.drivers.dcmi.errors import DcmiError
 from agents.drivers.surroundings import Ping
-from agents.node.client import ApiError
 from agents.node.clock import Clock
 from agents.node.hardware import pinglist
 from agents.node.hardware.pinglist import Config, PingError, Tasks, address
@@ -43,8 +42,8 @@ Ask = Callable[..., Awaitable[Any]]
 class Maps(Protocol):
     """What is read of the API server."""
 
-    async def get_config_map(self, namespace: str, name: str) -> Mapping[str, Any] | None:
-        """Read one ConfigMap."""
+    def config_map(self, namespace: str, name: str) -> AsyncIterator[Mapping[str, Any] | None]:
+        """Follow one ConfigMap."""
         ...
 
 
@@ -74,6 +73,7 @@ class PingMesh:
         self._list_due = self._collect_due = 0.0
         self._said = ""
         self._latest: dict[int, list[Ping]] | None = None
+        self._bodies: dict[str, Mapping[str, Any] | None] = {}
 
     async def results(self) -> Mapping[int, Sequence[Ping]] | None:
         """The newest results by chip; None while nothing was ever asked for, empty once it was ended."""
@@ -91,17 +91,28 @@ class PingMesh:
             for task in (pinglist.INTERNAL, pinglist.EXTERNAL):
                 await self._stop(chip, task)
         try:
-            while True:
-                await self.step()
-                await self._clock.sleep(LOOK_EVERY)
+            async with asyncio.TaskGroup() as group:
+                for name in (CONFIG_MAP, SUPER_POD_MAP.format(self._super_pod)):
+                    group.create_task(self._follow(name))
+                while True:
+                    await self.step()
+                    await self._clock.sleep(LOOK_EVERY)
         finally:
             self._files.close()
+
+    async def _follow(self, name: str) -> None:
+        async for body in self._maps.config_map(NAMESPACE, name):
+            self.heard(name, body)
+
+    def heard(self, name: str, body: Mapping[str, Any] | None) -> None:
+        """A ConfigMap as it stands now; None when it is gone."""
+        self._bodies[name] = body
 
     async def step(self) -> None:
         """One look: at the configuration, the list, and what has come of the pings when it is time."""
         try:
-            await self._look()
-        except (PingError, ApiError) as error:
+            self._look()
+        except PingError as error:
             # what is in force stays in force
             self._say(str(error))
         if self._wanted is not None:
@@ -110,9 +121,9 @@ class PingMesh:
             self._collect_due = self._clock.monotonic() + self._chosen.interval * COLLECT_FACTOR
             await self.collect()
 
-    async def _look(self) -> None:
-        settings = await self._read(CONFIG_MAP)
-        devices = await self._read(SUPER_POD_MAP.format(self._super_pod))
+    def _look(self) -> None:
+        settings = self._read(CONFIG_MAP)
+        devices = self._read(SUPER_POD_MAP.format(self._super_pod))
         if settings is None or devices is None:
             return
         chosen = pinglist.config(settings, self._super_pod)
@@ -121,8 +132,8 @@ class PingMesh:
             self._wanted = (chosen, nodes)
         self._said = ""
 
-    async def _read(self, name: str) -> Mapping[str, Any] | None:
-        body = await self._maps.get_config_map(NAMESPACE, name)
+    def _read(self, name: str) -> Mapping[str, Any] | None:
+        body = self._bodies.get(name)
         labels = ((body or {}).get("metadata") or {}).get("labels") or {}
         if body is None or labels.get(LABEL[0]) != LABEL[1]:
             return None

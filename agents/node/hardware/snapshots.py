@@ -1,0 +1,179 @@
+"""Checkpoints of inference containers that ask for one, by the container runtime's own command.
+
+Source: component/noded (container snapshot), docs/zh/scheduling (inference snapshots).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+from agents.node.client import ApiError
+from agents.node.clock import Clock
+from agents.node.log import Log
+
+LABEL: Final = "infer.huawei.com/ascend-infer-operator"
+MODE: Final = "snapshot_mode"
+FINISHED: Final = "host_snapshot_finish_flag"
+VARIABLE: Final = "host_snapshot_path"
+RUNTIME: Final = "/usr/local/Ascend/Ascend-Docker-Runtime/ascend-docker-runtime"
+AT_ONCE: Final = 8
+RETRY: Final = 60.0
+SECONDS: Final = 1800.0
+MAX_OUTPUT: Final = 4096
+_NUMBERS: Final = re.compile(r"[0-9]+")
+_CONTAINER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+_log = Log("snapshots")
+
+
+class Cluster(Protocol):
+    """What is asked of the API server."""
+
+    def pods(self, node: str) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
+        """Follow the pods of a node."""
+        ...
+
+    async def patch_pod(self, namespace: str, name: str, uid: str, annotations: Mapping[str, str]) -> None:
+        """Set annotations of a pod."""
+        ...
+
+
+class Wanted(NamedTuple):
+    """A checkpoint that a pod asks for."""
+
+    namespace: str
+    name: str
+    uid: str
+    container: str
+    folder: str
+
+
+def wanted(pod: Mapping[str, Any]) -> Wanted | None:
+    """What a pod asks for; None when it asks for nothing, has got it, or is not ready."""
+    metadata, spec, status = pod.get("metadata") or {}, pod.get("spec") or {}, pod.get("status") or {}
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    if labels.get(LABEL) != "true" or annotations.get(MODE) != "save" or FINISHED in annotations:
+        return None
+    ready = any(c.get("type") == "Ready" and c.get("status") == "True" for c in status.get("conditions") or [])
+    containers, running = spec.get("containers") or [], status.get("containerStatuses") or []
+    if not ready or metadata.get("deletionTimestamp") or len(containers) != 1 or len(running) != 1:
+        return None
+    path = next((e.get("value") for e in containers[0].get("env") or [] if e.get("name") == VARIABLE), None)
+    numbers = _NUMBERS.findall(str(metadata.get("name", "")))
+    container = str(running[0].get("containerID", "")).rpartition("://")[2]
+    if not path or not numbers or not _CONTAINER.fullmatch(container):
+        return None
+    return Wanted(
+        str(metadata.get("namespace", "")), str(metadata["name"]), str(metadata.get("uid", "")), container,
+        f"{path.rstrip('/')}/{numbers[-1]}",
+    )  # fmt: skip
+
+
+class Snapshots:
+    """Runs until cancelled; at most eight checkpoints at a time, the others when a minute has passed."""
+
+    def __init__(
+        self, node: str, cluster: Cluster, clock: Clock, *, runtime: str = RUNTIME, seconds: float = SECONDS
+    ) -> None:
+        self._node, self._cluster, self._clock, self._runtime, self._seconds = node, cluster, clock, runtime, seconds
+        self._pods: Sequence[Mapping[str, Any]] = ()
+        self._busy: dict[str, asyncio.Task[None]] = {}
+        self._done: dict[str, str] = {}
+        self._changed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Follow the pods and start what they ask for."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._follow())
+                while True:
+                    self.start(self._pods)
+                    await self._clock.wait(self._changed, RETRY)
+        finally:
+            for task in self._busy.values():
+                task.cancel()
+            await asyncio.gather(*self._busy.values(), return_exceptions=True)
+
+    async def _follow(self) -> None:
+        async for pods in self._cluster.pods(self._node):
+            self._pods = list(pods)
+            self._changed.set()
+
+    def start(self, pods: Sequence[Mapping[str, Any]]) -> list[asyncio.Task[None]]:
+        """Start the checkpoints that are asked for and fit; the tasks that were started."""
+        started = []
+        asked = {one.uid: one for one in map(wanted, pods) if one is not None}
+        self._done = {uid: result for uid, result in self._done.items() if uid in asked}
+        for uid, one in sorted(asked.items()):
+            if uid in self._busy:
+                continue
+            if len(self._busy) >= AT_ONCE:
+                break
+            task = self._busy[uid] = asyncio.create_task(self._make(one))
+            task.add_done_callback(lambda _, uid=uid: self._busy.pop(uid, None))  # type: ignore[misc]
+            started.append(task)
+        return started
+
+    async def _make(self, one: Wanted) -> None:
+        # a result that could not be written is not worked for again
+        result = self._done.get(one.uid)
+        if result is None:
+            try:
+                await self._checkpoint(one)
+                result = "true"
+            except (OSError, SnapshotError) as error:
+                _log.error("a snapshot failed", pod=f"{one.namespace}/{one.name}", error=error)
+                result = "false"
+            self._done[one.uid] = result
+        try:
+            await self._cluster.patch_pod(one.namespace, one.name, one.uid, {FINISHED: result})
+        except ApiError as error:
+            _log.warning("a snapshot's end cannot be told", pod=f"{one.namespace}/{one.name}", error=error)
+
+    async def _checkpoint(self, one: Wanted) -> None:
+        folder = Path(one.folder)
+        if not folder.is_absolute() or ".." in folder.parts:
+            raise SnapshotError(f"{VARIABLE} {one.folder[:200]!r} must be an absolute path")
+        if folder.is_dir():
+            if any(folder.iterdir()):
+                _log.info("a snapshot is there already", pod=f"{one.namespace}/{one.name}", folder=one.folder)
+                return
+            raise SnapshotError(f"{one.folder} exists and is empty: an earlier attempt did not end")
+        process = await asyncio.create_subprocess_exec(
+            self._runtime, "checkpoint", "--image-path", one.folder, one.container,
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )  # fmt: skip
+        assert process.stderr is not None
+        try:
+            async with asyncio.timeout(self._seconds):
+                said = await _tail(process.stderr)
+                code = await process.wait()
+        except TimeoutError:
+            raise SnapshotError(f"the checkpoint did not finish in {self._seconds:g} s and was ended") from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await asyncio.shield(process.wait())
+        if code:
+            raise SnapshotError(f"the checkpoint ended with code {code}: {said}")
+
+
+class SnapshotError(Exception):
+    """A checkpoint could not be made."""
+
+
+async def _tail(stream: asyncio.StreamReader) -> str:
+    last = b""
+    while chunk := await stream.read(MAX_OUTPUT):
+        last = (last + chunk)[-MAX_OUTPUT:]
+    return " ".join(last.decode("utf-8", "replace").split())[-200:]
+
+
+__all__ = ["FINISHED", "Snapshots", "Wanted", "wanted"]
