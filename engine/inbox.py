@@ -11,7 +11,7 @@ import orjson
 
 from engine.kube import Change, Object, Reflector
 from engine.reconcile.intent import last_good_of
-from engine.wire import names, publicinfo, recoveryrecord, rankfile
+from engine.wire import names, publicinfo, rankfile
 
 _OWN_OUTPUT = (
     names.POOL_PREFIX, names.HISTORY, names.JOB_PREFIX, names.LEDGER_PREFIX, names.SYNC, names.BUDGET, rankfile.PREFIX,

@@ -394,3 +394,21 @@ def test_each_role_writes_its_own_config_maps(schedule: str, aggregate: bool, ex
     found = named(status_bodies(plan_of(), worlds.world(1), state, ClusterInfo() if aggregate else None))
     theirs = {"cluster-info-device-0", "vcjob-fault-npu-cm", "job-reschedule-reason"}
     assert set(found) & theirs == expected
+
+
+def test_a_refused_job_gets_a_warning_event_and_a_refused_scale_out_none() -> None:
+    def patch(message: str, kind: str = "Failed") -> PatchObject:
+        row = {"type": kind, "status": "True", "reason": "JobValidFailed", "message": message}
+        return PatchObject(
+            reason="JobFailed", message="m", api_version="mindxdl.gitee.com/v1", object_kind="AscendJob",
+            namespace="train", name="j", patch={"status": {"conditions": [row]}}, preconditions={"uid": "u-j"},
+        )  # fmt: skip
+
+    (event,) = events([patch("InvalidFramework: no label")], NOW)
+    assert (event["type"], event["reason"], event["message"]) == (
+        "Warning", "JobValidFailed", "InvalidFramework: no label",
+    )  # fmt: skip
+    assert event["involvedObject"] == {
+        "apiVersion": "mindxdl.gitee.com/v1", "kind": "AscendJob", "namespace": "train", "name": "j", "uid": "u-j",
+    }  # fmt: skip
+    assert events([patch("InvalidScaleOutConfig: no"), patch("is running", "Running")], NOW) == []

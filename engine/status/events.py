@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, Final
 
 from engine.model import actions as act
@@ -13,12 +14,32 @@ from engine.model.times import rfc3339
 #: At most so many events of one pass; the rest is in the status ConfigMaps anyway.
 MAX_EVENTS: Final = 100
 _WARNING: Final = (act.EvictPod, act.IsolateChip, act.IsolateNode, act.ResetChips)
+#: Conditions of a job worth an Event, and which of them are bad news.
+_VERDICTS: Final = frozenset({"Failed", "Succeeded", "Restarting"})
+_BAD: Final = frozenset({"Failed", "Restarting"})
 _TOLD: Final = (*_WARNING, act.BindPod, act.ReleaseChip, act.ReleaseNode, act.PartitionChip, act.DeleteObject)
 
 
 def events(done: Sequence[AnyAction], now: float) -> list[dict[str, Any]]:
     """Events (core/v1) for actions that were carried out, bounded per pass; names are stable per action and time."""
-    return [_event(action, now) for action in done if isinstance(action, _TOLD) or _of_node(action)][:MAX_EVENTS]
+    told = (a for a in done if isinstance(a, _TOLD) or _of_node(a) or _verdict(a) is not None)
+    return [_event(action, now) for action in islice(told, MAX_EVENTS)]
+
+
+def _verdict(action: AnyAction) -> dict[str, Any] | None:
+    """The condition by which an AscendJob ends or starts again, as MindCluster's operator tells it; None for others.
+
+    A refused ``scaleout-type`` shows in the condition only, as there.
+    """
+    if not isinstance(action, act.PatchObject) or action.object_kind != "AscendJob":
+        return None
+    rows = (
+        (action.patch.get("status") or {}).get("conditions") if isinstance(action.patch.get("status"), dict) else None
+    )
+    last = rows[-1] if isinstance(rows, list) and rows and isinstance(rows[-1], dict) else {}
+    if last.get("type") not in _VERDICTS or str(last.get("message")).startswith("InvalidScaleOutConfig"):
+        return None
+    return last
 
 
 def _of_node(action: AnyAction) -> bool:
@@ -31,15 +52,17 @@ def _event(action: AnyAction, now: float) -> dict[str, Any]:
     subject = {"apiVersion": api_version, "kind": kind, "namespace": namespace, "name": name} | _uid(action)
     where = namespace or "default"
     moment = rfc3339(float(int(now)))
+    verdict = _verdict(action) or {}
+    warns = isinstance(action, _WARNING) or action.reason == "ResetsFailed" or verdict.get("type") in _BAD
     digest = hashlib.sha256(f"{kind_of(action)}|{namespace}|{name}|{action.message}|{now}".encode()).hexdigest()[:16]
     return {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {"name": f"{name[:200]}.{digest}", "namespace": where},
-        "type": "Warning" if isinstance(action, _WARNING) or action.reason == "ResetsFailed" else "Normal",
-        "reason": action.reason[:128],
+        "type": "Warning" if warns else "Normal",
+        "reason": str(verdict.get("reason") or action.reason)[:128],
         "action": kind_of(action),
-        "message": action.message[:1000],
+        "message": str(verdict.get("message") or action.message)[:1000],
         "involvedObject": subject,
         "source": {"component": "belay"},
         "reportingComponent": "belay.dev/engine",
@@ -51,6 +74,8 @@ def _event(action: AnyAction, now: float) -> dict[str, Any]:
 
 
 def _subject(action: AnyAction) -> tuple[str, str, str, str]:
+    if _verdict(action) is not None and isinstance(action, act.PatchObject):
+        return action.api_version, action.object_kind, action.namespace, action.name
     if isinstance(action, act.BindPod | act.EvictPod):
         return "v1", "Pod", action.namespace, action.pod
     if isinstance(action, act.DeleteObject):
