@@ -25,6 +25,7 @@ _COMMON: Final = (
     "-fno-strict-aliasing", "-D_FORTIFY_SOURCE=2", "-fstack-protector-strong", "-Wl,-z,relro,-z,now,-z,noexecstack",
     "-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections", "-s",
 )  # fmt: skip
+_SANITIZE: Final = ("-g", "-U_FORTIFY_SOURCE", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 COMPILERS: Final = {
     "native": ("cc", "gcc", "clang"),
     "aarch64": ("aarch64-linux-gnu-gcc",),
@@ -46,12 +47,15 @@ def compiler(architecture: str = "native") -> str:
     raise BuildError(f"no C compiler for {architecture}; on Debian: apt-get install {wanted}")
 
 
-def build(folder: Path, architecture: str = "native") -> Sequence[Path]:
-    """Compile both programs into ``folder``, mode 0550; answers the files. Raises BuildError."""
+def build(folder: Path, architecture: str = "native", *, sanitize: bool = False) -> Sequence[Path]:
+    """Compile both programs into ``folder``, mode 0550; answers the files. Raises BuildError.
+
+    ``sanitize`` makes a runtime that ends at the first bad access to memory: for tests, and not static.
+    """
     program = compiler(architecture)
     folder.mkdir(parents=True, exist_ok=True)
     sources = [str(HERE / name) for name in _SOURCES]
-    static = ["-static-pie", "-fPIE"]
+    static = ["-static-pie", "-fPIE"] if not sanitize else [*_SANITIZE]
     # the linker's own start-up code would ask for glibc 2.34: see driver.c
     dynamic = ["-pie", "-fPIE", "-nostartfiles", "-Wl,--no-as-needed", "-l:libdl.so.2"]
     return [

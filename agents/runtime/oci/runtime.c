@@ -512,11 +512,11 @@ static int give(const struct call *call, const char *file, struct buf *spec, str
 
 static int create(const struct call *call)
 {
-    char file[MAX_PATH], here[MAX_PATH];
+    char file[MAX_PATH], here[PATH_MAX];
     struct buf spec = {0}, before = {0};
     struct json doc = {0};
     struct env env = {0};
-    const char *bundle = call->bundle ? call->bundle : getcwd(here, sizeof here);
+    const char *bundle = call->bundle && *call->bundle == '/' ? call->bundle : realpath(call->bundle ? call->bundle : ".", here);
     if (!bundle || (size_t)snprintf(file, sizeof file, "%s/config.json", bundle) >= sizeof file)
         return plain(call);
     int fd = open(file, O_RDONLY | O_CLOEXEC);
