@@ -337,3 +337,32 @@ def test_whoever_asks_about_a_job_is_told_its_way_out() -> None:
     assert told("") == {"w0", "w1", "w2"}
     for name in ("w5", "train/w5", "w5-0", "train/w5-0"):
         assert "w5" in told(name)
+
+
+def _without_chips(name: str, cpus: int, cls: str, *, on: str = "", **more: Any) -> Any:
+    notes = {GROUP: name}
+    pod = worlds.pod(f"{name}-0", node=on, annotations=notes, requests={"cpu": cpus * 1000}, **more)
+    return [pod], group_of(name, 1, annotations={POLICY: ""}, priorityClassName=cls)
+
+
+def test_jobs_without_chips_evict_for_what_kubernetes_counts() -> None:
+    """A node has 192 cores; the least that must go is what frees enough of them."""
+    rows = [_without_chips("a", 50, "low", on="n0"), _without_chips("b", 60, "low", on="n0")]
+    scope = planned(*rows, _without_chips("want", 140, "high"), objects=CLASSES)
+    assert evicted(scope) == ["b-0"] and "room is being made" in (scope.pending[0].unblock or "")
+    refused = planned(*rows, _without_chips("want", 140, "high"), objects=CLASSES, desired=placing.shipped())
+    assert not evicted(refused)
+    assert refused.pending[0].unblock == "needs cpu on a node: end work that takes it, for example on n0"
+    assert not evicted(planned(*rows, _without_chips("want", 193, "high"), objects=CLASSES)), "it never fits"
+
+
+@pytest.mark.parametrize(
+    ("where", "spared"),
+    [({"namespace": "kube-system"}, True), ({"namespace": "train"}, False)],
+)
+def test_pods_that_the_cluster_needs_stay(where: dict[str, str], spared: bool) -> None:
+    vital = worlds.pod("vital", node="n0", chips=range(8), priority=10, **where)
+    scope = planned(([vital], group_of("other", 1)), wanting(), objects=CLASSES)
+    assert evicted(scope) == ([] if spared else ["vital"])
+    marked = placing.edited(vital, namespace="train", priority_class="system-node-critical")
+    assert evicted(planned(([marked], group_of("other", 1)), wanting(), objects=CLASSES)) == []

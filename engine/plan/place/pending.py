@@ -122,8 +122,11 @@ def way_out(
             return "free room on the nodes that the job's volumes are bound to, or use volumes that move"
         case "WaitingForRelease":
             return "nothing to do: it ends when the job's old pods are gone"
-        case _ if reason.startswith("Insufficient") or reason == "TooManyPods":
-            return f"free {reason.removeprefix('Insufficient')} on a node, for example {near[0]}" if near else None
+        case _ if near and (reason.startswith("Insufficient") or reason == "TooManyPods"):
+            what = (
+                "room for pods" if reason == "TooManyPods" else refusals[near[0]].message.removeprefix("Insufficient ")
+            )
+            return f"needs {what} on a node: end work that takes it, for example on {near[0]}"
         case _ if near:
             return f"bring a node back, for example {near[0]}: {refusals[near[0]].message}"
         case _:

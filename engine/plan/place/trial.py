@@ -94,6 +94,8 @@ class Trials:
         job = self.job(gang)
         if job is None or node not in self._bench.views:
             return False
+        if not job.resource:
+            return self.may_ever(gang, pod, node)
         view = self._bench.views[node]
         counted = view.node.allocatable.get(pod.resource, 0)
         if counted < pod.count:
@@ -237,10 +239,13 @@ class Trials:
         self.effort -= amount
 
 
-def preempts_chips(job: Job) -> bool:
-    """Whether jobs of this kind evict others at all: whole chips on single nodes do; super pods, trees, switch
-    affinity, soft sharing and vNPUs never ask for victims (component/ascend-for-volcano, handlers' preempt functions).
+def preempts(job: Job) -> bool:
+    """Whether jobs of this kind evict others at all: whole chips on single nodes do, and jobs without chips; super
+    pods, trees, switch affinity, soft sharing and vNPUs never ask for victims (component/ascend-for-volcano, handlers'
+    preempt functions).
     """
+    if not job.resource:
+        return True
     policy = job.shape.annotations.get("huawei.com/schedule_policy", "")
     plain = not job.topology and job.family is not None and policy != "chip1-softShareDev"
     return plain and job.resource in WHOLE_CHIP and job.shape.labels.get("tor-affinity", "null") == "null"

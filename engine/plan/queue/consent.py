@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
+from engine.model.cluster import Pod
 from engine.model.jobs import Gang
 from engine.plan.owners import annotations_of, labels_of
 from engine.plan.queue.lines import PREEMPTABLE_KEY, Line
@@ -26,6 +27,16 @@ PREEMPT: Final = "preempt"
 RECLAIM: Final = "reclaim"
 NEVER: Final = "Never"
 LOWER: Final = "PreemptLowerPriority"
+
+
+#: Pods that keep the cluster itself alive are never evicted for others (Volcano's plugin conformance).
+SYSTEM_NAMESPACE: Final = "kube-system"
+SYSTEM_CLASSES: Final = frozenset({"system-cluster-critical", "system-node-critical"})
+
+
+def critical(pod: Pod) -> bool:
+    """Whether the cluster itself needs the pod."""
+    return pod.namespace == SYSTEM_NAMESPACE or pod.priority_class in SYSTEM_CLASSES
 
 
 class Class(NamedTuple):

@@ -15,7 +15,7 @@ from engine.model.actions import EvictPod, Evidence, Owner
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
 from engine.plan.queue import nominate, words
-from engine.plan.queue.consent import Consent
+from engine.plan.queue.consent import Consent, critical
 from engine.plan.queue.lines import Amounts, Quota, add
 from engine.plan.queue.reserve import Guard
 from engine.plan.queue.roster import Roster
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 PREEMPTED: Final = "Preempted"
 RECLAIMED: Final = "Reclaimed"
 #: Reasons that evictions can cure.
-CURABLE: Final = frozenset({"NPUResourceShortage", "TopologyNotMet", "QueueExhausted", "NodeNotStable"})
+CURABLE: Final = frozenset({"NPUResourceShortage", "TopologyNotMet", "QueueExhausted", "NodeNotStable", "TooManyPods"})
+#: Begins the reasons of Kubernetes' other resources, which evictions can cure too.
+INSUFFICIENT: Final = "Insufficient"
 #: What one job's search for victims may cost, and what one sentence may.
 SEARCH: Final = 6000
 SENTENCE: Final = 250
@@ -98,7 +100,8 @@ class Contention:
 
     def settle(self) -> None:
         """Makes room for stuck jobs where that is allowed; tells the others the cheapest way out."""
-        cramped = [placing for placing in self._stuck if placing.why in CURABLE and not self._make_room(placing)]
+        curable = [one for one in self._stuck if one.why in CURABLE or one.why.startswith(INSUFFICIENT)]
+        cramped = [placing for placing in curable if not self._make_room(placing)]
         for placing in sorted(cramped, key=lambda placing: not self._asked(placing)):
             self._tell(placing)
         self._guard.run([placing for placing in self._stuck if self._needs(placing)], self._wishes)
@@ -120,11 +123,11 @@ class Contention:
         return [placing.left, placing.left[:1]] if len(placing.left) > 1 else [placing.left]
 
     def _make_room(self, placing: Placing) -> bool:
-        from engine.plan.place.trial import preempts_chips
+        from engine.plan.place.trial import preempts
 
         gang = placing.gang
         job = self._trials.job(gang) if self._consent.anywhere else None
-        if job is None or not preempts_chips(job):
+        if job is None or not preempts(job):
             return False
         for pods in self._wishes(placing):
             case = _Case(self._trials, gang, pods, SEARCH, gated=True)
@@ -179,19 +182,25 @@ class Contention:
         return allowed
 
     def _units(self, gangs: Iterable[Gang], resource: str) -> list[Unit]:
-        """What of these gangs runs on chips of this resource and can be evicted, all of it ours."""
+        """What of these gangs runs on chips of this resource (empty: on anything) and can be evicted, all of it ours
+        and none of it critical to the cluster.
+        """
         found: list[Unit] = []
         for gang in gangs:
             if gang.key not in self._known:
                 rows = units_of(self._scope, gang)
-                self._known[gang.key] = [u for u in rows if all(pod.scheduler in self._names for pod in u.pods)]
+                self._known[gang.key] = [u for u in rows if all(self._may_go(pod) for pod in u.pods)]
             found += self._known[gang.key]
         taken = self._scope.evicting
         return [
             unit
             for unit in found
-            if any(pod.resource == resource for pod in unit.pods) and not any(pod.key in taken for pod in unit.pods)
+            if (not resource or any(pod.resource == resource for pod in unit.pods))
+            and not any(pod.key in taken for pod in unit.pods)
         ]
+
+    def _may_go(self, pod: Pod) -> bool:
+        return pod.scheduler in self._names and not critical(pod)
 
     def _below(self, gang: Gang) -> list[Gang]:
         """The gangs of its own queue that a gang may be preferred to."""
@@ -283,8 +292,8 @@ class _Case:
         return self._trials.opens(self._gang, self._sample, node, pods)
 
     def helps(self, unit: Unit) -> bool:
-        """Whether the unit holds chips on a node where evictions may help."""
-        return any(self._may(pod.node) for pod in unit.pods if pod.chips)
+        """Whether the unit is on a node where evictions may help."""
+        return any(map(self._may, unit.nodes))
 
     def _may(self, node: str) -> bool:
         if not self._gated:

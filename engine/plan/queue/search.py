@@ -66,7 +66,7 @@ def _waves(units: Sequence[Unit], count: int) -> Iterator[Sequence[Unit]]:
     """
     nodes: dict[str, None] = {}
     for unit in sorted(units, key=lambda unit: unit.key):
-        nodes.update(dict.fromkeys(pod.node for pod in unit.pods if pod.chips))
+        nodes.update(dict.fromkeys(unit.nodes))
     ranked = list(nodes)
     while count < len(ranked):
         near = set(ranked[:count])
@@ -105,7 +105,7 @@ def _offers(world: World, universe: Sequence[Unit]) -> list[list[Unit]]:
     """Per node the cheapest units that open it for one pod, cheapest node first; open nodes need none."""
     by_node: dict[str, list[Unit]] = {}
     for unit in universe:
-        for node in dict.fromkeys(pod.node for pod in unit.pods if pod.chips):
+        for node in dict.fromkeys(unit.nodes):
             by_node.setdefault(node, []).append(unit)
     found: list[list[Unit]] = []
     for node in sorted(by_node):

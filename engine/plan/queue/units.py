@@ -45,6 +45,11 @@ class Unit(NamedTuple):
         whole = self.ends and self.gang.kind not in INDEPENDENT_KINDS
         return self.gang.key if whole else self.pods[0].key
 
+    @property
+    def nodes(self) -> list[str]:
+        """Where its end makes room: the nodes of its chips, else of its pods."""
+        return list(dict.fromkeys(pod.node for pod in self.pods if pod.chips)) or [pod.node for pod in self.pods]
+
 
 def cost(units: Iterable[Unit]) -> tuple[Any, ...]:
     """What a set of evictions costs: the most important loss, jobs ended, pods, work lost; ties by node and chip."""
@@ -63,7 +68,7 @@ def cost(units: Iterable[Unit]) -> tuple[Any, ...]:
 def units_of(scope: Scope, gang: Gang) -> list[Unit]:
     """What of a running gang can be evicted on its own: each spare pod, and the whole."""
     running = [pod for pod in map(scope.observed.pods.__getitem__, gang.pods) if _runs(scope, pod)]
-    if not any(pod.chips for pod in running):
+    if not running:
         return []
     spare = [] if _all_or_nothing(scope, gang) else _spare(gang, running)
     found = [_unit(scope, gang, (pod,), ends=False) for pod in spare]
