@@ -1,0 +1,48 @@
+"""The exporter as a part of the node agent: one process, one driver process, its own failures."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from agents.drivers.base import Driver, DriverError
+from agents.drivers.dcmi.driver import DcmiDriver
+from agents.exporter.run import serve
+from agents.exporter.settings import ExporterSettings
+from agents.exporter.source import DcmiSource
+from agents.exporter.tls import TlsError
+from agents.node.log import Log
+
+RETRY_SECONDS: Final = (1.0, 5.0, 30.0, 60.0)
+_log = Log("exporter")
+
+
+def exporter_part(settings: ExporterSettings, driver: Driver) -> Callable[[], Coroutine[Any, Any, None]]:
+    """What serves until it is cancelled. Raises ValueError at once for a driver that gives no readings.
+
+    What fails later (a port that is taken, a certificate) is logged and tried again: it must not take the node's
+    protection with it.
+    """
+    if not isinstance(driver, DcmiDriver):
+        raise ValueError("--exporter needs readings of real chips: use --driver dcmi")
+    source = DcmiSource(driver.calls, time.monotonic)
+    return lambda: _run(settings, source)
+
+
+async def _run(settings: ExporterSettings, source: DcmiSource) -> None:
+    never, times = asyncio.Event(), 0
+    while True:
+        begin = time.monotonic()
+        try:
+            await serve(settings, source, never)
+        except (OSError, DriverError, TlsError) as error:
+            _log.error("the exporter cannot serve", error=error)
+        except Exception:
+            _log.exception("the exporter failed")
+        times = 0 if time.monotonic() - begin > RETRY_SECONDS[-1] else times + 1
+        await asyncio.sleep(RETRY_SECONDS[min(times, len(RETRY_SECONDS) - 1)])
+
+
+__all__ = ["exporter_part"]
