@@ -172,7 +172,8 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     none of its pods has a node (ms, 0: some have): former nodes are forgotten 72 hours later.
     ``rescheduled`` counts its reschedules since it exists, ``records`` tells of the newest ones, newest first.
     ``recoveries`` are the newest recoveries, newest last; ``spent`` is, per fault code, how many recoveries it caused
-    and how many chip-seconds without progress these cost.
+    and how many chip-seconds without progress these cost. ``small`` is since when it trains without its missing pods
+    (0: it is whole).
     """
 
     uid: str = ""
@@ -203,6 +204,7 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     observed: int = 0
     recoveries: tuple[Recovery, ...] = ()
     spent: dict[str, tuple[int, int]] = {}
+    small: int = 0
 
 
 class History(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

@@ -23,6 +23,7 @@ def passes() -> tuple[tuple[str, Callable[[Scope], None]], ...]:
     Imported on the first call, so that one pass can be imported without the others.
     """
     from engine.plan import (
+        elastic,
         expand,
         explain,
         forget,
@@ -50,6 +51,7 @@ def passes() -> tuple[tuple[str, Callable[[Scope], None]], ...]:
         ("layout", layout.run),
         ("queue", queue.run),
         ("place", place.run),
+        ("elastic", elastic.run),
         ("groupstatus", groupstatus.run),
         ("reset", reset.run),
         ("safety", safety.run),
