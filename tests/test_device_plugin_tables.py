@@ -116,9 +116,20 @@ def test_defaults_are_the_originals() -> None:
 
 @pytest.mark.parametrize(
     "argument",
-    ["-shareDevCount=0", "-shareDevCount=101", "-listWatchPeriod=2", "-hotReset=1", "-hotReset=3", "-linkdownTimeout=31",
-     "-deviceResetTimeout=9", "-logLevel=4", "-maxAge=6", "-maxBackups=181", "-volcanoType=yes"],
-)  # fmt: skip
+    [
+        "-shareDevCount=0",
+        "-shareDevCount=101",
+        "-listWatchPeriod=2",
+        "-hotReset=1",
+        "-hotReset=3",
+        "-linkdownTimeout=31",
+        "-deviceResetTimeout=9",
+        "-logLevel=4",
+        "-maxAge=6",
+        "-maxBackups=181",
+        "-volcanoType=yes",
+    ],
+)
 def test_flags_out_of_range_are_refused(argument: str) -> None:
     with pytest.raises((argparse.ArgumentError, SystemExit)):
         parsed(argument)
@@ -170,7 +181,7 @@ def test_mixed_servers_offer_each_card_by_its_product() -> None:
         "huawei.com/Ascend310P-VPro": {"Ascend310P-VPro-1"},
         "huawei.com/Ascend310P-IPro": {"Ascend310P-IPro-2"},
     }
-    assert trouble == ["Ascend310P-3 is a Atlas 300I Duo, not one of the mixed"]
+    assert trouble == ["Ascend310P-3 is no card of a mixed server: Atlas 300I Duo"]
 
 
 def test_more_devices_than_a_node_may_have_are_not_offered() -> None:

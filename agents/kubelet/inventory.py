@@ -89,7 +89,7 @@ def _add_chip(
     if settings.mixed:
         tail = MIXED.get(product)
         if tail is None:
-            trouble.append(f"{machine.prefix}{chip} is a {product or 'card of unknown product'}, not one of the mixed")
+            trouble.append(f"{machine.prefix}{chip} is no card of a mixed server: {product or 'product unknown'}")
             return
         resource = f"{machine.resource}-{tail}"
         found.setdefault(resource, Offer(resource, "whole", {}, {})).own[f"{machine.prefix}{tail}-{chip}"] = chip
