@@ -52,6 +52,20 @@ def test_nothing_of_a_gang_is_placed_when_one_pod_has_no_room() -> None:
     assert all(view.used.bit_count() in (0, 1) for view in scope.nodes.values())
 
 
+def test_what_every_task_needs_goes_before_spare_pods() -> None:
+    """Two nodes for two workers and a master of a job that needs one of each: never two workers."""
+    pods, group = gang(3, 8, annotations=A2, least=2)
+    group["spec"]["minTaskMember"] = {"worker": 1, "master": 1}
+    master = edited(pods[2], annotations={**pods[2].annotations, "volcano.sh/task-spec": "master"})
+    scope = scope_of(_world({"n0": 8, "n1": 8}, *pods[:2], master, objects=[group]))
+    assert nodes_of(scope) == {"case-0": "n0", "case-2": "n1"} and scope.pending[0].pods == ("case-1",)
+    running = edited(master, node="n0", phase="Running", chips=tuple(f"Ascend910-{i}" for i in range(8)))
+    scope = scope_of(_world({"n0": 8, "n1": 8}, *pods[:2], running, objects=[group]))
+    assert nodes_of(scope) == {"case-0": "n1"}
+    nobody = scope_of(_world({"n0": 8}, *pods[:2], master, objects=[group]))
+    assert not nodes_of(nobody) and len(nobody.pending[0].pods) == 3
+
+
 def test_the_way_out_counts_nodes_and_names_what_chips_must_share() -> None:
     """Four rings of four are wanted, two of three nodes have one left: two more are needed."""
     pods, group = gang(4, 4, annotations={})
@@ -122,7 +136,8 @@ def test_minimum_lets_a_gang_start_without_its_extras() -> None:
 
 def test_task_minimum_is_kept() -> None:
     pods, group = gang(3, 8, annotations=A2, least=2)
-    boss = placing.edited(pods[2], annotations={**pods[2].annotations, "volcano.sh/task-spec": "boss"})
+    notes = {**pods[2].annotations, "volcano.sh/task-spec": "boss"}
+    boss = edited(pods[2], annotations=notes, node_selector={"kubernetes.io/hostname": "elsewhere"})
     group["spec"]["minTaskMember"] = {"boss": 1}
     scope = scope_of(_world({"n0": 8, "n1": 8}, *pods[:2], boss, objects=[group]))
     assert not scope.actions and scope.pending[0].pods == ("case-0", "case-1", "case-2")
@@ -177,7 +192,7 @@ def test_report_and_kubernetes_must_agree() -> None:
     pods, group = gang(1, 1, annotations=A2)
     unseen = worlds.pod("x", node="n0", count=3, namespace="tenants")
     scope = scope_of(_world({"n0": 8}, unseen, *pods, objects=[group]))
-    assert scope.pending[0].nodes == {"NodeNotStable": 1}
+    assert scope.pending[0].nodes == {"NodeUnstable": 1}
     assert "not stable:device-info is 8 but k8s is 5" in scope.pending[0].message
 
 

@@ -113,6 +113,7 @@ def test_the_whole_job_must_fit_on_one_node() -> None:
     )
     refused = placed(*pods, objects=[group], nodes=2)
     assert not bindings(refused) and refused.pending[0].nodes == {"NPUResourceShortage": 2}
+    assert f"wants 180 % and {3 * GIB} MB, 200 % and {64 * GIB} MB are left" in refused.pending[0].message
     done = placed(*pods, objects=[group], chips=3)
     assert len(bindings(done)) == 3 and len({a.chips for a in bindings(done).values()}) == 3
 

@@ -55,6 +55,11 @@ def schedules(scope: Scope, pod: Pod) -> bool:
     return pod.scheduler in scope.desired.settings.scheduler_names
 
 
+def names(scope: Scope) -> frozenset[str]:
+    """The scheduler names whose pods Belay places and moves, for those who ask about many pods."""
+    return frozenset(scope.desired.settings.scheduler_names)
+
+
 def plays(scope: Scope, role: str) -> bool:
     """Whether Belay plays a role in this pass; resolved on first use."""
     if not scope.roles:

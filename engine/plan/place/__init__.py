@@ -217,22 +217,37 @@ class _Gang:
         return all(counts.get(task, 0) >= least for task, least in self.gang.task_min.items())
 
     def _orders(self, job: Job, wishes: Wishes) -> list[list[Pod]]:
-        """Orders to try: ranks (remembered pods first), then the pods that are hardest to place first."""
+        """Orders to try: ranks (remembered pods first), then what every task needs at least, then the pods that are
+        hardest to place first.
+        """
         if job.shape.labels.get("podgroup-sched-enable") == "true":
             natural = list(self.waiting)
         else:
             natural = sorted(self.waiting, key=lambda pod: pod.key not in wishes.former)
         tables = {pod.key: self.bench.table(job, pod) for pod in self.waiting}
         self.mixed = len({id(table) for table in tables.values()}) > 1
-        if not self.mixed:
-            return [natural]
-        largest = sorted(natural, key=lambda pod: -pod.count)
-        scarce = sorted(natural, key=lambda pod: (len(tables[pod.key].scores), -pod.count))
+        further = [self._needed_first(natural)] if self.gang.task_min else []
+        if self.mixed:
+            further.append(sorted(natural, key=lambda pod: -pod.count))
+            further.append(sorted(natural, key=lambda pod: (len(tables[pod.key].scores), -pod.count)))
         orders = [natural]
-        for order in (largest, scarce):
+        for order in further:
             if all(order != known for known in orders):
                 orders.append(order)
         return orders
+
+    def _needed_first(self, pods: Sequence[Pod]) -> list[Pod]:
+        """The pods that their tasks' minimums need before the others, else in the order given."""
+        missing = dict(self.gang.task_min)
+        for pod in self.started:
+            missing[task_of(pod)] = missing.get(task_of(pod), 0) - 1
+        needed: list[Pod] = []
+        spare: list[Pod] = []
+        for pod in pods:
+            task = task_of(pod)
+            (needed if missing.get(task, 0) > 0 else spare).append(pod)
+            missing[task] = missing.get(task, 0) - 1
+        return needed + spare
 
     def _failure(self, job: Job, without: list[Pod]) -> Failure:
         """Told while the gang's other pods still hold their tentative seats."""

@@ -76,7 +76,7 @@ class SoftTable(Table):
         """All pods of the job must find room on the node, beside everybody else."""
         wish = self._wish
         others = self._parts.shares_of_others(view, self._own)
-        cores = size = 0
+        cores = size = left = rest = 0
         for chip in chips:
             taken = usage(others[chip]) if others.get(chip) else None
             if taken is not None and taken[2] != wish.policy:
@@ -84,10 +84,11 @@ class SoftTable(Table):
             used_cores, used_memory = taken[:2] if taken is not None else (0, 0)
             cores += (FULL - used_cores) // wish.cores * wish.cores
             size += (memory - used_memory) // wish.memory * wish.memory
+            left, rest = left + FULL - used_cores, rest + memory - used_memory
         if wish.cores * wish.pods <= cores and wish.memory * wish.pods <= size:
             return None
         text = f"node not usable for task: the job wants {wish.cores * wish.pods} % and {wish.memory * wish.pods} MB"
-        return Refusal(SHORTAGE, f"{text}, {max(0, cores)} % and {max(0, size)} MB are left for policy {wish.policy}")
+        return Refusal(SHORTAGE, f"{text}, {max(0, left)} % and {max(0, rest)} MB are left for policy {wish.policy}")
 
 
 def chip_memory(view: NodeView) -> int | None:

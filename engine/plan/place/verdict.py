@@ -13,7 +13,7 @@ GANG_INCOMPLETE: Final = "GangIncomplete"
 QUEUE_EXHAUSTED: Final = "QueueExhausted"
 QUEUE_CLOSED: Final = "QueueNotOpen"
 QUEUE_MISSING: Final = "QueueNotFound"
-NODE_UNSTABLE: Final = "NodeNotStable"
+NODE_UNSTABLE: Final = "NodeUnstable"
 
 #: Words that upstream puts in front when chips are simply missing.
 SHORTAGE_PREFIX: Final = "NPUResourceShortage: "

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from engine.model.actions import EvictPod, Evidence, Owner
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
+from engine.plan import roles
 from engine.plan.queue import nominate, words
 from engine.plan.queue.consent import Consent, critical
 from engine.plan.queue.lines import Amounts, Quota, add
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 PREEMPTED: Final = "Preempted"
 RECLAIMED: Final = "Reclaimed"
 #: Reasons that evictions can cure.
-CURABLE: Final = frozenset({"NPUResourceShortage", "TopologyNotMet", "QueueExhausted", "NodeNotStable", "TooManyPods"})
+CURABLE: Final = frozenset({"NPUResourceShortage", "TopologyNotMet", "QueueExhausted", "NodeUnstable", "TooManyPods"})
 #: Begins the reasons of Kubernetes' other resources, which evictions can cure too.
 INSUFFICIENT: Final = "Insufficient"
 #: What one job's search for victims may cost, and what one sentence may.
@@ -67,7 +68,7 @@ class Contention:
         self._consent = Consent(scope, quota.lines)
         self._guard = Guard(scope, trials)
         self._stuck: list[Placing] = []
-        self._names = frozenset(scope.desired.settings.scheduler_names)
+        self._names = roles.names(scope)
         self._known: dict[str, list[Unit]] = {}
         self._emptiest: dict[str, list[NodeView]] = {}
         self._told = 0

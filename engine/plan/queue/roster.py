@@ -9,6 +9,7 @@ from engine.model.actions import DeleteObject
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
 from engine.model.plan import Pending
+from engine.plan import roles
 from engine.plan.gangs import counts_as_started
 from engine.plan.scope import Scope
 
@@ -20,7 +21,7 @@ class Roster:
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
-        self._names = frozenset(scope.desired.settings.scheduler_names)
+        self._names = roles.names(scope)
         deleted = (a for a in scope.actions if isinstance(a, DeleteObject) and a.object_kind == "Pod")
         self._leaving = scope.evicting | {f"{action.namespace}/{action.name}" for action in deleted}
         self._succeeded: dict[str, list[Pod]] = {}
