@@ -40,9 +40,8 @@ def hardware_part(
     clock = Clock()
     pods = _SuperPodWorks(node, client, hardware, driver, state, clock, folder)
     beside: list[Callable[[], Awaitable[None]]] = []
-    if isinstance(driver, DcmiDriver):
-        beside += [pods.pings] if hardware.pings else []
-        beside += [pods.marks] if hardware.super_pod else []
+    if hardware.super_pod and isinstance(driver, DcmiDriver):
+        beside += [pods.pings, pods.marks]
     if hardware.snapshots:
         beside.append(Snapshots(node, client, clock).run)
     around = NodeSurroundings(

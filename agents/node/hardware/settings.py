@@ -26,8 +26,9 @@ class HardwareSettings(msgspec.Struct, frozen=True, kw_only=True):
     """``bmc`` None: no IPMI. ``public_faults``: where storage faults go by gRPC; empty: as ConfigMaps.
 
     ``monitor_period``: seconds between two looks at the alarms; ``report_interval``: between two attempts at a report
-    that could not be written; ``result_days``: how long logs of pings are kept; ``ras_root``: the shared folder of the
-    slow-network feature, empty for none.
+    that could not be written; ``super_pod``: pings between chips and marks for faulty jobs, where the node belongs to
+    a super pod; ``result_days``: how long logs of pings are kept; ``ras_root``: the shared folder of the slow-network
+    feature, empty for none.
     """
 
     bmc: Reach | None = None
@@ -36,8 +37,7 @@ class HardwareSettings(msgspec.Struct, frozen=True, kw_only=True):
     result_days: int = 7
     public_faults: str = ""
     storage: bool = True
-    pings: bool = True
-    super_pod: bool = True
+    super_pod: bool = False
     snapshots: bool = False
     ras_root: str = ""
 
@@ -73,6 +73,10 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--public-faults", nargs="?", const=CLUSTERD, default="", metavar="HOST:PORT",
         help=f"send storage faults by gRPC instead of writing ConfigMaps (without a value: {CLUSTERD})",
     )  # fmt: skip
+    group.add_argument(
+        "--super-pod", action="store_true",
+        help="on nodes of super pods: pings between chips, marks on what faulty jobs hold",
+    )  # fmt: skip
     group.add_argument("--snapshots", action="store_true", help="checkpoint inference containers that ask for it")
 
 
@@ -93,6 +97,7 @@ def chosen(options: argparse.Namespace) -> HardwareSettings | None:
         report_interval=options.report_interval,
         result_days=options.result_days,
         public_faults=options.public_faults,
+        super_pod=options.super_pod,
         snapshots=options.snapshots,
         ras_root=os.environ.get("RAS_NET_ROOT_PATH", ""),
     )

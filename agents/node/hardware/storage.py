@@ -28,10 +28,11 @@ _log = Log("storage")
 
 
 class Kind(NamedTuple):
-    """One client: its file, the keys of its two lines and the value of each that means trouble (0 means none)."""
+    """One client: its file (where NodeD's manifest mounts it, else where the kernel has it), the keys of its two lines
+    and the value of each that means trouble (0 means none)."""
 
     name: str
-    file: str
+    files: tuple[str, ...]
     keys: tuple[str, str]
     bad: tuple[int, int]
     process: int
@@ -40,13 +41,21 @@ class Kind(NamedTuple):
 
 
 DPC: Final = Kind(
-    "dpc", "/user/mind-cluster/dpcstatus/dpc_status_check", ("DPC_INTERNAL_ERROR", "DPC_PROCESS_ERROR"), (-12, -1), 1,
-    False,
-)  # fmt: skip
+    name="dpc",
+    files=("/user/mind-cluster/dpcstatus/dpc_status_check", "/proc/odcs/dpc_status_check"),
+    keys=("DPC_INTERNAL_ERROR", "DPC_PROCESS_ERROR"),
+    bad=(-12, -1),
+    process=1,
+    empty_is_error=False,
+)
 DTFS: Final = Kind(
-    "dtfs", "/user/mind-cluster/dtfsstatus/dtfs_status_check", ("DTFS_PROCESS_ERROR", "DTFS_LINK_ERROR"), (-1, -1), 0,
-    True,
-)  # fmt: skip
+    name="dtfs",
+    files=("/user/mind-cluster/dtfsstatus/dtfs_status_check", "/proc/dtfs/dtfs_status_check"),
+    keys=("DTFS_PROCESS_ERROR", "DTFS_LINK_ERROR"),
+    bad=(-1, -1),
+    process=0,
+    empty_is_error=True,
+)
 
 
 class StorageError(DriverError):
@@ -111,14 +120,18 @@ class Clients:
     """Reads both files; one that fails keeps the state read last, and says so now and then."""
 
     def __init__(self, dpc: Path | None = None, dtfs: Path | None = None, *, owner: int = 0) -> None:
-        self._files = {DPC: dpc or Path(DPC.file), DTFS: dtfs or Path(DTFS.file)}
+        self._files = {
+            DPC: (dpc,) if dpc is not None else tuple(map(Path, DPC.files)),
+            DTFS: (dtfs,) if dtfs is not None else tuple(map(Path, DTFS.files)),
+        }
         self._owner = owner
         self._last: dict[str, Client] = {}
         self._failures: dict[str, int] = {}
 
     def look(self) -> dict[str, Client] | None:
         """The clients' states by name; None when the node has neither."""
-        for kind, file in self._files.items():
+        for kind, files in self._files.items():
+            file = next((one for one in files if os.path.lexists(one)), files[0])
             try:
                 found = read(kind, file, self._owner)
                 if found is None and kind.name in self._last:

@@ -1,0 +1,174 @@
+"""Agents on real nodes: manifests and units build, say what agents understand, and give no more than is needed."""
+
+from __future__ import annotations
+
+import configparser
+import shlex
+import shutil
+import ssl
+import subprocess
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from agents.node.__main__ import _parser
+from agents.node.hardware import settings as hardware
+from engine.cli import main
+from tests.kube_server import TOKEN, kubeconfig
+
+__all__ = ["kubeconfig"]
+
+ROOT = Path(__file__).resolve().parents[1]
+NODES = ROOT / "deploy" / "overlays" / "nodes"
+UNITS = ROOT / "deploy" / "systemd"
+COMPONENTS = sorted(path.name for path in (ROOT / "deploy" / "components").iterdir())
+
+
+def built(folder: Path, *components: str) -> list[dict[str, Any]]:
+    kubectl = shutil.which("kubectl")
+    assert kubectl is not None, "kubectl is needed (make test-packages)"
+    # beside a copy of what it names: kustomize takes nothing from outside its root but by relative path
+    shutil.copytree(ROOT / "deploy", folder / "deploy", dirs_exist_ok=True)
+    mine = folder / "deploy" / "overlays" / "mine"
+    mine.mkdir(exist_ok=True)
+    named = {"resources": ["../nodes"], "components": [f"../../components/{name}" for name in components]}
+    (mine / "kustomization.yaml").write_text(
+        yaml.safe_dump({"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", **named})
+    )
+    done = subprocess.run([kubectl, "kustomize", str(mine)], capture_output=True, text=True, timeout=60)
+    if "unknown field" in done.stderr:
+        pytest.skip(f"this kubectl's kustomize is too old: {done.stderr.strip()[:100]}")
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def agent(documents: list[dict[str, Any]]) -> dict[str, Any]:
+    (found,) = [d for d in documents if d["kind"] == "DaemonSet"]
+    spec: dict[str, Any] = found["spec"]["template"]["spec"]
+    return spec
+
+
+@pytest.mark.parametrize("components", [(), *((name,) for name in COMPONENTS), tuple(COMPONENTS)])
+def test_the_agents_manifest_says_what_the_agent_understands(tmp_path: Path, components: tuple[str, ...]) -> None:
+    pod = agent(built(tmp_path, *components))
+    (container,) = pod["containers"]
+    verb, *arguments = container["args"]
+    assert verb == "agent"
+    arguments = ["--node=n0", *(a.replace("--journal", "--state-dir") for a in arguments)]
+    options = _parser().parse_args(arguments)
+    chosen = hardware.chosen(options)
+    assert chosen is not None and chosen.bmc is not None and options.device_plugin
+    assert chosen.super_pod == ("super-pod" in components)
+    assert chosen.snapshots == ("snapshots" in components)
+    mounts = {mount["name"] for mount in container["volumeMounts"]}
+    assert mounts == {volume["name"] for volume in pod["volumes"]}
+    assert len({mount["mountPath"] for mount in container["volumeMounts"]}) == len(container["volumeMounts"])
+    assert options.state_dir in {mount["mountPath"] for mount in container["volumeMounts"]}
+
+
+@pytest.mark.parametrize("unit", ["belay-agent.service", "belay-containers.service"])
+def test_units_run_verbs_that_exist(unit: str, tmp_path: Path) -> None:
+    parsed = configparser.ConfigParser(strict=False, interpolation=None)
+    parsed.optionxform = str  # type: ignore[assignment,method-assign]
+    parsed.read(UNITS / unit)
+    program, *words = shlex.split(parsed["Service"]["ExecStart"])
+    assert program == "/usr/local/bin/belay"
+    verbs = [word for word in words if not word.startswith(("-", "$"))]
+    options = [word.partition("=")[0] for word in words if word.startswith("--")]
+    answer = CliRunner().invoke(main, [*verbs, "--help"])
+    assert answer.exit_code == 0
+    assert all(option in answer.output for option in options)
+    verify = shutil.which("systemd-analyze")
+    if verify is not None:
+        # the unit as it is, but for the program, which is not installed where tests run
+        copy = tmp_path / unit
+        copy.write_text((UNITS / unit).read_text().replace("/usr/local/bin/belay", "/bin/true"))
+        done = subprocess.run([verify, "verify", str(copy)], capture_output=True, text=True, timeout=60)
+        assert unit not in done.stderr, done.stderr
+
+
+def test_the_timer_starts_the_service_that_is_there() -> None:
+    text = (UNITS / "belay-containers.timer").read_text()
+    named = [line.partition("=")[2] for line in text.splitlines() if line.startswith("Unit=")]
+    assert [(UNITS / name).is_file() for name in named] == [True]
+
+
+ALLOWED = [
+    ("get", "nodes", ""),
+    ("patch", "nodes", ""),
+    ("list", "pods", ""),
+    ("watch", "pods", ""),
+    ("patch", "pods", "default"),
+    ("watch", "configmaps", "belay-system"),
+    ("patch", "configmaps", "belay-nodes"),
+    ("create", "configmaps", "belay-nodes"),
+    ("patch", "configmaps", "kube-system"),
+    ("create", "events", "kube-system"),
+    ("patch", "configmaps", "mindx-dl"),
+    ("delete", "configmaps", "mindx-dl"),
+    ("patch", "configmaps", "cluster-system"),
+    ("watch", "configmaps", "cluster-system"),
+]
+DENIED = [
+    ("delete", "pods", "default"),
+    ("create", "pods", "default"),
+    ("list", "nodes", ""),
+    ("delete", "nodes", ""),
+    ("patch", "configmaps", "belay-system"),
+    ("delete", "configmaps", "kube-system"),
+    ("get", "secrets", "belay-system"),
+    ("list", "secrets", ""),
+    ("patch", "configmaps", "default"),
+    ("create", "pods/eviction", "default"),
+    ("create", "pods/binding", "default"),
+    ("patch", "deployments", "default"),
+    ("create", "serviceaccounts/token", "belay-system"),
+]
+
+
+@pytest.mark.e2e
+def test_a_real_api_server_gives_agents_what_they_need_and_no_more(kubeconfig: str, tmp_path: Path) -> None:
+    rights = [
+        d for d in built(tmp_path, "super-pod")
+        if d["kind"] in ("Namespace", "ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+    ]  # fmt: skip
+    (tmp_path / "rights.yaml").write_text(yaml.safe_dump_all(rights))
+    kubectl = ["kubectl", "--kubeconfig", kubeconfig]
+    subprocess.run(
+        [*kubectl, "apply", "--validate=false", "-f", str(tmp_path / "rights.yaml")],
+        check=True, capture_output=True, timeout=90,
+    )  # fmt: skip
+    server = yaml.safe_load(Path(kubeconfig).read_text())["clusters"][0]["cluster"]["server"]
+    answers = {asked: _may(server, *asked) for asked in [*ALLOWED, *DENIED]}
+    assert {asked for asked in ALLOWED if not answers[asked]} == set()
+    assert {asked for asked in DENIED if answers[asked]} == set()
+
+
+def _may(server: str, verb: str, resource: str, namespace: str) -> bool:
+    name, _, sub = resource.partition("/")
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {
+            "user": "system:serviceaccount:belay-system:belay-agent",
+            "groups": ["system:serviceaccounts", "system:authenticated"],
+            "resourceAttributes": {
+                "verb": verb, "resource": name, "subresource": sub, "namespace": namespace,
+                "group": "apps" if name == "deployments" else "",
+            },
+        },
+    }  # fmt: skip
+    request = urllib.request.Request(
+        f"{server}/apis/authorization.k8s.io/v1/subjectaccessreviews",
+        data=orjson.dumps(body),
+        headers={"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"},
+    )
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with urllib.request.urlopen(request, context=context, timeout=30) as answer:
+        return bool(orjson.loads(answer.read())["status"]["allowed"])
