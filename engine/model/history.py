@@ -173,7 +173,8 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     ``rescheduled`` counts its reschedules since it exists, ``records`` tells of the newest ones, newest first.
     ``recoveries`` are the newest recoveries, newest last; ``spent`` is, per fault code, how many recoveries it caused
     and how many chip-seconds without progress these cost. ``small`` is since when it trains without its missing pods
-    (0: it is whole).
+    (0: it is whole). ``size`` is how many pods, or chips of its one pod, an elastic Volcano Job is made with (0: as
+    declared).
     """
 
     uid: str = ""
@@ -205,6 +206,7 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     recoveries: tuple[Recovery, ...] = ()
     spent: dict[str, tuple[int, int]] = {}
     small: int = 0
+    size: int = 0
 
 
 class History(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

@@ -177,6 +177,10 @@ class Bench:
         """Note a problem of a job for people."""
         self.scope.diagnostics.append(Diagnostic("warning", str(job.key), "", 0, 0, where, message))
 
+    def info(self, job: Job, message: str) -> Diagnostic:
+        """Something about a job that people may want to know."""
+        return Diagnostic("info", str(job.key), "", 0, 0, "", message)
+
     def create_object(
         self, job: Job, body: dict[str, Any], reason: str, message: str, *, preconditions: dict[str, Any] | None = None
     ) -> None:

@@ -17,7 +17,7 @@ from engine.model.actions import WriteRankTable
 from engine.model.cluster import Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.quantities import whole
-from engine.plan import ascendjob, volcanojob
+from engine.plan import ascendjob, resilience, volcanojob
 from engine.plan.environment import sp_block
 from engine.plan.gangs import MAIN_SHARD, SHARD_LABEL, shard_for
 from engine.plan.jobstatus import finished
@@ -114,6 +114,8 @@ def _sync(bench: Bench, job: Job, pods: Sequence[Pod]) -> None:
     plan = None if job.deleting else _PLANS.of(job.key, job.raw, lambda: _plan(job))
     if plan is None or plan.replicas <= 0 or not (plan.file or key in objects):
         return
+    if job.key.kind == volcanojob.KIND:
+        plan = plan._replace(replicas=resilience.pods_wanted(bench.memory(job), plan.replicas))
     allocated = [pod for pod in pods if podannotations.is_allocated(pod)]
     if len(allocated) > plan.replicas:
         return  # a hot switch is under way

@@ -14,7 +14,7 @@ import msgspec
 from engine.model.cluster import Pod
 from engine.model.history import JobMemory
 from engine.model.times import parse_rfc3339
-from engine.plan import podgroup, volcanoplugins
+from engine.plan import podgroup, resilience, volcanoplugins
 from engine.plan.lifecycle import Bench, Job, part
 from engine.plan.memo import Memo
 from engine.plan.podtemplate import GROUP_NAME, TASK_SPEC, min_resources, pod
@@ -87,9 +87,10 @@ def expand(bench: Bench, job: Job) -> bool:
         bench.warn(job, "spec", f"{spec.problem}; the job gets no pods until it is valid")
         write(bench, job, spec, case.memory.version, [], "Pending", "InvalidJob", spec.problem)
         return False
+    _size(case)
     _look(case)
     podgroup.ensure(bench, job, _pod_group_spec(spec))
-    volcanoplugins.prepare(bench, job, spec)
+    volcanoplugins.prepare(bench, job, case.spec)
     if case.phase in _ACTIVE:
         _answer(case)
     _remove(case)
@@ -100,7 +101,18 @@ def expand(bench: Bench, job: Job) -> bool:
     bench.remember(job, case.memory)
     write(bench, job, spec, case.memory.version, counts, case.phase, case.reason, case.message)
     whole = all(name in case.pods for name, _, _ in spec.expected)
+    whole = whole and resilience.rule_of(job, spec) is None  # else the room there is decides, too
     return whole and not any(p.phase == "Failed" for p in case.pods.values())
+
+
+def _size(case: _Case) -> None:
+    """An elastic job may have to be made smaller than declared."""
+    rule = resilience.rule_of(case.job, case.spec)
+    case.memory = resilience.sized(case.bench, case.job, case.spec, case.memory, list(case.pods.values()))
+    case.spec = resilience.applied(case.spec, rule, case.memory)
+    outgrown = resilience.outgrown(rule, case.memory, list(case.pods.values()))
+    if outgrown:
+        _restart(case, outgrown)
 
 
 def phase_of(job: Job) -> str:
