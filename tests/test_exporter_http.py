@@ -167,6 +167,26 @@ def test_beyond_the_documented_limits_it_is_503() -> None:
     asyncio.run(go())
 
 
+def test_a_crowd_is_told_and_a_flood_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def one(port: int) -> int:
+        try:
+            return status(await ask(port))
+        except (ConnectionError, asyncio.IncompleteReadError):
+            return 0
+
+    async def go() -> None:
+        async with serving(Limits()) as (server, port):
+            codes = await asyncio.gather(*(one(port) for _ in range(200)))
+            assert codes.count(503) >= 199 and codes.count(503) + codes.count(200) == 200
+            monkeypatch.setattr("agents.exporter.limits.REFUSED_AT_ONCE", 10)
+            codes = await asyncio.gather(*(one(port) for _ in range(200)))
+            assert 0 in codes and server.gate._refused <= 10
+            await asyncio.sleep(0.06)
+            assert status(await ask(port)) == 200 and server.gate._refused == 0
+
+    asyncio.run(go())
+
+
 def test_so_many_connections_in_all() -> None:
     async def go() -> None:
         async with serving(Limits(spacing=0, per_address=5, total=20)) as (server, port):

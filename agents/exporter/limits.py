@@ -14,8 +14,8 @@ import msgspec
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-REFUSED_AT_ONCE: Final = 4
-"""Connections beyond the limit that are told so, as a multiple of the limit; more are cut off without a word."""
+REFUSED_AT_ONCE: Final = 1024
+"""Connections beyond the limit that are told so (503); still more are cut off without a word."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +62,7 @@ class Gate:
 
     def refuse(self) -> bool:
         """Take a place for telling a connection that there is none; false when too many are told already."""
-        if self._refused >= self.limits.total * REFUSED_AT_ONCE:
+        if self._refused >= REFUSED_AT_ONCE:
             return False
         self._refused += 1
         return True
