@@ -23,6 +23,7 @@ from engine.model.costs import (
     narrowed,
     ranked,
 )
+from engine.serve.grpc.jobfacts import configured_of
 
 KNOWN = Measured(checkpoint=600, load=100, start=50, step=5, scale=40, pod_start=20, wait=3600)
 NOW = 1_000_000.0
@@ -163,3 +164,10 @@ def test_room_is_needed_exactly_where_pods_move(level: Level) -> None:
 )
 def test_what_a_choice_leaves_to_process_recovery(choice: str, left: tuple[str, ...]) -> None:
     assert narrowed(("retry", "recover-in-place", "recover", "elastic-training", "dump", "exit"), choice) == left
+
+
+def test_process_recovery_keeps_to_the_choice() -> None:
+    notes = {"recover-strategy": "recover,recover-in-place,dump", costs.CHOICE_KEY: "process"}
+    assert configured_of(notes) == ("recover", "dump", "exit")
+    del notes[costs.CHOICE_KEY]
+    assert configured_of(notes) == ("recover-in-place", "recover", "dump", "exit")

@@ -32,6 +32,8 @@ STEP_KEY: Final = "belay.dev/step-seconds"
 SCALE_KEY: Final = "belay.dev/scale-seconds"
 TRAINING_KEY: Final = "belay.dev/training-time"
 
+#: Annotation of a PodGroup: the level that was chosen for the recovery under way.
+CHOICE_KEY: Final = "belay.dev/recovery-level"
 #: Longest duration that is believed (s): a week.
 MAX_SECONDS: Final = 604_800.0
 #: How far a process' clock may be ahead of the planner's (s).

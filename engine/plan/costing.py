@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from engine.model.actions import Evidence, PatchObject
 from engine.model.cluster import Pod, mask_of
 from engine.model.costs import (
+    CHOICE_KEY,
     LADDER,
     REPAIR_WAIT,
     RESET_WAIT,
@@ -39,8 +40,6 @@ from engine.plan.tolerance import IN_PLACE_MS, STRATEGY_KEY
 from engine.plan.victims import Victims
 from engine.plan.views import chip_ids
 
-#: Annotation of a PodGroup: the level that was chosen for the recovery under way.
-CHOICE_KEY: Final = "belay.dev/recovery-level"
 #: For how long scarce room is kept for the job that needs it most (ms); then whoever fits takes it.
 HELD_MS: Final = 120_000
 HELD: Final = "RecoveryReserved"

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from engine.model.attribution import HARMLESS, SUB_HEALTHY, UNHEALTHY, FaultRank
 from engine.model.cluster import Pod
+from engine.model.costs import CHOICE_KEY, narrowed
 from engine.model.levels import SUB_HEALTH
 from engine.model.recovery import Conversation, Facts, Rank, Strategy
 from engine.model.recovery.choice import dump_only
@@ -90,9 +91,13 @@ def facts_of(
 
 
 def configured_of(notes: Mapping[str, str]) -> tuple[str, ...]:
-    """The strategies of annotation ``recover-strategy``, unknown ones left out; ``exit`` is always there."""
+    """The strategies of annotation ``recover-strategy``, unknown ones left out; ``exit`` is always there.
+
+    Where the planner chose a level by cost (``belay.dev/recovery-level``), finer strategies than it are left out.
+    """
     given = {part.strip() for part in notes.get(STRATEGY_KEY, "").split(",")}
-    return tuple(strategy.value for strategy in Strategy if strategy in given or strategy is Strategy.EXIT)
+    found = tuple(strategy.value for strategy in Strategy if strategy in given or strategy is Strategy.EXIT)
+    return narrowed(found, notes.get(CHOICE_KEY, ""))
 
 
 def wait_of(notes: Mapping[str, str]) -> int:
