@@ -14,7 +14,7 @@ from engine.model.diagnostics import Diagnostic
 from engine.offline import desired_from, every_role, moment, newest
 from engine.simulate import World
 from engine.simulate.run import Outcome, simulate
-from engine.simulate.timeline import check, read_timeline
+from engine.simulate.timeline import check, due, read_timeline
 from engine.summary import counted
 
 REPORTS_EVERY = 240.0
@@ -50,6 +50,7 @@ def story(
     world.now = moment(now, world.observer.observed(), clock)
     events = read_timeline(timeline) if timeline else []
     check(events, world, timeline or "")
+    events = due(events, world)
     for server in world.nodes.values():
         if not server.silent:
             world.report(server)

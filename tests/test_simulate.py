@@ -107,14 +107,73 @@ def test_the_table_tells_the_story(cluster: str, tmp_path: Path) -> None:
     assert "SeparateNPU" in result.stdout.partition("quiet at")[2], "what is left is told at the end"
 
 
+def test_the_story_that_inject_plays_can_be_simulated(cluster: str, tmp_path: Path) -> None:
+    sample = (ROOT / "deploy" / "samples" / "faults-timeline.yaml").read_text()
+    story = play(cluster, tmp_path, sample)
+    told = [event for m in story["moments"] for event in m["events"]]
+    assert len(told) == 29 and "hang begins on node-2/7" in told and "200001002 occurs on node-2/7" in told
+    assert not [c for c in story["state"]["chips"] if c["codes"]], "everything ends in this story"
+    isolated = {
+        (a["node"], a["chips"][0]) for m in story["moments"] for a in m["actions"] if a["kind"] == "IsolateChip"
+    }
+    assert {("node-1", "Ascend910-3"), ("node-1", "Ascend910-5"), ("node-2", "Ascend910-6")} <= isolated
+    assert [a["node"] for m in story["moments"] for a in m["actions"] if a["kind"] == "IsolateNode"] == ["node-3"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "codes", "state", "level"),
+    [
+        ("chip: 1, network: '81078603'", ["81078603"], "suspect", "NotHandleFault"),
+        ("chip: 1, subHealth: true", ["80818C06"], "sub-healthy", "SubHealthFault"),
+        ("chip: 1, ping: lost", ["220001001"], "isolated", "SeparateNPU"),
+        ("public: '220001001', sender: CCAE, chips: [1]", ["220001001"], "isolated", "SeparateNPU"),
+    ],
+)
+def test_every_source_of_faults_reaches_its_chip(
+    cluster: str, tmp_path: Path, rows: str, codes: list[str], state: str, level: str
+) -> None:
+    story = play(cluster, tmp_path, f"timeline:\n  - {{at: 0, node: node-8, {rows}}}\n", "--for", "1s")
+    found = next(c for c in story["state"]["chips"] if (c["node"], c["chip"]) == ("node-8", "Ascend910-1"))
+    assert (found["codes"], found["state"], found["level"]) == (codes, state, level)
+
+
+def test_boards_and_switches_are_graded_by_their_tables(cluster: str, tmp_path: Path) -> None:
+    story = play(
+        cluster,
+        tmp_path,
+        """
+- {at: 1s, node: node-7, hardware: "0000001D", device: Memory, deviceId: 3}
+- {at: 2s, node: node-8, switch: "[0x00f103b6,155908,na,na]", switchChip: 1, switchPort: 7}
+- {at: 3s, node: node-8, switch: "[0xffffffff,1,na,na]"}
+""",
+        "--for",
+        "5s",
+    )
+    rows = {n["node"]: n for n in story["state"]["nodes"]}
+    assert (rows["node-7"]["state"], rows["node-7"]["codes"]) == ("pre-isolated", ["0000001D"])
+    assert (rows["node-8"]["state"], rows["node-8"]["codes"]) == ("sub-healthy", ["[0x00f103b6,155908,na,na]"])
+
+
+def test_memory_errors_of_storage_clients_count_after_ten_minutes(cluster: str, tmp_path: Path) -> None:
+    brief = "- {at: 0, node: node-8, storage: dpc, part: memory}\n" \
+            "- {at: 9m, node: node-8, storage: dpc, part: memory, assertion: recover}\n"  # fmt: skip
+    assert not any("110001021" in str(m) for m in play(cluster, tmp_path, brief)["moments"])
+    long = play(cluster, tmp_path, brief.replace("9m", "11m"))
+    assert [m["after"] for m in long["moments"] if any("110001021" in e for e in m["events"])] == [600.0]
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        ("- {at: 1s, node: node-1, chip: 0, code: '80C98001', chips: [1]}", "code takes no chips"),
+        ("- {at: 1s, node: node-1, chip: 0, network: '81078603', assertion: once}", "occurs or recovers"),
+        ("- {at: 1s, node: node-1, chip: 0, ready: true}", "ready takes no chip"),
+        ("timeline:\n  - {at: 1s, node: node-1, hardware: Bad}", ":2:38: timeline[0].hardware"),
         ("{}", "is no list of events"),
         ("[", ":1:"),
         ("- {at: 10s, node: node-1, chip: 3, code: '80 C9'}", ":1:42: [0].code"),
         ("- {at: 10, node: node-1, state: ready}", ":1:8: [0].at: 10 is not a duration"),
-        ("- {at: 1s, node: node-1}", "give exactly one of code, state, hardware, switch, resetFails and phase"),
+        ("- {at: 1s, node: node-1}", "give exactly one of code, network, subHealth, drop,"),
         ("- {at: 1s, state: ready}", "give the node on which it happens"),
         ("- {at: 1s, node: node-1, code: '80C98001'}", "give node, chip and code together"),
         (

@@ -11,6 +11,7 @@ import pytest
 
 from agents.drivers.simulated import SimulatedDriver
 from agents.drivers.surroundings import SimulatedSurroundings
+from agents.node.shipped import shipped_policy
 from engine.errors import InputError
 from engine.kube import CONFIGMAP, NODE, POD
 from engine.observe import observe
@@ -36,7 +37,7 @@ def mistakes(*rows: str) -> list[str]:
 
 def test_the_sample_shows_every_kind_and_is_sound() -> None:
     story = timeline.read(SAMPLE)
-    assert {event.what for event in story} == set(KINDS) - {"state"}  # which is short for two others
+    assert {event.what for event in story} == set(KINDS) - {"state", "phase"}  # which are short for others
     assert [event.at for event in story] == sorted(event.at for event in story)
 
 
@@ -192,6 +193,12 @@ def test_the_sample_leaves_the_sandbox_as_it_found_it(monkeypatch: pytest.Monkey
          {"storage": {"dpc": {"memory": True}}}),
         ("{at: 0, node: node-1, hardware: 2c000031, device: Fan, deviceId: 4}", play.SURROUNDINGS_KEY,
          {"hardware": [{"device_type": "Fan", "device_id": 4, "code": "2C000031"}]}),
+        ("{at: 0, node: node-1, hardware: NotHandleFault}", play.SURROUNDINGS_KEY,
+         {"hardware": [{"device_type": "CPU", "device_id": 1, "code": "0100000D"}]}),
+        ("{at: 0, node: node-1, hardware: Healthy}", play.SURROUNDINGS_KEY, {"hardware": []}),
+        ("{at: 0, node: node-1, switch: NotHandle}", play.SURROUNDINGS_KEY, {"switch": []}),
+        ("{at: 0, node: node-1, chip: 3, code: 80C98001, level: RestartNPU}", FAULTS_KEY,
+         {"Ascend910-3": {"codes": ["80C98001"]}}),
     ],
 )  # fmt: skip
 def test_each_kind_changes_what_the_simulated_agents_read(row: str, key: str, expected: dict[str, Any]) -> None:
@@ -216,6 +223,13 @@ def test_a_switch_fault_is_described_with_its_time_and_taken_back_without() -> N
     assert kube.sim("node-1", play.SURROUNDINGS_KEY)["switch"] == []
 
 
+def test_levels_of_boards_and_switches_stand_for_a_code_of_that_level() -> None:
+    kube = FakeKube()
+    played(kube, *events("{at: 0, node: node-1, switch: Separate}"))
+    (fault,) = kube.sim("node-1", play.SURROUNDINGS_KEY)["switch"]
+    assert shipped_policy().rules.planes["switch"][fault["code"]] == "SeparateFault"
+
+
 def test_public_faults_are_config_maps_whose_recovery_replaces_them() -> None:
     kube = FakeKube()
     row = '{at: %s, node: node-1, public: "020001001", faultId: Story_0001, chips: [1, 2]%s}'
@@ -231,7 +245,10 @@ def test_public_faults_are_config_maps_whose_recovery_replaces_them() -> None:
 
 def test_a_story_about_what_is_not_there_is_refused_before_anything_happens() -> None:
     for row, text in (("{at: 5s, node: node-9, ready: false}", "line 3: there is no node 'node-9'"),
-                      ("{at: 5s, node: node-1, chip: 9, drop: true}", "line 3: there is no chip '9'")):  # fmt: skip
+                      ("{at: 5s, node: node-1, chip: 9, drop: true}", "line 3: there is no chip '9'"),
+                      ("{at: 5s, node: node-1, switch: PreSeparate}", "line 3: no switch code has level PreSeparate"),
+                      ("{at: 5s, node: node-1, chip: 1, code: 80C98001, level: SeparateNPU}",
+                       "line 3: agents grade 80C98001 as RestartNPU, not as SeparateNPU")):  # fmt: skip
         kube = FakeKube()
         with pytest.raises(InputError) as caught:
             played(kube, *events("{at: 0, node: node-1, ready: false}", row))
@@ -250,3 +267,8 @@ def test_a_bare_list_and_the_words_of_belay_simulate_are_understood() -> None:
     assert [(e.what, e.value) for e in story] == [
         ("ready", False), ("ready", True), ("silent", True), ("silent", False),
     ]  # fmt: skip
+    (ended,) = events("{at: 0, pod: default/pretrain-worker-0, phase: Succeeded}")
+    assert (ended.what, ended.value, ended.more) == ("pod", "default/pretrain-worker-0", {"phase": "Succeeded"})
+    kube = FakeKube()
+    played(kube, ended)
+    assert list(kube.objects["Pod", "default", "pretrain-worker-0"]["metadata"]["annotations"].values()) == ["0"]

@@ -12,13 +12,17 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from agents.node.shipped import shipped_policy
 from engine.errors import BelayError, InputError
 from engine.kube import CONFIGMAP, POD, Kube, NotFound
 from engine.live import with_kube
+from engine.model.faults import CARD, NETWORK, level_of
+from engine.model.levels import SWITCH_LEVELS
 from engine.sandbox.inject import FAULTS_KEY, device, edit, simulated
 from engine.sandbox.nodes_pods import EXIT_NOW
 from engine.sandbox.settings import NODE_KEY
-from engine.sandbox.timeline import SUB_HEALTH_CODE, Event
+from engine.sandbox.timeline import BOARD_LEVELS, SUB_HEALTH_CODE, Event
+from engine.simulate.surroundings import SWITCH_WORDS, message
 from engine.wire import publicinfo
 
 SURROUNDINGS_KEY: Final = "surroundings.json"
@@ -56,6 +60,10 @@ async def check(kube: Kube, events: tuple[Event, ...]) -> None:
         try:
             if event.node and event.node not in nodes:
                 nodes[event.node] = await simulated(kube, event.node)
+            if event.what in ("hardware", "switch") and event.value in (*BOARD_LEVELS, *SWITCH_LEVELS):
+                _like("node" if event.what == "hardware" else "switch", event.value)
+            if "level" in event.more:
+                _graded_alike(event)
             if event.chip is not None:
                 device(str(event.chip), nodes[event.node])
         except InputError as error:
@@ -137,6 +145,13 @@ def around(spec: Json, event: Event) -> Json:
         storage = dict(after.get("storage") or {})
         client = {**(storage.get(event.value) or {}), event.more.get("part", "process"): not gone}
         after["storage"] = storage | {event.value: client}
+    elif event.what == "hardware" and event.value in BOARD_LEVELS:
+        code = _like("node", event.value)
+        after["hardware"] = [{"device_type": "CPU", "device_id": 1, "code": code}] if code else []
+    elif event.what == "switch" and event.value in SWITCH_LEVELS:
+        code = _like("switch", event.value)
+        told = {"code": code, "chip": 0, "port": 0, "timeMs": int(time.time() * 1000)}
+        after["switch"] = [told] if code else []
     elif event.what == "hardware":
         row = {
             "device_type": event.more.get("device", "CPU"),
@@ -153,10 +168,38 @@ def around(spec: Json, event: Event) -> Json:
     return after
 
 
+def _like(plane: str, level: str) -> str:
+    """The first code that the shipped table of a plane gives this level; empty for the word that all is well.
+
+    Raises:
+        InputError: no code is listed so.
+    """
+    if level in ("Healthy", "NotHandle"):
+        return ""
+    words = SWITCH_WORDS if plane == "switch" else {}
+    table = shipped_policy().rules.planes[plane]
+    code = min((code for code, known in table.items() if words.get(known, known) == level), default=None)
+    if code is None:
+        raise InputError(f"no {plane} code has level {level}", hint="Name a code instead.")
+    return code
+
+
+def _graded_alike(event: Event) -> None:
+    """A level that a story gives must be the one that the agents give the code: they grade it themselves here."""
+    level = level_of(shipped_policy().rules, NETWORK if event.what == "network" else CARD, event.value, "")[0]
+    if event.more["level"] != level:
+        text = f"agents grade {event.value} as {level}, not as {event.more['level']}"
+        raise InputError(text, hint="Leave level out; a FaultPolicy can grade the code otherwise.")
+
+
 async def _fail(kube: Kube, event: Event) -> None:
     namespace, _, name = str(event.value).partition("/")
-    patch = {"metadata": {"annotations": {EXIT_NOW: str(event.more.get("exit", 1))}}}
+    code = 0 if event.more.get("phase") == "Succeeded" else event.more.get("exit", 1)
+    patch = {"metadata": {"annotations": {EXIT_NOW: str(code)}}}
     try:
+        if event.more.get("phase") == "Deleted":
+            await kube.delete(POD, name, namespace)
+            return
         await kube.patch(POD, name, patch, namespace)
     except NotFound:
         raise BelayError(f"line {event.line}: there is no pod {event.value} now") from None
@@ -164,19 +207,11 @@ async def _fail(kube: Kube, event: Event) -> None:
 
 def public_message(event: Event, now_ms: int) -> Json:
     """The message of a public fault event, as its sender writes it; its id follows from what it is about."""
-    sender, chips = event.more.get("sender", _SENDER), event.more.get("chips", (0,))
-    about = f"{event.node}/{sender}/{event.value}/{chips}"
-    fault_id = event.more.get("faultId") or hashlib.sha256(about.encode()).hexdigest()[:32]
-    row = {
-        "faultId": fault_id,
-        "faultType": {"0": "NPU", "1": "Node", "2": "Network", "3": "Storage"}.get(event.value[0], "NPU"),
-        "faultCode": event.value,
-        "faultTime": now_ms,
-        "assertion": event.assertion,
-        "influence": [{"nodeName": event.node, "deviceIds": list(chips)}],
-    }
-    identifier = hashlib.sha256(f"{about}/{now_ms}".encode()).hexdigest()[:32]
-    return {"id": identifier, "timestamp": now_ms, "version": "1.0", "resource": sender, "faults": [row]}
+    return message(
+        event.node, event.value, event.assertion, now_ms,
+        sender=event.more.get("sender", _SENDER), fault_id=event.more.get("faultId", ""),
+        chips=event.more.get("chips", (0,)),
+    )  # fmt: skip
 
 
 def _digest(text: str) -> str:

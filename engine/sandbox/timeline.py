@@ -20,6 +20,10 @@ import yaml
 from engine.documents.scalars import parse_duration
 from engine.errors import InputError
 from engine.load.yaml12 import Fault, compose, place
+from engine.model.levels import CHIP_LEVELS, NODE_LEVELS, SWITCH_LEVELS
+from engine.simulate.surroundings import SUB_HEALTH_CODE
+
+__all__ = ["ASSERTIONS", "KINDS", "SUB_HEALTH_CODE", "Event", "parse", "read"]
 
 MAX_BYTES: Final = 1 << 20
 MAX_EVENTS: Final = 10_000
@@ -36,9 +40,6 @@ _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?\Z")
 _POD: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-a-z0-9.]*[a-z0-9])?\Z")
 _ID: Final = re.compile(r"[a-zA-Z0-9\-_.]{8,128}\Z")
 _DEVICE: Final = re.compile(r"[A-Za-z0-9 ./&-]{1,64}\Z")
-
-#: A chip code with level SubHealthFault that nothing else follows from.
-SUB_HEALTH_CODE: Final = "80818C06"
 
 
 class Event(NamedTuple):
@@ -98,27 +99,37 @@ def _chips(value: Any) -> tuple[int, ...]:
     raise ValueError("must be a list of 1 to 32 chip numbers from 0 to 31")
 
 
+def _or_level(words: tuple[str, ...], read: Callable[[Any], str]) -> Callable[[Any], str]:
+    """A level, as `belay simulate` takes it, or a code."""
+    return lambda value: value if isinstance(value, str) and value in words else read(value)
+
+
 _FLAG: Final = _one_of(True, False)
+#: Words for the board and the switch of a node: as bad as that, by whichever code is listed so; the first: all is well.
+BOARD_LEVELS: Final = ("Healthy", *NODE_LEVELS)
 _BOTH: Final = ("occur", "recover")
 KINDS: Final[dict[str, _Kind]] = {
-    "code": _Kind(_matches(_CODE, 'fault code such as "80C98001"'), chip=True, assertions=ASSERTIONS),
-    "network": _Kind(_matches(_CODE, 'fault code such as "81078603"'), chip=True, assertions=_BOTH),
+    "code": _Kind(_matches(_CODE, 'fault code such as "80C98001"'), chip=True, assertions=ASSERTIONS, more=("level",)),
+    "network": _Kind(_matches(_CODE, 'fault code such as "81078603"'), chip=True, assertions=_BOTH, more=("level",)),
     "subHealth": _Kind(_FLAG, chip=True),
     "drop": _Kind(_FLAG, chip=True),
     "hang": _Kind(_FLAG, chip=True),
     "ping": _Kind(_one_of("ok", "lost", "unknown"), chip=True),
     "switch": _Kind(
-        _matches(_SWITCH_CODE, 'switch code such as "[0x00f1fef5,155912,cpu,na]"'),
+        _or_level(SWITCH_LEVELS, _matches(_SWITCH_CODE, 'switch code such as "[0x00f1fef5,155912,cpu,na]"')),
         assertions=_BOTH,
         more=("switchChip", "switchPort"),
     ),
     "hardware": _Kind(
-        _matches(_NODE_CODE, 'node code such as "2C000031"'), assertions=_BOTH, more=("device", "deviceId")
+        _or_level(BOARD_LEVELS, _matches(_NODE_CODE, 'node code such as "2C000031"')),
+        assertions=_BOTH,
+        more=("device", "deviceId"),
     ),
     "storage": _Kind(_one_of("dpc", "dtfs"), assertions=_BOTH, more=("part",)),
     "ready": _Kind(_FLAG),
     "silent": _Kind(_FLAG),
     "state": _Kind(_one_of("ready", "not-ready", "silent", "speaking")),
+    "phase": _Kind(_one_of("Failed", "Succeeded", "Deleted"), node=False, more=("pod",)),
     "resetFails": _Kind(_number(0, 100)),
     "public": _Kind(
         _matches(_PUBLIC_CODE, 'public code such as "220001001"'),
@@ -131,7 +142,7 @@ _MORE: Final[dict[str, Callable[[Any], Any]]] = {
     "switchChip": _number(0, 65_535), "switchPort": _number(0, 65_535), "device": _matches(_DEVICE, "device type"),
     "deviceId": _number(0, 65_535), "part": _one_of("process", "memory"), "exit": _number(1, 255),
     "sender": _matches(re.compile(r"\S{1,64}\Z"), "sender"), "faultId": _matches(_ID, "fault id (8 to 128 characters)"),
-    "chips": _chips,
+    "chips": _chips, "level": _one_of(*CHIP_LEVELS), "pod": _matches(_POD, "pod such as train/pretrain-0"),
 }  # fmt: skip
 #: Words for the state of a node, and the events that they are short for.
 _STATES: Final = {"ready": ("ready", True), "not-ready": ("ready", False), "silent": ("silent", True),
@@ -211,7 +222,7 @@ def _event(row: yaml.Node, mistakes: list[Fault]) -> Event | None:
     except Fault as fault:
         mistakes.append(fault)
         return None
-    kinds = [key for key in fields if key in KINDS]
+    kinds = [key for key in fields if key in KINDS and not (key == "pod" and "phase" in fields)]
     if len(kinds) != 1:
         known = ", ".join(KINDS)
         text = (
@@ -242,7 +253,14 @@ def _event(row: yaml.Node, mistakes: list[Fault]) -> Event | None:
     if len(mistakes) > before:
         return None
     more = {key: value for key, value in read_values.items() if key not in _COMMON and key != what}
-    what, value = _STATES[read_values[what]] if what == "state" else (what, read_values[what])
+    value = read_values[what]
+    if what == "state":
+        what, value = _STATES[value]
+    elif what == "phase":
+        if "pod" not in more:
+            mistakes.append(Fault("phase needs pod", *place(row)))
+            return None
+        what, value, more = "pod", more["pod"], {"phase": value}
     return Event(
         read_values["at"], what, value, read_values.get("node", ""), read_values.get("chip"),
         read_values.get("assertion", "occur"), more, place(row)[0],

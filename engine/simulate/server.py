@@ -21,9 +21,10 @@ class Server:
 
     ``faults`` are of the chip plane, ``network`` of the parameter plane, ``public`` come from outside; ``listed`` are
     chips that the report calls unhealthy without a code. ``hardware`` is the level of NodeD's report (empty: none),
-    ``switch`` that of the switch. ``silent``: nothing is reported and no order is taken; ``gone``: the Node object is
-    deleted. ``done`` and ``results`` are the agent's journal: per chip the newest epoch and how it ended.
-    ``reset_fails``: so many of the next resets fail. ``serials`` name chips whose agent has said so.
+    ``switch`` that of the switch; ``alarms`` (device, its number, code) and ``switch_faults`` (code, chip, port) are
+    the codes behind them where a story names codes. ``silent``: nothing is reported and no order is taken; ``gone``:
+    the Node object is deleted. ``done`` and ``results`` are the agent's journal: per chip the newest epoch and how it
+    ended. ``reset_fails``: so many of the next resets fail. ``serials`` name chips whose agent has said so.
     """
 
     def __init__(
@@ -43,6 +44,8 @@ class Server:
         self.hardware = ""
         self.switch = ""
         self.switch_codes: tuple[str, ...] = ("[0x1,1,na,na]",)
+        self.alarms: list[tuple[str, int, str]] = []
+        self.switch_faults: list[tuple[str, int, int]] = []
         self.super_pod = (-2, -2, -1)
         self.gone = False
         self.ready = True

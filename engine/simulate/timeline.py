@@ -7,15 +7,19 @@
 - {at: 2m, node: node-4, switch: Separate}                          the switch's; NotHandle takes it back
 - {at: 3m, node: node-1, resetFails: 2}                             the next two resets fail
 - {at: 4m, pod: train/job-0, phase: Failed}                         or Succeeded, Deleted
+
+Every story of `belay inject --timeline` can be played too (deploy/samples/faults-timeline.yaml): the list may stand
+under the key ``timeline``, and the kinds network, subHealth, drop, hang, ping, storage, public, hardware and switch by
+code, ready and silent mean what they mean there.
 """
 
 from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from engine.documents import Desired
 from engine.documents.scalars import Code, Count, Document, Duration, Name
@@ -24,54 +28,143 @@ from engine.load import yaml12
 from engine.load.wording import problems_of
 from engine.model.diagnostics import ObjectKey
 from engine.model.faults import CARD, NETWORK, PUBLIC, code_key
-from engine.model.levels import SEPARATE
+from engine.model.levels import NODE_LEVELS, SEPARATE, SWITCH_LEVELS
+from engine.simulate import surroundings
+from engine.simulate.server import Server
 from engine.simulate.world import World
 
 MAX_BYTES: Final = 16 * 1024 * 1024
 MAX_EVENTS: Final = 100_000
 
 
+#: Kinds of events: exactly one is given.
+KINDS: Final = (
+    "code", "network", "subHealth", "drop", "hang", "ping", "switch", "hardware", "storage", "ready", "silent",
+    "state", "resetFails", "public",
+)  # fmt: skip
+_ON_CHIP: Final = ("code", "network", "subHealth", "drop", "hang", "ping")
+_TAKES: Final = {
+    "assertion": ("code", "network", "switch", "hardware", "storage", "public"),
+    "level": ("code", "network"), "switchChip": ("switch",), "switchPort": ("switch",), "device": ("hardware",),
+    "deviceId": ("hardware",), "part": ("storage",), "sender": ("public",), "faultId": ("public",),
+    "chips": ("public",), "exit": ("phase",),
+}  # fmt: skip
+#: What happens once is reported for so long (seconds).
+_ONCE_S: Final = 1.0
+_HARDWARE: Final = ("Healthy", *NODE_LEVELS)
+_NODE_CODE: Final = r"[0-9A-Za-z]{8}"
+_SWITCH_CODE: Final = r"\[[0-9A-Za-z_.-]+(,[0-9A-Za-z_.-]+){3}\]"
+
+Moment = Annotated[Duration, BeforeValidator(lambda value: "0s" if value == 0 and type(value) is int else value)]
+Small = Annotated[int, Field(ge=0, le=65_535)]
+
+
 class Event(Document):
     """One thing that happens ``at`` seconds after the start of a simulation."""
 
-    at: Duration
+    at: Moment
     node: Name | None = None
     chip: Count | None = None
     code: Code | None = None
-    assertion: Literal["occur", "recover"] = "occur"
+    network: Code | None = None
+    sub_health: bool | None = None
+    drop: bool | None = None
+    hang: bool | None = None
+    ping: Literal["ok", "lost", "unknown"] | None = None
+    assertion: Literal["occur", "recover", "once"] = "occur"
     level: str | None = None
     state: Literal["ready", "not-ready", "gone", "back", "silent", "speaking"] | None = None
-    hardware: Literal["Healthy", "NotHandleFault", "PreSeparateFault", "SeparateFault"] | None = None
-    switch: Literal["NotHandle", "SubHealthFault", "RestartRequest", "PreSeparate", "Separate"] | None = None
+    ready: bool | None = None
+    silent: bool | None = None
+    hardware: str | None = Field(default=None, pattern=rf"^({'|'.join(_HARDWARE)}|{_NODE_CODE})$")
+    device: str = Field(default="CPU", pattern=r"^[A-Za-z0-9 ./&-]{1,64}$")
+    device_id: Small = 1
+    switch: str | None = Field(default=None, pattern=rf"^({'|'.join(SWITCH_LEVELS)}|{_SWITCH_CODE})$")
+    switch_chip: Small = 0
+    switch_port: Small = 0
+    storage: Literal["dpc", "dtfs"] | None = None
+    part: Literal["process", "memory"] = "process"
+    public: str | None = Field(default=None, pattern=r"^[0-9A-Za-z]{9}$")
+    sender: str = Field(default="CCAE", pattern=r"^\S{1,64}$")
+    fault_id: str = Field(default="", pattern=r"^[a-zA-Z0-9\-_.]{8,128}$")
+    chips: Annotated[list[Annotated[int, Field(ge=0, le=31)]], Field(min_length=1, max_length=32)] = Field(
+        default_factory=lambda: [0]
+    )
     reset_fails: Count | None = None
     pod: str | None = Field(default=None, pattern=r"^[a-z0-9.-]+/[a-z0-9.-]+$")
     phase: Literal["Failed", "Succeeded", "Deleted"] | None = None
+    exit: Annotated[int, Field(ge=1, le=255)] = 1
+
+    @property
+    def what(self) -> str:
+        """The kind of the event, a name of :data:`KINDS`, or ``phase``."""
+        return "phase" if self.pod is not None else next(k for k in KINDS if self._said(k) is not None)
+
+    def _said(self, kind: str) -> Any:
+        return getattr(self, {"subHealth": "sub_health", "resetFails": "reset_fails"}.get(kind, kind))
 
     @model_validator(mode="after")
     def _one_thing(self) -> Event:
-        things = [self.code, self.state, self.hardware, self.switch, self.reset_fails, self.phase]
-        if sum(thing is not None for thing in things) != 1:
-            raise ValueError("give exactly one of code, state, hardware, switch, resetFails and phase")
-        if (self.phase is not None) != (self.pod is not None):
+        kinds = [kind for kind in KINDS if self._said(kind) is not None]
+        if len(kinds) + (self.pod is not None) != 1:
+            raise ValueError(f"give exactly one of {', '.join(KINDS)} and pod")
+        if self.phase is not None and self.pod is None:
             raise ValueError("phase is that of a pod: give pod and phase together")
         if self.pod is None and self.node is None:
             raise ValueError("give the node on which it happens")
-        if (self.code is not None) != (self.chip is not None):
-            raise ValueError("a code occurs on a chip: give node, chip and code together")
+        what = self.what
+        if (what in _ON_CHIP) != (self.chip is not None):
+            which = "a code occurs" if what == "code" else f"{what} is"
+            raise ValueError(
+                f"{which} on a chip: give node, chip and {what} together"
+                if what in _ON_CHIP
+                else f"{what} takes no chip: leave it out"
+            )
+        given = {to_alias(name) for name in self.model_fields_set}
+        for field, kinds_of in _TAKES.items():
+            if field in given and what not in kinds_of:
+                raise ValueError(f"{what} takes no {field}: it belongs to {', '.join(kinds_of)}")
+        if self.assertion == "once" and what not in ("code", "public"):
+            raise ValueError(f"{what} occurs or recovers: only codes and public faults happen once")
+        if self.exit != 1 and self.phase not in (None, "Failed"):
+            raise ValueError("exit is the code of a failed pod: leave phase out")
         return self
 
     def __str__(self) -> str:
-        if self.code is not None:
-            level = f" as {self.level}" if self.level else ""
-            return (
-                f"{self.code} {'occurs' if self.assertion == 'occur' else 'recovers'} on {self.node}/{self.chip}{level}"
-            )
-        if self.phase is not None:
-            return f"pod {self.pod} is {self.phase}"
-        if self.reset_fails is not None:
+        what, verb = self.what, {"occur": "occurs", "recover": "recovers", "once": "happens once"}[self.assertion]
+        level = f" as {self.level}" if self.level else ""
+        if what in ("code", "network"):
+            return f"{self.code or self.network} {verb} on {self.node}/{self.chip}{level}"
+        if what in ("subHealth", "drop", "hang", "ping"):
+            said = self._said(what)
+            word = said if isinstance(said, str) else "begins" if said else "ends"
+            return f"{what} {word} on {self.node}/{self.chip}"
+        if what == "phase":
+            return f"pod {self.pod} is {self.phase or 'Failed'}"
+        if what == "resetFails":
             return f"the next {self.reset_fails} resets on {self.node} fail"
-        word = self.state or (f"hardware {self.hardware}" if self.hardware else f"switch {self.switch}")
-        return f"{self.node}: {word}"
+        if what in ("state", "ready", "silent"):
+            return f"{self.node}: {_state_of(self)}"
+        if what == "public":
+            return f"{self.node}: public fault {self.public} of {self.sender} {verb}"
+        if what == "storage":
+            return f"{self.node}: {self.storage} {self.part} error {verb}"
+        said = self._said(what)
+        return f"{self.node}: {what} {said}" + ("" if said in (*_HARDWARE, *SWITCH_LEVELS) else f" {verb}")
+
+
+def to_alias(name: str) -> str:
+    """A field's name as people write it."""
+    return Event.model_fields[name].alias or name
+
+
+def _state_of(event: Event) -> str:
+    """The word of ``state`` that an event is, or is short for."""
+    if event.ready is not None:
+        return "ready" if event.ready else "not-ready"
+    if event.silent is not None:
+        return "silent" if event.silent else "speaking"
+    return event.state or "ready"
 
 
 def read_timeline(path: str) -> list[Event]:
@@ -94,6 +187,9 @@ def read_timeline(path: str) -> list[Event]:
         raise InputError(fault.message, where=f"{path}:{fault.line}:{fault.column}") from fault
     if faults:
         raise InputError(faults[0].message, where=f"{path}:{faults[0].line}:{faults[0].column}")
+    above: tuple[str | int, ...] = ()
+    if isinstance(body, dict) and list(body) == ["timeline"]:
+        body, above = body["timeline"], ("timeline",)
     if not isinstance(body, list) or not body:
         raise InputError(
             "is no list of events", where=path, hint='Such as [{at: 10s, node: n, chip: 0, code: "80C98001"}].'
@@ -106,10 +202,10 @@ def read_timeline(path: str) -> list[Event]:
             event = Event.model_validate(item)
         except ValidationError as error:
             problem = problems_of(error, Event)[0]
-            line, column, field = yaml12.locate(roots[0], (index, *problem.path), problem.at_key)
+            line, column, field = yaml12.locate(roots[0], (*above, index, *problem.path), problem.at_key)
             raise InputError(f"{field}: {problem.message}", where=f"{path}:{line}:{column}") from error
         if events and event.at < events[-1].at:
-            line, column, _ = yaml12.locate(roots[0], (index, "at"))
+            line, column, _ = yaml12.locate(roots[0], (*above, index, "at"))
             raise InputError("the events must be in order of time", where=f"{path}:{line}:{column}")
         events.append(event)
     return events
@@ -136,46 +232,120 @@ def check(events: list[Event], world: World, path: str) -> None:
             raise InputError(f"there is no pod {event.pod}", where=where)
 
 
+def due(events: list[Event], world: World) -> list[Event]:
+    """The events, and those that follow from them later: what happens once passes, and hangs and memory errors of
+    storage clients count only once they have lasted.
+    """
+    out: list[tuple[float, int, Event]] = []
+    for index, event in enumerate(events):
+        out.append((event.at, index, event))
+        later = _later(event, world)
+        if later is None:
+            continue
+        ends = next((e.at for e in events[index + 1 :] if _same(e, event)), None)
+        if ends is None or ends > later.at:
+            out.append((later.at, index, later))
+    return [event for _, _, event in sorted(out, key=lambda row: row[:2])]
+
+
+def _later(event: Event, world: World) -> Event | None:
+    """What follows from an event unless the next one of its kind comes first."""
+    if event.code is not None and event.assertion == "once":
+        return event.model_copy(update={"at": event.at + _ONCE_S, "assertion": "recover"})
+    if event.hang:
+        at = event.at + surroundings.HANG_S
+        return event.model_copy(update={"at": at, "hang": None, "code": surroundings.HANG_CODE})
+    if event.storage is not None and event.part == "memory" and event.assertion == "occur":
+        code, at = surroundings.STORAGE_CODES[event.storage, event.part], event.at + surroundings.STORAGE_MEMORY_S
+        chips = list(world.nodes[event.node or ""].ids[:32])
+        told = {"public": code, "sender": f"{event.storage}Storage", "chips": chips}
+        return event.model_copy(update={"at": at, "storage": None, **told})
+    return None
+
+
+def _same(one: Event, other: Event) -> bool:
+    """Whether two events are of the same thing."""
+    mine = (one.what, one.node, one.chip, one.code, one.storage, one.part)
+    return mine == (other.what, other.node, other.chip, other.code, other.storage, other.part)
+
+
 def happen(world: World, event: Event) -> None:
     """Let an event happen to the world; what is already so stays."""
     if event.pod is not None:
         _pod(world, event)
         return
     server = world.nodes[event.node or ""]
-    if event.code is not None:
-        chip, code = event.chip or 0, event.code.upper()
-        kind, level = _judged(world.desired, code)
-        codes = server.plane(kind)
-        if event.assertion == "occur":
-            codes.setdefault(chip, {})[code] = (round(world.now * 1000), event.level or level)
-        else:
-            codes.get(chip, {}).pop(code, None)
-            if not codes.get(chip):
-                codes.pop(chip, None)
-        if not server.silent:
+    gone, chip = event.assertion == "recover", event.chip or 0
+    match event.what:
+        case "code":
+            kind, level = _judged(world.desired, (event.code or "").upper())
+            _on_chip(world, server, kind, chip, event.code or "", event.level or level, gone=gone)
+        case "network":
+            level = _judged(world.desired, (event.network or "").upper())[1]
+            _on_chip(world, server, NETWORK, chip, event.network or "", event.level or level, gone=gone)
+        case "subHealth":
+            level = _judged(world.desired, surroundings.SUB_HEALTH_CODE)[1]
+            _on_chip(world, server, CARD, chip, surroundings.SUB_HEALTH_CODE, level, gone=not event.sub_health)
+        case "drop":
+            level = _judged(world.desired, surroundings.DROP_CODE)[1]
+            _on_chip(world, server, CARD, chip, surroundings.DROP_CODE, level, gone=not event.drop)
+        case "hang":
+            if not event.hang:
+                _on_chip(world, server, CARD, chip, surroundings.HANG_CODE, "", gone=True)
+        case "ping":
+            if event.ping != "unknown":
+                said = "occur" if event.ping == "lost" else "recover"
+                code, sender = surroundings.PING_CODE, surroundings.PING_SENDER
+                surroundings.public(world, server, code, said, sender=sender, chips=[chip])
+        case "storage":
+            if event.part == "process" or gone:
+                code = surroundings.STORAGE_CODES[event.storage or "", event.part]
+                sender = f"{event.storage}Storage"
+                surroundings.public(world, server, code, event.assertion, sender=sender, chips=server.ids[:32])
+        case "public":
+            surroundings.public(
+                world, server, event.public or "", event.assertion,
+                sender=event.sender, fault_id=event.fault_id, chips=sorted(set(event.chips)),
+            )  # fmt: skip
+        case "hardware" if event.hardware in _HARDWARE:
+            server.alarms = []
+            world.hardware(server, "" if event.hardware == "Healthy" else event.hardware)
+        case "hardware":
+            surroundings.alarm(world, server, event.hardware or "", event.device, event.device_id, gone=gone)
+        case "switch" if event.switch in SWITCH_LEVELS:
+            server.switch, server.switch_faults = "" if event.switch == "NotHandle" else event.switch, []
             world.report(server)
-    elif event.state is not None:
-        _state(world, event)
-    elif event.hardware is not None:
-        world.hardware(server, "" if event.hardware == "Healthy" else event.hardware)
-    elif event.switch is not None:
-        server.switch = "" if event.switch == "NotHandle" else event.switch
+        case "switch":
+            place = (event.switch_chip, event.switch_port)
+            surroundings.switch(world, server, event.switch or "", *place, gone=gone)
+        case "resetFails":
+            server.reset_fails = event.reset_fails or 0
+        case _:
+            _state(world, server, _state_of(event))
+
+
+def _on_chip(world: World, server: Server, kind: str, chip: int, code: str, level: str, *, gone: bool) -> None:
+    codes, name = server.plane(kind), code.upper()
+    if gone:
+        codes.get(chip, {}).pop(name, None)
+        if not codes.get(chip):
+            codes.pop(chip, None)
+    else:
+        codes.setdefault(chip, {})[name] = (round(world.now * 1000), level)
+    if not server.silent:
         world.report(server)
-    elif event.reset_fails is not None:
-        server.reset_fails = event.reset_fails
 
 
-def _state(world: World, event: Event) -> None:
-    server = world.nodes[event.node or ""]
-    match event.state:
+def _state(world: World, server: Server, word: str) -> None:
+    match word:
         case "ready" | "not-ready":
-            world.readiness(server, event.state == "ready")
+            world.readiness(server, word == "ready")
         case "gone":
             world.remove(server)
         case "back":
             world.restore(server)
-        case "silent" | "speaking":
-            server.silent = event.state == "silent"
+        case _:
+            server.silent = word == "silent"
 
 
 def _pod(world: World, event: Event) -> None:
@@ -188,9 +358,9 @@ def _pod(world: World, event: Event) -> None:
         world.evict(key, 0)
         return
     body = copy.deepcopy(live)
-    code = 0 if event.phase == "Succeeded" else 1
+    code = 0 if event.phase == "Succeeded" else event.exit
     status: dict[str, Any] = body.setdefault("status", {})
-    status["phase"] = event.phase
+    status["phase"] = event.phase or "Failed"
     status["containerStatuses"] = [
         {"name": c["name"], "ready": False, "restartCount": 0, "state": {"terminated": {"exitCode": code}}}
         for c in body["spec"].get("containers") or ()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from engine.documents import Desired
@@ -18,7 +18,7 @@ from engine.model import actions as act
 from engine.model.actions import kind_of
 from engine.model.cluster import NodeDevice, Orders, ResetOrder
 from engine.model.diagnostics import ObjectKey
-from engine.model.levels import node_status
+from engine.model.levels import node_rank, node_status
 from engine.model.plan import Plan
 from engine.model.times import parse_rfc3339, rfc3339
 from engine.observe import Observer, key_of
@@ -73,9 +73,13 @@ class World:
 
     def hardware(self, node: Server, level: str, codes: tuple[str, ...] = ("00000011",)) -> None:
         """NodeD reports a fault of this level; empty: the node is well and the report is deleted."""
-        node.hardware = level
-        body = nodeinfo.build(node.name, [NodeDevice("CPU", 1, codes, level)], node_status(level), self.now)
-        if level:
+        self.board(node, [NodeDevice("CPU", 1, codes, level)] if level else [])
+
+    def board(self, node: Server, devices: Sequence[NodeDevice]) -> None:
+        """NodeD's report on the devices of the board; it exists only while there is something to tell."""
+        node.hardware = max((device.level for device in devices), key=node_rank, default="")
+        body = nodeinfo.build(node.name, devices, node_status(node.hardware), self.now)
+        if devices:
             self.put(body, merge=False)
         else:
             self.delete(key_of(body))
