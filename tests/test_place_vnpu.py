@@ -159,7 +159,9 @@ def test_a_media_job_is_never_given_less() -> None:
 )  # fmt: skip
 def test_who_may_be_beside_whom_by_their_dvpp(there: list[tuple[str, int]], cores: int, dvpp: str, fits: bool) -> None:
     held = [holds(f"h{i}", "n0", 0, t, c, group=i, number=100 + i) for i, (t, c) in enumerate(there)]
-    assert bool(bindings(placed(*held, wants("p", cores, dvpp=dvpp)))) is fits
+    scope = placed(*held, wants("p", cores, dvpp=dvpp))
+    assert bool(bindings(scope)) is fits
+    assert fits or "its DVPP is in use" in scope.pending[0].message
 
 
 @pytest.mark.parametrize(
@@ -171,7 +173,9 @@ def test_who_may_be_beside_whom_by_their_dvpp(there: list[tuple[str, int]], core
 )  # fmt: skip
 def test_vgroups_in_use_limit_what_is_cut_next(groups: list[int], cores: int, fits: bool) -> None:
     held = [holds(f"h{i}", "n0", 0, "vir01", 1, group=g, number=100 + i) for i, g in enumerate(groups)]
-    assert bool(bindings(placed(*held, wants("p", cores)))) is fits
+    scope = placed(*held, wants("p", cores))
+    assert bool(bindings(scope)) is fits
+    assert fits or f"{len(groups)} vGroups in use" in scope.pending[0].message
 
 
 def test_the_chip_with_the_least_left_is_filled_first() -> None:

@@ -203,12 +203,13 @@ def lacking(node: CoreNode, tenants: Tenants, size: Size) -> Refusal:
         return Refusal(SHORTAGE, f"resource not enough: {wanted}, {cores} and {cpus} are left")
     if any(fits_beside(node, there, size) for there in tenants.values()):
         return Refusal(IN_FLIGHT, f"{wanted}, and on the chips with room a vNPU is still being made")
-    most = max(rooms, key=lambda row: (row.aicore, row.aicpu))
-    return Refusal(
-        FRAGMENTED,
-        f"resource not enough: {wanted}, {cores} and {cpus} are left in all, on one chip at most {most.aicore} and "
-        f"{most.aicpu}",
+    most, there = max(
+        zip(rooms, tenants.values(), strict=True), key=lambda row: (row[0].aicore, row[0].aicpu, -len(row[1]))
     )
+    told = f"{cores} and {cpus} are left in all, on one chip at most {most.aicore} and {most.aicpu}"
+    if most.aicore >= size.aicore and most.aicpu >= size.aicpu:  # there is room, but the chip's cuts forbid it
+        told += f": {why_not(node.totals, there, size, vgroups=node.vgroups)}"
+    return Refusal(FRAGMENTED, f"resource not enough: {wanted}, {told}")
 
 
 def in_flight(view: NodeView, tenants: Tenants, template: str) -> Refusal | None:
