@@ -24,7 +24,7 @@ _PROGRAM = r"""
 #include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
-int main(void) { signal(SIGTERM, SIG_IGN); setbuf(stdout, 0); puts("up"); for (;;) pause(); }
+int main(int n, char **a) { (void)a; if (n > 1) return 0; signal(SIGTERM, SIG_IGN); setbuf(stdout, 0); puts("up"); for (;;) pause(); }
 """
 
 
@@ -63,6 +63,9 @@ def containerd_socket() -> Iterator[Path]:
                 raise RuntimeError(f"containerd did not start: {(folder / 'log').read_text()[-2000:]}")
             time.sleep(0.1)
         ctr(socket, "images", "import", str(_image(folder)))
+        probe = ctr(socket, "run", "--rm", "--null-io", IMAGE, "probe", "/sleeper", "--version", check=False)
+        if probe.returncode and not os.environ.get("CI"):
+            pytest.skip(f"containers cannot be run here: {probe.stderr[-300:]}")
         yield socket
     finally:
         if process is not None:
