@@ -1,0 +1,5 @@
+"""What a training script calls first."""
+
+from agents.training.torchpatch import patch_torch_methods
+
+__all__ = ["patch_torch_methods"]

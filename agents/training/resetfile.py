@@ -1,0 +1,54 @@
+"""The job's reset file in the container: may the processes of this pod start, and must they start anew?
+
+Format and rules: component/taskd agent, ConfigMap `reset-config-<job>` mounted at /user/restore/reset/config.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final, NamedTuple
+
+FILE: Final = Path("/user/restore/reset/config/reset.json")
+MAX_BYTES: Final = 4 << 20
+
+
+class ResetState(NamedTuple):
+    """What the file says; an absent file says that nothing is wrong."""
+
+    flushing: bool = False
+    ranks: frozenset[int] = frozenset()
+    retry_time: int = 0
+    restart_process: bool = False
+    graceful_exit: bool = False
+
+    def may_start(self, own: Collection[int]) -> bool:
+        """Whether the processes of these ranks may be started: no faults are being gathered, none of them is named."""
+        return not self.flushing and not self.ranks & set(own)
+
+
+def read(file: Path = FILE) -> ResetState:
+    """Read the file. Raises ValueError that names it and what is wrong."""
+    try:
+        with open(file, "rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        return ResetState()
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"{file}: larger than {MAX_BYTES >> 20} MiB")
+    try:
+        body = json.loads(data or b"{}")
+        listed = body.get("RankList") or []
+        return ResetState(
+            flushing=bool(body.get("FaultFlushing")),
+            ranks=frozenset(int(entry["RankId"]) for entry in listed),
+            retry_time=int(body.get("RetryTime") or 0),
+            restart_process=bool(body.get("RestartFaultProcess")),
+            graceful_exit=bool(body.get("GracefulExit")),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{file}: no reset file: {error}"[:300]) from error
+
+
+__all__ = ["FILE", "ResetState", "read"]
