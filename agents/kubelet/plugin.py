@@ -10,41 +10,40 @@ import asyncio
 import os
 import random
 import signal
-import stat
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from agents.drivers.base import Driver, DriverError
+from agents.drivers.tools.hccn import HccnTool
 from agents.kubelet import annotate, softshare, topology
 from agents.kubelet.allocator import Allocator, Refused
 from agents.kubelet.api import deviceplugin_pb2 as api
 from agents.kubelet.books import CHECKPOINT, Books
 from agents.kubelet.cutting import DriverCutter
+from agents.kubelet.duplicates import Duplicates
+from agents.kubelet.hangs import Hangs, all_packets, limits
 from agents.kubelet.inventory import Offer, offers
 from agents.kubelet.ledger import Grant, Ledger
 from agents.kubelet.podcache import PodCache
 from agents.kubelet.pods import PodFacts
+from agents.kubelet.registrar import Registrar
 from agents.kubelet.response import Given, respond, topo_file
-from agents.kubelet.server import KUBELET_SOCKET, ResourceServer
+from agents.kubelet.server import ResourceServer
 from agents.kubelet.settings import PluginSettings
 from agents.kubelet.templates import suffixes
 from agents.kubelet.witness import KubeletWitness
 from agents.node.client import ApiError
 from agents.node.clock import Clock
+from agents.node.detect import HangLimits
 from agents.node.log import Log
 from agents.node.settings import MAX_TEXT
 from agents.node.state import NodeState
 
 #: Kubelet writes its books a moment after an answer; then the pod is told what it has.
 SETTLE: Final = (0.03, 0.1, 0.3, 1.0, 3.0)
-#: Kubelet listens to what it has registered within this time, or it is asked again.
-LISTENS: Final = 15.0
-#: So often in vain, and the process ends for whoever starts it to try anew.
-GIVE_UP: Final = 15
 SLOW_NODE: Final = ("kube-system", "steptime-dtpgroup")
 SLOW_NODE_KEYS: Final = ("PERF_DUMP_PATH", "PERF_DUMP_CONFIG")
-_BACKOFF_CEILING: Final = 30.0
 _log = Log("kubelet")
 
 
@@ -81,15 +80,19 @@ class DevicePlugin:
         read_pods: Callable[[], Awaitable[Sequence[Mapping[str, Any]]]] | None = None,
         chance: random.Random | None = None,
         end: Callable[[], None] | None = None,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         self._node, self._driver, self._cluster, self._folder = node, driver, cluster, folder
         self._settings, self._clock, self._state_of = settings, clock, state
         self._chance = chance or random.Random()
-        self._end = end or (lambda: os.kill(os.getpid(), signal.SIGTERM))
+        self._wake_agent = wake
         self._pods = PodCache(read_pods or (lambda: cluster.list_pods(node)), clock)
         self._own_pods = read_pods is not None
         self._books = Books(settings.pod_resources, settings.folder / CHECKPOINT, settings.ask_timeout)
-        self._servers: dict[str, ResourceServer] = {}
+        self._registrar = Registrar(
+            node, settings, clock, self._chance, lambda: self.allocator.offers if self.allocator else {}, self._server,
+            end or (lambda: os.kill(os.getpid(), signal.SIGTERM)),
+        )  # fmt: skip
         self._numa: dict[int, list[int]] = {}
         self._dies: dict[int, str] = {}
         self._products: dict[int, str] = {}
@@ -98,9 +101,6 @@ class DevicePlugin:
         self._slow_node: dict[str, str] = {}
         self._shape: object = None
         self._settling: set[asyncio.Task[None]] = set()
-        self._again = asyncio.Event()
-        self._kubelet: tuple[int, int] | None = None
-        self._vain = 0
         self.allocator: Allocator | None = None
 
     @property
@@ -123,13 +123,12 @@ class DevicePlugin:
         if not self._own_pods and state.pods_read:
             self._pods.heard(state.bodies)
         self._offer(state)
-        for server in self._servers.values():
+        for server in self._registrar.servers.values():
             server.changed()
 
     def register_again(self) -> None:
         """Serve and register everything anew (SIGHUP)."""
-        self._kubelet = None
-        self._again.set()
+        self._registrar.anew()
 
     # ---- life
 
@@ -139,13 +138,31 @@ class DevicePlugin:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._keep_books(state))
-                group.create_task(self._keep_registered(state))
+                group.create_task(self._registrar.run(state))
                 if self._settings.slow_node:
                     group.create_task(self._follow_slow_node())
                 if self._own_pods:
                     group.create_task(self._poll_pods())
+                group.create_task(Duplicates(state, self._clock, allowed=self._settings.share > 1).run())
+                if (hangs := self._hangs(state)) is not None:
+                    group.create_task(hangs.run())
         finally:
             await self._close()
+
+    def _hangs(self, state: NodeState) -> Hangs | None:
+        """Whoever looks for hangs; None where the driver has no calls for it, or they are not to be looked for."""
+        calls = getattr(self._driver, "calls", None)
+        try:
+            found = limits()
+        except ValueError as error:
+            state.problems["hangs"] = f"hang detection goes by its defaults: {error}"[:MAX_TEXT]
+            found = HangLimits()
+        if calls is None or found is None:
+            return None
+        tool = HccnTool()
+        return Hangs(
+            state, calls.ask, lambda chip: all_packets(tool.counters, chip), found, self._clock, self._wake_agent
+        )  # fmt: skip
 
     async def _begin(self) -> NodeState:
         while (state := self._state_of()) is None:
@@ -178,8 +195,7 @@ class DevicePlugin:
         for task in list(self._settling):
             task.cancel()
         await asyncio.gather(*self._settling, return_exceptions=True)
-        await asyncio.gather(*(server.stop() for server in self._servers.values()), return_exceptions=True)
-        self._servers.clear()
+        await self._registrar.close()
         await self._books.close()
 
     # ---- what is offered
@@ -198,8 +214,8 @@ class DevicePlugin:
             state.problems["device plugin"] = f"device plugin: {trouble[0]}"[:MAX_TEXT]
         else:
             state.problems.pop("device plugin", None)
-        if found.keys() - self._servers.keys():
-            self._again.set()
+        if found.keys() - self._registrar.servers.keys():
+            self._registrar.look()
 
     def _devices(self, resource: str) -> list[api.Device]:
         assert self.allocator is not None
@@ -222,72 +238,13 @@ class DevicePlugin:
         for offer in self.allocator.offers.values():
             stands = self.allocator.stands_for(offer)
             gone = [name for name, chip in stands.items() if chip in chips]
-            server = self._servers.get(offer.resource)
+            server = self._registrar.servers.get(offer.resource)
             if server is not None and not server.told(gone):
                 server.changed()
                 return False
         return True
 
-    # ---- kubelet comes and goes
-
-    async def _keep_registered(self, state: NodeState) -> None:
-        failures = 0
-        while True:
-            try:
-                await self._look_at_kubelet(state)
-                failures = 0
-                state.problems.pop("kubelet", None)
-            except OSError as error:
-                failures += 1
-                state.problems["kubelet"] = f"kubelet: {error.strerror or error}"[:MAX_TEXT]
-                if failures in (1, 10, 100):
-                    _log.warning("kubelet cannot be reached", node=self._node, attempt=failures, error=error)
-            pause = self._settings.watch
-            if failures:
-                pause = self._chance.uniform(pause, min(_BACKOFF_CEILING, pause * 2.0 ** min(failures, 8)))
-            await self._clock.wait(self._again, pause)
-
-    async def _look_at_kubelet(self, state: NodeState) -> None:
-        identity = self._kubelet_socket()
-        assert self.allocator is not None
-        wanted = self.allocator.offers
-        new = identity != self._kubelet
-        for resource in [resource for resource in self._servers if resource not in wanted]:
-            # kubelet counts what it was once told about; an empty list takes it back
-            self._servers[resource].changed()
-        for resource, offer in wanted.items():
-            server = self._servers.get(resource)
-            if server is None:
-                server = self._servers[resource] = self._server(offer)
-            now = self._clock.monotonic()
-            silent = not server.connected and now - server.registered_at > LISTENS
-            if new or silent or not server.listening:
-                if silent and server.registered_at:
-                    self._count_vain()
-                await server.start()
-                await server.register()
-            elif server.connected:
-                self._vain = 0
-        self._kubelet = identity
-
-    def _count_vain(self) -> None:
-        self._vain += 1
-        if self._vain >= GIVE_UP:
-            _log.error("kubelet does not listen to what it registers; the agent ends", node=self._node)
-            self._end()
-
-    def _kubelet_socket(self) -> tuple[int, int]:
-        """The socket's identity: a kubelet that starts anew makes a new one. Raises OSError."""
-        folder, path = self._settings.folder, self._settings.folder / KUBELET_SOCKET
-        for one in (folder, path):
-            found = one.lstat()
-            if stat.S_ISLNK(found.st_mode):
-                raise OSError(None, f"{one} is a symbolic link")
-            if found.st_uid not in (0, os.getuid()):
-                raise OSError(None, f"{one} belongs to user {found.st_uid}, not to root")
-        if not stat.S_ISSOCK(found.st_mode):
-            raise OSError(None, f"{path} is no socket")
-        return found.st_ino, found.st_ctime_ns
+    # ---- answers
 
     def _server(self, offer: Offer) -> ResourceServer:
         resource = offer.resource
@@ -304,8 +261,6 @@ class DevicePlugin:
             resource, offer.device_type, self._settings.folder, lambda: self._devices(resource), allocate, prefer,
             self._clock,
         )  # fmt: skip
-
-    # ---- answers
 
     async def _allocate(self, resource: str, ids: Sequence[str]) -> api.ContainerAllocateResponse:
         assert self.allocator is not None
@@ -393,7 +348,7 @@ class DevicePlugin:
             async with self.allocator.lock:
                 await self.allocator.reconcile()
             if self.allocator.grants != before:
-                for server in self._servers.values():
+                for server in self._registrar.servers.values():
                     server.changed()
             if self.allocator.problem:
                 state.problems["books"] = self.allocator.problem

@@ -111,6 +111,11 @@ class NodeAgent:
         """Say why a chip must not be given to new work, None when it may. The device plugin goes by this."""
         return "the agent has not started" if self.state is None else self.state.withheld(chip, self._clock.now_ms())
 
+    def look_again(self) -> None:
+        """Read the driver again at once, because something else than the driver saw a change."""
+        self._poll_due = 0.0
+        self._wake.set()
+
     # ---- start
 
     async def _start(self) -> None:
@@ -326,6 +331,8 @@ class NodeAgent:
             raise Unknown(f"the driver failed: {error}") from error
         except TimeoutError as error:
             raise Unknown("the driver did not answer in time") from error
+        if state.found:
+            codes = {chip: (*codes.get(chip, ()), *state.found.get(chip, ())) for chip in {*codes, *state.found}}
         state.book.poll(codes, self._clock.now_ms())
         state.processes, state.vnpus = dict(processes), vnpus
         state.problems.pop("driver", None)

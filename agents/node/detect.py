@@ -167,10 +167,22 @@ def fault_id(node: str, what: object) -> str:
     return hashlib.sha256(f"{node}/{what}".encode()).hexdigest()
 
 
+class HangLimits(NamedTuple):
+    """What counts as doing nothing in a minute: AI cores below (percent), HBM grown by at most, packets below, CPU
+    seconds below; so many checks in a row make a hang (hangDetectionConfig.json of MindCluster's device plugin)."""
+
+    cores: float = 5
+    memory: float = 0
+    packets: float = 100
+    cpu_seconds: float = 5
+    checks: int = HANG_CHECKS
+
+
 class HangWatch:
     """Chips whose processes have done nothing for five checks, a minute apart."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: HangLimits | None = None) -> None:
+        self._limits = limits or HangLimits()
         self._last: dict[int, Use] = {}
         self._idle: dict[int, int] = {}
 
@@ -185,14 +197,14 @@ class HangWatch:
                 last is not None
                 and last.processes == use.processes
                 and bool(use.processes)
-                and use.cores < 5
-                and use.memory - last.memory <= 0
-                and use.packets - last.packets < 100
-                and use.cpu_seconds - last.cpu_seconds < 5
+                and use.cores < self._limits.cores
+                and use.memory - last.memory <= self._limits.memory
+                and use.packets - last.packets < self._limits.packets
+                and use.cpu_seconds - last.cpu_seconds < self._limits.cpu_seconds
             )
             self._idle[chip] = self._idle.get(chip, 0) + 1 if still else 0
             self._last[chip] = use
-        return {chip for chip, checks in self._idle.items() if checks >= HANG_CHECKS}
+        return {chip for chip, checks in self._idle.items() if checks >= self._limits.checks}
 
 
 def message(node: str, sender: str, faults: Sequence[tuple[Standing, str, int]], now_ms: int) -> dict[str, Any]:

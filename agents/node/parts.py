@@ -46,6 +46,7 @@ class Parts:
             clock,
             lambda: self.agent.state,
             read_pods=self._kubelet.read if self._kubelet is not None else None,
+            wake=lambda: self.agent.look_again(),
         )
         self.agent = NodeAgent(
             node,

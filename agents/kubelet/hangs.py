@@ -1,0 +1,140 @@
+"""Chips whose processes stand still: what they do is read from the driver and the machine, once a minute.
+
+Source: component/ascend-device-plugin/pkg/device/hangdetection; its configuration is
+``/usr/local/hangDetectionConfig.json``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from agents.drivers.base import Code, DriverError
+from agents.drivers.surroundings import Use
+from agents.node.clock import Clock
+from agents.node.detect import HANG_CODE, HangLimits, HangWatch
+from agents.node.log import Log
+from agents.node.settings import MAX_TEXT
+from agents.node.state import NodeState
+
+CONFIG: Final = Path("/usr/local/hangDetectionConfig.json")
+EVERY: Final = 60.0
+AI_CORE: Final = 2
+SECONDS: Final = 5.0
+MAX_CONFIG: Final = 64 << 10
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_log = Log("kubelet")
+
+Ask = Callable[..., Awaitable[Any]]
+Packets = Callable[[int], Awaitable[int]]
+
+
+class _Threshold(msgspec.Struct, frozen=True):
+    aicore: float = msgspec.field(default=5.0, name="AICoreUtilization")
+    memory: float = msgspec.field(default=0.0, name="HbmMemoryDelta")
+    traffic: float = msgspec.field(default=100.0, name="TrafficDelta")
+    cpu: float = msgspec.field(default=5.0, name="CPUTimeDelta")
+    duration: int = msgspec.field(default=5, name="DetectDuration")
+
+
+class _Detection(msgspec.Struct, frozen=True, rename="pascal"):
+    enabled: bool = True
+    threshold: _Threshold = _Threshold()
+
+
+class _Config(msgspec.Struct, frozen=True):
+    detection: _Detection = msgspec.field(default=_Detection(), name="HangDetection")
+
+
+def limits(path: Path = CONFIG) -> HangLimits | None:
+    """What counts as a hang here; None when detection is switched off. Raises ValueError for a bad file."""
+    try:
+        if path.stat().st_size > MAX_CONFIG:
+            raise ValueError(f"{path} is larger than {MAX_CONFIG >> 10} KiB")
+        found = msgspec.json.decode(path.read_bytes(), type=_Config).detection
+    except FileNotFoundError:
+        return HangLimits()
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise ValueError(f"{path}: {error}") from error
+    one = found.threshold
+    if one.duration < 1:
+        raise ValueError(f"{path}: DetectDuration {one.duration} must be at least 1")
+    return HangLimits(one.aicore, one.memory, one.traffic, one.cpu, one.duration) if found.enabled else None
+
+
+class Hangs:
+    """Runs until cancelled. ``ask`` are the driver's own calls, ``packets`` counts what the chip's port has carried."""
+
+    def __init__(
+        self, state: NodeState, ask: Ask, packets: Packets, found: HangLimits, clock: Clock, wake: Callable[[], None],
+        *, every: float = EVERY, proc: Path = Path("/proc"),
+    ) -> None:  # fmt: skip
+        self._state, self._ask, self._packets, self._clock, self._wake = state, ask, packets, clock, wake
+        self._watch, self._every, self._proc = HangWatch(found), every, proc
+        self._hanging: frozenset[int] = frozenset()
+
+    async def run(self) -> None:
+        """Look once a minute."""
+        while True:
+            await self._clock.sleep(self._every)
+            await self.look()
+
+    async def look(self) -> None:
+        """Look once, and tell the agent of hangs that began or ended."""
+        use = {}
+        for chip in self._state.ids:
+            if not self._state.users.chips.get(chip):
+                continue
+            try:
+                use[chip] = await self._read(chip)
+            except DriverError as error:
+                self._state.problems["hangs"] = f"use of {self._state.name(chip)} is not known: {error}"[:MAX_TEXT]
+        hanging = frozenset(self._watch.look(use))
+        if hanging == self._hanging:
+            return
+        for chip in sorted(hanging - self._hanging):
+            _log.warning("processes of a chip stand still", chip=self._state.name(chip))
+        self._hanging = hanging
+        now = self._clock.now_ms()
+        for chip in self._state.ids:
+            others = tuple(code for code in self._state.found.get(chip, ()) if code.code != HANG_CODE)
+            codes = (*others, Code(HANG_CODE, now)) if chip in hanging else others
+            if codes:
+                self._state.found[chip] = codes
+            else:
+                self._state.found.pop(chip, None)
+        self._wake()
+
+    async def _read(self, chip: int) -> Use:
+        pids = frozenset(int(pid) for pid, _ in await self._ask("processes", chip, timeout=SECONDS))
+        cores = float(await self._ask("utilisation", chip, AI_CORE, timeout=SECONDS))
+        memory: Mapping[str, int] = await self._ask("hbm", chip, timeout=SECONDS)
+        try:
+            packets = await self._packets(chip)
+        except DriverError:
+            # a server without the tool: the other signs decide
+            packets = 0
+        return Use(cores, float(memory.get("used", 0)), packets, self._cpu_seconds(pids), pids)
+
+    def _cpu_seconds(self, pids: Iterable[int]) -> float:
+        total = 0
+        for pid in pids:
+            try:
+                fields = (self._proc / str(pid) / "stat").read_text(encoding="ascii", errors="replace")
+                user, system = fields.rpartition(")")[2].split()[11:13]
+                total += int(user) + int(system)
+            except (OSError, ValueError):
+                continue
+        return total / _TICKS
+
+
+async def all_packets(counters: Callable[[int], Awaitable[Mapping[str, int]]], chip: int) -> int:
+    """Packets that a chip's RoCE port has sent and received. Raises DriverError."""
+    found = await counters(chip)
+    return sum(found.get(name, 0) for name in ("roce_rx_all_pkt_num", "roce_tx_all_pkt_num"))

@@ -1,0 +1,123 @@
+"""Being known to kubelet: a server for each resource, registered anew whenever kubelet is a new one.
+
+Source: component/ascend-device-plugin/pkg/server/{manager,server}.go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import stat
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from agents.kubelet.inventory import Offer
+from agents.kubelet.server import KUBELET_SOCKET, ResourceServer
+from agents.kubelet.settings import PluginSettings
+from agents.node.clock import Clock
+from agents.node.log import Log
+from agents.node.settings import MAX_TEXT
+from agents.node.state import NodeState
+
+#: Kubelet listens to what it has registered within this time, or it is asked again.
+LISTENS: Final = 15.0
+#: So often in vain, and the process ends for whoever starts it to try anew.
+GIVE_UP: Final = 15
+_BACKOFF_CEILING: Final = 30.0
+_log = Log("kubelet")
+
+
+class Registrar:
+    """Keeps ``servers`` (resource → server) in line with ``offers`` and with the kubelet that is there. ``end`` ends
+    the process."""
+
+    def __init__(
+        self,
+        node: str,
+        settings: PluginSettings,
+        clock: Clock,
+        chance: random.Random,
+        offers: Callable[[], Mapping[str, Offer]],
+        make: Callable[[Offer], ResourceServer],
+        end: Callable[[], None],
+    ) -> None:
+        self._node, self._settings, self._clock, self._chance = node, settings, clock, chance
+        self._offers, self._make, self._end = offers, make, end
+        self._again = asyncio.Event()
+        self._kubelet: tuple[int, int] | None = None
+        self._vain = 0
+        self.servers: dict[str, ResourceServer] = {}
+
+    def look(self) -> None:
+        """Look at once whether everything is registered."""
+        self._again.set()
+
+    def anew(self) -> None:
+        """Serve and register everything anew."""
+        self._kubelet = None
+        self._again.set()
+
+    async def close(self) -> None:
+        """Stop serving."""
+        await asyncio.gather(*(server.stop() for server in self.servers.values()), return_exceptions=True)
+        self.servers.clear()
+
+    async def run(self, state: NodeState) -> None:
+        """Look at kubelet's socket again and again. Never returns."""
+        failures = 0
+        while True:
+            try:
+                await self._look()
+                failures = 0
+                state.problems.pop("kubelet", None)
+            except OSError as error:
+                failures += 1
+                state.problems["kubelet"] = f"kubelet: {error.strerror or error}"[:MAX_TEXT]
+                if failures in (1, 10, 100):
+                    _log.warning("kubelet cannot be reached", node=self._node, attempt=failures, error=error)
+            pause = self._settings.watch
+            if failures:
+                pause = self._chance.uniform(pause, min(_BACKOFF_CEILING, pause * 2.0 ** min(failures, 8)))
+            await self._clock.wait(self._again, pause)
+
+    async def _look(self) -> None:
+        identity = self._kubelet_socket()
+        wanted = self._offers()
+        new = identity != self._kubelet
+        for resource in [resource for resource in self.servers if resource not in wanted]:
+            # kubelet counts what it was once told about; an empty list takes it back
+            self.servers[resource].changed()
+        for resource, offer in wanted.items():
+            server = self.servers.get(resource)
+            if server is None:
+                server = self.servers[resource] = self._make(offer)
+            now = self._clock.monotonic()
+            silent = not server.connected and now - server.registered_at > LISTENS
+            if new or silent or not server.listening:
+                if silent and server.registered_at:
+                    self._count_vain()
+                await server.start()
+                await server.register()
+            elif server.connected:
+                self._vain = 0
+        self._kubelet = identity
+
+    def _count_vain(self) -> None:
+        self._vain += 1
+        if self._vain >= GIVE_UP:
+            _log.error("kubelet does not listen to what it registers; the agent ends", node=self._node)
+            self._end()
+
+    def _kubelet_socket(self) -> tuple[int, int]:
+        """The socket's identity: a kubelet that starts anew makes a new one. Raises OSError."""
+        folder, path = self._settings.folder, self._settings.folder / KUBELET_SOCKET
+        for one in (folder, path):
+            found = one.lstat()
+            if stat.S_ISLNK(found.st_mode):
+                raise OSError(None, f"{one} is a symbolic link")
+            if found.st_uid not in (0, os.getuid()):
+                raise OSError(None, f"{one} belongs to user {found.st_uid}, not to root")
+        if not stat.S_ISSOCK(found.st_mode):
+            raise OSError(None, f"{path} is no socket")
+        return found.st_ino, found.st_ctime_ns
