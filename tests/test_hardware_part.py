@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from agents.drivers.standin.build import build
+from agents.drivers.standin.state import Standin
 from agents.node.client import ApiError
 from agents.node.clock import Clock
 from agents.node.hardware import settings as flags
@@ -23,6 +27,7 @@ from agents.node.settings import Settings
 from agents.node.shipped import shipped_policy
 from engine.wire import nodeinfo
 from tests import bmc as simulator
+from tests.api_client import Sandbox
 from tests.test_ipmi import module, reach
 from tests.test_storage_clients import stanza
 from tests.test_surveyor import Api
@@ -161,3 +166,44 @@ def test_a_report_that_could_not_be_written_is_made_again_soon() -> None:
         assert "mindx-dl/mindx-dl-nodeinfo-n0" in s.api.maps
 
     Survey(super_pod=False).lives(story)
+
+
+@pytest.mark.e2e
+def test_the_agents_process_from_flags_to_the_api_server(bmc: simulator.Bmc, tmp_path: Path) -> None:
+    """`belay agent --hardware` with the driver's C interface, ipmitool and a controller: only silicon is missing."""
+    library, sandbox = build(tmp_path / "lib"), Sandbox()
+    standin = Standin.create(tmp_path / "chips")
+    kubeconfig, said = tmp_path / "kubeconfig", tmp_path / "log"
+    sandbox.server.write_kubeconfig(kubeconfig)
+    client = sandbox.client()
+    for name in ("mindx-dl", "belay-nodes", "belay-system", "cluster-system"):
+        client.send("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    client.send("POST", "/api/v1/nodes", {"metadata": {"name": "n0"}})
+    bmc.says([(0x2C000031, 2, 0, 1)], serial="2102312YXL10N5000001")
+    command = [
+        sys.executable, "-m", "engine.cli", "agent", "--node=n0", f"--driver=dcmi:{library}", "--rank-tables=",
+        f"--journal={tmp_path / 'journal'}", f"--kubeconfig={kubeconfig}", "--scale=0.01", "--hardware",
+        "--ipmi=lanplus", "--ipmi-host=127.0.0.1", f"--ipmi-port={bmc.port}", f"--ipmi-user={simulator.USER}",
+        f"--ipmi-password-file={bmc.password_file}", "--ipmi-cipher=3",
+    ]  # fmt: skip
+    report = "/api/v1/namespaces/mindx-dl/configmaps/mindx-dl-nodeinfo-n0"
+    with said.open("w") as log:
+        process = subprocess.Popen(
+            command, stderr=log, stdout=log, env={**os.environ, "BELAY_SIM_DCMI_STATE": str(standin.file)}
+        )
+    try:
+        assert client.until(report, lambda status, _: status == 200), said.read_text()[-2000:]
+        found = nodeinfo.parse(client.send("GET", report)[1])
+        assert (found.status, found.devices[0].codes) == ("UnHealthy", ("2C000031",))
+        assert client.until(
+            "/api/v1/nodes/n0",
+            lambda _, node: (node["metadata"].get("annotations") or {}).get("product-serial-number") is not None,
+        )
+        bmc.says([])
+        assert client.until(report, lambda status, _: status == 404)
+        process.terminate()
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+        sandbox.close()
