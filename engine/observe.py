@@ -159,6 +159,7 @@ class Observer:
                 self._offered[key.name] = offered
             else:
                 self._offered.pop(key.name, None)
+            objects.check_devices(node)
         elif key.kind == "Pod" and key.api_version == "v1":
             parsed = objects.pod(obj)
             self._pods[parsed.key] = parsed

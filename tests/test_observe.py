@@ -125,6 +125,7 @@ def test_objects_with_fields_of_a_wrong_type_are_named_not_fatal() -> None:
     ]
     seen = observe(broken)
     assert len(seen.diagnostics) == 4
+    assert list(seen.nodes) == ["m"], "a node does not vanish for a broken annotation"
     assert any("allocatable[cpu]" in d.field for d in seen.diagnostics)
 
 

@@ -24,14 +24,20 @@ _NODE_RESOURCES_MAX = 256
 def node(obj: Mapping[str, Any]) -> Node:
     """A Kubernetes Node.
 
+    An annotation ``baseDeviceInfos`` that cannot be read counts as absent (``check_devices`` says why): a node must
+    not vanish for it.
+
     Raises:
-        WireError: a quantity, time or annotation cannot be read.
+        WireError: a quantity or time cannot be read.
     """
     metadata, spec, status = _part(obj, "metadata"), _part(obj, "spec"), _part(obj, "status")
     where = f"Node/{metadata.get('name', '')}"
     ready: Mapping[str, Any] = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
     annotations = _texts(metadata.get("annotations"))
-    devices = _base_devices(where, annotations.get(BASE_DEVICES))
+    try:
+        devices = _base_devices(where, annotations.get(BASE_DEVICES))
+    except WireError:
+        devices = {}
     base = 0
     for name in devices:
         _, _, number = name.rpartition("-")
@@ -59,6 +65,16 @@ def node(obj: Mapping[str, Any]) -> Node:
         base_chips=base,
         base_devices=devices,
     )
+
+
+def check_devices(node: Node) -> None:
+    """Raises what is wrong with a node's annotation ``baseDeviceInfos`` that was taken for absent.
+
+    Raises:
+        WireError: it is no map of devices.
+    """
+    if not node.base_devices:
+        _base_devices(f"Node/{node.name}", node.annotations.get(BASE_DEVICES))
 
 
 def pod(obj: Mapping[str, Any]) -> Pod:
