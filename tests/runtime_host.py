@@ -22,7 +22,7 @@ from agents.runtime.build import build
 
 HOME = "/usr/local/Ascend/Ascend-Docker-Runtime"
 LISTS = "/etc/ascend-docker-runtime.d"
-NODES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "fuse", "loop-control")
+NODES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "fuse", "kmsg", "loop-control")
 """What the private /dev takes from the machine's."""
 
 _SETUP = r"""
