@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.documents import Desired
+from engine.kube import Conflict
 from engine.metrics import BelayCollector, Summary
 from engine.model.actions import kind_of
 from engine.model.cluster import Observed
@@ -17,6 +19,8 @@ from engine.model.history import History
 from engine.model.plan import Plan
 from engine.plan import plan
 from engine.plan.shadow import MAX_POLICIES
+from engine.reconcile.teller import Teller
+from engine.status.events import shadow_events
 from engine.status.people import SyncState, pool_bodies, sync_body
 from engine.status.told import told as read_back
 from tests.properties.test_health_properties import worlds
@@ -185,3 +189,41 @@ def test_status_tells_what_shadows_would_change() -> None:
         if sample.name == "belay_shadow"
     }
     assert rendered == {"s/new/EvictPod": 1, "s/new/IsolateChip": 1}
+
+
+class Events:
+    """An API server that takes Events, and knows their names."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.asked = 0
+
+    async def create(self, res: Any, body: dict[str, Any]) -> dict[str, Any]:
+        self.asked += 1
+        name = body["metadata"]["name"]
+        if name in self.names:
+            raise Conflict(f"{res.kind} {name} exists", status=409, reason="AlreadyExists")
+        self.names.append(name)
+        return body
+
+
+def test_events_tell_each_change_of_a_shadow_once() -> None:
+    tree, server = desired(shadow(levels={CODE: "SeparateNPU"})), Events()
+    first, later = plan(tree, sick(), NOW), plan(tree, sick(now=NOW + 60), NOW + 60)
+    bodies = shadow_events(first.shadows, NOW)
+    assert [(b["type"], b["reason"], b["action"], b["involvedObject"]["name"]) for b in bodies] == [
+        ("Normal", "ShadowPolicy", "EvictPod", "j-0"), ("Normal", "ShadowPolicy", "IsolateChip", "n"),
+    ]  # fmt: skip
+    assert bodies[1]["message"].startswith("shadow FaultPolicy s would IsolateChip: Ascend910-3 of node n")
+
+    async def passes(*results: Plan) -> None:
+        teller = Teller(server)  # type: ignore[arg-type]
+        for result in results:
+            await teller.tell_shadows(result.shadows, result.now)
+
+    asyncio.run(passes(first, later, later))
+    assert server.asked == 2 and len(server.names) == 2, "passes that plan the same tell nothing anew"
+    asyncio.run(passes(later))
+    assert server.asked == 4 and len(server.names) == 2, "a new process finds its Events there"
+    asyncio.run(passes(plan(desired(shadow(levels={CODE: "RestartNPU"})), sick(), NOW)))
+    assert len(server.names) > 2

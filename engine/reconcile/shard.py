@@ -193,6 +193,7 @@ class Shard:
         bodies = status_bodies(plan, observed, state, self.teller.info if roles["aggregate"] == "on" else None)
         foreign = self.settings.foreign_consumers or roles["schedule"].startswith("off")
         later = await self.teller.tell([*bodies, *policy_bodies(policies)], foreign=foreign)
+        await self.teller.tell_shadows(plan.shadows, plan.now)
         if roles["aggregate"] == "on":
             await self.teller.drop(surplus(observed, bodies))
         edge = Edge(self._kube, self.name, Fence(self._kube, self.name, self.lease.epoch or 0))

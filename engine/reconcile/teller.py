@@ -12,8 +12,9 @@ from engine.act import written
 from engine.kube import CONFIGMAP, EVENT, Conflict, Kube, NotFound, Object, many
 from engine.log import get
 from engine.model.actions import AnyAction
+from engine.model.plan import ShadowChange
 from engine.status import ClusterInfo, Ledger, events, is_foreign
-from engine.status.events import MAX_EVENTS
+from engine.status.events import MAX_EVENTS, shadow_events
 from engine.store import Write
 from engine.wire import names
 
@@ -34,6 +35,7 @@ class Teller:
         self.info = ClusterInfo()
         self._kube = kube
         self._own: dict[tuple[str, str], str] = {}
+        self._shadowed: set[str] = set()
         self._status = Ledger(clock)
         # a memory is never held back: disruptive actions wait for it
         self._memory = Ledger(partial(next, itertools.count(0.0, 10.0)))
@@ -94,6 +96,18 @@ class Teller:
             name = due[outcome.index]["metadata"]["name"]
             _log.warning("status not written", object=name, reason=str(outcome.error))
         return again or self._status.wait(bodies)
+
+    async def tell_shadows(self, changes: Iterable[ShadowChange], now: float) -> None:
+        """Events for what shadow policies would change since the last pass; losing one loses nothing but the Event."""
+        bodies = {body["metadata"]["name"]: body for body in shadow_events(tuple(changes), now)}
+        self._shadowed &= bodies.keys()
+        fresh = [name for name in bodies if name not in self._shadowed][:MAX_EVENTS]
+        calls = [partial(self._kube.create, EVENT, bodies[name]) for name in fresh]
+        async for outcome in many(calls, in_flight=8):
+            if outcome.error is None or isinstance(outcome.error, Conflict):
+                self._shadowed.add(fresh[outcome.index])
+            else:
+                _log.warning("event not written", reason=str(outcome.error))
 
     def _wrote(self, body: dict[str, Any], stored: Object) -> Write:
         self._status.written(body)

@@ -9,10 +9,13 @@ from typing import Any, Final
 
 from engine.model import actions as act
 from engine.model.actions import AnyAction, kind_of
+from engine.model.plan import ShadowChange
 from engine.model.times import rfc3339
 
 #: At most so many events of one pass; the rest is in the status ConfigMaps anyway.
 MAX_EVENTS: Final = 100
+#: Reason of Events that tell what a shadow policy would change.
+SHADOW: Final = "ShadowPolicy"
 _WARNING: Final = (act.EvictPod, act.IsolateChip, act.IsolateNode, act.ResetChips)
 #: Conditions of a job worth an Event, and which of them are bad news.
 _VERDICTS: Final = frozenset({"Failed", "Succeeded", "Restarting"})
@@ -40,6 +43,25 @@ def _verdict(action: AnyAction) -> dict[str, Any] | None:
     if last.get("type") not in _VERDICTS or str(last.get("message")).startswith("InvalidScaleOutConfig"):
         return None
     return last
+
+
+def shadow_events(changes: Sequence[ShadowChange], now: float) -> list[dict[str, Any]]:
+    """Events for what shadow policies would change, on the object that it would happen to.
+
+    An Event's name follows from what it tells, so that the same change is told once however often it is planned.
+    """
+    out: dict[str, dict[str, Any]] = {}
+    for change in changes:
+        action, would = change.action, "would" if change.change == "new" else "would not"
+        later = f" (budget {change.budget} would defer it)" if change.budget else ""
+        body = _event(action, now)
+        text = f"shadow FaultPolicy {change.policy} {would} {kind_of(action)}: {action.message}{later}"
+        subject = body["involvedObject"]
+        digest = hashlib.sha256(f"{subject}|{text}".encode()).hexdigest()[:16]
+        name = f"{subject['name'][:190]}.shadow.{digest}"
+        body["metadata"] = {**body["metadata"], "name": name}
+        out[name] = body | {"type": "Normal", "reason": SHADOW, "message": text[:1000]}
+    return list(out.values())
 
 
 def _of_node(action: AnyAction) -> bool:
