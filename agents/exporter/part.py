@@ -9,9 +9,11 @@ from typing import Any, Final
 
 from agents.drivers.base import Driver, DriverError
 from agents.drivers.dcmi.driver import DcmiDriver
+from agents.drivers.tools.driver import SmiDriver
 from agents.exporter.run import serve
 from agents.exporter.settings import ExporterSettings
-from agents.exporter.source import DcmiSource
+from agents.exporter.smi import SmiSource
+from agents.exporter.source import DcmiSource, Source
 from agents.exporter.tls import TlsError
 from agents.node.log import Log
 
@@ -25,13 +27,17 @@ def exporter_part(settings: ExporterSettings, driver: Driver) -> Callable[[], Co
     What fails later (a port that is taken, a certificate) is logged and tried again: it must not take the node's
     protection with it.
     """
-    if not isinstance(driver, DcmiDriver):
+    source: Source
+    if isinstance(driver, DcmiDriver):
+        source = DcmiSource(driver.calls, time.monotonic)
+    elif isinstance(driver, SmiDriver):
+        source = SmiSource(driver)
+    else:
         raise ValueError("--exporter needs readings of real chips: use --driver dcmi")
-    source = DcmiSource(driver.calls, time.monotonic)
     return lambda: _run(settings, source)
 
 
-async def _run(settings: ExporterSettings, source: DcmiSource) -> None:
+async def _run(settings: ExporterSettings, source: Source) -> None:
     never, times = asyncio.Event(), 0
     while True:
         begin = time.monotonic()

@@ -18,6 +18,7 @@ from agents.drivers.base import DriverError
 from agents.drivers.dcmi.library import find
 from agents.drivers.dcmi.supervisor import Supervisor
 from agents.drivers.tools.command import Runner
+from agents.drivers.tools.driver import SmiDriver
 from agents.drivers.tools.hccn import HccnTool
 from agents.exporter import probe
 from agents.exporter.exporter import Exporter, version
@@ -25,6 +26,7 @@ from agents.exporter.http import Server
 from agents.exporter.limits import Gate
 from agents.exporter.runtimes import Runtimes
 from agents.exporter.settings import TELEGRAF, ExporterSettings, FlagError, parse
+from agents.exporter.smi import SmiSource
 from agents.exporter.source import DcmiSource, Source
 from agents.exporter.tls import CHECK_SECONDS, Certificate, TlsError
 from agents.node.log import JsonLines, Log
@@ -61,8 +63,11 @@ async def _alone(settings: ExporterSettings) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     kind, _, file = settings.driver.partition(":")
+    if kind == "npu_smi":
+        await serve(settings, SmiSource(SmiDriver(Runner(file) if file else None)), stop)
+        return
     if kind != "dcmi":
-        raise FlagError(f"-driver: {settings.driver[:64]!r} is unknown; use dcmi or dcmi:/path/libdcmi.so")
+        raise FlagError(f"-driver: {settings.driver[:64]!r} is unknown; use dcmi[:/path/libdcmi.so] or npu_smi[:PATH]")
     library = Path(file) if file else find(os.environ.get("LD_LIBRARY_PATH", ""))
     supervisor = Supervisor(library, owners=frozenset({os.getuid()}))
     try:

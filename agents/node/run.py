@@ -15,6 +15,8 @@ from agents.drivers.dcmi.driver import DcmiDriver
 from agents.drivers.dcmi.library import find
 from agents.drivers.rows import ROWS
 from agents.drivers.simulated import SimulatedDriver
+from agents.drivers.tools.command import Runner
+from agents.drivers.tools.driver import SmiDriver
 from agents.exporter.settings import ExporterSettings
 from agents.kubelet.settings import PluginSettings
 from agents.node.agent import NodeAgent
@@ -24,13 +26,15 @@ from agents.node.credentials import load
 from agents.node.fleet import Fleet, FleetNode
 from agents.node.hardware.assembly import hardware_part
 from agents.node.hardware.settings import HardwareSettings
+from agents.node.health import HealthSettings
+from agents.node.health import serve as serve_health
 from agents.node.hub import Hub
 from agents.node.parts import Parts
 from agents.node.settings import Settings
 from agents.node.shipped import shipped_policy
 from engine.wire.policy import NodePolicy
 
-DRIVERS = ("dcmi", "simulated")
+DRIVERS = ("dcmi", "npu_smi", "simulated")
 DEFAULT_MODEL = "atlas-800t-a2"
 """Server model of a simulated node that names none."""
 
@@ -46,10 +50,11 @@ async def run_agent(
     plugin: PluginSettings | None = None,
     hardware: HardwareSettings | None = None,
     exporter: ExporterSettings | None = None,
+    health: HealthSettings | None = None,
     stop: asyncio.Event | None = None,
 ) -> None:
     """Run the agent of one node until `stop` is set (or for ever), with `plugin` its device plugin too, with
-    `hardware` what NodeD does, with `exporter` metrics for Prometheus.
+    `hardware` what NodeD does, with `exporter` metrics for Prometheus, with `health` kubelet's probe.
 
     Raises CredentialsError, and ValueError for an unknown driver or settings that do not fit the node.
     """
@@ -77,6 +82,8 @@ async def run_agent(
             work = _beside(work, part.run())
         if serving is not None:
             work = _beside(work, serving())
+        if health is not None:
+            work = _beside(work, serve_health(health, lambda: agent.state is not None))
         await _until(stop, work)
     finally:
         await client.close()
@@ -110,8 +117,8 @@ async def run_fleet(
 def make_driver(name: str, node_name: str, settings: Settings) -> Driver:
     """Return the driver of that name: `dcmi`, or `simulated` optionally with a server model.
 
-    ``simulated:atlas-300i-pro``; ``dcmi:/path/libdcmi.so`` where the loader does not find it. Raises ValueError, and
-    DriverError when there is no library.
+    ``simulated:atlas-300i-pro``; ``dcmi:/path/libdcmi.so`` where the loader does not find it; ``npu_smi:/path/npu-smi``
+    where it is not on PATH. Raises ValueError, and DriverError when there is no library.
     """
     kind, _, model = name.partition(":")
     if kind not in DRIVERS:
@@ -120,6 +127,8 @@ def make_driver(name: str, node_name: str, settings: Settings) -> Driver:
         library = Path(model) if model else find(os.environ.get("LD_LIBRARY_PATH", ""))
         # whoever runs the agent may own the library too; others may not write it
         return DcmiDriver(library, sleep=asyncio.sleep, owners=frozenset({os.getuid()}))
+    if kind == "npu_smi":
+        return SmiDriver(Runner(model) if model else None)
     model = model or DEFAULT_MODEL
     if model not in ROWS:
         raise ValueError(f"server model {model!r} is unknown; use one of {', '.join(sorted(ROWS))}")
