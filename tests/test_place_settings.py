@@ -129,3 +129,15 @@ def test_a_new_server_model_is_a_file_and_nothing_else(tmp_path: Path) -> None:
     assert "req npu num should be one of 1, 2, 3, 4, 8, 12" in _next(1, 5, tmp_path).pending["message"]
     assert "should be one of 4, 8, 12" in _next(2, 2, tmp_path).pending["message"]
     assert _next(1, 12, tmp_path, n0=[1], n1=[9]).pending["nodes"] == {"NPUResourceShortage": 2}
+
+
+def test_values_that_cannot_be_read_are_named_and_what_holds_instead(tmp_path: Path) -> None:
+    settings = params(
+        super_pod_size="****", reserve_nodes="3", nslb_version="3.0", resource_level_config="{bad", forceEnqueue="1"
+    )
+    rows = listing.plan([node("n0"), report("n0"), settings], tmp_path).body["diagnostics"]
+    told = {row["field"].rpartition(".")[2]: row["message"] for row in rows}
+    assert {row["severity"] for row in rows} == {"warning"}
+    assert {row["object"] for row in rows} == {"ConfigMap/volcano-system/volcano-scheduler-configmap"}
+    assert sorted(told) == ["forceEnqueue", "nslb-version", "resource-level-config", "super-pod-size"]
+    assert "counts as false" in told["forceEnqueue"] and "the default holds: not JSON" in told["resource-level-config"]

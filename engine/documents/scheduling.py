@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, field_validator
 
 from engine.documents.kinds import BelayDocument
 from engine.documents.scalars import Count, Document, Duration, Flag, Name, Positive
@@ -98,7 +98,7 @@ class InitParams(Document):
             if name is None:
                 continue
             fields.pop(name, None)
-            text = str(value).strip() if not isinstance(value, bool) else str(value).lower()
+            text = _argument(value)
             parsed: dict[str, Any] = {name: _TRUTHS[name](text)} if name in _TRUTHS else {name: text}
             try:
                 cls.model_validate(parsed)
@@ -106,6 +106,27 @@ class InitParams(Document):
                 continue
             fields.update(parsed)
         return cls.model_validate(fields)
+
+    @classmethod
+    def unread(cls, arguments: Mapping[str, object]) -> dict[str, str]:
+        """What ``from_arguments`` could not read, by key: why, and what holds instead."""
+        found: dict[str, str] = {}
+        for key in sorted(set(arguments) & set(_FIELD_OF)):
+            name, text = _FIELD_OF[key], _argument(arguments[key])
+            if name in _TRUTHS:
+                if text not in ("true", "false"):
+                    found[key] = f"{text[:40]!r} is neither true nor false and counts as false"
+                continue
+            try:
+                cls.model_validate({name: text})
+            except ValidationError as error:
+                why = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+                found[key] = f"{text[:40]!r} cannot be read, the default holds: {why}"
+        return found
+
+
+def _argument(value: object) -> str:
+    return str(value).strip() if not isinstance(value, bool) else str(value).lower()
 
 
 _FIELD_OF: Final[Mapping[str, str]] = {str(info.alias): name for name, info in InitParams.model_fields.items()}

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from engine.documents import InitParams
 from engine.model.actions import BindPod, Evidence
 from engine.model.cluster import Pod
 from engine.model.diagnostics import Diagnostic
@@ -33,9 +34,11 @@ from engine.plan.place.trial import Trials
 from engine.plan.place.verdict import GANG_INCOMPLETE, INVALID_REQUEST, NOT_SUPPORTED, QUEUE_EXHAUSTED, Refusal, ids
 from engine.plan.queue.contention import Contention
 from engine.plan.scope import Scope
+from engine.wire.names import SCHEDULER_CONFIGMAP, SCHEDULER_KEY, SCHEDULER_NAMESPACE
 from engine.wire.podannotations import OPERATOR_NAME, SUPER_POD_ID, SUPER_POD_RANK, Place, allocation
 
 PLACED: Final = "Placed"
+_CONFIGURED: Final = f"ConfigMap/{SCHEDULER_NAMESPACE}/{SCHEDULER_CONFIGMAP}"
 #: What a job can do that no handler places at all.
 WAYS_OUT: Final = {
     INVALID_REQUEST: "correct the job's request",
@@ -60,6 +63,9 @@ class Failure:
 def run(scope: Scope) -> None:
     """Appends BindPod actions, ``pending`` and ``scores`` for the gangs of ``scope.queue``."""
     scope.diagnostics.extend(torconfig.findings(scope.observed))
+    for key, text in InitParams.unread(scope.observed.init_params).items():
+        where = f"data.{SCHEDULER_KEY}: init-params.{key}"
+        scope.diagnostics.append(Diagnostic("warning", _CONFIGURED, "", 0, 0, where, text))
     if not scope.queue:
         return
     bench = Bench(scope, views.init_params(scope.desired, scope.observed))
