@@ -469,13 +469,14 @@ def runtime_build(folder: Path, arch: str) -> None:
 @click.option("--install-type", "kind", metavar="TYPE", help="A500, A200, A200ISoC, A500A2 or A200IA2; else none.")
 @click.option("--default/--keep-default", "default", default=None, help="Whether it runs every container.")
 @click.option("--programs", type=click.Path(path_type=Path), help="A folder that `belay runtime build` filled.")
+@click.option("--root", type=click.Path(path_type=Path), default=Path("/"), help="Where the host is mounted.")
 @fails_clearly
-def runtime_install(**wish: Any) -> None:
+def runtime_install(root: Path, **wish: Any) -> None:
     """Install the runtime and enter it in the engine's configuration, which is kept for `uninstall`."""
-    from agents.runtime.install import InstallError, Wish, install
+    from agents.runtime.install import Host, InstallError, Wish, install
 
     try:
-        click.echo("\n".join(install(Wish(**wish), __version__)))
+        click.echo("\n".join(install(Wish(**wish), __version__, Host(root))))
     except InstallError as error:
         raise click.ClickException(str(error)) from error
 
@@ -483,28 +484,30 @@ def runtime_install(**wish: Any) -> None:
 @runtime.command(name="uninstall", short_help="Take it out again.")
 @click.option("--install-path", "base", default="/usr/local/Ascend", show_default=True, metavar="DIR")
 @click.option("--force", is_flag=True, help="Although containers made by it run; the programs stay for them.")
+@click.option("--root", type=click.Path(path_type=Path), default=Path("/"), help="Where the host is mounted.")
 @fails_clearly
-def runtime_uninstall(base: str, force: bool) -> None:
+def runtime_uninstall(base: str, force: bool, root: Path) -> None:
     """Put the engine's configuration back as it was and remove the runtime."""
-    from agents.runtime.install import InstallError, uninstall
+    from agents.runtime.install import Host, InstallError, uninstall
 
     try:
-        click.echo("\n".join(uninstall(base, force=force)))
+        click.echo("\n".join(uninstall(base, force=force, host=Host(root))))
     except InstallError as error:
         raise click.ClickException(str(error)) from error
 
 
 @runtime.command(name="status", short_help="Show what is installed, and which containers it made.")
 @click.option("--install-path", "base", default="/usr/local/Ascend", show_default=True, metavar="DIR")
+@click.option("--root", type=click.Path(path_type=Path), default=Path("/"), help="Where the host is mounted.")
 @output_option()
 @fails_clearly
-def runtime_status(base: str, output: str) -> None:
+def runtime_status(base: str, output: str, root: Path) -> None:
     """Show what is installed, whether the engine's file still names it, and running containers made by it."""
-    from agents.runtime.install import InstallError, status
+    from agents.runtime.install import Host, InstallError, status
     from engine import show
 
     try:
-        found = status(base)
+        found = status(base, host=Host(root))
     except InstallError as error:
         raise click.ClickException(str(error)) from error
     if output in ("json", "yaml"):

@@ -20,9 +20,9 @@ pytestmark = pytest.mark.skipif(bool(possible()), reason=f"a private host {possi
 
 MINORS = {
     **{f"davinci{n}": n for n in range(8)},
-    "davinci_manager": 20, "davinci_manager_docker": 21, "devmm_svm": 22, "hisi_hdc": 23, "dvpp_cmdlist": 24, "svm0": 30,
-    "ts_aisle": 31, "upgrade": 32, "sys": 33, "vdec": 34, "vpc": 35, "pngd": 36, "venc": 37, "log_drv": 38, "acodec": 39,
-    "ai": 40, "ao": 41, "vo": 42, "hdmi": 43,
+    "davinci_manager": 20, "davinci_manager_docker": 21, "devmm_svm": 22, "hisi_hdc": 23, "dvpp_cmdlist": 24,
+    "svm0": 30, "ts_aisle": 31, "upgrade": 32, "sys": 33, "vdec": 34, "vpc": 35, "pngd": 36, "venc": 37, "log_drv": 38,
+    "acodec": 39, "ai": 40, "ao": 41, "vo": 42, "hdmi": 43,
 }  # fmt: skip
 MAJOR = 240
 DRIVER = "/usr/local/Ascend/driver"
@@ -402,6 +402,19 @@ def test_a_virtual_chip_of_a_failed_start_is_given_back(
     )
     host.shell("rm /etc/runc-exit")
     assert done.returncode == 3 and open_state(host).chip[3].vdevs[0].id == 148
+
+
+def test_who_ends_the_runtime_ends_runc_and_the_vnpu(
+    container: Container, machine: Callable[..., None], host: Host
+) -> None:
+    vnpu_host(machine, host)
+    host.shell("mkfifo /etc/fifo")
+    host.write("/usr/local/bin/docker-runc", "#!/bin/sh\nkill -TERM $PPID\nread line </etc/fifo\n", "0755")
+    try:
+        done = container.create("ASCEND_VISIBLE_DEVICES=3", "ASCEND_VNPU_SPECS=vir04", before=["--root", "/nowhere"])
+    finally:
+        host.shell("rm /usr/local/bin/docker-runc /etc/fifo")
+    assert done.returncode == 128 + 15 and open_state(host).chip[3].vdevs[0].id == 0
 
 
 def test_static_virtual_chips_are_only_named(container: Container, machine: Callable[..., None], host: Host) -> None:

@@ -271,6 +271,21 @@ def test_in_and_out_leaves_the_host_as_it_was(oci_programs: Sequence[Path], host
     assert status(host=host)["installed"] is False
 
 
+@pytest.mark.parametrize("target", ["/etc/real/containerd.toml", "../real/containerd.toml"])
+def test_a_link_of_the_host_stays_and_is_followed_on_the_host(
+    oci_programs: Sequence[Path], host: Host, target: str
+) -> None:
+    containerd_file(host).rename(host.root / "etc/moved")
+    (host.root / "etc/real").mkdir()
+    (host.root / "etc/moved").rename(host.root / "etc/real/containerd.toml")
+    link = host.root / "etc/containerd/config.toml"
+    link.symlink_to(target)
+    install(wish(oci_programs), "1", host)
+    assert link.is_symlink() and RUNTIME in (host.root / "etc/real/containerd.toml").read_text()
+    uninstall(host=host)
+    assert link.is_symlink() and (host.root / "etc/real/containerd.toml").read_text() == V2
+
+
 @pytest.mark.parametrize("scene", ["docker", "containerd", "crio", "isula"])
 def test_a_file_that_was_not_there_goes_again(oci_programs: Sequence[Path], host: Host, scene: str) -> None:
     before = everything(host)

@@ -35,6 +35,7 @@ TYPES: Final = ("A500", "A200", "A200ISoC", "A500A2", "A200IA2")
 _NEEDS_OS_LIBRARIES: Final = ("A500A2", "A200IA2")
 _OS_LISTS: Final = {"ubuntu": "ubuntu.append", "openeuler": "openeuler.append"}
 _MAX_CONFIG: Final = 4 << 20
+_MAX_LINKS: Final = 16
 
 
 class InstallError(Exception):
@@ -56,13 +57,18 @@ class Wish:
 
 @dataclass(frozen=True)
 class Host:
-    """The file system that is worked on; another root than ``/`` is for tests and images under construction."""
+    """The file system that is worked on; another root than ``/`` where the host is mounted into a container."""
 
     root: Path = Path("/")
 
     def at(self, path: str) -> Path:
-        """Where a path of the host lies."""
-        return self.root / path.lstrip("/")
+        """Where a path of the host lies; a link at its end is followed as the host would."""
+        for _ in range(_MAX_LINKS):
+            found = self.root / path.lstrip("/")
+            if not found.is_symlink():
+                return found
+            path = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(found)))
+        raise InstallError(f"{path}: too many links")
 
 
 def install(wish: Wish, version: str, host: Host | None = None) -> Sequence[str]:
@@ -168,6 +174,8 @@ def status(base: str = HOME, *, host: Host | None = None) -> Mapping[str, Any]:
 
 
 def _possible(wish: Wish, host: Host) -> None:
+    if not host.root.is_dir():
+        raise InstallError(f"--root: {host.root} is no folder")
     if host.root == Path("/") and os.geteuid() != 0:
         raise InstallError("only root can install a container runtime")
     if wish.scene not in engines.ENGINES:
@@ -335,8 +343,7 @@ def _text_of(path: Path) -> str:
 
 
 def _write(path: Path, body: bytes, mode: int) -> None:
-    """The whole file or none of it, on the disk; a link stays one."""
-    path = path.resolve()
+    """The whole file or none of it, on the disk."""
     fresh = path.with_name(f".{path.name}.belay")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -461,16 +461,39 @@ static int write_spec(const char *file, const struct buf *spec, const struct buf
     return problem ? fail("%.400s: %s", file, strerror(problem)) : 0;
 }
 
+static volatile sig_atomic_t watched;
+
+static void pass_on(int number)
+{
+    if (watched > 0)
+        kill(watched, number);
+}
+
 /* runc as a child, so that a vNPU of a container that never came to be is given back. */
 static int watch_runc(const struct call *call, const char *runc, const struct vnpu *vnpu)
 {
+    /* who ends us means runc; the vNPU is looked after all the same */
+    struct sigaction action = {.sa_handler = pass_on};
+    sigset_t both, before;
+    sigemptyset(&both);
+    sigaddset(&both, SIGTERM);
+    sigaddset(&both, SIGINT);
+    sigprocmask(SIG_BLOCK, &both, &before);
     pid_t child = fork();
     if (child < 0) {
-        fail("fork: %s", strerror(errno));
-        return -1;
+        sigprocmask(SIG_SETMASK, &before, NULL);
+        undo(vnpu);
+        return fail("fork: %s", strerror(errno));
+    }
+    watched = child;
+    if (child > 0) {
+        sigaction(SIGTERM, &action, NULL);
+        sigaction(SIGINT, &action, NULL);
+        sigprocmask(SIG_SETMASK, &before, NULL);
     }
     if (child == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
+        sigprocmask(SIG_SETMASK, &before, NULL);
         become_runc(call, runc);
         report(call);
         _exit(1);
