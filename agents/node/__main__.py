@@ -13,6 +13,7 @@ from agents.drivers.base import DriverError
 from agents.drivers.rows import ROWS
 from agents.exporter import option as exporter
 from agents.kubelet import flags
+from agents.node import health
 from agents.node.credentials import CredentialsError
 from agents.node.fleet import FleetNode
 from agents.node.hardware import settings as hardware
@@ -64,6 +65,7 @@ async def _serve(options: argparse.Namespace, settings: Settings) -> None:
         policy=flags.policy(options, shipped_policy(settings.pool)),
         plugin=flags.plugin_settings(options) if options.device_plugin else None,
         hardware=hardware.chosen(options),
+        health=health.chosen(options),
         exporter=exporter.chosen(options),
         stop=stop,
     )
@@ -92,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     flags.add(parser)
     hardware.add(parser)
+    health.add(parser)
     exporter.add(parser)
     return parser
 

@@ -29,6 +29,7 @@ from agents.node.hardware.settings import HardwareSettings
 from agents.node.health import HealthSettings
 from agents.node.health import serve as serve_health
 from agents.node.hub import Hub
+from agents.node.log import Log
 from agents.node.parts import Parts
 from agents.node.settings import Settings
 from agents.node.shipped import shipped_policy
@@ -148,11 +149,18 @@ def stop_on_signals() -> asyncio.Event:
 async def _beside(work: Coroutine[Any, Any, None], other: Coroutine[Any, Any, None]) -> None:
     """Run both; `other` ends with `work`, after it."""
     running = asyncio.create_task(other)
+    running.add_done_callback(_told)
     try:
         await work
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+def _told(task: asyncio.Task[None]) -> None:
+    """A part that ends by itself is a bug; the agent goes on without it, and says so."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("a part of the agent ended", error=repr(error))
 
 
 async def _until(stop: asyncio.Event | None, work: Coroutine[Any, Any, None]) -> None:
