@@ -53,7 +53,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen(options: argparse.Namespace) -> HealthSettings | None:
-    """The settings that the flags mean; None without ``--enable-healthz``. Raises ValueError naming the flag or file."""
+    """The settings that the flags mean; None without ``--enable-healthz``. Raises ValueError naming flag or file."""
     if not options.enable_healthz:
         return None
     settings = HealthSettings(

@@ -36,6 +36,7 @@ from agents.node.shipped import shipped_policy
 from engine.wire.policy import NodePolicy
 
 DRIVERS = ("dcmi", "npu_smi", "simulated")
+_log = Log("agent")
 DEFAULT_MODEL = "atlas-800t-a2"
 """Server model of a simulated node that names none."""
 
