@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.model.recovery.conversation import Conversation
+from engine.model.recovery.conversation import Conversation, Effect
 from engine.wire import names
 from engine.wire.errors import WireError
 
@@ -32,7 +32,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """The conversation and what its facts are measured against.
 
     ``epoch`` is the server's that wrote it, ``subscribers`` how many listened, ``uids`` the uid of each pod (by rank)
-    when the fault was met, ``software`` the ranks whose faults the job itself told.
+    when the fault was met, ``software`` the ranks whose faults the job itself told, ``owed`` the effects without an
+    outcome that may not have been carried out yet.
     """
 
     conversation: Conversation
@@ -40,6 +41,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     subscribers: int = 0
     uids: dict[str, str] = {}
     software: tuple[str, ...] = ()
+    owed: tuple[Effect, ...] = ()
 
 
 def name_of(job: str) -> str:

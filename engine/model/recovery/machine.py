@@ -217,6 +217,9 @@ def _enter(turn: Turn, event: Event) -> None:
             state=to, phase="", since=turn.now, deadline=None, awaiting="", signal="", pending=None, pre_exit=None,
             story=story, code=0,
         )  # fmt: skip
+        if talk.state is State.INIT:
+            # what was reported before this round belongs to an earlier one: clients that got no answer say it twice
+            turn.remember(stop=None, offer=None, status=None, reply=None)
     turn.entering = True
 
 

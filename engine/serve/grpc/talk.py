@@ -7,6 +7,7 @@ it again instead of leaving it out.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import Coroutine, Iterable
@@ -57,9 +58,13 @@ KILL_ENQUEUE: Final = float(words.KILL_ENQUEUE)
 RETURN: Final = 60.0
 #: After the first came back, so long the others are waited for.
 GATHER: Final = 3.0
+#: Label value of pods whose processes broke by themselves.
+SOFTWARE: Final = "software"
 _SAVE_TRIES: Final = 3
+_MAX_OWED: Final = 32
 _FRESH: Final = Conversation(job="")
-_KEEPS_NOTHING: Final = frozenset({"job", "since", "story", "code"})
+#: What alone is no reason to keep a record; reports that came outside of any round are of no use later.
+_KEEPS_NOTHING: Final = frozenset({"job", "since", "story", "code", "stop", "offer", "status", "reply"})
 
 
 class Ousted(Exception):
@@ -162,7 +167,7 @@ class Talk:
             named = tuple(sorted({*self.record.software, *(rank.rank for rank in ranks)}))
             self.record = msgspec.structs.replace(self.record, software=named)
             await self._step(Faults(ranks, software=True))
-            self._label(ranks)
+            await self._mark(ranks)
 
     async def reset(self, code: Code = Code.CANCELLED) -> None:
         """Begin anew: a client subscribed anew, or the last one went away."""
@@ -197,7 +202,8 @@ class Talk:
     def resume(self) -> None:
         """Say again what nobody heard the outcome of."""
         self._token += 1
-        self._effects.extend((effect, self._token) for effect in resumed(self.conversation))
+        again = (*self.record.owed, *resumed(self.conversation))
+        self._effects.extend((effect, self._token) for effect in again)
         self._start()
 
     def end(self) -> None:
@@ -254,7 +260,10 @@ class Talk:
         if after.state is State.INIT and before.state is not State.INIT:
             self.record = msgspec.structs.replace(self.record, software=())
             self._desk.ended(self.job, after)
-        if after != before or self._unsaved:
+        owed = tuple(effect for effect in step.effects if effect is not after.pending)
+        if owed:
+            self.record = msgspec.structs.replace(self.record, owed=(*self.record.owed, *owed)[-_MAX_OWED:])
+        if after != before or owed or self._unsaved:
             await self._remember(before, after)
         if any(effect is after.pending for effect in step.effects):
             self._token += 1
@@ -270,13 +279,13 @@ class Talk:
         self.generation += 1
         self._token += 1
         self._effects.clear()
-        self.record = msgspec.structs.replace(self.record, software=())
+        # agents that still wait for the end of the faults would wait for ever
+        clear: tuple[Effect, ...] = (Reset("clear", answer=False),) if was is not State.INIT else ()
+        self.record = msgspec.structs.replace(self.record, software=(), owed=clear)
         if after != before:
             await self._remember(before, after)
-        if was is not State.INIT:
-            # agents that still wait for the end of the faults would wait for ever
-            self._effects.append((Reset("clear", answer=False), self._token))
-            self._start()
+        self._effects.extend((effect, self._token) for effect in clear)
+        self._start()
         for group in self.operators.values():
             for outbox in group:
                 outbox.close()
@@ -305,7 +314,7 @@ class Talk:
 
     async def _save(self) -> None:
         """Keep the record, over the version read last; nothing is kept of a job with which nothing is wrong."""
-        if _blank(self.conversation):
+        if _blank(self.conversation) and not self.record.owed:
             await self._erase()
             return
         for attempt in range(_SAVE_TRIES):
@@ -365,6 +374,15 @@ class Talk:
 
     async def _work(self) -> None:
         while self._effects:
+            await self._work_off()
+            async with self._lock:
+                if self.record.owed and not self._effects and not self.gone:
+                    self.record = msgspec.structs.replace(self.record, owed=())
+                    with contextlib.suppress(Ousted):
+                        await self._save()
+
+    async def _work_off(self) -> None:
+        while self._effects:
             effect, token = self._effects.popleft()
             try:
                 outcome = await self._carry_out(effect, token)
@@ -386,7 +404,7 @@ class Talk:
         hand, view = self._desk.hand, self.view
         match effect:
             case Signal():
-                self._leave(effect)
+                await self._leave(effect)
                 ok = await self._deliver(self.signals, effect, token)
                 return Sent(ok, 0 if ok else int(Code.SIGNAL_QUEUE_BUSY)) if effect.answer else None
             case NotifyOperation():
@@ -450,22 +468,22 @@ class Talk:
         done, _ = await asyncio.wait(futures, timeout=patience)
         return any(future.result() for future in done)
 
-    def _leave(self, signal: Signal) -> None:
+    async def _leave(self, signal: Signal) -> None:
         """Pods whose processes are told to leave are labelled, so that the planner replaces them."""
         if "fault_nodes_exit" in signal.actions and signal.kind == words.CHANGE_STRATEGY and self.record.software:
             software = set(self.record.software)
-            self._label(tuple(rank for rank in signal.ranks if rank.rank in software), always=True)
+            for effect in _labels(rank for rank in signal.ranks if rank.rank in software):
+                await self._carry_out(effect, self._token)
 
-    def _label(self, ranks: Iterable[Rank], *, always: bool = False) -> None:
+    async def _mark(self, ranks: Iterable[Rank]) -> None:
         """Label the pods whose processes broke; not while they may be cured in place."""
-        by_kind: dict[str, list[str]] = {}
-        for rank in ranks:
-            by_kind.setdefault("retry-fault" if rank.retryable else "software", []).append(rank.rank)
-        in_place = not always and self._facts().in_place
-        for value, numbers in sorted(by_kind.items()):
-            if not (in_place and value == "software"):
-                self._effects.append((MarkPods(tuple(numbers), labels={"fault-type": value}), self._token))
-        self._start()
+        in_place = self._facts().in_place
+        labels = [e for e in _labels(ranks) if not (in_place and e.labels["fault-type"] == SOFTWARE)]
+        if labels:
+            self.record = msgspec.structs.replace(self.record, owed=(*self.record.owed, *labels)[-_MAX_OWED:])
+            await self._remember(self.conversation, self.conversation)
+            self._effects.extend((effect, self._token) for effect in labels)
+            self._start()
 
     def _tell_operator(self, effect: OperationResult) -> None:
         message = operations.result(self.job, effect.kind, effect.text)
@@ -475,6 +493,13 @@ class Talk:
         for outbox in list(waiting):
             outbox.put(message)
             outbox.close()
+
+
+def _labels(ranks: Iterable[Rank]) -> list[MarkPods]:
+    by_kind: dict[str, list[str]] = {}
+    for rank in ranks:
+        by_kind.setdefault("retry-fault" if rank.retryable else SOFTWARE, []).append(rank.rank)
+    return [MarkPods(tuple(numbers), labels={"fault-type": value}) for value, numbers in sorted(by_kind.items())]
 
 
 def _blank(talk: Conversation) -> bool:
