@@ -93,7 +93,8 @@ def bundle(host: Host, tmp_path: Path) -> Bundle:
 def test_exactly_what_was_asked_for(bundle: Bundle) -> None:
     code, text = bundle.run(
         "ls /dev | grep -E 'davinci|svm|hdc'; env; cat /proc/mounts; cat /usr/local/Ascend/driver/lib64/driver/libb.so;"
-        "echo; touch /usr/local/Ascend/driver/lib64/x; touch /usr/local/bin/npu-smi; stat -c 'parent %a' /usr/local/bin;"
+        "echo; touch /usr/local/Ascend/driver/lib64/x; touch /usr/local/bin/npu-smi;"
+        "stat -c 'parent %a' /usr/local/bin;"
         "for d in 1 2; do head -c 0 /dev/davinci$d && echo opened $d; done;"
         "mknod /tmp/other c 10 235; head -c 0 /tmp/other;"
         "mknod /tmp/mine c 10 229; head -c 0 /tmp/mine && echo mine",
