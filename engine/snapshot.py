@@ -39,6 +39,9 @@ WATCHED: Final[tuple[Watched, ...]] = (
     Watched(resource_for("apiextensions.k8s.io/v1", "CustomResourceDefinition"), optional=True),
     Watched(resource_for("mindxdl.gitee.com/v1", "AscendJob"), optional=True),
     Watched(resource_for("batch.volcano.sh/v1alpha1", "Job"), optional=True),
+    Watched(resource_for("mindcluster.huawei.com/v1", "InferServiceSet"), optional=True),
+    Watched(resource_for("mindcluster.huawei.com/v1", "InferService"), optional=True),
+    Watched(resource_for("mindcluster.huawei.com/v1", "InstanceSet"), optional=True),
     Watched(resource_for("scheduling.volcano.sh/v1beta1", "PodGroup"), optional=True),
     Watched(resource_for("scheduling.volcano.sh/v1beta1", "Queue"), optional=True),
     *(

@@ -20,6 +20,9 @@ from engine.documents.volcano_jobs import check_volcano_job
 ACCEPTED: Final[Mapping[tuple[str, str], bool]] = {
     ("mindxdl.gitee.com/v1", "AscendJob"): True,
     ("batch.volcano.sh/v1alpha1", "Job"): True,
+    ("mindcluster.huawei.com/v1", "InferServiceSet"): True,
+    ("mindcluster.huawei.com/v1", "InferService"): True,
+    ("mindcluster.huawei.com/v1", "InstanceSet"): True,
     ("apps/v1", "Deployment"): True,
     ("apps/v1", "StatefulSet"): True,
     ("batch/v1", "Job"): True,
@@ -211,7 +214,25 @@ def _check_nothing_more(problems: Problems, body: Mapping[str, Any]) -> None:
     problems.mapping(body, "spec", ())
 
 
+def _check_infer_set(problems: Problems, body: Mapping[str, Any]) -> None:
+    spec = problems.mapping(body, "spec", (), required=True)
+    if spec:
+        replicas = problems.integer(spec, "replicas", ("spec",), minimum=1)
+        if replicas is not None and replicas > 64:
+            problems.error(("spec", "replicas"), f"must be at most 64, but is {replicas}")
+        problems.mapping(spec, "template", ("spec",), required=True)
+
+
+def _check_infer_service(problems: Problems, body: Mapping[str, Any]) -> None:
+    spec = problems.mapping(body, "spec", (), required=True)
+    if spec and not isinstance(spec.get("roles"), list):
+        problems.error(("spec", "roles") if "roles" in spec else ("spec",), "roles must be a list of 1 to 32 roles")
+
+
 _RULES: Final[Mapping[str, Callable[[Problems, Mapping[str, Any]], None]]] = {
+    "InferServiceSet": _check_infer_set,
+    "InferService": _check_infer_service,
+    "InstanceSet": _check_nothing_more,
     "Deployment": _check_workload,
     "StatefulSet": _check_workload,
     "Job": _check_batch_job,

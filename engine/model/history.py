@@ -174,7 +174,7 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     ``recoveries`` are the newest recoveries, newest last; ``spent`` is, per fault code, how many recoveries it caused
     and how many chip-seconds without progress these cost. ``small`` is since when it trains without its missing pods
     (0: it is whole). ``size`` is how many pods, or chips of its one pod, an elastic Volcano Job is made with (0: as
-    declared).
+    declared). ``restarts`` is how many retries an inference set's instances have left.
     """
 
     uid: str = ""
@@ -207,6 +207,7 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     spent: dict[str, tuple[int, int]] = {}
     small: int = 0
     size: int = 0
+    restarts: dict[str, int] = {}
 
 
 class History(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

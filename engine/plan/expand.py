@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from engine.model.diagnostics import ObjectKey
-from engine.plan import ascendjob, hotswitch, podgroup, ranktables, volcanojob
+from engine.plan import ascendjob, hotswitch, inferservice, podgroup, ranktables, volcanojob
 from engine.plan.lifecycle import Bench, Job, forget_gone
 from engine.plan.memo import Settled
 from engine.plan.scope import Scope
@@ -25,6 +25,7 @@ def run(scope: Scope) -> None:
         _each(bench, ascendjob.API, ascendjob.KIND, _ascend_job)
     if bench.holds("expand_volcano_job"):
         _each(bench, volcanojob.API, volcanojob.KIND, _volcano_job)
+    inferservice.expand(bench)
     ranktables.of_deployments(bench)
 
 
