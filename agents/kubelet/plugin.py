@@ -42,6 +42,8 @@ from agents.node.state import NodeState
 
 #: Kubelet writes its books a moment after an answer; then the pod is told what it has.
 SETTLE: Final = (0.03, 0.1, 0.3, 1.0, 3.0)
+#: Without the API server kubelet is served all the same after this time: nothing is given without a pod.
+PODS_WAIT: Final = 30.0
 SLOW_NODE: Final = ("kube-system", "steptime-dtpgroup")
 SLOW_NODE_KEYS: Final = ("PERF_DUMP_PATH", "PERF_DUMP_CONFIG")
 _log = Log("kubelet")
@@ -165,7 +167,11 @@ class DevicePlugin:
         )  # fmt: skip
 
     async def _begin(self) -> NodeState:
-        while (state := self._state_of()) is None:
+        # before its codes are known a faulty chip would be offered
+        while (state := self._state_of()) is None or not state.polled:
+            await self._clock.sleep(0.05)
+        ends = self._clock.monotonic() + PODS_WAIT
+        while not state.pods_read and self._clock.monotonic() < ends:
             await self._clock.sleep(0.05)
         self._settings.check(state.machine.server_type, dict(state.machine.labels))
         for chip in state.chips:

@@ -334,7 +334,7 @@ class NodeAgent:
         if state.found:
             codes = {chip: (*codes.get(chip, ()), *state.found.get(chip, ())) for chip in {*codes, *state.found}}
         state.book.poll(codes, self._clock.now_ms())
-        state.processes, state.vnpus = dict(processes), vnpus
+        state.processes, state.vnpus, state.polled = dict(processes), vnpus, True
         state.problems.pop("driver", None)
 
     # ---- journal and report

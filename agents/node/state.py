@@ -20,8 +20,8 @@ from engine.wire.podannotations import physical_names
 class NodeState:
     """Chips are named by physical id. `withdrawn` chips are offered to nobody because an order is about to act on them,
     `resetting` ones are being acted on, the newest reset of `failed_resets` did not help. `bodies` are the pods as they
-    were read, once `pods_read`. `found` are codes that the agent itself sees and the driver does not know of. `idle`
-    holds, per chip, since when nobody uses it: (monotonic s, Unix ms)."""
+    were read, once `pods_read`; `polled`: the driver has told its codes. `found` are codes that the agent itself sees
+    and the driver does not know of. `idle` holds, per chip, since when nobody uses it: (monotonic s, Unix ms)."""
 
     node: str
     machine: Machine
@@ -32,6 +32,7 @@ class NodeState:
     pods: Sequence[Pod] = ()
     bodies: Sequence[Mapping[str, Any]] = ()
     pods_read: bool = False
+    polled: bool = False
     vnpus: Sequence[VNPU] = ()
     found: dict[int, tuple[Code, ...]] = field(default_factory=dict)
     users: Users = field(default_factory=lambda: Users({}, {}))
