@@ -138,6 +138,24 @@ def test_a_container_without_chips_gets_none(containerd: Containerd) -> None:
     assert done.returncode == 0 and "davinci" not in done.stdout and "ASCEND_DOCKER_RUNTIME=True" in done.stdout
 
 
+def test_a_vnpu_is_made_and_destroyed_under_the_shim(host: Host, containerd: Containerd, libdcmi: Path) -> None:
+    state = host.driver(libdcmi, chip_name="310P3", templates=[("vir04", 4.0, 12000)], aicores=8).state
+    host.nodes({"vdavinci148": LOOP_CONTROL})
+    try:
+        done = containerd.run("cut", "ls /dev; env", "ASCEND_VISIBLE_DEVICES=3", "ASCEND_VNPU_SPECS=vir04")
+        assert done.returncode == 0, done.stdout
+        assert "davinci148" in done.stdout.split() and "ASCEND_RUNTIME_OPTIONS=VIRTUAL" in done.stdout
+        vdev = state.chip[3].vdevs[0]
+        assert (vdev.id, vdev.name) == (0, b"vir04"), "it was there and is gone with the container"
+        done = containerd.run(
+            "late", "true", "ASCEND_VISIBLE_DEVICES=3", "ASCEND_VNPU_SPECS=vir04", "ASCEND_ALLOW_LINK=x"
+        )
+        assert done.returncode and "ASCEND_ALLOW_LINK: 'x'" in done.stdout
+        assert vdev.id == 0, "a container whose hook failed gave its vNPU back"
+    finally:
+        host.driver(libdcmi)
+
+
 def test_the_engine_shows_why_it_failed(containerd: Containerd) -> None:
     done = containerd.run("wrong", "true", "ASCEND_VISIBLE_DEVICES=4-3")
     assert done.returncode

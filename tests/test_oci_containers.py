@@ -239,3 +239,19 @@ def test_a_cut_chip_lives_as_long_as_its_container(bundle: Bundle, host: Host, l
     assert state.chip[3].vdevs[0].name == b"vir04"
     assert isinstance(Standin.open(host.folder / "state"), Standin)
     host.driver(libdcmi)
+
+
+def test_cdi_mode_leaves_the_mounting_to_runc(bundle: Bundle, host: Host, oci_programs: Sequence[Path]) -> None:
+    host.install(oci_programs, mode="cdi")
+    try:
+        code, text = bundle.run(
+            "ls /dev; env; cat /proc/mounts; touch /usr/local/Ascend/driver/lib64/x; cat /usr/local/bin/npu-smi",
+            "ASCEND_VISIBLE_DEVICES=1",
+        )
+        written = json.loads((bundle.folder / "config.json").read_text())
+    finally:
+        host.install(oci_programs)
+    assert code == 0, text
+    assert "davinci1" in text.split() and "davinci2" not in text and "#!/bin/sh" in text
+    assert " /usr/local/Ascend/driver/lib64 overlay ro" in text and "Read-only file system" in text
+    assert "hooks" not in written

@@ -104,6 +104,25 @@ def test_one_program_is_static_and_the_other_asks_for_an_old_libc(tmp_path: Path
         assert "AArch64" in headers(runtime, "-h") and "AArch64" in headers(driver, "-h")
 
 
+EMULATOR = shutil.which("qemu-aarch64-static") if "aarch64" in machines() else None
+
+
+@pytest.mark.skipif(EMULATOR is None, reason="no emulator or no compiler of the other architecture")
+def test_the_programs_of_the_other_architecture_run(tmp_path: Path) -> None:
+    runtime, driver = build(tmp_path, "aarch64")
+
+    def emulated(*command: str | Path) -> tuple[int, str]:
+        done = subprocess.run(
+            [str(EMULATOR), "-L", "/usr/aarch64-linux-gnu", *command], capture_output=True, text=True, timeout=60
+        )
+        return done.returncode, done.stdout.strip()
+
+    assert emulated(runtime, "belay-check", "devices", "npu-3,npu-1") == (0, "1,3")
+    assert emulated(runtime, "belay-check", "devices", "4-3") == (1, "")
+    code, told = emulated(driver, "identify")
+    assert (code, told) == (1, "libdcmi.so was found nowhere; is the NPU driver installed?")
+
+
 def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(BuildError, match="apt-get install gcc"):
