@@ -251,6 +251,8 @@ def test_a_guarantee_is_kept_from_other_queues() -> None:
     mine = _queue("mine", guarantee={"resource": {"huawei.com/Ascend910": "8"}})
     scope = scope_of(_world(*jobs, nodes=2, more=[_queue(), mine]))
     assert sorted(nodes_of(scope)) == ["a-0"] and scope.pending[0].reason == "QueueExhausted"
+    assert "> 8 that the guarantees of other queues leave" in scope.pending[0].message
+    assert (scope.pending[0].unblock or "").startswith("lower the guarantees of other queues by 8 huawei.com/Ascend910")
 
 
 def test_pods_that_request_nothing_come_last_and_need_no_quota() -> None:

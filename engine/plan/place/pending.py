@@ -123,10 +123,11 @@ def way_out(
         case "WaitingForRelease":
             return "nothing to do: it ends when the job's old pods are gone"
         case _ if near and (reason.startswith("Insufficient") or reason == "TooManyPods"):
-            what = (
-                "room for pods" if reason == "TooManyPods" else refusals[near[0]].message.removeprefix("Insufficient ")
-            )
-            return f"needs {what} on a node: end work that takes it, for example on {near[0]}"
+            what = "pods" if reason == "TooManyPods" else refusals[near[0]].message.removeprefix("Insufficient ")
+            able = [name for name in near if views[name].node.allocatable.get(what, 0) >= pod.requests.get(what, 1)]
+            if not able:
+                return f"ask for less {what}: no node that the job may use has so much"
+            return f"needs {what} on a node: end work that takes it, for example on {able[0]}"
         case _ if near:
             return f"bring a node back, for example {near[0]}: {refusals[near[0]].message}"
         case _:

@@ -140,10 +140,16 @@ class Quota:
             for resource, most in sorted(self._limits.get(name, {}).items()):
                 if wanted.get(resource, 0) and used.get(resource, 0) + wanted[resource] > most:
                     missing = used.get(resource, 0) + wanted[resource] - most
+                    own = self.lines[name].capability.get(resource)
+                    capped = own is not None and own <= most
+                    limit = f"capability {most}" if capped else f"{most} that the guarantees of other queues leave"
+                    wider = (
+                        f"raise the capability of queue {name}" if capped else "lower the guarantees of other queues"
+                    )
                     return (
                         f"queue {name} has insufficient quota: {resource} used {used.get(resource, 0)} + requested "
-                        f"{wanted[resource]} > capability {most}",
-                        f"raise the capability of queue {name} by {missing} {resource} or wait for its jobs to end",
+                        f"{wanted[resource]} > {limit}",
+                        f"{wider} by {missing} {resource} or wait for its jobs to end",
                     )
         return None
 
