@@ -50,7 +50,9 @@ class Manager:
         self._rings: dict[int, tuple[int, ...]] = {}
         self.faults = Faults(codes)
         self.states = States(strategy, lambda chip: self._rings.get(chip, (chip,)))
-        self.resets = Resets(driver, codes, self.faults, clock, rings=self._rings, held=self.states.held)
+        self.resets = Resets(
+            driver, codes, self.faults, clock, rings=self._rings, look=self.look, held=self.states.held
+        )
         self._written: list[tuple[str, str, int]] | None = None
         self._complaints: dict[str, str] = {}
         self._seen = False
@@ -130,13 +132,8 @@ class Manager:
 
     async def control(self) -> None:
         """One round: look at the containers, stop and start what has to be, write the state file."""
-        try:
-            found = await self._runtime.containers()
-        except RuntimeFailure as error:
-            self._complain("runtime", error)
+        if not await self.look():
             return
-        self._well("runtime")
-        self.states.see(found, int(self._clock.now()))
         self._seen = True
         self._write()
         await self._all("pausing", "paused", self.states.to_pause(self._bad()), self._runtime.stop)
@@ -145,6 +142,17 @@ class Manager:
             if present is not None:
                 await self._all("resuming", "running", self.states.to_resume(self._unfit(present)), self._runtime.start)
         self._write()
+
+    async def look(self) -> bool:
+        """List the containers; whether that was possible."""
+        try:
+            found = await self._runtime.containers()
+        except RuntimeFailure as error:
+            self._complain("runtime", error)
+            return False
+        self._well("runtime")
+        self.states.see(found, int(self._clock.now()))
+        return True
 
     def _bad(self) -> set[int]:
         return {chip for chip in self.faults.chips() if self.faults.level(chip) in PAUSING} | self.resets.under_way

@@ -6,7 +6,7 @@ failures in a row a chip is left alone until its faults are gone. Source: compon
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final
 
 from agents.containers.codes import AT_ONCE, LASTING, PAUSING, Codes
@@ -26,7 +26,8 @@ _log = Log("resets")
 
 
 class Resets:
-    """``held`` names the containers on chips that are not paused; ``ring`` the chips that reset together."""
+    """``look`` lists the containers anew, and tells whether that was possible; ``held`` names those on chips that are
+    not paused; ``rings`` the chips that reset together."""
 
     def __init__(
         self,
@@ -36,13 +37,15 @@ class Resets:
         clock: Clock,
         *,
         rings: Mapping[int, Collection[int]],
+        look: Callable[[], Awaitable[bool]],
         held: Callable[[Collection[int]], list[str]],
     ) -> None:
         self._driver, self._codes, self._faults, self._clock = driver, codes, faults, clock
-        self._rings, self._held = rings, held
+        self._rings, self._look, self._held = rings, look, held
         self._failures: dict[int, int] = {}
         self._last_success: float | None = None
         self._said: dict[int, str] = {}
+        self._starting: dict[int, float] = {}
         self.under_way: frozenset[int] = frozenset()
 
     def due(self) -> list[tuple[int, tuple[int, ...]]]:
@@ -87,8 +90,12 @@ class Resets:
         try:
             processes = await self._driver.processes()
             present = await self._driver.faults()
+            starting = await self._still_starting()
         except DriverError as error:
             self._say(chip, f"the driver cannot be asked: {error}")
+            return False
+        if starting:
+            self._say(chip, f"chip {starting[0]} is still starting")
             return False
         if used := [other for other in ring if processes.get(other)]:
             self._say(chip, f"processes use chip {used[0]}")
@@ -97,11 +104,26 @@ class Resets:
         if not any(level in PAUSING for level in worst):
             self._say(chip, "the fault is gone")
             return False
-        # last, with nothing awaited before the chips are marked: a container must not start in between
+        # somebody may have started one by hand since the last round
+        if not await self._look():
+            self._say(chip, "the containers cannot be listed")
+            return False
+        # last, with nothing awaited before the chips are marked: this manager must not start one in between
         if held := self._held(ring):
             self._say(chip, f"container {held[0][:64]} is not paused")
             return False
         return True
+
+    async def _still_starting(self) -> list[int]:
+        """Chips that an earlier life of the manager, or somebody else, reset a moment ago; two and a half minutes are
+        given to each, then it may be reset again."""
+        now, found = self._clock.monotonic(), []
+        for chip in sorted(self._rings):
+            if await self._driver.boot_status(chip) == BOOTED:
+                self._starting.pop(chip, None)
+            elif now - self._starting.setdefault(chip, now) < BOOT_SECONDS:
+                found.append(chip)
+        return found
 
     async def _reset(self, chip: int, ring: tuple[int, ...]) -> None:
         self.under_way = frozenset(ring)
@@ -111,6 +133,8 @@ class Resets:
             await self._booted(ring)
         except (DriverError, TimeoutError) as error:
             self._failures[chip] = self._failures.get(chip, 0) + 1
+            # its time to start has passed already
+            self._starting.update({other: self._clock.monotonic() - BOOT_SECONDS for other in ring})
             _log.error("a reset failed", chip=chip, times=self._failures[chip], error=error or "no answer in time")
         else:
             self._failures.pop(chip, None)
