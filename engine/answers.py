@@ -15,9 +15,11 @@ import msgspec
 from engine.errors import InputError
 from engine.model.actions import AnyAction, kind_of
 from engine.model.cluster import DeviceReport, Observed, ids_of
+from engine.model.diagnostics import ObjectKey
 from engine.model.plan import ChipState, NodeState, Pending, Plan
 from engine.model.times import rfc3339
 from engine.plan.gangs import group
+from engine.plan.jobstatus import ended
 from engine.status.jobs import impact, impact_body, runs, succeeded
 from engine.status.recoveries import effective, recovery_body, story
 from engine.status.rescheduling import asked_retries
@@ -78,7 +80,7 @@ def jobs(plan: Plan, observed: Observed) -> Answer:
     """Every job that wants NPUs."""
     pending = {f"{p.namespace}/{p.kind}/{p.name}": p for p in plan.pending}
     gangs, gang_of = group(observed)
-    ended = succeeded(observed, gang_of)
+    done = succeeded(observed, gang_of)
     rows = []
     for key in sorted({*gangs, *pending}):
         gang = gangs.get(key)
@@ -88,13 +90,15 @@ def jobs(plan: Plan, observed: Observed) -> Answer:
         namespace, kind, name = key.split("/", 2)
         wait = pending.get(key)
         running = sum(pod.phase == "Running" for pod in pods)
-        going = gang is not None and runs(gang, running, ended.get(key, 0))
+        going = gang is not None and runs(gang, running, done.get(key, 0))
+        owner = ObjectKey(gang.api_version, kind, namespace, name) if gang is not None else None
+        end = ended(observed.objects.get(owner)) if owner is not None else ""
         rows.append(
             {
                 "namespace": namespace,
                 "kind": kind,
                 "name": name,
-                "phase": "Pending" if wait else ("Running" if going else "Starting"),
+                "phase": end or ("Pending" if wait else ("Running" if going else "Starting")),
                 "ready": f"{running}/{gang.replicas if gang else len(pods)}",
                 "chips": sum(pod.count for pod in pods),
                 "nodes": sorted({pod.node for pod in pods if pod.node}),

@@ -11,6 +11,7 @@ from engine.model.actions import EvictPod, PatchObject, SignalJob
 from engine.model.cluster import Observed, Pod
 from engine.model.history import History, JobMemory
 from engine.plan import explain
+from engine.plan.jobstatus import ended
 from engine.plan.scope import Scope
 from engine.status.rescheduling import fault_npu
 from tests.worlds import NOW, decide, desired, document, fault, node, node_report, observed, pod, report, switch
@@ -440,3 +441,34 @@ def test_a_job_without_attempts_is_not_told_to_exit() -> None:
         scope = decide(world(pods, level="SubHealthFault", objects=[config], history=memory))
         assert len([a for a in scope.actions if isinstance(a, SignalJob)]) == signals
         assert bool(scope.deferred) is not bool(signals)
+
+
+@pytest.mark.parametrize(
+    ("status", "moved"),
+    [
+        ({"conditions": [{"type": "Failed", "status": "True"}]}, False),
+        ({"conditions": [{"type": "Succeeded", "status": "True"}]}, False),
+        ({"conditions": [{"type": "Failed", "status": "False"}, {"type": "Running", "status": "True"}]}, True),
+        ({}, True),
+    ],
+)
+def test_pods_of_a_job_that_has_ended_are_left_where_they_are(status: dict[str, Any], moved: bool) -> None:
+    raw = {"apiVersion": "mindxdl.gitee.com/v1", "kind": "AscendJob", "status": status, "spec": {}}
+    raw["metadata"] = {"name": "j", "namespace": "train", "labels": {"fault-scheduling": "force"}}
+    scope = decide(world(gang(), objects=[raw]))
+    assert bool(evictions(scope)) is moved
+
+
+@pytest.mark.parametrize(
+    ("phase", "conditions", "end"),
+    [
+        ("Completed", [], "Succeeded"),
+        ("Terminated", [], "Failed"),
+        ("Running", [], ""),
+        ("", [{"type": "Complete", "status": "True"}], "Succeeded"),
+        ("", [{"type": "Failed", "status": "True"}], "Failed"),
+    ],
+)
+def test_every_kind_of_job_says_how_it_ended(phase: str, conditions: list[dict[str, str]], end: str) -> None:
+    assert ended({"status": {"state": {"phase": phase}, "conditions": conditions}}) == end
+    assert ended({"status": "?"}) == ended(None) == ended({"status": {"state": [], "conditions": 3}}) == ""

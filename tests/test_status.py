@@ -337,6 +337,8 @@ def test_a_volcano_job_with_one_of_two_pods_does_not_run_yet() -> None:
 
     assert told(one) == ("Starting", "Starting")
     assert told(one, other) == ("Running", "Running"), "one that has done its work counts"
+    raw["status"] = {"state": {"phase": "Failed"}}
+    assert told(one) == ("Failed", "Failed")
 
 
 def test_aggregates_are_published_again_while_others_read_them() -> None:

@@ -18,6 +18,8 @@ RESTARTING: Final = "Restarting"
 SUCCEEDED: Final = "Succeeded"
 FAILED: Final = "Failed"
 ENDS: Final = frozenset({SUCCEEDED, FAILED})
+#: Phases in which a Volcano Job does nothing any more.
+_VOLCANO_ENDS: Final = {"Completed": "Succeeded", "Failed": "Failed", "Aborted": "Failed", "Terminated": "Failed"}
 
 
 class Condition(NamedTuple):
@@ -54,6 +56,24 @@ def with_condition(conditions: Iterable[Any], new: Condition, now: float) -> lis
 def finished(conditions: Iterable[Any]) -> str:
     """``Succeeded`` or ``Failed`` when the job has ended, else empty."""
     return next((str(c["type"]) for c in conditions if _holds(c) and str(c["type"]) in ENDS), "")
+
+
+def ended(raw: Mapping[str, Any] | None) -> str:
+    """``Succeeded`` or ``Failed`` when a job object of any kind says that it has ended, else empty.
+
+    AscendJobs and Jobs say it by a condition (a Job's is ``Complete``), Volcano Jobs by their phase.
+    """
+    status = (raw or {}).get("status")
+    if not isinstance(status, Mapping):
+        return ""
+    state, conditions = status.get("state"), status.get("conditions")
+    phase = str(state.get("phase") or "") if isinstance(state, Mapping) else ""
+    if phase in _VOLCANO_ENDS:
+        return _VOLCANO_ENDS[phase]
+    rows = conditions if isinstance(conditions, list) else []
+    if any(_holds(row) and row.get("type") == "Complete" for row in rows):
+        return SUCCEEDED
+    return finished(rows)
 
 
 def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:

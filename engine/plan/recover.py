@@ -26,6 +26,7 @@ from engine.plan.avoid import avoid
 from engine.plan.budgets import INDEPENDENT_KINDS
 from engine.plan.decisions import CARD, FAILED, NODE, PROCESS, REASONS, RELATION, SUB
 from engine.plan.gangs import declared_rank
+from engine.plan.jobstatus import ended
 from engine.plan.judge import use_of
 from engine.plan.scope import NodeView, Reschedule, Scope
 from engine.plan.victims import Victims
@@ -88,9 +89,13 @@ def _hits(scope: Scope) -> dict[str, Hit]:
         if view is not None and view.suspended:
             continue
         hit = _hit(scope, gang, pod, view, pod.node in missing and not mass)
-        if hit is not None:
-            found[key] = hit
+        if hit is not None and not ended(scope.observed.objects.get(_owner(gang))):
+            found[key] = hit  # what has ended has nothing that could run elsewhere; its pods keep their logs
     return found
+
+
+def _owner(gang: Gang) -> ObjectKey:
+    return ObjectKey(gang.api_version, gang.kind, gang.namespace, gang.name)
 
 
 def _hit(scope: Scope, gang: Gang, pod: Pod, view: NodeView | None, lost: bool) -> Hit | None:

@@ -8,11 +8,13 @@ from typing import Any, Final
 
 from engine.model.attribution import HEALTHY, FaultRank, Place, fault_ranks, health
 from engine.model.cluster import Observed, Pod
+from engine.model.diagnostics import ObjectKey
 from engine.model.history import JobMemory
 from engine.model.jobs import Gang
 from engine.model.plan import Pending, Plan
 from engine.model.times import rfc3339
 from engine.plan.gangs import declared_rank, group
+from engine.plan.jobstatus import ended
 from engine.plan.memo import Memo
 from engine.status.bodies import config_map, text
 from engine.status.recoveries import recovery_body
@@ -32,13 +34,14 @@ def job_status(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
     """One ConfigMap per NPU job or remembered job."""
     pending = {f"{p.namespace}/{p.kind}/{p.name}": p for p in plan.pending}
     gangs, gang_of = group(observed)
-    ended = succeeded(observed, gang_of)
+    done = succeeded(observed, gang_of)
     bodies = []
     for key in sorted({*plan.history.jobs, *(k for k, g in gangs.items() if _wants_npu(g, observed)), *pending}):
         gang = gangs.get(key)
         pods = tuple(observed.pods[pod] for pod in (gang.pods if gang else ())[:_MAX_PODS])
         hit = impact(pods, observed)
-        inputs = (gang, pods, pending.get(key), plan.history.jobs.get(key), ended.get(key, 0), hit)
+        raw = observed.objects.get(ObjectKey(gang.api_version, gang.kind, gang.namespace, gang.name)) if gang else None
+        inputs = (gang, pods, pending.get(key), plan.history.jobs.get(key), done.get(key, 0), hit, ended(raw))
         bodies.append(_BODIES.of(key, inputs, partial(_body, key, *inputs)))
     return bodies
 
@@ -110,6 +113,7 @@ def _body(
     memory: JobMemory | None,
     ended: int,
     hit: tuple[str, tuple[FaultRank, ...]],
+    end: str,
 ) -> dict[str, Any]:
     namespace, kind, name = key.split("/", 2)
     placement = {}
@@ -118,7 +122,7 @@ def _body(
         if pod.node:
             placement[pod.name] = {"node": pod.node, "chips": list(pod.chips), "phase": pod.phase}
             running += pod.phase == "Running"
-    phase = _phase(gang, pending, placement, running, ended)
+    phase = end or _phase(gang, pending, placement, running, ended)
     status: dict[str, Any] = {"phase": phase, "placement": placement, **impact_body(hit)}
     if pending is not None:
         status["pending"] = {
