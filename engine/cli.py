@@ -520,9 +520,7 @@ def runtime_status(base: str, output: str, root: Path) -> None:
 
 @main.command(short_help="Run the node agent.", context_settings={"ignore_unknown_options": True})
 @click.option("--node", envvar="NODE_NAME", required=True, help="This node's name (or $NODE_NAME).")
-@click.option(
-    "--driver", metavar="DRIVER", required=True, help="How to reach the chips: dcmi[:FILE] or simulated[:MODEL]."
-)
+@click.option("--driver", metavar="DRIVER", required=True, help="dcmi[:FILE], npu_smi[:FILE] or simulated[:MODEL].")
 @click.option("--kubeconfig", metavar="FILE")
 @click.option("--journal", metavar="DIR", default="/var/lib/belay", show_default=True)
 @click.argument("more", nargs=-1, type=click.UNPROCESSED)

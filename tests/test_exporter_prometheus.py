@@ -26,7 +26,10 @@ import yaml
 
 from agents.drivers.standin.build import build
 from agents.drivers.standin.state import Standin
+from agents.exporter import option
+from agents.exporter.settings import parse
 from agents.exporter.table import BY_NAME
+from agents.node.__main__ import _parser
 from tests.test_exporter_http import certificates
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -205,3 +208,26 @@ def test_a_real_prometheus_scrapes_the_exporter(tmp_path: Path) -> None:
         assert value("scrape_samples_scraped") > 500
     for line in exporter_log.read_text().splitlines():
         assert json.loads(line)["level"] != "error", line
+
+
+def test_the_exporters_manifest_says_what_the_exporter_understands() -> None:
+    documents = list(yaml.safe_load_all((MONITORING / "exporter.yaml").read_text()))
+    assert [document["kind"] for document in documents] == ["Namespace", "DaemonSet", "NetworkPolicy"]
+    pod = documents[1]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    verb, *flags = container["args"]
+    settings = parse(flags)
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert verb == "exporter" and settings.enable_healthz
+    assert ports == {"metrics": settings.port, "health": settings.healthz_address}
+    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+    assert settings.config_dir in {mount["mountPath"] for mount in container["volumeMounts"]}
+
+
+def test_the_agents_component_switches_the_exporter_on() -> None:
+    component = yaml.safe_load((ROOT / "deploy/components/metrics/kustomization.yaml").read_text())
+    patch = yaml.safe_load(component["patches"][0]["patch"])
+    (flags,) = [step["value"] for step in patch if step["path"].endswith("/args/-")]
+    chosen = option.chosen(_parser().parse_args(["--driver=dcmi", flags]))
+    (port,) = [step["value"] for step in patch if step["path"].endswith("/ports/-")]
+    assert chosen is not None and port == {"name": "metrics", "containerPort": chosen.port}

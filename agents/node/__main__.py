@@ -78,7 +78,8 @@ def _parser() -> argparse.ArgumentParser:
         "--driver",
         required=True,
         metavar="DRIVER",
-        help=f"dcmi[:FILE], the NPU driver's libdcmi.so, or simulated[:MODEL], MODEL one of {', '.join(sorted(ROWS))}; "
+        help="dcmi[:FILE], the NPU driver's libdcmi.so; npu_smi[:FILE] where that cannot be used; or "
+        f"simulated[:MODEL], MODEL one of {', '.join(sorted(ROWS))}, "
         "never chosen by default, because a simulated driver's reports on a real node would hide its real state",
     )
     parser.add_argument(
