@@ -174,6 +174,7 @@ class DevicePlugin:
         while not state.pods_read and self._clock.monotonic() < ends:
             await self._clock.sleep(0.05)
         self._settings.check(state.machine.server_type, dict(state.machine.labels))
+        state.soft_share = self._settings.soft
         for chip in state.chips:
             self._numa[chip.id] = await topology.numa_nodes(self._driver, chip.id)
             self._products[chip.id] = str(await topology.tell(self._driver, "product", chip.id, default=""))

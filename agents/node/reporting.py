@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from agents.drivers.base import Machine
 from agents.node.faults import Present
 from agents.node.journal import LAYOUT, Done
 from agents.node.state import NodeState
@@ -111,10 +112,17 @@ def node_labels(state: NodeState, present: Mapping[str, str]) -> dict[str, str]:
         "huawei.com/driver.version": machine.driver_version,
         **machine.labels,
     }
-    if not present.get("servertype"):
+    newest = machine.prefix == "npu-"
+    if newest or not present.get("servertype"):
         labels["servertype"] = machine.server_type
     if machine.super_pod_id >= 0:
         labels["huawei.com/topotree.superpodid"] = str(machine.super_pod_id)
+        if newest and machine.server_index >= 0:
+            labels["huawei.com/topotree.serverid"] = str(machine.server_index)
+        if newest and machine.rack_id is not None and machine.rack_id >= 0:
+            labels["huawei.com/topotree.rackid"] = str(machine.rack_id)
+    if state.soft_share is not None:
+        labels["huawei.com/scheduler.chip1softsharedev.enable"] = str(state.soft_share).lower()
     return {key: value for key, value in sorted(labels.items()) if value and len(value) <= _LABEL_MAX}
 
 
@@ -135,7 +143,16 @@ def node_annotations(state: NodeState) -> dict[str, str]:
         annotations |= {"superPodID": str(machine.super_pod_id), "serverIndex": str(machine.server_index)}
     if machine.rack_id is not None:
         annotations["rackID"] = str(machine.rack_id)
+    if kind := _server_kind(machine):
+        annotations["serverType"] = kind
     return annotations
+
+
+def _server_kind(machine: Machine) -> str:
+    """Annotation ``serverType``: ``A3``, ``npu``, or nothing for other products."""
+    if machine.prefix == "npu-":
+        return "npu"
+    return "A3" if machine.server_type.startswith("Ascend910A3-") else ""
 
 
 def reset_info(state: NodeState) -> str:

@@ -20,7 +20,8 @@ from engine.wire.podannotations import physical_names
 class NodeState:
     """Chips are named by physical id. `withdrawn` chips are offered to nobody because an order is about to act on them,
     `resetting` ones are being acted on, the newest reset of `failed_resets` did not help. `bodies` are the pods as they
-    were read, once `pods_read`; `polled`: the driver has told its codes. `found` are codes that the agent itself sees
+    were read, once `pods_read`; `polled`: the driver has told its codes. `soft_share`: whether
+    the device plugin shares chips softly, None without one. `found` are codes that the agent itself sees
     and the driver does not know of. `idle` holds, per chip, since when nobody uses it: (monotonic s, Unix ms)."""
 
     node: str
@@ -33,6 +34,7 @@ class NodeState:
     bodies: Sequence[Mapping[str, Any]] = ()
     pods_read: bool = False
     polled: bool = False
+    soft_share: bool | None = None
     vnpus: Sequence[VNPU] = ()
     found: dict[int, tuple[Code, ...]] = field(default_factory=dict)
     users: Users = field(default_factory=lambda: Users({}, {}))
