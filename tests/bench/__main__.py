@@ -22,6 +22,7 @@ SECTIONS = {
     "isolation": ("From a fault to kubectl, 100 nodes in the sandbox", "isolation", "run"),
     "real": ("From a fault to kubectl, 100 nodes on a real kube-apiserver", "isolation", "run_real"),
     "agents": ("What agents write", "agents", "run"),
+    "deviceplugin": ("The device plugin", "deviceplugin", "run"),
     "exporter": ("The exporter", "exporter", "run"),
     "ingest": ("Reports as fast as they come", "ingest", "run"),
     "storm": ("Many faults at once, in the sandbox", "storm", "run"),
