@@ -96,6 +96,11 @@ def weigh(scope: Scope, hits: Mapping[str, Mapping[str, Fault]], members: Mappin
             _tell(scope, gang, None)
 
 
+def under_way(scope: Scope) -> list[str]:
+    """Gangs whose training has not gone on since their last recovery began, whatever became of the evicted pods."""
+    return [key for key, memory in scope.memory.jobs.items() if key in scope.gangs and _is_open(memory)]
+
+
 def allowed(
     scope: Scope, gang: Gang, pods: Sequence[Pod], faults: Mapping[str, str], gone: Sequence[Pod]
 ) -> tuple[Level, ...]:
@@ -248,5 +253,7 @@ def _said(one: Estimate) -> str:
 
 
 def _instead(weighed: Sequence[Estimate]) -> str:
-    others = ", ".join(f"{one.level} {one.cost / 3600:.2f}" for one in weighed[1:4])
+    # what would cost less was not taken for one reason only
+    short = {one.level: " (room is short)" if one.cost < weighed[0].cost else "" for one in weighed}
+    others = ", ".join(f"{one.level} {one.cost / 3600:.2f}{short[one.level]}" for one in weighed[1:4])
     return f"; instead of {others}" if others else ""

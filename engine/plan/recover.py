@@ -8,7 +8,7 @@ counted twice. Nothing here looks at budgets: ``safety`` does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import msgspec
@@ -58,7 +58,7 @@ def run(scope: Scope) -> None:
     for key in sorted(hits):
         by_gang.setdefault(scope.gang_of[key], {})[key] = hits[key]
     over = float(init_params(scope.desired, scope.observed).grace_over_time)
-    members = _members(scope, by_gang)
+    members = _members(scope, {*by_gang, *costing.under_way(scope)})
     costing.weigh(scope, by_gang, members)
     for name in sorted({*by_gang, *(k for k, m in scope.memory.jobs.items() if m.evicted and k in scope.gangs)}):
         gang = scope.gangs.get(name)
@@ -157,7 +157,7 @@ def _strategy_applies(gang: Gang, pod: Pod) -> bool:
     return strategy != "ignore"
 
 
-def _members(scope: Scope, hit: Mapping[str, object]) -> dict[str, list[Pod]]:
+def _members(scope: Scope, hit: Iterable[str]) -> dict[str, list[Pod]]:
     """All pods of the gangs concerned, finished ones included, in rank order for those alive, then by name."""
     concerned = {*hit, *(key for key, memory in scope.memory.jobs.items() if memory.evicted)}
     out: dict[str, list[Pod]] = {}
