@@ -6,9 +6,10 @@ from typing import Any
 
 from engine.model.actions import ResetChips
 from engine.model.cluster import Observed
-from engine.model.history import ChipMemory, History, Hold, NodeMemory
+from engine.model.history import ChipMemory, CodeSeen, History, Hold, NodeMemory
 from engine.plan import plan
-from tests.worlds import NOW, agent, decide, desired, fault, node, observed, orders, report, reset_order
+from engine.status.events import RELEASE, release_events
+from tests.worlds import NOW, agent, decide, desired, document, fault, node, observed, orders, report, reset_order
 
 MS = int(NOW * 1000)
 HOUR = 3_600_000
@@ -87,3 +88,24 @@ def test_a_pending_reset_is_shown_with_its_end() -> None:
     result = plan(desired(), world(standing=[order]), NOW)
     assert {c.state for c in result.chips} == {"resetting"}
     assert any("reset-pending" in d.message and "T08:14:00Z" in d.message for d in result.diagnostics)
+
+
+def test_an_upgrade_that_ends_is_told_once_in_the_device_plugins_words() -> None:
+    hold = Hold("frequency", "PreSeparateNPU", since=MS - HOUR, until=MS - 1, rule="80E18005")
+    memory = ChipMemory(codes={"80E18005": CodeSeen(MS - HOUR, MS - HOUR, False, (), MS - HOUR)}, holds=(hold,))
+    history = History(nodes={"n0": NodeMemory(chips={3: memory})})
+    rule = {"codes": ["80E18005"], "times": 2, "window": "24h", "level": "PreSeparateNPU"}
+    standing = desired(document("FaultPolicy", "f", frequency=[rule | {"releaseAfter": "2h"}]))
+    seen = world(bad=False, history=history)
+    assert release_events(seen, plan(standing, seen, NOW)) == []
+    over = desired(document("FaultPolicy", "f", frequency=[rule | {"releaseAfter": "30m"}]))
+    result = plan(over, seen, NOW)
+    (event,) = release_events(seen, result)
+    assert (event["reason"], event["action"], event["type"]) == (RELEASE, RELEASE, "Normal")
+    assert event["metadata"] == {"name": f"n0.EventReleaseUpgradeFault.{MS}", "namespace": "kube-system"}
+    assert event["message"] == (
+        f'{{"Ascend910-3":[{{"upgrade_time":{MS - HOUR},"fault_code":"80e18005",'
+        '"fault_level":"PreSeparateNPU","upgrade_type":"FaultFrequency"}]}'
+    )
+    later = world(bad=False, history=result.history)
+    assert release_events(later, plan(over, later, NOW + 1)) == []

@@ -194,6 +194,7 @@ class Shard:
         foreign = self.settings.foreign_consumers or roles["schedule"].startswith("off")
         later = await self.teller.tell([*bodies, *policy_bodies(policies)], foreign=foreign)
         await self.teller.tell_shadows(plan.shadows, plan.now)
+        await self.teller.tell_releases(observed, plan)
         if roles["aggregate"] == "on":
             await self.teller.drop(surplus(observed, bodies))
         edge = Edge(self._kube, self.name, Fence(self._kube, self.name, self.lease.epoch or 0))

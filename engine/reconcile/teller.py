@@ -12,9 +12,10 @@ from engine.act import written
 from engine.kube import CONFIGMAP, EVENT, Conflict, Kube, NotFound, Object, many
 from engine.log import get
 from engine.model.actions import AnyAction
-from engine.model.plan import ShadowChange
+from engine.model.cluster import Observed
+from engine.model.plan import Plan, ShadowChange
 from engine.status import ClusterInfo, Ledger, events, is_foreign
-from engine.status.events import MAX_EVENTS, shadow_events
+from engine.status.events import MAX_EVENTS, release_events, shadow_events
 from engine.store import Write
 from engine.wire import names
 
@@ -107,6 +108,13 @@ class Teller:
             if outcome.error is None or isinstance(outcome.error, Conflict):
                 self._shadowed.add(fresh[outcome.index])
             else:
+                _log.warning("event not written", reason=str(outcome.error))
+
+    async def tell_releases(self, observed: Observed, plan: Plan) -> None:
+        """Events for upgrades that ended with this pass; losing one loses nothing but the Event."""
+        calls = [partial(self._kube.create, EVENT, body) for body in release_events(observed, plan)]
+        async for outcome in many(calls, in_flight=8):
+            if outcome.error is not None and not isinstance(outcome.error, Conflict):
                 _log.warning("event not written", reason=str(outcome.error))
 
     def _wrote(self, body: dict[str, Any], stored: Object) -> Write:

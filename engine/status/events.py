@@ -9,11 +9,20 @@ from typing import Any, Final
 
 from engine.model import actions as act
 from engine.model.actions import AnyAction, kind_of
-from engine.model.plan import ShadowChange
+from engine.model.cluster import Observed
+from engine.model.hardware import PREFIX
+from engine.model.history import NodeMemory
+from engine.model.plan import Plan, ShadowChange
 from engine.model.times import rfc3339
+from engine.wire import names
+from engine.wire.gojson import go_json
 
 #: At most so many events of one pass; the rest is in the status ConfigMaps anyway.
 MAX_EVENTS: Final = 100
+#: Reason and action of Events that tell of upgrades by frequency that ended.
+RELEASE: Final = "EventReleaseUpgradeFault"
+#: Prefix of device names where no report says it.
+DEFAULT_PREFIX: Final = "Ascend910-"
 #: Reason of Events that tell what a shadow policy would change.
 SHADOW: Final = "ShadowPolicy"
 _WARNING: Final = (act.EvictPod, act.IsolateChip, act.IsolateNode, act.ResetChips)
@@ -62,6 +71,58 @@ def shadow_events(changes: Sequence[ShadowChange], now: float) -> list[dict[str,
         body["metadata"] = {**body["metadata"], "name": name}
         out[name] = body | {"type": "Normal", "reason": SHADOW, "message": text[:1000]}
     return list(out.values())
+
+
+def release_events(observed: Observed, plan: Plan) -> list[dict[str, Any]]:
+    """An Event per node whose chips lost upgrades by frequency with this pass, in the device plugin's words.
+
+    The message is what the upgrades were, in the form of ``UpgradeFaultReason``. Source:
+    component/ascend-device-plugin/pkg/common/upgradefault.go.
+    """
+    out = []
+    for node, memory in sorted(observed.history.nodes.items()):
+        if not any(hold.kind == "frequency" for row in memory.chips.values() for hold in row.holds):
+            continue
+        if not any(row.node == node for row in plan.nodes):
+            continue  # another shard's, or gone with all that was known of it
+        report, left = observed.reports.get(node), plan.history.nodes.get(node, NodeMemory()).chips
+        prefix = report.prefix if report is not None else DEFAULT_PREFIX
+        gone: dict[str, list[dict[str, Any]]] = {}
+        for chip, row in sorted(memory.chips.items()):
+            kept = {(h.kind, h.rule) for h in left[chip].holds} if chip in left else set()
+            for hold in row.holds:
+                if hold.kind != "frequency" or (hold.kind, hold.rule) in kept or hold.rule.startswith(PREFIX):
+                    continue
+                reason = {
+                    "upgrade_time": hold.since,
+                    "fault_code": hold.rule.lower(),
+                    "fault_level": hold.level,
+                    "upgrade_type": "FaultFrequency",
+                }
+                gone.setdefault(f"{prefix}{chip}", []).append(reason)
+        if gone:
+            out.append(_release(node, go_json(gone), plan.now))
+    return out[:MAX_EVENTS]
+
+
+def _release(node: str, message: str, now: float) -> dict[str, Any]:
+    moment = rfc3339(float(int(now)))
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{node[:190]}.{RELEASE}.{int(now * 1000)}", "namespace": names.DEVICE_NAMESPACE},
+        "type": "Normal",
+        "reason": RELEASE,
+        "action": RELEASE,
+        "message": message[:1000],
+        "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node},
+        "source": {"component": "belay"},
+        "reportingComponent": "belay.dev/engine",
+        "reportingInstance": "belay",
+        "firstTimestamp": moment,
+        "lastTimestamp": moment,
+        "count": 1,
+    }
 
 
 def _of_node(action: AnyAction) -> bool:
