@@ -399,3 +399,43 @@ def test_a_chip_that_hangs_is_left_alone_and_others_are_read(library: Path, tmp_
             await supervisor.close()
 
     asyncio.run(asyncio.wait_for(go(), 60))
+
+
+def test_configuration_is_followed_without_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import json
+
+    from agents.exporter import chips, exporter, groups
+
+    monkeypatch.setattr(exporter, "WATCH_SECONDS", 0.02)
+    monkeypatch.setattr(exporter, "SETTLE_SECONDS", 0.01)
+    monkeypatch.setattr(chips, "PERIOD", 0.05)
+    info = {"name": "910B3", "type": "Ascend", "version": "V1"}
+    facts = {"chip_info": info, "board": {"board": 0x30}, "mainboard": 0, "version": "25.0"}
+    source = Recorded({**READINGS, **facts}, [(0, 0, 0, 0)])
+
+    async def go() -> None:
+        work = Exporter(parse(["-ip=127.0.0.1", f"-configDir={tmp_path}"]), source, tool=HccnTool(recorded_tool(2)))
+        running = asyncio.create_task(work.run())
+
+        async def until(wanted: set[str]) -> None:
+            async with asyncio.timeout(10):
+                while {name for name in work.cache.groups() if work.cache.of(name, 0)} != wanted:
+                    assert not running.done(), running.exception()
+                    await asyncio.sleep(0.01)
+
+        await until(GROUPS_OF["A2"])
+        assert work.trouble() == ""
+        only = tmp_path / groups.METRICS_FILE
+        only.write_text(json.dumps([{"metricsGroup": name, "state": "ON"} for name in ("hbm", "network")]))
+        await until({"hbm", "network"})
+        assert "npu_chip_info_temperature" not in work.page.plain().decode()
+        # a chip that joins gets its loops too
+        source._places = [(0, 0, 0, 0), (1, 1, 1, 0)]
+        async with asyncio.timeout(10):
+            while set(work.cache.of("network", 0)) != {0, 1}:
+                await asyncio.sleep(0.01)
+        only.unlink()
+        await until(GROUPS_OF["A2"])
+        running.cancel()
+
+    asyncio.run(go())

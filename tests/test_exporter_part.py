@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +27,7 @@ from agents.node.settings import Settings
 from engine.wire.policy import NodePolicy
 from tests.agent_world import NODE, RULES, FakeCluster, VirtualClock
 from tests.test_exporter_http import ask
-from tests.test_exporter_prometheus import free_port
+from tests.test_exporter_prometheus import free_port, until
 
 
 def options(*more: str) -> Any:
@@ -106,3 +110,44 @@ def test_agent_and_exporter_share_one_driver_process(tmp_path: Path, monkeypatch
             assert probe.connect_ex(("127.0.0.1", port)) != 0
 
     asyncio.run(asyncio.wait_for(go(), 60))
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("form", ["telegraf", "prometheus"])
+def test_by_itself_it_starts_speaks_and_ends_at_once(tmp_path: Path, form: str) -> None:
+    standin = Standin.create(tmp_path / "state", chips=2)
+    own = [f"-driver=dcmi:{build(tmp_path / 'lib')}", f"-configDir={tmp_path}", f"-hccnTool={tmp_path}/none"]
+    port, health = free_port(20_000, 30_000), free_port(31_000, 39_000)
+    flags = {
+        "telegraf": ["platform=Telegraf", "poll_interval=100ms"],
+        "prometheus": [
+            "-ip=127.0.0.1", f"-port={port}", "-limitIPReq=500/1", "--enable-healthz", f"--healthz-address={health}",
+        ],
+    }  # fmt: skip
+    running = subprocess.Popen(
+        [sys.executable, "-m", "engine.cli", "exporter", *flags[form], *own], stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, env={**os.environ, "BELAY_SIM_DCMI_STATE": str(standin.file)},
+    )  # fmt: skip
+    assert running.stdout is not None
+    try:
+        if form == "telegraf":
+            lines: list[str] = []
+            for line in running.stdout:
+                lines.append(line)
+                if line.startswith("ascend,device=ascend910-1 ") and "npu_chip_info_temperature=41" in line:
+                    break
+            assert any(line.startswith("ascend,device=ascend910 ") for line in lines)
+        else:
+            until(lambda: b"npu_chip_info_temperature" in asyncio.run(ask(port)), "metrics", Path(os.devnull))
+            held = socket.create_connection(("127.0.0.1", port))
+            assert asyncio.run(ask(health, "GET / HTTP/1.1\r\n\r\n")).endswith(b"ok")
+        begin = time.monotonic()
+        running.send_signal(signal.SIGTERM)
+        _, errors = running.communicate(timeout=20)
+        assert running.returncode == 0, errors
+        assert time.monotonic() - begin < 5 and "Traceback" not in errors
+        if form == "prometheus":
+            held.close()
+    finally:
+        running.kill()
+        running.wait()

@@ -13,7 +13,6 @@ import msgspec
 
 from agents.drivers.dcmi.family import A2, A3, A5, P310
 from agents.exporter.chips import Chip, Machine
-from agents.exporter.groups import CARD_MAINBOARDS
 from agents.exporter.samples import FAILED, Value
 from agents.exporter.source import Answer, Source
 from agents.exporter.table import of_group
@@ -64,7 +63,7 @@ async def utilization(reader: Reader, machine: Machine, chip: Chip) -> list[Valu
 async def npu(reader: Reader, machine: Machine, chip: Chip) -> list[Value] | None:
     """Temperature, power, voltage, clock, health, processes, codes and names."""
     phy = chip.phy
-    watched = machine.training and not (machine.family == A5 and machine.mainboard in CARD_MAINBOARDS)
+    watched = machine.training and machine.family != A5
     wanted: list[tuple[Any, ...]] = [
         ("temperature", phy),
         ("card_power" if machine.family == P310 else "power", phy),
@@ -88,7 +87,7 @@ async def npu(reader: Reader, machine: Machine, chip: Chip) -> list[Value] | Non
     ]  # fmt: skip
     values.append(Value(name + "health_status", _good(health, (0,))))
     values.append(Value(name + "name", 1, text=chip.chip_name or " "))
-    if watched and machine.family != A5:
+    if watched:
         values.append(Value(name + "network_status", _good(answers[7], NETWORK_GOOD)))
     values += _processes(processes.value if processes.ok else [])
     values.append(Value(name + "serial_number", 1, (chip.serial,), text=chip.serial))

@@ -130,11 +130,11 @@ class Exporter:
     async def _keep_collecting(self) -> None:
         folder = Path(self.settings.config_dir)
         while True:
-            before = _signature(folder)
+            before = self._shape(folder)
             chosen = groups.configured(folder, self.settings.update_time)
             running = asyncio.create_task(self._collect(chosen))
             try:
-                while _signature(folder) == before:
+                while self._shape(folder) == before:
                     done, _ = await asyncio.wait((running,), timeout=WATCH_SECONDS)
                     if done:
                         running.result()
@@ -145,6 +145,11 @@ class Exporter:
                     await running
             _log.info("groups are configured anew")
             self.cache.clear()
+
+    def _shape(self, folder: Path) -> tuple[object, ...]:
+        """What the loops were made for: the configuration files and the chips."""
+        assert self.machine is not None
+        return (_signature(folder), tuple(chip.phy for chip in self.machine.chips))
 
     async def _collect(self, chosen: Sequence[Group]) -> None:
         assert self.machine is not None

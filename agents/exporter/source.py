@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -14,6 +15,9 @@ SECONDS: Final = 5.0
 
 REST_SECONDS: Final = (30.0, 60.0, 120.0, 300.0)
 """How long a chip that let a turn time out is left alone: a hung call costs the driver process a thread."""
+
+AT_ONCE: Final = 8
+"""Turns at the same time; the driver process has twice as many threads, and the agent needs some of them."""
 
 Place = tuple[int, int, int, int]
 """Physical id, logic id, card, device."""
@@ -49,6 +53,7 @@ class DcmiSource:
     def __init__(self, supervisor: Supervisor, now: Callable[[], float]) -> None:
         self._supervisor, self._now = supervisor, now
         self._rest: dict[int, tuple[float, int]] = {}
+        self._free = asyncio.Semaphore(AT_ONCE)
 
     async def places(self) -> Sequence[Place]:
         """Every chip of the driver."""
@@ -63,7 +68,8 @@ class DcmiSource:
             return [Answer(None, "the chip did not answer before")] * len(requests)
         try:
             turn = [list(request) for request in requests]
-            found = await self._supervisor.ask("several", turn, timeout=SECONDS + extra)
+            async with self._free:
+                found = await self._supervisor.ask("several", turn, timeout=SECONDS + extra)
         except DriverError as error:
             if isinstance(error, DcmiError) and error.code == TIMED_OUT:
                 self._rest[phy] = (self._now() + REST_SECONDS[min(times, len(REST_SECONDS) - 1)], times + 1)
