@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from engine.observe import observe
 from tests.golden.stories import compare
 from tests.jobs import ascend_job, replica, template
@@ -33,19 +35,56 @@ def told(world: World, name: str) -> list[tuple[str, bool]]:
     return [(one.level, bool(one.back)) for one in memory.recoveries]
 
 
-def test_the_last_server_goes_where_its_lack_costs_most(update_golden: bool) -> None:
-    world = World({}, [Node(f"node-{i}", labels=A2) for i in range(1, 6)])
+def two_jobs(seed: int = 0) -> World:
+    """Five servers, of which each job has two."""
+    world = World({}, [Node(f"node-{i}", labels=A2) for i in range(1, 6)], seed=seed)
     world.put(CRD)
     saved = int(world.now) - 300
     world.put(job("elastic", {"process-recover-enable": "on"}, ELASTIC, saved))
     world.put(job("rigid", {"pod-rescheduling": "on"}, {}, saved))
+    return world
+
+
+def hit(world: World) -> list[str]:
+    """Each job loses a worker's server."""
+    where = [world.pods()[f"{name}-worker-0"]["spec"]["nodeName"] for name in ("elastic", "rigid")]
+    for node in where:
+        world.fault(node, 3, level="SeparateNPU")
+    return where
+
+
+def waiting(world: World) -> list[str]:
+    return sorted(name for name, pod in world.pods().items() if not pod["spec"].get("nodeName"))
+
+
+def test_the_last_server_goes_where_its_lack_costs_most(update_golden: bool) -> None:
+    world = two_jobs()
     world.until_quiet()
-    where = {name: pod["spec"]["nodeName"] for name, pod in world.pods().items()}
     world.story.clear()
     world.story.append("-- each job loses a worker's server")
-    for name in ("elastic-worker-0", "rigid-worker-0"):
-        world.fault(where[name], 3, level="SeparateNPU")
+    nodes = hit(world)
     world.until_quiet(seconds=5.0)
     assert told(world, "elastic") == [("shrink", False)]
     assert told(world, "rigid") == [("pod", True)]
+    assert waiting(world) == ["elastic-worker-0"]
+    world.story.append("-- the chips are repaired")
+    for node in nodes:
+        world.heal(node, 3)
+    world.until_quiet(seconds=5.0)
+    assert waiting(world) == []
+    assert told(world, "elastic") == [("shrink", True)]
     compare("recovery-by-cost", world.story, update_golden)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_in_any_order_and_with_lost_actions(seed: int) -> None:
+    world = two_jobs(seed)
+    world.until_quiet(some=0.7, ceiling=80)
+    nodes = hit(world)
+    world.until_quiet(some=0.7, ceiling=80, seconds=7.0)
+    assert len(waiting(world)) == 1
+    for node in nodes:
+        world.heal(node, 3)
+    world.until_quiet(some=0.7, ceiling=80)
+    assert waiting(world) == []
+    assert all(done for name in ("elastic", "rigid") for _, done in told(world, name))
