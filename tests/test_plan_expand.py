@@ -476,6 +476,25 @@ def test_a_hot_switch_makes_a_backup_pod_once() -> None:
     assert "deletionTimestamp" in world.pod("train-worker-0")["metadata"]
 
 
+def test_after_a_hot_switch_the_backup_stands_for_the_pod_that_went() -> None:
+    world = World(ascend_job())
+    world.settle()
+    world.run_all()
+    before = world.pods()
+    world.pod("train-worker-0")["metadata"]["annotations"]["needOperatorOpe"] = "create"
+    world.settle()
+    world.run_all()
+    backup = next(name for name in world.pods() if "-hot-" in name)
+    del world.objects[next(key for key in world.objects if key.kind == "Pod" and key.name == "train-worker-0")]
+    world.settle()
+    assert world.pods() == sorted([backup, *(name for name in before if name != "train-worker-0")])
+    assert world.state() == "Running"
+    # and when the backup goes in its turn, the pod is made under its own name again
+    del world.objects[next(key for key in world.objects if key.kind == "Pod" and key.name == backup)]
+    world.settle()
+    assert world.pods() == before
+
+
 RULE = {
     "elastic_scaling.json": (
         '{"version":"1.0","elastic_scaling_list":['

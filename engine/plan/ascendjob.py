@@ -68,7 +68,7 @@ class _Case:
     def of_replica(self, replica: Replica) -> list[Pod]:
         """Pods of one type, backup pods of a hot switch left out."""
         label = replica.lower
-        return [p for p in self.pods.values() if p.labels.get("replica-type") == label and not _is_backup(p)]
+        return [p for name, p in self.pods.items() if p.labels.get("replica-type") == label and not _is_backup(p, name)]
 
 
 def spec_of(job: Job) -> AscendSpec:
@@ -90,7 +90,7 @@ def expand(bench: Bench, job: Job) -> bool:
     if refusal is not None:
         settle(bench, job, {}, Condition("Failed", "JobValidFailed", f"{refusal.reason}: {refusal.message}"))
         return True
-    case = _Case(bench, job, spec, bench.memory(job), {p.name: p for p in bench.pods_of(job)})
+    case = _Case(bench, job, spec, bench.memory(job), _standing({p.name: p for p in bench.pods_of(job)}))
     _count_round(case)
     if not _beyond_backoff(case):
         _keep_going(case)
@@ -111,12 +111,13 @@ def backup(bench: Bench, job: Job, source: Pod, name: str) -> dict[str, Any] | N
 
 
 def _count_round(case: _Case) -> None:
-    versions = {p.key: _version(p) for p in case.pods.values()}
+    pods = [p if p.name == name else msgspec.structs.replace(p, name=name) for name, p in case.pods.items()]
+    versions = {p.key: _version(p) for p in pods}
     expected = [name for name, _, _ in case.spec.expected]
     # Pods that another operator made tell how often the job was re-created before Belay came.
     current = max(case.memory.version, *versions.values()) if versions else case.memory.version
     memory = msgspec.structs.replace(case.memory, version=current) if current > case.memory.version else case.memory
-    case.memory, _ = next_round(memory, expected, case.pods.values(), versions)
+    case.memory, _ = next_round(memory, expected, pods, versions)
 
 
 def _version(one: Pod) -> int:
@@ -125,8 +126,19 @@ def _version(one: Pod) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
 
 
-def _is_backup(one: Pod) -> bool:
-    return one.annotations.get("podType") == "backup"
+def _standing(pods: dict[str, Pod]) -> dict[str, Pod]:
+    """The pods by the names they stand for: a backup whose source has gone has taken its place and its name's."""
+    found = {}
+    for name, one in pods.items():
+        source = one.annotations.get("backupSourcePodName", "")
+        took_over = _is_backup(one, name) and bool(source) and source not in pods and one.phase != "Failed"
+        found[source if took_over else name] = one
+    return found
+
+
+def _is_backup(one: Pod, stands_for: str) -> bool:
+    """Whether a pod is a backup that still waits for its turn."""
+    return one.annotations.get("podType") == "backup" and one.name == stands_for
 
 
 def backoff_limit(spec: AscendSpec) -> int:
@@ -184,7 +196,7 @@ def _remove_surplus(case: _Case) -> None:
     """Pods beyond the replicas that the job now asks for."""
     wanted = {name for name, _, _ in case.spec.expected}
     for name, one in case.pods.items():
-        if name not in wanted and not _is_backup(one) and "replica-index" in one.labels:
+        if name not in wanted and not _is_backup(one, name) and "replica-index" in one.labels:
             case.bench.remove(case.job, one, "ScaledDown", f"{case.job.key} no longer asks for pod {name}")
 
 

@@ -16,6 +16,7 @@ from engine.status.jobs import quiet
 from engine.wire.podannotations import chip_ids
 
 BACKUP: Final = "backup"
+SOURCE: Final = "backupSourcePodName"
 
 
 class JobView(msgspec.Struct, frozen=True):
@@ -112,6 +113,11 @@ def ranks_of(view: JobView, observed: Observed, node: str) -> dict[str, int]:
 
 def _of_gang(gang: Gang, observed: Observed) -> JobView:
     pods = [observed.pods[key] for key in gang.pods]
+    names = {pod.name for pod in pods}
+    # a backup whose source has gone has taken its place
+    spare = {
+        pod.uid for pod in pods if pod.annotations.get("podType") == BACKUP and pod.annotations.get(SOURCE) in names
+    }
     return JobView(
         id=gang.uid,
         kind=gang.kind,
@@ -122,8 +128,8 @@ def _of_gang(gang: Gang, observed: Observed) -> JobView:
         annotations=gang.annotations,
         replicas=gang.replicas,
         min_available=gang.min_available,
-        pods=tuple(pod for pod in pods if pod.annotations.get("podType") != BACKUP),
-        backups=tuple(pod for pod in pods if pod.annotations.get("podType") == BACKUP),
+        pods=tuple(pod for pod in pods if pod.uid not in spare),
+        backups=tuple(pod for pod in pods if pod.uid in spare),
     )
 
 
