@@ -8,8 +8,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import grpc
+import msgspec
 import pytest
 
+from agents.drivers.base import Chip
+from agents.drivers.rows import machine
+from agents.drivers.simulated import Row
 from agents.kubelet.allocator import Refused
 from tests.agent_world import FAULT
 from tests.kubelet_world import RESOURCE, Node
@@ -215,5 +219,121 @@ def test_a_group_leaves_kubelet_before_it_is_reset_and_returns_afterwards() -> N
             del body
             await node.until(lambda: node.driver.resets == [tuple(range(8))], 15)
             await node.until(lambda: len(node.kubelet.free()) == 8, 15)
+
+    run(scenario)
+
+
+def test_without_a_scheduler_kubelets_choice_is_used_as_it_is() -> None:
+    async def scenario() -> None:
+        async with Node(volcano=False, runtime=False) as node:
+            body = node.pod("a", chips(9, 9))
+            answer = await node.kubelet.admit(body, prefer=False)
+            assert [d.container_path for d in answer.devices][:2] == ["/dev/davinci0", "/dev/davinci1"]
+            assert not answer.envs
+            await node.until(lambda: node.notes("a").get("huawei.com/AscendReal") == "Ascend910-0,Ascend910-1")
+
+    run(scenario)
+
+
+def test_a_pod_that_takes_the_whole_node_needs_no_choice() -> None:
+    async def scenario() -> None:
+        async with Node() as node:
+            body = node.pod("a", [], count=8)
+            answer = await node.kubelet.admit(body)
+            assert answer.envs["ASCEND_VISIBLE_DEVICES"] == "0,1,2,3,4,5,6,7"
+            await node.until(lambda: "huawei.com/kltDev" in node.notes("a"))
+
+    run(scenario)
+
+
+def test_an_init_containers_chips_go_on_to_the_container_after_it() -> None:
+    async def scenario() -> None:
+        async with Node() as node:
+            body = node.pod("a", chips(4, 6))
+            body["spec"]["initContainers"] = [{"name": "i", "resources": {"limits": {RESOURCE: "2"}}}]
+            node.cluster.notify("pods")
+            first = await node.kubelet.admit(body, container="i")
+            again = await node.kubelet.admit(body, reuse=node.kubelet.taken["u-a", "i", RESOURCE])
+            assert first.envs["ASCEND_VISIBLE_DEVICES"] == again.envs["ASCEND_VISIBLE_DEVICES"] == "4,6"
+            await node.until(lambda: node.notes("a").get("huawei.com/kltDev") == "Ascend910-4,Ascend910-6")
+            assert len(node.kubelet.free()) == 6
+
+    run(scenario)
+
+
+def test_the_api_server_is_not_needed_for_an_answer() -> None:
+    async def scenario() -> None:
+        async with Node() as node:
+            body = node.pod("a", chips(2))
+            await node.seen("a")
+            node.cluster.offline = True
+            assert (await node.kubelet.admit(body)).envs["ASCEND_VISIBLE_DEVICES"] == "2"
+            # the same chips are not given twice, although nothing could be written on the pod
+            with pytest.raises(grpc.aio.AioRpcError):
+                await node.kubelet.admit(body)
+            node.cluster.offline = False
+            await node.until(lambda: node.notes("a").get("huawei.com/AscendReal") == "Ascend910-2")
+
+    run(scenario)
+
+
+def test_a_pod_that_is_bound_while_kubelet_asks_is_waited_for() -> None:
+    async def scenario() -> None:
+        async with Node(pause=2.0) as node:
+            body = node.pod("a", chips(2))
+            node.cluster.pod_list.clear()
+            asked = asyncio.create_task(node.kubelet.admit(body))
+            await asyncio.sleep(0.1)
+            node.cluster.set_pods([body])
+            assert (await asked).envs["ASCEND_VISIBLE_DEVICES"] == "2"
+
+    run(scenario)
+
+
+def test_a_socket_that_was_removed_is_served_and_registered_anew() -> None:
+    async def scenario() -> None:
+        async with Node() as node:
+            (node.root / "k" / "Ascend910.sock").unlink()
+            await node.until(
+                lambda: len(node.kubelet.registered) == 2 and (node.root / "k" / "Ascend910.sock").exists()
+            )
+            assert (node.root / "k" / "Ascend910.sock").stat().st_mode & 0o777 == 0o600
+            node.plugin.register_again()
+            await node.until(lambda: len(node.kubelet.registered) == 3)
+            assert (await node.kubelet.admit(node.pod("a", chips(1)))).envs["ASCEND_VISIBLE_DEVICES"] == "1"
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("ids", [["Ascend910-8"], ["Ascend910-0", "Ascend910-0"], [], ["Ascend910-0"] * 801])
+def test_ids_that_make_no_sense_are_refused(ids: list[str]) -> None:
+    async def scenario() -> None:
+        async with Node() as node:
+            assert node.plugin.allocator is not None
+            with pytest.raises(Refused):
+                await node.plugin.allocator.allocate(RESOURCE, ids)
+
+    run(scenario)
+
+
+def test_newer_servers_are_offered_by_logic_ids() -> None:
+    async def scenario() -> None:
+        row = Row(machine=machine("huawei.com/npu", "Ascend950PR"), chips=4, reset_groups=((0,), (1,), (2,), (3,)))
+        node = Node(row)
+        listed = await node.driver.chips()
+
+        async def swapped() -> list[Chip]:
+            return [msgspec.structs.replace(chip, logic_id=3 - chip.id) for chip in listed]
+
+        node.driver.chips = swapped
+        async with node:
+            resource = "huawei.com/npu"
+            answer = await node.kubelet.admit(node.pod("a", ["npu-0"], resource=resource), resource)
+            assert answer.envs["ASCEND_VISIBLE_DEVICES"] == "0"
+            await node.until(lambda: node.notes("a").get("huawei.com/AscendReal") == "npu-0")
+            # kubelet's ids are the physical ones
+            assert node.notes("a")["huawei.com/kltDev"] == "npu-3"
+            found = json.loads(node.notes("a")["ascend.kubectl.kubernetes.io/ascend-npu-configuration"])
+            assert [d["device_id"] for d in found["devices"]] == ["3"]
 
     run(scenario)

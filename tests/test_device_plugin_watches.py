@@ -215,6 +215,7 @@ def test_kubelet_is_a_witness_of_whom_only_it_knows() -> None:
             assert (await socket.holders([1]))[1].startswith("pod ")
             node.finish("a")
             node.delete("a")
+            await node.until(lambda: not node.plugin.allocator.live_uids())  # type: ignore[union-attr]
             await node.until(lambda: not node.plugin.allocator.grants)  # type: ignore[union-attr]
             assert await checkpoint.holders([1]) == {}
             await node.kubelet.stop()

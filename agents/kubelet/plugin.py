@@ -224,20 +224,10 @@ class DevicePlugin:
         if found.keys() - self._registrar.servers.keys():
             self._registrar.look()
 
-    def _devices(self, resource: str) -> list[api.Device]:
+    def _health(self, resource: str) -> Mapping[str, bool]:
         assert self.allocator is not None
         offer = self.allocator.offers.get(resource)
-        if offer is None:
-            return []
-        health = self.allocator.health(offer)
-        return [
-            api.Device(
-                ID=name,
-                health="Healthy" if healthy else "Unhealthy",
-                topology=api.TopologyInfo(nodes=[api.NUMANode(ID=n) for n in self._numa.get(offer.own[name], ())]),
-            )
-            for name, healthy in health.items()
-        ]
+        return self.allocator.health(offer) if offer is not None else {}
 
     def _told(self, chips: Sequence[int]) -> bool:
         """Whether kubelet was told that nothing of these chips is to be had."""
@@ -264,8 +254,13 @@ class DevicePlugin:
             now = self.allocator.offers.get(resource)
             return self.allocator.prefer(now, available, must, size) if now is not None else list(must)
 
+        def near(name: str) -> Sequence[int]:
+            assert self.allocator is not None
+            now = self.allocator.offers.get(resource)
+            return self._numa.get(now.own[name], ()) if now is not None and name in now.own else ()
+
         return ResourceServer(
-            resource, offer.device_type, self._settings.folder, lambda: self._devices(resource), allocate, prefer,
+            resource, offer.device_type, self._settings.folder, lambda: self._health(resource), near, allocate, prefer,
             self._clock,
         )  # fmt: skip
 

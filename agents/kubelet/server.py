@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +30,8 @@ REGISTER_SECONDS: Final = 10.0
 GRACE: Final = 2.0
 _log = Log("kubelet")
 
-Devices = Callable[[], Sequence[api.Device]]
+Health = Callable[[], Mapping[str, bool]]
+Near = Callable[[str], Sequence[int]]
 Allocate = Callable[[Sequence[str]], Awaitable[api.ContainerAllocateResponse]]
 Prefer = Callable[[Sequence[str], Sequence[str], int], Sequence[str]]
 
@@ -39,15 +40,15 @@ class ResourceServer(services.DevicePluginServicer):
     """Serves one resource on ``<folder>/<device type>.sock`` and registers it with kubelet."""
 
     def __init__(
-        self, resource: str, device_type: str, folder: Path, devices: Devices, allocate: Allocate, prefer: Prefer,
-        clock: Clock,
+        self, resource: str, device_type: str, folder: Path, health: Health, near: Near, allocate: Allocate,
+        prefer: Prefer, clock: Clock,
     ) -> None:  # fmt: skip
         self.resource = resource
         self._endpoint, self._folder = f"{device_type}.sock", folder
-        self._devices, self._allocate, self._prefer, self._clock = devices, allocate, prefer, clock
+        self._health, self._near, self._allocate, self._prefer, self._clock = health, near, allocate, prefer, clock
         self._server: grpc.aio.Server | None = None
         self._changed: set[asyncio.Event] = set()
-        self._told: dict[asyncio.Event, dict[str, str]] = {}
+        self._told: dict[asyncio.Event, Mapping[str, bool]] = {}
         self._identity: tuple[int, int] | None = None
         self.registered_at = 0.0
 
@@ -135,7 +136,7 @@ class ResourceServer(services.DevicePluginServicer):
 
     def told(self, names: Sequence[str]) -> bool:
         """Whether every listener was last told that these are unhealthy."""
-        return all(state.get(name) != "Healthy" for state in self._told.values() for name in names)
+        return not any(state.get(name) for state in self._told.values() for name in names)
 
     async def GetDevicePluginOptions(self, request: Any, context: Any) -> api.DevicePluginOptions:
         """No call before a container starts; preferred devices are known."""
@@ -145,20 +146,28 @@ class ResourceServer(services.DevicePluginServicer):
         """The whole list at once, after every change, and every hour."""
         event = asyncio.Event()
         self._changed.add(event)
-        last: Sequence[api.Device] | None = None
+        last: Mapping[str, bool] | None = None
         due, server = 0.0, self._server
         try:
             while self._server is server:
-                devices = self._devices()
-                if devices != last or self._clock.monotonic() >= due:
-                    yield api.ListAndWatchResponse(devices=devices)
+                health = self._health()
+                if health != last or self._clock.monotonic() >= due:
+                    yield api.ListAndWatchResponse(devices=[self._device(name, well) for name, well in health.items()])
                     # it is resumed once the list was sent: a reset waits for that
-                    self._told[event] = {device.ID: device.health for device in devices}
-                    last, due = devices, self._clock.monotonic() + AGAIN
+                    self._told[event] = health
+                    last, due = health, self._clock.monotonic() + AGAIN
                 await self._clock.wait(event, max(0.0, due - self._clock.monotonic()))
         finally:
             self._changed.discard(event)
             self._told.pop(event, None)
+
+    def _device(self, name: str, well: bool) -> api.Device:
+        nodes = [api.NUMANode(ID=number) for number in self._near(name)]
+        return api.Device(
+            ID=name,
+            health="Healthy" if well else "Unhealthy",
+            topology=api.TopologyInfo(nodes=nodes) if nodes else None,
+        )
 
     # ---- calls
 
