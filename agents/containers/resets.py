@@ -22,6 +22,7 @@ CALLS: Final = 4
 BOOT_SECONDS: Final = 150.0
 BOOT_POLL: Final = 1.0
 CALL_SECONDS: Final = 300.0
+_LONG_AGO: Final = float("-inf")
 _log = Log("resets")
 
 
@@ -120,7 +121,10 @@ class Resets:
         now, found = self._clock.monotonic(), []
         for chip in sorted(self._rings):
             if await self._driver.boot_status(chip) == BOOTED:
-                self._starting.pop(chip, None)
+                if self._starting.pop(chip, _LONG_AGO) != _LONG_AGO:
+                    # a reset that was begun elsewhere ended well: the pause after one holds for it too
+                    self._last_success = now
+                    found.append(chip)
             elif now - self._starting.setdefault(chip, now) < BOOT_SECONDS:
                 found.append(chip)
         return found
@@ -134,7 +138,7 @@ class Resets:
         except (DriverError, TimeoutError) as error:
             self._failures[chip] = self._failures.get(chip, 0) + 1
             # its time to start has passed already
-            self._starting.update({other: self._clock.monotonic() - BOOT_SECONDS for other in ring})
+            self._starting.update(dict.fromkeys(ring, _LONG_AGO))
             _log.error("a reset failed", chip=chip, times=self._failures[chip], error=error or "no answer in time")
         else:
             self._failures.pop(chip, None)

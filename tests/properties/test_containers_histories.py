@@ -41,7 +41,7 @@ class Watched(SimulatedDriver):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(5))
 def test_histories(strategy: Strategy, seed: int) -> None:
     chance = random.Random(f"{strategy}/{seed}")
 
@@ -67,6 +67,8 @@ def test_histories(strategy: Strategy, seed: int) -> None:
                 if chance.random() < 0.05:
                     task.cancel()
                     await asyncio.gather(task, return_exceptions=True)
+                    # the pause after a reset that has ended is remembered by one life only
+                    driver.accepted.clear()
                     _, task = manager()
                 await clock.advance(chance.choice([0.3, 1, 3, 10, 40, 90]))
                 if task.done():
