@@ -24,6 +24,7 @@ SECTIONS = {
     "agents": ("What agents write", "agents", "run"),
     "deviceplugin": ("The device plugin", "deviceplugin", "run"),
     "exporter": ("The exporter", "exporter", "run"),
+    "grpc": ("ClusterD's services", "grpc", "run"),
     "ingest": ("Reports as fast as they come", "ingest", "run"),
     "storm": ("Many faults at once, in the sandbox", "storm", "run"),
     "storm-real": ("Many faults at once, on a real kube-apiserver", "storm", "run_real"),
