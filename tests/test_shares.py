@@ -56,7 +56,8 @@ def test_shares_are_fair_and_leave_nothing_wanted_over(total: int, rows: list[tu
     hungry = [c for c in claims if found[c.name] < wishes[c.name] - 1e-3]
     for one in hungry:
         for other in claims:
-            assert found[other.name] / other.weight <= found[one.name] / one.weight + 1e-3, "nobody gets more per weight"
+            # nobody gets more per weight than one who wants more
+            assert found[other.name] / other.weight <= found[one.name] / one.weight + 1e-3
 
 
 def test_share_is_the_largest_quotient() -> None:
