@@ -426,9 +426,9 @@ def exporter(flags: tuple[str, ...]) -> None:
     --metrics prints every metric with its labels, unit and products; --help every flag.
     """
     if flags in (("--help",), ("-h",)):
-        from agents.exporter.settings import FLAGS
+        from agents.exporter.settings import usage
 
-        click.echo(f"belay exporter -ip=ADDRESS [-FLAG=VALUE]…\n\nFlags: {', '.join(f'-{name}' for name in FLAGS)}")
+        click.echo(f"{click.get_current_context().get_help()}\n\nFlags:\n{usage()}")
         return
     if flags == ("--metrics",):
         from agents.exporter.table import METRICS
@@ -537,25 +537,51 @@ def agent(node: str, driver: str, kubeconfig: str | None, journal: str, more: tu
     sys.exit(run([*given, *(("--kubeconfig", kubeconfig) if kubeconfig else ()), *more]))
 
 
+def _container_options(command: Any) -> Any:
+    """The options of the manager, by its own names and those of MindCluster's."""
+    for option in reversed(
+        (
+            click.option("--runtime", "-runtimeType", type=click.Choice(["docker", "containerd"]), default="docker"),
+            click.option(
+                "--socket", "-sockPath", metavar="FILE", default="", help="The runtime's socket (its usual place)."
+            ),
+            click.option(
+                "--strategy",
+                "-ctrStrategy",
+                type=click.Choice(["never", "singleRecover", "ringRecover"]),
+                default="never",
+                help="Which containers a fault stops: none, those on the chip, those on its ring.",
+            ),
+            click.option(
+                "--fault-config", "-faultConfigPath", metavar="FILE", default="", help="Fault levels of your own."
+            ),
+            click.option("--driver", metavar="DRIVER", default="dcmi", help="dcmi[:FILE] or simulated[:MODEL]."),
+            click.option("--state", metavar="FILE", default="/tmp/status.json", help="The state file."),
+            click.option(
+                "--log-file", "-logPath", metavar="FILE", default="", help="Log to a file instead of standard error."
+            ),
+            click.option(
+                "--log-level",
+                "-logLevel",
+                type=int,
+                default=0,
+                help="-1 debug, 0 info, 1 warning, 2 error, 3 critical.",
+            ),
+            click.option("--log-days", "-maxAge", type=int, default=7, help="Days that old log files are kept."),
+            click.option("--log-backups", "-maxBackups", type=int, default=30, help="How many old log files are kept."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
 @main.group(short_help="Recover containers on a host without Kubernetes.")
 def containers() -> None:
     """Recover containers on a host without Kubernetes: stop those on a faulty chip, reset it, start them again."""
 
 
 @containers.command(name="run", short_help="Run the manager.")
-@click.option("--runtime", "-runtimeType", type=click.Choice(["docker", "containerd"]), default="docker")
-@click.option("--socket", "-sockPath", metavar="FILE", default="", help="The runtime's socket (its usual place).")
-@click.option(
-    "--strategy", "-ctrStrategy", type=click.Choice(["never", "singleRecover", "ringRecover"]), default="never",
-    help="Which containers a fault stops: none, those on the chip, those on its ring.",
-)  # fmt: skip
-@click.option("--fault-config", "-faultConfigPath", metavar="FILE", default="", help="Fault levels of your own.")
-@click.option("--driver", metavar="DRIVER", default="dcmi", help="dcmi[:FILE] or simulated[:MODEL].")
-@click.option("--state", metavar="FILE", default="/tmp/status.json", help="The state file.")
-@click.option("--log-file", "-logPath", metavar="FILE", default="", help="Log to a file instead of standard error.")
-@click.option("--log-level", "-logLevel", type=int, default=0, help="-1 debug, 0 info, 1 warning, 2 error, 3 critical.")
-@click.option("--log-days", "-maxAge", type=int, default=7, help="Days that old log files are kept.")
-@click.option("--log-backups", "-maxBackups", type=int, default=30, help="How many old log files are kept.")
+@_container_options
 @fails_clearly
 def containers_run(**options: Any) -> None:
     """Run until SIGINT or SIGTERM. The flags of MindCluster's container manager are understood too."""
@@ -576,6 +602,35 @@ def containers_status(state: Path) -> None:
     from agents.containers.commands import show
 
     sys.exit(show(state))
+
+
+@containers.command(name="install", short_help="Make the manager a service of systemd.")
+@_container_options
+@click.option("--timer-delay", "delay", default="60s", show_default=True, help="How long after boot it starts.")
+@fails_clearly
+def containers_install(delay: str, **options: Any) -> None:
+    """Write the units and start them after every boot. The options are those the service will run with."""
+    from agents.containers.commands import Options
+    from agents.containers.install import InstallError, install
+
+    try:
+        written = install(Options(**options), delay=delay)
+    except (InstallError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+    click.echo("".join(f"{path}\n" for path in written) + "started; see belay containers status")
+
+
+@containers.command(name="uninstall", short_help="Take the service away; logs stay.")
+@fails_clearly
+def containers_uninstall() -> None:
+    """Stop the service and remove its units and flags; logs stay."""
+    from agents.containers.install import InstallError, uninstall
+
+    try:
+        removed = uninstall()
+    except InstallError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo("".join(f"{path}\n" for path in removed) + ("removed" if removed else "nothing is installed"))
 
 
 def _plan(

@@ -219,6 +219,17 @@ _OWN: Final = frozenset({"configDir", "hccnTool", "driver"})
 FLAGS: Final = tuple(_FLAGS)
 
 
+def usage() -> str:
+    """Every flag with its default, a line each; those that Telegraf takes are marked."""
+    defaults = {field.name: field.default for field in msgspec.structs.fields(ExporterSettings)}
+    lines = []
+    for flag, (name, _) in _FLAGS.items():
+        default = defaults[name]
+        shown = str(default).lower() if isinstance(default, bool) else "" if default == () else default
+        lines.append(f"  -{flag}={shown}{'   (Telegraf too)' if flag in _TELEGRAF else ''}")
+    return "\n".join(lines)
+
+
 def parse(arguments: Sequence[str]) -> ExporterSettings:
     """Flags as Go's: ``-name=value``, ``-name value``, one dash or two. Raises FlagError."""
     given = _pairs(arguments)
@@ -272,4 +283,4 @@ def _pairs(arguments: Sequence[str]) -> dict[str, str]:
     return found
 
 
-__all__ = ["ExporterSettings", "FLAGS", "FlagError", "PROMETHEUS", "TELEGRAF", "duration", "parse"]
+__all__ = ["ExporterSettings", "FLAGS", "FlagError", "PROMETHEUS", "TELEGRAF", "duration", "parse", "usage"]
