@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -27,6 +27,8 @@ from agents.node.log import Log
 from agents.node.state import NodeState
 from engine.wire.podannotations import ASCEND_REAL, physical_names
 
+#: Seconds that GetPreferredAllocation waits at a time for a pod that fits.
+PREFER_WAIT: Final = 0.2
 _log = Log("kubelet")
 
 
@@ -209,12 +211,19 @@ class Allocator:
 
     # ---- GetPreferredAllocation
 
-    def prefer(self, offer: Offer, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
-        """The ids that kubelet should take, so that they are those of the chips that will be given."""
+    async def prefer(self, offer: Offer, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
+        """The ids that kubelet should take, so that they are those of the chips that will be given.
+
+        Kubelet may hear of a pod a moment before this agent does, so that moment is waited for.
+        """
         wanted: Mapping[int, int] = {}
-        if self._follows(offer):
-            found, _ = self._candidates(self._pods.known or {}, offer, size)
-            best = next((w for w in found if not self._blocked(w, offer)), None)
+        if self._follows(offer) and len(must) < size < len(offer.own):
+            for attempt in range(self._settings.attempts):
+                found, _ = self._candidates(self._pods.known or {}, offer, size)
+                best = next((w for w in found if not self._blocked(w, offer)), None)
+                if found or attempt == self._settings.attempts - 1:
+                    break
+                await self._pods.news(PREFER_WAIT)
             wanted = dict(best.chips) if best is not None else {}
         return mapping.preferred(available, must, size, offer.own, wanted, self.stands_for(offer))
 

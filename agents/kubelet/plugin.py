@@ -249,10 +249,10 @@ class DevicePlugin:
         async def allocate(ids: Sequence[str]) -> api.ContainerAllocateResponse:
             return await self._allocate(resource, ids)
 
-        def prefer(available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
+        async def prefer(available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
             assert self.allocator is not None
             now = self.allocator.offers.get(resource)
-            return self.allocator.prefer(now, available, must, size) if now is not None else list(must)
+            return await self.allocator.prefer(now, available, must, size) if now is not None else list(must)
 
         def near(name: str) -> Sequence[int]:
             assert self.allocator is not None

@@ -33,7 +33,7 @@ _log = Log("kubelet")
 Health = Callable[[], Mapping[str, bool]]
 Near = Callable[[str], Sequence[int]]
 Allocate = Callable[[Sequence[str]], Awaitable[api.ContainerAllocateResponse]]
-Prefer = Callable[[Sequence[str], Sequence[str], int], Sequence[str]]
+Prefer = Callable[[Sequence[str], Sequence[str], int], Awaitable[Sequence[str]]]
 
 
 class ResourceServer(services.DevicePluginServicer):
@@ -175,16 +175,12 @@ class ResourceServer(services.DevicePluginServicer):
         self, request: api.PreferredAllocationRequest, context: Any
     ) -> api.PreferredAllocationResponse:
         """Which of the free ids kubelet should take."""
-        return api.PreferredAllocationResponse(
-            container_responses=[
-                api.ContainerPreferredAllocationResponse(
-                    deviceIDs=self._prefer(
-                        list(one.available_deviceIDs), list(one.must_include_deviceIDs), one.allocation_size
-                    )
-                )
-                for one in request.container_requests
-            ]
-        )
+        answers = []
+        for one in request.container_requests:
+            available, must = list(one.available_deviceIDs), list(one.must_include_deviceIDs)
+            ids = await self._prefer(available, must, one.allocation_size)
+            answers.append(api.ContainerPreferredAllocationResponse(deviceIDs=ids))
+        return api.PreferredAllocationResponse(container_responses=answers)
 
     async def Allocate(self, request: api.AllocateRequest, context: Any) -> api.AllocateResponse:
         """Give devices to containers; a refusal ends in the pod's status."""
