@@ -166,7 +166,7 @@ class _Source:
             layers = [declared(recording, extra) for extra in ((), (self._policy,))]
             self._known = (known, (layers[0].desired, self._with_policy(layers[1].desired)))
         before, after = self._known[1]
-        return Frame(recording.now, recording.shard, before, after, observe(recording.objects))
+        return Frame(recording.now, recording.shard, before, after, observe(recording.objects, recording.shard))
 
     def _with_policy(self, desired: Desired) -> Desired:
         """The policy under test is enforced, whatever its mode."""

@@ -35,12 +35,12 @@ from engine.wire.errors import WireError
 _SCHEDULER_CONFIG_MAX = 256 * 1024
 
 
-def observe(items: Iterable[Mapping[str, Any]]) -> Observed:
-    """Observed from plain objects, e.g. the items of a List; their order does not matter."""
+def observe(items: Iterable[Mapping[str, Any]], shard: str = names.MAIN_SHARD) -> Observed:
+    """Observed from plain objects, e.g. the items of a List; their order does not matter. ``shard``: whose memory."""
     observer = Observer()
     for item in items:
         observer.put(item)
-    return observer.observed()
+    return observer.observed(shard)
 
 
 def key_of(obj: Mapping[str, Any]) -> ObjectKey:
@@ -72,7 +72,7 @@ class Observer:
         self._objects: dict[ObjectKey, dict[str, Any]] = {}
         self._memories: dict[str, NodeMemory] = {}
         self._jobs: dict[str, tuple[str, JobMemory]] = {}
-        self._cluster = history.ClusterMemory()
+        self._clusters: dict[str, history.ClusterMemory] = {}
         self._ledgers: dict[str, dict[str, ledger.Claim]] = {}
         self._broken_ledgers: set[str] = set()
         self._reserved: dict[str, tuple[reservations.Row, ...]] = {}
@@ -112,8 +112,9 @@ class Observer:
             self._public.pop(key, None)
         self._objects.pop(key, None)
 
-    def observed(self) -> Observed:
-        """An immutable snapshot of everything seen so far."""
+    def observed(self, shard: str = names.MAIN_SHARD) -> Observed:
+        """An immutable snapshot of everything seen so far, with the memory of that shard."""
+        cluster = self._clusters.get(names.history_config_map(shard), history.ClusterMemory())
         if self._unsorted:
             self._sort()
         claims: dict[str, str] = {}
@@ -132,9 +133,9 @@ class Observer:
             history=History(
                 nodes=dict(self._memories),
                 jobs=dict(sorted(self._jobs.values())),
-                budgets=self._cluster.budgets,
-                ready_drops=self._cluster.ready_drops,
-                policy_revision=self._cluster.policy_revision,
+                budgets=cluster.budgets,
+                ready_drops=cluster.ready_drops,
+                policy_revision=cluster.policy_revision,
             ),
             ledger=dict(sorted(claims.items())),
             ledger_broken=bool(self._broken_ledgers),
@@ -202,8 +203,8 @@ class Observer:
         self._orders[order.node] = order
 
     def _take_node_memory(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
-        if key.name == names.HISTORY:
-            self._cluster = history.parse_cluster(obj)
+        if not key.name.startswith(names.HISTORY_PREFIX):
+            self._clusters[key.name] = history.parse_cluster(obj)
             return
         node, memory = history.parse_node(obj)
         self._memories[node] = memory
@@ -267,8 +268,8 @@ class Observer:
     def _forget_system(self, name: str) -> None:
         if name.startswith(names.ORDERS_PREFIX):
             self._orders.pop(name.removeprefix(names.ORDERS_PREFIX), None)
-        elif name == names.HISTORY:
-            self._cluster = history.ClusterMemory()
+        elif name in self._clusters:
+            del self._clusters[name]
         elif name.startswith(names.HISTORY_PREFIX):
             self._memories.pop(name.removeprefix(names.HISTORY_PREFIX), None)
         elif name.startswith(names.JOB_PREFIX):

@@ -123,7 +123,7 @@ def replay(path: Path) -> Replayed:
     """
     recording = read(path)
     derived = plan(
-        declared(recording).desired, observe(recording.objects), recording.now, shard=recording.shard
+        declared(recording).desired, observe(recording.objects, recording.shard), recording.now, shard=recording.shard
     ).digest()
     return Replayed(str(path), recording.now, recording.digest, derived, derived == recording.digest)
 

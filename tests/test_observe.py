@@ -8,8 +8,11 @@ from typing import Any
 from engine.load import load
 from engine.model.actions import BindPod
 from engine.model.diagnostics import ObjectKey
-from engine.observe import Observer, observe
+from engine.model.history import History
+from engine.model.plan import Plan
+from engine.observe import Observer, key_of, observe
 from engine.plan import plan
+from engine.status import memory_bodies
 from engine.wire import deviceinfo, ledger
 
 
@@ -180,3 +183,20 @@ def test_while_the_ledger_is_unreadable_nothing_is_placed() -> None:
     assert any("nothing is placed" in d.message for d in result.diagnostics)
     observer.put(ledger.build("main", {}))
     assert any(isinstance(a, BindPod) for a in plan(desired, observer.observed(), 1788249600.0).actions)
+
+
+def test_each_shard_keeps_its_own_memory_of_the_cluster() -> None:
+    mine = Plan(revision="r", now=0.0, history=History(ready_drops={"a": (1,)}, policy_revision="A"))
+    theirs = Plan(revision="r", now=0.0, history=History(ready_drops={"b": (2,)}, policy_revision="B"))
+    written: list[dict[str, Any]] = []
+    for shard, result in (("main", mine), ("edge", theirs)):
+        written += memory_bodies(result, observe(written, shard), shard)
+    assert [body["metadata"]["name"] for body in written] == ["belay-history", "belay-history.edge"]
+    assert observe(written).history == mine.history and observe(written, "edge").history == theirs.history
+    for shard, result in (("main", mine), ("edge", theirs)):
+        assert memory_bodies(result, observe(written, shard), shard) == [], "and so none overwrites the other's"
+    observer = Observer()
+    for body in written:
+        observer.put(body)
+    observer.delete(key_of(written[1]))
+    assert observer.observed("edge").history == History() and observer.observed().history == mine.history

@@ -61,7 +61,7 @@ class Copy:
 
     def observed(self) -> Observed:
         """The snapshot as the planner takes it."""
-        return self._observer.observed()
+        return self._observer.observed(self._shard)
 
     def version(self, field: str) -> str:
         """The resourceVersion at which an object was seen; empty when it is not there."""

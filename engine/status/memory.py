@@ -40,11 +40,11 @@ def _parts(key: str) -> tuple[str, str, str]:
     return namespace, kind, name
 
 
-def memory_bodies(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
+def memory_bodies(plan: Plan, observed: Observed, shard: str = names.MAIN_SHARD) -> list[dict[str, Any]]:
     """ConfigMaps of every memory that differs from the observed one, jobs with their readable status.
 
     A node whose memory became empty is blanked, not deleted, so that a lost write can never look like
-    an old memory.
+    an old memory. What belongs to no node or job is each ``shard``'s own.
     """
     before, after = observed.history, plan.history
     bodies = []
@@ -54,6 +54,6 @@ def memory_bodies(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
             bodies.append(config_map(names.SYSTEM, names.HISTORY_PREFIX + node, history.node_data(memory)))
     cluster_before = (before.budgets, before.ready_drops, before.policy_revision)
     if cluster_before != (after.budgets, after.ready_drops, after.policy_revision):
-        bodies.append(config_map(names.SYSTEM, names.HISTORY, history.cluster_data(after)))
+        bodies.append(config_map(names.SYSTEM, names.history_config_map(shard), history.cluster_data(after)))
     bodies.extend(job_status(plan, observed))
     return bodies

@@ -1,5 +1,6 @@
 """The memory's ConfigMaps: ``belay-history-<node>``, ``belay-history`` for the cluster, ``belay-job-*`` for jobs.
 
+Shards beyond the main one keep what belongs to no node or job in ``belay-history.<shard>``.
 A node without anything to remember has no ConfigMap; one whose memory became empty is blanked.
 """
 
@@ -68,7 +69,7 @@ def job_data(key: str, memory: JobMemory) -> dict[str, str]:
 
 def is_history(name: str) -> bool:
     """Whether a ConfigMap of ``belay-system`` holds memory."""
-    return name == HISTORY or name.startswith((HISTORY_PREFIX, JOB_PREFIX))
+    return name == HISTORY or name.startswith((HISTORY_PREFIX, f"{HISTORY}.", JOB_PREFIX))
 
 
 def _text(memory: msgspec.Struct) -> str:

@@ -16,6 +16,8 @@ POLICY_PREFIX: Final = "belay-policy-"
 REPORT_PREFIX: Final = "belay-report-"
 HISTORY_PREFIX: Final = "belay-history-"
 HISTORY: Final = "belay-history"
+#: The shard of everything that no pool splits off.
+MAIN_SHARD: Final = "main"
 LEDGER_PREFIX: Final = "belay-ledger-"
 JOB_PREFIX: Final = "belay-job-"
 POOL_PREFIX: Final = "belay-pool-"
@@ -54,6 +56,11 @@ def bounded(name: str) -> str:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]
     return f"{name[: _MAX_NAME - 17]}-{digest}"
+
+
+def history_config_map(shard: str) -> str:
+    """``belay-history`` of the main shard, ``belay-history.<shard>`` of another: each writes its own."""
+    return HISTORY if shard == MAIN_SHARD else bounded(f"{HISTORY}.{shard}")
 
 
 def job_config_map(namespace: str, kind: str, name: str) -> str:
