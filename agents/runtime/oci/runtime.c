@@ -27,8 +27,8 @@
 struct call {
     int argc;
     char **argv;
-    const char *bundle, *root, *log, *format, *id;
-    bool create;
+    const char *bundle, *root, *log, *format, *image, *work, *id;
+    const char *verb; /* of runc; NULL: none */
 };
 
 static const char *const PRESTART[] = {"hooks", "prestart", NULL}, *const POSTSTOP[] = {"hooks", "poststop", NULL},
@@ -134,7 +134,6 @@ static bool command(const char *text)
 
 static int read_call(int argc, char **argv, struct call *out)
 {
-    bool decided = false;
     *out = (struct call){.argc = argc, .argv = argv, .id = argc > 1 ? argv[argc - 1] : ""};
     int done = 0;
     for (int i = 1; i < argc; i++) {
@@ -147,8 +146,12 @@ static int read_call(int argc, char **argv, struct call *out)
             to = &out->log;
         else if (option(out, i, "--log-format", &value))
             to = &out->format;
-        else if (!decided && (decided = command(argv[i])))
-            out->create = !strcmp(argv[i], "create");
+        else if (option(out, i, "--image-path", &value))
+            to = &out->image;
+        else if (option(out, i, "--work-path", &value))
+            to = &out->work;
+        else if (!out->verb && command(argv[i]))
+            out->verb = argv[i];
         if (to && !value)
             done = fail("option %.32s needs a value", argv[i]);
         if (to)
@@ -171,24 +174,21 @@ static int check_arguments(const struct call *call)
     return 0;
 }
 
-/* Where runc keeps the state of this container. */
-static void state_file(const struct call *call, char *out, size_t size)
+/* Where runc keeps its states: as said, else where containerd has this container. */
+static void root_of(const struct call *call, char *out, size_t size)
 {
     static const char base[] = "/run/containerd/runc";
     static const char *const below[] = {"", "/default", "/k8s.io"};
-    if (call->root) {
-        snprintf(out, size, "%s/%s/state.json", call->root, call->id);
-        return;
-    }
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < 3 && !call->root; i++) {
         char folder[MAX_PATH];
         struct stat status;
         snprintf(folder, sizeof folder, "%s%s/%s", base, below[i], call->id);
         if (i == 2 || stat(folder, &status) == 0) {
-            snprintf(out, size, "%s/state.json", folder);
+            snprintf(out, size, "%s%s", base, below[i]);
             return;
         }
     }
+    snprintf(out, size, "%s", call->root);
 }
 
 /* -- edits */
@@ -501,9 +501,10 @@ static int watch_runc(const struct call *call, const char *runc, const struct vn
     int status = 0;
     while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    char state[2 * MAX_PATH];
+    char root[MAX_PATH], state[2 * MAX_PATH];
     struct stat found;
-    state_file(call, state, sizeof state);
+    root_of(call, root, sizeof root);
+    snprintf(state, sizeof state, "%s/%s/state.json", root, call->id);
     /* with a state, runc delete runs the destroy hook */
     if (code && stat(state, &found) < 0)
         undo(vnpu);
@@ -573,11 +574,38 @@ static int create(const struct call *call)
     return plain(call);
 }
 
+/* Belay's agent and NodeD name a folder only; engines, which make checkpoints of their own, name a work folder, too. */
+static int checkpoint(const struct call *call)
+{
+    char runc[PATH_MAX], root[MAX_PATH];
+    root_of(call, root, sizeof root);
+    if (find_runc(runc) == 0 && trusted(runc, false) == 0 && check_arguments(call) == 0 &&
+        snapshot_checkpoint(runc, root, call->id, call->image) == 0)
+        return 0;
+    fail_in("container %.64s: ", call->id);
+    say("runtime", "ERROR", "%s", fault);
+    report(call);
+    return 1;
+}
+
+static int resume(const struct call *call)
+{
+    char runc[PATH_MAX], root[MAX_PATH];
+    root_of(call, root, sizeof root);
+    return find_runc(runc) == 0 && !snapshot_stands(runc, root, call->id) ? 0 : plain(call);
+}
+
 int role_runtime(int argc, char **argv)
 {
     struct call call;
     int complete = read_call(argc, argv, &call);
-    if (!call.create || complete < 0)
+    if (complete < 0 || !call.verb)
         return plain(&call); /* runc refuses an option without a value, too, and says so in its words */
-    return create(&call);
+    if (!strcmp(call.verb, "create"))
+        return create(&call);
+    if (!strcmp(call.verb, "checkpoint") && call.image && !call.work)
+        return checkpoint(&call);
+    if (!strcmp(call.verb, "resume"))
+        return resume(&call);
+    return plain(&call);
 }

@@ -125,6 +125,11 @@ struct mounts {
 int lists_read(struct mounts *out, const struct env *env, int form, bool *ub_driver);
 int options_read(const struct env *env, bool *no_driver, bool *virtual);
 
+/* -- standing still: checkpoint and resume */
+
+int snapshot_checkpoint(const char *runc, const char *root, const char *id, const char *to);
+bool snapshot_stands(const char *runc, const char *root, const char *id);
+
 /* -- roles */
 
 int role_runtime(int argc, char **argv);
