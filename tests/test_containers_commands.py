@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from agents.containers.commands import Options, checked_socket
+from agents.containers.install import InstallError, install, uninstall
 from agents.node.logfile import LogFile
+from engine.cli import containers_run
 from tests.test_containers import Engine
 
 BELAY = [sys.executable, "-m", "engine.cli", "containers"]
@@ -93,3 +95,51 @@ def test_old_log_files_go(tmp_path: Path) -> None:
     LogFile(file, backups=3, days=7).close()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.log", "m.log.1"]
     assert file.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_service_is_installed_and_taken_away_again(tmp_path: Path) -> None:
+    calls: list[list[str]] = []
+    options = Options(runtime="containerd", strategy="ringRecover", log_file="/var/log/mindx-dl/cm.log")
+    written = install(
+        options, delay="2m", root=tmp_path, program="/opt/belay/bin/belay", run=lambda a: calls.append([*a])
+    )
+    assert [str(path.relative_to(tmp_path)) for path in written] == [
+        "etc/systemd/system/belay-containers.service", "etc/systemd/system/belay-containers.timer",
+        "etc/belay/containers.env",
+    ]  # fmt: skip
+    service, timer, flags = (path.read_text() for path in written)
+    assert "ExecStart=/opt/belay/bin/belay containers run $BELAY_CONTAINERS_FLAGS" in service
+    assert "OnBootSec=2m\n" in timer
+    # what systemd will give to the program is what the program understands
+    words = flags.strip().partition("=")[2].split()
+    assert "--socket=/run/containerd/containerd.sock" in words and "--strategy=ringRecover" in words
+    context = containers_run.make_context("run", words)
+    assert Options(**context.params) == Options(
+        runtime="containerd", strategy="ringRecover", log_file="/var/log/mindx-dl/cm.log",
+        socket="/run/containerd/containerd.sock",
+    )  # fmt: skip
+    assert calls == [["daemon-reload"], ["enable", "--now", "belay-containers.timer"]]
+    log = tmp_path / "var" / "log"
+    log.mkdir(parents=True)
+    assert uninstall(root=tmp_path, run=lambda a: calls.append([*a])) == written
+    assert not any(path.exists() for path in written) and log.is_dir()
+    assert calls[2:] == [
+        ["disable", "--now", "belay-containers.timer"], ["disable", "--now", "belay-containers.service"],
+        ["daemon-reload"],
+    ]  # fmt: skip
+    assert uninstall(root=tmp_path, run=lambda a: calls.append([*a])) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "delay", "said"),
+    [
+        ({"log_file": "/var/log/a b"}, "60s", "--log-file"), ({"fault_config": "/a;reboot"}, "60s", "--fault-config"),
+        ({"socket": "/run/$HOME.sock"}, "60s", "--socket"), ({}, "soon", "timer delay 'soon'"), ({}, "60d", "60d"),
+    ],
+)  # fmt: skip
+def test_values_that_systemd_would_read_otherwise_are_refused(
+    tmp_path: Path, change: dict[str, str], delay: str, said: str
+) -> None:
+    with pytest.raises(InstallError, match=said):
+        install(Options(**change), delay=delay, root=tmp_path, program="/bin/belay", run=lambda a: None)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
