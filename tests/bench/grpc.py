@@ -1,7 +1,7 @@
 """ClusterD's services under load: signals, rank tables, subscribers, the control plane's share of a recovery.
 
-A `belay server`'s gRPC part as a process of its own on the sandbox's API server, clients over loopback in this one. "Stop
-signal" is the time from the call that tells the fault to the message at each of 125 subscribers, one per pod; the
+A `belay server`'s gRPC part as a process of its own on the sandbox's API server, clients over loopback in this one.
+"Stop signal" is the time from the call that tells the fault to the message at each of 125 subscribers, one per pod; the
 recovery's share is the sum of the waits for the server between a fault and the decision, its second for the last faults
 left out.
 """

@@ -1,0 +1,124 @@
+"""Mutual TLS: who is let in, certificates renewed under a running server, and when plaintext is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from pathlib import Path
+
+import grpc
+import pytest
+
+from engine.errors import InputError
+from engine.serve.grpc.server import serving
+from engine.serve.grpc.tls import Certificates, Files, allowed_plaintext, files_of
+from engine.settings import Settings
+from engine.wire.clusterd import recover_pb2 as pb
+from tests.grpc_world import Client, World, play
+
+
+def openssl(*arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], check=True, capture_output=True, timeout=30)
+
+
+def authority(folder: Path, name: str) -> Path:
+    """A certificate authority of its own."""
+    file = folder / f"{name}.crt"
+    openssl(
+        "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+        "-subj", f"/CN={name}", "-keyout", str(folder / f"{name}.key"), "-out", str(file),
+    )  # fmt: skip
+    return file
+
+
+def certificate(folder: Path, name: str, ca: str) -> Files:
+    """A certificate for loopback, signed by ``ca``."""
+    key, request, signed = folder / f"{name}.key", folder / f"{name}.csr", folder / f"{name}.crt"
+    extra = folder / f"{name}.ext"
+    extra.write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+    openssl(
+        "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", f"/CN={name}",
+        "-keyout", str(key), "-out", str(request),
+    )  # fmt: skip
+    openssl(
+        "x509", "-req", "-in", str(request), "-CA", str(folder / f"{ca}.crt"), "-CAkey", str(folder / f"{ca}.key"),
+        "-CAcreateserial", "-days", "2", "-extfile", str(extra), "-out", str(signed),
+    )  # fmt: skip
+    return Files(signed, key, folder / f"{ca}.crt")
+
+
+async def answers(port: int, credentials: grpc.ChannelCredentials | None) -> bool:
+    """Whether a client with these credentials is let in."""
+    address = f"127.0.0.1:{port}"
+    own = (("grpc.use_local_subchannel_pool", 1),)
+    if credentials is None:
+        channel = grpc.aio.insecure_channel(address, options=own)
+    else:
+        channel = grpc.aio.secure_channel(address, credentials, options=own)
+    client = Client(port, "job", channel=channel)
+    try:
+        async with asyncio.timeout(10):
+            return (await client.call("HealthCheck", pb.ClientInfo())).code == 0
+    except (grpc.aio.AioRpcError, TimeoutError):
+        return False
+    finally:
+        await channel.close(None)
+
+
+def test_only_clients_of_the_same_authority_are_let_in_and_certificates_may_be_renewed(tmp_path: Path) -> None:
+    authority(tmp_path, "one")
+    authority(tmp_path, "two")
+    server_files, client_files = certificate(tmp_path, "server", "one"), certificate(tmp_path, "client", "one")
+    stranger = certificate(tmp_path, "stranger", "two")
+
+    def of(files: Files, trusted: Path, *, shown: bool = True) -> grpc.ChannelCredentials:
+        if not shown:
+            return grpc.ssl_channel_credentials(trusted.read_bytes())
+        return grpc.ssl_channel_credentials(
+            trusted.read_bytes(), files.key.read_bytes(), files.certificate.read_bytes()
+        )
+
+    async def story(world: World) -> None:
+        async with world.server(certificates=Certificates(server_files)) as server:
+            assert await answers(server.port, of(client_files, server_files.authority))
+            assert not await answers(server.port, None)
+            assert not await answers(server.port, of(client_files, server_files.authority, shown=False))
+            assert not await answers(server.port, of(stranger, server_files.authority))
+            renewed = certificate(tmp_path, "renewed", "two")
+            for new, old in zip(renewed, server_files, strict=True):
+                os.replace(tmp_path / new.name, old) if new.name != "two.crt" else old.write_bytes(new.read_bytes())
+            assert await answers(server.port, of(stranger, tmp_path / "two.crt"))
+            assert not await answers(server.port, of(client_files, tmp_path / "two.crt"))
+            server_files.certificate.write_text("no certificate")  # the last good ones stay in force
+            assert await answers(server.port, of(stranger, tmp_path / "two.crt"))
+
+    play(tmp_path, story)
+
+
+def test_plaintext_beyond_loopback_must_be_asked_for() -> None:
+    assert allowed_plaintext(Settings(), "127.0.0.1") and allowed_plaintext(Settings(), "::1")
+    assert not allowed_plaintext(Settings(), "10.0.0.7")
+    assert allowed_plaintext(Settings(grpc_plaintext=True), "10.0.0.7")
+
+    async def go() -> None:
+        with pytest.raises(InputError, match="neither certificates nor plaintext"):
+            async with serving(Settings(), None, {"POD_IP": "10.0.0.7"}):  # type: ignore[arg-type]
+                pass
+
+    asyncio.run(go())
+
+
+def test_certificates_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    assert files_of(Settings()) is None
+    with pytest.raises(InputError, match="go together"):
+        files_of(Settings(grpc_tls_cert="a"))
+    files = files_of(Settings(grpc_tls_cert="/nowhere/a", grpc_tls_key="/nowhere/b", grpc_tls_ca="/nowhere/c"))
+    assert files is not None
+    with pytest.raises(InputError) as caught:
+        Certificates(files)
+    assert "/nowhere/" in str(caught.value)
+    wrong = tmp_path / "x"
+    wrong.write_text("hello")
+    with pytest.raises(InputError, match="is no PEM file"):
+        Certificates(Files(wrong, wrong, wrong))
