@@ -107,7 +107,8 @@ def _flags(options: Options) -> Mapping[str, str]:
     given = {
         "--driver": options.driver, "--runtime": options.runtime,
         "--socket": options.socket or str(SOCKETS[options.runtime]), "--strategy": options.strategy,
-        "--fault-config": options.fault_config, "--state": options.state, "--log-file": options.log_file, "--log-level": str(options.log_level),
+        "--fault-config": options.fault_config, "--state": options.state,
+        "--log-file": options.log_file, "--log-level": str(options.log_level),
         "--log-days": str(options.log_days), "--log-backups": str(options.log_backups),
     }  # fmt: skip
     return {name: value for name, value in given.items() if value}
