@@ -90,9 +90,17 @@ def machines() -> list[str]:
     return ["native", *(["aarch64"] if shutil.which("aarch64-linux-gnu-gcc") else [])]
 
 
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Path]:
+    """The programs for the other architecture."""
+    return build(tmp_path_factory.mktemp("aarch64"), "aarch64")
+
+
 @pytest.mark.parametrize("architecture", machines())
-def test_one_program_is_static_and_the_other_asks_for_an_old_libc(tmp_path: Path, architecture: str) -> None:
-    runtime, driver = build(tmp_path, architecture)
+def test_one_program_is_static_and_the_other_asks_for_an_old_libc(
+    request: pytest.FixtureRequest, architecture: str
+) -> None:
+    runtime, driver = request.getfixturevalue("oci_programs" if architecture == "native" else "foreign")
     assert "(NEEDED)" not in headers(runtime, "-d")
     assert "INTERP" not in headers(runtime, "-l")
     assert re.search(r"GNU_STACK .* RW ", headers(runtime, "-l")), "an executable stack"
@@ -108,8 +116,8 @@ EMULATOR = shutil.which("qemu-aarch64-static") if "aarch64" in machines() else N
 
 
 @pytest.mark.skipif(EMULATOR is None, reason="no emulator or no compiler of the other architecture")
-def test_the_programs_of_the_other_architecture_run(tmp_path: Path) -> None:
-    runtime, driver = build(tmp_path, "aarch64")
+def test_the_programs_of_the_other_architecture_run(foreign: Sequence[Path]) -> None:
+    runtime, driver = foreign
 
     def emulated(*command: str | Path) -> tuple[int, str]:
         done = subprocess.run(
