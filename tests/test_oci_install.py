@@ -364,6 +364,17 @@ def test_a_broken_engine_file_is_named_with_its_key_and_nothing_is_touched(
     assert everything(host) == before
 
 
+def test_a_place_that_others_may_write_is_refused_before_containers_are(
+    oci_programs: Sequence[Path], host: Host
+) -> None:
+    host.at("/usr/local").mkdir(parents=True)
+    host.at("/usr/local").chmod(0o2775)
+    with pytest.raises(InstallError, match="/usr/local: mode 2775 lets others write; chmod go-w it"):
+        install(wish(oci_programs), "1", host)
+    host.at("/usr/local").chmod(0o2755)
+    install(wish(oci_programs), "1", host)
+
+
 def test_another_installation_is_left_alone(oci_programs: Sequence[Path], host: Host) -> None:
     home = host.at(HOME) / "Ascend-Docker-Runtime"
     home.mkdir(parents=True)

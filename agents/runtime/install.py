@@ -186,6 +186,12 @@ def _possible(wish: Wish, host: Host) -> None:
         raise InstallError(f"--install-type: {wish.kind!r} is none of {', '.join(TYPES)}")
     if not wish.base.startswith("/"):
         raise InstallError(f"--install-path: {wish.base!r} is no absolute path")
+    for folder in (wish.base, *map(str, Path(wish.base).parents)):
+        path = host.at(folder)
+        mode = path.stat().st_mode if path.exists() else 0
+        if mode & 0o022 and not mode & stat.S_ISVTX:
+            # said now: otherwise every container that asks for chips would be refused for it
+            raise InstallError(f"{folder}: mode {stat.S_IMODE(mode):04o} lets others write; chmod go-w it")
     if wish.config is not None and not host.at(wish.config).is_file():
         raise InstallError(f"--config-file-path: {wish.config} does not exist")
     try:
