@@ -125,6 +125,35 @@ struct mounts {
 int lists_read(struct mounts *out, const struct env *env, int form, bool *ub_driver);
 int options_read(const struct env *env, bool *no_driver, bool *virtual);
 
+/* -- the command line, and runc behind it */
+
+struct call {
+    int argc;
+    char **argv;
+    const char *bundle, *root, *log, *format, *image, *work, *id;
+    const char *verb; /* of runc; NULL: none */
+};
+
+int call_read(int argc, char **argv, struct call *out);
+int call_check(const struct call *call);                           /* characters of the arguments */
+void call_root(const struct call *call, char *out, size_t size);   /* where runc keeps its states */
+int call_find_runc(char *out);                                     /* PATH_MAX characters */
+void call_become_runc(const struct call *call, const char *runc);  /* returns with a fault only */
+void call_report(const struct call *call);                         /* the fault, on stderr and in the file of --log */
+int call_plain(const struct call *call);                           /* runc, or the exit code */
+
+/* -- edits of config.json */
+
+extern const char *const SPEC_PRESTART[], *const SPEC_POSTSTOP[], *const SPEC_ENV[],
+     *const SPEC_DEVICES[], *const SPEC_RULES[], *const SPEC_MOUNTS[];
+
+int spec_append(struct buf *spec, const char *const *path, const char *text);
+int spec_library_path(struct buf *spec, const struct env *env, const char *const *candidates);
+int spec_bind(struct buf *spec, const char *path);
+int spec_everyone(struct buf *spec, const struct env *env, bool legacy); /* what every container gets */
+int spec_hook(struct buf *spec, const char *const *path, const char *program, const char *arguments, bool once);
+int spec_write(const char *file, const struct buf *spec, const struct buf *before);
+
 /* -- standing still: checkpoint and resume */
 
 int snapshot_checkpoint(const char *runc, const char *root, const char *id, const char *to);
