@@ -27,7 +27,8 @@ def test_a_recovery_is_carried_through(kubeconfig: str, tmp_path: Path) -> None:
                 await server.kill()
             async with world.server("server-1", duration=1.0) as server:
                 await client.close()
-                client = await Client(server.port, job).listen()
+                client = await Client(server.port, job).listen()  # waits until the dead server's Lease has run out
+                await until(lambda: server.desk.talks[job].signals, "the client is back")
                 await client.stopped()
                 assert (await client.next()).signalType == "globalFault"
                 await client.offers("recover", "exit")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -11,6 +12,7 @@ from engine.model.attribution import HEALTHY, FaultRank, Place, fault_ranks, hea
 from engine.model.cluster import Observed, Pod
 from engine.model.jobs import Gang
 from engine.plan.gangs import declared_rank, group
+from engine.plan.memo import Memo
 from engine.plan.owners import POD_GROUP_APIS, controller_of
 from engine.status.jobs import quiet
 from engine.wire.podannotations import chip_ids
@@ -37,6 +39,7 @@ class JobView(msgspec.Struct, frozen=True):
     min_available: int
     pods: tuple[Pod, ...] = ()
     backups: tuple[Pod, ...] = ()
+    ranked: dict[int, Pod] = {}
 
     @property
     def running(self) -> bool:
@@ -49,26 +52,23 @@ class JobView(msgspec.Struct, frozen=True):
         """Chips of one pod, 0 for a job without any."""
         return max((len(pod.chips) or pod.count for pod in self.pods), default=0)
 
-    def rank_of(self, pod: Pod) -> int:
-        """The pod's rank."""
-        rank = declared_rank(pod)
-        return self.pods.index(pod) if rank is None and pod in self.pods else rank or 0
-
     def by_rank(self) -> dict[int, Pod]:
-        """Pods by their ranks; of two with one rank the one that stays."""
-        found: dict[int, Pod] = {}
-        for position, pod in enumerate(self.pods):
-            declared = declared_rank(pod)
-            rank = position if declared is None else declared
-            if rank not in found or found[rank].deleting is not None:
-                found[rank] = pod
-        return found
+        """Pods by their ranks; of two with one rank the one that stays. Not to be changed."""
+        return self.ranked
+
+
+#: Views by job, while its gang and pods stay what they are.
+_VIEWS: Final[Memo[JobView]] = Memo(16384)
 
 
 def views(observed: Observed) -> dict[str, JobView]:
     """Every job of a snapshot by its id: those with pods, and those that so far have a PodGroup only."""
     gangs, _ = group(observed)
-    found = {gang.uid: _of_gang(gang, observed) for gang in gangs.values() if gang.uid and gang.kind != "Pod"}
+    found = {}
+    for gang in gangs.values():
+        if gang.uid and gang.kind != "Pod":
+            pods = tuple(observed.pods[key] for key in gang.pods)
+            found[gang.uid] = _VIEWS.of(gang.uid, (gang, pods), partial(_of_gang, gang, pods))
     for key, raw in observed.objects.items():
         if key.kind != "PodGroup" or key.api_version not in POD_GROUP_APIS:
             continue
@@ -111,13 +111,23 @@ def ranks_of(view: JobView, observed: Observed, node: str) -> dict[str, int]:
     return found
 
 
-def _of_gang(gang: Gang, observed: Observed) -> JobView:
-    pods = [observed.pods[key] for key in gang.pods]
+def _ranked(pods: Sequence[Pod]) -> dict[int, Pod]:
+    found: dict[int, Pod] = {}
+    for position, pod in enumerate(pods):
+        declared = declared_rank(pod)
+        rank = position if declared is None else declared
+        if rank not in found or found[rank].deleting is not None:
+            found[rank] = pod
+    return found
+
+
+def _of_gang(gang: Gang, pods: tuple[Pod, ...]) -> JobView:
     names = {pod.name for pod in pods}
     # a backup whose source has gone has taken its place
     spare = {
         pod.uid for pod in pods if pod.annotations.get("podType") == BACKUP and pod.annotations.get(SOURCE) in names
     }
+    own = tuple(pod for pod in pods if pod.uid not in spare)
     return JobView(
         id=gang.uid,
         kind=gang.kind,
@@ -128,8 +138,9 @@ def _of_gang(gang: Gang, observed: Observed) -> JobView:
         annotations=gang.annotations,
         replicas=gang.replicas,
         min_available=gang.min_available,
-        pods=tuple(pod for pod in pods if pod.uid not in spare),
+        pods=own,
         backups=tuple(pod for pod in pods if pod.uid in spare),
+        ranked=_ranked(own),
     )
 
 
@@ -150,9 +161,4 @@ def _of_group(uid: str, namespace: str, name: str, owner: Mapping[str, Any], raw
     )
 
 
-def names_of(views: Sequence[JobView]) -> dict[str, JobView]:
-    """Jobs by ``namespace/name``."""
-    return {f"{view.namespace}/{view.name}": view for view in views}
-
-
-__all__ = ["JobView", "impact", "names_of", "places", "ranks_of", "views"]
+__all__ = ["JobView", "impact", "places", "ranks_of", "views"]

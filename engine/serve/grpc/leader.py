@@ -20,6 +20,8 @@ NAME: Final = "belay-recovery"
 DURATION: Final = 6.0
 #: Seconds that a call waits for a server that serves.
 PATIENCE: Final = 5.0
+#: Seconds in which another server takes over from one that died.
+FAILOVER: Final = 2 * DURATION
 
 
 class Leader:
@@ -70,6 +72,19 @@ class Leader:
         """Whether it is known who serves, within that time."""
         last = time.monotonic() + seconds
         while not self.leads and not self.holder:
+            left = last - time.monotonic()
+            if left <= 0:
+                return False
+            changed = self._changed
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await changed.wait()
+        return True
+
+    async def moved_on(self, seconds: float = FAILOVER) -> bool:
+        """Whether somebody else (or we) came to serve within that time: the holder that is known does not answer."""
+        holder, last = self.holder, time.monotonic() + seconds
+        while not self.leads and self.holder in ("", holder):
             left = last - time.monotonic()
             if left <= 0:
                 return False

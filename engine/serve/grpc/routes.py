@@ -78,35 +78,42 @@ def _handler(
     path = f"/{service.full_name}/{method.name}"
 
     async def unary(message: Any, context: Context) -> Any:
-        channel = await relay.channel(context)
-        if channel is None:
-            return await serve(message, context)
-        call = channel.unary_unary(
-            path, request_serializer=request.SerializeToString, response_deserializer=response.FromString
-        )
-        try:
-            return await call(message, metadata=((RELAYED, peer_host(context.peer())),), timeout=_left(context))
-        except grpc.aio.AioRpcError as error:
-            await context.abort(error.code(), error.details() or "")
+        while (channel := await relay.channel(context)) is not None:
+            call = channel.unary_unary(
+                path, request_serializer=request.SerializeToString, response_deserializer=response.FromString
+            )
+            try:
+                return await call(message, metadata=((RELAYED, peer_host(context.peer())),), timeout=_left(context))
+            except grpc.aio.AioRpcError as error:
+                if not await _died(error):
+                    await context.abort(error.code(), error.details() or "")
+        return await serve(message, context)
 
     async def stream(message: Any, context: Context) -> None:
-        channel = await relay.channel(context)
-        if channel is None:
-            await serve(message, context)
-            return
-        call = channel.unary_stream(
-            path, request_serializer=request.SerializeToString, response_deserializer=response.FromString
-        )
-        ongoing = call(message, metadata=((RELAYED, peer_host(context.peer())),))
-        try:
-            await ongoing.initial_metadata()
-            await context.send_initial_metadata(())
-            async for item in ongoing:
-                await context.write(item)
-        except grpc.aio.AioRpcError as error:
-            await context.abort(error.code(), error.details() or "")
-        finally:
-            ongoing.cancel()
+        while (channel := await relay.channel(context)) is not None:
+            call = channel.unary_stream(
+                path, request_serializer=request.SerializeToString, response_deserializer=response.FromString
+            )
+            ongoing = call(message, metadata=((RELAYED, peer_host(context.peer())),))
+            began = False
+            try:
+                await ongoing.initial_metadata()  # also returns when the call has failed
+                if not ongoing.done():
+                    began = True
+                    await context.send_initial_metadata(())
+                async for item in ongoing:
+                    await context.write(item)
+                return
+            except grpc.aio.AioRpcError as error:
+                if began or not await _died(error):
+                    await context.abort(error.code(), error.details() or "")
+            finally:
+                ongoing.cancel()
+        await serve(message, context)
+
+    async def _died(error: grpc.aio.AioRpcError) -> bool:
+        """Whether the server that served is gone and another one has come."""
+        return error.code() is grpc.StatusCode.UNAVAILABLE and await relay.leader.moved_on()
 
     if method.server_streaming:
         return grpc.unary_stream_rpc_method_handler(
