@@ -11,6 +11,7 @@ import base64
 import json
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ class Kubelet(services.RegistrationServicer, resource_services.PodResourcesListe
         self.names: dict[str, tuple[str, str]] = {}
         self.active: set[str] = set()
         self.forget_answer = False
+        self.took = 0.0
         self._servers: list[grpc.aio.Server] = []
         self._streams: list[asyncio.Task[None]] = []
         self._channels: dict[str, grpc.aio.Channel] = {}
@@ -160,7 +162,9 @@ class Kubelet(services.RegistrationServicer, resource_services.PodResourcesListe
             best = [name for name in answer.container_responses[0].deviceIDs if name in available]
             chosen = (best + [name for name in available if name not in best])[:count]
         request = api.AllocateRequest(container_requests=[api.ContainerAllocateRequest(devices_ids=chosen)])
+        begin = time.perf_counter()
         answer = await stub.Allocate(request, timeout=20)
+        self.took = time.perf_counter() - begin
         if self.forget_answer:
             raise RuntimeError("kubelet died before it wrote the answer down")
         self.active.add(uid)

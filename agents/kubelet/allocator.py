@@ -74,8 +74,9 @@ class Allocator:
     ) -> None:  # fmt: skip
         self._state, self._settings, self._ledger, self._books = state, settings, ledger, books
         self._pods, self._clock, self._cutter = pods, clock, cutter
-        self.lock = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._started_ms = clock.now_ms()
+        self._asked = self._applied = 0
         self.offers: dict[str, Offer] = {}
         self.problem = ""
 
@@ -151,11 +152,18 @@ class Allocator:
         pods = self._pods.known
         uids = {pod.key: pod.uid for pod in (pods or {}).values() if pod.live}
         holdings: list[Holding] | None = None
+        self._asked += 1
+        turn = self._asked
         try:
             holdings = await self._books.all(uids)
             self.problem = ""
         except BooksError as error:
             self.problem = f"kubelet's books: {error}"[:160]
+        if turn < self._applied:
+            # somebody asked later and was answered sooner: what is known is newer than this
+            return holdings
+        self._applied = turn
+        pods = self._pods.known
         now = self._clock.now_ms()
         limit = int(self._settings.confirm * 1000)
 
@@ -234,7 +242,7 @@ class Allocator:
 
         Raises Refused with a text for the pod's status.
         """
-        async with self.lock:
+        async with self._lock:
             offer = self.offers.get(resource)
             if offer is None:
                 raise Refused(f"resource {resource} is not offered here")

@@ -347,8 +347,7 @@ class DevicePlugin:
         assert state is not None and self.allocator is not None
         try:
             before = self.allocator.grants
-            async with self.allocator.lock:
-                await self.allocator.reconcile()
+            await self.allocator.reconcile()
             if self.allocator.grants != before:
                 for server in self._registrar.servers.values():
                     server.changed()

@@ -46,6 +46,7 @@ class Registrar:
         self._offers, self._make, self._end = offers, make, end
         self._again = asyncio.Event()
         self._kubelet: tuple[int, int] | None = None
+        self._anew = False
         self._vain = 0
         self.servers: dict[str, ResourceServer] = {}
 
@@ -55,7 +56,7 @@ class Registrar:
 
     def anew(self) -> None:
         """Serve and register everything anew."""
-        self._kubelet = None
+        self._anew = True
         self._again.set()
 
     async def close(self) -> None:
@@ -73,6 +74,7 @@ class Registrar:
                 state.problems.pop("kubelet", None)
             except OSError as error:
                 failures += 1
+                self._anew = True
                 state.problems["kubelet"] = f"kubelet: {error.strerror or error}"[:MAX_TEXT]
                 if failures in (1, 10, 100):
                     _log.warning("kubelet cannot be reached", node=self._node, attempt=failures, error=error)
@@ -84,7 +86,8 @@ class Registrar:
     async def _look(self) -> None:
         identity = self._kubelet_socket()
         wanted = self._offers()
-        new = identity != self._kubelet
+        # taken before anything is waited for, so that a wish that comes meanwhile is not lost
+        new, self._anew = self._anew or identity != self._kubelet, False
         for resource in [resource for resource in self.servers if resource not in wanted]:
             # kubelet counts what it was once told about; an empty list takes it back
             self.servers[resource].changed()

@@ -50,6 +50,7 @@ class ResourceServer(services.DevicePluginServicer):
         self._changed: set[asyncio.Event] = set()
         self._told: dict[asyncio.Event, Mapping[str, bool]] = {}
         self._identity: tuple[int, int] | None = None
+        self._starts = 0
         self.registered_at = 0.0
 
     # ---- life
@@ -58,7 +59,10 @@ class ResourceServer(services.DevicePluginServicer):
         """Listen, in the place of whatever was there. Raises OSError."""
         await self.stop()
         path = self._folder / self._endpoint
-        path.unlink(missing_ok=True)
+        # gRPC removes the file that it made, long after a server has ended: so it never knows the real name
+        self._starts += 1
+        fresh = self._folder / f".{self._endpoint}.{os.getpid()}.{self._starts}"
+        fresh.unlink(missing_ok=True)
         server = grpc.aio.server(
             maximum_concurrent_rpcs=MAX_STREAMS,
             options=(
@@ -71,12 +75,13 @@ class ResourceServer(services.DevicePluginServicer):
         services.add_DevicePluginServicer_to_server(self, server)  # type: ignore[no-untyped-call]
         before = os.umask(0o177)
         try:
-            server.add_insecure_port(f"unix:{path}")
+            server.add_insecure_port(f"unix:{fresh}")
         except RuntimeError as error:
             raise OSError(None, str(error)[:200]) from error
         finally:
             os.umask(before)
         await server.start()
+        os.replace(fresh, path)
         self._server = server
         self._identity = self._stat()
 

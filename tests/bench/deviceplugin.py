@@ -45,9 +45,8 @@ async def _allocations() -> Result:
             name = f"p{number}"
             body = node.pod(name, [f"Ascend910-{chip}" for chip in chips], time=number + 1)
             await node.seen(name)
-            begin = time.perf_counter()
             answer = await node.kubelet.admit(body)
-            found.runs.append((time.perf_counter() - begin) * 1000)
+            found.runs.append(node.kubelet.took * 1000)
             assert answer.envs["ASCEND_VISIBLE_DEVICES"] == ",".join(map(str, chips))
             node.finish(name, "Succeeded")
             node.delete(name)
