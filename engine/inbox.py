@@ -11,10 +11,11 @@ import orjson
 
 from engine.kube import Change, Object, Reflector
 from engine.reconcile.intent import last_good_of
-from engine.wire import names, publicinfo, rankfile
+from engine.wire import names, publicinfo, rankfile, recoveryrecord
 
 _OWN_OUTPUT = (
     names.POOL_PREFIX, names.HISTORY, names.JOB_PREFIX, names.LEDGER_PREFIX, names.SYNC, names.BUDGET, rankfile.PREFIX,
+    recoveryrecord.PREFIX,
 )  # fmt: skip
 _KEPT_ELSEWHERE = (
     "mindx-dl-", "cluster-info-", "vcjob-", "rings-config-", "reset-config-", "volcano-", "belay-", "clusterd-",

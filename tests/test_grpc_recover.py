@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from engine.kube import NODE, POD
+from engine.kube import EVENT, NODE, POD
 from engine.serve.grpc.server import GrpcServer
 from engine.wire.clusterd import recover_pb2 as pb
 from tests.grpc_world import NS, POD_GROUP, Client, Time, World, play, until
@@ -52,6 +52,7 @@ def test_a_process_fault_is_recovered_with_new_pods(tmp_path: Path) -> None:
             await client.done("recover")
             await until(lambda: annotated(world, "recover-success"), "the outcome is told")
             await until(lambda: gone(world), "nothing is kept")
+            await until(lambda: told(world), "an Event tells of it")
             await client.close()
 
     play(tmp_path, story)
@@ -63,6 +64,11 @@ async def cleared(world: World) -> bool:
 
 async def annotated(world: World, value: str) -> bool:
     return (await world.group("pretrain"))["metadata"]["annotations"].get("ProcessRecoverStatus") == value
+
+
+async def told(world: World) -> bool:
+    events = (await world.kube.list(EVENT, NS)).items
+    return any(one["reason"] == "ProcessRecovered" and "NotifyGlobalFault" in one["message"] for one in events)
 
 
 async def gone(world: World) -> bool:

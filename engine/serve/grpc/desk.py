@@ -10,13 +10,13 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
-from engine.kube import CONFIGMAP, Kube, KubeError, end
+from engine.kube import CONFIGMAP, Kube, KubeError, Object, end
 from engine.log import get
-from engine.model.recovery import Conversation
+from engine.model.recovery import Conversation, Event, State
 from engine.serve.grpc.cluster import Cluster, clock_ms
-from engine.serve.grpc.hand import Hand
+from engine.serve.grpc.hand import POD_GROUP, Hand
 from engine.serve.grpc.jobfacts import ENABLE_KEY
 from engine.serve.grpc.jobview import JobView
 from engine.serve.grpc.talk import Ousted, Talk
@@ -34,6 +34,7 @@ PERIOD: Final = 1.0
 #: Seconds that a job without a PodGroup may be without pods before it counts as gone.
 MISSING: Final = 60.0
 _STORIES: Final = 64
+_GOOD: Final = frozenset({Event.RECOVERED.value, Event.SCALED_OUT.value, Event.RESTART_OK.value})
 
 
 class Desk:
@@ -62,6 +63,7 @@ class Desk:
         self._inited: set[str] = set()
         self._missing: dict[str, float] = {}
         self._seen = -1
+        self._telling: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         cluster.listen(self._wake.set)
 
@@ -159,15 +161,44 @@ class Desk:
         self.ended_with[job] = talk
         while len(self.ended_with) > _STORIES:
             self.ended_with.pop(next(iter(self.ended_with)))
-        story = " ".join(note.state.removesuffix("State") for note in talk.story[-12:])
-        _log.info("recovery ended", job=job, story=story, code=talk.story[-1].code if talk.story else 0)
+        last = talk.story[-1] if talk.story else None
+        begun = next((note.at for note in reversed(talk.story[:-1]) if note.state == State.INIT), None)
+        steps = [note for note in talk.story if begun is None or note.at > begun]
+        story = " → ".join(note.state.removesuffix("State") for note in steps[-16:])
+        seconds = (steps[-1].at - steps[0].at) / 1000 if steps else 0.0
+        _log.info("recovery ended", job=job, story=story, code=last.code if last else 0, seconds=round(seconds, 3))
+        good = last is not None and last.event in _GOOD
+        self._tell(job, good, f"process recovery took {seconds:.1f} s: {story}")
+
+    def _tell(self, job: str, good: bool, text: str) -> None:
+        """An Event of the job's PodGroup (or first pod), for `kubectl describe` and `belay explain`."""
+        view = self.cluster.jobs.get(job)
+        first = view.by_rank().get(0) if view is not None else None
+        if view is None or (not view.group and first is None) or self.closing:
+            return
+        about: Object = (
+            {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": first.name, "uid": first.uid}} if first else {}
+        )
+        if view.group:
+            about = {"apiVersion": POD_GROUP.api_version, "kind": POD_GROUP.kind, "metadata": {"name": view.group}}
+        about["metadata"]["namespace"] = view.namespace
+        reason, kind = ("ProcessRecovered", "Normal") if good else ("ProcessRecoveryEnded", "Warning")
+        task = asyncio.ensure_future(self._event(about, reason, text, kind))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    async def _event(self, about: Object, reason: str, text: str, kind: Any) -> None:
+        try:
+            await self.kube.event(about, reason, text, now=self.clock() / 1000, kind=kind, component="belay-server")
+        except KubeError as error:
+            _log.warning("event not written", reason=str(error))
 
     async def aclose(self) -> None:
         """End everything that runs for the talks; nothing in the cluster changes."""
         self.closing = True
         workers = [task for talk in self.talks.values() if (task := talk.worker) is not None]
         self.leave()
-        await end(*workers)
+        await end(*workers, *self._telling)
 
     def _stage(self, job: str) -> str:
         view = self.cluster.jobs.get(job)
