@@ -18,7 +18,7 @@ from agents.containers.runtime import RuntimeFailure
 from agents.drivers.dcmi.driver import DcmiDriver
 from agents.drivers.standin.build import build
 from agents.drivers.standin.state import Standin
-from tests.containerd_server import IMAGE, containerd_socket, ctr, tasks
+from tests.containerd_server import IMAGE, containerd_socket, ctr, own_root, tasks
 from tests.test_containers import CODES, FREE, Faster, eventually
 from tests.test_dcmi import ME
 
@@ -38,7 +38,7 @@ def socket(containerd_socket: Path) -> Iterator[Path]:
 def start(socket: Path, name: str, *options: str, namespace: str = "default") -> None:
     if namespace != "default" and IMAGE not in ctr(socket, "-n", namespace, "images", "ls", "-q").stdout:
         ctr(socket, "-n", namespace, "images", "import", str(socket.parent / "image.tar"))
-    ctr(socket, "-n", namespace, "run", "--detach", "--null-io", *options, IMAGE, name)
+    ctr(socket, "-n", namespace, "run", own_root(socket), "--detach", "--null-io", *options, IMAGE, name)
 
 
 @asynccontextmanager
@@ -75,7 +75,18 @@ def test_containers_of_every_namespace_are_found_by_environment_or_devices(socke
 
 def test_a_container_is_killed_and_a_new_task_started_from_its_object(socket: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    ctr(socket, "run", "--detach", "--log-uri", f"file://{log}", "--env", "ASCEND_VISIBLE_DEVICES=0", IMAGE, "a")
+    ctr(
+        socket,
+        "run",
+        own_root(socket),
+        "--detach",
+        "--log-uri",
+        f"file://{log}",
+        "--env",
+        "ASCEND_VISIBLE_DEVICES=0",
+        IMAGE,
+        "a",
+    )
 
     async def main() -> None:
         async with client(socket) as containerd:
