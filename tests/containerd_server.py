@@ -24,7 +24,17 @@ _PROGRAM = r"""
 #include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
-int main(int n, char **a) { (void)a; if (n > 1) return 0; signal(SIGTERM, SIG_IGN); setbuf(stdout, 0); puts("up"); for (;;) pause(); }
+int main(int n, char **a)
+{
+    (void)a;
+    if (n > 1)
+        return 0;
+    signal(SIGTERM, SIG_IGN);
+    setbuf(stdout, 0);
+    puts("up");
+    for (;;)
+        pause();
+}
 """
 
 
