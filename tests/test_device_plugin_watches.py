@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
+import os
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from aiohttp import web
 
 from agents.drivers.base import Chip, DriverError
 from agents.drivers.rows import machine
+from agents.kubelet import flags
 from agents.kubelet.duplicates import Duplicates, chips_of, majors
 from agents.kubelet.hangs import Hangs, all_packets, limits
 from agents.kubelet.kubeletpods import KubeletPods
@@ -22,10 +26,11 @@ from agents.node.client import ApiError
 from agents.node.clock import Clock
 from agents.node.detect import HangLimits
 from agents.node.policy import Judge
+from agents.node.settings import Settings
 from agents.node.state import NodeState
 from agents.node.witness import WitnessError
 from engine.wire.policy import NodePolicy
-from tests.agent_world import RULES, VirtualClock
+from tests.agent_world import FAULT, RULES, VirtualClock, World, play
 from tests.kubelet_world import Node
 
 
@@ -302,3 +307,35 @@ def test_pods_are_read_from_kubelet_with_the_token() -> None:
     asyncio.run(scenario())
     with pytest.raises(ValueError, match="HOST_IP"):
         KubeletPods("", 10250, dict)
+
+
+def test_with_resets_switched_off_an_order_is_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = World(tmp_path, settings=Settings(resets=False))
+        world.driver.inject(0, FAULT)
+        await world.start()
+        world.order({0: 1})
+        await world.run(120)
+        assert world.result() == (1, "refused: resets are switched off on this node (-hotReset=-1)")
+        assert world.driver.resets == []
+        await world.kill()
+
+    play(scenario)
+
+
+def test_a_log_file_is_kept_as_the_original_keeps_it(tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    flags.add(parser)
+    path = tmp_path / "log" / "devicePlugin.log"
+    path.parent.mkdir()
+    old, young = (path.with_name(f"devicePlugin.log.{number}") for number in (1, 2))
+    for file in (old, young):
+        file.touch()
+    os.utime(old, (1, 1))
+    (handler,) = flags.log_handlers(parser.parse_args([f"-logFile={path}", "-maxBackups=3"]))
+    assert isinstance(handler, RotatingFileHandler)
+    assert (handler.maxBytes, handler.backupCount) == (20 << 20, 3)
+    assert not old.exists() and young.exists()
+    assert path.stat().st_mode & 0o777 == 0o640
+    handler.close()
+    assert flags.log_handlers(parser.parse_args([])) == []
