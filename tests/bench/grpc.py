@@ -72,7 +72,7 @@ async def _run(folder: Path) -> list[Result]:
     await world.start()
     try:
         rows = [*await _signals(world), await _table(world), *await _idle(world)]
-        return [*rows, *await _share(world)]
+        return [*rows, *await _share(world), *await _crowd(world)]
     finally:
         await world.stop()
 
@@ -184,6 +184,29 @@ def _memory(process: int) -> float:
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
     return 0.0
+
+
+async def _crowd(world: World) -> list[Result]:
+    """1,000 jobs with 8 clients each; a fault in every tenth of them at the same moment."""
+    heard = Result("1,000 jobs × 8 clients: faults in 100 jobs at once → all their clients stop", "ms", percentile=99)
+    memory = Result("1,000 jobs × 8 clients: memory of the server", "MiB")
+    jobs = [await world.job(f"crowd-{i}", pods=1, reset=i % 10 == 0, nodes=False) for i in range(1000)]
+    async with server(world) as (port, process):
+        channels = [channel(port) for _ in range(160)]
+        clients = [Client(port, jobs[i // 8], f"pod-{i % 8}", channels[i % 160]) for i in range(8000)]
+        for first in range(0, len(clients), 800):
+            await asyncio.gather(*(join(client) for client in clients[first : first + 800]))
+        memory.runs.append(_memory(process))
+        hit = [clients[i : i + 8] for i in range(0, len(clients), 80)]
+        begin = time.perf_counter()
+        waits = [asyncio.ensure_future(_heard(client, begin)) for group in hit for client in group]
+        await asyncio.gather(*(group[0].broke(("3", "1")) for group in hit))
+        heard.runs += await asyncio.gather(*waits)
+        for client in clients:
+            await client.hang_up()
+        for one in channels:
+            await one.close(None)
+    return [heard, memory]
 
 
 async def _share(world: World) -> list[Result]:

@@ -15,7 +15,7 @@ from engine.inbox import wanted
 from engine.kube import CONFIGMAP, NODE, POD, Change, Kube, Object, Reflector, end, resource_for
 from engine.model.cluster import Observed, Pod
 from engine.observe import Observer, key_of
-from engine.serve.grpc.jobview import JobView, views
+from engine.serve.grpc.jobview import Hit, JobView, impact, views
 from engine.snapshot import Watched
 from engine.wire import globaltable, names, recoveryrecord
 
@@ -64,6 +64,7 @@ class Cluster:
         self._extras: dict[tuple[str, str], Extra] = {}
         self._tables: dict[tuple[str, str], Object] = {}
         self._resets: dict[tuple[str, str], Object] = {}
+        self._hits: dict[str, Hit] = {}
         self._dirty = asyncio.Event()
         self._waiting: set[asyncio.Event] = set()
         self._listeners: list[Callable[[], None]] = []
@@ -111,6 +112,7 @@ class Cluster:
         self._dirty.clear()
         self.observed = self._observer.observed()
         self.jobs = views(self.observed)
+        self._hits.clear()
         self.version += 1
         for each in list(self._waiting):
             each.set()
@@ -130,6 +132,13 @@ class Cluster:
             yield event
         finally:
             self._waiting.discard(event)
+
+    def hit(self, view: JobView) -> Hit:
+        """How healthy a job is and which faults hit its ranks, worked out once a snapshot."""
+        known = self._hits.get(view.id)
+        if known is None:
+            known = self._hits[view.id] = impact(view, self.observed)
+        return known
 
     def extra(self, pod: Pod) -> Extra:
         """What the pod's containers say beyond the planner's view."""

@@ -17,7 +17,7 @@ from engine.model.recovery import Conversation, Facts, Rank, Strategy
 from engine.model.recovery.choice import dump_only
 from engine.model.recovery.conversation import Faults, SubHealthy, merged
 from engine.model.recovery.words import HCCL, NORMAL, RESCHEDULE_LIMIT, RESCHEDULE_RANGE, UCE
-from engine.serve.grpc.jobview import JobView
+from engine.serve.grpc.jobview import Hit, JobView
 from engine.wire import resetinfo
 from engine.wire.errors import WireError
 from engine.wire.recoveryrecord import Record
@@ -40,7 +40,6 @@ RETRY_MS: Final = 10_000
 _RESTARTS: Final = frozenset({"RestartRequest", "RestartBusiness"})
 _ONLINE: Final = frozenset({"reset", "restart"})
 
-Hit = tuple[str, tuple[FaultRank, ...]]
 Config = Mapping[str, Any]
 
 
@@ -195,6 +194,6 @@ def _gone(view: JobView, name: str, uid: str) -> bool:
 
 __all__ = [
     "BACKUP_KEY", "CONFIRM_KEY", "ENABLE_KEY", "PLATFORM_KEY", "RETRY_CODES", "SOURCE_KEY", "STRATEGY_KEY",
-    "SUB_HEALTH_KEY", "Hit", "backup_of", "configured_of", "counts", "facts_of", "fault_pods", "intake",
+    "SUB_HEALTH_KEY", "backup_of", "configured_of", "counts", "facts_of", "fault_pods", "intake",
     "wait_of",
 ]  # fmt: skip

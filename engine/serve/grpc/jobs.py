@@ -59,6 +59,8 @@ class Job:
 
     async def SubscribeJobSummarySignal(self, request: pb.ClientInfo, context: Context) -> None:
         """Every change of a job."""
+        if not (self._single or self._lists):
+            self._look()  # nobody was told for a while: what changed until now is no news
         await self._serve(request.clientId, self._single, (), context)
 
     async def SubscribeJobSummarySignalList(self, request: pb.ClientInfo, context: Context) -> None:
@@ -68,12 +70,11 @@ class Job:
 
     async def run(self) -> None:
         """Tell what changed, until cancelled."""
-        self._look()
         with self._cluster.news() as news:
             while True:
                 await news.wait()
                 news.clear()
-                for job in self._look():
+                for job in self._look() if self._single or self._lists else ():
                     message = signal(job, str(uuid.uuid4()))
                     for box in self._single:
                         box.put(message)

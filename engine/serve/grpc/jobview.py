@@ -17,6 +17,7 @@ from engine.plan.owners import POD_GROUP_APIS, controller_of
 from engine.status.jobs import quiet
 from engine.wire.podannotations import chip_ids
 
+Hit = tuple[str, tuple[FaultRank, ...]]
 BACKUP: Final = "backup"
 SOURCE: Final = "backupSourcePodName"
 
@@ -90,7 +91,7 @@ def places(view: JobView, observed: Observed) -> tuple[Place, ...]:
     return tuple(found)
 
 
-def impact(view: JobView, observed: Observed) -> tuple[str, tuple[FaultRank, ...]]:
+def impact(view: JobView, observed: Observed) -> Hit:
     """How healthy the job is and which faults hit which ranks: the attribution that the planner's status shows too."""
     nodes = {pod.node for pod in view.pods if pod.node}
     labelled = any(pod.labels.get("fault-type") for pod in view.pods)
@@ -161,4 +162,4 @@ def _of_group(uid: str, namespace: str, name: str, owner: Mapping[str, Any], raw
     )
 
 
-__all__ = ["JobView", "impact", "places", "ranks_of", "views"]
+__all__ = ["Hit", "JobView", "impact", "places", "ranks_of", "views"]

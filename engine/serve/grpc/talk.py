@@ -39,7 +39,7 @@ from engine.model.recovery.conversation import (
 )
 from engine.serve.grpc import operations
 from engine.serve.grpc.jobfacts import facts_of, intake
-from engine.serve.grpc.jobview import JobView, impact
+from engine.serve.grpc.jobview import JobView
 from engine.serve.grpc.streams import Outbox
 from engine.wire import names, recoveryrecord
 from engine.wire.clusterd import recover_pb2 as pb
@@ -146,7 +146,7 @@ class Talk:
     async def look(self) -> None:
         """Take in the newest faults and facts, and let time pass."""
         view = self.view
-        hit = impact(view, self._desk.cluster.observed) if view is not None else ("", ())
+        hit = self._desk.cluster.hit(view) if view is not None else ("", ())
         if view is not None and (hit != (HEALTHY, ()) or self.conversation.seen):
             news = intake(view, self.record, self._facts(), hit, self._desk.clock())
             if isinstance(news, SubHealthy):
@@ -248,7 +248,7 @@ class Talk:
         return facts_of(
             view,
             self.record,
-            impact(view, cluster.observed),
+            cluster.hit(view),
             reset_config=cluster.reset_config(view.namespace, f"reset-config-{view.name}"),
             mindio_wait=cluster.extra(first).mindio_wait if first is not None else None,
         )
