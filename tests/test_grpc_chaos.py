@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
-from engine.kube import CONFIGMAP
+from engine.kube import CONFIGMAP, NAMESPACE
 from engine.serve.grpc.server import GrpcServer
 from engine.wire import recoveryrecord
 from engine.wire.clusterd import recover_pb2 as pb
@@ -200,6 +200,20 @@ def test_a_standby_hands_calls_on_and_takes_over(tmp_path: Path) -> None:
             assert (await client.stopped()).code == 0
             assert (await client.next()).signalType == "globalFault"
             await client.close()
+
+    play(tmp_path, story)
+
+
+def test_a_server_comes_up_in_a_cluster_that_knows_nothing_of_belay(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        await world.kube.delete(NAMESPACE, "belay-system")
+
+        async def gone() -> bool:
+            return await world.kube.get(NAMESPACE, "belay-system") is None
+
+        await until(gone, "the namespace is gone")
+        async with world.server() as server:
+            assert server.leader is not None and server.leader.leads
 
     play(tmp_path, story)
 

@@ -11,7 +11,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from engine.kube import LEASE, Kube, KubeError
+from engine.kube import LEASE, Kube, KubeError, NotFound
+from engine.kube import NAMESPACE as NAMESPACES
 from engine.lease import NAMESPACE, Lease
 from engine.log import get
 
@@ -100,6 +101,9 @@ class Leader:
             if epoch is None:
                 return False
             await self._begin(epoch)
+        except NotFound:
+            await self._found()  # nobody has installed Belay's manifests
+            return False
         except KubeError as error:
             _log.warning("cannot serve yet", reason=str(error))
             return False
@@ -107,6 +111,14 @@ class Leader:
         self._tell()
         _log.info("serving jobs", epoch=epoch)
         return True
+
+    async def _found(self) -> None:
+        """Make the namespace in which the Lease lives."""
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+        try:
+            await self._kube.create(NAMESPACES, body)
+        except KubeError as error:
+            _log.warning("cannot serve yet", reason=f"namespace {NAMESPACE} is missing: {error}")
 
     async def _hold(self) -> None:
         renewed = time.monotonic()
