@@ -198,13 +198,14 @@ async def _crowd(world: World) -> list[Result]:
             await asyncio.gather(*(join(client) for client in clients[first : first + 800]))
         memory.runs.append(_memory(process))
         hit = [clients[i : i + 8] for i in range(0, len(clients), 80)]
+        tellers = [Client(port, group[0].job, channel=channel(port)) for group in hit]
         begin = time.perf_counter()
         waits = [asyncio.ensure_future(_heard(client, begin)) for group in hit for client in group]
-        await asyncio.gather(*(group[0].broke(("3", "1")) for group in hit))
+        await asyncio.gather(*(teller.broke(("3", "1")) for teller in tellers))
         heard.runs += await asyncio.gather(*waits)
         for client in clients:
             await client.hang_up()
-        for one in channels:
+        for one in (*channels, *(teller.channel for teller in tellers)):
             await one.close(None)
     return [heard, memory]
 
