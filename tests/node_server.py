@@ -48,6 +48,8 @@ kind: KubeletConfiguration
 authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
 authorization: {mode: AlwaysAllow}
 cgroupDriver: cgroupfs
+# kubelets with pod cgroups end each other's pods on one machine
+cgroupsPerQOS: false
 failSwapOn: false
 makeIPTablesUtilChains: false
 enforceNodeAllocatable: []
