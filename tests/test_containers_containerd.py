@@ -23,7 +23,7 @@ from tests.test_containers import CODES, FREE, Faster, eventually
 from tests.test_dcmi import ME
 
 __all__ = ["containerd_socket"]
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("containerd")]
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("real-node")]
 
 
 @pytest.fixture

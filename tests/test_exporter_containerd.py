@@ -21,7 +21,7 @@ from tests import containerd_server
 from tests.containerd_server import IMAGE, ctr
 from tests.exporter_world import TIME_MS, Now, chip, machine
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("containerd")]
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("real-node")]
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ FUSE, LOOP_CONTROL = (10, 229), (10, 237)
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.xdist_group("oci"),
+    pytest.mark.xdist_group("real-node"),
     pytest.mark.skipif(bool(possible()), reason=f"a private host {possible()}"),
 ]
 

@@ -25,7 +25,7 @@ FUSE = (10, 229)
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.xdist_group("node"),
+    pytest.mark.xdist_group("real-node"),
     pytest.mark.skipif(bool(possible()), reason=f"a private host {possible()}"),
 ]
 

@@ -43,7 +43,7 @@ cat /etc/hostname /etc/passwd
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.xdist_group("oci"),
+    pytest.mark.xdist_group("real-node"),
     pytest.mark.skipif(bool(possible()), reason=f"a private host {possible()}"),
 ]
 
