@@ -16,17 +16,7 @@ from engine.plan.place.base import Base
 from engine.plan.place.job import Job
 from engine.plan.place.multilevel import Level, missing_label
 from engine.plan.place.shelves import Shelves
-from engine.plan.place.verdict import (
-    NODE_UNSTABLE,
-    SHORTAGE,
-    SHORTAGE_PREFIX,
-    TOPOLOGY,
-    Ask,
-    Family,
-    Refusal,
-    Seat,
-    Verdict,
-)
+from engine.plan.place.verdict import NODE_UNSTABLE, SHORTAGE, SHORTAGE_PREFIX, Ask, Family, Refusal, Seat, Verdict
 from engine.plan.scope import NodeView
 
 MISSING: Final = "NPUResourceMissing"
@@ -232,17 +222,11 @@ class Table:
         seat = self._seat(view, free)
         verdict = self._memo.get(seat)
         if verdict is None:
-            verdict = family.judge(Seat(*seat), self._ask)
-            if isinstance(verdict, Refusal) and verdict.reason == TOPOLOGY and seat[0].bit_count() < self._sample.count:
-                verdict = Refusal(SHORTAGE, verdict.message)  # they lie wrong only because they are too few
-            self._memo[seat] = verdict
-        if idle >= self._sample.count:
+            verdict = self._memo[seat] = family.judge(Seat(*seat), self._ask)
+        # the handler judges first: a ring with too few chips is told as a topology that is not met
+        if idle >= self._sample.count or isinstance(verdict, Refusal):
             return verdict
-        short = room(self._sample, view)
-        if short is None or not isinstance(verdict, Refusal):
-            return short or verdict
-        # the count of Kubernetes comes first, the handler's own words stay for those who know them
-        return Refusal(SHORTAGE, f"{short.message}; {verdict.message}")
+        return room(self._sample, view) or verdict
 
     def _seat(self, view: NodeView, free: int) -> _Seat:
         network, node = view.network or 0, view.node
