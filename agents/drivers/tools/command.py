@@ -22,6 +22,7 @@ PASSED_ON: Final = ("PATH", "LD_LIBRARY_PATH")
 """Variables that the program sees; everything else of the agent's environment is its own."""
 
 _SHOWN: Final = 200
+_DRAIN_SECONDS = 5.0
 
 
 class Runner:
@@ -58,7 +59,7 @@ class Runner:
                     # what it started holds its output open too
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(process.pid, signal.SIGKILL)
-                    await process.wait()
+                    await _ended(process)
         text = output.decode("utf-8", "replace")
         if code != 0:
             raise DriverError(f"{self._said(arguments)}: exit code {code}: {' '.join(text.split())[:_SHOWN]}")
@@ -102,6 +103,16 @@ def tables(text: str) -> list[list[list[str]]]:
         elif not line.startswith("+"):
             inside = False
     return found
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    """Wait for a killed process. asyncio sees its end only when its output was read to the end."""
+    assert process.stdout is not None
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_DRAIN_SECONDS):
+            while await process.stdout.read(65_536):
+                continue
+            await process.wait()
 
 
 __all__ = ["AT_ONCE", "LIMIT", "Runner", "pairs", "tables"]
