@@ -185,7 +185,11 @@ def test_a_container_is_checkpointed_once(tmp_path: Path) -> None:
     assert cluster.written[-1][1] == {FINISHED: "true"}
 
 
-@pytest.mark.parametrize("script", ["echo no such container >&2; exit 1", "sleep 60"])
+ENDLESS = "while :; do echo an endless line of complaint >&2; done"
+LEFT_BEHIND = "sleep 60 >/dev/null & exit 0"
+
+
+@pytest.mark.parametrize("script", ["echo no such container >&2; exit 1", "sleep 60", ENDLESS, LEFT_BEHIND])
 def test_a_checkpoint_that_fails_or_hangs_is_told(tmp_path: Path, script: str) -> None:
     cluster = Cluster()
     make(cluster, runtime(tmp_path, script), pod(path=str(tmp_path / "images")), seconds=0.5)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import signal
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from agents.drivers.base import DriverError
+from agents.processes import kill_session
 
 LIMIT: Final = 1 << 20
 """Bytes of output that are read; what comes after them is not waited for (component/ascend-common/devmanager/hccn)."""
@@ -22,7 +21,6 @@ PASSED_ON: Final = ("PATH", "LD_LIBRARY_PATH")
 """Variables that the program sees; everything else of the agent's environment is its own."""
 
 _SHOWN: Final = 200
-_DRAIN_SECONDS = 5.0
 
 
 class Runner:
@@ -55,11 +53,7 @@ class Runner:
             except TimeoutError:
                 raise DriverError(f"{self._said(arguments)}: no answer in {self._seconds:g} s") from None
             finally:
-                if process.returncode is None:
-                    # what it started holds its output open too
-                    with contextlib.suppress(ProcessLookupError):
-                        os.killpg(process.pid, signal.SIGKILL)
-                    await _ended(process)
+                await kill_session(process)
         text = output.decode("utf-8", "replace")
         if code != 0:
             raise DriverError(f"{self._said(arguments)}: exit code {code}: {' '.join(text.split())[:_SHOWN]}")
@@ -103,16 +97,6 @@ def tables(text: str) -> list[list[list[str]]]:
         elif not line.startswith("+"):
             inside = False
     return found
-
-
-async def _ended(process: asyncio.subprocess.Process) -> None:
-    """Wait for a killed process. asyncio sees its end only when its output was read to the end."""
-    assert process.stdout is not None
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_DRAIN_SECONDS):
-            while await process.stdout.read(65_536):
-                continue
-            await process.wait()
 
 
 __all__ = ["AT_ONCE", "LIMIT", "Runner", "pairs", "tables"]

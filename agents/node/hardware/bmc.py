@@ -11,7 +11,6 @@ import contextlib
 import os
 import re
 import shutil
-import signal
 import stat
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -21,9 +20,9 @@ from typing import Final, Literal
 import msgspec
 
 from agents.drivers.base import DriverError
+from agents.processes import kill_session
 
 MAX_OUTPUT: Final = 65_536
-DRAIN_SECONDS = 5.0
 MAX_PASSWORD: Final = 4_096
 _HEX: Final = re.compile(rb"[0-9A-Fa-f]{2}")
 _ADDRESS: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}|[0-9A-Fa-f:]{2,39}")
@@ -145,24 +144,11 @@ async def _run(arguments: Sequence[str], seconds: float) -> bytes:
     except TimeoutError:
         raise BmcError(f"{name} did not finish in {seconds:g} s and was killed") from None
     finally:
-        # the whole session goes: the tool may have children of its own
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await asyncio.shield(_ended(process))
+        await kill_session(process)
     if status:
         said = " ".join(errors.decode("utf-8", "replace").split())
         raise BmcError(f"{name} failed with code {status}: {said[:200] or 'it said nothing'}")
     return output
-
-
-async def _ended(process: asyncio.subprocess.Process) -> None:
-    """Wait for a killed program: asyncio sees its end only when what it wrote was read to the end."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(DRAIN_SECONDS):
-            for stream in (process.stdout, process.stderr):
-                while stream is not None and await stream.read(65_536):
-                    continue
-            await process.wait()
 
 
 async def _bounded(stream: asyncio.StreamReader, name: str) -> bytes:

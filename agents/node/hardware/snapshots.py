@@ -6,10 +6,7 @@ Source: component/noded (container snapshot), docs/zh/scheduling (inference snap
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import re
-import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
@@ -17,6 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from agents.node.client import ApiError
 from agents.node.clock import Clock
 from agents.node.log import Log
+from agents.processes import kill_session
 
 LABEL: Final = "infer.huawei.com/ascend-infer-operator"
 MODE: Final = "snapshot_mode"
@@ -158,9 +156,7 @@ class Snapshots:
         except TimeoutError:
             raise SnapshotError(f"the checkpoint did not finish in {self._seconds:g} s and was ended") from None
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await asyncio.shield(process.wait())
+            await kill_session(process)
         if code:
             raise SnapshotError(f"the checkpoint ended with code {code}: {said}")
 
