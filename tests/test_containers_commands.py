@@ -16,7 +16,7 @@ import pytest
 from agents.containers.commands import Options, checked_socket
 from agents.containers.install import InstallError, install, uninstall
 from agents.node.logfile import LogFile
-from engine.cli import containers_run
+from engine.cli.hosts import containers_run
 from tests.test_containers import Engine
 
 BELAY = [sys.executable, "-m", "engine.cli", "containers"]

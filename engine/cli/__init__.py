@@ -1,0 +1,68 @@
+"""The command line: the verbs, nothing else. Heavy imports stay inside the commands.
+
+Exit codes: 0 done, 1 findings or differences (validate, diff, plan --exit-code), 2 it could not be done.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from engine import __version__
+from engine.cli import hosts, processes, questions, sandbox
+from engine.invocation import fails_clearly
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="belay", message="%(prog)s %(version)s")
+def main() -> None:
+    """Keep Ascend NPU clusters in the state that a Git repository declares."""
+
+
+@main.command()
+@fails_clearly
+def version() -> None:
+    """Print the version."""
+    click.echo(f"belay {__version__}")
+
+
+@main.command(short_help="Print JSON Schemas of the kinds, for editors.")
+@click.argument("kind", required=False)
+@click.option("--write", metavar="DIR", help="Write every schema into a folder.")
+@fails_clearly
+def schema(kind: str | None, write: str | None) -> None:
+    """Print the JSON Schema of a kind (for editors), or list the kinds."""
+    from engine.errors import InputError
+    from engine.load.schemas import schema_text, schemas
+
+    found = schemas()
+    if write:
+        folder = Path(write)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, body in found.items():
+            (folder / name).write_bytes(schema_text(body))
+        click.echo(f"{len(found)} schemas in {folder}")
+    elif kind is None:
+        for name in sorted(found):
+            click.echo(name.removesuffix(".json"))
+    elif f"{kind.lower()}.json" in found:
+        click.echo(schema_text(found[f"{kind.lower()}.json"]), nl=False)
+    else:
+        raise InputError(f"no schema for kind {kind!r}", hint="`belay schema` lists them.")
+
+
+@main.command(short_help="Print a completion script.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@fails_clearly
+def completion(shell: str) -> None:
+    """Print a completion script: eval "$(belay completion bash)"."""
+    from click.shell_completion import get_completion_class
+
+    complete = get_completion_class(shell)
+    if complete is not None:
+        click.echo(complete(main, {}, "belay", "_BELAY_COMPLETE").source())
+
+
+for _verb in (*questions.VERBS, *processes.VERBS, *hosts.VERBS, *sandbox.VERBS):
+    main.add_command(_verb)

@@ -1,0 +1,187 @@
+"""Verbs for one host: the OCI runtime that gives containers their chips, the manager that recovers containers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from engine import __version__
+from engine.invocation import fails_clearly, output_option
+
+
+@click.group(short_help="Install the OCI runtime that gives containers their chips.")
+def runtime() -> None:
+    """Build, install and remove belay-oci-runtime, the OCI runtime over runc that gives containers their chips."""
+
+
+@runtime.command(name="build", short_help="Compile its two programs.")
+@click.option("--out", "folder", type=click.Path(file_okay=False, path_type=Path), default=Path("oci-runtime"))
+@click.option("--arch", type=click.Choice(["native", "x86_64", "aarch64"]), default="native", show_default=True)
+@fails_clearly
+def runtime_build(folder: Path, arch: str) -> None:
+    """Compile the two programs into a folder, for `install --programs` on hosts without a compiler."""
+    from agents.runtime.build import BuildError, build
+
+    try:
+        click.echo("\n".join(map(str, build(folder, arch))))
+    except BuildError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@runtime.command(name="install", short_help="Install it and enter it in the container engine.")
+@click.option("--install-scene", "scene", default="docker", show_default=True, help="docker, containerd, crio, isula.")
+@click.option("--injection-mode", "mode", default="legacy", show_default=True, help="legacy (a hook mounts) or cdi.")
+@click.option("--install-path", "base", default="/usr/local/Ascend", show_default=True, metavar="DIR")
+@click.option("--config-file-path", "config", metavar="FILE", help="The engine's file, where it is not the usual one.")
+@click.option("--install-type", "kind", metavar="TYPE", help="A500, A200, A200ISoC, A500A2 or A200IA2; else none.")
+@click.option("--default/--keep-default", "default", default=None, help="Whether it runs every container.")
+@click.option("--programs", type=click.Path(path_type=Path), help="A folder that `belay runtime build` filled.")
+@click.option("--root", type=click.Path(path_type=Path), default=Path("/"), help="Where the host is mounted.")
+@fails_clearly
+def runtime_install(root: Path, **wish: Any) -> None:
+    """Install the runtime and enter it in the engine's configuration, which is kept for `uninstall`."""
+    from agents.runtime.install import Host, InstallError, Wish, install
+
+    try:
+        click.echo("\n".join(install(Wish(**wish), __version__, Host(root))))
+    except InstallError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@runtime.command(name="uninstall", short_help="Take it out again.")
+@click.option("--install-path", "base", default="/usr/local/Ascend", show_default=True, metavar="DIR")
+@click.option("--force", is_flag=True, help="Although containers made by it run; the programs stay for them.")
+@click.option("--root", type=click.Path(path_type=Path), default=Path("/"), help="Where the host is mounted.")
+@fails_clearly
+def runtime_uninstall(base: str, force: bool, root: Path) -> None:
+    """Put the engine's configuration back as it was and remove the runtime."""
+    from agents.runtime.install import Host, InstallError, uninstall
+
+    try:
+        click.echo("\n".join(uninstall(base, force=force, host=Host(root))))
+    except InstallError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@runtime.command(name="status", short_help="Show what is installed, and which containers it made.")
+@click.option("--install-path", "base", default="/usr/local/Ascend", show_default=True, metavar="DIR")
+@click.option("--root", type=click.Path(path_type=Path), default=Path("/"), help="Where the host is mounted.")
+@output_option()
+@fails_clearly
+def runtime_status(base: str, output: str, root: Path) -> None:
+    """Show what is installed, whether the engine's file still names it, and running containers made by it."""
+    from agents.runtime.install import Host, InstallError, status
+    from engine import show
+
+    try:
+        found = status(base, host=Host(root))
+    except InstallError as error:
+        raise click.ClickException(str(error)) from error
+    if output in ("json", "yaml"):
+        show.document(found, output)
+        return
+    containers = found["containers"]
+    rows = [[name, value if value not in ([], "") else "none"] for name, value in found.items() if name != "containers"]
+    show.table(("WHAT", "VALUE"), [*rows, ["containers", ", ".join(it["id"] for it in containers) or "none"]])
+
+
+def _container_options(command: Any) -> Any:
+    """The options of the manager, by its own names and those of MindCluster's."""
+    for option in reversed(
+        (
+            click.option("--runtime", "-runtimeType", type=click.Choice(["docker", "containerd"]), default="docker"),
+            click.option(
+                "--socket", "-sockPath", metavar="FILE", default="", help="The runtime's socket (its usual place)."
+            ),
+            click.option(
+                "--strategy",
+                "-ctrStrategy",
+                type=click.Choice(["never", "singleRecover", "ringRecover"]),
+                default="never",
+                help="Which containers a fault stops: none, those on the chip, those on its ring.",
+            ),
+            click.option(
+                "--fault-config", "-faultConfigPath", metavar="FILE", default="", help="Fault levels of your own."
+            ),
+            click.option("--driver", metavar="DRIVER", default="dcmi", help="dcmi[:FILE] or simulated[:MODEL]."),
+            click.option("--state", metavar="FILE", default="/tmp/status.json", help="The state file."),
+            click.option(
+                "--log-file", "-logPath", metavar="FILE", default="", help="Log to a file instead of standard error."
+            ),
+            click.option(
+                "--log-level",
+                "-logLevel",
+                type=int,
+                default=0,
+                help="-1 debug, 0 info, 1 warning, 2 error, 3 critical.",
+            ),
+            click.option("--log-days", "-maxAge", type=int, default=7, help="Days that old log files are kept."),
+            click.option("--log-backups", "-maxBackups", type=int, default=30, help="How many old log files are kept."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(short_help="Recover containers on a host without Kubernetes.")
+def containers() -> None:
+    """Recover containers on a host without Kubernetes: stop those on a faulty chip, reset it, start them again."""
+
+
+@containers.command(name="run", short_help="Run the manager.")
+@_container_options
+@fails_clearly
+def containers_run(**options: Any) -> None:
+    """Run until SIGINT or SIGTERM. The flags of MindCluster's container manager are understood too."""
+    from agents.containers.commands import Options, run
+
+    try:
+        chosen = Options(**options)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    sys.exit(run(chosen))
+
+
+@containers.command(name="status", short_help="Show the state of each container.")
+@click.option("--state", type=click.Path(path_type=Path), default=Path("/tmp/status.json"), help="The state file.")
+@fails_clearly
+def containers_status(state: Path) -> None:
+    """Show the containers that use chips, the state each is in, and what to do about one that stays there."""
+    from agents.containers.commands import show
+
+    sys.exit(show(state))
+
+
+@containers.command(name="install", short_help="Make the manager a service of systemd.")
+@_container_options
+@click.option("--timer-delay", "delay", default="60s", show_default=True, help="How long after boot it starts.")
+@fails_clearly
+def containers_install(delay: str, **options: Any) -> None:
+    """Write the units and start them after every boot. The options are those the service will run with."""
+    from agents.containers.commands import Options
+    from agents.containers.install import InstallError, install
+
+    try:
+        written = install(Options(**options), delay=delay)
+    except (InstallError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+    click.echo("".join(f"{path}\n" for path in written) + "started; see belay containers status")
+
+
+@containers.command(name="uninstall", short_help="Take the service away; logs stay.")
+@fails_clearly
+def containers_uninstall() -> None:
+    """Stop the service and remove its units and flags; logs stay."""
+    from agents.containers.install import InstallError, uninstall
+
+    try:
+        removed = uninstall()
+    except InstallError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo("".join(f"{path}\n" for path in removed) + ("removed" if removed else "nothing is installed"))
+
+
+VERBS = (runtime, containers)

@@ -1,0 +1,93 @@
+"""Verbs that start a process of the engine, or of a node, and keep it running."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from engine.invocation import fails_clearly
+
+
+@click.command(short_help="Watch Git and Kubernetes, wake the workers.")
+@click.option("--kubeconfig", metavar="FILE")
+@click.option("--source", metavar="FILE", help="A Source document: repository, branch, signatures; edits take effect.")
+@fails_clearly
+def controller(kubeconfig: str | None, source: str | None) -> None:
+    """Watch Git and Kubernetes and wake the workers (settings: BELAY_* in the environment)."""
+    from engine.controller import main as run
+
+    sys.exit(run(kubeconfig, source))
+
+
+@click.command(short_help="Run passes and actions (a Celery worker).")
+@fails_clearly
+def worker() -> None:
+    """Run passes and actions (a Celery worker; settings: BELAY_* in the environment)."""
+    from engine.tasks import main as run
+
+    sys.exit(run())
+
+
+@click.command(short_help="Serve webhook, metrics, health, status page.")
+@click.option("--listen", default="127.0.0.1:8080", show_default=True, metavar="HOST:PORT")
+@fails_clearly
+def server(listen: str) -> None:
+    """Serve the webhook, /metrics, /healthz, /readyz and a status page (settings: BELAY_* in the environment).
+
+    BELAY_WEBHOOK_SECRET is the secret that webhooks must know.
+    """
+    from engine.serve.http import main as run
+
+    sys.exit(run(listen))
+
+
+@click.command(short_help="Run the node agent.", context_settings={"ignore_unknown_options": True})
+@click.option("--node", envvar="NODE_NAME", required=True, help="This node's name (or $NODE_NAME).")
+@click.option("--driver", metavar="DRIVER", required=True, help="dcmi[:FILE], npu_smi[:FILE] or simulated[:MODEL].")
+@click.option("--kubeconfig", metavar="FILE")
+@click.option("--journal", metavar="DIR", default="/var/lib/belay", show_default=True)
+@click.argument("more", nargs=-1, type=click.UNPROCESSED)
+@fails_clearly
+def agent(node: str, driver: str, kubeconfig: str | None, journal: str, more: tuple[str, ...]) -> None:
+    """Run the node agent: report, take orders, reset, partition.
+
+    With --device-plugin it serves kubelet too, by the flags of MindCluster's device plugin (-volcanoType=true, …);
+    python -m agents.node --help lists them all.
+    """
+    from agents.node.__main__ import main as run
+
+    given = ["--node", node, "--driver", driver, "--state-dir", journal]
+    sys.exit(run([*given, *(("--kubeconfig", kubeconfig) if kubeconfig else ()), *more]))
+
+
+@click.command(
+    short_help="Show a node's NPU metrics to Prometheus or Telegraf.",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    add_help_option=False,
+)
+@click.argument("flags", nargs=-1, type=click.UNPROCESSED)
+@fails_clearly
+def exporter(flags: tuple[str, ...]) -> None:
+    """Show a node's NPU metrics, under the flags of MindCluster's npu-exporter: -ip=0.0.0.0 -containerMode=containerd …
+
+    --metrics prints every metric with its labels, unit and products; --help every flag.
+    """
+    if flags in (("--help",), ("-h",)):
+        from agents.exporter.settings import usage
+
+        click.echo(f"{click.get_current_context().get_help()}\n\nFlags:\n{usage()}")
+        return
+    if flags == ("--metrics",):
+        from agents.exporter.table import METRICS
+        from engine import show
+
+        rows = [[m.name, m.group, m.labels, m.unit, ",".join(m.products), m.meaning] for m in METRICS]
+        show.table(("METRIC", "GROUP", "LABELS", "UNIT", "PRODUCTS", "MEANING"), rows)
+        return
+    from agents.exporter.run import main as run
+
+    sys.exit(run(flags))
+
+
+VERBS = (controller, worker, server, agent, exporter)

@@ -1,0 +1,122 @@
+"""Verbs of the sandbox, and of machines without NPUs: the embedded cluster, its faults, a stand-in driver library."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from engine.invocation import fails_clearly
+
+
+@click.command(short_help="Run the sandbox until Ctrl-C.")
+@click.option("--nodes", type=click.IntRange(1, 1000), default=8, show_default=True, help="Simulated nodes.")
+@click.option("--product", metavar="P", default="atlas-800t-a2", show_default=True, help="A name in policies/products.")
+@click.option("--state", metavar="DIR", help="State repository to start from (default: the shipped sample).")
+@click.option("--data", metavar="DIR", help="Where everything is kept; state survives a restart with the same DIR.")
+@click.option("--time-scale", type=click.FloatRange(0.001, 1.0), envvar="BELAY_TIME_SCALE", help="Shortens waits.")
+@fails_clearly
+def up(nodes: int, product: str, state: str | None, data: str | None, time_scale: float | None) -> None:
+    """Run the sandbox: simulated cluster, engine and Git remote in one command, until Ctrl-C."""
+    from engine.sandbox.up import main as run
+
+    sys.exit(run(nodes=nodes, product=product, state=state, data=data, time_scale=time_scale))
+
+
+@click.command(short_help="Run the whole loop step by step, then end.")
+@fails_clearly
+def demo() -> None:
+    """Run the main job on the embedded default, step by step; ends by itself."""
+    from engine.sandbox.demo import main as run
+
+    sys.exit(run())
+
+
+@click.group(short_help="Make simulated nodes fail (sandbox only).", invoke_without_command=True)
+@click.option(
+    "--timeline", metavar="FILE", help="Play a story of faults; deploy/samples/faults-timeline.yaml shows all."
+)
+@click.option("--check", is_flag=True, help="Only read the story; needs no cluster.")
+@click.option("--speed", type=click.FloatRange(0.01, 1000.0), default=1.0, show_default=True, help="Times as fast.")
+@click.option("--kubeconfig", metavar="FILE")
+@click.pass_context
+@fails_clearly
+def inject(ctx: click.Context, timeline: str | None, check: bool, speed: float, kubeconfig: str | None) -> None:
+    """Make the sandbox's simulated nodes misbehave (sandbox only)."""
+    if ctx.invoked_subcommand is not None:
+        if timeline or check:
+            raise click.UsageError("--timeline and --check stand alone.")
+        return
+    if timeline is None:
+        raise click.UsageError("Give --timeline FILE, or one of the commands fault and node.")
+    from engine.errors import InputError
+    from engine.sandbox import play
+    from engine.sandbox.timeline import read
+
+    try:
+        events = read(Path(timeline))
+    except InputError as error:
+        for line in error.message.split("\n") if not error.where else [str(error)]:
+            click.echo(line, err=True)
+        sys.exit(2)
+    if not check:
+        play.play(events, say=click.echo, speed=speed, kubeconfig=kubeconfig)
+    last = f"{events[-1].at:g} s"
+    click.echo(f"{timeline}: {len(events)} events, the last at {last}" + (", all sound" if check else ", all played"))
+
+
+@inject.command("fault")
+@click.argument("chip", metavar="NODE/CHIP")
+@click.argument("codes", nargs=-1, metavar="[CODE]...")
+@click.option("--network", is_flag=True, help="On the chip's network plane.")
+@click.option("--clear", is_flag=True, help="Take the chip's faults away; a reset does so too.")
+@click.option("--reset-fails", type=click.IntRange(0, 100), default=0, help="Let the next N resets fail.")
+@click.option("--kubeconfig", metavar="FILE")
+@fails_clearly
+def inject_fault(
+    chip: str, codes: tuple[str, ...], network: bool, clear: bool, reset_fails: int, kubeconfig: str | None
+) -> None:
+    """Put fault CODEs on a chip, e.g. `belay inject fault node-1/Ascend910-3 80C98001`."""
+    from engine.sandbox.inject import fault
+
+    click.echo(fault(chip, codes, network=network, clear=clear, reset_fails=reset_fails, kubeconfig=kubeconfig))
+
+
+@inject.command("node")
+@click.argument("node")
+@click.argument("state", type=click.Choice(["ready", "not-ready"]))
+@click.option("--kubeconfig", metavar="FILE")
+@fails_clearly
+def inject_node(node: str, state: str, kubeconfig: str | None) -> None:
+    """Stop or start a simulated node's heartbeat."""
+    from engine.sandbox.inject import node_ready
+
+    click.echo(node_ready(node, state == "ready", kubeconfig=kubeconfig))
+
+
+@click.group(name="sim-driver", short_help="Make a driver library for machines without NPUs.")
+def sim_driver() -> None:
+    """Make a driver library for machines without NPUs."""
+
+
+@sim_driver.command(name="build", short_help="Compile the stand-in libdcmi.so.")
+@click.option("--out", "folder", type=click.Path(file_okay=False, path_type=Path), default=Path("sim-driver"))
+@click.option("--chips", type=click.IntRange(1, 64), default=8, help="Chips of the machine.")
+@click.option("--chip-name", default="910B3", help="Chip name as the driver gives it.")
+@fails_clearly
+def sim_driver_build(folder: Path, chips: int, chip_name: str) -> None:
+    """Compile the stand-in libdcmi.so and write the state of a healthy machine beside it."""
+    from agents.drivers.standin.build import BuildError, build
+    from agents.drivers.standin.state import Standin
+
+    try:
+        library = build(folder)
+        state = Standin.create(folder / "state", chips=chips, chip_name=chip_name).file
+    except (BuildError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(f"{library}\n{state}")
+    click.echo(f"use them: BELAY_SIM_DCMI_STATE={state.resolve()} belay agent --driver dcmi:{library.resolve()} …")
+
+
+VERBS = (up, demo, inject, sim_driver)
