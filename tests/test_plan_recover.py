@@ -299,6 +299,39 @@ def test_failed_pods_need_retries() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "policy", "mode", "goes"),
+    [
+        ("AscendJob", "Never", "force", True),
+        ("AscendJob", "", "grace", True),
+        ("AscendJob", "Always", "force", False),
+        ("AscendJob", "OnFailure", "grace", False),
+        ("AscendJob", "OnFailure", "external-force", False),
+        ("StatefulSet", "Always", "external-force", True),
+        ("StatefulSet", "Always", "force", True),
+    ],
+)
+def test_failed_pods_are_retried_where_nobody_else_starts_them_again(
+    kind: str, policy: str, mode: str, goes: bool
+) -> None:
+    labels = {"fault-retry-times": "2", "fault-scheduling": mode}
+    pods = [
+        msgspec.structs.replace(p, restart_policy=policy, owner_kind=kind, phase="Failed" if i == 0 else p.phase)
+        for i, p in enumerate(gang(labels=labels))
+    ]
+    scope = decide(world(pods, bad=None))
+    marked = [a for a in scope.actions if isinstance(a, PatchObject) and a.object_kind == "Pod"]
+    assert bool(evictions(scope) or marked) is goes
+    said = [d for d in scope.diagnostics if d.field == "spec.restartPolicy"]
+    assert [d.object for d in said] == ([] if goes else ["Pod/train/j-0"])
+    assert goes or "needs Never" in said[0].message
+
+
+def test_hardware_faults_move_pods_of_any_restart_policy() -> None:
+    pods = [msgspec.structs.replace(p, restart_policy="Always") for p in gang(labels={"fault-retry-times": "2"})]
+    assert sorted(evictions(decide(world(pods)))) == ["j-0", "j-1"]
+
+
+@pytest.mark.parametrize(
     ("record", "goes"),
     [
         ('{"train/j-uid-train-j":{"UUID":"uid-train-j","Times":1}}', True),

@@ -214,7 +214,7 @@ class Pod(msgspec.Struct, frozen=True):
     (empty/0 when it asks for none). ``chips`` are the device names that its annotations
     give it (``huawei.com/AscendReal``, else the resource annotation). ``host_ports`` are
     (address, protocol, port) with ``0.0.0.0`` for any address. ``spread`` are its topology spread constraints,
-    ``claims`` the persistent volume claims that it mounts.
+    ``claims`` the persistent volume claims that it mounts. ``restart_policy`` is empty where the object does not say.
     """
 
     namespace: str
@@ -253,6 +253,7 @@ class Pod(msgspec.Struct, frozen=True):
     host_ports: tuple[tuple[str, str, int], ...] = ()
     spread: tuple[dict[str, Any], ...] = ()
     claims: tuple[str, ...] = ()
+    restart_policy: str = ""
 
     @property
     def key(self) -> str:

@@ -37,7 +37,7 @@ INFERENCE: Final = "inference"
 IDLE: Final = "idle"
 
 #: Owners that serve requests; every other owner trains (docs/zh/scheduling: inference jobs are Deployments and sets).
-_SERVING: Final = frozenset(
+SERVING: Final = frozenset(
     {"Deployment", "ReplicaSet", "StatefulSet", "InferService", "InferServiceSet", "InstanceSet"}
 )
 
@@ -224,7 +224,7 @@ def use_of(pod: Pod | None) -> str:
     """How a chip is used by the pod on it: ``training``, ``inference``, or ``idle`` without one."""
     if pod is None:
         return IDLE
-    serving = pod.owner_kind in _SERVING or pod.labels.get("app", "").startswith("mindie-ms")
+    serving = pod.owner_kind in SERVING or pod.labels.get("app", "").startswith("mindie-ms")
     return INFERENCE if serving else TRAINING
 
 

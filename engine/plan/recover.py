@@ -16,7 +16,7 @@ import msgspec
 from engine.model import relations
 from engine.model.actions import EvictPod, Evidence, Owner, PatchObject, SignalJob
 from engine.model.cluster import Pod, ids_of, mask_of
-from engine.model.diagnostics import ObjectKey
+from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import JobMemory
 from engine.model.jobs import Gang
 from engine.model.plan import Deferred
@@ -109,7 +109,7 @@ def _hit(scope: Scope, gang: Gang, pod: Pod, view: NodeView | None, lost: bool) 
             return _card(view, bad, CARD)
     if lost and pod.holds_chips and gang.labels.get(SHARD_LABEL, MAIN_SHARD) == scope.shard:
         return Hit(NODE, (outages.HEARTBEAT,), f"node {pod.node} does not exist any more")
-    if victims.failed(pod) and victims.retries_left(scope, gang) > 0:
+    if victims.failed(pod) and victims.retries_left(scope, gang) > 0 and _retried(scope, gang, pod):
         return Hit(FAILED, (), f"pod {pod.key} failed")
     label = relations.worse(pod.labels.get("fault-type", ""), scope.blamed.get(pod.key, ""))
     if label == "Separate":
@@ -125,6 +125,15 @@ def _hit(scope: Scope, gang: Gang, pod: Pod, view: NodeView | None, lost: bool) 
     if label == "software" and victims.pod_level(gang):
         return Hit(PROCESS, (), f"pod {pod.key} carries fault-type=software")
     return None
+
+
+def _retried(scope: Scope, gang: Gang, pod: Pod) -> bool:
+    """Whether the failed pod counts as one to retry; where its restartPolicy speaks against it, the plan says so."""
+    if victims.retryable(gang, pod):
+        return True
+    text = f"{pod.restart_policy} starts containers again by itself: fault-retry-times needs Never and is not applied"
+    scope.diagnostics.append(Diagnostic("warning", f"Pod/{pod.key}", "", 0, 0, "spec.restartPolicy", text))
+    return False
 
 
 def _goes(scope: Scope, view: NodeView, pod: Pod) -> bool:

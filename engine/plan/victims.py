@@ -16,7 +16,7 @@ from engine.model.history import JobMemory
 from engine.model.jobs import Gang
 from engine.plan.budgets import INDEPENDENT_KINDS
 from engine.plan.gangs import declared_rank, in_rank_order
-from engine.plan.judge import DEFAULT_ATTEMPTS
+from engine.plan.judge import DEFAULT_ATTEMPTS, SERVING
 from engine.plan.scope import Scope
 
 #: Where Volcano's plugin keeps how many retries jobs have left.
@@ -55,6 +55,7 @@ __all__ = [
     "narrow_only",
     "pod_level",
     "retries_left",
+    "retryable",
     "strategy",
 ]
 
@@ -76,6 +77,14 @@ def memory_of(scope: Scope, gang: Gang) -> JobMemory:
 def failed(pod: Pod) -> bool:
     """Failed, or a container whose current or last termination had another code than 0."""
     return pod.phase == "Failed" or any((c.exit_code or 0) != 0 or (c.last_exit_code or 0) != 0 for c in pod.containers)
+
+
+def retryable(gang: Gang, pod: Pod) -> bool:
+    """Whether the end of the pod is a business failure that ``fault-retry-times`` is about: nobody else starts its
+    containers again. A training pod must have restartPolicy Never (component/ascend-for-volcano, documentation of
+    ``fault-retry-times``); pods of inference workloads have no other policy than Always, and are retried with it.
+    """
+    return gang.kind in SERVING or pod.restart_policy in ("", "Never")
 
 
 def retries_left(scope: Scope, gang: Gang) -> int:

@@ -132,6 +132,7 @@ def pod(obj: Mapping[str, Any]) -> Pod:
         host_ports=_host_ports(spec),
         spread=tuple(spec.get("topologySpreadConstraints") or ()),
         claims=_claims(name, spec),
+        restart_policy=str(spec.get("restartPolicy") or ""),
     )
 
 
