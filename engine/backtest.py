@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from engine.answers import target
 from engine.clusterfile import read_cluster
 from engine.documents import Desired
 from engine.errors import InputError
@@ -27,6 +26,7 @@ from engine.model.history import ChipMemory
 from engine.model.times import rfc3339
 from engine.observe import observe
 from engine.offline import desired_from, every_role, moment, newest, policies_of, recorded, tree_of
+from engine.phrases import target
 from engine.plan import plan
 from engine.plan.shadow import Key, decided, enforced, remembering, track
 from engine.recording import SUFFIX, declared, read

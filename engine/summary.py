@@ -11,7 +11,6 @@ from typing import Any, Final
 import yaml
 
 from engine import show
-from engine.answers import because, ranges, target
 from engine.backtest import Verdict
 from engine.errors import BelayError
 from engine.kube import CONFIGMAP, Kube, KubeError
@@ -22,6 +21,7 @@ from engine.model.cluster import Observed
 from engine.model.diagnostics import ObjectKey
 from engine.model.plan import ChipState, Plan
 from engine.model.times import rfc3339
+from engine.phrases import because, ranges, target
 from engine.status.told import SELECTOR, Told, told
 from engine.wire import names
 

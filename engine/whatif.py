@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine import show
-from engine.answers import ranges, target
 from engine.errors import InputError
 from engine.model.actions import kind_of
 from engine.model.diagnostics import Diagnostic
 from engine.offline import desired_from, every_role, moment, newest
+from engine.phrases import ranges, target
 from engine.simulate import World
 from engine.simulate.run import Outcome, simulate
 from engine.simulate.timeline import check, due, read_timeline

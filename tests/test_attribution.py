@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from engine import answers
+from engine.explanation import explain
 from engine.model.attribution import FaultRank
 from engine.model.cluster import ChipFault, Observed, Pod
 from engine.model.plan import Plan
@@ -100,6 +100,6 @@ def test_people_read_the_impact_in_the_job_s_status_and_explanation() -> None:
             }
         ],
     }  # fmt: skip
-    assert answers.explain("job", "train/j", plan, seen)["impact"] == told
+    assert explain("job", "train/j", plan, seen)["impact"] == told
     (body,) = [b for b in memory_bodies(plan, world()) if b["metadata"]["name"] == "belay-job-train.ascendjob.j"]
     assert "impact" not in json.loads(body["data"]["status.json"])

@@ -19,11 +19,11 @@ import yaml
 from click.testing import CliRunner, Result
 
 from engine import __version__, cli, recording, summary
-from engine.answers import ranges
 from engine.clusterfile import objects_of
 from engine.errors import InputError
 from engine.kube import CONFIGMAP
 from engine.offline import plan_offline
+from engine.phrases import ranges
 from engine.wire import names
 from tests.bench import clusters
 from tests.loop_world import Cluster

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from engine import answers
 from engine.documents import Desired
+from engine.explanation import explain
 from engine.model import lemons
 from engine.model.actions import BindPod
 from engine.model.cluster import Observed
@@ -183,7 +184,7 @@ def test_repeat_offenders_are_shown_to_whoever_asks() -> None:
     assert (
         rows[("n0", "Ascend910-0")] == 3.0 and rows[("n1", "Ascend910-1")] == 1.0 and rows[("n2", "Ascend910-0")] == 0
     )
-    told = answers.explain("chip", "n0/0", result, world)["failures"]
+    told = explain("chip", "n0/0", result, world)["failures"]
     assert told == {"rate": 3.0, "threshold": 2.0, "avoided": True}
     status = read_back([*pool_bodies(result, world)])
     assert [(row["chip"], row["avoided"]) for row in status.pools[0].lemons] == [

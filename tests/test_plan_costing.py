@@ -12,7 +12,8 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine import answers, cli
+from engine import cli
+from engine.explanation import explain
 from engine.model.actions import BindPod, EvictPod, PatchObject
 from engine.model.cluster import Observed, Pod
 from engine.model.history import History, JobMemory, Recovery
@@ -209,7 +210,7 @@ def test_status_and_explain_tell_the_story() -> None:
         "actual": {"seconds": 100, "chipSeconds": 11200},
     }]  # fmt: skip
     assert status["lost"] == {"80C98001": {"times": 1, "chipSeconds": 11200}}
-    told = answers.explain("job", "j", made, seen)
+    told = explain("job", "j", made, seen)
     assert told["story"] == [
         "2026-09-01T07:58:20Z CardUnhealthy 80C98001: pod recovery, chosen by cost, estimated 13 min 30 s, "
         "3.60 chip-hours instead of wait 17.78 chip-hours; took 1 min 40 s, 3.11 chip-hours"

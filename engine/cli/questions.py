@@ -126,10 +126,11 @@ def explain(kind: str, name: str, output: str, **inputs: Any) -> None:
 
     NAME is NODE/CHIP for a chip (node-1/Ascend910-3 or node-1/3), NAMESPACE/NAME or NAME for pods and jobs.
     """
-    from engine import answers, show
+    from engine import show
+    from engine.explanation import explain as explained
 
     result, observed, _ = _plan(**inputs, about=name if kind in ("job", "pod") else "")
-    show.document(answers.explain(kind, name, result, observed), output)
+    show.document(explained(kind, name, result, observed), output)
 
 
 @click.command(short_help="Derive recorded passes again and compare.")
