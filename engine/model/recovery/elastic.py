@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from engine.model.recovery import words
 from engine.model.recovery.conversation import Rank, Signal
-from engine.model.recovery.flow import report_timeout
 from engine.model.recovery.turn import Turn
 from engine.model.recovery.words import Change, Code, Event
 
@@ -30,7 +29,7 @@ def wait_isolate(turn: Turn) -> Event | None:
         turn.limit(words.REPORT_TIMEOUT)
     if turn.talk.status is not None:
         return Event.REPORT
-    event = report_timeout(turn)
+    event = turn.report_timeout()
     if event is not None:
         turn.remember(last=Change.DOWNGRADE.value, last_code=int(Code.REPORT_TIMEOUT))
     return event

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from engine.model.recovery import words
 from engine.model.recovery.conversation import Degrade, MarkPods, Signal
-from engine.model.recovery.flow import report_timeout
 from engine.model.recovery.turn import Turn
 from engine.model.recovery.words import Change, Code, Event
 
@@ -56,7 +55,7 @@ def wait_pause(turn: Turn) -> Event | None:
         turn.limit(words.REPORT_TIMEOUT)
     report = turn.take("offer")
     if report is None:
-        return report_timeout(turn)
+        return turn.report_timeout()
     if Change.MIGRATION not in report.strategies:
         return Event.HOT_EXIT
     turn.effects.append(MarkPods(pod=turn.talk.hot_pod, labels=SUB_HEALTH_FAULT, annotations={SCHEDULER: "delete"}))
@@ -67,7 +66,7 @@ def wait_deleted(turn: Turn) -> Event | None:
     """Until the old pod is gone."""
     if turn.entering:
         turn.limit(words.REPORT_TIMEOUT)
-    return Event.OLD_POD_GONE if turn.facts.old_pod_gone else report_timeout(turn)
+    return Event.OLD_POD_GONE if turn.facts.old_pod_gone else turn.report_timeout()
 
 
 def restart(turn: Turn) -> Event | None:
@@ -87,7 +86,7 @@ def wait_restart(turn: Turn) -> Event | None:
         turn.limit(words.REPORT_TIMEOUT)
     report = turn.take("status")
     if report is None:
-        return report_timeout(turn)
+        return turn.report_timeout()
     if report.code == Code.OK:
         return Event.RESTART_OK
     turn.remember(code=report.code)

@@ -1,8 +1,9 @@
 """The recovery of one job as a pure function: `step(conversation, input, facts, now, uuid) -> Step`.
 
-The transition table (`table.py`) says where events lead; handlers (`flow.py`, `maintenance.py`, `elastic.py`,
-`hotswitch.py`) say what a state does and which event ends it. A state that is entered runs until it waits: for the
-outcome of an effect, a report, a fact, or its limit. An event without a row resets the conversation (code 401).
+The transition table (`table.py`) says where events lead; handlers (`flow.py`, `decision.py`, `aftermath.py`,
+`maintenance.py`, `elastic.py`, `hotswitch.py`) say what a state does and which event ends it. A state that is entered
+runs until it waits: for the outcome of an effect, a report, a fact, or its limit. An event without a row resets the
+conversation (code 401).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from engine.model.recovery import elastic, flow, hotswitch, maintenance, words
+from engine.model.recovery import aftermath, decision, elastic, flow, hotswitch, maintenance, words
 from engine.model.recovery.choice import usable_retry
 from engine.model.recovery.conversation import (
     Conversation,
@@ -48,18 +49,18 @@ HANDLERS: dict[State, Callable[[Turn], Event | None]] = {
     State.WAIT_FLUSHED: flow.wait_flushed,
     State.GLOBAL_FAULT: flow.global_fault,
     State.WAIT_STRATEGY: flow.wait_strategy,
-    State.DECIDED: flow.decided,
-    State.WAIT_RETRY: flow.wait_status,
-    State.WAIT_RECOVER: flow.wait_recover,
-    State.WAIT_DUMP: flow.wait_status,
-    State.CHECK: flow.check,
-    State.KILL_PODS: flow.kill_pods,
-    State.LISTEN_SCHEDULE: flow.listen_schedule,
-    State.RESTART_ALL: flow.restart_all,
-    State.WAIT_RESTART_ALL: flow.wait_restart_all,
-    State.FAULT_CLEAR: flow.fault_clear,
-    State.FAULT_RETRY: flow.fault_retry,
-    State.KILL_JOB: flow.kill_job,
+    State.DECIDED: decision.decided,
+    State.WAIT_RETRY: decision.wait_status,
+    State.WAIT_RECOVER: decision.wait_recover,
+    State.WAIT_DUMP: decision.wait_status,
+    State.CHECK: decision.check,
+    State.KILL_PODS: decision.kill_pods,
+    State.LISTEN_SCHEDULE: aftermath.listen_schedule,
+    State.RESTART_ALL: aftermath.restart_all,
+    State.WAIT_RESTART_ALL: aftermath.wait_restart_all,
+    State.FAULT_CLEAR: aftermath.fault_clear,
+    State.FAULT_RETRY: aftermath.fault_retry,
+    State.KILL_JOB: aftermath.kill_job,
     State.PAUSE: maintenance.pause,
     State.WAIT_PAUSE: maintenance.wait_pause,
     State.SWITCH_NIC: maintenance.notify,
@@ -71,9 +72,9 @@ HANDLERS: dict[State, Callable[[Turn], Event | None]] = {
     State.SCALE_IN: elastic.scale_in,
     State.WAIT_ISOLATE: elastic.wait_isolate,
     State.CHECK_ISOLATE: elastic.check_isolate,
-    State.WAIT_SCALE_IN: flow.wait_status,
+    State.WAIT_SCALE_IN: decision.wait_status,
     State.SCALE_RUNNING: elastic.running,
-    State.WAIT_SCALE_OUT: flow.wait_status,
+    State.WAIT_SCALE_OUT: decision.wait_status,
     State.HOT_PREPARE: hotswitch.prepare,
     State.HOT_WAIT_POD: hotswitch.wait_pod,
     State.HOT_POD_FAILED: hotswitch.pod_failed,

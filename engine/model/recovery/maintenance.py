@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from engine.model.recovery import words
 from engine.model.recovery.conversation import IsolateNodes, NotifyOperation, OperationResult, Signal, merged
-from engine.model.recovery.flow import report_timeout
 from engine.model.recovery.turn import Turn
 from engine.model.recovery.words import Change, Code, Event
 
@@ -32,7 +31,7 @@ def wait_pause(turn: Turn) -> Event | None:
         turn.limit(words.STRESS_PAUSE_TIMEOUT)
     report = turn.take("stop")
     if report is None:
-        return _ended(turn, report_timeout(turn), "pause train timeout")
+        return _ended(turn, turn.report_timeout(), "pause train timeout")
     if report.code == Code.OK:
         return Event.NIC_PAUSED if _nic(turn) else Event.STRESS_PAUSED
     ready = report.code != Code.PROCESS_NOT_READY
@@ -59,7 +58,7 @@ def wait_nic(turn: Turn) -> Event | None:
         return _ended(turn, Event.NIC_FAULT, "switch nic failed, switch nic failed")
     reply = turn.take("reply")
     if reply is None:
-        return _ended(turn, report_timeout(turn), "switch nic failed, report switch nic timeout")
+        return _ended(turn, turn.report_timeout(), "switch nic failed, report switch nic timeout")
     if reply.code == Code.OK:
         return Event.REPORT
     ready = reply.code != Code.PROCESS_NOT_READY
@@ -75,7 +74,7 @@ def wait_stress(turn: Turn) -> Event | None:
         return _ended(turn, Event.STRESS_FAILED, "recv fault, when stressing test")
     reply = turn.take("reply")
     if reply is None:
-        return _ended(turn, report_timeout(turn), "stress test failed, report stress test timeout")
+        return _ended(turn, turn.report_timeout(), "stress test failed, report stress test timeout")
     if reply.code == Code.OK:
         _remember_result(turn, f"stress test finish, result:{reply.message}")
         return Event.REPORT
@@ -111,7 +110,7 @@ def wait_continue(turn: Turn) -> Event | None:
     report = turn.take("status")
     what = "switch nic failed" if _nic(turn) else "stress test failed"
     if report is None:
-        return _ended(turn, report_timeout(turn), f"{what}, continue train timeout")
+        return _ended(turn, turn.report_timeout(), f"{what}, continue train timeout")
     if report.code == Code.OK:
         operation = turn.talk.operation
         done = FINISHED_NIC if _nic(turn) else (operation.result if operation is not None else "")

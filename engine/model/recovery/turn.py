@@ -98,7 +98,23 @@ class Turn:
         self.remember(awaiting="", pending=None)
         return self.told.ok
 
+    def written(self, good: Event, bad: Event) -> Event | None:
+        """The event of the write that was waited for; a refused one leaves its code in the story."""
+        wrote = self.wrote()
+        if wrote is None:
+            return None
+        if not wrote:
+            self.fail(Code.CONFIG_MAP)
+        return good if wrote else bad
+
     # -- reports
+
+    def report_timeout(self) -> Event | None:
+        """`receiveTimeout` once the limit for a report has passed."""
+        if not self.expired:
+            return None
+        self.fail(Code.REPORT_TIMEOUT)
+        return Event.TIMEOUT
 
     def take(self, slot: str) -> Report | None:
         """Take the report that waits in ``slot`` (stop, offer, status, reply)."""

@@ -1,0 +1,106 @@
+"""Where process recovery did not help: pods and jobs are rescheduled, processes start again or are told to end."""
+
+from __future__ import annotations
+
+from engine.model.recovery import words
+from engine.model.recovery.conversation import Label, Reset, Signal
+from engine.model.recovery.turn import Turn
+from engine.model.recovery.words import Change, Code, Event
+
+ENABLE_LABEL = "process-recover-enable"
+
+
+def listen_schedule(turn: Turn) -> Event | None:
+    """Until the replaced pods run; a platform sees to that itself."""
+    if turn.entering:
+        turn.limit(words.EXIT_SCHEDULE_LIMIT)
+        if turn.facts.platform is not None:
+            return Event.SCHEDULED
+        return None
+    if turn.now - turn.talk.since >= words.RUNNING_POLL * 1000 and turn.facts.running:
+        return Event.SCHEDULED
+    if turn.expired:
+        turn.fail(Code.SCHEDULE_TIMEOUT)
+        return Event.SCHEDULE_TIMEOUT
+    return None
+
+
+def restart_all(turn: Turn) -> Event | None:
+    """Let every agent start its processes anew."""
+    if turn.entering:
+        turn.write(Reset("restart"))
+        return None
+    return turn.written(Event.SENT, Event.UNSENT)
+
+
+def wait_restart_all(turn: Turn) -> Event | None:
+    """A minute in which agents read that."""
+    if turn.entering:
+        turn.limit(words.RESTART_ALL_WAIT)
+    return Event.RESTARTED if turn.expired else None
+
+
+def fault_clear(turn: Turn) -> Event | None:
+    """Clear the reset ConfigMap, so that no agent waits."""
+    if turn.entering:
+        turn.write(Reset("clear"))
+        return None
+    return turn.written(Event.CLEARED, Event.UNCLEARED)
+
+
+def fault_retry(turn: Turn) -> Event | None:
+    """Hand the job to pod- and job-level rescheduling, and take it back when it runs."""
+    if turn.entering:
+        turn.phase("pause")
+        turn.write(Label(ENABLE_LABEL, "pause"))
+        return None
+    phase = turn.talk.phase
+    if phase == "pause":
+        wrote = turn.wrote()
+        if wrote is None:
+            return None
+        if not wrote:
+            turn.fail(Code.POD_GROUP)
+            return Event.PAUSE_LABEL
+        turn.tell(dump_exit(turn))
+        turn.phase("running", words.RUNNING_LIMIT)
+        turn.remember(since=turn.now)
+        return None
+    if phase == "running":
+        if turn.now - turn.talk.since >= words.RUNNING_POLL * 1000 and turn.facts.running:
+            turn.phase("enable")
+            turn.write(Label(ENABLE_LABEL, "on"))
+            return None
+        if turn.expired:
+            turn.fail(Code.SCHEDULE_TIMEOUT)
+            return Event.SCHEDULE_TIMEOUT
+        return None
+    wrote = turn.wrote()
+    if wrote is None:
+        return None
+    if not wrote:
+        turn.fail(Code.POD_GROUP)
+        return Event.ENABLE_LABEL
+    return Event.FINISHED
+
+
+def kill_job(turn: Turn) -> Event | None:
+    """Last resort: every process leaves, the whole job starts anew."""
+    if turn.entering:
+        turn.send(Signal(words.KILL_MASTER), Event.FINISHED)
+        turn.limit(words.KILL_ENQUEUE)
+        return None
+    if turn.sent() is not None or turn.expired:
+        turn.remember(awaiting="", signal="", pending=None)
+        return Event.FINISHED
+    return None
+
+
+def dump_exit(turn: Turn) -> Signal:
+    return Signal(
+        words.CHANGE_STRATEGY, ("change_strategy",), turn.talk.ranks, change=Change.EXIT.value,
+        extra=words.DUMP_EXIT_PARAMS,
+    )  # fmt: skip
+
+
+__all__ = ["dump_exit", "fault_clear", "fault_retry", "kill_job", "listen_schedule", "restart_all", "wait_restart_all"]
