@@ -18,6 +18,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from agents.kubelet.flags import FLAGS
 from engine import __version__, cli, recording, summary
 from engine.clusterfile import objects_of
 from engine.errors import InputError
@@ -788,3 +789,13 @@ def test_validate_counts_a_warning_as_a_finding(repository: Path) -> None:
     result = belay("validate", str(repository))
     assert result.exit_code == 1
     assert "marked.yaml:1:1" in result.stdout and "0 errors, 1 warning" in result.output
+
+
+def test_every_flag_of_the_device_plugin_reaches_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[str] = []
+    monkeypatch.setattr("agents.node.__main__.main", lambda given: taken.extend(given) or 0)
+    given = ["--node", "n", "--driver", "dcmi"]
+    more = ["--device-plugin", *(f"-{flag.name}" for flag in FLAGS), "-hotReset=2", "--exporter=-ip=127.0.0.1"]
+    result = belay("agent", *given, *more)
+    assert result.exit_code == 0 and "Usage" not in result.output
+    assert taken == [*given, "--state-dir", "/var/lib/belay", *more]

@@ -42,7 +42,11 @@ def server(listen: str) -> None:
     sys.exit(run(listen))
 
 
-@click.command(short_help="Run the node agent.", context_settings={"ignore_unknown_options": True})
+@click.command(
+    short_help="Run the node agent.",
+    # no -h: the device plugin has a flag -hotReset
+    context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]},
+)
 @click.option("--node", envvar="NODE_NAME", required=True, help="This node's name (or $NODE_NAME).")
 @click.option("--driver", metavar="DRIVER", required=True, help="dcmi[:FILE], npu_smi[:FILE] or simulated[:MODEL].")
 @click.option("--kubeconfig", metavar="FILE")
