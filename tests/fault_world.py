@@ -64,7 +64,7 @@ class FaultWorld(World):
             body = copy.deepcopy(self.objects[key])
             info = detect.switch_info(self.switches[node.name], SWITCH_TABLE, int(self.now))
             body["data"]["SwitchInfoCfg"] = go_json(info)
-            self.put(body, merge=False)
+            self.put(body)
 
     def play(self, events: Sequence[Event], *, tick: float = 10.0, ceiling: int = 400) -> Plan:
         """Let the story happen with a pass every ``tick`` seconds at least, then go on until all is quiet."""
@@ -121,7 +121,7 @@ class FaultWorld(World):
             return
         if event.what == "public":
             message = public_message(event, int(self.now * 1000))
-            self.put(publicinfo.build("cluster-system", f"story-{event.value}-{event.node}", message), merge=False)
+            self.put(publicinfo.build("cluster-system", f"story-{event.value}-{event.node}", message))
             return
         assert node is not None
         if event.what in ("code", "subHealth", "drop", "hang"):
@@ -170,7 +170,7 @@ class FaultWorld(World):
         fault = detect.Standing(sender, detect.fault_id(node.name, f"{code}/{chips}"), code, chips)
         now_ms = int(self.now * 1000)
         body = detect.message(node.name, sender, [(fault, "occur" if there else "recover", now_ms)], now_ms)
-        self.put(publicinfo.build("cluster-system", f"{sender.lower()}-fault-{node.name}", body), merge=False)
+        self.put(publicinfo.build("cluster-system", f"{sender.lower()}-fault-{node.name}", body))
 
     def _hardware(self, node: Node, event: Event, gone: bool) -> None:
         alarm = Alarm(event.more.get("device", "CPU"), event.more.get("deviceId", 1), event.value)
@@ -180,7 +180,7 @@ class FaultWorld(World):
         node.hardware = max((d.level for d in devices), default="", key=("", *_NODE_LEVELS).index)
         body = nodeinfo.build(node.name, devices, status, self.now)
         if devices:
-            self.put(body, merge=False)
+            self.put(body)
         else:
             self.delete(ObjectKey("v1", "ConfigMap", "mindx-dl", f"mindx-dl-nodeinfo-{node.name}"))
 

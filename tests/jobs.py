@@ -26,6 +26,7 @@ from engine.model.times import rfc3339
 from engine.observe import key_of, observe
 from engine.plan import expand, gangs, sync
 from engine.plan.scope import Memory, Scope
+from engine.simulate import merged as merge
 from engine.wire import rankfile
 
 NOW = 1788249600.0
@@ -323,19 +324,6 @@ class World:
         """The newest condition's reason and message."""
         last = self.job(name)["status"]["conditions"][-1]
         return f"{last['reason']}: {last['message']}"
-
-
-def merge(old: Any, patch: Any) -> Any:
-    """JSON merge patch."""
-    if not isinstance(patch, dict):
-        return copy.deepcopy(patch)
-    out = dict(old) if isinstance(old, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            out.pop(key, None)
-        else:
-            out[key] = merge(out.get(key), value)
-    return out
 
 
 def env_of(pod: Raw, container: str = "ascend") -> dict[str, Any]:

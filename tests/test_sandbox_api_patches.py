@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.model.patches import merge_patch
 from engine.sandbox.api import fieldsets, schemagen
 from engine.sandbox.api.apply import apply, track_update
 from engine.sandbox.api.builtin import builtin_resources
@@ -18,7 +19,7 @@ from engine.sandbox.api.durations import human_duration
 from engine.sandbox.api.errors import ApiError
 from engine.sandbox.api.expiry import MAX_EVENTS, expire_events
 from engine.sandbox.api.kinds import Resource, version_rank
-from engine.sandbox.api.patches import json_patch, merge_patch, strategic_merge
+from engine.sandbox.api.patches import json_patch, strategic_merge
 from engine.sandbox.api.protobuf import MAGIC, parse
 from engine.sandbox.api.schema import builtin_node
 from engine.sandbox.api.selectors import label_selector, structured_selector

@@ -76,7 +76,7 @@ def public(
     now_ms = int(world.now * 1000)
     body = message(server.name, code, assertion, now_ms, sender=sender, fault_id=fault_id, chips=chips)
     name = f"inject-{_digest(body['faults'][0]['faultId'])[:20]}"
-    world.put(publicinfo.build(_NAMESPACE, name, body), merge=False)
+    world.put(publicinfo.build(_NAMESPACE, name, body))
 
 
 def message(

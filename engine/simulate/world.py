@@ -21,9 +21,10 @@ from engine.model.diagnostics import ObjectKey
 from engine.model.levels import node_rank, node_status
 from engine.model.plan import Plan
 from engine.model.times import parse_rfc3339, rfc3339
-from engine.observe import Observer, key_of
+from engine.observe import key_of
 from engine.plan import plan
 from engine.simulate import workloads
+from engine.simulate.objects import Objects, merged
 from engine.simulate.server import Server
 from engine.status import forgotten, memory_bodies
 from engine.wire import names, nodeinfo, orders, rankfile, resetinfo, sync
@@ -32,11 +33,10 @@ from engine.wire.orders import chip_number
 
 #: How long an order may be taken (docs: notAfter, 15 min).
 NOT_AFTER_MS: Final = 15 * 60 * 1000
-POD_GONE: Final = ("Succeeded", "Failed")
 _SCALED: Final = {"Deployment": "apps/v1", "StatefulSet": "apps/v1", "ReplicaSet": "apps/v1"}
 
 
-class World:
+class World(Objects):
     """Raw objects, time and the simulated servers.
 
     ``report_every``: a server whose report is younger than so many seconds writes none unless something changed.
@@ -46,17 +46,11 @@ class World:
     def __init__(
         self, desired: Desired, *, now: float, seed: int = 0, report_every: float = 0.0, kubelets_die: bool = False
     ) -> None:
+        super().__init__(now)
         self.desired = desired
-        self.now = now
         self.random = random.Random(seed)
         self.report_every = report_every
         self.kubelets_die = kubelets_die
-        self.nodes: dict[str, Server] = {}
-        self.objects: dict[ObjectKey, dict[str, Any]] = {}
-        self.observer = Observer()
-        self.version = 0
-        self.uids = 0
-        self._bound: dict[str, set[ObjectKey]] = {}
         self._removed: dict[str, dict[str, Any]] = {}
 
     # what hardware does
@@ -80,7 +74,7 @@ class World:
         node.hardware = max((device.level for device in devices), key=node_rank, default="")
         body = nodeinfo.build(node.name, devices, node_status(node.hardware), self.now)
         if devices:
-            self.put(body, merge=False)
+            self.put(body)
         else:
             self.delete(key_of(body))
 
@@ -94,7 +88,7 @@ class World:
         body["status"]["conditions"] = [
             {"type": "Ready", "status": "True" if ready else "Unknown", "lastTransitionTime": rfc3339(self.now)}
         ]
-        self.put(body, merge=False)
+        self.put(body)
 
     def remove(self, node: Server) -> None:
         """The Node object is deleted; its pods stay until somebody deletes them."""
@@ -133,7 +127,7 @@ class World:
         for body in memory_bodies(result, seen):
             live = self.objects.get(key_of(body))
             if live is None or live.get("data") != body["data"]:
-                self.put(body, merge=False)
+                self.put(body)
         for name in forgotten(result, seen):
             self.delete(ObjectKey("v1", "ConfigMap", names.SYSTEM, name))
 
@@ -245,7 +239,7 @@ class World:
 
     def _rank_table(self, action: act.WriteRankTable) -> None:
         if "file" in action.preconditions:
-            self.put(rankfile.build(rankfile.of(action)), merge=False)
+            self.put(rankfile.build(rankfile.of(action)))
             return
         name = str(action.preconditions.get("configMap") or f"rings-config-{action.name}")
         live = self.objects.get(ObjectKey("v1", "ConfigMap", action.namespace, name))
@@ -285,7 +279,7 @@ class World:
             now_ms if fresh else current.issued_ms, now_ms + NOT_AFTER_MS if fresh else current.not_after_ms,
             isolate, resets, epoch, layout,
         )  # fmt: skip
-        self.put(orders.build_orders(standing, node.prefix), merge=False)
+        self.put(orders.build_orders(standing, node.prefix))
 
     # the faked rest
 
@@ -363,83 +357,9 @@ class World:
         """The node writes its device-info and its agent's report."""
         taken = self.owners(node.name)
         node.reported = self.now
-        self.put(node.device_report(taken, self.now), merge=False)
+        self.put(node.device_report(taken, self.now))
         body = node.agent_report(taken, self.now, self.version)
-        self.put(orders.build_report(body, node.prefix, {"name": "simulated"}), merge=False)
-
-    # bookkeeping
-
-    def put(self, obj: dict[str, Any], *, merge: bool = True, owner_check: bool = False) -> None:
-        """Create or replace an object as an API server would stamp it; ``owner_check``: leave a live one alone."""
-        key = key_of(obj)
-        live = self.objects.get(key)
-        if owner_check and live is not None:
-            return
-        metadata = obj.setdefault("metadata", {})
-        self.version += 1
-        if live is None:
-            self.uids += 1
-            metadata.setdefault("uid", f"uid-{self.uids}")
-            metadata.setdefault("creationTimestamp", rfc3339(self.now))
-            if key.kind == "Pod":
-                obj.setdefault("status", {}).setdefault("phase", "Pending")
-            if key.kind == "Service":
-                obj.setdefault("spec", {}).setdefault("clusterIP", f"10.96.0.{self.uids % 250}")
-        else:
-            for field in ("uid", "creationTimestamp"):
-                if field in live["metadata"]:
-                    metadata[field] = live["metadata"][field]
-        metadata["resourceVersion"] = str(self.version)
-        self.take(obj)
-
-    def take(self, obj: dict[str, Any]) -> None:
-        """Hold an object as it is, without a stamp."""
-        key = key_of(obj)
-        self._unbind(key)
-        self.objects[key] = obj
-        if key.kind == "Pod":
-            node = (obj.get("spec") or {}).get("nodeName")
-            if node:
-                self._bound.setdefault(node, set()).add(key)
-        self.observer.put(obj)
-
-    def delete(self, key: ObjectKey) -> None:
-        """An object is gone."""
-        self._unbind(key)
-        if self.objects.pop(key, None) is not None:
-            self.observer.delete(key)
-
-    def _unbind(self, key: ObjectKey) -> None:
-        live = self.objects.get(key) if key.kind == "Pod" else None
-        node = (live.get("spec") or {}).get("nodeName") if live else None
-        if node:
-            self._bound.get(node, set()).discard(key)
-
-    def pods(self, namespace: str = "") -> dict[str, dict[str, Any]]:
-        """Live pods by name."""
-        return {
-            k.name: p
-            for k, p in sorted(self.objects.items())
-            if k.kind == "Pod" and (not namespace or k.namespace == namespace) and p["status"]["phase"] not in POD_GONE
-        }
-
-    def owners(self, node: str) -> dict[str, str]:
-        """Chip name → live pod that holds it, the first by name where pods share it."""
-        taken: dict[str, str] = {}
-        resource = self.nodes[node].resource if node in self.nodes else ""
-        for key in sorted(self._bound.get(node, ())):
-            pod = self.objects[key]
-            if (pod.get("status") or {}).get("phase") in POD_GONE:
-                continue
-            annotations = pod["metadata"].get("annotations") or {}
-            text = annotations.get("huawei.com/AscendReal") or annotations.get(resource) or ""
-            for chip in filter(None, text.split(",")):
-                self.take_chip(taken, node, chip, key.name)
-        return taken
-
-    def take_chip(self, taken: dict[str, str], node: str, chip: str, pod: str) -> None:
-        """Note that a pod holds a chip; worlds that share none may refuse a second holder."""
-        taken.setdefault(chip, pod)
+        self.put(orders.build_report(body, node.prefix, {"name": "simulated"}))
 
     def record_inventory(self, result: Plan) -> None:
         """Write down in ``belay-sync`` what Git applies, as the engine does after a pass."""
@@ -457,7 +377,7 @@ class World:
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
         live = self.objects.get(key_of(body))
         if live is None or live["data"] != data:
-            self.put(body, merge=False)
+            self.put(body)
 
     def populate(self, items: Iterable[Mapping[str, Any]]) -> None:
         """Take the objects of a cluster as they are, and a server for every node with a good device report."""
@@ -474,16 +394,3 @@ class World:
 
 def _version(obj: Mapping[str, Any]) -> str:
     return str((obj.get("metadata") or {}).get("resourceVersion") or "")
-
-
-def merged(live: Any, patch: Any) -> Any:
-    """JSON merge patch (RFC 7396)."""
-    if not isinstance(patch, dict) or not isinstance(live, dict):
-        return copy.deepcopy(patch)
-    result = copy.deepcopy(live)
-    for key, value in patch.items():
-        if value is None:
-            result.pop(key, None)
-        else:
-            result[key] = merged(result.get(key), value)
-    return result

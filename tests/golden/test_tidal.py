@@ -106,7 +106,7 @@ def tide(variant: str, seed: int = 0) -> World:
         inference["spec"]["template"]["spec"]["priorityClassName"] = "inference-high"
     else:
         for body in yaml.safe_load_all(QUEUES):
-            world.put(body, merge=False)
+            world.put(body)
         inference["spec"]["template"]["metadata"]["annotations"]["scheduling.volcano.sh/queue-name"] = "inference"
     switch = "enablePreemptable" if variant == "preempt" else "enableReclaimable"
     conf = {"volcano-scheduler.conf": CONF.format(action=variant, switch=switch)}
@@ -180,7 +180,7 @@ def test_without_the_action_nobody_goes(variant: str) -> None:
     key = ObjectKey("v1", "ConfigMap", "volcano-system", "volcano-scheduler-configmap")
     body = copy.deepcopy(world.objects[key])
     body["data"]["volcano-scheduler.conf"] = body["data"]["volcano-scheduler.conf"].replace(f"{variant}, ", "")
-    world.put(body, merge=False)
+    world.put(body)
     world.until_quiet()
     scale(world, 1)
     world.until_quiet()

@@ -140,19 +140,6 @@ def _copy(value: Any) -> Any:
     return orjson.loads(orjson.dumps(value))
 
 
-def merge_patch(target: Any, patch: Any) -> Any:
-    """Return `target` with an RFC 7386 patch applied; neither argument is changed."""
-    if not isinstance(patch, dict):
-        return patch
-    result = dict(target) if isinstance(target, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            result.pop(key, None)
-        else:
-            result[key] = merge_patch(result.get(key), value)
-    return result
-
-
 def strategic_merge(node: Node, target: Any, patch: Any) -> Any:
     """Return `target` with a strategic merge patch applied, lists of objects merged by the keys of `node`.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from engine.model.patches import merge_patch
 from engine.sandbox.api import lists, patches, reviews, versions
 from engine.sandbox.api.deletion import Deletion, delete_options, deleted_status
 from engine.sandbox.api.errors import bad_request, method_not_allowed, no_such_path, success, unsupported_media
@@ -151,7 +152,7 @@ class Verbs:
         if not isinstance(patch, dict):
             raise bad_request("a patch of this type is an object")
         if kind == MERGE_PATCH:
-            return lambda obj: dict(patches.merge_patch(obj, patch))
+            return lambda obj: dict(merge_patch(obj, patch))
         if kind == STRATEGIC_PATCH and not resource.custom:
             return lambda obj: dict(patches.strategic_merge(resource.node or ANY, obj, patch))
         known = (
@@ -248,7 +249,7 @@ class Verbs:
             case "patch":
                 kind = call.content_type.partition(";")[0].strip()
                 patch = parsed(call.raw, "yaml")
-                wanted = patches.json_patch(scale, patch) if kind == JSON_PATCH else patches.merge_patch(scale, patch)
+                wanted = patches.json_patch(scale, patch) if kind == JSON_PATCH else merge_patch(scale, patch)
             case _:
                 raise method_not_allowed()
         entry = self.subresources.set_scale(target.resource, live, wanted, call.options)

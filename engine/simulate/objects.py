@@ -1,0 +1,104 @@
+"""The objects of a cluster in memory, stamped as an API server would stamp them, and who holds which chip."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Final
+
+from engine.model.diagnostics import ObjectKey
+from engine.model.patches import merge_patch
+from engine.model.times import rfc3339
+from engine.observe import Observer, key_of
+from engine.simulate.server import Server
+
+POD_GONE: Final = ("Succeeded", "Failed")
+
+
+class Objects:
+    """Raw objects and servers at a virtual time, and the observer that follows them."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+        self.nodes: dict[str, Server] = {}
+        self.objects: dict[ObjectKey, dict[str, Any]] = {}
+        self.observer = Observer()
+        self.version = 0
+        self.uids = 0
+        self._bound: dict[str, set[ObjectKey]] = {}
+
+    def put(self, obj: dict[str, Any], *, owner_check: bool = False) -> None:
+        """Create or replace an object as an API server would stamp it; ``owner_check``: leave a live one alone."""
+        key = key_of(obj)
+        live = self.objects.get(key)
+        if owner_check and live is not None:
+            return
+        metadata = obj.setdefault("metadata", {})
+        self.version += 1
+        if live is None:
+            self.uids += 1
+            metadata.setdefault("uid", f"uid-{self.uids}")
+            metadata.setdefault("creationTimestamp", rfc3339(self.now))
+            if key.kind == "Pod":
+                obj.setdefault("status", {}).setdefault("phase", "Pending")
+            if key.kind == "Service":
+                obj.setdefault("spec", {}).setdefault("clusterIP", f"10.96.0.{self.uids % 250}")
+        else:
+            for field in ("uid", "creationTimestamp"):
+                if field in live["metadata"]:
+                    metadata[field] = live["metadata"][field]
+        metadata["resourceVersion"] = str(self.version)
+        self.take(obj)
+
+    def take(self, obj: dict[str, Any]) -> None:
+        """Hold an object as it is, without a stamp."""
+        key = key_of(obj)
+        self._unbind(key)
+        self.objects[key] = obj
+        if key.kind == "Pod":
+            node = (obj.get("spec") or {}).get("nodeName")
+            if node:
+                self._bound.setdefault(node, set()).add(key)
+        self.observer.put(obj)
+
+    def delete(self, key: ObjectKey) -> None:
+        """An object is gone."""
+        self._unbind(key)
+        if self.objects.pop(key, None) is not None:
+            self.observer.delete(key)
+
+    def _unbind(self, key: ObjectKey) -> None:
+        live = self.objects.get(key) if key.kind == "Pod" else None
+        node = (live.get("spec") or {}).get("nodeName") if live else None
+        if node:
+            self._bound.get(node, set()).discard(key)
+
+    def pods(self, namespace: str = "") -> dict[str, dict[str, Any]]:
+        """Live pods by name."""
+        return {
+            k.name: p
+            for k, p in sorted(self.objects.items())
+            if k.kind == "Pod" and (not namespace or k.namespace == namespace) and p["status"]["phase"] not in POD_GONE
+        }
+
+    def owners(self, node: str) -> dict[str, str]:
+        """Chip name → live pod that holds it, the first by name where pods share it."""
+        taken: dict[str, str] = {}
+        resource = self.nodes[node].resource if node in self.nodes else ""
+        for key in sorted(self._bound.get(node, ())):
+            pod = self.objects[key]
+            if (pod.get("status") or {}).get("phase") in POD_GONE:
+                continue
+            annotations = pod["metadata"].get("annotations") or {}
+            text = annotations.get("huawei.com/AscendReal") or annotations.get(resource) or ""
+            for chip in filter(None, text.split(",")):
+                self.take_chip(taken, node, chip, key.name)
+        return taken
+
+    def take_chip(self, taken: dict[str, str], node: str, chip: str, pod: str) -> None:
+        """Note that a pod holds a chip; worlds that share none may refuse a second holder."""
+        taken.setdefault(chip, pod)
+
+
+def merged(live: Any, patch: Any) -> Any:
+    """A merge patch applied; the result shares nothing with either argument."""
+    return copy.deepcopy(merge_patch(live, patch))
