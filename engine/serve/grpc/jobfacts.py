@@ -89,6 +89,26 @@ def facts_of(
     )
 
 
+def uids_after(
+    view: JobView | None, before: Conversation, after: Conversation, uids: Mapping[str, str]
+) -> dict[str, str]:
+    """The uids that replaced pods are told by, once a conversation went from ``before`` to ``after``."""
+    if not after.ranks and not after.hot_pod:
+        return {}
+    if after.ranks and (not before.ranks or after.hot_pod != before.hot_pod):
+        return _uids(view, after.hot_pod)
+    if len(after.ranks) > len(before.ranks):
+        return {**_uids(view, after.hot_pod), **uids}
+    return dict(uids)
+
+
+def _uids(view: JobView | None, hot: str) -> dict[str, str]:
+    if view is None:
+        return {}
+    found = {str(rank): pod.uid for rank, pod in view.by_rank().items()}
+    return found | {pod.name: pod.uid for pod in view.pods if pod.name == hot}
+
+
 def configured_of(notes: Mapping[str, str]) -> tuple[str, ...]:
     """The strategies of annotation ``recover-strategy``, unknown ones left out; ``exit`` is always there.
 
@@ -195,5 +215,5 @@ def _gone(view: JobView, name: str, uid: str) -> bool:
 __all__ = [
     "BACKUP_KEY", "CONFIRM_KEY", "ENABLE_KEY", "PLATFORM_KEY", "RETRY_CODES", "SOURCE_KEY", "STRATEGY_KEY",
     "SUB_HEALTH_KEY", "backup_of", "configured_of", "counts", "facts_of", "fault_pods", "intake",
-    "wait_of",
+    "uids_after", "wait_of",
 ]  # fmt: skip

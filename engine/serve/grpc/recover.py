@@ -181,36 +181,36 @@ class Recover:
         busy = pb.Status(code=int(Code.OPERATION_RUNNING), info=operations.BUSY[kind].format(job))
         if talk is None or talk.busy:
             return busy
-        talk.results.pop(kind, None)
+        talk.voice.results.pop(kind, None)
         step = await self._heard(talk.tell(Start(operation)), context)
         return busy if step.code else pb.Status(code=int(Code.OK), info=operations.ACCEPTED[kind])
 
     async def _await_result(self, kind: str, job: str, context: Context) -> None:
         talk = await self._known(job, context, "jobId={} not registed")
         operation = talk.conversation.operation
-        text = talk.results.pop(kind, None)
+        text = talk.voice.results.pop(kind, None)
         if text is not None:
             await context.write(operations.result(job, kind, text))
             return
         if operation is None or operation.kind != kind:
             await context.abort(grpc.StatusCode.UNKNOWN, operations.NOT_RUNNING[kind].format(job))
         outbox: Outbox[Any] = Outbox(1)
-        talk.operators[kind].add(outbox)
+        talk.voice.operators[kind].add(outbox)
         try:
             await context.send_initial_metadata(())
             await outbox.pump(context)
         finally:
-            talk.operators[kind].discard(outbox)
+            talk.voice.operators[kind].discard(outbox)
 
     async def _execute(self, kind: str, request: pb.ClientInfo, context: Context) -> None:
         talk = await self._known(request.jobId, context, "jobId={} not registed, please wait agent register")
         outbox: Outbox[Any] = Outbox()
-        talk.executors[kind].add(outbox)
+        talk.voice.executors[kind].add(outbox)
         try:
             await context.send_initial_metadata(())
             await outbox.pump(context)
         finally:
-            talk.executors[kind].discard(outbox)
+            talk.voice.executors[kind].discard(outbox)
         await self._ended(context, talk)
 
     async def _reply(self, job: str, read: Callable[[Talk], Any], context: Context) -> pb.Status:

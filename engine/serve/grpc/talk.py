@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections import deque
 from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from engine.kube import CONFIGMAP, Conflict, KubeError, NotFound, Object
+from engine.kube import Object
 from engine.log import get
 from engine.model.attribution import HEALTHY
 from engine.model.recovery import Code, Conversation, Rank, State, Step, machine, resumed, words
@@ -37,13 +36,12 @@ from engine.model.recovery.conversation import (
     Tick,
     Written,
 )
-from engine.serve.grpc import operations
-from engine.serve.grpc.jobfacts import facts_of, intake
+from engine.serve.grpc.jobfacts import facts_of, intake, uids_after
 from engine.serve.grpc.jobview import JobView
+from engine.serve.grpc.kept import Kept, Ousted
 from engine.serve.grpc.streams import Outbox
-from engine.wire import names, recoveryrecord
+from engine.serve.grpc.voice import Voice
 from engine.wire.clusterd import recover_pb2 as pb
-from engine.wire.errors import WireError
 from engine.wire.recoveryrecord import Record
 
 if TYPE_CHECKING:
@@ -51,51 +49,40 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 _log = get("grpc.recover")
-#: Seconds that a signal waits for a subscriber; killMaster waits longer.
-ENQUEUE: Final = float(words.SIGNAL_ENQUEUE)
-KILL_ENQUEUE: Final = float(words.KILL_ENQUEUE)
-#: Seconds for which clients of a server that died may come back without beginning anew.
-RETURN: Final = 60.0
-#: After the first came back, so long the others are waited for.
-GATHER: Final = 3.0
 #: Label value of pods whose processes broke by themselves.
 SOFTWARE: Final = "software"
-_SAVE_TRIES: Final = 3
 _MAX_OWED: Final = 32
-_FRESH: Final = Conversation(job="")
-#: What alone is no reason to keep a record; reports that came outside of any round are of no use later.
-_KEEPS_NOTHING: Final = frozenset({"job", "since", "story", "code", "stop", "offer", "status", "reply"})
-
-
-class Ousted(Exception):
-    """Another server serves the job now."""
 
 
 class Talk:
-    """One job. ``signals`` are its subscribers; ``generation`` counts resets, of which waiting reports must learn."""
+    """One job. ``voice`` are its streams; ``generation`` counts resets, of which waiting reports must learn."""
 
     def __init__(self, desk: Desk, job: str, *, record: Record | None = None, stored: Object | None = None) -> None:
         self.job = job
-        self.record = record or Record(conversation=Conversation(job=job))
         self.generation = 0
-        self.signals: set[Outbox[pb.ProcessManageSignal]] = set()
-        self.operators: dict[str, set[Outbox[Any]]] = {operations.NIC: set(), operations.STRESS: set()}
-        self.executors: dict[str, set[Outbox[Any]]] = {operations.NIC: set(), operations.STRESS: set()}
-        self.results: dict[str, str] = {}
+        self.voice = Voice(job, returning=record is not None)
         self.gone = False
         self._desk = desk
-        self._stored = stored
-        self._unsaved = False
+        first = record or Record(conversation=Conversation(job=job))
+        self._kept = Kept(desk, first, stored, lambda: desk.ousted(self))
         self._lock = asyncio.Lock()
         self._running: set[asyncio.Task[Any]] = set()
         self._moved = asyncio.Event()
         self._effects: deque[tuple[Effect, int]] = deque()
         self._token = 0
         self.worker: asyncio.Task[None] | None = None
-        self._returning: float | None = time.monotonic() + RETURN if record is not None else None
-        self._gathered = record is None
 
     # what it is
+
+    @property
+    def record(self) -> Record:
+        """What is kept of it in the cluster."""
+        return self._kept.record
+
+    @property
+    def signals(self) -> set[Outbox[pb.ProcessManageSignal]]:
+        """Its subscribers."""
+        return self.voice.signals
 
     @property
     def conversation(self) -> Conversation:
@@ -111,7 +98,7 @@ class Talk:
     def active(self) -> bool:
         """Whether time alone may move it on."""
         talk = self.conversation
-        return talk.state is not State.INIT or bool(talk.ranks) or talk.pre_exit is not None or self._unsaved
+        return talk.state is not State.INIT or bool(talk.ranks) or talk.pre_exit is not None or self._kept.behind
 
     @property
     def due(self) -> int | None:
@@ -165,7 +152,7 @@ class Talk:
     async def _software(self, ranks: tuple[Rank, ...]) -> None:
         async with self._lock:
             named = tuple(sorted({*self.record.software, *(rank.rank for rank in ranks)}))
-            self.record = msgspec.structs.replace(self.record, software=named)
+            self._kept.record = msgspec.structs.replace(self.record, software=named)
             await self._step(Faults(ranks, software=True))
             await self._mark(ranks)
 
@@ -187,7 +174,7 @@ class Talk:
         """
         again = any(one.role == outbox.role and one.host == outbox.host for one in self.signals)
         alone = not self.signals
-        returning = self._returning is not None and time.monotonic() < self._returning
+        returning = self.voice.returning
         self.signals.add(outbox)
         if (alone or again) and not returning:
             await self.reset()
@@ -196,7 +183,7 @@ class Talk:
         """A subscriber went away by itself; with the last one the conversation ends."""
         self.signals.discard(outbox)
         if not self.signals and not self.gone:
-            self._returning = None
+            self.voice.left()
             await self.reset()
 
     def resume(self) -> None:
@@ -213,18 +200,14 @@ class Talk:
         self._effects.clear()
         if self.worker is not None:
             self.worker.cancel()
-        everyone: list[Outbox[Any]] = [*self.signals]
-        for group in (*self.operators.values(), *self.executors.values()):
-            everyone += group
-        for outbox in everyone:
-            outbox.close()
+        self.voice.close()
         self._moved.set()
 
     async def forget(self) -> None:
         """Remove what is kept of a job that is gone."""
         self.end()
         async with self._lock:
-            await self._erase()
+            await self._kept.erase()
 
     # inside
 
@@ -258,12 +241,12 @@ class Talk:
         step = machine.step(before, told, self._facts(), self._desk.clock(), self._desk.uuid())
         after = step.conversation
         if after.state is State.INIT and before.state is not State.INIT:
-            self.record = msgspec.structs.replace(self.record, software=())
+            self._kept.record = msgspec.structs.replace(self.record, software=())
             self._desk.ended(self.job, after)
         owed = tuple(effect for effect in step.effects if effect is not after.pending)
         if owed:
-            self.record = msgspec.structs.replace(self.record, owed=(*self.record.owed, *owed)[-_MAX_OWED:])
-        if after != before or owed or self._unsaved:
+            self._kept.record = msgspec.structs.replace(self.record, owed=(*self.record.owed, *owed)[-_MAX_OWED:])
+        if after != before or owed or self._kept.behind:
             await self._remember(before, after)
         if any(effect is after.pending for effect in step.effects):
             self._token += 1
@@ -281,90 +264,21 @@ class Talk:
         self._effects.clear()
         # agents that still wait for the end of the faults would wait for ever
         clear: tuple[Effect, ...] = (Reset("clear", answer=False),) if was is not State.INIT else ()
-        self.record = msgspec.structs.replace(self.record, software=(), owed=clear)
+        self._kept.record = msgspec.structs.replace(self.record, software=(), owed=clear)
         if after != before:
             await self._remember(before, after)
         self._effects.extend((effect, self._token) for effect in clear)
         self._start()
-        for group in self.operators.values():
-            for outbox in group:
-                outbox.close()
+        self.voice.dismiss_operators()
         self._moved.set()
         self._moved = asyncio.Event()
 
     async def _remember(self, before: Conversation, after: Conversation) -> None:
-        uids = self.record.uids
-        if after.ranks and (not before.ranks or after.hot_pod != before.hot_pod):
-            uids = self._uids(after.hot_pod)
-        elif not after.ranks and not after.hot_pod:
-            uids = {}
-        elif len(after.ranks) > len(before.ranks):
-            uids = self._uids(after.hot_pod) | uids
-        self.record = msgspec.structs.replace(
+        uids = uids_after(self.view, before, after, self.record.uids)
+        self._kept.record = msgspec.structs.replace(
             self.record, conversation=after, uids=uids, epoch=self._desk.epoch, subscribers=len(self.signals)
         )
-        await self._save()
-
-    def _uids(self, hot: str) -> dict[str, str]:
-        view = self.view
-        if view is None:
-            return {}
-        found = {str(rank): pod.uid for rank, pod in view.by_rank().items()}
-        return found | {pod.name: pod.uid for pod in view.pods if pod.name == hot}
-
-    async def _save(self) -> None:
-        """Keep the record, over the version read last; nothing is kept of a job with which nothing is wrong."""
-        if _blank(self.conversation) and not self.record.owed:
-            await self._erase()
-            return
-        for attempt in range(_SAVE_TRIES):
-            body = recoveryrecord.build(self.record, self._stored)
-            try:
-                write = self._desk.kube.replace if self._stored is not None else self._desk.kube.create
-                self._stored = await write(CONFIGMAP, body)
-                self._unsaved = False
-                return
-            except (Conflict, NotFound):
-                await self._meet()
-            except KubeError as error:
-                _log.warning("conversation not kept", job=self.job, attempt=attempt + 1, reason=str(error))
-                self._unsaved = True
-                if attempt + 1 < _SAVE_TRIES:
-                    await asyncio.sleep(0.2 * (attempt + 1))
-
-    async def _meet(self) -> None:
-        """Somebody else wrote: a newer server's word ends ours, anything else is overwritten."""
-        live = await self._desk.kube.get(CONFIGMAP, recoveryrecord.name_of(self.job), names.SYSTEM)
-        self._stored = live
-        if live is None:
-            return
-        try:
-            epoch = recoveryrecord.parse(live).epoch
-        except WireError:
-            return
-        if epoch > self._desk.epoch:
-            self._desk.ousted(self)
-            raise Ousted(self.job)
-
-    async def _erase(self) -> None:
-        stored, self._stored = self._stored, None
-        self._unsaved = False
-        if stored is None:
-            return
-        metadata = stored["metadata"]
-        try:
-            await self._desk.kube.delete(
-                CONFIGMAP, metadata["name"], metadata["namespace"], rv=metadata.get("resourceVersion")
-            )
-        except NotFound:
-            return
-        except Conflict:
-            await self._meet()
-            if self._stored is not None:
-                await self._erase()
-        except KubeError as error:
-            _log.warning("conversation not removed", job=self.job, reason=str(error))
-            self._stored, self._unsaved = stored, True
+        await self._kept.save()
 
     # effects
 
@@ -377,9 +291,9 @@ class Talk:
             await self._work_off()
             async with self._lock:
                 if self.record.owed and not self._effects and not self.gone:
-                    self.record = msgspec.structs.replace(self.record, owed=())
+                    self._kept.record = msgspec.structs.replace(self.record, owed=())
                     with contextlib.suppress(Ousted):
-                        await self._save()
+                        await self._kept.save()
 
     async def _work_off(self) -> None:
         while self._effects:
@@ -405,11 +319,11 @@ class Talk:
         match effect:
             case Signal():
                 await self._leave(effect)
-                ok = await self._deliver(self.signals, effect, token)
+                count = self.record.subscribers
+                ok = await self.voice.deliver(effect, self._desk.uuid(), count, lambda: token == self._token)
                 return Sent(ok, 0 if ok else int(Code.SIGNAL_QUEUE_BUSY)) if effect.answer else None
             case NotifyOperation():
-                message = operations.message(self.job, effect.kind, effect.request)
-                ok = await self._hand_over(self.executors[effect.kind], message, ENQUEUE)
+                ok = await self.voice.notify(effect.kind, effect.request)
                 return Sent(ok, 0 if ok else int(Code.SIGNAL_QUEUE_BUSY))
             case Reset():
                 ok = await hand.reset(view, effect)
@@ -426,47 +340,8 @@ class Talk:
             case IsolateNodes():
                 await hand.isolate(effect.nodes)
             case OperationResult():
-                self._tell_operator(effect)
+                self.voice.tell_operator(effect)
         return None
-
-    async def _deliver(self, boxes: set[Outbox[Any]], signal: Signal, token: int) -> bool:
-        patience = KILL_ENQUEUE if signal.kind == words.KILL_MASTER else ENQUEUE
-        message = pb.ProcessManageSignal(
-            uuid=signal.uuid or self._desk.uuid(),
-            jobId=self.job,
-            signalType=signal.kind,
-            actions=signal.actions,
-            faultRanks=[pb.FaultRank(rankId=rank.rank, faultType=rank.kind) for rank in signal.ranks],
-            changeStrategy=signal.change,
-            timeout=signal.timeout,
-            nodeRankIds=signal.nodes,
-            extraParams=signal.extra,
-        )
-        if not self._gathered:
-            await self._gather(boxes, token)
-        return await self._hand_over(boxes, message, patience, token if signal.answer else None)
-
-    async def _gather(self, boxes: set[Outbox[Any]], token: int) -> None:
-        """Clients of a server that died come back one by one; whoever is not there in time misses a signal."""
-        returning, self._gathered = self._returning, True
-        while returning is not None and not boxes and time.monotonic() < returning and token == self._token:
-            await asyncio.sleep(0.02)
-        last = time.monotonic() + GATHER
-        while len(boxes) < self.record.subscribers and time.monotonic() < last and token == self._token:
-            await asyncio.sleep(0.02)
-
-    async def _hand_over(
-        self, boxes: set[Outbox[Any]], message: Any, patience: float, token: int | None = None
-    ) -> bool:
-        """Whether at least one subscriber got it within ``patience`` seconds; slow ones get it when they read."""
-        last = time.monotonic() + patience
-        while not boxes and time.monotonic() < last and (token is None or token == self._token):
-            await asyncio.sleep(0.02)
-        futures = [box.send(message) for box in list(boxes)]
-        if not futures:
-            return False
-        done, _ = await asyncio.wait(futures, timeout=patience)
-        return any(future.result() for future in done)
 
     async def _leave(self, signal: Signal) -> None:
         """Pods whose processes are told to leave are labelled, so that the planner replaces them."""
@@ -480,19 +355,10 @@ class Talk:
         in_place = self._facts().in_place
         labels = [e for e in _labels(ranks) if not (in_place and e.labels["fault-type"] == SOFTWARE)]
         if labels:
-            self.record = msgspec.structs.replace(self.record, owed=(*self.record.owed, *labels)[-_MAX_OWED:])
+            self._kept.record = msgspec.structs.replace(self.record, owed=(*self.record.owed, *labels)[-_MAX_OWED:])
             await self._remember(self.conversation, self.conversation)
             self._effects.extend((effect, self._token) for effect in labels)
             self._start()
-
-    def _tell_operator(self, effect: OperationResult) -> None:
-        message = operations.result(self.job, effect.kind, effect.text)
-        waiting = self.operators[effect.kind]
-        if not waiting:
-            self.results[effect.kind] = effect.text
-        for outbox in list(waiting):
-            outbox.put(message)
-            outbox.close()
 
 
 def _labels(ranks: Iterable[Rank]) -> list[MarkPods]:
@@ -502,10 +368,4 @@ def _labels(ranks: Iterable[Rank]) -> list[MarkPods]:
     return [MarkPods(tuple(numbers), labels={"fault-type": value}) for value, numbers in sorted(by_kind.items())]
 
 
-def _blank(talk: Conversation) -> bool:
-    return all(
-        getattr(talk, name) == getattr(_FRESH, name) for name in talk.__struct_fields__ if name not in _KEEPS_NOTHING
-    )
-
-
-__all__ = ["ENQUEUE", "RETURN", "Ousted", "Talk"]
+__all__ = ["Ousted", "Talk"]

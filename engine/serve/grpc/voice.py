@@ -1,0 +1,120 @@
+"""Who listens to one job, and how signals reach them: training processes, operators, those who execute operations."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from engine.model.recovery import words
+from engine.model.recovery.conversation import OperationResult, Signal
+from engine.serve.grpc import operations
+from engine.serve.grpc.streams import Outbox
+from engine.wire.clusterd import recover_pb2 as pb
+
+#: Seconds that a signal waits for a subscriber; killMaster waits longer.
+ENQUEUE: Final = float(words.SIGNAL_ENQUEUE)
+KILL_ENQUEUE: Final = float(words.KILL_ENQUEUE)
+#: Seconds for which clients of a server that died may come back without beginning anew.
+RETURN: Final = 60.0
+#: After the first came back, so long the others are waited for.
+GATHER: Final = 3.0
+_LOOK: Final = 0.02
+
+
+class Voice:
+    """The streams of one job. ``returning``: whether clients of a server that died are expected back.
+
+    ``current`` arguments answer whether what is to be said still matters; a reset in between makes it void.
+    """
+
+    def __init__(self, job: str, *, returning: bool) -> None:
+        self.signals: set[Outbox[pb.ProcessManageSignal]] = set()
+        self.operators: dict[str, set[Outbox[Any]]] = {operations.NIC: set(), operations.STRESS: set()}
+        self.executors: dict[str, set[Outbox[Any]]] = {operations.NIC: set(), operations.STRESS: set()}
+        self.results: dict[str, str] = {}
+        self._job = job
+        self._until: float | None = time.monotonic() + RETURN if returning else None
+        self._gathered = not returning
+
+    @property
+    def returning(self) -> bool:
+        """Whether clients of a server that died may still come back to where they were."""
+        return self._until is not None and time.monotonic() < self._until
+
+    def left(self) -> None:
+        """The last client went away by itself: nobody is expected back."""
+        self._until = None
+
+    async def deliver(self, signal: Signal, uuid: str, subscribers: int, current: Callable[[], bool]) -> bool:
+        """Whether the signal reached a subscriber; ``subscribers`` is how many listened before the server died."""
+        patience = KILL_ENQUEUE if signal.kind == words.KILL_MASTER else ENQUEUE
+        message = pb.ProcessManageSignal(
+            uuid=signal.uuid or uuid,
+            jobId=self._job,
+            signalType=signal.kind,
+            actions=signal.actions,
+            faultRanks=[pb.FaultRank(rankId=rank.rank, faultType=rank.kind) for rank in signal.ranks],
+            changeStrategy=signal.change,
+            timeout=signal.timeout,
+            nodeRankIds=signal.nodes,
+            extraParams=signal.extra,
+        )
+        if not self._gathered:
+            await self._gather(subscribers, current)
+        return await _hand_over(self.signals, message, patience, current if signal.answer else None)
+
+    async def notify(self, kind: str, request: str) -> bool:
+        """Whether an operation reached those who execute it."""
+        return await _hand_over(self.executors[kind], operations.message(self._job, kind, request), ENQUEUE)
+
+    def tell_operator(self, effect: OperationResult) -> None:
+        """The result of an operation, to whoever waits for it or asks later."""
+        waiting = self.operators[effect.kind]
+        if not waiting:
+            self.results[effect.kind] = effect.text
+        message = operations.result(self._job, effect.kind, effect.text)
+        for outbox in list(waiting):
+            outbox.put(message)
+            outbox.close()
+
+    def dismiss_operators(self) -> None:
+        """End the streams of those who wait for a result."""
+        for group in self.operators.values():
+            for outbox in group:
+                outbox.close()
+
+    def close(self) -> None:
+        """End every stream."""
+        everyone: list[Outbox[Any]] = [*self.signals]
+        for group in (*self.operators.values(), *self.executors.values()):
+            everyone += group
+        for outbox in everyone:
+            outbox.close()
+
+    async def _gather(self, subscribers: int, current: Callable[[], bool]) -> None:
+        """Clients of a server that died come back one by one; whoever is not there in time misses a signal."""
+        until, self._gathered = self._until, True
+        while until is not None and not self.signals and time.monotonic() < until and current():
+            await asyncio.sleep(_LOOK)
+        last = time.monotonic() + GATHER
+        while len(self.signals) < subscribers and time.monotonic() < last and current():
+            await asyncio.sleep(_LOOK)
+
+
+async def _hand_over(
+    boxes: set[Outbox[Any]], message: Any, patience: float, current: Callable[[], bool] | None = None
+) -> bool:
+    """Whether at least one subscriber got it within ``patience`` seconds; slow ones get it when they read."""
+    last = time.monotonic() + patience
+    while not boxes and time.monotonic() < last and (current is None or current()):
+        await asyncio.sleep(_LOOK)
+    futures = [box.send(message) for box in list(boxes)]
+    if not futures:
+        return False
+    done, _ = await asyncio.wait(futures, timeout=patience)
+    return any(future.result() for future in done)
+
+
+__all__ = ["ENQUEUE", "RETURN", "Voice"]
