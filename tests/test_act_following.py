@@ -178,3 +178,21 @@ def test_an_event_that_never_comes_is_read(path: str, monkeypatch: pytest.Monkey
         assert made.requests.count("GET Pod") == COUNT
 
     check(path, case)
+
+
+def test_whoever_waits_for_an_event_can_be_cancelled(path: str) -> None:
+    async def case(made: World) -> None:
+        followed = made.edge.pods
+        assert followed is not None
+        async with followed.from_version(made.version) as follows:
+            assert follows
+            waiting = asyncio.create_task(followed.heard(SPACE, "p000", followed.expect(SPACE, "p000")))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            assert await asyncio.gather(waiting, return_exceptions=True) and waiting.cancelled()
+            left = asyncio.create_task(followed.heard(SPACE, "p001", followed.expect(SPACE, "p001")))
+            await asyncio.sleep(0)
+        with pytest.raises(TimeoutError):
+            await left
+
+    check(path, case)

@@ -54,6 +54,7 @@ class Following:
         self._users = 0
         self._seen: dict[tuple[str, str], Seen] = {}
         self._waiting: dict[tuple[str, str], list[asyncio.Future[Object | None]]] = {}
+        self._unheard: set[asyncio.Future[Object | None]] = set()
 
     @contextlib.asynccontextmanager
     async def from_version(self, version: str) -> AsyncIterator[bool]:
@@ -93,18 +94,20 @@ class Following:
 
     async def heard(self, namespace: str, name: str, future: asyncio.Future[Object | None]) -> Object | None:
         """What ``expect`` promised; raises TimeoutError when it is not heard of in time, or the watch has ended."""
+        # a timer of our own is half the price of asyncio.timeout
+        timer = asyncio.get_running_loop().call_later(self._hear, self._give_up, future)
         try:
-            async with asyncio.timeout(self._hear):
-                return await future
-        except asyncio.CancelledError:
-            if future.cancelled():
-                raise TimeoutError("the watch has ended") from None
-            raise
+            found = await future
+            if future in self._unheard:
+                raise TimeoutError("the pod was not heard of")
+            return found
         finally:
+            timer.cancel()
             self.drop(namespace, name, future)
 
     def drop(self, namespace: str, name: str, future: asyncio.Future[Object | None]) -> None:
         """Nobody waits for this any more."""
+        self._unheard.discard(future)
         waiting = self._waiting.get((namespace, name), [])
         if future in waiting:
             waiting.remove(future)
@@ -153,11 +156,17 @@ class Following:
         if node or gone:
             _tell(self._waiting.get(key, ()), None if gone else pod)
 
+    def _give_up(self, future: asyncio.Future[Object | None]) -> None:
+        # a cancelled future could not be told from a cancelled caller
+        if not future.done():
+            self._unheard.add(future)
+            future.set_result(None)
+
     def _forget(self) -> None:
         self._seen.clear()
         for waiting in self._waiting.values():
             for future in waiting:
-                future.cancel()
+                self._give_up(future)
 
 
 def _tell(waiting: Iterable[asyncio.Future[Object | None]], pod: Object | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Generic, TypeVar
 
@@ -31,17 +32,29 @@ async def many(calls: Iterable[Callable[[], Awaitable[T]]], in_flight: int = 64)
     """
     source = enumerate(calls)
     running: set[asyncio.Task[Outcome[T]]] = set()
+    ended: deque[asyncio.Task[Outcome[T]]] = deque()
+    woken = asyncio.Event()
+
+    def note(task: asyncio.Task[Outcome[T]]) -> None:
+        running.discard(task)
+        ended.append(task)
+        woken.set()
+
     try:
         while True:
             while len(running) < in_flight and (following := next(source, None)) is not None:
-                running.add(asyncio.create_task(_run(*following)))
-            if not running:
+                task = asyncio.create_task(_run(*following))
+                running.add(task)
+                # asyncio.wait would look at every running task for each that ends
+                task.add_done_callback(note)
+            if not running and not ended:
                 return
-            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                yield task.result()
+            await woken.wait()
+            woken.clear()
+            while ended:
+                yield ended.popleft().result()
     finally:
-        await end(*running)
+        await end(*running, *ended)
 
 
 async def _run(index: int, call: Callable[[], Awaitable[T]]) -> Outcome[T]:

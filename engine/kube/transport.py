@@ -67,7 +67,10 @@ class Transport:
             limit=_CONNECTIONS, keepalive_timeout=_IDLE_SECONDS, socket_factory=_keepalive_socket
         )
         self._session = aiohttp.ClientSession(
-            connector=connector, auto_decompress=True, headers={"User-Agent": "belay", "Accept-Encoding": "identity"}
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),  # API servers set none
+            auto_decompress=True,
+            headers={"User-Agent": "belay", "Accept-Encoding": "identity"},
         )
 
     async def close(self) -> None:
@@ -114,7 +117,7 @@ class Transport:
     ) -> AsyncGenerator[bytes]:
         """The lines of a watch until the server ends it; ``quiet`` is the longest silence in s. Raises KubeError."""
         where = f"WATCH {path}"
-        async with self._answer("GET", path, params, None, "", self._watch_timeout(quiet)) as answer:
+        async with await self._answer("GET", path, params, None, "", self._watch_timeout(quiet)) as answer:
             if answer.status != 200:
                 raise await self._error(answer, where, withhold=False)
             if on_open is not None:
@@ -144,16 +147,18 @@ class Transport:
         where = f"{method} {path}"
         left = max(0.05, min(self._attempt, ends - self._clock()))
         timeout = aiohttp.ClientTimeout(total=left, sock_connect=min(5.0, left))
-        async with self._answer(method, path, params, data, content_type, timeout) as answer:
+        answer = await self._answer(method, path, params, data, content_type, timeout)
+        try:
             if answer.status >= 300:
                 raise await self._error(answer, where, withhold=withhold)
             content = await _bounded_body(answer, where)
+        finally:
+            answer.release()
         try:
             return orjson.loads(content)
         except orjson.JSONDecodeError as error:
             raise Unavailable(f"{where}: the answer is not JSON", reason="BadAnswer") from error
 
-    @contextlib.asynccontextmanager
     async def _answer(
         self,
         method: str,
@@ -162,8 +167,8 @@ class Transport:
         data: bytes | None,
         content_type: str,
         timeout: aiohttp.ClientTimeout,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """One HTTP exchange; a 401 is answered once by reading the credentials anew."""
+    ) -> aiohttp.ClientResponse:
+        """The head of an answer, to be released by the caller; a 401 makes the credentials be read anew, once."""
         if self._session is None or self._endpoint is None:
             raise RuntimeError("the Kubernetes client is not open: use it with 'async with'")
         for renewed in (False, True):
@@ -172,7 +177,7 @@ class Transport:
             if data is not None:
                 headers["Content-Type"] = content_type
             try:
-                async with self._session.request(
+                answer = await self._session.request(
                     method,
                     endpoint.host + path,
                     params=params,
@@ -183,12 +188,20 @@ class Transport:
                     proxy=endpoint.proxy,
                     timeout=timeout,
                     allow_redirects=False,
-                ) as answer:
-                    if answer.status != 401 or renewed or not await self._renew(endpoint):
-                        yield answer
-                        return
+                )
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 raise _no_answer(f"{method} {path}", error) from error
+            if answer.status != 401 or renewed:
+                return answer
+            try:
+                another = await self._renew(endpoint)
+            except BaseException:
+                answer.release()
+                raise
+            if not another:
+                return answer
+            answer.release()
+        raise AssertionError("unreachable: the second answer is returned")
 
     async def _renew(self, used: Endpoint) -> bool:
         """Read the credentials again unless somebody just did; False when they are unreadable (the 401 then stands)."""
@@ -227,6 +240,11 @@ def _retryable(error: KubeError, retry: Retry) -> bool:
 
 
 async def _bounded_body(answer: aiohttp.ClientResponse, where: str) -> bytes:
+    if 0 <= (answer.content_length or -1) <= ANSWER_LIMIT and "Content-Encoding" not in answer.headers:
+        try:
+            return await answer.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _no_answer(where, error) from error
     chunks: list[bytes] = []
     size = 0
     async for chunk in _chunks(answer, where):
