@@ -121,7 +121,7 @@ def test_nothing_is_done_while_the_journal_cannot_be_written(tmp_path: Path, mon
                 raise OSError(28, "No space left on device")
             real(descriptor)
 
-        monkeypatch.setattr("agents.node.journal.os.fsync", fsync)
+        monkeypatch.setattr("agents.node.linefile.os.fsync", fsync)
         world.order({3: 7})
         await world.run(20)
         assert world.driver.resets == [] and world.report.chips[3].reset_epoch_done == 0

@@ -1,19 +1,20 @@
 """What containers were given, written to the disk before kubelet hears of it.
 
-An append-only file of lines ``<crc32> <json>``. A line that a crash cut off was never synced, so kubelet never had the
-answer; it is dropped. A file that is damaged otherwise is put aside: kubelet's own books and the pods' annotations
-then say who holds what.
+An append-only file of lines (``agents/node/linefile.py``). A line that a crash cut off was never synced, so kubelet
+never had the answer; it is dropped. A file that is damaged otherwise is put aside: kubelet's own books and the pods'
+annotations then say who holds what.
 """
 
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 import msgspec
+
+from agents.node.linefile import LineFile, lines_of, records_of
 
 FILE: Final = "grants"
 MAX_BYTES: Final = 512 * 1024
@@ -62,9 +63,8 @@ class Ledger:
     changed nothing."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / FILE
+        self._file = LineFile(folder / FILE)
         self._grants: dict[int, Grant] = {}
-        self._size = 0
         self._highest = 0
         self.lost = ""
 
@@ -75,16 +75,16 @@ class Ledger:
 
     def open(self) -> None:
         """Read the file. What cannot be believed is put aside, and ``lost`` says why. Raises OSError."""
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._file.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            raw = self._path.read_bytes()
+            raw = self._file.read()
         except FileNotFoundError:
             raw = b""
         try:
             self._replay(raw)
         except ValueError as error:
             self.lost, self._grants = str(error), {}
-            os.replace(self._path, self._path.with_suffix(".damaged"))
+            os.replace(self._file.path, self._file.path.with_suffix(".damaged"))
         self._rewrite(self._grants)
 
     def next(self) -> int:
@@ -112,63 +112,22 @@ class Ledger:
             self._highest = max(self._highest, *fresh, 0)
 
     def _append(self, lines: list[_Line], fresh: dict[int, Grant]) -> None:
-        data = b"".join(_encoded(line) for line in lines)
-        if self._size + len(data) > MAX_BYTES:
+        data = lines_of(lines)
+        if self._file.size + len(data) > MAX_BYTES:
             self._rewrite(fresh)
-            self._grants = fresh
-            return
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        try:
-            _write(descriptor, data)
-            os.fdatasync(descriptor)
-        except OSError:
-            # half a line may be there: cut it off, or the next one would be glued to it
-            os.ftruncate(descriptor, self._size)
-            raise
-        finally:
-            os.close(descriptor)
-        self._size += len(data)
+        else:
+            self._file.append(data)
         self._grants = fresh
 
     def _replay(self, raw: bytes) -> None:
-        *lines, _ = raw.split(b"\n")
-        for number, line in enumerate(lines, start=1):
-            code, _, text = line.partition(b" ")
-            try:
-                if int(code, 16) != zlib.crc32(text):
-                    raise ValueError("its sum is wrong")
-                entry = msgspec.json.decode(text, type=_Line)
-            except (ValueError, msgspec.DecodeError) as error:
-                raise ValueError(f"line {number} of {self._path} is damaged: {error}") from error
-            if entry.put is not None:
-                self._grants[entry.put.number] = entry.put
-                self._highest = max(self._highest, entry.put.number)
-            self._grants.pop(entry.drop, None)
+        try:
+            for entry in records_of(raw, _Line):
+                if entry.put is not None:
+                    self._grants[entry.put.number] = entry.put
+                    self._highest = max(self._highest, entry.put.number)
+                self._grants.pop(entry.drop, None)
+        except ValueError as error:
+            raise ValueError(f"{error} in {self._file.path}") from error
 
     def _rewrite(self, grants: dict[int, Grant]) -> None:
-        data = b"".join(_encoded(_Line(put=grants[number])) for number in sorted(grants))
-        fresh = self._path.with_suffix(".new")
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            _write(descriptor, data)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.replace(fresh, self._path)
-        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-        self._size = len(data)
-
-
-def _encoded(line: _Line) -> bytes:
-    text = msgspec.json.encode(line)
-    return b"%08x %s\n" % (zlib.crc32(text), text)
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
+        self._file.replace(lines_of(_Line(put=grants[number]) for number in sorted(grants)))

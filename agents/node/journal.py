@@ -1,20 +1,19 @@
 """The agent's memory of destructive acts: written before the act, so that no epoch ever runs twice.
 
-An append-only file of lines `<crc32> <json>`, synced to the disk before a method returns. A line that a crash cut off
-was never synced, so what it announces never began; it is dropped. Any other damage, or a missing file, means the
-journal is lost: its owner must not trust it and asks for a new baseline. The file is rewritten as a snapshot before it
-outgrows its bound.
+An append-only file of lines (`linefile.py`). A line that a crash cut off was never synced, so what it announces never
+began; it is dropped. Any other damage, or a missing file, means the journal is lost: its owner must not trust it and
+asks for a new baseline. The file is rewritten as a snapshot before it outgrows its bound.
 """
 
 from __future__ import annotations
 
-import os
-import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
+
+from agents.node.linefile import LineFile, lines_of, records_of
 
 INTERRUPTED: Final = "failed: interrupted"
 """Result of an act that was begun and whose end nobody saw."""
@@ -52,9 +51,8 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._path = folder / _FILE
+        self._file = LineFile(folder / _FILE)
         self._book = _Book()
-        self._size = 0
 
     @property
     def done(self) -> dict[str, Done]:
@@ -70,11 +68,10 @@ class Journal:
         """Read the journal. What was begun and not ended is recorded as interrupted. Raises JournalLost, and OSError
         when the disk fails."""
         try:
-            raw = self._path.read_bytes()
+            raw = self._file.read()
         except FileNotFoundError as error:
             raise JournalLost("there is no journal") from error
         self._book, torn = _replay(raw)
-        self._size = len(raw)
         if torn:
             self._rewrite()
         for key, epoch in sorted(self.running.items()):
@@ -105,20 +102,10 @@ class Journal:
         self._append(_Record("end", epoch, tuple(keys), result=result))
 
     def _append(self, record: _Record) -> None:
-        line = _line(record)
-        if self._size + len(line) > MAX_BYTES:
+        line = lines_of([record])
+        if self._file.size + len(line) > MAX_BYTES:
             self._rewrite()
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        try:
-            _write(descriptor, line)
-            os.fsync(descriptor)
-        except OSError:
-            # half a line may be there: cut it off, or the next one would be glued to it
-            os.ftruncate(descriptor, self._size)
-            raise
-        finally:
-            os.close(descriptor)
-        self._size += len(line)
+        self._file.append(line)
         self._book.apply(record)
 
     def _rewrite(self) -> None:
@@ -128,17 +115,7 @@ class Journal:
             _Record("base", done.epoch, (key,), result=done.result) for key, done in sorted(self._book.done.items())
         ]
         records += [_Record("begin", epoch, (key,)) for key, epoch in sorted(self._book.running.items())]
-        body = b"".join(_line(record) for record in records)
-        fresh = self._path.with_suffix(".new")
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            _write(descriptor, body)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.replace(fresh, self._path)
-        _sync_folder(self._folder)
-        self._size = len(body)
+        self._file.replace(lines_of(records))
 
 
 class _Book:
@@ -166,35 +143,12 @@ class _Book:
 def _replay(raw: bytes) -> tuple[_Book, bool]:
     if not raw:
         raise JournalLost("the journal is empty")
-    book = _Book()
-    *lines, tail = raw.split(b"\n")
-    for number, line in enumerate(lines, start=1):
-        code, _, text = line.partition(b" ")
-        try:
-            if int(code, 16) != zlib.crc32(text):
-                raise JournalLost(f"line {number} of the journal is damaged")
-            book.apply(msgspec.json.decode(text, type=_Record))
-        except (ValueError, msgspec.DecodeError) as error:
-            raise JournalLost(f"line {number} of the journal is damaged") from error
-    if not lines:
+    if b"\n" not in raw:
         raise JournalLost("the journal has no complete line")
-    return book, bool(tail)
-
-
-def _line(record: _Record) -> bytes:
-    text = msgspec.json.encode(record)
-    return b"%08x %s\n" % (zlib.crc32(text), text)
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    book = _Book()
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        for record in records_of(raw, _Record):
+            book.apply(record)
+    except ValueError as error:
+        raise JournalLost(f"{error} in the journal") from error
+    return book, not raw.endswith(b"\n")
