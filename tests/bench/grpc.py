@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from engine.kube import CONFIGMAP, Kube
+from engine.kube import CONFIGMAP, NODE, Kube
 from engine.serve.grpc.server import GrpcServer
 from engine.wire import globaltable
 from engine.wire.clusterd import config_pb2
@@ -217,6 +217,9 @@ async def _share(world: World) -> list[Result]:
         result = Result(f"control plane's share of a process recovery, {chips:,} chips", "s", 2)
         pods = max(1, chips // 8)
         name = f"share-{chips}"
+        for rank in range(pods):
+            if await world.kube.get(NODE, f"n{rank}") is None:
+                await world.node(f"n{rank}")
         job = await world.job(name, pods=pods, strategy="recover", nodes=False)
         async with server(world) as (port, _):
             client = Client(port, job, channel=channel(port))

@@ -26,7 +26,8 @@ class JobView(msgspec.Struct, frozen=True):
     """One job. ``pods`` are its live pods in rank order, backups of a hot switch apart in ``backups``.
 
     ``group`` is the name of its PodGroup, empty where the cluster has none; ``labels`` and ``annotations`` are the
-    PodGroup's, then the owner's, then those of its pods.
+    PodGroup's, then the owner's, then those of its pods. ``up`` is how many pods run and stay, ``chips_per_pod`` the
+    chips of one pod (0 for a job without any).
     """
 
     id: str
@@ -41,17 +42,13 @@ class JobView(msgspec.Struct, frozen=True):
     pods: tuple[Pod, ...] = ()
     backups: tuple[Pod, ...] = ()
     ranked: dict[int, Pod] = {}
+    up: int = 0
+    chips_per_pod: int = 0
 
     @property
     def running(self) -> bool:
         """Whether as many pods run as the job needs."""
-        up = sum(pod.phase == "Running" and pod.deleting is None for pod in self.pods)
-        return up >= max(1, self.min_available) and up >= min(len(self.pods), self.replicas)
-
-    @property
-    def chips_per_pod(self) -> int:
-        """Chips of one pod, 0 for a job without any."""
-        return max((len(pod.chips) or pod.count for pod in self.pods), default=0)
+        return self.up >= max(1, self.min_available) and self.up >= min(len(self.pods), self.replicas)
 
     def by_rank(self) -> dict[int, Pod]:
         """Pods by their ranks; of two with one rank the one that stays. Not to be changed."""
@@ -60,6 +57,8 @@ class JobView(msgspec.Struct, frozen=True):
 
 #: Views by job, while its gang and pods stay what they are.
 _VIEWS: Final[Memo[JobView]] = Memo(16384)
+#: What hits a job, while nothing changes on the nodes that have something against them.
+_HITS: Final[Memo[Hit]] = Memo(16384)
 
 
 def views(observed: Observed) -> dict[str, JobView]:
@@ -82,8 +81,12 @@ def views(observed: Observed) -> dict[str, JobView]:
 
 def places(view: JobView, observed: Observed) -> tuple[Place, ...]:
     """Where the job's pods run, with their physical chips in the order of their processes."""
+    return _placed(tuple(view.by_rank().items()), observed)
+
+
+def _placed(pods: Sequence[tuple[int, Pod]], observed: Observed) -> tuple[Place, ...]:
     found = []
-    for rank, pod in sorted(view.by_rank().items()):
+    for rank, pod in sorted(pods, key=lambda pair: pair[0]):
         if pod.holds_chips and pod.chips:
             report = observed.reports.get(pod.node)
             prefix = report.prefix if report is not None else pod.chips[0].rpartition("-")[0] + "-"
@@ -92,12 +95,24 @@ def places(view: JobView, observed: Observed) -> tuple[Place, ...]:
 
 
 def impact(view: JobView, observed: Observed) -> Hit:
-    """How healthy the job is and which faults hit which ranks: the attribution that the planner's status shows too."""
-    nodes = {pod.node for pod in view.pods if pod.node}
-    labelled = any(pod.labels.get("fault-type") for pod in view.pods)
-    if not labelled and all(quiet(node, observed) for node in nodes):
+    """How healthy the job is and which faults hit which ranks: the attribution that the planner's status shows too.
+
+    Only pods with something against them are looked at, and only anew when that changed: a job of thousands of nodes
+    costs no more than a small one.
+    """
+    loud = {node for node in {pod.node for pod in view.pods if pod.node} if not quiet(node, observed)}
+    pods = tuple(
+        (rank, pod) for rank, pod in view.by_rank().items() if pod.node in loud or pod.labels.get("fault-type")
+    )
+    if not pods and not any(pod.labels.get("fault-type") for pod in view.pods):
         return HEALTHY, ()
-    here = places(view, observed)
+    nodes = sorted({pod.node for _, pod in pods})
+    told = [(observed.nodes.get(n), observed.reports.get(n), observed.node_reports.get(n)) for n in nodes]
+    return _HITS.of(view.id, (pods, told), partial(_impact, pods, observed))
+
+
+def _impact(pods: Sequence[tuple[int, Pod]], observed: Observed) -> Hit:
+    here = _placed(pods, observed)
     ranks = fault_ranks(here, observed.nodes, observed.reports, observed.node_reports)
     return health(here, ranks), ranks
 
@@ -142,6 +157,8 @@ def _of_gang(gang: Gang, pods: tuple[Pod, ...]) -> JobView:
         pods=own,
         backups=tuple(pod for pod in pods if pod.uid in spare),
         ranked=_ranked(own),
+        up=sum(pod.phase == "Running" and pod.deleting is None for pod in own),
+        chips_per_pod=max((len(pod.chips) or pod.count for pod in own), default=0),
     )
 
 

@@ -1,0 +1,72 @@
+"""Jobs as the gRPC services see them: what hits them is what people are told, from however few pods."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.model.cluster import Observed, Pod
+from engine.serve.grpc.jobview import JobView, impact, views
+from engine.status import jobs
+from tests.worlds import fault, node, node_report, observed, pod, report
+
+PODS = 6
+LEVELS = ("NotHandleFault", "SubHealthFault", "RestartRequest", "RestartNPU", "SeparateNPU")
+
+
+def world(broken: dict[tuple[int, int], str], lost: set[int], sick: set[int], labels: dict[int, str]) -> Observed:
+    pods = [
+        msgspec.structs.replace(
+            pod(f"j-{i}", node=f"n{i}", chips=[0, 1], owner=("AscendJob", "j"), rank=i),
+            labels={"fault-type": labels[i]} if i in labels else {},
+        )
+        for i in range(PODS)
+    ]
+    reports = [
+        report(f"n{i}", faults=[fault(chip, f"C{chip}", level) for (at, chip), level in broken.items() if at == i])
+        for i in range(PODS)
+    ]
+    seen = observed([node(f"n{i}", ready=i not in lost) for i in range(PODS)], reports, pods)
+    return msgspec.structs.replace(seen, node_reports={f"n{i}": node_report(f"n{i}") for i in sick})
+
+
+def only(seen: Observed) -> JobView:
+    (view,) = views(seen).values()
+    return view
+
+
+@given(
+    st.dictionaries(st.tuples(st.integers(0, PODS - 1), st.integers(0, 1)), st.sampled_from(LEVELS), max_size=4),
+    st.sets(st.integers(0, PODS - 1), max_size=2),
+    st.sets(st.integers(0, PODS - 1), max_size=2),
+    st.dictionaries(st.integers(0, PODS - 1), st.sampled_from(("Separate", "SubHealth", "software")), max_size=2),
+)
+@settings(max_examples=150, deadline=None)
+def test_looking_at_few_pods_finds_what_looking_at_all_would(
+    broken: dict[tuple[int, int], str], lost: set[int], sick: set[int], labels: dict[int, str]
+) -> None:
+    seen = world(broken, lost, sick, labels)
+    pods: list[Pod] = list(seen.pods.values())
+    assert impact(only(seen), seen) == jobs.impact(pods, seen)
+
+
+def test_a_fault_that_comes_or_goes_is_seen_at_once() -> None:
+    """What was worked out for one snapshot must not outlive it."""
+    states = []
+    for level in ("", "RestartNPU", "SeparateNPU", "SubHealthFault", ""):
+        seen = world({(2, 1): level} if level else {}, set(), set(), {})
+        health, ranks = impact(only(seen), seen)
+        states.append((health, [(row.rank, row.level) for row in ranks]))
+    assert states == [
+        ("Healthy", []), ("UnHealthy", [(5, "RestartNPU")]), ("UnHealthy", [(5, "SeparateNPU")]),
+        ("SubHealthy", [(5, "SubHealthFault")]), ("Healthy", []),
+    ]  # fmt: skip
+
+
+def test_a_job_runs_when_as_many_pods_as_it_needs_run_and_stay() -> None:
+    seen = world({}, set(), set(), {})
+    view = only(seen)
+    assert (view.running, view.up, view.chips_per_pod) == (True, PODS, 2)
+    leaving = {key: msgspec.structs.replace(one, deleting=1.0) for key, one in list(seen.pods.items())[:1]}
+    assert not only(msgspec.structs.replace(seen, pods=seen.pods | leaving)).running
