@@ -18,7 +18,7 @@ DRIVER: Final = "belay-oci-driver"
 SECONDS: Final = 180
 _SOURCES: Final = (
     "main.c", "text.c", "json.c", "trust.c", "env.c", "grant.c", "lists.c", "runtime.c", "call.c", "spec.c", "hook.c",
-    "mount.c", "drivercall.c", "snapshot.c", "check.c",
+    "mount.c", "drivercall.c", "snapshot.c", "restore.c", "tar.c", "untar.c", "digest.c", "check.c",
 )  # fmt: skip
 _COMMON: Final = (
     "-std=gnu11", "-O2", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-Wno-format-truncation",

@@ -1,4 +1,5 @@
-/* `create` with the container's NPUs written into its config.json, then runc; everything else is runc's alone.
+/* `create` with the container's NPUs written into its config.json, then runc; but for checkpoints (snapshot.c, restore.c)
+ * everything else is runc's alone.
  *
  * A container that asks for no NPU starts whatever is wrong with us: every problem on its way leads to plain runc. One
  * that asks fails with a sentence on stderr and in the file of --log, which is what engines show. */
@@ -201,27 +202,73 @@ static int watch_runc(const struct call *call, const char *runc, const struct vn
     return code;
 }
 
-static int give(const struct call *call, const char *file, struct buf *spec, struct env *env, const char *visible)
+/* The container goes on from a checkpoint; config.json says already what it gets. */
+static int go_on(const struct call *call, const char *runc, const char *bundle, const struct buf *spec, struct restore *restore, const struct vnpu *vnpu)
+{
+    struct call again;
+    if (restore_prepare(restore, call, bundle, spec) < 0) {
+        undo(vnpu);
+        return fail_in("the checkpoint in %.300s: ", restore->folder);
+    }
+    restore_call(restore, call, &again);
+    int code = watch_runc(&again, runc, vnpu);
+    if (code == 0)
+        restore_mark(restore, call);
+    return code;
+}
+
+static int give(const struct call *call, const char *bundle, const char *file, struct buf *spec, struct env *env, const char *visible)
 {
     struct ids ids;
     struct vnpu vnpu = {0};
     struct buf before = {0};
+    struct restore restore;
     char runc[PATH_MAX];
+    restore_find(call, env, &restore);
     buf_add(&before, spec->at, spec->len);
     bool cdi = cdi_mode();
     if (call_check(call) < 0 || trusted(file, true) < 0 || call_find_runc(runc) < 0 || trusted(runc, false) < 0)
         return -1;
     if (select_ids(visible, &ids) < 0)
         return fail_in(VISIBLE ": ");
-    if (edit_asking(spec, env, &ids, &vnpu, cdi) < 0 || spec_everyone(spec, env, !cdi) < 0 || spec_write(file, spec, &before) < 0) {
+    if (edit_asking(spec, env, &ids, &vnpu, cdi) < 0 || spec_everyone(spec, env, !cdi) < 0 || restore_edit(&restore, env, spec) < 0 ||
+        spec_write(file, spec, &before) < 0) {
         undo(&vnpu);
         return -1;
     }
     say("runtime", "INFO", "%.64s: " VISIBLE "=%.128s, %zu chips, %s", call->id, visible, ids.count, cdi ? "cdi" : "legacy");
+    if (restore.wanted)
+        return go_on(call, runc, bundle, spec, &restore, &vnpu);
     if (vnpu.made)
         return watch_runc(call, runc, &vnpu);
     call_become_runc(call, runc);
     return -1;
+}
+
+/* A container without NPUs that goes on from a checkpoint. */
+static int bring_back(const struct call *call, const char *bundle, const char *file, struct buf *spec, struct env *env, struct restore *restore)
+{
+    const struct vnpu none = {0};
+    struct buf before = {0};
+    char runc[PATH_MAX];
+    buf_add(&before, spec->at, spec->len);
+    if (call_check(call) < 0 || trusted(file, true) < 0 || call_find_runc(runc) < 0 || trusted(runc, false) < 0 ||
+        spec_everyone(spec, env, !cdi_mode()) < 0 || restore_edit(restore, env, spec) < 0 || spec_write(file, spec, &before) < 0)
+        return fail_in("the checkpoint in %.300s: ", restore->folder);
+    return go_on(call, runc, bundle, spec, restore, &none);
+}
+
+static int reported(const struct call *call)
+{
+    say("runtime", "ERROR", "%s", fault);
+    call_report(call);
+    return 1;
+}
+
+static int refused(const struct call *call, const char *what)
+{
+    fail_in("container %.64s %s: ", call->id, what);
+    return reported(call);
 }
 
 static int create(const struct call *call)
@@ -248,15 +295,16 @@ static int create(const struct call *call)
     json_free(&doc);
     const char *visible = readable ? env_last(&env, VISIBLE) : "";
     if (*visible && strcmp(visible, "void")) {
-        int code = give(call, file, &spec, &env, visible);
-        if (code >= 0)
-            return code;
-        fail_in("container %.64s asks for NPUs: ", call->id);
-        say("runtime", "ERROR", "%s", fault);
-        call_report(call);
-        return 1;
+        int code = give(call, bundle, file, &spec, &env, visible);
+        return code >= 0 ? code : refused(call, "asks for NPUs");
     }
     if (readable) {
+        struct restore restore;
+        restore_find(call, &env, &restore);
+        if (restore.wanted) {
+            int code = bring_back(call, bundle, file, &spec, &env, &restore);
+            return code >= 0 ? code : refused(call, "cannot go on");
+        }
         buf_add(&before, spec.at, spec.len);
         if (spec_everyone(&spec, &env, !cdi_mode()) == 0 && trusted(file, true) == 0)
             spec_write(file, &spec, &before);
@@ -273,9 +321,7 @@ static int checkpoint(const struct call *call)
         snapshot_checkpoint(runc, root, call->id, call->image) == 0)
         return 0;
     fail_in("container %.64s: ", call->id);
-    say("runtime", "ERROR", "%s", fault);
-    call_report(call);
-    return 1;
+    return reported(call);
 }
 
 static int resume(const struct call *call)
@@ -293,6 +339,8 @@ int role_runtime(int argc, char **argv)
         return call_plain(&call); /* runc refuses an option without a value, too, and says so in its words */
     if (!strcmp(call.verb, "create"))
         return create(&call);
+    if (!strcmp(call.verb, "start") && restore_marked(&call))
+        return 0;
     if (!strcmp(call.verb, "checkpoint") && call.image && !call.work)
         return checkpoint(&call);
     if (!strcmp(call.verb, "resume"))

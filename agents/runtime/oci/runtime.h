@@ -156,8 +156,44 @@ int spec_write(const char *file, const struct buf *spec, const struct buf *befor
 
 /* -- standing still: checkpoint and resume */
 
+#define SNAPSHOT_DIFF "rootfs-diff.tar"           /* what the container wrote to its root file system */
+#define SNAPSHOT_DIGEST "rootfs-diff.digest"      /* written last: without it a checkpoint did not end */
+#define SNAPSHOT_SHARED "rootfs-external-diff.tar" /* what was in a /dev/shm of the host's */
+
 int snapshot_checkpoint(const char *runc, const char *root, const char *id, const char *to);
 bool snapshot_stands(const char *runc, const char *root, const char *id);
+int snapshot_shared_memory(const char *bundle, struct buf *out);
+void snapshot_environment(const char *level, const char *shm, const char *folder);
+
+/* -- brought back: create and start of a container whose folder holds a checkpoint */
+
+struct restore {
+    bool wanted;
+    bool flag; /* the container is to find /root/.grusflag */
+    char folder[MAX_PATH], rootfs[MAX_PATH], work[MAX_PATH], level[8];
+};
+
+void restore_find(const struct call *call, const struct env *env, struct restore *out);
+int restore_edit(const struct restore *it, const struct env *env, struct buf *spec); /* POD_IP */
+int restore_prepare(struct restore *it, const struct call *call, const char *bundle, const struct buf *spec);
+void restore_call(const struct restore *it, const struct call *call, struct call *out); /* `create` as `restore` */
+void restore_mark(const struct restore *it, const struct call *call);
+bool restore_marked(const struct call *call); /* it runs already, there is nothing to start */
+
+int untar(int tar, const char *root, bool flag); /* a layer, with its whiteouts, applied by a child chrooted to `root` */
+int remove_tree(int folder, const char *name);
+
+/* -- digests */
+
+struct digest {
+    uint32_t state[8];
+    uint64_t length;
+    unsigned char block[64];
+};
+
+void digest_begin(struct digest *out);
+void digest_add(struct digest *it, const unsigned char *bytes, size_t len);
+void digest_text(struct digest *it, char out[72]); /* sha256:… */
 
 /* -- roles */
 

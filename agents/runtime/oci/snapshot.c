@@ -22,65 +22,6 @@
 #define LAYER "application/vnd.oci.image.layer.v1.tar"
 #define MAX_STATE_TEXT (1u << 20)
 
-/* -- SHA-256 (FIPS 180-4) */
-
-struct digest {
-    uint32_t state[8];
-    uint64_t length;
-    unsigned char block[64];
-};
-
-static uint32_t turn(uint32_t x, int by) { return x >> by | x << (32 - by); }
-
-static void digest_block(struct digest *it)
-{
-    static const uint32_t k[64] = {
-        0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5, 0xd807aa98, 0x12835b01, 0x243185be,
-        0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa,
-        0x5cb0a9dc, 0x76f988da, 0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967, 0x27b70a85,
-        0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85, 0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3,
-        0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070, 0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f,
-        0x682e6ff3, 0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
-    };
-    uint32_t w[64], v[8];
-    for (int i = 0; i < 16; i++)
-        w[i] = (uint32_t)it->block[4 * i] << 24 | (uint32_t)it->block[4 * i + 1] << 16 | (uint32_t)it->block[4 * i + 2] << 8 | it->block[4 * i + 3];
-    for (int i = 16; i < 64; i++)
-        w[i] = w[i - 16] + w[i - 7] + (turn(w[i - 15], 7) ^ turn(w[i - 15], 18) ^ w[i - 15] >> 3) +
-               (turn(w[i - 2], 17) ^ turn(w[i - 2], 19) ^ w[i - 2] >> 10);
-    memcpy(v, it->state, sizeof v);
-    for (int i = 0; i < 64; i++) {
-        uint32_t one = v[7] + (turn(v[4], 6) ^ turn(v[4], 11) ^ turn(v[4], 25)) + ((v[4] & v[5]) ^ (~v[4] & v[6])) + k[i] + w[i];
-        uint32_t two = (turn(v[0], 2) ^ turn(v[0], 13) ^ turn(v[0], 22)) + ((v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]));
-        memmove(v + 1, v, 7 * sizeof *v);
-        v[4] += one;
-        v[0] = one + two;
-    }
-    for (int i = 0; i < 8; i++)
-        it->state[i] += v[i];
-}
-
-static void digest_add(struct digest *it, const unsigned char *bytes, size_t len)
-{
-    for (size_t i = 0; i < len; i++) {
-        it->block[it->length++ % 64] = bytes[i];
-        if (it->length % 64 == 0)
-            digest_block(it);
-    }
-}
-
-static void digest_text(struct digest *it, char out[65])
-{
-    uint64_t bits = it->length * 8;
-    digest_add(it, (const unsigned char *)"\x80", 1);
-    while (it->length % 64 != 56)
-        digest_add(it, (const unsigned char *)"", 1);
-    for (int i = 7; i >= 0; i--)
-        digest_add(it, (const unsigned char[]){(unsigned char)(bits >> (8 * i))}, 1);
-    for (int i = 0; i < 8; i++)
-        snprintf(out + 8 * i, 9, "%08x", it->state[i]);
-}
-
 /* -- programs */
 
 static volatile sig_atomic_t child_of;
@@ -178,7 +119,7 @@ static int read_state(const char *runc, const char *root, const char *id, struct
 }
 
 /* The host folder behind /dev/shm; empty when it is the container's own. */
-static int shared_memory(const char *bundle, struct buf *out)
+int snapshot_shared_memory(const char *bundle, struct buf *out)
 {
     static const char *const mounts[] = {"mounts", NULL};
     struct buf path = {0}, text = {0}, name = {0};
@@ -214,22 +155,28 @@ static int npu_error(const char *file)
     return done;
 }
 
+/* What CRIU is told, when it saves and when it brings back. */
+void snapshot_environment(const char *level, const char *shm, const char *folder)
+{
+    char remap[PATH_MAX + 32];
+    setenv("CRIU_CALL_BY_GRUS", "1", 1);
+    setenv("CRIU_LOG_LEVEL", level && strlen(level) == 1 && strchr("01234", *level) ? level : "1", 1);
+    if (!*shm)
+        return;
+    snprintf(remap, sizeof remap, "%s/" SNAPSHOT_SHARED, folder);
+    setenv("SNAPSHOT_LINK_REMAP_SRC", shm, 1);
+    setenv("SNAPSHOT_LINK_REMAP_DST", remap, 1);
+}
+
 static int dump(const char *runc, const char *root, const char *id, const char *to, const char *shm)
 {
-    char image[PATH_MAX], work[PATH_MAX + 8], log[PATH_MAX + 24], remap[PATH_MAX + 32];
-    const char *level = getenv("CRIU_LOG_LEVEL");
+    char image[PATH_MAX], work[PATH_MAX + 8], log[PATH_MAX + 24];
     snprintf(image, sizeof image, "%s/image", to);
     snprintf(work, sizeof work, "%s/work", image);
     snprintf(log, sizeof log, "%s/dump.log", work);
-    snprintf(remap, sizeof remap, "%s/rootfs-external-diff.tar", to);
     if (folder(to) < 0 || folder(image) < 0 || folder(work) < 0)
         return -1;
-    setenv("CRIU_CALL_BY_GRUS", "1", 1);
-    setenv("CRIU_LOG_LEVEL", level && strlen(level) == 1 && strchr("01234", *level) ? level : "1", 1);
-    if (*shm) {
-        setenv("SNAPSHOT_LINK_REMAP_SRC", shm, 1);
-        setenv("SNAPSHOT_LINK_REMAP_DST", remap, 1);
-    }
+    snapshot_environment(getenv("CRIU_LOG_LEVEL"), shm, to);
     char *argv[] = {
         (char *)runc, (char[]){"--root"}, (char *)root, (char[]){"checkpoint"}, (char[]){"--image-path"}, image,
         (char[]){"--work-path"}, work, (char[]){"--leave-running"}, (char[]){"--ext-unix-sk"}, (char[]){"--file-locks"}, (char *)id, NULL,
@@ -249,25 +196,26 @@ static int put_file(const char *path, const char *text, mode_t mode)
 /* What the container wrote, against its image. */
 static int difference(const char *root, const char *id, const char *to)
 {
-    struct digest digest = {.state = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19}};
-    char path[PATH_MAX], text[80] = "sha256:";
+    struct digest digest;
+    char path[PATH_MAX], text[72];
     const char *space = strrchr(root, '/');
     char *argv[] = {
         (char[]){"ctr"}, (char[]){"--address"}, (char[]){SOCKET}, (char[]){"--namespace"}, (char *)(space ? space + 1 : root),
         (char[]){"snapshots"}, (char[]){"diff"}, (char[]){"--media-type"}, (char[]){LAYER}, (char *)id, NULL,
     };
-    snprintf(path, sizeof path, "%s/rootfs-diff.tar", to);
+    snprintf(path, sizeof path, "%s/" SNAPSHOT_DIFF, to);
     int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (file < 0)
         return fail("%.300s: %s", path, strerror(errno));
+    digest_begin(&digest);
     int done = capture(argv, "snapshots diff", NULL, file, &digest);
     if (done == 0 && fsync(file) < 0)
         done = fail("%.300s: %s", path, strerror(errno));
     close(file);
     if (done < 0)
         return -1;
-    digest_text(&digest, text + strlen(text));
-    snprintf(path, sizeof path, "%s/rootfs-diff.digest", to);
+    digest_text(&digest, text);
+    snprintf(path, sizeof path, "%s/" SNAPSHOT_DIGEST, to);
     return put_file(path, text, 0640);
 }
 
@@ -277,7 +225,7 @@ int snapshot_checkpoint(const char *runc, const char *root, const char *id, cons
     struct sigaction action = {.sa_handler = pass_on};
     if (*to != '/' || strlen(to) > PATH_MAX - 64)
         return fail("--image-path: %.200s is no absolute path", to);
-    if (read_state(runc, root, id, &status, &bundle) < 0 || shared_memory(bundle.at, &shm) < 0)
+    if (read_state(runc, root, id, &status, &bundle) < 0 || snapshot_shared_memory(bundle.at, &shm) < 0)
         return -1;
     /* whoever ends this must not leave the container standing still */
     sigaction(SIGTERM, &action, NULL);
