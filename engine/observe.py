@@ -17,6 +17,7 @@ import yaml
 from engine.model.cluster import AgentReport, DeviceReport, Node, NodeReport, Observed, Orders, Pod, PublicReport
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import History, JobMemory, NodeMemory
+from engine.model.recovery.standing import Standing, standing
 from engine.wire import (
     deviceinfo,
     history,
@@ -27,6 +28,7 @@ from engine.wire import (
     orders,
     podannotations,
     publicinfo,
+    recoveryrecord,
     reservations,
     sync,
 )
@@ -83,6 +85,7 @@ class Observer:
         self._findings: dict[ObjectKey, Diagnostic] = {}
         self._unsorted = False
         self._public: dict[ObjectKey, PublicReport] = {}
+        self._recoveries: dict[str, Standing] = {}
 
     def put(self, obj: Mapping[str, Any]) -> None:
         """Take an object's newest version."""
@@ -150,6 +153,7 @@ class Observer:
                 max((a.time_ms / 1000 for a in self._agents.values()), default=0.0),
             ),
             public={f"{key.namespace}/{key.name}": self._public[key] for key in sorted(self._public)},
+            recoveries={one.job: one for _, one in sorted(self._recoveries.items())},
         )
 
     def _parse(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
@@ -221,6 +225,12 @@ class Observer:
         self._ledgers[key.name] = ledger.parse(obj)
         self._broken_ledgers.discard(key.name)
 
+    def _take_recovery(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
+        self._recoveries.pop(key.name, None)
+        found = standing(recoveryrecord.parse(obj).conversation)
+        if found is not None:
+            self._recoveries[key.name] = found
+
     def _take_reservations(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
         if key.name == names.BUDGET:
             self._reserved, self._reserved_broken = {}, True
@@ -247,6 +257,7 @@ class Observer:
         (names.SYSTEM, names.JOB_PREFIX, _take_job_memory),
         (names.SYSTEM, names.LEDGER_PREFIX, _take_ledger),
         (names.SYSTEM, names.BUDGET, _take_reservations),
+        (names.SYSTEM, recoveryrecord.PREFIX, _take_recovery),
         (names.SYSTEM, names.SYNC, _take_sync),
         (names.SCHEDULER_NAMESPACE, names.SCHEDULER_CONFIGMAP, _take_scheduler),
     )
@@ -277,6 +288,8 @@ class Observer:
         elif name.startswith(names.LEDGER_PREFIX):
             self._ledgers.pop(name, None)
             self._broken_ledgers.discard(name)
+        elif name.startswith(recoveryrecord.PREFIX):
+            self._recoveries.pop(name, None)
         elif name == names.BUDGET:
             self._reserved, self._reserved_broken = {}, False
         elif name == names.SYNC:

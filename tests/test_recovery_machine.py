@@ -149,11 +149,12 @@ def test_a_memory_fault_is_retried_in_the_step() -> None:
     assert play.heard() == [
         "reset flush",
         "stopTrain stop_train",
+        "annotate belay.dev/step-retry=1000000:3",
         "globalFault on_global_rank",
         "changeStrategy change_strategy retry",
     ]
-    play.tell(Done(Report(strategy="retry")))
-    assert play.heard() == ["annotate ProcessRecoverStatus=retry-success"]
+    play.after(7).tell(Done(Report(strategy="retry")))
+    assert play.heard() == ["annotate ProcessRecoverStatus=retry-success", "annotate belay.dev/step-retried=1008000"]
     assert play.state is State.INIT
 
 

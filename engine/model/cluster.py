@@ -14,6 +14,7 @@ import msgspec
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import History
 from engine.model.publicfaults import Message, Problem
+from engine.model.recovery.standing import Standing
 
 
 class Taint(msgspec.Struct, frozen=True):
@@ -138,13 +139,17 @@ class PublicReport(msgspec.Struct, frozen=True):
 
 
 class AgentChip(msgspec.Struct, frozen=True):
-    """What ``belay-report-<node>`` says of one chip; ``idle_since_ms`` None while in use."""
+    """What ``belay-report-<node>`` says of one chip; ``idle_since_ms`` None while in use.
+
+    ``reset_stage`` is what a reset under a job waits for (``agents.node.online``), empty when there is none.
+    """
 
     serial: str
     processes: int
     idle_since_ms: int | None
     reset_epoch_done: int
     reset_result: str
+    reset_stage: str = ""
 
 
 class AgentVNPU(msgspec.Struct, frozen=True):
@@ -171,13 +176,31 @@ class AgentReport(msgspec.Struct, frozen=True):
     errors: tuple[str, ...]
 
 
+class Online(msgspec.Struct, frozen=True):
+    """What a reset under a job needs besides: the one pod (``namespace/name``, its UID) that may hold the chips, the
+    ``policy`` of ``engine.model.online``, and the seconds that a fault may take to heal and a chip to boot.
+    """
+
+    pod: str
+    uid: str
+    policy: str
+    heal_seconds: int = 15
+    boot_seconds: int = 150
+
+
 class ResetOrder(msgspec.Struct, frozen=True):
-    """A standing reset order for one chip's group."""
+    """A standing reset order for one chip's group.
+
+    ``left``: how many resets the group has left after this one (-1: not said). ``online``: the chips are in use and
+    are healed under their job; None for a reset of idle chips.
+    """
 
     epoch: int
     group: tuple[int, ...]
     reason: str
     not_before_ms: int
+    left: int = -1
+    online: Online | None = None
 
 
 class Orders(msgspec.Struct, frozen=True):
@@ -283,6 +306,7 @@ class Observed(msgspec.Struct, frozen=True):
     ``newest_report`` is the newest report time, 0 when there is no report. ``public`` holds the ConfigMaps with public
     faults by ``namespace/name``. ``reserved`` is what shards have reserved of the budgets, by limit and scope: when
     (Unix ms), unit, count, shard; while it cannot be read (``reserved_broken``) nothing disruptive may be done.
+    ``recoveries`` are the process recoveries under way, by the uid of the job.
     """
 
     nodes: dict[str, Node] = {}
@@ -304,6 +328,7 @@ class Observed(msgspec.Struct, frozen=True):
     public: dict[str, PublicReport] = {}
     reserved: dict[str, tuple[tuple[int, str, int, str], ...]] = {}
     reserved_broken: bool = False
+    recoveries: dict[str, Standing] = {}
 
 
 def mask_of(ids: tuple[int, ...] | list[int]) -> int:

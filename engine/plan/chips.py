@@ -175,7 +175,10 @@ class Bench:
             past = present(verdict.memory.codes.get(fault.code), fault.time_ms, now, rules, fault.code)
             tolerance = tolerated.tolerance(fault.code, level)
             raised = moment(fault.time_ms, now) if fault.time_ms else past.first
-            if fate == "wait" or (tolerance is not None and now - raised <= tolerance):
+            hidden = tolerance is not None and now - raised <= tolerance
+            if not hidden and self.tolerance is not None:
+                hidden = self.tolerance.retried(self.pod_on(chip), chip, fault.code, raised)
+            if fate == "wait" or hidden:
                 verdict.suspect = explained = True
                 verdict.level = worst(verdict.level, level if level in CHIP_LEVELS else SEPARATE)
                 seen[fault.code] = past

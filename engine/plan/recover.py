@@ -21,7 +21,7 @@ from engine.model.history import JobMemory
 from engine.model.jobs import Gang
 from engine.model.plan import Deferred
 from engine.model.times import rfc3339
-from engine.plan import costing, decisions, outages, roles, victims
+from engine.plan import costing, decisions, outages, roles, tolerance, victims
 from engine.plan.avoid import avoid
 from engine.plan.budgets import INDEPENDENT_KINDS
 from engine.plan.decisions import CARD, FAILED, NODE, PROCESS, REASONS, RELATION, SUB
@@ -69,6 +69,7 @@ def run(scope: Scope) -> None:
                 _exited(scope, gang, members.get(name, []))
             _settle(scope, gang, members.get(name, []))
             _gang(scope, gang, members.get(name, []), by_gang.get(name, {}), over)
+    tolerance.notes(scope)
     avoid(scope)
 
 

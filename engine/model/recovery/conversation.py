@@ -264,6 +264,7 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     reply: Report | None = None
     hot_pod: str = ""
     degraded: bool = False
+    retried: tuple[tuple[int, str], ...] = ()  # when the job told that it repeats a step, and on which ranks
     story: tuple[Note, ...] = ()
     code: int = 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.model.recovery import words
+from engine.model.recovery import steps, words
 from engine.model.recovery.aftermath import dump_exit
 from engine.model.recovery.choice import choose, may_shrink, waits_for_resources
 from engine.model.recovery.conversation import Annotate, MarkPods, Reset, Signal
@@ -157,6 +157,7 @@ def check(turn: Turn) -> Event | None:
     if strategy == Change.RETRY:
         _told(turn, "retry-success" if ok else "retry-failed")
         if ok:
+            turn.effects.append(Annotate(steps.DONE_KEY, str(turn.now)))
             return Event.RECOVERED
         if code == Code.RECOVERABLE_RETRY:
             return Event.RETRY_AGAIN

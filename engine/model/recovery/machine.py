@@ -12,9 +12,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from engine.model.recovery import aftermath, decision, elastic, flow, hotswitch, maintenance, words
+from engine.model.recovery import aftermath, decision, elastic, flow, hotswitch, maintenance, steps, words
 from engine.model.recovery.choice import usable_retry
 from engine.model.recovery.conversation import (
+    Annotate,
     Conversation,
     Done,
     Effect,
@@ -105,6 +106,9 @@ def step(talk: Conversation, told: Input, facts: Facts, now: int, uuid: str) -> 
         event = _run(turn)
     else:
         turn.remember(**_cleared(turn.talk, now), code=int(Code.INNER))
+    if turn.talk.retried not in ((), talk.retried):
+        # signals first: nothing waits for what the planner is told
+        turn.effects.append(Annotate(steps.REPORTED_KEY, steps.text(turn.talk.retried)))
     return Step(turn.talk, tuple(turn.effects))
 
 
@@ -176,6 +180,8 @@ def _faults(turn: Turn, told: Faults) -> Event | None:
     seen = set(talk.seen) & here
     if told.software:
         new = told.ranks
+        retried = steps.more(talk.retried, told.ranks, turn.now) if usable_retry(turn.facts) else talk.retried
+        turn.remember(retried=retried)
     else:
         new = tuple(rank for rank in told.ranks if rank not in seen)
         turn.remember(seen=tuple(rank for rank in told.ranks if rank in here))

@@ -13,7 +13,7 @@ from engine.model.attribution import HARMLESS, SUB_HEALTHY, UNHEALTHY, FaultRank
 from engine.model.cluster import Pod
 from engine.model.costs import CHOICE_KEY, narrowed
 from engine.model.levels import SUB_HEALTH
-from engine.model.recovery import Conversation, Facts, Rank, Strategy
+from engine.model.recovery import Conversation, Facts, Rank, Strategy, steps
 from engine.model.recovery.choice import dump_only
 from engine.model.recovery.conversation import Faults, SubHealthy, merged
 from engine.model.recovery.words import HCCL, NORMAL, RESCHEDULE_LIMIT, RESCHEDULE_RANGE, UCE
@@ -142,7 +142,8 @@ def intake(view: JobView, record: Record, facts: Facts, hit: Hit, now_ms: int) -
         if facts.sub_health != "graceExit" or not dump_only(facts):
             records = ()
     retries = Strategy.RETRY in facts.configured
-    ranks = merged((), tuple(_rank(row, talk, retries, now_ms) for row in records if counts(row)))
+    told = steps.read(view.annotations) if retries else None
+    ranks = merged((), tuple(_rank(row, talk, retries, told, now_ms) for row in records if counts(row)))
     if set(ranks) == set(talk.seen):
         return None
     return Faults(ranks)
@@ -153,10 +154,11 @@ def counts(row: FaultRank) -> bool:
     return bool(row.code) and row.level not in HARMLESS
 
 
-def _rank(row: FaultRank, talk: Conversation, retries: bool, now_ms: int) -> Rank:
+def _rank(row: FaultRank, talk: Conversation, retries: bool, told: steps.Retried | None, now_ms: int) -> Rank:
     kind = RETRY_CODES.get(row.code.upper(), NORMAL) if retries else NORMAL
     rank = Rank(str(row.rank), kind)
     fresh = not row.time_ms or now_ms - row.time_ms <= RETRY_MS
+    fresh = fresh or (told is not None and told.retries(row.rank, row.time_ms, now_ms))
     return rank if kind == NORMAL or fresh or rank in talk.seen else Rank(rank.rank, NORMAL)
 
 
