@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,16 +24,14 @@ from agents.node.publisher import Publisher
 from agents.node.rankfiles import keep_rank_files
 from agents.node.settings import MAX_TEXT, Settings
 from agents.node.state import NodeState
+from agents.node.told import Told
 from agents.node.witness import Witness
 from engine.model.cluster import Orders, Pod
 from engine.wire import objects
 from engine.wire.errors import WireError
-from engine.wire.names import NODES, ORDERS_PREFIX, POLICY_PREFIX, REPORT_PREFIX, SYSTEM
+from engine.wire.names import NODES, ORDERS_PREFIX, REPORT_PREFIX, SYSTEM
 from engine.wire.orders import parse_orders, parse_report
-from engine.wire.policy import NodePolicy, parse_policy
-
-POOL_LABEL: Final = "belay.dev/pool"
-"""Label of an orders ConfigMap that names the node's pool, and with it the policy to follow."""
+from engine.wire.policy import NodePolicy
 
 _START_CEILING: Final = 30.0
 _LEAST_PAUSE: Final = 0.02
@@ -68,17 +66,15 @@ class NodeAgent:
         self._chance = chance or random.Random()
         self._journal, self._shelf = Journal(journal_dir), Shelf(journal_dir)
         self._policy = policy or NodePolicy(self._settings.pool)
-        self._pool = self._settings.pool
         self._boot, self._seq = uuid.uuid4().hex[:12], 0
         self._wake = asyncio.Event()
         self._poll_due = 0.0
-        self._orders_known = False
+        self._told: Told | None = None
         self._journal_open = False
         self._journal_due = 0.0
         self._journal_tries = 0
         self._executor: Executor | None = None
         self._passing: list[Any] = []
-        self._policy_task: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup | None = None
         self.state: NodeState | None = None
 
@@ -87,13 +83,12 @@ class NodeAgent:
 
         A failure that is a bug ends it with an exception group; everything else is handled and reported.
         """
-        await self._start()
+        told = self._told = await self._start()
         device, report = self._publishers()
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
-                group.create_task(self._follow_orders())
-                self._policy_task = group.create_task(self._follow_policy(self._pool))
+                told.follow(group)
                 group.create_task(self._follow_pods())
                 group.create_task(self._follow_driver())
                 group.create_task(keep_node(self._known(), self._cluster, self._clock, self._settings, self._chance))
@@ -118,7 +113,7 @@ class NodeAgent:
 
     # ---- start
 
-    async def _start(self) -> None:
+    async def _start(self) -> Told:
         """Ask the driver what is here, patiently, and take what the disk remembers."""
         tries = 0
         while self.state is None:
@@ -131,35 +126,10 @@ class NodeAgent:
                 tries += 1
                 _log.warning("driver does not answer", node=self.node, attempt=tries, error=error)
                 await self._clock.sleep(self._chance.uniform(0, min(_START_CEILING, 0.5 * 2.0 ** min(tries, 10))))
-        self._remember()
+        told = Told(self.state, self._cluster, self._shelf, self._settings.pool, self._wake.set)
+        told.remember()
         self._open_journal()
-
-    def _remember(self) -> None:
-        state = self._known()
-        for name, take in (("policy", self._take_policy), ("orders", self._take_old_orders)):
-            try:
-                kept = self._shelf.get(name)
-                if kept is not None:
-                    take(kept)
-            except WireError as error:
-                state.problems[name] = f"{name} kept on disk is ignored: {error}"[:MAX_TEXT]
-
-    def _take_old_orders(self, kept: Mapping[str, Any]) -> None:
-        """Orders from the disk keep chips isolated; nothing destructive is ever done by them."""
-        orders = parse_orders(kept)
-        self._known().orders = Orders(
-            node=orders.node,
-            resource_version="",
-            generation=0,
-            revision=orders.revision,
-            policy_digest=orders.policy_digest,
-            issued_ms=orders.issued_ms,
-            not_after_ms=orders.not_after_ms,
-            isolate=orders.isolate,
-            resets={},
-            vnpu_epoch=0,
-            vnpu_layout={},
-        )
+        return told
 
     def _open_journal(self) -> None:
         try:
@@ -171,64 +141,6 @@ class NodeAgent:
             self._known().problems["journal"] = f"journal cannot be read: {error.strerror}"
 
     # ---- follow
-
-    async def _follow_orders(self) -> None:
-        state = self._known()
-        name = ORDERS_PREFIX + self.node
-        async for body in self._cluster.config_map(SYSTEM, name):
-            try:
-                orders = parse_orders(body) if body is not None else None
-            except WireError as error:
-                # the last good orders stay in force
-                state.problems["orders"] = f"orders are ignored: {error}"[:MAX_TEXT]
-                self._wake.set()
-                continue
-            state.orders, self._orders_known = orders, True
-            state.problems.pop("orders", None)
-            self._keep("orders", body)
-            labels = ((body or {}).get("metadata") or {}).get("labels") or {}
-            self._choose_pool(str(labels.get(POOL_LABEL) or self._settings.pool))
-            self._wake.set()
-
-    def _choose_pool(self, pool: str) -> None:
-        if pool == self._pool or self._group is None:
-            return
-        self._pool = pool
-        if self._policy_task is not None:
-            self._policy_task.cancel()
-        self._policy_task = self._group.create_task(self._follow_policy(pool))
-
-    async def _follow_policy(self, pool: str) -> None:
-        state = self._known()
-        async for body in self._cluster.config_map(SYSTEM, POLICY_PREFIX + pool):
-            if body is None:
-                continue  # the policy held last stays in force
-            try:
-                self._take_policy(body)
-            except WireError as error:
-                state.problems["policy"] = f"policy is ignored: {error}"[:MAX_TEXT]
-                continue
-            finally:
-                self._wake.set()
-            state.problems.pop("policy", None)
-            self._keep("policy", body)
-
-    def _take_policy(self, body: Mapping[str, Any]) -> None:
-        policy = parse_policy(body)
-        judge = self._known().judge
-        if policy != judge.policy:
-            judge.policy = policy
-
-    def _keep(self, name: str, body: Mapping[str, Any] | None) -> None:
-        state = self._known()
-        try:
-            if body is None:
-                self._shelf.drop(name)
-            else:
-                self._shelf.put(name, body)
-            state.problems.pop(f"{name} copy", None)
-        except OSError as error:
-            state.problems[f"{name} copy"] = f"{name} cannot be kept on disk: {error.strerror}"
 
     async def _follow_pods(self) -> None:
         state = self._known()
@@ -344,7 +256,7 @@ class NodeAgent:
         Until both the
         report and the orders have been read, nothing destructive happens."""
         state = self._known()
-        if not self._orders_known or self._clock.monotonic() < self._journal_due:
+        if self._told is None or not self._told.orders_known or self._clock.monotonic() < self._journal_due:
             return
         try:
             body = await self._cluster.get_config_map(NODES, REPORT_PREFIX + self.node)

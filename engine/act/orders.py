@@ -14,7 +14,7 @@ from engine.kube import CONFIGMAP, NODE, Conflict, NotFound, Object
 from engine.model.actions import IsolateChip, IsolateNode, PartitionChip, ReleaseChip, ReleaseNode, ResetChips
 from engine.model.cluster import Orders, ResetOrder
 from engine.wire.errors import WireError
-from engine.wire.names import ORDERS_PREFIX, SYSTEM
+from engine.wire.names import ORDERS_PREFIX, POOL_LABEL, SYSTEM
 from engine.wire.objects import held_chips
 from engine.wire.orders import ORDERS_KEY, build_orders, chip_number, parse_orders
 from engine.wire.parts import NPU_CORE, chip_of
@@ -27,8 +27,6 @@ ATTEMPTS = "belay.dev/reset-attempts"
 """Annotation of the orders: Unix ms of the last reset orders per chip, written together with the epoch they raised."""
 ISOLATED = "belay.dev/isolated"
 """Annotation of a Node kept from new work: the level of its fault."""
-POOL_LABEL = "belay.dev/pool"
-"""Label of the orders: whose policy the node's agent follows."""
 _ATTEMPTS_KEPT = 10
 _TRIES = 8
 

@@ -42,6 +42,9 @@ VOLCANO_LABEL: Final = "mx-consumer-volcano"
 #: Label of ConfigMaps that tell people something: ``sync``, ``pool`` or ``job``.
 ABOUT_LABEL: Final = "belay.dev/about"
 
+#: Label of an orders ConfigMap: the node's pool, and with it the policy to follow.
+POOL_LABEL: Final = "belay.dev/pool"
+
 #: Annotation of a Volcano Job: name of the Secret with the key pair of its plugin ``ssh``, once that stands.
 SSH_KEYS: Final = "belay.dev/ssh-keys"
 #: Precondition of a CreateObject whose content is made at the edge: ``{"what", "for"}``.
