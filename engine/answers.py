@@ -17,6 +17,9 @@ from engine.model.times import rfc3339
 from engine.plan.gangs import group
 from engine.plan.jobstatus import ended
 from engine.status.jobs import runs, succeeded
+from engine.status.links import row_of
+
+_LINK_KEYS: Final = ("state", "latencyMs", "error", "node", "decode", "prefill", "since", "tries")
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -145,6 +148,17 @@ def pools(plan: Plan, observed: Observed) -> Answer:
     return Answer(("pool", "nodes", "healthy", "chips", "used", "outOfService"), rows)
 
 
+def links(plan: Plan, observed: Observed) -> Answer:
+    """Every link that a KVLink declares: who makes it to whom, and how it is."""
+    rows = []
+    for row in plan.links:
+        told = row_of(row)
+        rows.append({"link": row.link, "from": row.holder, "to": row.peer} | {key: told[key] for key in _LINK_KEYS})
+    return Answer(
+        ("link", "from", "to", "state", "latencyMs", "error"), rows, ("node", "decode", "prefill", "since", "tries")
+    )
+
+
 GET: Final[dict[str, Callable[[Plan, Observed], Answer]]] = {
     "nodes": nodes,
     "chips": chips,
@@ -152,6 +166,7 @@ GET: Final[dict[str, Callable[[Plan, Observed], Answer]]] = {
     "faults": faults,
     "vnpus": vnpus,
     "pools": pools,
+    "links": links,
 }
 
 

@@ -1,4 +1,4 @@
-"""Answers of `belay explain`: why a pod, job, chip or node is as it is, and what comes next.
+"""Answers of `belay explain`: why a pod, job, chip, node or link is as it is, and what comes next.
 
 Everything is read from a plan and the snapshot it was made from; nothing is decided here.
 """
@@ -11,19 +11,24 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.answers import GET, base_chips, chip_row
+from engine.answers import GET, base_chips, chip_row, links
 from engine.errors import InputError
 from engine.model.actions import kind_of
 from engine.model.cluster import Observed, ids_of
+from engine.model.links import LINKED
 from engine.model.plan import Pending, Plan
 from engine.model.times import rfc3339
 from engine.phrases import because
 from engine.plan.gangs import group
+from engine.plan.linkstates import count
 from engine.status.jobs import impact, impact_body
+from engine.status.links import summary
 from engine.status.recoveries import effective, recovery_body, story
 from engine.status.rescheduling import asked_retries
+from engine.wire.links import name_of as link_orders
 
 _COMPARED: Final = 5000
+_TOLD_LINKS: Final = 50
 
 
 def explain(kind: str, name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
@@ -32,7 +37,7 @@ def explain(kind: str, name: str, plan: Plan, observed: Observed) -> dict[str, A
     Raises:
         InputError: there is no such thing.
     """
-    return {"pod": _pod, "job": _job, "chip": _chip, "node": _node}[kind](name, plan, observed)
+    return {"pod": _pod, "job": _job, "chip": _chip, "node": _node, "link": _link}[kind](name, plan, observed)
 
 
 def _pod(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
@@ -158,6 +163,33 @@ def _node(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
     body["orders"] = _standing(name, observed)
     body["pods"] = sorted(pod.key for pod in observed.pods.values() if pod.node == name and not pod.finished)
     body["next"] = _actions(plan, lambda a: getattr(a, "node", None) == name)
+    return body
+
+
+def _link(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
+    """One KVLink: how many of its links hold, those that do not, and what its nodes are told next."""
+    rows = [row for row in plan.links if row.link == name]
+    said = [str(d) for d in plan.diagnostics if d.object == f"KVLink/{name}"]
+    if not rows and not said:
+        raise InputError(
+            f"link {name!r} is unknown", hint=_suggestion(name, sorted({r.link for r in plan.links}), "links")
+        )
+    troubled = [row for row in links(plan, observed).rows if row["link"] == name and row["state"] != LINKED]
+    body: dict[str, Any] = {"link": name, "summary": summary(rows), "links": count(rows)}
+    known = [row.latency_ms for row in rows if row.latency_ms is not None]
+    body["slowestMs"] = max(known, default=None)
+    body["notLinked"] = troubled[:_TOLD_LINKS]
+    if len(troubled) > _TOLD_LINKS:
+        body["leftOut"] = f"{len(troubled) - _TOLD_LINKS} more are not linked: `belay get links` lists them"
+    body["diagnostics"] = said
+    told = {link_orders(row.node) for row in rows}
+    body["next"] = _actions(
+        plan,
+        lambda a: (
+            (getattr(a, "object_kind", ""), getattr(a, "name", "")) == ("KVLink", name)
+            or getattr(a, "name", "") in told
+        ),
+    )
     return body
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from engine.model.cluster import Observed
     from engine.model.plan import Plan
 
-_GET = ("nodes", "chips", "jobs", "faults", "vnpus", "pools")
+_GET = ("nodes", "chips", "jobs", "faults", "vnpus", "pools", "links")
 
 
 @click.command(short_help="Check a state repository. Exit 1 on errors.")
@@ -101,7 +101,7 @@ def status(watch: bool, kubeconfig: str | None, output: str) -> None:
 @output_option()
 @fails_clearly
 def get(what: str, output: str, **inputs: Any) -> None:
-    """List nodes, chips, jobs, faults, vnpus or pools."""
+    """List nodes, chips, jobs, faults, vnpus, pools or links."""
     from engine import answers, show
 
     result, observed, _ = _plan(**inputs)
@@ -115,16 +115,17 @@ def get(what: str, output: str, **inputs: Any) -> None:
     show.table(columns, [[row.get(column) for column in columns] for row in answer.rows])
 
 
-@click.command(short_help="Say why a pod, job, chip or node is as it is.")
-@click.argument("kind", type=click.Choice(["pod", "job", "chip", "node"], case_sensitive=False))
+@click.command(short_help="Say why a pod, job, chip, node or link is as it is.")
+@click.argument("kind", type=click.Choice(["pod", "job", "chip", "node", "link"], case_sensitive=False))
 @click.argument("name", metavar="NAME")
 @cluster_options
 @click.option("-o", "--output", type=click.Choice(("yaml", "json")), default="yaml", show_default=True)
 @fails_clearly
 def explain(kind: str, name: str, output: str, **inputs: Any) -> None:
-    """Say why a pod, job, chip or node is as it is, and what comes next.
+    """Say why a pod, job, chip, node or link is as it is, and what comes next.
 
-    NAME is NODE/CHIP for a chip (node-1/Ascend910-3 or node-1/3), NAMESPACE/NAME or NAME for pods and jobs.
+    NAME is NODE/CHIP for a chip (node-1/Ascend910-3 or node-1/3), NAMESPACE/NAME or NAME for pods and jobs,
+    the name of the KVLink for a link.
     """
     from engine import show
     from engine.explanation import explain as explained

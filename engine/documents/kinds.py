@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, StrictInt, StringConstraints, model_validator
 
 from engine.documents.scalars import (
     Chips,
-    Count,
     Document,
     Duration,
     Flag,
@@ -286,31 +285,42 @@ class Source(BelayDocument):
 
 
 Address = Annotated[str, StringConstraints(pattern=r"^[^\s:]+:[0-9]{1,5}$")]
+KV_PORT: Final = 26000
+"""Where clusters listen in the examples of LLM-DataDist's documentation."""
+MAX_KV_CLUSTERS: Final = 512
+"""Most communications of one process (LLM-DataDist, constraints of link_clusters)."""
 
 
 class KVCluster(Document):
-    """One LLM-DataDist cluster: its number and the addresses it listens on."""
+    """One LLM-DataDist cluster: its number (uint64) and the IPv4 addresses it listens on.
 
-    id: Count
-    addresses: Annotated[tuple[Address, ...], Field(min_length=1)]
+    ``node`` is where its process runs; without it that is found by the addresses, among pods and nodes.
+    """
+
+    id: Annotated[StrictInt, Field(ge=0, le=2**64 - 1)]
+    addresses: Annotated[tuple[Address, ...], Field(min_length=1, max_length=16)]
+    node: Name | None = None
 
 
 class KVSide(Document):
-    """Prefill or decode clusters: the pods that a selector finds, or a written list."""
+    """Prefill or decode clusters: the pods that a selector finds, each listening on ``port``, or a written list."""
 
     namespace: LabelName = "default"
     selector: Selector | None = None
-    clusters: tuple[KVCluster, ...] = ()
+    port: Annotated[StrictInt, Field(ge=1, le=65535)] = KV_PORT
+    clusters: Annotated[tuple[KVCluster, ...], Field(max_length=MAX_KV_CLUSTERS)] = ()
 
     @model_validator(mode="after")
     def _one_way(self) -> KVSide:
         if (self.selector is None) == (not self.clusters):
             raise ValueError("give exactly one of selector and clusters")
+        if self.clusters and self.model_fields_set & {"port", "namespace"}:
+            raise ValueError("port and namespace belong to a selector; clusters name their own addresses")
         return self
 
 
 class KVLinkSpec(Document):
-    """All prefill clusters link to all decode clusters within ``timeout`` seconds each."""
+    """All decode clusters link to all prefill clusters within ``timeout`` seconds each, whole milliseconds."""
 
     prefill: KVSide
     decode: KVSide
@@ -318,8 +328,8 @@ class KVLinkSpec(Document):
 
     @model_validator(mode="after")
     def _timeout_holds(self) -> KVLinkSpec:
-        if not 0 < self.timeout <= 2_147_483.647:
-            raise ValueError("timeout must be longer than 0s; 200ms or more is advised")
+        if not 0.001 <= self.timeout <= 2_147_483.647:
+            raise ValueError("timeout must be 1ms or longer; 200ms or more is advised")
         return self
 
 

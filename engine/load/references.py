@@ -10,12 +10,14 @@ from engine.documents import (
     BelayDocument,
     FaultPolicy,
     FaultTable,
+    KVLink,
     NodePool,
     Product,
     VNPULayout,
     VNPUTemplates,
 )
 from engine.documents.problems import Path, Problem
+from engine.load.links import check_links
 from engine.model.vnpu import unfit
 
 IMPLICIT_POOL = "default"
@@ -64,6 +66,8 @@ def check_references(document: BelayDocument, names: Names) -> Iterator[Problem]
             yield from _check_layout(document, names)
         case FaultPolicy():
             yield from _check_policy(document, names)
+        case KVLink():
+            yield from check_links(document)
         case _:
             return
 

@@ -10,6 +10,7 @@ import msgspec
 from engine.model.actions import AnyAction
 from engine.model.diagnostics import Diagnostic
 from engine.model.history import History
+from engine.model.links import LinkState
 
 
 class Deferred(msgspec.Struct, frozen=True):
@@ -82,7 +83,8 @@ class Plan(msgspec.Struct, frozen=True):
 
     ``actions`` are in execution order, every other list is sorted; ``history`` is the next value
     of the memory, written before any disruptive action. ``shadows`` is what shadow policies would change; it is shown
-    in the status ConfigMaps and, as diagnostics, in the document. ``lemons`` are the chips that have failed of late.
+    in the status ConfigMaps and, as diagnostics, in the document. ``lemons`` are the chips that have failed of late,
+    ``links`` how the links are that KVLinks declare.
     """
 
     revision: str
@@ -97,6 +99,7 @@ class Plan(msgspec.Struct, frozen=True):
     history: History = History()
     shadows: tuple[ShadowChange, ...] = ()
     lemons: tuple[LemonState, ...] = ()
+    links: tuple[LinkState, ...] = ()
 
     def document(self, *, explain: bool = False) -> dict[str, Any]:
         """The output of `belay plan`: plain JSON values, deterministic."""

@@ -64,6 +64,7 @@ def document(scope: Scope) -> Plan:
         diagnostics=tuple(scope.diagnostics),
         history=scope.memory.frozen(),
         lemons=tuple(scope.lemons),
+        links=tuple(scope.links),
     )
 
 

@@ -19,6 +19,7 @@ from engine.model.diagnostics import Diagnostic
 from engine.model.history import History, JobMemory, NodeMemory
 from engine.model.jobs import Gang
 from engine.model.levels import NORMAL
+from engine.model.links import LinkState
 from engine.model.plan import ChipState, Deferred, LemonState, Pending
 
 if TYPE_CHECKING:
@@ -227,6 +228,7 @@ class Scope:
     about: str = ""
     choices: dict[str, Choice] = field(default_factory=dict)
     lemons: list[LemonState] = field(default_factory=list)
+    links: list[LinkState] = field(default_factory=list)
 
     @property
     def now_ms(self) -> int:

@@ -195,8 +195,7 @@ class Shard:
         later = await self.teller.tell([*bodies, *policy_bodies(policies)], foreign=foreign)
         await self.teller.tell_shadows(plan.shadows, plan.now)
         await self.teller.tell_releases(observed, plan)
-        if roles["aggregate"] == "on":
-            await self.teller.drop(surplus(observed, bodies))
+        await self.teller.drop(surplus(observed, bodies, jobs=roles["aggregate"] == "on", links=desired.has_git))
         edge = Edge(self._kube, self.name, Fence(self._kube, self.name, self.lease.epoch or 0))
         if not await hand_out(edge, policies, plan, observed):
             later = max(later, 1.0)

@@ -11,6 +11,7 @@ from typing import Any
 from engine.model.cluster import Observed
 from engine.model.plan import Plan
 from engine.status.events import events
+from engine.status.links import link_bodies, standing_links
 from engine.status.memory import forgotten, memory_bodies
 from engine.status.mindcluster import ClusterInfo
 from engine.status.people import Condition, SyncState, manual_bodies, pool_bodies, sync_body
@@ -42,6 +43,7 @@ def status_bodies(plan: Plan, observed: Observed, state: SyncState, info: Cluste
     """
     bodies = [sync_body(state, plan), *pool_bodies(plan, observed), *manual_bodies(plan, observed)]
     bodies += share_bodies(plan, observed)
+    bodies += link_bodies(plan)
     if info is not None:
         bodies.extend(info.bodies(plan, observed))
         bodies.extend(job_bodies(plan, observed))
@@ -57,7 +59,12 @@ def job_bodies(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
     return [*bodies, statistic(observed, told, plan.now), exceptions(plan, observed)]
 
 
-def surplus(observed: Observed, bodies: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Namespace and name of the job summaries that nobody needs any more: those that ``bodies`` tells no longer."""
+def surplus(
+    observed: Observed, bodies: Sequence[dict[str, Any]], *, jobs: bool = True, links: bool = True
+) -> list[tuple[str, str]]:
+    """Namespace and name of what nobody needs any more: the job summaries and states of links that ``bodies`` tells no
+    longer. ``jobs`` and ``links`` say which of the two this pass told.
+    """
     told = {(body["metadata"].get("namespace", ""), body["metadata"]["name"]) for body in bodies}
-    return sorted(place for place in standing_summaries(observed) if place not in told)
+    standing = [*(standing_summaries(observed) if jobs else ()), *(standing_links(observed) if links else ())]
+    return sorted(place for place in standing if place not in told)

@@ -1,0 +1,60 @@
+"""What a KVLink says that no single field can show to be wrong: addresses, numbers used twice, hasty time-outs.
+
+Limits are those of LLM-DataDist's ``link_clusters`` (CANN documentation): IPv4 addresses, 200 ms or more advised.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from typing import Final
+
+from engine.documents import KVLink, KVSide
+from engine.documents.problems import Path, Problem
+
+ADVISED: Final = 0.2
+"""Seconds below which links fail that would have been made."""
+
+
+def check_links(link: KVLink) -> Iterator[Problem]:
+    """Every finding about one document, at the path that causes it."""
+    spec = link.spec
+    if spec.timeout < ADVISED:
+        text = "below 200ms links fail that would have been made: 200ms or more is advised"
+        yield Problem(("spec", "timeout"), text, "warning")
+    taken: dict[str, int] = {}
+    for name, side in (("prefill", spec.prefill), ("decode", spec.decode)):
+        yield from _check_side(side, ("spec", name), taken)
+    prefill = {cluster.id for cluster in spec.prefill.clusters}
+    for index, cluster in enumerate(spec.decode.clusters):
+        if cluster.id in prefill:
+            path = ("spec", "decode", "clusters", index, "id")
+            yield Problem(path, f"cluster {cluster.id} is among the prefill clusters too: it cannot link to itself")
+
+
+def _check_side(side: KVSide, path: Path, taken: dict[str, int]) -> Iterator[Problem]:
+    seen: set[int] = set()
+    for index, cluster in enumerate(side.clusters):
+        at: Path = (*path, "clusters", index)
+        if cluster.id in seen:
+            yield Problem((*at, "id"), f"cluster {cluster.id} is named twice on this side: numbers name clusters")
+        seen.add(cluster.id)
+        for place, address in enumerate(cluster.addresses):
+            where: Path = (*at, "addresses", place)
+            if text := _unfit(address):
+                yield Problem(where, text)
+            elif taken.setdefault(address, cluster.id) != cluster.id:
+                text = f"{address} is cluster {taken[address]}'s already: two processes cannot listen there"
+                yield Problem(where, text)
+
+
+def _unfit(address: str) -> str:
+    ip, _, port = address.rpartition(":")
+    try:
+        ipaddress.IPv4Address(ip)
+    except ValueError:
+        return f"{address!r:.80} is no IPv4 address and port, such as 10.0.0.1:26000; host names are not resolved"
+    return "" if 1 <= int(port) <= 65535 else f"port {port} is out of range: 1 to 65535"
+
+
+__all__ = ["ADVISED", "check_links"]

@@ -1,0 +1,350 @@
+"""Links between prefill and decode clusters: which process makes which, and how each is.
+
+Every decode cluster of a KVLink links to every one of its prefill clusters. The decode side is the client, for it pulls
+and ends links for both (LLM-DataDist, unlink_clusters); where only the prefill side runs on our nodes, that is. What a
+node's processes are to keep is one ConfigMap (``engine.wire.links``), written when it changes. A cluster whose pod
+goes, or moves, is no member any more: its links are withdrawn, and made again where it comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from engine.model.actions import CreateObject, DeleteObject, EvictPod, Evidence, PatchObject
+from engine.model.cluster import Pod
+from engine.model.diagnostics import Diagnostic, ObjectKey, Severity
+from engine.model.links import (
+    CLUSTER_NOTE,
+    MAX_LINKS,
+    EndOrders,
+    LinkOrder,
+    cluster_holder,
+    cluster_number,
+    pod_holder,
+)
+from engine.plan import linkstates
+from engine.plan.memo import Memo
+from engine.wire import links as wire
+from engine.wire.errors import WireError
+from engine.wire.names import SYSTEM
+
+if TYPE_CHECKING:
+    from engine.documents import Declared, KVLink, KVSide
+    from engine.plan.scope import Scope
+
+RULE: Final = "links"
+API: Final = "belay.dev/v1alpha1"
+_UINT64: Final = 2**64 - 1
+_ORDERS: Memo[tuple[EndOrders, ...]] = Memo(32768)
+
+
+class Member(NamedTuple):
+    """One cluster of a side: ``node`` is empty where none of ours runs it, ``name`` says what it is to people."""
+
+    cluster: int
+    addresses: tuple[str, ...]
+    node: str
+    holder: str
+    name: str
+
+
+class Pair(NamedTuple):
+    """One link that KVLink ``link`` asks for; ``client`` makes it."""
+
+    link: str
+    prefill: Member
+    decode: Member
+    client: Member
+    server: Member
+    timeout_ms: int
+
+
+def run(scope: Scope) -> None:
+    """Orders what each node's processes keep, and says how each declared link is."""
+    if not scope.desired.has_git:
+        return
+    pairs = list(_Resolution(scope).pairs()) if scope.desired.links else []
+    ends = _ends(pairs)
+    live = {
+        node: raw
+        for node in scope.nodes
+        if (raw := scope.observed.objects.get(linkstates.key_of(SYSTEM, node))) is not None
+    }
+    _keep_undeclared(scope, ends, live)
+    for node in sorted({*live, *ends}):
+        view = scope.nodes.get(node)
+        if view is not None and not view.suspended:
+            _order(scope, node, ends.get(node, {}), live.get(node))
+    scope.links = linkstates.states(scope, pairs)
+
+
+# ---- who links to whom
+
+
+class _Resolution:
+    """Members and pairs of all KVLinks of a pass; documents in the order of their names, the first one wins."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._going = {f"{a.namespace}/{a.pod}" for a in scope.actions if isinstance(a, EvictPod)}
+        self._by_ip: dict[str, Pod] | None = None
+        self._known: dict[int, tuple[Member, str]] = {}
+        self._degree: dict[int, int] = {}
+        self._taken: dict[frozenset[int], str] = {}
+
+    def pairs(self) -> Iterator[Pair]:
+        for declared in self._scope.desired.links:
+            yield from self._of(declared)
+
+    def _of(self, declared: Declared[KVLink]) -> Iterator[Pair]:
+        link, spec = declared.document.name, declared.document.spec
+        prefill = self._members(declared, "prefill", spec.prefill)
+        decode = self._members(declared, "decode", spec.decode)
+        timeout, full, nobody = max(1, round(spec.timeout * 1000)), 0, []
+        for ours in decode:
+            for theirs in prefill:
+                if ours.cluster == theirs.cluster:
+                    continue
+                client, server = (ours, theirs) if ours.node or not theirs.node else (theirs, ours)
+                if not client.node:
+                    nobody.append(f"{ours.name} and {theirs.name}")
+                    continue
+                both = frozenset((ours.cluster, theirs.cluster))
+                if both in self._taken and self._taken[both] != f"{client.cluster}":
+                    continue  # another document has the other side make this very link
+                if both not in self._taken:
+                    if any(self._degree.get(cluster, 0) >= MAX_LINKS for cluster in both):
+                        full += 1
+                        continue
+                    self._taken[both] = f"{client.cluster}"
+                    for cluster in both:
+                        self._degree[cluster] = self._degree.get(cluster, 0) + 1
+                yield Pair(link, theirs, ours, client, server, timeout)
+        if full:
+            self._say(
+                declared, "error", "spec", f"{full} links are left out: a cluster takes at most {MAX_LINKS} links"
+            )
+        if nobody:
+            more = f" and {len(nobody) - 3} more" if len(nobody) > 3 else ""
+            text = (
+                f"no node of this cluster runs either side of {', '.join(nobody[:3])}{more}: nobody makes these links"
+            )
+            self._say(declared, "warning", "spec", text)
+
+    def _members(self, declared: Declared[KVLink], name: str, side: KVSide) -> list[Member]:
+        found = (
+            self._selected(declared, name, side) if side.selector is not None else self._written(declared, name, side)
+        )
+        members = []
+        for member in sorted(found, key=lambda member: member.cluster):
+            known, whose = self._known.setdefault(member.cluster, (member, declared.document.name))
+            if (known.addresses, known.holder) != (member.addresses, member.holder):
+                text = (
+                    f"cluster {member.cluster} is {known.name} at {', '.join(known.addresses)} by KVLink {whose},"
+                    f" and {member.name} at {', '.join(member.addresses)} here; the first counts"
+                )
+                self._say(declared, "error", f"spec.{name}", text)
+                continue
+            members.append(known)
+        if not members:
+            self._say(declared, "info", f"spec.{name}", "no running cluster is found on this side: nothing is linked")
+        return members
+
+    def _selected(self, declared: Declared[KVLink], name: str, side: KVSide) -> Iterator[Member]:
+        selector = side.selector
+        assert selector is not None
+        for pod in self._scope.observed.pods.values():
+            if pod.namespace != side.namespace or not selector.matches(pod.labels) or not self._serves(pod):
+                continue
+            number = _number(pod)
+            if number is None:
+                text = f"annotation {CLUSTER_NOTE} of pod {pod.key} is no whole number from 0 to 2^64-1: it is left out"
+                self._say(declared, "warning", f"spec.{name}", text)
+                continue
+            address = f"{pod.pod_ip}:{side.port}"
+            yield Member(
+                number, (address,), self._ours(pod.node), pod_holder(pod.namespace, pod.name), f"pod {pod.key}"
+            )
+
+    def _written(self, declared: Declared[KVLink], name: str, side: KVSide) -> Iterator[Member]:
+        for cluster in side.clusters:
+            what, node, holder = f"cluster {cluster.id}", cluster.node or "", cluster_holder(cluster.id)
+            if cluster.node and cluster.node not in self._scope.observed.nodes:
+                text = f"{what} is to run on node {cluster.node}, which does not exist: others may link to it only"
+                self._say(declared, "warning", f"spec.{name}.clusters", text)
+            pod = None if cluster.node else self._pod_at(cluster.addresses)
+            if pod is not None:
+                node, holder, what = pod.node, pod_holder(pod.namespace, pod.name), f"pod {pod.key}"
+            elif not cluster.node:
+                node = self._node_at(cluster.addresses)
+            yield Member(cluster.id, cluster.addresses, self._ours(node), holder, what)
+
+    def _serves(self, pod: Pod) -> bool:
+        return pod.phase == "Running" and bool(pod.pod_ip) and pod.deleting is None and pod.key not in self._going
+
+    def _ours(self, node: str) -> str:
+        return node if node in self._scope.observed.nodes else ""
+
+    def _pod_at(self, addresses: Sequence[str]) -> Pod | None:
+        if self._by_ip is None:
+            pods = self._scope.observed.pods.values()
+            self._by_ip = {pod.pod_ip: pod for pod in pods if self._serves(pod) and not pod.host_network}
+        hosts = (address.rpartition(":")[0] for address in addresses)
+        return next((self._by_ip[host] for host in hosts if host in self._by_ip), None)
+
+    def _node_at(self, addresses: Sequence[str]) -> str:
+        hosts = {address.rpartition(":")[0] for address in addresses}
+        return next((node.name for node in self._scope.observed.nodes.values() if node.internal_ip in hosts), "")
+
+    def _say(self, declared: Declared[KVLink], severity: Severity, field: str, message: str) -> None:
+        origin = declared.origin
+        subject = f"KVLink/{declared.document.name}"
+        self._scope.diagnostics.append(
+            Diagnostic(severity, subject, origin.file, origin.line, origin.column, field, message)
+        )
+
+
+def _number(pod: Pod) -> int | None:
+    note = pod.annotations.get(CLUSTER_NOTE)
+    if note is None:
+        return cluster_number(pod.namespace, pod.name)
+    if not note.isascii() or not note.isdigit() or len(note) > 20 or int(note) > _UINT64:
+        return None
+    return int(note)
+
+
+# ---- what nodes are told
+
+
+_Ends = dict[str, dict[str, EndOrders]]
+"""Node → holder → what its process keeps."""
+
+
+def _ends(pairs: Sequence[Pair]) -> _Ends:
+    orders: dict[tuple[str, str], dict[int, LinkOrder]] = {}
+    numbers: dict[tuple[str, str], int] = {}
+    for pair in pairs:
+        for member in (pair.client, pair.server):
+            if member.node:
+                orders.setdefault((member.node, member.holder), {})
+                numbers[member.node, member.holder] = member.cluster
+        mine, peer = orders[pair.client.node, pair.client.holder], pair.server.cluster
+        before = mine.get(peer)
+        mine[peer] = LinkOrder(
+            peer,
+            pair.server.addresses,
+            max(pair.timeout_ms, before.timeout_ms if before else 0),
+            tuple(sorted({pair.link, *(before.links if before else ())})),
+        )
+    ends: _Ends = {}
+    for (node, holder), mine in orders.items():
+        links = tuple(mine[peer] for peer in sorted(mine))
+        ends.setdefault(node, {})[holder] = EndOrders(numbers[node, holder], holder, links)
+    return ends
+
+
+def _keep_undeclared(scope: Scope, ends: _Ends, live: Mapping[str, Mapping[str, Any]]) -> None:
+    """Links of documents that are broken, or whose deletion is refused, stay as they were ordered."""
+    declared = {item.document.name for item in scope.desired.links}
+    going = {a.name for a in scope.actions if isinstance(a, DeleteObject) and a.object_kind == "KVLink"}
+    stays: dict[str, bool] = {}
+    peers: set[int] = set()
+    for node, raw in live.items():
+        for end in _standing(node, raw):
+            for order in end.links:
+                for name in order.links:
+                    if name not in stays:
+                        stays[name] = name not in declared and _stays(scope, name, going)
+                kept = tuple(name for name in order.links if stays[name])
+                if kept:
+                    peers.add(order.cluster)
+                    _add(ends.setdefault(node, {}), end, order, kept)
+    for node, raw in live.items() if peers else ():
+        for end in _standing(node, raw):
+            if end.cluster in peers:  # a process that others link to
+                ends.setdefault(node, {}).setdefault(end.holder, EndOrders(end.cluster, end.holder))
+
+
+def _stays(scope: Scope, name: str, going: set[str]) -> bool:
+    key = ObjectKey(API, "KVLink", "", name)
+    return not scope.desired.may_prune(key) or (key in scope.observed.objects and name not in going)
+
+
+def _add(mine: dict[str, EndOrders], end: EndOrders, order: LinkOrder, names: tuple[str, ...]) -> None:
+    known = mine.get(end.holder, EndOrders(end.cluster, end.holder))
+    links = {link.cluster: link for link in known.links}
+    if known.cluster != end.cluster or (order.cluster not in links and len(links) >= MAX_LINKS):
+        return
+    links.setdefault(order.cluster, LinkOrder(order.cluster, order.addresses, order.timeout_ms, names))
+    mine[end.holder] = EndOrders(end.cluster, end.holder, tuple(links[peer] for peer in sorted(links)))
+
+
+def _standing(node: str, raw: Mapping[str, Any]) -> tuple[EndOrders, ...]:
+    """What the node is ordered now; nothing where that cannot be read, so that it is written anew."""
+
+    def parsed() -> tuple[EndOrders, ...]:
+        try:
+            return wire.parse_orders(raw)[1]
+        except WireError:
+            return ()
+
+    return _ORDERS.of(node, raw, parsed)
+
+
+def _order(scope: Scope, node: str, mine: Mapping[str, EndOrders], live: Mapping[str, Any] | None) -> None:
+    """Writes one node's orders if they have changed."""
+    mine = _bounded(scope, node, mine)
+    text = wire.orders_text(node, list(mine.values()))
+    if live is not None and (live.get("data") or {}).get(wire.KEY) == text:
+        return
+    standing = _standing(node, live) if live is not None else ()
+    before = {(end.cluster, link.cluster) for end in standing for link in end.links}
+    after = {(end.cluster, link.cluster) for end in mine.values() for link in end.links}
+    names = sorted({name for end in mine.values() for link in end.links for name in link.links})
+    what = f"node {node} is to keep {len(after)} links ({len(after - before)} new, {len(before - after)} withdrawn)"
+    message = f"{what} of KVLink {', '.join(names[:5])}{', …' if len(names) > 5 else ''}" if names else what
+    reason = "LinksChanged" if after else "LinksWithdrawn"
+    body, evidence = wire.orders_map(node, text), _evidence(scope, names)
+    name = body["metadata"]["name"]
+    if live is None:
+        scope.actions.append(
+            CreateObject(
+                reason="LinksDeclared", message=message, evidence=evidence, api_version="v1", object_kind="ConfigMap",
+                namespace=SYSTEM, name=name, object=body,
+            )
+        )  # fmt: skip
+        return
+    scope.actions.append(
+        PatchObject(
+            reason=reason, message=message, evidence=evidence, preconditions={"patchType": "apply"},
+            api_version="v1", object_kind="ConfigMap", namespace=SYSTEM, name=name, patch=body,
+        )
+    )  # fmt: skip
+
+
+def _bounded(scope: Scope, node: str, mine: Mapping[str, EndOrders]) -> Mapping[str, EndOrders]:
+    """What one node can be told: processes in the order of their holders, as many links as a ConfigMap holds."""
+    kept: dict[str, EndOrders] = {}
+    room, out = wire.MAX_NODE_LINKS, 0
+    for holder in sorted(mine):
+        if len(kept) < wire.MAX_ENDS and len(mine[holder].links) <= room:
+            kept[holder] = mine[holder]
+            room -= len(mine[holder].links)
+        else:
+            out += 1
+    if out:
+        text = f"{out} processes get no links: a node takes {wire.MAX_ENDS} processes and {wire.MAX_NODE_LINKS} links"
+        scope.diagnostics.append(Diagnostic("error", f"Node/{node}", "", 0, 0, "", text))
+    return kept
+
+
+def _evidence(scope: Scope, names: Sequence[str]) -> Evidence:
+    """The first document that asks for a link of the node."""
+    declared = next((item for item in scope.desired.links if item.document.name in names[:1]), None)
+    if declared is None:
+        return Evidence(rule=RULE, revision=scope.desired.revision)
+    return Evidence(RULE, declared.origin.file, declared.origin.line, scope.desired.revision)
+
+
+__all__ = ["Member", "Pair", "run"]

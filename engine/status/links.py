@@ -1,0 +1,62 @@
+"""``belay-link-<KVLink>``: each link with its state and latency, those in trouble first."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from engine.model.cluster import Observed
+from engine.model.links import BROKEN, FAILED, LINKED, LINKING, NO_PROCESS, ORDERED, STALE, LinkState
+from engine.model.plan import Plan
+from engine.model.times import rfc3339
+from engine.plan.linkstates import count
+from engine.status.bodies import bounded_list, config_map, text
+from engine.wire import names
+
+PREFIX: Final = "belay-link-"
+_LIST_BYTES: Final = 600 * 1024
+#: What people look at first.
+_ORDER: Final = {state: rank for rank, state in enumerate((BROKEN, FAILED, NO_PROCESS, STALE, ORDERED, LINKING))}
+
+
+def link_bodies(plan: Plan) -> list[dict[str, Any]]:
+    """One ConfigMap for each KVLink that has a link."""
+    rows: dict[str, list[LinkState]] = {}
+    for state in plan.links:
+        rows.setdefault(state.link, []).append(state)
+    bodies = []
+    for link in sorted(rows):
+        ranked = sorted(rows[link], key=lambda row: (_ORDER.get(row.state, len(_ORDER)), row.decode, row.prefill))
+        shown, left_out = bounded_list([row_of(row) for row in ranked], _LIST_BYTES)
+        data = {"summary": summary(rows[link]), "links.json": text(shown)}
+        if left_out:
+            data["leftOut"] = f"{left_out} links are not shown"
+        bodies.append(config_map(names.SYSTEM, names.bounded(PREFIX + link), data, {names.ABOUT_LABEL: "link"}))
+    return bodies
+
+
+def summary(rows: list[LinkState]) -> str:
+    """How many links hold, and what is with the others."""
+    counted = count(rows)
+    others = ", ".join(f"{state} {number}" for state, number in sorted(counted.items()) if state != LINKED)
+    return f"{counted.get(LINKED, 0)} of {len(rows)} links hold" + (f"; {others}" if others else "")
+
+
+def row_of(row: LinkState) -> dict[str, Any]:
+    """One link for people."""
+    body: dict[str, Any] = msgspec.to_builtins(row)
+    del body["link"], body["sinceMs"]
+    return body | {"since": rfc3339(row.since_ms / 1000) if row.since_ms else None}
+
+
+def standing_links(observed: Observed) -> list[tuple[str, str]]:
+    """Namespace and name of every such ConfigMap that the cluster holds."""
+    return [
+        (key.namespace, key.name)
+        for key in observed.objects
+        if key.name.startswith(PREFIX) and key.kind == "ConfigMap" and key.namespace == names.SYSTEM
+    ]
+
+
+__all__ = ["PREFIX", "link_bodies", "row_of", "standing_links", "summary"]
