@@ -1,5 +1,5 @@
 """The whole way with a real Docker: `belay runtime install`, containers looked at from inside, recovery over its
-socket, `belay runtime uninstall`. The daemon is the test's own: its data, socket and configuration are, and it has no network.
+socket, `belay runtime uninstall`. The daemon is the test's own: its data, socket and configuration. It has no network.
 """
 
 from __future__ import annotations
