@@ -1,0 +1,188 @@
+"""What a job that recovers by itself keeps from the planner, and how long: steps tried again, processes in place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from engine.model.actions import EvictPod
+from engine.model.cluster import Observed
+from engine.model.recovery import Conversation, Rank, State, steps
+from engine.model.recovery.conversation import Note, Operation
+from engine.model.recovery.standing import ABANDONED_MS, standing
+from engine.observe import observe
+from engine.plan.scope import Scope
+from engine.wire import recoveryrecord
+from engine.wire.recoveryrecord import Record
+from tests.worlds import NOW, decide, fault, node, observed, pod, report
+
+NOW_MS = int(NOW * 1000)
+UCE, HCCL = "80E01801", "8C1F860B"
+JOB = "uid-train-j"
+
+
+def job(
+    code: str, level: str, age: float, *, chip: int = 3, strategies: str = "retry,recover", enabled: str = "on",
+    recoveries: tuple[Conversation, ...] = (), notes: dict[str, str] | None = None,
+) -> Observed:  # fmt: skip
+    """Two pods of eight chips; chip 3 of the second, rank 11, has had the fault for ``age`` seconds."""
+    labels = {"fault-scheduling": "force", "process-recover-enable": enabled}
+    more = {"recover-strategy": strategies} | (notes or {})
+    pods = [
+        pod(f"j-{i}", node=f"n{i}", chips=range(8), owner=("AscendJob", "j"), labels=labels, annotations=more, rank=i)
+        for i in range(2)
+    ]
+    bad = fault(chip, code, level, at=NOW - age)
+    reports = [report("n0"), report("n1", faults=[bad]), *(report(f"n{i}") for i in range(2, 4))]
+    seen = observed([node(f"n{i}") for i in range(4)], reports, pods)
+    told = {one.job: one for talk in recoveries if (one := standing(talk)) is not None}
+    return msgspec.structs.replace(seen, recoveries=told)
+
+
+def outcome(scope: Scope) -> tuple[str, list[str]]:
+    """The state of the faulty chip, and the pods that go."""
+    state = next(c.state for c in scope.chips if (c.node, c.chip) == ("n1", "Ascend910-3"))
+    return state, sorted(a.pod for a in scope.actions if isinstance(a, EvictPod))
+
+
+STAYS, GOES = ("suspect", []), ("isolated", ["j-1"])
+
+
+def told(reported: float, completed: float | None = None, ranks: str = "11") -> dict[str, str]:
+    """Annotations: told ``reported`` seconds ago, ended well ``completed`` seconds ago."""
+    notes = {"belay.dev/step-retry": f"{NOW_MS - round(reported * 1000)}:{ranks}"}
+    return notes | ({} if completed is None else {"belay.dev/step-retried": str(NOW_MS - round(completed * 1000))})
+
+
+@pytest.mark.parametrize("code", [UCE, HCCL])
+@pytest.mark.parametrize(
+    ("age", "notes", "expected"),
+    [
+        pytest.param(10, {}, STAYS, id="within the time for a report"),
+        pytest.param(10.1, {}, GOES, id="no report"),
+        pytest.param(35, told(25), STAYS, id="reported in time, being tried"),
+        pytest.param(40, told(30), STAYS, id="reported in time, at the limit"),
+        pytest.param(40.1, told(30.1), GOES, id="tried for too long"),
+        pytest.param(35, told(24.9), GOES, id="reported too late"),
+        pytest.param(3600, told(3595, 3570), STAYS, id="ended well in time"),
+        pytest.param(3600, told(3595, 3564), GOES, id="ended well too late"),
+        pytest.param(60, told(3600, 3590), GOES, id="what ended well was an earlier fault"),
+        pytest.param(35, told(25, ranks="0-7"), GOES, id="told of other ranks"),
+        pytest.param(35, told(25, ranks="2,8-15"), STAYS, id="told of a run of ranks"),
+        pytest.param(35, {"belay.dev/step-retry": "soon:11"}, GOES, id="unreadable"),
+    ],
+)
+def test_a_step_tried_again_is_given_its_time(
+    code: str, age: float, notes: dict[str, str], expected: tuple[str, list[str]]
+) -> None:
+    assert outcome(decide(job(code, "RestartBusiness", age, notes=notes))) == expected
+
+
+def test_only_jobs_that_retry_and_codes_that_a_retry_mends_are_given_it() -> None:
+    assert outcome(decide(job(UCE, "RestartBusiness", 20, strategies="recover", notes=told(15)))) == GOES
+    assert outcome(decide(job("80C98001", "RestartBusiness", 20, notes=told(15)))) == GOES
+
+
+def test_an_idle_chip_waits_for_nobody() -> None:
+    seen = job(UCE, "RestartBusiness", 20, notes=told(15))
+    free = msgspec.structs.replace(seen, pods={})
+    assert outcome(decide(free))[0] == "isolated"
+
+
+def test_reports_of_several_clients_each_keep_their_moment() -> None:
+    first = steps.more((), [Rank("9", "0"), Rank("8", "0"), Rank("x", "0"), Rank("3", "1")], 1_000)
+    both = steps.more(first, [Rank("9", "0"), Rank("1", "2")], 9_000)
+    assert steps.text(both) == "1000:8-9;9000:1"
+    assert steps.more(both, [Rank("8", "0")], 20_000) == both, "told before"
+    read = steps.read({steps.REPORTED_KEY: steps.text(both)})
+    assert read is not None and [read.reported(rank) for rank in (8, 9, 1, 3)] == [1_000, 1_000, 9_000, 0]
+
+
+def test_a_flood_of_ranks_is_bounded() -> None:
+    known = steps.more((), [Rank(str(n), "2") for n in range(0, 100_000, 2)], 1_000)
+    assert len(steps.text(known)) < 128 * 1024
+    for moment in range(2_000, 200_000, 1_000):
+        known = steps.more(known, [Rank(str(100_001 + moment), "2")], moment)
+    assert len(known) <= 64 and steps.read({steps.REPORTED_KEY: steps.text(known)}) is not None
+    assert steps.read({steps.REPORTED_KEY: "9" * 200_000}) is None
+
+
+# processes that start again in their pods
+
+IN_PLACE = {"strategies": "recover,recover-in-place"}
+
+
+def talk(state: State, *, deadline: float | None = None, since: float = 5, **more: Any) -> Conversation:
+    """A conversation about rank 11 that entered its state ``since`` seconds ago, with ``deadline`` seconds left."""
+    at = NOW_MS - round(since * 1000)
+    limit = None if deadline is None else NOW_MS + round(deadline * 1000)
+    fields = {"ranks": (Rank("11", "1"),), "since": at, "deadline": limit, "story": (Note(at, "faultOccur", state),)}
+    return Conversation(job=JOB, state=state, **{**fields, **more})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("conversation", "expected"),
+    [
+        pytest.param(None, GOES, id="no recovery is under way"),
+        pytest.param(talk(State.WAIT_STOP, deadline=800), STAYS, id="the processes are stopping"),
+        pytest.param(talk(State.WAIT_STRATEGY, deadline=0), STAYS, id="they are offering"),
+        pytest.param(talk(State.DECIDED, deadline=15, chosen="recover", in_place=True), STAYS, id="decided so"),
+        pytest.param(talk(State.WAIT_RECOVER, deadline=200, chosen="recover", in_place=True), STAYS, id="starting"),
+        pytest.param(talk(State.DECIDED, deadline=15, chosen="recover"), GOES, id="decided for new pods"),
+        pytest.param(talk(State.DECIDED, deadline=15, chosen="dump"), GOES, id="decided for a checkpoint"),
+        pytest.param(talk(State.WAIT_STOP, deadline=800, last="recover"), GOES, id="a first recovery has failed"),
+        pytest.param(talk(State.FAULT_CLEAR), GOES, id="given up"),
+        pytest.param(talk(State.FAULT_RETRY, deadline=100), GOES, id="handed to the planner"),
+        pytest.param(talk(State.KILL_JOB), GOES, id="the job is killed"),
+        pytest.param(talk(State.INIT, pre_exit=NOW_MS + 4_000), STAYS, id="its processes may still speak"),
+        pytest.param(talk(State.WAIT_STOP, deadline=800, ranks=(Rank("3", "1"),)), GOES, id="another pod recovers"),
+        pytest.param(talk(State.WAIT_STOP, deadline=-59, since=900), STAYS, id="its server may be restarting"),
+        pytest.param(talk(State.WAIT_STOP, deadline=-61, since=900), GOES, id="nobody serves it any more"),
+        pytest.param(talk(State.STOP_TRAIN, since=59), STAYS, id="a signal is on its way"),
+        pytest.param(talk(State.STOP_TRAIN, since=61), GOES, id="a signal that nobody brings"),
+        pytest.param(talk(State.PAUSE, operation=Operation("nic")), GOES, id="links are switched"),
+    ],
+)
+@pytest.mark.parametrize("level", ["RestartRequest", "RestartBusiness"])
+def test_pods_stay_exactly_as_long_as_their_processes_restart_in_them(
+    level: str, conversation: Conversation | None, expected: tuple[str, list[str]]
+) -> None:
+    known = () if conversation is None else (conversation,)
+    scope = decide(job("80C98001", level, 100, recoveries=known, **IN_PLACE))
+    assert outcome(scope) == expected
+    said = [d.message for d in scope.diagnostics if d.object == "Pod/train/j-1"]
+    assert [f"Ascend910-3 {level}" in text and "goes after 2026-" in text for text in said] == (
+        [True] if expected is STAYS else []
+    )
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"strategies": "recover"},
+        {"enabled": "pause"},
+        {"notes": {"belay.dev/recovery-level": "pod"}},
+        {"notes": {"belay.dev/recovery-level": "process"}},
+    ],
+)
+def test_a_recovery_that_does_not_restart_in_place_holds_nothing_back(more: dict[str, Any]) -> None:
+    under_way = (talk(State.WAIT_STOP, deadline=800),)
+    state, going = outcome(decide(job("80C98001", "RestartRequest", 100, recoveries=under_way, **(IN_PLACE | more))))
+    assert state == "isolated" and going == (["j-0", "j-1"] if "enabled" in more else ["j-1"])
+
+
+def test_worse_faults_move_the_pod_whatever_is_under_way() -> None:
+    under_way = (talk(State.WAIT_RECOVER, deadline=200, chosen="recover", in_place=True),)
+    assert outcome(decide(job("80C98001", "RestartNPU", 1, recoveries=under_way, **IN_PLACE))) == GOES
+
+
+def test_the_record_in_the_cluster_is_what_counts() -> None:
+    record = recoveryrecord.build(Record(conversation=talk(State.WAIT_STOP, deadline=800)))
+    found = observe([record]).recoveries[JOB]
+    assert (found.state, found.until) == (State.WAIT_STOP, NOW_MS + 800_000 + ABANDONED_MS)
+    broken = {**record, "data": {recoveryrecord.KEY: "{"}}
+    assert observe([broken]).recoveries == {} and observe([broken]).diagnostics
+    quiet = recoveryrecord.build(Record(conversation=Conversation(job=JOB)))
+    assert observe([quiet]).recoveries == {}
