@@ -65,7 +65,8 @@ def _refuse(scope: Scope, gang: str, nodes: list[str], until: float, times: int)
 
 def _faults(scope: Scope) -> None:
     """Sub-healthy nodes by the job's strategy, and nodes where it failed before."""
-    weak = {name: _sub_health(view) for name, view in scope.nodes.items() if view.chip_level or view.switch_sub_healthy}
+    views = scope.unsettled.items()
+    weak = {name: _sub_health(view) for name, view in views if view.chip_level or view.switch_sub_healthy}
     weak = {name: found for name, found in weak.items() if any(found)}
     if not weak and not any(m.fault_nodes for m in scope.memory.jobs.values()) and not scope.reschedules:
         return

@@ -28,7 +28,7 @@ def run(scope: Scope) -> None:
 
 def _holds(scope: Scope) -> None:
     """Says of every hold what it is, by which rule, and when it ends."""
-    for name, view in scope.nodes.items():
+    for name, view in scope.unsettled.items():
         if view.resetting:
             orders = scope.observed.orders.get(name)
             end = rfc3339(orders.not_after_ms / 1000) if orders and orders.not_after_ms else "its end"

@@ -55,12 +55,12 @@ def run(scope: Scope) -> None:
     correlate.collect(scope, verdicts, hardware)
     scope.diagnostics += tables.notes(scope.desired, scope.observed)
     judged: list[str] = []
-    for name, view in scope.nodes.items():
+    for name in verdicts.keys() | held_nodes.keys():
+        scope.unsettle(name)
+    scope.unsettled = dict(sorted(scope.unsettled.items()))
+    for name, view in scope.unsettled.items():
         own = verdicts.get(name)
-        if view.settled and own is None and name not in held_nodes:
-            continue
         judged.append(name)
-        view.settled = False
         view.own()
         outages.judge(scope, judge, view, held_nodes.get(name, ""), view.pool in found)
         if own is not None:
@@ -81,12 +81,10 @@ def judge_all(scope: Scope, judge: Judge, held_chips: HeldChips) -> Verdicts:
     out: Verdicts = {}
     told = manual.told(scope)
     tolerance, hardware = Tolerance(scope, judge), tables.manual_policy(scope.observed)
-    for name, view in scope.nodes.items():
-        if name not in held_chips:
-            if view.settled and name not in scope.memory.nodes:
-                continue
-            if _plainly_clean(scope, name, view):
-                continue
+    for name in sorted(scope.nodes.keys() & {*held_chips, *scope.unsettled, *scope.memory.nodes}):
+        view = scope.nodes[name]
+        if name not in held_chips and _plainly_clean(scope, name, view):
+            continue
         listed = None if told is None else told.get(name, {})
         out[name] = _judge_node(scope, view, held_chips.get(name, {}), listed, tolerance, hardware)
     return out

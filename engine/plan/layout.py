@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -48,30 +48,31 @@ def run(scope: Scope) -> None:
     if not laid_out:
         return
     for name in sorted(scope.nodes):
-        view = scope.nodes[name]
-        wanted = _wanted(scope, view)
+        about = tuple(layouts_of(scope.desired, scope.nodes[name]))
+        view = scope.own(name) if about else scope.nodes[name]
+        wanted = _wanted(scope, view, about)
         if scope.observed.ledger_broken:
             continue
         if wanted or view.dynamic_chips:
-            _node(scope, view, wanted)
+            _node(scope, scope.own(name), wanted)
 
 
 def _carved(scope: Scope) -> None:
     """A chip with a vNPU cannot be used whole."""
     for name, agent in scope.observed.agents.items():
-        view = scope.nodes.get(name)
-        if view is not None and agent.vnpus:
+        if name in scope.nodes and agent.vnpus:
+            view = scope.own(name)
             view.carved = mask_of(sorted({device.chip for device in agent.vnpus}))
             view.cut |= view.carved
 
 
-def _wanted(scope: Scope, view: NodeView) -> _Wanted:
+def _wanted(scope: Scope, view: NodeView, about: Sequence[Declared[VNPULayout]]) -> _Wanted:
     """Marks the chips of the node that documents are about, the first by name where two are about the same; returns
     the templates that static ones want.
     """
     wanted: _Wanted = {}
     taken = 0
-    for layout in layouts_of(scope.desired, view):
+    for layout in about:
         spec = layout.document.spec
         mask = 0
         for chip, templates in _rows(view, layout, taken):
@@ -85,7 +86,8 @@ def _wanted(scope: Scope, view: NodeView) -> _Wanted:
                     wanted[chip] = (templates, layout)
         taken |= mask
         _mark(scope, view, layout, mask)
-    view.cut |= taken
+    if taken:
+        view.cut |= taken
     orders = scope.observed.orders.get(view.node.name)
     if scope.desired.has_git and orders is not None:
         for chip, templates in orders.vnpu_layout.items():

@@ -247,8 +247,8 @@ def remember_waves(scope: Scope, found: Mapping[str, int], missing: set[str], ma
 
 def notes(scope: Scope) -> None:
     """Say which reports are refused, stale, missing, or from the future."""
-    for name, view in scope.nodes.items():
-        if view.settled or not view.resource:
+    for name, view in scope.unsettled.items():
+        if not view.resource:
             continue
         report, about = view.report, f"ConfigMap/kube-system/mindx-dl-deviceinfo-{name}"
         message = ""

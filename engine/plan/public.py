@@ -39,7 +39,7 @@ def run(scope: Scope, desired: Desired) -> None:
         view, before, mine = scope.nodes[name], scope.memory.nodes.get(name, _NOTHING), said.get(name, ())
         if not mine and not before.public and name not in foreign:
             continue
-        view.settled = False
+        scope.unsettle(name)
         after = publicfaults.fold(before.public, mine, scope.now_ms)
         after, refused = _bounded(before.public, after, MAX_STORED - stored)
         stored += len(after) - len(before.public)

@@ -16,8 +16,8 @@ _UNHEALTHY: Final = "UnHealthy"
 def carriers(scope: Scope) -> dict[str, frozenset[Carrier]]:
     """Per job its carriers; a node whose switch is unhealthy already gives none of its chips."""
     out: dict[str, set[Carrier]] = {}
-    for view in scope.nodes.values():
-        found = set() if view.settled or view.suspended or not fresh(view, scope.now) else _on_node(view)
+    for view in scope.unsettled.values():
+        found = set() if view.suspended or not fresh(view, scope.now) else _on_node(view)
         if not found:
             continue
         for carrier in found:

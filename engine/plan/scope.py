@@ -7,6 +7,7 @@ copied world.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,7 @@ class NodeView(msgspec.Struct, gc=False):
     ``lemons``: chips that failed so often that others are taken where they are as good.
     ``carved``: chips with vNPUs; ``static_chips``, ``dynamic_chips``, ``soft_chips``: chips that a VNPULayout of that
     mode is about; ``cut``: all of these, which nobody takes whole.
+    ``shared``: the view is the one that ``engine.plan.settled`` keeps, so ``Scope.own`` comes before any change.
     ``settled``: an earlier pass judged this very state of the node (``engine.plan.settled``), so health need not;
     ``rows`` then are its rows of the plan's ``chips``. Such a view is ``lent``: its lists and maps belong to all passes
     and cannot be changed. Whoever changes what is in one calls ``own`` first.
@@ -90,9 +92,11 @@ class NodeView(msgspec.Struct, gc=False):
     settled: bool = False
     rows: tuple[ChipState, ...] = ()
     lent: bool = False
+    shared: bool = False
 
     def own(self) -> None:
         """Makes the lists and maps this pass' own, so that they may be changed."""
+        assert not self.shared, "a view that passes share is changed: Scope.own gives one that may be"
         if self.lent:
             self.lent = False
             self.used_by, self.requested, self.pods = dict(self.used_by), dict(self.requested), list(self.pods)
@@ -198,7 +202,8 @@ class Scope:
     ``judge`` holds the fault policies in force, once the health pass has settled which those are. ``roles`` says
     which roles Belay plays, filled on first use by ``engine.plan.roles``. ``blamed`` maps a pod's key to what relation
     faults decided for it (Separate or SubHealth). ``about``: the job or pod that somebody asks about. ``choices`` are
-    the ways of recovery that were chosen by cost, by gang.
+    the ways of recovery that were chosen by cost, by gang. ``unsettled`` are the views of the nodes that no earlier
+    pass has judged as they are now, in the order of names: of all others health has nothing to say.
     """
 
     desired: Desired
@@ -207,6 +212,7 @@ class Scope:
     shard: str
     memory: Memory
     nodes: dict[str, NodeView] = field(default_factory=dict)
+    unsettled: dict[str, NodeView] = field(default_factory=dict)
     gangs: dict[str, Gang] = field(default_factory=dict)
     gang_of: dict[str, str] = field(default_factory=dict)
     actions: list[AnyAction] = field(default_factory=list)
@@ -234,3 +240,24 @@ class Scope:
     def now_ms(self) -> int:
         """``now`` in Unix milliseconds."""
         return round(self.now * 1000)
+
+    def unsettle(self, name: str) -> None:
+        """Have health look at a node although it is as an earlier pass judged it; nothing for a node of others."""
+        if name in self.nodes and self.nodes[name].settled:
+            view = self.unsettled[name] = self.own(name)
+            view.settled = False
+
+    def own(self, name: str) -> NodeView:
+        """A node's view for whoever is going to change it: views of settled nodes are shared by all passes."""
+        view = self.nodes[name]
+        if view.shared:
+            view = self.nodes[name] = copy(view)
+            view.shared = False
+        view.own()
+        return view
+
+    def own_all(self) -> None:
+        """The same for every node at once; lists and maps are still each ``NodeView.own``'s to copy."""
+        for name in [name for name, view in self.nodes.items() if view.shared]:
+            view = self.nodes[name] = copy(self.nodes[name])
+            view.shared = False

@@ -1,15 +1,18 @@
-"""Nodes that were judged before and are what they were: their views are copied instead of derived and judged anew.
+"""Nodes that were judged before and are what they were: their views are lent instead of derived and judged anew.
 
 In a cluster of ten thousand nodes hardly any changes between two passes. A view is kept once health is through with it
 and nothing about the node needs a second look; it serves while node, reports and pods are the same objects and the
-report is fresh. What is copied is what the passes would have derived, so nothing of a plan depends on what is kept.
+report is fresh. What is lent is what the passes would have derived, so nothing of a plan depends on what is kept; who
+changes a view copies it first (``Scope.own``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import compress
 from math import inf
+from operator import attrgetter, eq, is_not
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
@@ -23,6 +26,7 @@ from engine.plan.scope import NodeView, Scope
 LIMIT: Final = 32768
 _NO_PODS: Final[list[Pod]] = []
 _EMPTY: Final[Any] = MappingProxyType({})
+_VIEW: Final = attrgetter("view")
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
@@ -79,21 +83,19 @@ def views(scope: Scope, pods: Mapping[str, list[Pod]], maintain: bool) -> dict[s
     apart = _apart(scope)
     rules = _Rules(scope.desired, scope.shard, maintain)
     served = _same(scope, rules, pods, apart)
-    out: dict[str, NodeView] = {name: entry[7].__copy__() for name, entry in served.items()}  # type: ignore[attr-defined]
+    out: dict[str, NodeView] = dict(zip(served, map(_VIEW, served.values()), strict=True))
     reports, node_reports = observed.reports, observed.node_reports
     last = _GLANCES.get(scope.shard)
     since, until = (last.since, last.until) if served and last else (-inf, inf)
-    for name, node in observed.nodes.items():
-        if name in out or name in apart:
-            continue
+    for name in observed.nodes.keys() - out.keys() - apart:
         entry = _KEPT.get(name)
-        if entry is None or entry.node is not node or entry.report is not reports.get(name):
+        if entry is None or entry.node is not observed.nodes[name] or entry.report is not reports.get(name):
             continue
         if not entry.since <= now <= entry.until or entry.node_report is not node_reports.get(name):
             continue
         if rules.same(entry.rules) and entry.pods == pods.get(name, _NO_PODS):
             served[name] = entry
-            out[name] = entry.view.__copy__()  # type: ignore[attr-defined]
+            out[name] = entry.view
             since, until = max(since, entry.since), min(until, entry.until)
     _GLANCES[scope.shard] = _Glance(
         rules, observed.nodes, observed.reports, observed.node_reports, pods, served, since, until
@@ -113,14 +115,22 @@ def _same(scope: Scope, rules: _Rules, pods: Mapping[str, list[Pod]], apart: Abs
         (observed.node_reports, last.node_reports),
     )
     for new, old in pairs:
-        changed.update(name for name, item in new.items() if old.get(name) is not item)
-        changed.update(old.keys() - new.keys())
+        changed.update(_differing(new, old))
     if pods is not last.pods:
-        changed.update(name for name, own in pods.items() if last.pods.get(name) != own)
-        changed.update(last.pods.keys() - pods.keys())
-    if not changed:
-        return dict(last.served)
-    return {name: entry for name, entry in last.served.items() if name not in changed}
+        changed.update(name for name in _differing(pods, last.pods) if last.pods.get(name) != pods.get(name))
+    served = dict(last.served)
+    for name in changed:
+        served.pop(name, None)
+    return served
+
+
+def _differing(new: Mapping[str, object], old: Mapping[str, object]) -> Iterable[str]:
+    """Names whose objects are not the same ones. Thousands are compared per pass, hence without a loop of Python's."""
+    if new is old:
+        return ()
+    if len(new) == len(old) and all(map(eq, new, old)):
+        return compress(new, map(is_not, new.values(), old.values()))
+    return [name for name in new.keys() | old.keys() if new.get(name) is not old.get(name)]
 
 
 def forget() -> None:
@@ -197,7 +207,7 @@ def _lend(view: NodeView) -> NodeView:
     kept.requested = _closed(view.requested)
     kept.pods = cast("list[Pod]", tuple(view.pods))
     kept.chip_level = kept.chip_codes = kept.chip_state = kept.chip_types = _EMPTY
-    kept.settled = kept.lent = True
+    kept.settled = kept.lent = kept.shared = True
     return kept
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, cast
 
 from engine.documents import Desired, InitParams, NodePool, Product
 from engine.model.cluster import DeviceReport, Node, Observed, Pod, mask_of
@@ -38,6 +38,7 @@ _LIVE: Final[Memo[dict[str, list[Pod]]]] = Memo(1)
 def run(scope: Scope) -> None:
     """Fills ``scope.nodes`` with the nodes of this shard, by name."""
     scope.nodes = views(scope)
+    scope.unsettled = {name: view for name, view in scope.nodes.items() if not view.settled}
 
 
 def init_params(desired: Desired, observed: Observed) -> InitParams:
@@ -52,15 +53,14 @@ def views(scope: Scope) -> dict[str, NodeView]:
     live = _LIVE.of("", observed.pods, lambda: _pods_by_node(observed))
     maintain = init_params(scope.desired, observed).self_maintain_available_card
     known = settled.views(scope, live, maintain)
-    out: dict[str, NodeView] = {}
-    for name in sorted(observed.nodes):
-        same = known.get(name)
-        if same is not None:
-            out[name] = same
-            continue
+    names = sorted(observed.nodes)
+    # most are known: their places in the order of names come without a loop
+    out = cast("dict[str, NodeView]", dict(zip(names, map(known.get, names), strict=True)))
+    for name in [name for name in names if name not in known]:
         node = observed.nodes[name]
         pool = pools.of(node)
         if (pool.spec.shard if pool else MAIN_SHARD) != scope.shard:
+            del out[name]
             continue
         product = products.of(node, pool)
         view = _view(node, pool, product, observed.reports.get(name), live.get(name, []), maintain)

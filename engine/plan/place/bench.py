@@ -70,6 +70,7 @@ class Bench:
     """Nodes, neighbours and candidate tables of one pass."""
 
     def __init__(self, scope: Scope, params: InitParams) -> None:
+        scope.own_all()
         self.scope = scope
         self.params = params
         self.views: Mapping[str, NodeView] = scope.nodes
