@@ -337,3 +337,32 @@ def test_newer_servers_are_offered_by_logic_ids() -> None:
             assert [d["device_id"] for d in found["devices"]] == ["3"]
 
     run(scenario)
+
+
+def test_a_pod_that_comes_back_under_its_name_is_not_taken_for_the_one_before() -> None:
+    """Kubelet tells holders by name, and may still tell of the pod before when the agent already sees the next one."""
+
+    async def scenario() -> None:
+        async with Node() as node:
+            await node.kubelet.admit(node.pod("a", chips(0, 1)))
+            await node.until(lambda: "huawei.com/kltDev" in node.notes("a"))
+            again = json.loads(json.dumps(node.cluster.pod_list[0]))
+            again["metadata"] |= {
+                "uid": "u-again",
+                "annotations": {RESOURCE: "Ascend910-1,Ascend910-4", "predicate-time": "2"},
+            }
+            node.cluster.set_pods([again])
+            await node.until(lambda: "u-again" in (node.plugin._pods.known or {}))
+            assert node.plugin.allocator is not None
+            for _ in range(3):
+                await node.plugin.allocator.reconcile()
+            # what the pod before had stays taken as long as kubelet says so, and nothing is written on the new one
+            assert [(g.uid, g.real) for g in node.plugin.allocator.grants] == [("u-a", tuple(chips(0, 1)))]
+            assert not {"huawei.com/kltDev", "huawei.com/AscendReal"} & node.notes("a").keys()
+            node.kubelet.remove("u-a")
+            answer = await node.kubelet.admit(again)
+            assert answer.envs["ASCEND_VISIBLE_DEVICES"] == "1,4"
+            await node.until(lambda: "huawei.com/kltDev" in node.notes("a"))
+            assert node.notes("a")["huawei.com/AscendReal"] == "Ascend910-1,Ascend910-4"
+
+    run(scenario)

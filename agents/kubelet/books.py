@@ -39,8 +39,8 @@ class BooksError(Exception):
 
 
 class Holding(msgspec.Struct, frozen=True):
-    """What one container holds in kubelet's eyes; ``uid`` is empty where only the socket told, ``visible`` what its
-    environment names as devices, ``nodes`` the numbers N of its ``/dev/davinciN``."""
+    """What one container holds in kubelet's eyes; ``uid`` is empty where only the socket told, or nobody can say,
+    ``visible`` what its environment names as devices, ``nodes`` the numbers N of its ``/dev/davinciN``."""
 
     uid: str
     namespace: str
@@ -154,7 +154,11 @@ def _named(entry: Holding, key: str) -> Holding:
 
 def _joined(entry: Holding, written: Sequence[Holding], uid: str) -> Holding:
     """The socket's entry with what the checkpoint adds: the last one with these ids in that container, the live pod's
-    first."""
+    first.
+
+    Where the checkpoint has them under another UID only, nobody can say whose they are: a pod that kubelet has not let
+    go yet may have had the live pod's name, or its entry may be about to be replaced by the live pod's.
+    """
     wanted = set(entry.ids)
     same = [
         other
@@ -165,7 +169,8 @@ def _joined(entry: Holding, written: Sequence[Holding], uid: str) -> Holding:
     if not same:
         return msgspec.structs.replace(entry, uid=uid)
     best = same[-1]
-    return msgspec.structs.replace(entry, uid=uid or best.uid, visible=best.visible, nodes=best.nodes)
+    whose = best.uid if uid in ("", best.uid) else ""
+    return msgspec.structs.replace(entry, uid=whose, visible=best.visible, nodes=best.nodes)
 
 
 def parse_checkpoint(raw: bytes) -> tuple[Holding, ...]:
