@@ -202,6 +202,7 @@ class Connection(asyncio.Protocol):
         try:
             return self._server.handler(path, gzip)
         except Exception:
+            # whoever scrapes is told, and the next scrape gets its answer
             _log.exception("a page could not be made")
             return Answer(HTTPStatus.INTERNAL_SERVER_ERROR, b"500 the page could not be made\n")
 

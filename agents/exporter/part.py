@@ -46,6 +46,7 @@ async def _run(settings: ExporterSettings, source: Source) -> None:
         except (OSError, DriverError, TlsError) as error:
             _log.error("the exporter cannot serve", error=error)
         except Exception:
+            # whatever the bug is, the agent goes on without metrics and tries again
             _log.exception("the exporter failed")
         times = 0 if time.monotonic() - begin > RETRY_SECONDS[-1] else times + 1
         await asyncio.sleep(RETRY_SECONDS[min(times, len(RETRY_SECONDS) - 1)])

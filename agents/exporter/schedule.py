@@ -44,6 +44,7 @@ class Lane:
             try:
                 await self._work(group)
             except Exception:
+                # plugins are other people's code: one that fails must not take the other groups with it
                 _log.exception("a group could not be read", group=group.name)
             if group.seconds == ONCE:
                 del self._next[group]

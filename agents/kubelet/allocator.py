@@ -22,6 +22,7 @@ from agents.kubelet.inventory import Offer, cores_of
 from agents.kubelet.ledger import Grant, Ledger
 from agents.kubelet.pods import MAX_TIME, PodFacts
 from agents.kubelet.settings import PluginSettings
+from agents.node.client import ApiError
 from agents.node.clock import Clock
 from agents.node.log import Log
 from agents.node.state import NodeState
@@ -306,7 +307,7 @@ class Allocator:
     async def _live(self) -> Mapping[str, PodFacts]:
         try:
             return await self._pods.fresh()
-        except Exception as error:
+        except ApiError as error:
             _log.warning("pods cannot be read, those known last are taken", error=error)
             return self._pods.known or {}
 

@@ -200,6 +200,7 @@ class Fleet:
             try:
                 await surveyor.run()
             except Exception:
+                # as with agents: one node's bug is not the others'
                 _log.exception("surveyor failed and is started anew", node=node.name)
             await self._clock.sleep(self._chance.uniform(0, _RESTART_CEILING))
 
