@@ -201,6 +201,7 @@ class World:
         self.policy = NodePolicy("default", rules)
         self.driver = SimulatedDriver(NODE, row, now_ms=self.clock.now_ms, sleep=self.clock.sleep)
         self.witnesses: list[Witness] = []
+        self.plugins: Path | None = None
         self.agent: NodeAgent
         self.task: asyncio.Task[None] | None = None
         self.generation = 0
@@ -216,6 +217,7 @@ class World:
             policy=self.policy,
             chance=random.Random(3),
             witnesses=self.witnesses,
+            plugins=self.plugins,
         )
         self.task = asyncio.create_task(self.agent.run())
         await self.clock.advance(seconds)

@@ -30,7 +30,10 @@ class DriverError(Exception):
 
 
 class Chip(msgspec.Struct, frozen=True, kw_only=True):
-    """One chip as it was found at start. ``card`` and ``die`` say where it sits; ``ip`` is empty without a port."""
+    """One chip as it was found at start. ``card`` and ``die`` say where it sits; ``ip`` is empty without a port.
+
+    ``associated_card`` is the card that shares optical ports with its own (A3 modules), -1 where there is none.
+    """
 
     id: int
     logic_id: int
@@ -39,6 +42,7 @@ class Chip(msgspec.Struct, frozen=True, kw_only=True):
     serial: str = ""
     ip: str = ""
     super_device_id: int = -2
+    associated_card: int = -1
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,8 +129,11 @@ class Driver(Protocol):
         """Name the chips that a reset of `chip` takes with it, itself included."""
         ...
 
-    async def reset(self, chips: Sequence[int]) -> None:
-        """Begin to reset these chips together; returns when the hardware has accepted it."""
+    async def reset(self, chips: Sequence[int], *, out_of_band: bool = True) -> None:
+        """Begin to reset these chips together; returns when the hardware has accepted it.
+
+        ``out_of_band``: where the chips refuse, their board controller may be asked.
+        """
         ...
 
     async def boot_status(self, chip: int) -> int:

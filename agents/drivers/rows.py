@@ -49,6 +49,7 @@ def machine(
     *,
     super_pod_id: int = -2,
     server_index: int = -2,
+    rack_id: int | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Machine:
     """Describe a node of the given resource and chip, as its driver would."""
@@ -64,6 +65,7 @@ def machine(
         memory_gb=_MEMORY.get(chip_name, 64),
         super_pod_id=super_pod_id,
         server_index=server_index,
+        rack_id=rack_id,
         labels=labels or {},
     )
 
@@ -75,6 +77,7 @@ def from_product(
     chip_name: str = "",
     super_pod_id: int = -2,
     server_index: int = -2,
+    rack_id: int | None = None,
     sizes: Mapping[str, Size] | None = None,
     totals: Totals | None = None,
 ) -> Row:
@@ -87,7 +90,7 @@ def from_product(
     name = chip_name or (str(names[0]) if names else "310P3" if resource.endswith("310P") else "910B3")
     small = resource == "huawei.com/Ascend310P"
     return Row(
-        machine=machine(resource, name, super_pod_id=super_pod_id, server_index=server_index),
+        machine=machine(resource, name, super_pod_id=super_pod_id, server_index=server_index, rack_id=rack_id),
         chips=int(spec["chipsPerNode"]),
         chips_per_card=int(spec.get("chipsPerCard") or 1),
         reset_groups=tuple(tuple(group) for group in groups),

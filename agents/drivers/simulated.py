@@ -109,9 +109,18 @@ class SimulatedDriver:
                 serial=f"SIM{digest[:4].hex().upper()}{chip:02d}",
                 ip=f"10.{digest[0]}.{digest[1]}.{chip + 1}" if self.row.machine.training else "",
                 super_device_id=self.row.machine.server_index * self.row.chips + chip if super_pod else -2,
+                associated_card=self._brother(chip),
             )
             for chip in range(self.row.chips)
         ]
+
+    def _brother(self, chip: int) -> int:
+        """The card of an A3 server that resets with the chip's own; other servers have none."""
+        if not self.row.machine.server_type.startswith("Ascend910A3-"):
+            return -1
+        size = self.row.chips_per_card
+        group = next((group for group in self.row.reset_groups if chip in group), ())
+        return next((other // size for other in group if other // size != chip // size), -1)
 
     async def faults(self) -> Mapping[int, Sequence[Code]]:
         """Read every present code."""
@@ -139,7 +148,7 @@ class SimulatedDriver:
         self._known(chip)
         return next((group for group in self.row.reset_groups if chip in group), (chip,))
 
-    async def reset(self, chips: Sequence[int]) -> None:
+    async def reset(self, chips: Sequence[int], *, out_of_band: bool = True) -> None:
         """Reset chips together. Hardware refuses a partial group and chips that processes hold."""
         await self._maybe_hang()
         wanted = set(chips)

@@ -18,6 +18,7 @@ from agents.node.credentials import CredentialsError
 from agents.node.fleet import FleetNode
 from agents.node.hardware import settings as hardware
 from agents.node.log import JsonLines, Log
+from agents.node.plugins import FILE as PLUGINS
 from agents.node.rankfiles import ROOT
 from agents.node.run import DEFAULT_MODEL, run_agent, run_fleet, stop_on_signals
 from agents.node.settings import Settings
@@ -67,6 +68,7 @@ async def _serve(options: argparse.Namespace, settings: Settings) -> None:
         hardware=hardware.chosen(options),
         health=health.chosen(options),
         exporter=exporter.chosen(options),
+        plugins=Path(options.hot_reset_plugins) if options.hot_reset_plugins else None,
         stop=stop,
     )
 
@@ -88,6 +90,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--state-dir", default="/var/lib/belay/agent", help="folder that survives restarts")
     parser.add_argument(
         "--rank-tables", default=str(ROOT), metavar="DIR", help="folder for rank tables as files, empty for none"
+    )
+    parser.add_argument(
+        "--hot-reset-plugins", default=str(PLUGINS), metavar="FILE", help="which parts of resets are on; may be absent"
     )
     parser.add_argument("--kubeconfig", default=None)
     parser.add_argument("--pool", default="default")

@@ -9,17 +9,21 @@ import msgspec
 
 from agents.node.journal import LAYOUT, Done, Journal
 from agents.node.state import NodeState
-from engine.model.cluster import AgentReport, Orders, ResetOrder
+from engine.model.cluster import AgentReport, Online, Orders, ResetOrder
 
 
 class Act(msgspec.Struct, frozen=True):
-    """One thing ordered: a reset of `chips` (keys are their names), or the layout (key LAYOUT)."""
+    """One thing ordered: a reset of `chips` (keys are their names), or the layout (key LAYOUT).
+
+    `online`: the chips are in use and are healed under their job. `left`: resets the group has left, -1 unknown."""
 
     keys: tuple[str, ...]
     chips: tuple[int, ...]
     epoch: int
     not_before_ms: int = 0
     layout: bool = False
+    online: Online | None = None
+    left: int = -1
 
 
 def ordered(state: NodeState, orders: Orders | None) -> list[Act]:
@@ -35,7 +39,15 @@ def ordered(state: NodeState, orders: Orders | None) -> list[Act]:
         if group not in groups or reset.epoch > groups[group].epoch:
             groups[group] = reset
     acts = [
-        Act(tuple(state.name(c) for c in group), group, reset.epoch, reset.not_before_ms)
+        Act(
+            tuple(state.name(c) for c in group),
+            group,
+            reset.epoch,
+            reset.not_before_ms,
+            False,
+            reset.online,
+            reset.left,
+        )
         for group, reset in groups.items()
         if reset.epoch > 0
     ]

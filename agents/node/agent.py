@@ -19,7 +19,11 @@ from agents.node.fault_events import FaultEvents
 from agents.node.journal import Journal, JournalLost
 from agents.node.labels import keep_node
 from agents.node.log import Log
+from agents.node.notices import Notice, released
+from agents.node.plugins import ResetPlugins
 from agents.node.policy import Judge, Shelf
+from agents.node.published import MANUAL_SECONDS as MANUAL
+from agents.node.published import Published
 from agents.node.publisher import Publisher
 from agents.node.rankfiles import keep_rank_files
 from agents.node.settings import MAX_TEXT, Settings
@@ -29,7 +33,7 @@ from agents.node.witness import Witness
 from engine.model.cluster import Orders, Pod
 from engine.wire import objects
 from engine.wire.errors import WireError
-from engine.wire.names import NODES, ORDERS_PREFIX, REPORT_PREFIX, SYSTEM
+from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX, NODES, ORDERS_PREFIX, REPORT_PREFIX, SYSTEM
 from engine.wire.orders import parse_orders, parse_report
 from engine.wire.policy import NodePolicy
 
@@ -57,14 +61,17 @@ class NodeAgent:
         chance: random.Random | None = None,
         witnesses: Sequence[Witness] = (),
         observers: Sequence[Callable[[], None]] = (),
+        plugins: Path | None = None,
     ) -> None:
         self._witnesses, self._observers = tuple(witnesses), tuple(observers)
+        self._plugins = ResetPlugins(plugins)
         self._events, self._news = FaultEvents(), asyncio.Event()
         self.node = node_name
         self._driver, self._cluster = driver, cluster
         self._settings, self._clock = settings or Settings(), clock or Clock()
         self._chance = chance or random.Random()
         self._journal, self._shelf = Journal(journal_dir), Shelf(journal_dir)
+        self._published = Published(self._shelf)
         self._policy = policy or NodePolicy(self._settings.pool)
         self._boot, self._seq = uuid.uuid4().hex[:12], 0
         self._wake = asyncio.Event()
@@ -128,6 +135,7 @@ class NodeAgent:
                 await self._clock.sleep(self._chance.uniform(0, min(_START_CEILING, 0.5 * 2.0 ** min(tries, 10))))
         told = Told(self.state, self._cluster, self._shelf, self._settings.pool, self._wake.set)
         told.remember()
+        self._published.remember(self.state, self._clock.now_ms())
         self._open_journal()
         return told
 
@@ -202,7 +210,7 @@ class NodeAgent:
                 await self._poll()
             wait = await self._look()
             state = self._known()
-            device.update(reporting.device_list(state, self._clock.now_ms(), with_times=False))
+            device.update(reporting.device_signature(state, self._clock.now_ms()))
             if self._executor is not None:
                 # before the journal is established a report would overwrite what it is established from
                 report.update(self._report())
@@ -219,12 +227,25 @@ class NodeAgent:
         if self._events.look(state):
             self._news.set()
         state.judge.observe({chip: state.book.chip(chip) for chip in state.ids}, now_ms)
+        self._keep_upgrades(now_ms)
         if self._executor is None:
             await self._establish()
         wait = self._settings.tick if self._executor is None else self._executor.step()
         for observer in self._observers:
             observer()
         return wait
+
+    def _keep_upgrades(self, now_ms: int) -> None:
+        """Keep on disk what raised chips, and tell of what has ended."""
+        state = self._known()
+        self._published.keep(state)
+        if state.judge.upgrades.ended:
+            ended, state.judge.upgrades.ended = state.judge.upgrades.ended, []
+            self._tell(released(ended, state.name, now_ms))
+
+    def _tell(self, notice: Notice) -> None:
+        self._events.add(notice)
+        self._news.set()
 
     async def _poll(self) -> None:
         self._poll_due = self._clock.monotonic() + self._settings.poll * self._chance.uniform(0.9, 1.1)
@@ -275,8 +296,9 @@ class NodeAgent:
         else:
             state.problems.pop("journal", None)
             self._executor = Executor(
-                state, self._journal, self._driver, self, self._clock, self._settings, self._wake.set, self._witnesses
-            )
+                state, self._journal, self._driver, self, self._clock, self._settings, self._wake.set, self._witnesses,
+                plugins=self._plugins, tell=self._tell,
+            )  # fmt: skip
             return
         self._journal_tries += 1
         pause = self._chance.uniform(0, min(60.0, 2.0 ** min(self._journal_tries, 10)))
@@ -286,15 +308,18 @@ class NodeAgent:
         assert self._executor is not None
         state = self._known()
         errors = sorted(state.problems.values())[: self._settings.max_errors]
-        return reporting.agent_report(state, self._executor.results, self._executor.orders_seen, errors)
+        executor = self._executor
+        return reporting.agent_report(state, executor.results, executor.orders_seen, errors, executor.stages)
 
     def _publishers(self) -> tuple[Publisher, Publisher]:
         settings = self._settings
         device = Publisher(
             f"device information of {self.node}",
             build=self._device_body,
-            write=self._cluster.put_config_map,
-            period=lambda: settings.scaled(settings.device_period),
+            write=self._write_device,
+            period=lambda: min(
+                settings.scaled(settings.device_period), self._published.period(self._known(), settings.scaled(MANUAL))
+            ),
             spacing=settings.spacing,
             clock=self._clock,
             chance=self._chance,
@@ -317,6 +342,16 @@ class NodeAgent:
     def _device_body(self) -> dict[str, Any]:
         self._passing = self._known().book.passing()
         return reporting.device_info(self._known(), self._clock.now_ms())
+
+    async def _write_device(self, body: dict[str, Any]) -> None:
+        """Write the device information, after a look at what people did to it where that matters."""
+        state = self._known()
+        if self._published.must_look(state):
+            live = await self._cluster.get_config_map(DEVICE_NAMESPACE, DEVICE_PREFIX + self.node)
+            self._published.compare(state, live, self._clock.now_ms())
+            body = self._device_body()
+        await self._cluster.put_config_map(body)
+        self._published.wrote(state)
 
     def _end_cycle(self) -> None:
         if self._passing:

@@ -13,12 +13,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
-from agents.drivers.base import BOOTED, Driver, DriverError
+from agents.drivers.base import BOOTED, Chip, Driver, DriverError
 from agents.node.acts import Act, ordered
 from agents.node.clock import Clock
 from agents.node.journal import Done, Journal
 from agents.node.layouts import blocked_by, needed_change
 from agents.node.log import Log
+from agents.node.notices import Notice, reset_ended, reset_started
+from agents.node.online import READY_SECONDS, Step, Watch
+from agents.node.plugins import OUT_OF_BAND, RECORD, ResetPlugins
 from agents.node.settings import MAX_TEXT, Settings
 from agents.node.state import NodeState
 from agents.node.witness import Witness, WitnessError
@@ -65,8 +68,12 @@ class Executor:
         settings: Settings,
         wake: Callable[[], None],
         witnesses: Sequence[Witness] = (),
+        *,
+        plugins: ResetPlugins | None = None,
+        tell: Callable[[Notice], None] = lambda _: None,
     ) -> None:
-        self._witnesses = tuple(witnesses)
+        self._witnesses, self._plugins, self._tell = tuple(witnesses), plugins or ResetPlugins(None), tell
+        self._watches: dict[tuple[tuple[str, ...], int], Watch] = {}
         self._state, self._journal, self._driver, self._facts = state, journal, driver, facts
         self._clock, self._settings, self._wake = clock, settings, wake
         self._first_seen: dict[tuple[tuple[str, ...], int], float] = {}
@@ -90,6 +97,11 @@ class Executor:
         still runs,
         this stays behind, because its chips are not free yet."""
         return self._seen_generation
+
+    @property
+    def stages(self) -> Mapping[str, str]:
+        """What a reset under a job waits for, per chip of its group."""
+        return {key: watch.stage for (keys, _), watch in self._watches.items() for key in keys}
 
     def step(self) -> float:
         """Look at the orders, refuse what must be refused, start what may start. Returns seconds until it is worth
@@ -146,6 +158,8 @@ class Executor:
             return self._pause_until - monotonic
         if now < act.not_before_ms:
             return min((act.not_before_ms - now) / 1000, self._settings.tick)
+        if act.online is not None:
+            return 0.0 if self._barred(act) else self._look(act).wait
         if self._state.occupants(act.chips) and not act.layout:
             return (
                 0.0 if self._lasted(act) >= self._settings.scaled(self._settings.in_use_grace) else self._settings.tick
@@ -169,6 +183,7 @@ class Executor:
         names = {(act.keys, act.epoch) for act in pending}
         monotonic = self._clock.monotonic()
         self._first_seen = {name: self._first_seen.get(name, monotonic) for name in names}
+        self._watches = {name: watch for name, watch in self._watches.items() if name in names}
 
     def _withdraw(self, pending: Sequence[Act]) -> None:
         """Chips that an order is about to act on are offered to nobody from now on."""
@@ -176,6 +191,32 @@ class Executor:
         self._state.withdrawn = (
             acting | self._partitioning | {chip for act in pending if not act.layout for chip in act.chips}
         )
+        under = [act for act in [*pending, *([self._current] if self._current else [])] if act.online is not None]
+        self._state.healing = {chip for act in under for chip in act.chips}
+
+    # ---- under a job
+
+    def _look(self, act: Act) -> Step:
+        """What a reset under a job may do now, by the newest facts."""
+        assert act.online is not None
+        name, now = (act.keys, act.epoch), self._clock.monotonic()
+        watch = self._watches.get(name)
+        if watch is None:
+            watch = self._watches[name] = Watch(act.online, now, self._settings.scale)
+        processes = sum(self._state.processes.get(chip, 0) for chip in act.chips)
+        return watch.look(now, processes, self._faulty(act))
+
+    def _faulty(self, act: Act) -> bool:
+        return not self._state.judge.healthy([e for c in act.chips for e in self._state.book.chip(c)])
+
+    def _barred(self, act: Act) -> str:
+        """Why the chips must not be touched under the job that was named; empty when its pod alone holds them."""
+        assert act.online is not None
+        pod = next((p for p in self._state.pods if p.uid == act.online.uid), None)
+        if pod is None or pod.finished or pod.deleting is not None:
+            return f"pod {act.online.pod} is gone or going"
+        others = [user for user in self._state.users.of(act.chips) if user != pod.key]
+        return f"in use by {', '.join(others[:3])}" if others else ""
 
     # ---- run it
 
@@ -198,6 +239,10 @@ class Executor:
             await self._confirm(act)
             if act.layout:
                 await self._lay_out(act)
+            elif act.online is not None and (step := self._look(act)) != Step():
+                if not step.result:
+                    raise Unknown(f"{', '.join(act.keys)}: waiting for {step.stage}")
+                self._record(act, step.result)
             else:
                 await self._reset(act)
         except _Refused as refusal:
@@ -237,6 +282,11 @@ class Executor:
             if not ring <= set(act.chips):
                 missing = ", ".join(state.name(c) for c in sorted(ring - set(act.chips)))
                 raise _Refused(f"{state.name(chip)} resets together with {missing}")
+        if act.online is not None:
+            if barred := self._barred(act):
+                raise _Refused(barred)
+            await self._ask_witnesses(act)
+            return
         if occupants := state.occupants(act.chips):
             raise _Refused(f"in use by {occupants}")
         await self._ask_witnesses(act)
@@ -253,7 +303,8 @@ class Executor:
                 found = await self._clock.limit(witness.holders(act.chips), self._settings.driver_timeout)
             except (WitnessError, TimeoutError) as error:
                 raise Unknown(f"{witness.name} cannot be asked: {error or 'no answer in time'}") from error
-            held = {chip: who for chip, who in found.items() if chip in act.chips}
+            owner = {f"pod {act.online.pod}", f"pod {act.online.uid}"} if act.online is not None else set()
+            held = {chip: who for chip, who in found.items() if chip in act.chips and who not in owner}
             if held:
                 text = f"{self._state.name(min(held))} is in use by {held[min(held)]} ({witness.name})"
                 if self._lasted(act) < self._settings.scaled(self._settings.in_use_grace):
@@ -261,15 +312,15 @@ class Executor:
                 raise _Refused(text)
 
     async def _reset(self, act: Act) -> None:
-        state, settings = self._state, self._settings
+        state = self._state
         self._journal.begin(act.keys, act.epoch, self._clock.now_ms())
         self._problem("journal", None)
         _log.info("reset begins", node=state.node, epoch=act.epoch, chips=",".join(act.keys))
         state.resetting |= set(act.chips)
+        self._announce(act)
         self._wake()
         try:
-            await self._clock.limit(self._driver.reset(act.chips), settings.driver_timeout)
-            await self._clock.limit(self._booted(act.chips), settings.scaled(settings.boot_timeout))
+            await self._act_on_chips(act)
             await self._facts.driver()
             left = [e.code for c in act.chips for e in state.book.chip(c) if not state.judge.healthy([e])]
             result = f"failed: {', '.join(left[:3])} remains" if left else "ok"
@@ -287,6 +338,33 @@ class Executor:
         if result != "ok":
             state.failed_resets |= set(act.chips)
         self._finish(act, result)
+        if self._plugins.on(RECORD):
+            self._tell(reset_ended(state.node, self._ring(act), result, self._clock.now_ms()))
+
+    async def _act_on_chips(self, act: Act) -> None:
+        """Reset and wait for the boot, under a job also until the chips are ready for it."""
+        settings = self._settings
+        reset = (
+            self._driver.reset(act.chips)
+            if self._plugins.on(OUT_OF_BAND)
+            else self._driver.reset(act.chips, out_of_band=False)
+        )
+        await self._clock.limit(reset, settings.driver_timeout)
+        boot = settings.boot_timeout if act.online is None else min(settings.boot_timeout, act.online.boot_seconds)
+        await self._clock.limit(self._booted(act.chips), settings.scaled(boot))
+        if act.online is not None:
+            await self._clock.sleep(settings.scaled(READY_SECONDS))
+
+    def _announce(self, act: Act) -> None:
+        self._plugins.read()
+        self._problem("hot reset plugins", self._plugins.problem or None)
+        if self._plugins.on(RECORD):
+            state = self._state
+            faulty = [c for c in act.chips if not state.judge.healthy(state.book.chip(c))]
+            self._tell(reset_started(state.node, self._ring(act), faulty, act.left, self._clock.now_ms()))
+
+    def _ring(self, act: Act) -> list[Chip]:
+        return [chip for chip in self._state.chips if chip.id in act.chips]
 
     async def _booted(self, chips: Sequence[int]) -> None:
         for chip in chips:

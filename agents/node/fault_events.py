@@ -16,6 +16,7 @@ import msgspec
 
 from agents.drivers.base import Chip, Plane
 from agents.node.faults import Present
+from agents.node.notices import Notice
 from agents.node.state import NodeState
 from engine.model.times import rfc3339
 from engine.wire.names import DEVICE_NAMESPACE
@@ -41,7 +42,7 @@ class FaultEvents:
 
     def __init__(self) -> None:
         self._seen: dict[tuple[int, Plane, str], Present] = {}
-        self._waiting: deque[Change] = deque(maxlen=MAX_WAITING)
+        self._waiting: deque[Change | Notice] = deque(maxlen=MAX_WAITING)
         self._written: deque[int] = deque(maxlen=PER_MINUTE)
 
     def look(self, state: NodeState) -> bool:
@@ -60,7 +61,7 @@ class FaultEvents:
         changed, self._seen = before.keys() != now.keys(), now
         return changed
 
-    def due(self, now_ms: int) -> Change | None:
+    def due(self, now_ms: int) -> Change | Notice | None:
         """Return the next change that may be told now, None when there is none or the minute is full."""
         if not self._waiting:
             return None
@@ -76,12 +77,23 @@ class FaultEvents:
         full = len(self._written) == PER_MINUTE
         return max(0.0, (self._written[0] + _MINUTE_MS - now_ms) / 1000) if full else 0.0
 
+    def add(self, notice: Notice) -> None:
+        """Let something else than a fault be told; where too much waits, the oldest is left out."""
+        self._waiting.append(notice)
+
     def _note(self, state: NodeState, chip: Chip, entry: Present, assertion: str) -> None:
         self._waiting.append(Change(chip, entry.code, state.judge.level(entry), assertion))
 
 
-def event(change: Change, node: str, pod: str, prefix: str, now_ms: int) -> Mapping[str, Any]:
+def event(change: Change | Notice, node: str, pod: str, prefix: str, now_ms: int) -> Mapping[str, Any]:
     """Return the Event (core/v1) for a change; ``pod`` is the agent's own, ``prefix`` that of device names."""
+    if isinstance(change, Notice):
+        of_node = change.about == "Node"
+        reporter = node if of_node else pod
+        return _body(
+            name=f"{reporter}.{change.name}", subject="" if of_node else pod, node=node, reporter=reporter,
+            warns=change.warns, reason=change.reason, action=change.reason, message=change.message, now_ms=now_ms,
+        )  # fmt: skip
     chip = change.chip
     where = f"logicID:{chip.logic_id}" if prefix == "npu-" else f"cardID:{chip.card}, deviceID:{chip.die}"
     written = datetime.fromtimestamp(now_ms / 1000).strftime("%Y-%m-%d %H:%M:%S")
@@ -89,19 +101,35 @@ def event(change: Change, node: str, pod: str, prefix: str, now_ms: int) -> Mapp
         f"device fault, nodeName:{node}, assertion:{change.assertion}, {where}, faultCodes:{change.code}, "
         f"faultLevelName:{change.level}, alarmRaisedTime:{written}"
     )
+    return _body(
+        name=f"{pod}.{now_ms}{chip.logic_id}", subject=pod, node=node, reporter=pod, warns=change.assertion == OCCUR,
+        reason=change.assertion, action=change.level, message=message, now_ms=now_ms,
+    )  # fmt: skip
+
+
+def _body(
+    *, name: str, subject: str, node: str, reporter: str, warns: bool, reason: str, action: str, message: str,
+    now_ms: int,
+) -> Mapping[str, Any]:  # fmt: skip
+    """One Event; ``subject`` is the pod it is about, empty for the node."""
     moment = rfc3339(now_ms // 1000)
+    about = (
+        {"apiVersion": "v1", "kind": "Pod", "namespace": DEVICE_NAMESPACE, "name": subject}
+        if subject
+        else {"apiVersion": "v1", "kind": "Node", "name": node}
+    )
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": f"{pod}.{now_ms}{chip.logic_id}", "namespace": DEVICE_NAMESPACE},
-        "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": DEVICE_NAMESPACE, "name": pod},
-        "type": "Warning" if change.assertion == OCCUR else "Normal",
-        "reason": change.assertion,
-        "action": change.level,
+        "metadata": {"name": name, "namespace": DEVICE_NAMESPACE},
+        "involvedObject": about,
+        "type": "Warning" if warns else "Normal",
+        "reason": reason,
+        "action": action,
         "message": message,
         "source": {"component": COMPONENT, "host": node},
         "reportingComponent": COMPONENT,
-        "reportingInstance": pod,
+        "reportingInstance": reporter,
         "eventTime": datetime.fromtimestamp(now_ms / 1000, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         "firstTimestamp": moment,
         "lastTimestamp": moment,

@@ -32,6 +32,7 @@ class Parts:
         policy: NodePolicy,
         plugin: PluginSettings,
         headers: Callable[[], Mapping[str, str]],
+        plugins: Path | None = None,
     ) -> None:
         clock = Clock()
         self._kubelet = (
@@ -58,6 +59,7 @@ class Parts:
             policy=policy,
             witnesses=self.plugin.witnesses,
             observers=[self.plugin.changed],
+            plugins=plugins,
         )
 
     async def run(self) -> None:

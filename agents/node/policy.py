@@ -15,10 +15,11 @@ from typing import Any, Final
 import msgspec
 
 from agents.node.faults import Present
+from agents.node.upgrades import Key, Upgrades
 from engine.model import faults
 from engine.model.faults import CARD, NETWORK, Rules
 from engine.model.history import CodeSeen
-from engine.model.levels import IN_SERVICE, NORMAL, worst
+from engine.model.levels import IN_SERVICE, worst
 from engine.wire.errors import WireError
 from engine.wire.policy import NodePolicy
 
@@ -27,12 +28,12 @@ _KINDS: Final = {"chip": CARD, "network": NETWORK}
 
 class Judge:
     """Turns present codes into levels, and remembers how often and how long codes were there (in memory only: frequency
-    counters do not survive a restart, as in MindCluster)."""
+    counters do not survive a restart, as in MindCluster; the `upgrades` they led to do)."""
 
     def __init__(self, policy: NodePolicy) -> None:
         self.policy = policy
-        self._seen: dict[tuple[int, str, str], CodeSeen] = {}
-        self._upgrades: dict[tuple[int, str, str], int] = {}
+        self.upgrades = Upgrades()
+        self._seen: dict[Key, CodeSeen] = {}
 
     @property
     def rules(self) -> Rules:
@@ -45,51 +46,42 @@ class Judge:
 
     def observe(self, chips: Mapping[int, Sequence[Present]], now_ms: int) -> None:
         """Count what is there now. Call it once per change of the book and per poll."""
-        there: set[tuple[int, str, str]] = set()
+        there: set[Key] = set()
         for chip, entries in chips.items():
             for entry in entries:
-                key: tuple[int, str, str] = (chip, entry.plane, entry.code)
+                key: Key = (chip, entry.plane, faults.code_key(entry.code))
                 there.add(key)
                 self._seen[key] = faults.present(self._seen.get(key), entry.since_ms, now_ms, self.rules, entry.code)
                 self._upgrade(key, now_ms)
         for gone in [known for known in self._seen if known not in there]:
-            after = faults.absent(self._seen[gone], now_ms, self.rules, gone[2])
+            before = self._seen[gone]
+            after = faults.absent(before, now_ms, self.rules, gone[2])
+            if after is None and self.upgrades.holds(gone):
+                # its upgrade ends so long after the recovery, so the recovery is remembered as long as the upgrade
+                recovered = now_ms if before.present else before.recovered
+                after = msgspec.structs.replace(before, present=False, recovered=recovered)
             if after is None:
                 del self._seen[gone]
             else:
                 self._seen[gone] = after
-        self._release(now_ms)
+        self.upgrades.settle(self._seen, self.rules, now_ms)
 
-    def local_level(self, chip: int, entries: Sequence[Present], now_ms: int) -> str:
+    def local_level(self, chip: int, entries: Sequence[Present]) -> str:
         """Return the chip's level with durations and frequencies, as far as this agent has seen them: what protects the
         chip from new work while nobody else decides."""
         levels = [self.level(entry) for entry in entries if entry.plane == "chip"]
-        for (where, plane, code), seen in self._seen.items():
-            duration = self.rules.duration.get(faults.code_key(code))
-            if where != chip or plane != "chip" or duration is None:
-                continue
-            if faults.timed_out(seen, duration, now_ms) or faults.lingering(seen, duration, now_ms):
-                levels.append(duration.level)
-        for where, plane, code in self._upgrades:
-            frequency = self.rules.frequency.get(faults.code_key(code))
-            if where == chip and plane == "chip" and frequency is not None:
-                levels.append(frequency.level)
-        return worst(NORMAL, *levels)
+        return worst(self.upgrades.level(chip, "chip"), *levels)
 
     def healthy(self, entries: Sequence[Present]) -> bool:
         """Tell whether no code of the chip itself takes it out of service: a reset has nothing to mend."""
         return all(self.level(entry) in IN_SERVICE for entry in entries if entry.plane == "chip")
 
-    def _upgrade(self, key: tuple[int, str, str], now_ms: int) -> None:
-        rule = self.rules.frequency.get(faults.code_key(key[2]))
-        if rule is not None and key not in self._upgrades and faults.too_often(self._seen[key], rule, now_ms):
-            self._upgrades[key] = now_ms
-
-    def _release(self, now_ms: int) -> None:
-        for key, since in list(self._upgrades.items()):
-            rule = self.rules.frequency.get(faults.code_key(key[2]))
-            if rule is None or faults.released(self._seen.get(key), since, rule, now_ms):
-                del self._upgrades[key]
+    def _upgrade(self, key: Key, now_ms: int) -> None:
+        rule, seen = self.rules.frequency.get(key[2]), self._seen[key]
+        if rule is not None and not self.upgrades.holds(key) and faults.too_often(seen, rule, now_ms):
+            self.upgrades.raised(key, rule.level, now_ms)
+            # the next upgrade needs as many new occurrences
+            self._seen[key] = msgspec.structs.replace(seen, occurrences=())
 
 
 class Shelf:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from agents.drivers.base import Machine
+from agents.drivers.base import Machine, Plane
 from agents.node.faults import Present
 from agents.node.journal import LAYOUT, Done
 from agents.node.state import NodeState
@@ -23,6 +23,7 @@ from engine.wire import deviceinfo, orders
 from engine.wire.gojson import go_json
 
 _LABEL_MAX: Final = 63
+_PLANES: Final[tuple[tuple[Plane, str], ...]] = (("chip", CARD), ("network", NETWORK))
 
 
 def device_list(state: NodeState, now_ms: int, *, with_times: bool = True) -> dict[str, str]:
@@ -38,18 +39,19 @@ def device_list(state: NodeState, now_ms: int, *, with_times: bool = True) -> di
     }
     if state.machine.training:
         lists[f"{resource}-NetworkUnhealthy"] = _names(state, (c for c in state.ids if not state.network_healthy(c)))
-        lists[f"{resource}-Recovering"] = _names(state, state.resetting)
+        lists[f"{resource}-Recovering"] = _names(state, state.resetting - state.healing)
     return lists
 
 
 def fault_elements(state: NodeState, with_times: bool = True) -> list[dict[str, Any]]:
-    """Return the elements of the ``-Fault`` list: one per chip and plane that has codes."""
+    """Return the elements of the ``-Fault`` list: one per chip and plane with codes, or raised for past ones."""
     elements = []
     for chip in state.ids:
-        for plane, kind in (("chip", CARD), ("network", NETWORK)):
+        for plane, kind in _PLANES:
             entries = [entry for entry in state.book.chip(chip) if entry.plane == plane]
-            if entries:
-                elements.append(_element(state, chip, kind, entries, with_times))
+            raised = state.judge.upgrades.level(chip, plane)
+            if entries or raised != NORMAL:
+                elements.append(_element(state, chip, kind, entries, raised, with_times))
     return elements
 
 
@@ -63,13 +65,24 @@ def device_info(state: NodeState, now_ms: int) -> dict[str, Any]:
         super_pod_id=machine.super_pod_id,
         server_index=machine.server_index,
         rack_id=machine.rack_id,
+        manual=[state.name(chip) for chip in state.judge.upgrades.manual],
+        upgrades=state.judge.upgrades.published(state.name),
     )
 
 
-def agent_report(state: NodeState, done: Mapping[str, Done], orders_seen: int, errors: Sequence[str]) -> AgentReport:
+def device_signature(state: NodeState, now_ms: int) -> object:
+    """Return what of the device information is worth a write when it changes: all but times."""
+    upgrades = state.judge.upgrades
+    return device_list(state, now_ms, with_times=False), upgrades.manual, upgrades.published(state.name)
+
+
+def agent_report(
+    state: NodeState, done: Mapping[str, Done], orders_seen: int, errors: Sequence[str], stages: Mapping[str, str]
+) -> AgentReport:
     """Return the report without its sequence number and times; two are equal when nothing has changed. `done`
     holds acts that
-    have a result: to call a running one done would free its chips for placement."""
+    have a result: to call a running one done would free its chips for placement. `stages`: what resets under jobs wait
+    for."""
     chips = {}
     for chip in state.chips:
         act = done.get(state.name(chip.id), Done(0, ""))
@@ -80,6 +93,7 @@ def agent_report(state: NodeState, done: Mapping[str, Done], orders_seen: int, e
             idle_since_ms=idle[1] if idle else None,
             reset_epoch_done=act.epoch,
             reset_result=act.result,
+            reset_stage=stages.get(state.name(chip.id), ""),
         )
     layout = done.get(LAYOUT, Done(0, ""))
     return AgentReport(
@@ -169,7 +183,7 @@ def reset_info(state: NodeState) -> str:
         levels = [state.judge.level(e) for e in state.book.chip(chip.id) if e.plane == "chip"]
         level = worst(*levels)
         row = {
-            "CardId": chip.card, "DeviceId": chip.die, "AssociatedCardId": -1, "PhyID": chip.id,
+            "CardId": chip.card, "DeviceId": chip.die, "AssociatedCardId": chip.associated_card, "PhyID": chip.id,
             "LogicID": chip.logic_id,
         }  # fmt: skip
         if rank(level) >= rank(SEPARATE) or ordered == MANUALLY_SEPARATE:
@@ -184,9 +198,12 @@ def stamped(report: AgentReport, boot: str, seq: int, now_ms: int) -> AgentRepor
     return msgspec.structs.replace(report, boot=boot, seq=seq, time_ms=now_ms)
 
 
-def _element(state: NodeState, chip: int, kind: str, entries: Sequence[Present], with_times: bool) -> dict[str, Any]:
+def _element(
+    state: NodeState, chip: int, kind: str, entries: Sequence[Present], raised: str, with_times: bool
+) -> dict[str, Any]:
     codes = {e.code: (e.since_ms if with_times else 0, state.judge.level(e)) for e in entries}
-    return deviceinfo.fault_element(kind, state.name(chip), codes, worst(*(level for _, level in codes.values())))
+    level = worst(raised, *(level for _, level in codes.values()))
+    return deviceinfo.fault_element(kind, state.name(chip), codes, level)
 
 
 def _names(state: NodeState, chips: Any) -> str:

@@ -53,10 +53,12 @@ async def run_agent(
     hardware: HardwareSettings | None = None,
     exporter: ExporterSettings | None = None,
     health: HealthSettings | None = None,
+    plugins: Path | None = None,
     stop: asyncio.Event | None = None,
 ) -> None:
     """Run the agent of one node until `stop` is set (or for ever), with `plugin` its device plugin too, with
     `hardware` what NodeD does, with `exporter` metrics for Prometheus, with `health` kubelet's probe.
+    `plugins` is the file that switches parts of resets on and off.
 
     Raises CredentialsError, and ValueError for an unknown driver or settings that do not fit the node.
     """
@@ -72,10 +74,12 @@ async def run_agent(
         serving = exporter_part(exporter, chosen)
     try:
         if plugin is None:
-            agent = NodeAgent(node_name, chosen, client, journal_dir, settings, policy=chosen_policy)
+            agent = NodeAgent(node_name, chosen, client, journal_dir, settings, policy=chosen_policy, plugins=plugins)
             work = agent.run()
         else:
-            parts = Parts(node_name, chosen, client, journal_dir, settings, chosen_policy, plugin, access.headers)
+            parts = Parts(
+                node_name, chosen, client, journal_dir, settings, chosen_policy, plugin, access.headers, plugins
+            )
             agent, work = parts.agent, parts.run()
         if hardware is not None:
             part = hardware_part(

@@ -12,14 +12,15 @@ from agents.node.faults import FaultBook
 from agents.node.occupancy import Users, users
 from agents.node.policy import Judge
 from engine.model.cluster import Orders, Pod
-from engine.model.levels import IN_SERVICE, NOT_HANDLE, rank, stays_healthy
+from engine.model.levels import IN_SERVICE, NOT_HANDLE, rank, stays_healthy, worst
 from engine.wire.podannotations import physical_names
 
 
 @dataclass
 class NodeState:
     """Chips are named by physical id. `withdrawn` chips are offered to nobody because an order is about to act on them,
-    `resetting` ones are being acted on, the newest reset of `failed_resets` did not help. `bodies` are the pods as they
+    `resetting` ones are being acted on, the newest reset of `failed_resets` did not help, `healing` ones are healed
+    under the job that uses them, which nobody is to move for them meanwhile. `bodies` are the pods as they
     were read, once `pods_read`; `polled`: the driver has told its codes. `soft_share`: whether
     the device plugin shares chips softly, None without one. `found` are codes that the agent itself sees
     and the driver does not know of. `idle` holds, per chip, since when nobody uses it: (monotonic s, Unix ms)."""
@@ -43,6 +44,7 @@ class NodeState:
     withdrawn: set[int] = field(default_factory=set)
     resetting: set[int] = field(default_factory=set)
     failed_resets: set[int] = field(default_factory=set)
+    healing: set[int] = field(default_factory=set)
     problems: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -91,23 +93,28 @@ class NodeState:
         if self.orders is not None and (level := self.orders.isolate.get(chip)):
             # PreSeparateNPU spares who is there, which withholding from new work does too
             return f"isolated by order: {level}"
-        level = self.judge.local_level(chip, self.book.chip(chip), now_ms)
+        level = self.judge.local_level(chip, self.book.chip(chip))
         if level not in IN_SERVICE:
             return f"faulty: {level}"
         return None
 
     def healthy(self, chip: int) -> bool:
         """Tell whether the chip stays out of the unhealthy list: its own codes and resets only, not what was
-        ordered."""
+        ordered. While it is healed under its job it stays out, as the device plugin left it out."""
+        if chip in self.healing:
+            return True
         if chip in self.resetting:
             return False
         levels = [self.judge.level(entry) for entry in self.book.chip(chip) if entry.plane == "chip"]
+        levels.append(self.judge.upgrades.level(chip, "chip"))
         used = self.in_use(chip)
         return all(stays_healthy(level, used) for level in levels)
 
     def network_healthy(self, chip: int) -> bool:
         """Tell whether the chip's port works: only NotHandleFault is tolerated on that plane."""
+        if chip in self.healing:
+            return True
         if chip in self.resetting:
             return False
-        entries = [entry for entry in self.book.chip(chip) if entry.plane == "network"]
-        return all(rank(self.judge.level(entry)) <= rank(NOT_HANDLE) for entry in entries)
+        levels = [self.judge.level(entry) for entry in self.book.chip(chip) if entry.plane == "network"]
+        return rank(worst(self.judge.upgrades.level(chip, "network"), *levels)) <= rank(NOT_HANDLE)

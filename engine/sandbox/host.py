@@ -33,6 +33,9 @@ from engine.sandbox.world import World, ensure_namespaces, members, until_signal
 STAGES = ("definitions", "nodes")
 """What the ready file says, in order."""
 
+#: Servers of one rack, where the product has racks.
+RACK_SIZE = 2
+
 
 def fleet_nodes(nodes: Sequence[Member], settings: SandboxSettings, shapes: Shapes) -> list[FleetNode]:
     """The agents' half of the simulated nodes: a driver with the same chips for each."""
@@ -42,8 +45,12 @@ def fleet_nodes(nodes: Sequence[Member], settings: SandboxSettings, shapes: Shap
         name = shapes.inference if member.name == "infer-1" else settings.product
         row = msgspec.structs.replace(rows[name], chips=member.shape.chips)
         if size := member.shape.super_pod_size:
+            place = member.index % size
             machine = msgspec.structs.replace(
-                row.machine, super_pod_id=member.index // size, server_index=member.index % size
+                row.machine,
+                super_pod_id=member.index // size,
+                server_index=place,
+                rack_id=place // RACK_SIZE if row.machine.prefix == "npu-" else None,
             )
             row = msgspec.structs.replace(row, machine=machine)
         out.append(FleetNode(name=member.name, row=row, seed=settings.seed))

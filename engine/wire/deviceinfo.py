@@ -56,6 +56,7 @@ def parse(config_map: Mapping[str, Any]) -> DeviceReport:
     for fault in faults:
         if fault.chip >= 0:
             listed |= 1 << fault.chip
+    manual, upgrades = raised(config_map, prefix)
     return DeviceReport(
         node=name.removeprefix(DEVICE_PREFIX),
         resource_version=str(metadata.get("resourceVersion", "")),
@@ -67,14 +68,27 @@ def parse(config_map: Mapping[str, Any]) -> DeviceReport:
         network_unhealthy=network,
         recovering=recovering,
         faults=faults,
-        manual=_names_mask(where, "data.ManuallySeparateNPU", data.get("ManuallySeparateNPU") or "", prefix),
-        upgrades=_upgrades(where, data.get("UpgradeFaultReason"), prefix),
+        manual=manual,
+        upgrades=upgrades,
         switch=_switch(where, data.get("SwitchInfoCfg")),
         update_time=float(updated),
         super_pod_id=_integer(where, outer, "SuperPodID", -2),
         server_index=_integer(where, outer, "ServerIndex", -2),
         rack_id=_integer(where, outer, "RackID", -1),
     )
+
+
+def raised(config_map: Mapping[str, Any], prefix: str) -> tuple[int, tuple[Upgrade, ...]]:
+    """What keys ``ManuallySeparateNPU`` and ``UpgradeFaultReason`` say: a mask of chips, and the reasons.
+
+    Raises:
+        WireError: a name or a value in them cannot be read.
+    """
+    metadata = config_map.get("metadata") or {}
+    where = f"ConfigMap/{metadata.get('namespace', '')}/{metadata.get('name', '')}"
+    data = config_map.get("data") or {}
+    manual = _names_mask(where, "data.ManuallySeparateNPU", data.get("ManuallySeparateNPU") or "", prefix)
+    return manual, _upgrades(where, data.get("UpgradeFaultReason"), prefix)
 
 
 def build(

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from engine.model.cluster import AgentChip, AgentReport, AgentVNPU, Orders, ResetOrder
+from engine.model.cluster import AgentChip, AgentReport, AgentVNPU, Online, Orders, ResetOrder
 from engine.wire.errors import WireError
 from engine.wire.gojson import read_object
 from engine.wire.names import NODES, ORDERS_PREFIX, REPORT_PREFIX, SYSTEM
@@ -25,11 +25,21 @@ _T = TypeVar("_T")
 _NAME = re.compile(r"^([A-Za-z][A-Za-z0-9]*-)(\d{1,4})$")
 
 
+class _Online(msgspec.Struct, rename="camel"):
+    pod: str
+    uid: str
+    policy: str
+    heal_seconds: int = 15
+    boot_seconds: int = 150
+
+
 class _Reset(msgspec.Struct, rename="camel"):
     epoch: int
     group: list[str]
     reason: str = ""
     not_before: int = 0
+    left: int | msgspec.UnsetType = msgspec.UNSET
+    online: _Online | msgspec.UnsetType = msgspec.UNSET
 
 
 class _ChipOrder(msgspec.Struct, rename="camel"):
@@ -59,6 +69,7 @@ class _ChipReport(msgspec.Struct, rename="camel"):
     idle_since: int | None = None
     reset_epoch_done: int = 0
     reset_result: str = ""
+    reset_stage: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class _VNPUReport(msgspec.Struct, rename="camel"):
@@ -115,6 +126,8 @@ def parse_orders(config_map: Mapping[str, Any]) -> Orders:
                 group=tuple(sorted(chip_number(g) for g in o.reset.group)),
                 reason=o.reset.reason,
                 not_before_ms=o.reset.not_before,
+                left=-1 if o.reset.left is msgspec.UNSET else o.reset.left,
+                online=None if o.reset.online is msgspec.UNSET else Online(*msgspec.structs.astuple(o.reset.online)),
             )
             for c, o in sorted(raw.chips.items())
             if o.reset
@@ -145,9 +158,7 @@ def build_orders(orders: Orders, prefix: str) -> dict[str, Any]:
         reset = orders.resets.get(index)
         chips[f"{prefix}{index}"] = _ChipOrder(
             isolate=orders.isolate.get(index),
-            reset=_Reset(reset.epoch, [f"{prefix}{g}" for g in reset.group], reset.reason, reset.not_before_ms)
-            if reset
-            else None,
+            reset=_reset(reset, prefix) if reset else None,
         )
     body = _Orders(
         node=orders.node,
@@ -160,6 +171,17 @@ def build_orders(orders: Orders, prefix: str) -> dict[str, Any]:
         vnpu=_Layout(orders.vnpu_epoch, {f"{prefix}{c}": list(t) for c, t in sorted(orders.vnpu_layout.items())}),
     )
     return _config_map(SYSTEM, ORDERS_PREFIX + orders.node, ORDERS_KEY, body)
+
+
+def _reset(reset: ResetOrder, prefix: str) -> _Reset:
+    return _Reset(
+        reset.epoch,
+        [f"{prefix}{g}" for g in reset.group],
+        reset.reason,
+        reset.not_before_ms,
+        reset.left if reset.left >= 0 else msgspec.UNSET,
+        _Online(*msgspec.structs.astuple(reset.online)) if reset.online is not None else msgspec.UNSET,
+    )
 
 
 def parse_report(config_map: Mapping[str, Any]) -> AgentReport:
@@ -180,6 +202,7 @@ def parse_report(config_map: Mapping[str, Any]) -> AgentReport:
                 idle_since_ms=chip.idle_since,
                 reset_epoch_done=chip.reset_epoch_done,
                 reset_result=chip.reset_result,
+                reset_stage="" if chip.reset_stage is msgspec.UNSET else chip.reset_stage,
             )
             for name, chip in sorted(raw.chips.items())
         }
@@ -219,6 +242,7 @@ def build_report(report: AgentReport, prefix: str, driver: Mapping[str, Any]) ->
                 idle_since=chip.idle_since_ms,
                 reset_epoch_done=chip.reset_epoch_done,
                 reset_result=chip.reset_result,
+                reset_stage=chip.reset_stage or msgspec.UNSET,
             )
             for index, chip in sorted(report.chips.items())
         },

@@ -109,12 +109,14 @@ class DcmiDriver:
         await self.machine()
         found = []
         for phy, logic, card, device in await self._places():
-            pod = -2
+            pod, brother = -2, -1
+            if self._family == families.A3:
+                brother = await self._tried("brother", phy, default=-1)
             if self._family in (families.A3, families.A5):
                 pod = (await self._tried("super_pod", phy, default={"sdid": -2}))["sdid"]
             found.append(
                 Chip(
-                    id=phy, logic_id=logic, card=card, die=device, super_device_id=pod,
+                    id=phy, logic_id=logic, card=card, die=device, super_device_id=pod, associated_card=brother,
                     serial=await self._tried("serial", phy, default=""), ip=await self._tried("ip", phy, default=""),
                 )
             )  # fmt: skip
@@ -196,7 +198,7 @@ class DcmiDriver:
             brother = await self._tried("brother", chip, default=None)
         return families.reset_group(self._family, self._board, self._mainboard, self._product, chip, cards, brother)
 
-    async def reset(self, chips: Sequence[int]) -> None:
+    async def reset(self, chips: Sequence[int], *, out_of_band: bool = True) -> None:
         """Begin an in-band reset; where a module refuses it and the out-of-band channel is open, reset by that.
 
         One call resets what hangs together in one ring or module; groups of several modules need one for each.
@@ -210,7 +212,8 @@ class DcmiDriver:
             try:
                 await self._ask("reset", chip, timeout=RESET_SECONDS)
             except DcmiError as error:
-                if self._family != families.A3 or not await self._tried("outband", chip, default=False):
+                asks = out_of_band and self._family == families.A3
+                if not asks or not await self._tried("outband", chip, default=False):
                     raise
                 await self._out_of_band(chip, error)
 

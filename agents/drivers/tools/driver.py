@@ -122,7 +122,7 @@ class SmiDriver:
         assert self._group is not None
         return self._group(chip)
 
-    async def reset(self, chips: Sequence[int]) -> None:
+    async def reset(self, chips: Sequence[int], *, out_of_band: bool = True) -> None:
         """Refuse: resets need the driver's library."""
         raise DriverError("chips are not reset through npu-smi; install the driver's libdcmi.so and use --driver dcmi")
 

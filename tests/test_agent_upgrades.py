@@ -1,0 +1,261 @@
+"""Chips raised to a level because codes came too often or stayed too long: published, read back, ended by people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents.drivers.base import Code
+from agents.node.faults import Present
+from agents.node.policy import Judge
+from agents.node.upgrades import Upgrades
+from engine.model.cluster import Upgrade
+from engine.model.faults import Duration, Frequency, Rules
+from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
+from engine.wire.policy import NodePolicy
+from tests.agent_world import FAULT, NODE, RULES, World, play
+
+DEVICE = (DEVICE_NAMESPACE, DEVICE_PREFIX + NODE)
+HOUR = 3_600_000
+TWICE = Frequency(2, 24 * HOUR, "ManuallySeparateNPU", 0, "twice")
+SOFT = Frequency(2, 24 * HOUR, "SeparateNPU", HOUR, "soft")
+LONG = Duration(20_000, 60_000, "PreSeparateNPU", "long")
+MANUAL = Rules(table=RULES.table, frequency={FAULT: TWICE})
+
+
+def scenario(folder: Path, story: Callable[[World], Awaitable[None]], **options: Any) -> None:
+    async def run() -> None:
+        world = World(folder, **options)
+        try:
+            await story(world)
+        finally:
+            await world.kill()
+
+    play(run)
+
+
+def data(world: World) -> dict[str, str]:
+    return dict(world.cluster.maps[DEVICE]["data"])
+
+
+def elements(world: World) -> list[dict[str, Any]]:
+    cfg = json.loads(data(world)["DeviceInfoCfg"])
+    found: list[dict[str, Any]] = json.loads(cfg["DeviceInfo"]["DeviceList"]["huawei.com/Ascend910-Fault"])
+    return found
+
+
+async def twice(world: World, chip: int = 3) -> int:
+    """The code comes, goes, and comes and goes again. Returns when the chip was raised (ms)."""
+    for _ in range(2):
+        world.driver.inject(chip, FAULT)
+        raised = world.clock.now_ms()
+        await world.run(10)
+        world.driver.clear(chip, FAULT)
+        await world.run(10)
+    return raised
+
+
+def edit(world: World, manual: str) -> None:
+    body = world.cluster.maps[DEVICE]
+    world.cluster.set_map({**body, "data": {**body["data"], "ManuallySeparateNPU": manual}})
+
+
+def test_a_code_that_comes_too_often_isolates_by_hand_and_is_published(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        await world.start()
+        assert (data(world)["ManuallySeparateNPU"], data(world)["UpgradeFaultReason"]) == ("", "{}")
+        raised = await twice(world)
+        assert data(world)["ManuallySeparateNPU"] == "Ascend910-3"
+        assert data(world)["UpgradeFaultReason"] == (
+            f'{{"Ascend910-3":[{{"upgrade_time":{raised},"fault_code":"{FAULT.lower()}",'
+            '"fault_level":"ManuallySeparateNPU","upgrade_type":"FaultFrequency"}]}'
+        )
+        (element,) = elements(world)  # pure manual isolation: no code is left
+        assert (element["fault_code"], element["fault_level"]) == ("", "ManuallySeparateNPU")
+        assert element["fault_time_and_level_map"] == {}
+        assert world.device.unhealthy == 8 and world.device.manual == 8
+        assert "ManuallySeparateNPU" in (world.agent.withheld(3) or "")
+
+    scenario(tmp_path, story, rules=MANUAL)
+
+
+def test_isolation_by_hand_survives_a_restart_and_a_lost_disk(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        await world.start()
+        await twice(world)
+        before = data(world)["UpgradeFaultReason"]
+        world.cluster.offline = True
+        await world.restart()  # from the disk: the API server is away
+        assert "ManuallySeparateNPU" in (world.agent.withheld(3) or "")
+        world.cluster.offline = False
+        await world.run(60)
+        assert data(world)["UpgradeFaultReason"] == before
+        await world.kill()
+        (world.folder / "upgrades.json").unlink()
+        await world.start(5)  # from the ConfigMap
+        assert data(world)["UpgradeFaultReason"] == before and world.device.unhealthy == 8
+
+    scenario(tmp_path, story, rules=MANUAL)
+
+
+@pytest.mark.parametrize("while_away", [False, True])
+def test_a_person_ends_it_by_taking_the_name_out(tmp_path: Path, while_away: bool) -> None:
+    async def story(world: World) -> None:
+        await world.start()
+        await twice(world)
+        if while_away:
+            await world.kill()
+        edit(world, "")
+        if while_away:
+            await world.start(5)
+        else:
+            await world.run(60)
+        assert (data(world)["ManuallySeparateNPU"], data(world)["UpgradeFaultReason"]) == ("", "{}")
+        assert world.device.unhealthy == 0 and elements(world) == [] and world.agent.withheld(3) is None
+        told = [e for e in world.cluster.events if e["reason"] == "EventReleaseUpgradeFault"]
+        assert len(told) == 1 and told[0]["action"] == "EventReleaseUpgradeFault" and told[0]["type"] == "Normal"
+        assert ".EventReleaseUpgradeFault." in told[0]["metadata"]["name"]
+        reasons = json.loads(told[0]["message"])
+        assert [r["upgrade_type"] for r in reasons["Ascend910-3"]] == ["FaultFrequency"]
+        await world.run(30)
+        world.driver.inject(3, FAULT)  # the next upgrade needs as many new occurrences
+        await world.run(10)
+        assert data(world)["ManuallySeparateNPU"] == ""
+
+    scenario(tmp_path, story, rules=MANUAL)
+
+
+def test_adding_a_name_has_no_effect(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        await world.start()
+        await twice(world)
+        edit(world, "Ascend910-3,Ascend910-5")
+        await world.run(60)
+        assert data(world)["ManuallySeparateNPU"] == "Ascend910-3"
+
+    scenario(tmp_path, story, rules=MANUAL)
+
+
+def test_a_name_that_cannot_be_read_ends_nothing(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        await world.start()
+        await twice(world)
+        edit(world, "what is this")
+        await world.run(60)
+        assert data(world)["ManuallySeparateNPU"] == "Ascend910-3" and world.device.unhealthy == 8
+
+    scenario(tmp_path, story, rules=MANUAL)
+
+
+def test_what_stands_there_before_the_first_agent_is_kept(tmp_path: Path) -> None:
+    """A device plugin's isolation goes on under the agent that replaces it; one without a reason gets one."""
+
+    async def story(world: World) -> None:
+        body = {
+            "metadata": {"namespace": DEVICE[0], "name": DEVICE[1]},
+            "data": {"DeviceInfoCfg": "{}", "ManuallySeparateNPU": "Ascend910-1", "UpgradeFaultReason": ""},
+        }
+        world.cluster.set_map(body)
+        await world.start(5)
+        assert data(world)["ManuallySeparateNPU"] == "Ascend910-1"
+        (reason,) = json.loads(data(world)["UpgradeFaultReason"])["Ascend910-1"]
+        assert (reason["fault_code"], reason["upgrade_type"]) == ("AutofillFaultCode", "FaultAutofill")
+        assert world.device.unhealthy == 2
+
+    scenario(tmp_path, story, rules=MANUAL)
+
+
+def test_a_lasting_fault_is_published_as_a_duration(tmp_path: Path) -> None:
+    rules = Rules(table={"81078603": "NotHandleFault"}, duration={"81078603": LONG})
+
+    async def story(world: World) -> None:
+        await world.start()
+        world.driver.inject(2, "81078603", plane="network")
+        raised = world.clock.now_ms()
+        await world.run(15)
+        assert world.device.network_unhealthy == 0 and data(world)["UpgradeFaultReason"] == "{}"
+        await world.run(10)
+        (reason,) = json.loads(data(world)["UpgradeFaultReason"])["Ascend910-2"]
+        assert reason == {
+            "upgrade_time": raised + 20_000, "fault_code": "81078603", "fault_level": "PreSeparateNPU",
+            "upgrade_type": "FaultDuration",
+        }  # fmt: skip
+        assert world.device.network_unhealthy == 4 and world.device.unhealthy == 0
+        world.driver.clear(2, "81078603", plane="network")
+        await world.run(30)
+        assert world.device.network_unhealthy == 4  # a short absence does not clear it
+        await world.run(60)
+        assert world.device.network_unhealthy == 0 and data(world)["UpgradeFaultReason"] == "{}"
+
+    scenario(tmp_path, story, rules=rules)
+
+
+def seen(judge: Judge, now_ms: int, *, there: bool) -> None:
+    judge.observe({0: [Present(FAULT, "chip", now_ms)] if there else []}, now_ms)
+
+
+def test_an_upgrade_is_dropped_its_release_window_after_the_recovery() -> None:
+    judge = Judge(NodePolicy("p", Rules(frequency={FAULT: SOFT})))
+    for at in (0, 20_000):
+        seen(judge, at, there=True)
+        seen(judge, at + 10_000, there=False)
+    assert judge.upgrades.level(0, "chip") == "SeparateNPU"
+    seen(judge, 30_000 + HOUR, there=False)
+    assert judge.upgrades.level(0, "chip") == "SeparateNPU"  # strictly later
+    seen(judge, 30_001 + HOUR, there=False)
+    assert judge.upgrades.level(0, "chip") == "NormalNPU" and [r.code for r in judge.upgrades.ended] == [FAULT]
+
+
+def test_a_rule_that_goes_takes_its_upgrade_but_not_an_isolation_by_hand() -> None:
+    for rule, after in ((SOFT, "NormalNPU"), (TWICE, "ManuallySeparateNPU")):
+        judge = Judge(NodePolicy("p", Rules(frequency={FAULT: rule})))
+        for at in (0, 20_000):
+            seen(judge, at, there=True)
+            seen(judge, at + 10_000, there=False)
+        judge.policy = NodePolicy("p", Rules())
+        seen(judge, 40_000, there=False)
+        assert judge.upgrades.level(0, "chip") == after
+
+
+@pytest.mark.parametrize(("rules", "kept"), [((SOFT,), False), ((SOFT, TWICE), True), ((), True)])
+def test_a_chip_without_a_reason_goes_after_the_longest_window(rules: tuple[Frequency, ...], kept: bool) -> None:
+    upgrades = Upgrades()
+    upgrades.restore([], [4], 0)
+    found = Rules(frequency={f"80000{i}": rule for i, rule in enumerate(rules)})
+    upgrades.settle({}, found, HOUR)
+    assert upgrades.manual == (4,)
+    upgrades.settle({}, found, HOUR + 1)
+    assert upgrades.manual == ((4,) if kept else ())
+
+
+def test_what_is_restored() -> None:
+    told = [
+        Upgrade(0, "80E01801", "SeparateNPU", "FaultFrequency", 5),
+        Upgrade(1, "80E01801", "ManuallySeparateNPU", "FaultFrequency", 6),
+        Upgrade(2, "80E01801", "ManuallySeparateNPU", "FaultFrequency", 7),  # its name was taken out
+        Upgrade(3, "81078603", "PreSeparateNPU", "FaultDuration", 8),  # worked out anew from what is present
+        Upgrade(4, "AUTOFILLFAULTCODE", "ManuallySeparateNPU", "FaultAutofill", 9),
+    ]
+    upgrades = Upgrades()
+    upgrades.restore(told, [1, 4], 10)
+    assert upgrades.manual == (1, 4)
+    assert upgrades.published(lambda chip: f"npu-{chip}") == {
+        "npu-0": [{"upgrade_time": 5, "fault_code": "80e01801", "fault_level": "SeparateNPU",
+                   "upgrade_type": "FaultFrequency"}],
+        "npu-1": [{"upgrade_time": 6, "fault_code": "80e01801", "fault_level": "ManuallySeparateNPU",
+                   "upgrade_type": "FaultFrequency"}],
+        "npu-4": [{"upgrade_time": 9, "fault_code": "AutofillFaultCode", "fault_level": "ManuallySeparateNPU",
+                   "upgrade_type": "FaultAutofill"}],
+    }  # fmt: skip
+
+
+def test_codes_are_matched_whatever_their_case_and_zeros() -> None:
+    judge = Judge(NodePolicy("p", Rules(duration={"20001002": LONG})))
+    entry = Present("020001002", "network", 0)
+    judge.observe({0: [entry]}, 0)
+    judge.observe({0: [entry]}, 20_001)
+    assert judge.upgrades.level(0, "network") == "PreSeparateNPU" and Code("020001002", 0).plane == "chip"
