@@ -10,12 +10,14 @@ import asyncio
 import logging
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from agents.datadist.caches import BlocksCacheKey, Cache, CacheDesc, Placement, Registry
 from agents.datadist.clusters import UINT64_MAX, LLMClusterInfo, whole
 from agents.datadist.config import LLMRole, Options
 from agents.datadist.frames import Blocks, Kind
+from agents.datadist.keeper import Keeper
 from agents.datadist.links import Links
 from agents.datadist.status import LLMException, LLMStatusCode
 
@@ -39,6 +41,7 @@ class LLMDataDist:
         self.cluster_id = whole("cluster_id", cluster_id, UINT64_MAX)
         self._options = Options()
         self._links: Links | None = None
+        self._keeping: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._registry = Registry()
@@ -71,10 +74,12 @@ class LLMDataDist:
 
     def finalize(self) -> None:
         """Close every link and stop; may be called again."""
-        links, loop, thread = self._links, self._loop, self._thread
-        self._links = self._loop = self._thread = None
+        links, loop, thread, keeping = self._links, self._loop, self._thread, self._keeping
+        self._links = self._loop = self._thread = self._keeping = None
         if links is None or loop is None or thread is None:
             return
+        if keeping is not None:
+            asyncio.run_coroutine_threadsafe(_ended(keeping), loop).result()
         asyncio.run_coroutine_threadsafe(links.end(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
@@ -111,6 +116,18 @@ class LLMDataDist:
         if not isinstance(force, bool):
             raise TypeError(f"force must be a bool, not {type(force).__name__}")
         return _overall(self._wait(links.unlink(clusters, timeout / 1000, force)))
+
+    def keep_links(self, folder: str | Path) -> None:
+        """Keep the links that the node's agent orders in ``folder`` (kind KVLink), until ``finalize``.
+
+        Memory must be registered before, as for `link_clusters`. The folder may come later; one that another process
+        keeps is waited for. Raises LLMException before ``init`` or when links are kept already.
+        """
+        links = self._running()
+        if self._keeping is not None:
+            raise LLMException("links are kept already", LLMStatusCode.LLM_PARAM_INVALID)
+        keeper = Keeper(self.cluster_id, links, Path(folder))
+        self._keeping = self._wait(_soon(lambda: asyncio.create_task(keeper.run())))
 
     def check_link_status(self, remote_cluster_id: int) -> None:
         """Return when the far side answers. Raises LLMException with the code of what is wrong."""
@@ -324,6 +341,11 @@ def _check_call(clusters: object, timeout: object, *, local: bool, remote: bool 
 def _overall(codes: list[LLMStatusCode]) -> tuple[LLMStatusCode, list[LLMStatusCode]]:
     failed = (code for code in codes if code is not LLMStatusCode.LLM_SUCCESS)
     return next(failed, LLMStatusCode.LLM_SUCCESS), codes
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def _soon(call: Any) -> Any:

@@ -32,6 +32,8 @@ class Links:
         self._cluster, self.role, self._registry, self._retries = cluster, role, registry, retries
         self.peers: dict[int, Peer] = {}
         self._linking: set[int] = set()
+        self._promised: set[int] = set()
+        self._accepted: set[int] = set()
         self._servers: list[tuple[socket.socket, asyncio.Task[None]]] = []
         self._greeting: set[asyncio.Task[None]] = set()
 
@@ -69,6 +71,7 @@ class Links:
             task.add_done_callback(self._greeting.discard)
 
     async def _greet(self, sock: socket.socket) -> None:
+        promised: int | None = None
         try:
             streams.tune(sock)
             async with asyncio.timeout(HANDSHAKE):
@@ -81,6 +84,8 @@ class Links:
                     await streams.send(sock, Kind.ANSWER, number, status=CODES.index(code))
                     sock.close()
                     return
+                promised = hello.cluster
+                self._promised.add(promised)
                 granted = self._registry.snapshot()
                 regions = [region for cache in granted.values() if (region := cache.region()) is not None]
                 body = frames.encode(Welcome(self._cluster, regions))
@@ -97,24 +102,40 @@ class Links:
         except asyncio.CancelledError:
             sock.close()
             raise
+        finally:
+            if promised is not None:
+                self._promised.discard(promised)
         # the same cluster links again after it was restarted: the newest connection is the true one
         if (old := self.peers.pop(hello.cluster, None)) is not None:
             old.close("replaced by a newer link")
+        self._accepted.add(hello.cluster)
         self._keep(Peer(sock, hello.cluster, told.regions, granted, self._lost))
 
     def _refusal(self, hello: Hello) -> LLMStatusCode | None:
         if hello.peer != self._cluster or hello.cluster == self._cluster:
             return LLMStatusCode.LLM_LINK_FAILED
-        if len(self.peers) >= MAX_LINKS and hello.cluster not in self.peers:
-            return LLMStatusCode.LLM_CLUSTER_NUM_EXCEED_LIMIT
-        return None
+        return None if self._room({hello.cluster}) else LLMStatusCode.LLM_CLUSTER_NUM_EXCEED_LIMIT
+
+    def _room(self, wanted: set[int]) -> bool:
+        """Whether these may be linked too; broken links that others made and never ended make room."""
+        taken = self.peers.keys() | self._linking | self._promised | wanted
+        surplus = len(taken) - MAX_LINKS
+        if surplus > 0:
+            dead = [
+                n for n in self._accepted if n in self.peers and self.peers[n].broken is not None and n not in wanted
+            ]
+            for number in sorted(dead)[:surplus] if len(dead) >= surplus else ():
+                del self.peers[number]
+                self._accepted.discard(number)
+                surplus -= 1
+        return surplus <= 0
 
     # -- the linking side
 
     async def link(self, clusters: Sequence[LLMClusterInfo], timeout: float) -> list[LLMStatusCode]:
         """One result for each cluster, in order; nothing is linked when the call would pass the limit."""
-        wanted = {c.remote_cluster_id for c in clusters if c.remote_cluster_id not in self.peers}
-        if len(self.peers) + len(wanted) > MAX_LINKS:
+        wanted = {c.remote_cluster_id for c in clusters if c.remote_cluster_id is not None}
+        if not self._room(wanted):
             return [LLMStatusCode.LLM_CLUSTER_NUM_EXCEED_LIMIT] * len(clusters)
         return list(await asyncio.gather(*(self._link(cluster, timeout) for cluster in clusters)))
 
@@ -175,6 +196,7 @@ class Links:
             raise
         if (old := self.peers.pop(number, None)) is not None:
             old.close("replaced by a newer link")
+        self._accepted.discard(number)
         self._keep(Peer(sock, number, welcome.regions, granted, self._lost))
         return LLMStatusCode.LLM_SUCCESS
 
@@ -189,6 +211,7 @@ class Links:
             return  # unlinked or replaced already
         if polite:
             del self.peers[peer.cluster]
+            self._accepted.discard(peer.cluster)
         else:
             log.warning("a link broke", extra={"cluster": peer.cluster, "error": peer.broken})
 
@@ -200,6 +223,7 @@ class Links:
         peer = self.peers.pop(number, None) if number is not None else None
         if peer is None:
             return LLMStatusCode.LLM_NOT_YET_LINK
+        self._accepted.discard(peer.cluster)
         code = LLMStatusCode.LLM_SUCCESS
         if not force:
             code = await peer.ask(Kind.UNLINK, timeout=timeout)

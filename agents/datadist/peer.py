@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 import socket
+import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from agents.datadist import frames, streams, transfer
@@ -19,6 +21,8 @@ from agents.datadist.status import LLMStatusCode
 CODES = tuple(LLMStatusCode)
 WAITING = 64
 Sink = Callable[[int], Awaitable[None]]
+#: Of the kernel's ``struct tcp_info``: milliseconds since data and since an acknowledgement came.
+_TCP_INFO = struct.Struct("=52xII")
 
 
 @dataclasses.dataclass
@@ -52,6 +56,8 @@ class Peer:
         self._next = 1
         self._requests: asyncio.Queue[tuple[int, Awaitable[None]]] = asyncio.Queue(WAITING)
         self._tasks: list[asyncio.Task[None]] = []
+        self.over = asyncio.Event()
+        """Set when the link has ended, however it did."""
 
     def start(self) -> None:
         """Begin to read; must be called in the loop."""
@@ -61,6 +67,7 @@ class Peer:
         """End the connection now; questions that wait fail with ``why``."""
         if self.broken is None:
             self.broken = why
+        self.over.set()
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
@@ -99,6 +106,47 @@ class Peer:
             return LLMStatusCode.LLM_NOT_YET_LINK
         finally:
             self._questions.pop(number, None)
+
+    async def ping(self, timeout: float) -> float | None:
+        """Seconds that a question takes there and back; None when the link has ended or ends now.
+
+        Bytes that flow say as much as an answer: while they do, a late one does not end the link.
+        """
+        if self.broken is not None:
+            return None
+        began = asyncio.get_running_loop().time()
+        asking = asyncio.create_task(self._ask_ping())
+        try:
+            while not (await asyncio.wait([asking], timeout=timeout))[0]:
+                if self._silence() >= timeout / 2:
+                    self._lost(f"no answer to PING in {timeout:g} s")
+                    return None
+        finally:
+            asking.cancel()
+        return asyncio.get_running_loop().time() - began if asking.result() else None
+
+    async def _ask_ping(self) -> bool:
+        number, self._next = self._next, self._next % 0xFFFFFFFF + 1
+        question = _Question(asyncio.get_running_loop().create_future(), None)
+        self._questions[number] = question
+        try:
+            async with self._sending:
+                await streams.send(self._sock, Kind.PING, number)
+            return await question.done is LLMStatusCode.LLM_SUCCESS
+        except OSError as error:
+            self._lost(str(error))
+            return False
+        finally:
+            self._questions.pop(number, None)
+
+    def _silence(self) -> float:
+        """Seconds since anything came from the far side: bytes, or the word that bytes arrived (tcp(7), TCP_INFO)."""
+        try:
+            info = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+        except OSError:
+            return math.inf
+        received, acknowledged = _TCP_INFO.unpack(info)
+        return float(min(received, acknowledged)) / 1000
 
     def _lost(self, why: str, polite: bool = False) -> None:
         if self.broken is None:

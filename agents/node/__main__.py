@@ -17,6 +17,7 @@ from agents.node import health
 from agents.node.credentials import CredentialsError
 from agents.node.fleet import FleetNode
 from agents.node.hardware import settings as hardware
+from agents.node.linkfiles import ROOT as LINKS
 from agents.node.log import JsonLines, Log
 from agents.node.plugins import FILE as PLUGINS
 from agents.node.rankfiles import ROOT
@@ -67,10 +68,18 @@ async def _serve(options: argparse.Namespace, settings: Settings) -> None:
         plugin=flags.plugin_settings(options) if options.device_plugin else None,
         hardware=hardware.chosen(options),
         health=health.chosen(options),
+        links=_links(options),
         exporter=exporter.chosen(options),
         plugins=Path(options.hot_reset_plugins) if options.hot_reset_plugins else None,
         stop=stop,
     )
+
+
+def _links(options: argparse.Namespace) -> Path | None:
+    """The folder for links: as given, else the usual one, but none for simulated nodes, which share this machine."""
+    if options.links is None:
+        return None if options.driver.startswith("simulated") else LINKS
+    return Path(options.links) if options.links else None
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -93,6 +102,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--hot-reset-plugins", default=str(PLUGINS), metavar="FILE", help="which parts of resets are on; may be absent"
+    )
+    parser.add_argument(
+        "--links",
+        default=None,
+        metavar="DIR",
+        help=f"folder for links between clusters (default {LINKS}), empty for none",
     )
     parser.add_argument("--kubeconfig", default=None)
     parser.add_argument("--pool", default="default")

@@ -11,10 +11,10 @@ import asyncio
 import contextlib
 import errno
 import os
-import stat
 from pathlib import Path
 from typing import Final
 
+from agents.hostfiles import open_folder, read, remove, replace
 from agents.node.client import Cluster
 from agents.node.clock import Clock
 from agents.node.log import Log
@@ -30,7 +30,6 @@ ROOT: Final = Path("/user/mindx-dl/ranktable")
 TABLE: Final = "hccl.json"
 VERSION: Final = "version"
 FOLDER_MODE: Final = 0o744
-FILE_MODE: Final = 0o644
 #: Jobs whose tables one node follows at most; a node has few chips, so more of them are a mistake.
 MAX_JOBS: Final = 256
 #: Seconds between two looks at which jobs have pods here, and after a failed write.
@@ -51,14 +50,15 @@ class RankFiles:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=FOLDER_MODE)
-        handle = _open_folder(folder)
+        handle = open_folder(folder)
         try:
             os.fchmod(handle, FOLDER_MODE)
-            if _read(handle, TABLE) == file.table.encode() and _read(handle, VERSION) == file.version.encode():
+            standing = [read(handle, name, rankfile.MAX_BYTES) for name in (TABLE, VERSION)]
+            if standing == [file.table.encode(), file.version.encode()]:
                 return False
             # readers look at the version first: it must never be newer than the table
-            _replace(handle, TABLE, file.table.encode())
-            _replace(handle, VERSION, file.version.encode())
+            replace(handle, TABLE, file.table.encode())
+            replace(handle, VERSION, file.version.encode())
         finally:
             os.close(handle)
         return True
@@ -67,15 +67,14 @@ class RankFiles:
         """Take a table away with its folder, unless another life of the job has written its own meanwhile."""
         folder = self._folder(file.namespace, file.job)
         try:
-            handle = _open_folder(folder)
+            handle = open_folder(folder)
         except FileNotFoundError:
             return False
         try:
-            if _read(handle, TABLE) != file.table.encode():
+            if read(handle, TABLE, rankfile.MAX_BYTES) != file.table.encode():
                 return False
             for name in (VERSION, TABLE):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(name, dir_fd=handle)
+                remove(handle, name)
         finally:
             os.close(handle)
         with contextlib.suppress(OSError):
@@ -154,42 +153,3 @@ class _Follower:
         """No pod here wants the table any more, and none stands here."""
         if self.task is not None:
             self.task.cancel()
-
-
-def _open_folder(folder: Path) -> int:
-    """The folder itself, never what a link points to."""
-    try:
-        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENOTDIR):
-            raise OSError(errno.ELOOP, "is a symbolic link or no folder, refused", str(folder)) from error
-        raise
-
-
-def _read(handle: int, name: str) -> bytes | None:
-    try:
-        number = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=handle)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise OSError(errno.ELOOP, "is a symbolic link, refused", name) from error
-        raise
-    with os.fdopen(number, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "is no file, refused", name)
-        return stream.read(rankfile.MAX_BYTES + 1)
-
-
-def _replace(handle: int, name: str, content: bytes) -> None:
-    draft = f".{name}.{os.getpid()}"
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(draft, dir_fd=handle)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    number = os.open(draft, flags, FILE_MODE, dir_fd=handle)
-    with os.fdopen(number, "wb") as stream:
-        os.fchmod(stream.fileno(), FILE_MODE)
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.rename(draft, name, src_dir_fd=handle, dst_dir_fd=handle)

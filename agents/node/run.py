@@ -29,6 +29,7 @@ from agents.node.hardware.settings import HardwareSettings
 from agents.node.health import HealthSettings
 from agents.node.health import serve as serve_health
 from agents.node.hub import Hub
+from agents.node.linkfiles import LinkPart
 from agents.node.log import Log
 from agents.node.parts import Parts
 from agents.node.settings import Settings
@@ -54,10 +55,12 @@ async def run_agent(
     exporter: ExporterSettings | None = None,
     health: HealthSettings | None = None,
     plugins: Path | None = None,
+    links: Path | None = None,
     stop: asyncio.Event | None = None,
 ) -> None:
     """Run the agent of one node until `stop` is set (or for ever), with `plugin` its device plugin too, with
-    `hardware` what NodeD does, with `exporter` metrics for Prometheus, with `health` kubelet's probe.
+    `hardware` what NodeD does, with `exporter` metrics for Prometheus, with `health` kubelet's probe, with `links` the
+    folder through which orders for links reach processes.
     `plugins` is the file that switches parts of resets on and off.
 
     Raises CredentialsError, and ValueError for an unknown driver or settings that do not fit the node.
@@ -88,6 +91,8 @@ async def run_agent(
             work = _beside(work, part.run())
         if serving is not None:
             work = _beside(work, serving())
+        if links is not None:
+            work = _beside(work, LinkPart(node_name, client, links).run())
         if health is not None:
             work = _beside(work, serve_health(health, lambda: agent.state is not None))
         await _until(stop, work)

@@ -1,0 +1,206 @@
+"""Links between inference clusters, as the agent of a node sees them: orders go to processes, their answers come back.
+
+A process with registered memory runs in a container and reaches no API server. It shares a folder of the host with the
+agent, ``<root>/<namespace>.<pod>`` (a pod mounts it with ``subPathExpr: $(POD_NAMESPACE).$(POD_NAME)``) or
+``<root>/cluster-<number>``: there the agent puts ``links.json``, and the process (``agents.datadist``) answers with
+``report.json`` while it holds the lock of the folder. Without API server the files stay as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from agents import hostfiles
+from agents.node.client import Cluster
+from agents.node.clock import Clock
+from agents.node.log import Log
+from agents.node.publisher import Publisher
+from engine.model.links import EndOrders, EndReport
+from engine.wire import links as wire
+from engine.wire.errors import WireError
+from engine.wire.names import SYSTEM
+
+ROOT: Final = Path("/run/belay/links")
+PERIOD: Final = 1.0
+"""Seconds between two looks at what processes answer."""
+RESEND: Final = 600.0
+"""Seconds after which an unchanged report is written again, in case somebody took it away."""
+FOLDER_MODE: Final = 0o1777
+"""Whatever user a container runs as may answer, and nobody but the agent may change what is ordered."""
+_log = Log("links")
+
+
+class LinkFolders:
+    """The folders under one root. Raises OSError for what the disk or a hostile link does not allow."""
+
+    def __init__(self, root: Path = ROOT) -> None:
+        self._root = root
+
+    def order(self, end: EndOrders) -> bool:
+        """Put one process' orders in place; False when they stand there already."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        folder = self._root / end.holder
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir()
+        handle = hostfiles.open_folder(folder)
+        try:
+            os.fchmod(handle, FOLDER_MODE)
+            text = wire.end_text(end).encode()
+            if hostfiles.read(handle, wire.ORDERS_FILE, wire.MAX_FILE) == text:
+                return False
+            hostfiles.replace(handle, wire.ORDERS_FILE, text, durable=False)
+        finally:
+            os.close(handle)
+        return True
+
+    def report(self, end: EndOrders) -> EndReport:
+        """What one process answers; a problem that it has is part of the answer."""
+        silent = EndReport(end.cluster, end.holder, alive=False)
+        try:
+            handle = hostfiles.open_folder(self._root / end.holder)
+            try:
+                if not _held(handle):
+                    return silent
+                content = hostfiles.read(handle, wire.REPORT_FILE, wire.MAX_FILE)
+            finally:
+                os.close(handle)
+            if content is None:
+                return EndReport(end.cluster, end.holder, alive=True)
+            if len(content) > wire.MAX_FILE:
+                raise OSError(errno.EFBIG, "is too long", wire.REPORT_FILE)
+            told = wire.parse_end_report(end.holder, content.decode())
+        except (OSError, WireError, UnicodeDecodeError) as error:
+            return EndReport(end.cluster, end.holder, alive=False, problem=f"its answer cannot be read: {error}")
+        return EndReport(end.cluster, end.holder, True, told.links, told.problem)
+
+    def withdraw(self, holder: str) -> None:
+        """Nothing is ordered there any more: the process, if there is one, ends what it made."""
+        folder = self._root / holder
+        try:
+            handle = hostfiles.open_folder(folder)
+        except FileNotFoundError:
+            return
+        try:
+            hostfiles.remove(handle, wire.ORDERS_FILE)
+            if _held(handle):
+                return
+            for name in (wire.REPORT_FILE, wire.LOCK_FILE):
+                hostfiles.remove(handle, name)
+        finally:
+            os.close(handle)
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # what others put there stays
+
+    def standing(self) -> list[str]:
+        """Holders that have a folder, of an earlier life of the agent too."""
+        try:
+            with os.scandir(self._root) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        except FileNotFoundError:
+            return []
+
+
+class LinkPart:
+    """Hands a node's orders for links to its processes and tells how the links are. Runs beside the agent."""
+
+    def __init__(
+        self, node: str, cluster: Cluster, root: Path, clock: Clock | None = None, chance: random.Random | None = None
+    ) -> None:
+        self._node, self._cluster, self._clock = node, cluster, clock or Clock()
+        self._folders = LinkFolders(root)
+        self._wanted: dict[str, EndOrders] | None = None
+        self._ends: tuple[EndReport, ...] = ()
+        self._changed = asyncio.Event()
+        self._failing: dict[str, str] = {}
+        self._publisher = Publisher(
+            f"links of {node}",
+            build=self._body,
+            write=cluster.put_config_map,
+            period=lambda: RESEND,
+            spacing=1.0,
+            clock=self._clock,
+            chance=chance or random.Random(),
+        )
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow())
+            publishing: asyncio.Task[None] | None = None
+            while True:
+                if self._wanted is not None:
+                    self._ends = await asyncio.to_thread(self._look, self._wanted)
+                    # a node that never had links gets no ConfigMap for them
+                    if self._ends or publishing is not None:
+                        self._publisher.update(self._ends)
+                        publishing = publishing or group.create_task(self._publisher.run())
+                await self._clock.wait(self._changed, PERIOD if self._wanted else 60 * PERIOD)
+
+    async def _follow(self) -> None:
+        async for body in self._cluster.config_map(SYSTEM, wire.name_of(self._node)):
+            self._take(body)
+
+    def _take(self, body: Mapping[str, Any] | None) -> None:
+        try:
+            ends = wire.parse_orders(body)[1] if body is not None else ()
+        except WireError as error:
+            _log.warning("orders for links are ignored, the last good ones stay", node=self._node, error=error)
+            return
+        self._wanted = {end.holder: end for end in ends}
+        self._changed.set()
+
+    def _look(self, wanted: Mapping[str, EndOrders]) -> tuple[EndReport, ...]:
+        """Put the orders in place, take others away, and read the answers."""
+        for holder in self._folders.standing():
+            if holder not in wanted:
+                self._try(holder, lambda holder=holder: self._folders.withdraw(holder))
+        ends = []
+        for holder, end in sorted(wanted.items()):
+            problem = self._try(holder, lambda end=end: self._folders.order(end))
+            report = self._folders.report(end)
+            if problem:
+                report = EndReport(end.cluster, holder, report.alive, report.links, problem)
+            ends.append(report)
+        return tuple(ends)
+
+    def _try(self, holder: str, act: Any) -> str:
+        """Do something in a folder; the first of a row of failures is logged. Returns the problem."""
+        try:
+            act()
+        except OSError as error:
+            problem = f"its folder cannot be used: {error.strerror or error}"
+            if self._failing.get(holder) != problem:
+                self._failing[holder] = problem
+                _log.warning("folder for links cannot be used", holder=holder, error=error)
+            return problem
+        self._failing.pop(holder, None)
+        return ""
+
+    def _body(self) -> dict[str, Any]:
+        return wire.report_map(self._node, self._ends)
+
+
+def _held(handle: int) -> bool:
+    """Whether a process keeps the links of an open folder: it holds the lock for as long as it lives."""
+    try:
+        number = os.open(wire.LOCK_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=handle)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(number)
+    return False
+
+
+__all__ = ["LinkFolders", "LinkPart", "ROOT"]
