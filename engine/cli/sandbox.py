@@ -107,15 +107,15 @@ def sim_driver() -> None:
 @fails_clearly
 def sim_driver_build(folder: Path, chips: int, chip_name: str) -> None:
     """Compile the stand-in libdcmi.so and write the state of a healthy machine beside it."""
-    from agents.drivers.standin.build import BuildError, build
+    from agents.drivers.standin.build import BuildError, build, build_switch
     from agents.drivers.standin.state import Standin
 
     try:
-        library = build(folder)
+        library, switch = build(folder), build_switch(folder)
         state = Standin.create(folder / "state", chips=chips, chip_name=chip_name).file
     except (BuildError, OSError) as error:
         raise click.ClickException(str(error)) from error
-    click.echo(f"{library}\n{state}")
+    click.echo(f"{library}\n{switch}\n{state}")
     click.echo(f"use them: BELAY_SIM_DCMI_STATE={state.resolve()} belay agent --driver dcmi:{library.resolve()} …")
 
 

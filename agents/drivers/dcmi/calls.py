@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from agents.drivers.base import DriverError
@@ -12,7 +14,8 @@ from agents.drivers.dcmi.errors import DcmiError
 from agents.drivers.dcmi.gauges import Gauges
 from agents.drivers.dcmi.identity import Identity
 from agents.drivers.dcmi.interface import Place, text
-from agents.drivers.dcmi.library import Library
+from agents.drivers.dcmi.library import Library, trusted
+from agents.drivers.dcmi.switch import Switch
 
 READINGS: Final = frozenset({
     "chip_info", "board", "mainboard", "product", "version", "serial", "die", "pcie", "codes", "health", "network",
@@ -28,6 +31,19 @@ class Calls(Identity, Gauges, Control):
     def __init__(self, library: Library) -> None:
         super().__init__(library)
         self._callback: Any = None
+        self._switch: Switch | None = None
+        self._opening = threading.Lock()
+
+    def switch_faults(self, file: str, owners: Sequence[int] = (0,)) -> list[dict[str, Any]]:
+        """What stands of the bus switch, whose library is ``file``; it is loaded the first time."""
+        with self._opening:
+            if self._switch is None:
+                trusted(Path(file), frozenset(owners))
+                self._switch = Switch(Library(Path(file)))
+        return [
+            {"code": one.code, "chip": one.chip, "port": one.port, "time": one.raised_ms}
+            for one in self._switch.faults()
+        ]
 
     def several(self, requests: list[list[Any]]) -> list[dict[str, Any]]:
         """Many readings in one turn: ``[name, argument…]`` each; answers ``{"value": …}`` or ``{"error", "code"}``.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,10 @@ from agents.drivers.base import CARD_DROP, VNPU, Assertion, Chip, Code, DriverEr
 from agents.drivers.dcmi import family as families
 from agents.drivers.dcmi.calls import OUT_OF_BAND
 from agents.drivers.dcmi.errors import NOT_READY, DcmiError
+from agents.drivers.dcmi.library import find
 from agents.drivers.dcmi.supervisor import Supervisor
+from agents.drivers.dcmi.switch import NAME as SWITCH_LIBRARY
+from agents.drivers.surroundings import SwitchFault
 
 CALL_SECONDS: Final = 5.0
 NETWORK_SECONDS: Final = 1.0
@@ -26,7 +30,10 @@ DRIVER_ROOT_MB: Final = 1024
 
 
 class DcmiDriver:
-    """The node's driver. ``sleep`` and ``now_ms`` are the clock; see `agents.drivers.base.Driver` for the methods."""
+    """The node's driver. ``sleep`` and ``now_ms`` are the clock; see `agents.drivers.base.Driver` for the methods.
+
+    ``switch_library`` is the bus switch's; without it that is looked for as the driver's is.
+    """
 
     def __init__(
         self,
@@ -36,9 +43,11 @@ class DcmiDriver:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         owners: frozenset[int] = frozenset(),
         env: dict[str, str] | None = None,
+        switch_library: Path | None = None,
     ) -> None:
         self.calls = Supervisor(library, owners=owners, env=env)
         self._sleep, self._now_ms = sleep, now_ms
+        self._switch_library, self._owners = switch_library, owners
         self._machine: Machine | None = None
         self._family = self._product = ""
         self._board = self._mainboard = 0
@@ -252,6 +261,19 @@ class DcmiDriver:
         if vnpu not in self._vnpus:
             raise DriverError(f"no vNPU {vnpu}")
         await self._ask("destroy_vnpu", self._vnpus.pop(vnpu), vnpu, timeout=RESET_SECONDS)
+
+    async def switch(self) -> Sequence[SwitchFault] | None:
+        """What stands of the bus switch; None on servers without one, and without its library."""
+        await self.machine()
+        if self._family not in (families.A3, families.A5):
+            return None
+        if self._switch_library is None:
+            try:
+                self._switch_library = find(os.environ.get("LD_LIBRARY_PATH", ""), SWITCH_LIBRARY)
+            except DriverError:
+                return None
+        rows = await self._ask("switch_faults", str(self._switch_library), sorted({0, *self._owners}))
+        return [SwitchFault(row["code"], row["chip"], row["port"], row["time"]) for row in rows]
 
     async def close(self) -> None:
         """End the driver process."""

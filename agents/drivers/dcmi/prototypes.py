@@ -16,6 +16,7 @@ N, U = c_int, c_uint32
 PI, PU, S, V = POINTER(c_int), POINTER(c_uint32), c_char_p, c_void_p
 U8P = POINTER(ctypes.c_uint8)
 FAULT_CALLBACK = ctypes.CFUNCTYPE(None, POINTER(s.FaultEvent))
+SWITCH_CALLBACK = ctypes.CFUNCTYPE(None, POINTER(s.SwitchEvent))
 
 
 def _p(structure: type[ctypes.Structure]) -> Any:
@@ -118,6 +119,13 @@ V2: dict[str, tuple[Any, ...]] = {
     **{f"dcmiv2_{name}": (N, *rest) for name, rest in _CHIP.items()},
 }
 
-ALL = {**V1, **V2}
+SWITCH: dict[str, tuple[Any, ...]] = {
+    "lq_dcmi_init": (),
+    "lq_dcmi_subscribe_fault_event": (s.SwitchFilter, SWITCH_CALLBACK),
+    "lq_dcmi_get_fault_info": (U, PU, _p(s.SwitchEvent)),
+}
+"""The bus switch's own library, `liblingqu-dcmi.so`."""
 
-__all__ = ["ALL", "FAULT_CALLBACK", "V1", "V2"]
+ALL = {**V1, **V2, **SWITCH}
+
+__all__ = ["ALL", "FAULT_CALLBACK", "SWITCH", "SWITCH_CALLBACK", "V1", "V2"]

@@ -316,6 +316,22 @@ class PortPackets(ctypes.Structure):
     _fields_ = [("port_mode", i32), ("counters", u64 * 48), ("reserved", u64 * 16)]
 
 
+class SwitchEvent(ctypes.Structure):
+    """LqDcmiEvent of lingqu-dcmi.h."""
+
+    _fields_ = [
+        ("event_type", u32), ("sub_type", u32), ("peer_device", u16), ("peer_port", u16), ("chip", u16),
+        ("port", u16), ("severity", u8), ("assertion", u8), ("res", u8 * 6), ("event_serial", u32),
+        ("notify_serial", u32), ("raised", u64), ("additional", u8 * 40), ("information", c_char * 32),
+    ]  # fmt: skip
+
+
+class SwitchFilter(ctypes.Structure):
+    """lq_dcmi_event_filter; zero lets everything through."""
+
+    _fields_ = [("flag", u32), ("event_type", u32), ("event_id", u32), ("severity", u8), ("chip", u32)]
+
+
 SIZES = {
     ChipInfo: 100, ChipInfoV2: 132, BoardInfo: 16, ElabelInfo: 1280, PcieInfo: 64, DieId: 20, EccInfo: 36, HbmInfo: 32,
     MemoryInfoV3: 112, MemoryInfo: 16, MultiUtilization: 48, IpAddress: 20, ProcessMemory: 16, PcieBandwidth: 88,
@@ -323,5 +339,6 @@ SIZES = {
     ComputingResource: 96, MediaResource: 56, CreateVdev: 104, CreatedVdev: 52, VdevQueryInfo: 256, VdevQuery: 264,
     SocFree: 224, SocTotal: 360, DmsFaultEvent: 352, FaultEvent: 360, EventFilter: 48, HccsPingOperate: 1048,
     HccsPingInfo: 3272, UrmaEid: 24, UbPingOperate: 1068, UbPingInfo: 3552, UbPort: 8, PortPackets: 520,
+    SwitchEvent: 112, SwitchFilter: 20,
 }  # fmt: skip
 """Bytes of every structure as the C compiler lays it out."""

@@ -16,14 +16,23 @@ class BuildError(Exception):
 
 def build(folder: Path, compiler: str = "") -> Path:
     """Compile `libdcmi.so` into ``folder``; answers the file. Raises BuildError."""
+    return _compile(folder, "libdcmi.so", "dcmi_standin.c", compiler)
+
+
+def build_switch(folder: Path, compiler: str = "") -> Path:
+    """Compile the bus switch's `liblingqu-dcmi.so`; its faults are lines of the file BELAY_SIM_SWITCH_STATE."""
+    return _compile(folder, "liblingqu-dcmi.so", "lingqu_standin.c", compiler)
+
+
+def _compile(folder: Path, name: str, source: str, compiler: str) -> Path:
     found = compiler or next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), "")
     if not found:
         raise BuildError("no C compiler found (cc, gcc or clang); on Debian: apt-get install gcc libc6-dev")
     folder.mkdir(parents=True, exist_ok=True)
-    library = folder / "libdcmi.so"
-    fresh = folder / ".libdcmi.so.new"
+    library = folder / name
+    fresh = folder / f".{name}.new"
     command = [
-        found, "-O2", "-shared", "-fPIC", "-Wall", "-Werror", "-o", str(fresh), str(HERE / "dcmi_standin.c"),
+        found, "-O2", "-shared", "-fPIC", "-Wall", "-Werror", "-o", str(fresh), str(HERE / source),
         "-lpthread",
     ]  # fmt: skip
     try:
@@ -37,4 +46,4 @@ def build(folder: Path, compiler: str = "") -> Path:
     return library
 
 
-__all__ = ["BuildError", "build"]
+__all__ = ["BuildError", "build", "build_switch"]

@@ -48,6 +48,7 @@ def hardware_part(
         Bmc(hardware.bmc) if hardware.bmc is not None else None,
         Clients() if hardware.storage else None,
         pods.results,
+        driver.switch if isinstance(driver, DcmiDriver) else None,
     )
     return Hardware(node, client, settings, hardware, policy, clock, state, surroundings=around, beside=beside)
 

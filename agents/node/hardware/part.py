@@ -61,16 +61,17 @@ class NodeSurroundings:
         bmc: Bmc | None,
         clients: Clients | None,
         pings: Callable[[], Awaitable[Mapping[int, Sequence[Ping]] | None]] | None = None,
+        switch: Callable[[], Awaitable[Sequence[SwitchFault] | None]] | None = None,
     ) -> None:
-        self._bmc, self._clients, self._pings = bmc, clients, pings
+        self._bmc, self._clients, self._pings, self._switch = bmc, clients, pings, switch
 
     async def alarms(self) -> Sequence[Alarm] | None:
         """Read the hardware alarms through IPMI."""
         return None if self._bmc is None else await ipmi.alarms(self._bmc)
 
     async def switch(self) -> Sequence[SwitchFault] | None:
-        """The bus switch has a library of its own, which this part does not reach."""
-        return None
+        """Read the bus switch."""
+        return None if self._switch is None else await self._switch()
 
     async def storage(self) -> Mapping[str, Client] | None:
         """Read the storage clients' state files."""

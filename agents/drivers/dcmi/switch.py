@@ -1,0 +1,105 @@
+"""The bus switch of a super-pod server (LingQu), through its own library `liblingqu-dcmi.so`.
+
+What stands is read whole now and then; in between the library tells what came and what went. Source:
+component/ascend-device-plugin/pkg/device/deviceswitch.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from ctypes import byref, c_uint32
+from typing import Any, Final, NamedTuple
+
+from agents.drivers.base import DriverError
+from agents.drivers.dcmi import prototypes, structs
+from agents.drivers.dcmi.library import Library
+
+NAME: Final = "liblingqu-dcmi.so"
+MAX_FAULTS: Final = 128
+#: Seconds between two whole readings; ``PollInterval`` of MindCluster's fault configuration by default.
+READ_EVERY: Final = 300.0
+RECOVERED: Final = 0
+NO_SUB_TYPE: Final = 0xFFFFFFFF
+#: The interface holds ports in 16 bits; its "none" of 32 bits arrives cut to that.
+NO_PORT: Final = frozenset({0xFFFF, 0xFFFFFFFF})
+PEERS: Final = {0: "cpu", 1: "npu", 2: "L2"}
+
+
+class Standing(NamedTuple):
+    """A fault of the switch: what two events of one fault have in common, and when it was raised (ms)."""
+
+    code: str
+    chip: int
+    port: int
+    peer_port: int
+    raised_ms: int
+
+    @property
+    def same(self) -> tuple[Any, ...]:
+        """What a recovery is found by."""
+        return self[:4]
+
+
+class Switch:
+    """One initialised library. Raises DriverError when it does not start."""
+
+    def __init__(
+        self,
+        library: Library,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._library, self._monotonic, self._now_ms = library, monotonic, now_ms
+        self._lock = threading.Lock()
+        self._standing: list[Standing] = []
+        self._read_at: float | None = None
+        library.call("lq_dcmi_init")
+        # the library keeps the pointer: the object must live as long as the process
+        self._callback = prototypes.SWITCH_CALLBACK(self._heard)
+        library.call("lq_dcmi_subscribe_fault_event", structs.SwitchFilter(), self._callback)
+
+    def faults(self) -> list[Standing]:
+        """What stands, ascending; blocks while the library is read whole."""
+        if self._read_at is None or self._monotonic() - self._read_at >= READ_EVERY:
+            begin = self._monotonic()
+            found = self._read()
+            with self._lock:
+                self._standing, self._read_at = found, begin
+        with self._lock:
+            return sorted(self._standing)
+
+    def _read(self) -> list[Standing]:
+        count, events = c_uint32(), (structs.SwitchEvent * MAX_FAULTS)()
+        self._library.call("lq_dcmi_get_fault_info", MAX_FAULTS, byref(count), events)
+        if count.value > MAX_FAULTS:
+            raise DriverError(f"lq_dcmi_get_fault_info: {count.value} faults, at most {MAX_FAULTS} are possible")
+        return [self._fault(one) for one in events[: count.value] if one.assertion != RECOVERED]
+
+    def _heard(self, pointer: Any) -> None:
+        """Called from a thread of the library."""
+        event = pointer.contents
+        fault = self._fault(event)
+        with self._lock:
+            # what is told twice stands once
+            self._standing = [one for one in self._standing if one.same != fault.same]
+            if event.assertion != RECOVERED and len(self._standing) < MAX_FAULTS:
+                self._standing.append(fault)
+
+    def _fault(self, event: structs.SwitchEvent) -> Standing:
+        return Standing(
+            assembled(event.event_type, event.sub_type, event.peer_device, event.port),
+            int(event.chip), int(event.port), int(event.peer_port), int(event.raised) or self._now_ms(),
+        )  # fmt: skip
+
+
+def assembled(event_type: int, sub_type: int, peer: int, port: int) -> str:
+    """A code as text, for example ``[0x00f1ff09,155912,cpu,na]``."""
+    fault = "na" if sub_type == NO_SUB_TYPE else str(sub_type)
+    name = "na" if port in NO_PORT else PEERS.get(peer, "na")
+    return f"[0x{event_type & 0xFFFFFFFF:08x},{fault},{name},na]"
+
+
+__all__ = ["NAME", "Standing", "Switch", "assembled"]

@@ -1,0 +1,115 @@
+/* A stand-in of `liblingqu-dcmi.so`, the bus switch's library: what stands is the lines of the file BELAY_SIM_SWITCH_STATE
+ *
+ *     TYPE SUBTYPE PEER_DEVICE PEER_PORT CHIP PORT RAISED_MS          (numbers as C reads them)
+ *
+ * A thread looks at it every 20 ms and tells the subscriber what came and what went. "result N" makes every call fail,
+ * "mute" keeps events back. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MOST 128
+
+struct event {
+    uint32_t type, sub;
+    uint16_t peer, peer_port, chip, port;
+    uint8_t severity, assertion;
+    char res[6];
+    uint32_t serial, notify;
+    unsigned long raised;
+    unsigned char additional[40];
+    char information[32];
+};
+struct filter { uint32_t flag, type, id; uint8_t severity; uint32_t chip; };
+
+_Static_assert(sizeof(struct event) == 112, "LqDcmiEvent");
+_Static_assert(sizeof(struct filter) == 20, "lq_dcmi_event_filter");
+
+static void (*told)(struct event *);
+
+static int standing(struct event *out, int *result, int *mute)
+{
+    const char *name = getenv("BELAY_SIM_SWITCH_STATE");
+    FILE *file = name ? fopen(name, "re") : NULL;
+    char line[256];
+    int count = 0;
+    *result = *mute = 0;
+    while (file && fgets(line, sizeof line, file) && count < MOST) {
+        struct event one = {.assertion = 1, .severity = 2};
+        int type, sub, peer, peer_port, chip, port;
+        if (sscanf(line, "result %i", result) == 1)
+            continue;
+        *mute |= !strncmp(line, "mute", 4);
+        if (sscanf(line, "%i %i %i %i %i %i %lu", &type, &sub, &peer, &peer_port, &chip, &port, &one.raised) != 7)
+            continue;
+        one.type = (uint32_t)type, one.sub = (uint32_t)sub, one.peer = (uint16_t)peer, one.peer_port = (uint16_t)peer_port;
+        one.chip = (uint16_t)chip, one.port = (uint16_t)port;
+        out[count++] = one;
+    }
+    if (file)
+        fclose(file);
+    return count;
+}
+
+static int there(const struct event *all, int count, const struct event *one)
+{
+    for (int i = 0; i < count; i++)
+        if (!memcmp(all + i, one, sizeof *one))
+            return 1;
+    return 0;
+}
+
+static void *watch(void *unused)
+{
+    static struct event before[MOST], now[MOST];
+    int had, result, mute;
+    had = standing(before, &result, &mute);
+    for (;; usleep(20000)) {
+        int count = standing(now, &result, &mute);
+        if (mute)
+            continue;
+        for (int i = 0; i < count; i++)
+            if (!there(before, had, now + i))
+                told(now + i);
+        for (int i = 0; i < had; i++)
+            if (!there(now, count, before + i)) {
+                before[i].assertion = 0;
+                before[i].raised = 0;
+                told(before + i);
+            }
+        memcpy(before, now, sizeof before);
+        had = count;
+    }
+    return unused;
+}
+
+int lq_dcmi_init(void)
+{
+    struct event all[MOST];
+    int result, mute;
+    standing(all, &result, &mute);
+    return result;
+}
+
+int lq_dcmi_subscribe_fault_event(struct filter wanted, void (*handler)(struct event *))
+{
+    pthread_t thread;
+    (void)wanted;
+    told = handler;
+    return pthread_create(&thread, NULL, watch, NULL) ? -1 : pthread_detach(thread);
+}
+
+int lq_dcmi_get_fault_info(unsigned int length, unsigned int *count, struct event *list)
+{
+    struct event all[MOST];
+    int result, mute, found = standing(all, &result, &mute);
+    if (result)
+        return result;
+    *count = (unsigned int)found < length ? (unsigned int)found : length;
+    memcpy(list, all, *count * sizeof *list);
+    return 0;
+}
