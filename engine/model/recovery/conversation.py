@@ -53,6 +53,8 @@ class Facts(msgspec.Struct, frozen=True):
     backup_running: bool = False
     old_pod_gone: bool = False
     nic_switched: bool = False
+    codes: tuple[str, ...] = ()  # of the hardware faults on the ranks of this conversation
+    accounts: str = ""  # what earlier conversations told when they ended (`account.KEY`)
 
 
 class Operation(msgspec.Struct, frozen=True):
@@ -265,6 +267,7 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     hot_pod: str = ""
     degraded: bool = False
     retried: tuple[tuple[int, str], ...] = ()  # when the job told that it repeats a step, and on which ranks
+    codes: tuple[str, ...] = ()  # of the faults behind it
     story: tuple[Note, ...] = ()
     code: int = 0
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from engine.model.recovery import aftermath, decision, elastic, flow, hotswitch, maintenance, steps, words
+from engine.model.recovery import account, aftermath, decision, elastic, flow, hotswitch, maintenance, steps, words
 from engine.model.recovery.choice import usable_retry
 from engine.model.recovery.conversation import (
     Annotate,
@@ -109,6 +109,10 @@ def step(talk: Conversation, told: Input, facts: Facts, now: int, uuid: str) -> 
     if turn.talk.retried not in ((), talk.retried):
         # signals first: nothing waits for what the planner is told
         turn.effects.append(Annotate(steps.REPORTED_KEY, steps.text(turn.talk.retried)))
+    turn.remember(codes=account.codes_of(turn.talk, facts))
+    over = account.told(talk, turn.talk, facts)
+    if over is not None:
+        turn.effects.append(over)
     return Step(turn.talk, tuple(turn.effects))
 
 

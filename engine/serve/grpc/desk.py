@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from engine.kube import CONFIGMAP, Kube, KubeError, Object, end
 from engine.log import get
-from engine.model.recovery import Conversation, Event, State
+from engine.model.recovery import Conversation, account
 from engine.serve.grpc.cluster import Cluster, clock_ms
 from engine.serve.grpc.hand import POD_GROUP, Hand
 from engine.serve.grpc.jobfacts import ENABLE_KEY
@@ -34,7 +34,6 @@ PERIOD: Final = 1.0
 #: Seconds that a job without a PodGroup may be without pods before it counts as gone.
 MISSING: Final = 60.0
 _STORIES: Final = 64
-_GOOD: Final = frozenset({Event.RECOVERED.value, Event.SCALED_OUT.value, Event.RESTART_OK.value})
 
 
 class Desk:
@@ -162,12 +161,11 @@ class Desk:
         while len(self.ended_with) > _STORIES:
             self.ended_with.pop(next(iter(self.ended_with)))
         last = talk.story[-1] if talk.story else None
-        begun = next((note.at for note in reversed(talk.story[:-1]) if note.state == State.INIT), None)
-        steps = [note for note in talk.story if begun is None or note.at > begun]
+        steps = account.chapter(talk.story)
         story = " → ".join(note.state.removesuffix("State") for note in steps[-16:])
         seconds = (steps[-1].at - steps[0].at) / 1000 if steps else 0.0
         _log.info("recovery ended", job=job, story=story, code=last.code if last else 0, seconds=round(seconds, 3))
-        good = last is not None and last.event in _GOOD
+        good = last is not None and last.event in account.GOOD
         self._tell(job, good, f"process recovery took {seconds:.1f} s: {story}")
 
     def _tell(self, job: str, good: bool, text: str) -> None:

@@ -13,7 +13,7 @@ from engine.model.attribution import HARMLESS, SUB_HEALTHY, UNHEALTHY, FaultRank
 from engine.model.cluster import Pod
 from engine.model.costs import CHOICE_KEY, narrowed
 from engine.model.levels import SUB_HEALTH
-from engine.model.recovery import Conversation, Facts, Rank, Strategy, steps
+from engine.model.recovery import Conversation, Facts, Rank, Strategy, account, steps
 from engine.model.recovery.choice import dump_only
 from engine.model.recovery.conversation import Faults, SubHealthy, merged
 from engine.model.recovery.words import HCCL, NORMAL, RESCHEDULE_LIMIT, RESCHEDULE_RANGE, UCE
@@ -86,7 +86,18 @@ def facts_of(
         backup_running=_backup_runs(view, talk.hot_pod),
         old_pod_gone=_gone(view, talk.hot_pod, record.uids.get(talk.hot_pod, "")),
         nic_switched=talk.operation is not None and talk.operation.kind == "nic",
+        codes=_codes(talk, records),
+        accounts=notes.get(account.KEY, ""),
     )
+
+
+def _codes(talk: Conversation, records: Sequence[FaultRank]) -> tuple[str, ...]:
+    """The codes of the hardware faults on the ranks of a conversation."""
+    ranks = {rank.rank for rank in talk.ranks}
+    if not ranks:
+        return ()
+    found = {code for row in records if counts(row) and str(row.rank) in ranks for code in row.code.split(",") if code}
+    return tuple(sorted(found)[: account.MAX_CODES])
 
 
 def uids_after(

@@ -17,7 +17,7 @@ import msgspec
 from engine.kube import Object
 from engine.log import get
 from engine.model.attribution import HEALTHY
-from engine.model.recovery import Code, Conversation, Rank, State, Step, machine, resumed, words
+from engine.model.recovery import Code, Conversation, Facts, Rank, State, Step, account, machine, resumed, words
 from engine.model.recovery.conversation import (
     Annotate,
     Degrade,
@@ -164,7 +164,7 @@ class Talk:
         async with self._lock:
             before = self.conversation
             after = machine.reset(before, self._desk.clock(), code)
-            await self._begin_anew(before, after)
+            await self._begin_anew(before, after, self._facts())
 
     # its subscribers
 
@@ -222,7 +222,7 @@ class Talk:
         async with self._lock:
             return await self._step(told)
 
-    def _facts(self) -> Any:
+    def _facts(self) -> Facts:
         view = self.view
         if view is None:
             return facts_of(None, self.record, ("", ()))
@@ -257,17 +257,18 @@ class Talk:
             self._moved = asyncio.Event()
         return step
 
-    async def _begin_anew(self, before: Conversation, after: Conversation) -> None:
-        was = before.state
+    async def _begin_anew(self, before: Conversation, after: Conversation, facts: Facts) -> None:
         self.generation += 1
         self._token += 1
         self._effects.clear()
         # agents that still wait for the end of the faults would wait for ever
-        clear: tuple[Effect, ...] = (Reset("clear", answer=False),) if was is not State.INIT else ()
-        self._kept.record = msgspec.structs.replace(self.record, software=(), owed=clear)
+        last: tuple[Effect, ...] = (Reset("clear", answer=False),) if before.state is not State.INIT else ()
+        told = account.told(before, after, facts)
+        last += (told,) if told is not None else ()
+        self._kept.record = msgspec.structs.replace(self.record, software=(), owed=last)
         if after != before:
             await self._remember(before, after)
-        self._effects.extend((effect, self._token) for effect in clear)
+        self._effects.extend((effect, self._token) for effect in last)
         self._start()
         self.voice.dismiss_operators()
         self._moved.set()
