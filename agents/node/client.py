@@ -283,12 +283,7 @@ class KubeClient:
             ):
                 if response.status >= 300:
                     raise ApiError(response.status, await _complaint(response))
-                raw = (
-                    await response.content.read(MAX_BODY + 1)
-                    if response.content_length is None
-                    else await response.read()
-                )
-                value = json.loads(raw)
+                value = json.loads(await _whole(response))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise ApiError(0, f"{type(error).__name__}: {error}") from error
         if not isinstance(value, dict):
@@ -334,6 +329,16 @@ async def _events(response: aiohttp.ClientResponse, needles: Sequence[bytes]) ->
                 event = json.loads(line)
                 if isinstance(event, dict):
                     yield event
+
+
+async def _whole(response: aiohttp.ClientResponse) -> bytes:
+    """The whole answer, also one that comes in pieces without saying its length. Raises ApiError for an endless one."""
+    buffer = bytearray()
+    async for chunk in response.content.iter_any():
+        buffer += chunk
+        if len(buffer) > MAX_BODY:
+            raise ApiError(0, f"the answer is larger than {MAX_BODY >> 20} MiB")
+    return bytes(buffer)
 
 
 async def _complaint(response: aiohttp.ClientResponse) -> str:
