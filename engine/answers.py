@@ -14,7 +14,7 @@ from engine.model.cluster import Observed, ids_of
 from engine.model.diagnostics import ObjectKey
 from engine.model.plan import ChipState, NodeState, Plan
 from engine.model.times import rfc3339
-from engine.plan.gangs import group
+from engine.plan.groups import group
 from engine.plan.jobstatus import ended
 from engine.status.jobs import runs, succeeded
 from engine.status.links import row_of

@@ -19,11 +19,11 @@ from engine.model.links import LINKED
 from engine.model.plan import Pending, Plan
 from engine.model.times import rfc3339
 from engine.phrases import because
-from engine.plan.gangs import group
+from engine.plan.groups import group
 from engine.plan.linkstates import count
 from engine.status.jobs import impact, impact_body
 from engine.status.links import summary
-from engine.status.recoveries import effective, recovery_body, story
+from engine.status.recoveries import conversation_body, effective, recovery_body, story
 from engine.status.rescheduling import asked_retries
 from engine.wire.links import name_of as link_orders
 
@@ -91,6 +91,7 @@ def _job(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
             for record in memory.records
         ]
     body |= impact_body(impact(pods, observed)) | recovery_body(memory)
+    body |= conversation_body(observed.recoveries.get(gang.uid) if gang is not None else None)
     told = story(memory)
     if told:
         body["story"] = told

@@ -24,7 +24,7 @@ from engine.model.diagnostics import ObjectKey, Origin
 from engine.model.history import History
 from engine.model.times import rfc3339
 from engine.observe import key_of, observe
-from engine.plan import expand, gangs, sync
+from engine.plan import expand, groups, sync
 from engine.plan.scope import Memory, Scope
 from engine.simulate import merged as merge
 from engine.wire import rankfile
@@ -174,7 +174,7 @@ class World:
     def plan(self) -> list[AnyAction]:
         """What the next pass wants, without applying it."""
         scope = self.scope()
-        gangs.run(scope)
+        groups.run(scope)
         sync.run(scope)
         scope.evicting |= self.evicting
         expand.run(scope)

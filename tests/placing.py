@@ -14,7 +14,7 @@ from engine.load import load
 from engine.model.actions import BindPod
 from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import Origin
-from engine.plan import explain, gangs, place, queue, views
+from engine.plan import explain, groups, place, queue, views
 from engine.plan.scope import Memory, Scope
 from tests import worlds
 
@@ -45,7 +45,7 @@ def scope_of(observed: Observed, *, desired: Desired | None = None, shard: str =
         memory=Memory.of(observed.history),
     )
     views.run(scope)
-    gangs.run(scope)
+    groups.run(scope)
     closed = fields.pop("closed", {})
     states = fields.pop("states", {})
     for name, value in fields.items():

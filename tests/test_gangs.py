@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from engine.model.jobs import Gang
-from engine.plan.gangs import group, in_rank_order
+from engine.plan.gangs import in_rank_order
+from engine.plan.groups import group
 from tests import worlds
 
 

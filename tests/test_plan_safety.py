@@ -21,7 +21,7 @@ from engine.model.actions import (
 from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.history import History
-from engine.plan import gangs, health, recover, safety, views
+from engine.plan import groups, health, recover, safety, views
 from engine.plan.safety import EXPANSION
 from engine.plan.scope import Memory, Scope
 from tests import worlds
@@ -176,7 +176,7 @@ def with_actions(actions: list[Any], inventory: int, declared: Desired | None = 
     keys = tuple(ObjectKey("v1", "ConfigMap", "d", f"c{i}") for i in range(inventory))
     snapshot = observed([node("n0")], [report("n0")], inventory=keys)
     scope = Scope(declared or desired(), snapshot, NOW, "main", Memory.of(snapshot.history))
-    for run in (views.run, gangs.run, health.run, recover.run):
+    for run in (views.run, groups.run, health.run, recover.run):
         run(scope)
     scope.actions.extend(actions)
     safety.run(scope)

@@ -11,7 +11,7 @@ import pytest
 from engine.documents.windows import MaintenanceWindow, closed, cron
 from engine.load import load
 from engine.model.actions import EvictPod, IsolateChip, ResetChips
-from engine.plan import gangs, health, recover, safety, views
+from engine.plan import groups, health, recover, safety, views
 from engine.plan.scope import Memory, Scope
 from tests.test_plan_recover import evictions, gang, world
 from tests.worlds import NOW, decide, desired, document, fault, node, observed, report
@@ -164,7 +164,7 @@ def test_who_goes_for_no_fault_waits_for_the_pass_after() -> None:
 
     def passed(*, rescue: bool) -> Scope:
         scope = Scope(desired(), snapshot, NOW, "main", Memory.of(snapshot.history))
-        for run in (views.run, gangs.run, health.run):
+        for run in (views.run, groups.run, health.run):
             run(scope)
         if rescue:
             recover.run(scope)

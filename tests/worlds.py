@@ -31,7 +31,7 @@ from engine.model.cluster import (
 )
 from engine.model.diagnostics import ObjectKey
 from engine.model.history import History
-from engine.plan import gangs, health, recover, reset, safety, views
+from engine.plan import groups, health, recover, reset, safety, views
 from engine.plan.scope import Memory, Scope
 
 #: 2026-09-01T08:00:00Z, the time of most test worlds.
@@ -354,7 +354,7 @@ def decide(snapshot: Observed, declared: Desired | None = None, *, now: float = 
         shard=shard,
         memory=Memory.of(snapshot.history),
     )
-    for run in (views.run, gangs.run, health.run, recover.run, reset.run, safety.run):
+    for run in (views.run, groups.run, health.run, recover.run, reset.run, safety.run):
         run(scope)
     return scope
 

@@ -27,7 +27,7 @@ def passes() -> tuple[tuple[str, Callable[[Scope], None]], ...]:
         expand,
         explain,
         forget,
-        gangs,
+        groups,
         groupstatus,
         health,
         layout,
@@ -44,7 +44,7 @@ def passes() -> tuple[tuple[str, Callable[[Scope], None]], ...]:
 
     return (
         ("views", views.run),
-        ("gangs", gangs.run),
+        ("gangs", groups.run),
         ("sync", sync.run),
         ("health", health.run),
         ("recover", recover.run),

@@ -23,11 +23,12 @@ def run(scope: Scope) -> None:
 
 
 def _jobs(scope: Scope) -> None:
+    away = [key for key in scope.memory.jobs if key not in scope.gangs]
+    if not away:
+        return
     live = {(key.kind, key.namespace, key.name) for key in scope.observed.objects}
     declared = {(key.kind, key.namespace, key.name) for key in scope.desired.manifest_index}
-    for key in list(scope.memory.jobs):
-        if key in scope.gangs:
-            continue
+    for key in away:
         namespace, kind, name = key.split("/", 2)
         owner = (kind.partition(".")[0], namespace, name)
         if owner not in live and owner not in declared:

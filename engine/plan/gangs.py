@@ -48,67 +48,11 @@ _DIGITS: Final = re.compile(r"(\d+)")
 
 #: Gangs by key, while owner, pods, PodGroups and priority classes stay what they are.
 _GANGS: Final[Memo[Gang]] = Memo(32768)
-#: All gangs and the gang of each pod, of the newest snapshot.
-_GROUPED: Final[Memo[tuple[dict[str, Gang], dict[str, str]]]] = Memo(1)
 
 
 def gang_key(api_version: str, kind: str, namespace: str, name: str) -> str:
     """``namespace/Kind/name``; a ``batch/v1`` Job is ``Job.batch``, so that it never meets a Volcano Job's memory."""
     return f"{namespace}/{'Job.batch' if api_version == 'batch/v1' else kind}/{name}"
-
-
-def run(scope: Scope) -> None:
-    """Fills ``scope.gangs`` and ``scope.gang_of`` from the pods of the snapshot."""
-    scope.gangs, scope.gang_of = _grouped(scope.observed)
-
-
-def _grouped(observed: Observed) -> tuple[dict[str, Gang], dict[str, str]]:
-    """As ``group``, remembered while pods and objects are the same: most passes follow a report, not a pod."""
-    inputs = (observed.pods, observed.objects)
-    gangs, gang_of = _GROUPED.of("", inputs, lambda: group(observed))
-    return dict(gangs), dict(gang_of)
-
-
-def group(observed: Observed) -> tuple[dict[str, Gang], dict[str, str]]:
-    """The gangs by key, and the gang key of each pod key (finished pods included, though they are no longer in
-    ``Gang.pods``).
-    """
-    priorities = _priorities(observed)
-    finder = Owners(observed)
-    members: dict[str, list[Pod]] = {}
-    owners: dict[str, Owner] = {}
-    gang_of: dict[str, str] = {}
-    shared = _shared(observed, finder)
-    for pod in observed.pods.values():
-        owner = finder.of(pod)
-        if owner is None:
-            continue
-        if shared:
-            owner = shared.get((pod.namespace, finder.group_name(pod)), owner)
-        key = gang_key(owner.api_version, owner.kind, owner.namespace, owner.name)
-        owners.setdefault(key, owner)
-        members.setdefault(key, []).append(pod)
-        gang_of[pod.key] = key
-    gangs = {key: _known(key, owners[key], members[key], finder, priorities) for key in sorted(members)}
-    return gangs, gang_of
-
-
-def _shared(observed: Observed, finder: Owners) -> dict[tuple[str, str], Owner]:
-    """PodGroups that several workloads share, by namespace and name: their pods start together."""
-    seen: dict[tuple[str, str], set[tuple[str, str]]] = {}
-    for pod in observed.pods.values():
-        if pod.owner_kind not in REPLICATED_KINDS:
-            continue
-        name = finder.group_name(pod)
-        owner = finder.of(pod) if name else None
-        if owner is not None:
-            seen.setdefault((pod.namespace, name), set()).add((owner.kind, owner.name))
-    found = ((key, finder.pod_group(*key)) for key, owners in seen.items() if len(owners) > 1)
-    return {
-        key: Owner(POD_GROUP_APIS[0], "PodGroup", *key, str(metadata(raw).get("uid", "")), raw)
-        for key, raw in found
-        if raw
-    }
 
 
 def task_of(pod: Pod) -> str:
@@ -190,12 +134,13 @@ def _order(pod: Pod) -> tuple[int, tuple[tuple[int, str], ...], str]:
     return (1 << 40, natural(pod.name), pod.name) if rank is None else (rank, (), pod.name)
 
 
-def _known(key: str, owner: Owner, pods: list[Pod], finder: Owners, priorities: Mapping[str, int]) -> Gang:
-    inputs = (owner, pods, finder.groups_for(owner, pods), priorities)
-    return _GANGS.of(key, inputs, lambda: _gang(key, owner, pods, finder, priorities))
+def formed(key: str, owner: Owner, pods: list[Pod], finder: Owners, classes: Mapping[str, int]) -> Gang:
+    """The gang of an owner's pods; ``classes`` are the values of the cluster's priority classes."""
+    inputs = (owner, pods, finder.groups_for(owner, pods), classes)
+    return _GANGS.of(key, inputs, lambda: _gang(key, owner, pods, finder, classes))
 
 
-def _gang(key: str, owner: Owner, pods: list[Pod], finder: Owners, priorities: Mapping[str, int]) -> Gang:
+def _gang(key: str, owner: Owner, pods: list[Pod], finder: Owners, classes: Mapping[str, int]) -> Gang:
     live = [pod for pod in pods if not pod.finished]
     ordered = in_rank_order(live)
     sample = ordered or in_rank_order(pods)
@@ -216,7 +161,7 @@ def _gang(key: str, owner: Owner, pods: list[Pod], finder: Owners, priorities: M
         labels=labels,
         annotations=annotations,
         queue=_queue(owner, group, annotations),
-        priority=priorities.get(priority_class, max(pod.priority for pod in sample)),
+        priority=classes.get(priority_class, max(pod.priority for pod in sample)),
         priority_class=priority_class,
         created=_created(owner, group, sample),
         min_available=_min_available(owner, group, annotations, replicas, any(pod.count for pod in pods)),
@@ -351,7 +296,7 @@ def _priority_class(owner: Owner, group: Mapping[str, Any], first: Pod) -> str:
     return str(spec_of(group).get("priorityClassName") or own or first.priority_class or "")
 
 
-def _priorities(observed: Observed) -> dict[str, int]:
+def priorities(observed: Observed) -> dict[str, int]:
     """Values of the cluster's priority classes."""
     classes = (raw for key, raw in observed.objects.items() if key.kind == "PriorityClass")
     return {str(metadata(raw).get("name")): raw["value"] for raw in classes if isinstance(raw.get("value"), int)}

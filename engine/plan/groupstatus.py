@@ -8,7 +8,7 @@ numbers, not with every count of nodes in it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from engine.model.actions import DeleteObject, Evidence, PatchObject
@@ -34,6 +34,8 @@ _OURS: Final = frozenset({SCHEDULED, UNSCHEDULABLE})
 MAX_MESSAGE: Final = 1000
 #: By shard: the snapshot after whose pass every group's status was as it should be.
 _SETTLED: Final = Settled(16)
+#: The same by shard and group.
+_QUIET: Final = Settled(65536)
 
 
 class Counts(NamedTuple):
@@ -67,27 +69,32 @@ def _all(scope: Scope, going: set[tuple[str, str]]) -> bool:
     timed = False
     rivals: dict[str, set[str]] | None = None
     gangs = {(gang.namespace, gang.pod_group): gang for gang in scope.gangs.values() if gang.pod_group}
-    members = _members(scope, {gang.key for gang in gangs.values()})
     pending = {(entry.namespace, entry.kind, entry.name): entry for entry in scope.pending}
+    # where all is one shard's, nothing but the group, its pods and its entry decides what becomes of it
+    alone = all(pool.document.spec.shard == scope.shard for pool in scope.desired.pools)
+    names = roles.names(scope)
     for key in keys:
         raw = scope.observed.objects[key]
         if (key.namespace, key.name) in going or part(raw, "metadata").get("deletionTimestamp"):
             continue
         gang = gangs.get((key.namespace, key.name))
-        pods = members.get(gang.key, []) if gang is not None else []
+        pods = scope.members[gang.key] if gang is not None else ()
+        waits = pending.get((gang.namespace, gang.kind, gang.name)) if gang is not None else None
+        inputs = (raw, pods, waits, gang, names)
+        if alone and _QUIET.holds((scope.shard, key), inputs):
+            continue
         if not _is_ours(scope, raw, gang, pods):
             continue
-        waits = pending.get((gang.namespace, gang.kind, gang.name)) if gang is not None else None
         if dequeue.allowed(part(part(raw, "metadata"), "annotations")):
             timed = True
             rivals = dequeue.rivals(scope) if rivals is None else rivals
             _keep(scope, key, raw, counts(pods), waits, gang, rivals)
-        else:
-            _keep(scope, key, raw, counts(pods), waits)
+        elif not _keep(scope, key, raw, counts(pods), waits) and alone:
+            _QUIET.note((scope.shard, key), inputs)
     return timed
 
 
-def counts(pods: list[Pod]) -> Counts:
+def counts(pods: Sequence[Pod]) -> Counts:
     """A group's pods, counted as Volcano counts them."""
     phases = [pod.phase for pod in pods]
     placed = [pod for pod in pods if pod.phase == "Succeeded" or (pod.holds_chips and pod.deleting is None)]
@@ -110,16 +117,7 @@ def phase(old: str, numbers: Counts, least: int, pending: Pending | None) -> str
     return "Inqueue"
 
 
-def _members(scope: Scope, wanted: set[str]) -> dict[str, list[Pod]]:
-    """All pods of the gangs, finished ones included."""
-    out: dict[str, list[Pod]] = {}
-    for key, gang in scope.gang_of.items():
-        if gang in wanted:
-            out.setdefault(gang, []).append(scope.observed.pods[key])
-    return out
-
-
-def _is_ours(scope: Scope, raw: Mapping[str, Any], gang: Gang | None, pods: list[Pod]) -> bool:
+def _is_ours(scope: Scope, raw: Mapping[str, Any], gang: Gang | None, pods: Sequence[Pod]) -> bool:
     """Whether this pass decides for the group and its pods are Belay's to place."""
     if gang is None:
         labels = texts(part(raw, "metadata").get("labels"))
@@ -135,8 +133,10 @@ def _keep(
     pending: Pending | None,
     gang: Gang | None = None,
     rivals: Mapping[str, set[str]] | None = None,
-) -> None:
-    """``rivals`` are the jobs that wait, by queue, where the group may give up its turn for them."""
+) -> bool:
+    """Whether the group's status is not yet as it should be. ``rivals`` are the jobs that wait, by queue, where the
+    group may give up its turn for them.
+    """
     old = part(raw, "status")
     least = part(raw, "spec").get("minMember")
     needed = least if isinstance(least, int) and not isinstance(least, bool) else 1
@@ -160,6 +160,7 @@ def _keep(
     if marks:  # of their own: the status subresource takes no annotations
         text = f"PodGroup {key.namespace}/{key.name}: its time in the queue"
         _patch(scope, key, raw, "PodGroupTurn", text, {"metadata": {"annotations": marks}})
+    return new != old or bool(marks)
 
 
 def _patch(

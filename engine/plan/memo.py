@@ -6,9 +6,12 @@ What a snapshot holds is never changed in place: a new version is a new object.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from itertools import compress
+from operator import eq, is_not
 from typing import Any, Generic, TypeVar
 
+Name = TypeVar("Name", bound=Hashable)
 Result = TypeVar("Result")
 
 
@@ -29,6 +32,15 @@ class Memo(Generic[Result]):
             self._known.pop(next(iter(self._known)))
         self._known[key] = (raw, result)
         return result
+
+
+def differing(new: Mapping[Name, object], old: Mapping[Name, object]) -> Iterable[Name]:
+    """Names whose objects are not the same ones. Thousands are compared per pass, hence without a loop of Python's."""
+    if new is old:
+        return ()
+    if len(new) == len(old) and all(map(eq, new, old)):
+        return compress(new, map(is_not, new.values(), old.values()))
+    return [name for name in new.keys() | old.keys() if new.get(name) is not old.get(name)]
 
 
 class Settled:

@@ -6,6 +6,7 @@ Also the few readings of raw Kubernetes objects that this needs; whatever has an
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import copy
 from typing import Any, Final, NamedTuple
 
 from engine.model.cluster import Observed, Pod
@@ -45,6 +46,12 @@ class Owners:
                     self._groups_of.setdefault(
                         (key.namespace, str(controller.get("kind")), str(controller.get("name"))), key.name
                     )
+
+    def fresh(self) -> Owners:
+        """A finder in the same snapshot that remembers no pod."""
+        other = copy(self)
+        other._cache = {}
+        return other
 
     def of(self, pod: Pod) -> Owner | None:
         """The pod's owner; None for pods that are no workload of ours (of a DaemonSet, a static pod …) and want no

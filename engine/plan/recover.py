@@ -170,12 +170,7 @@ def _strategy_applies(gang: Gang, pod: Pod) -> bool:
 def _members(scope: Scope, hit: Iterable[str]) -> dict[str, list[Pod]]:
     """All pods of the gangs concerned, finished ones included, in rank order for those alive, then by name."""
     concerned = {*hit, *(key for key, memory in scope.memory.jobs.items() if memory.evicted)}
-    out: dict[str, list[Pod]] = {}
-    for key in sorted(scope.gang_of):
-        name = scope.gang_of[key]
-        if name in concerned:
-            out.setdefault(name, []).append(scope.observed.pods[key])
-    return out
+    return {name: list(scope.members[name]) for name in sorted(concerned) if name in scope.members}
 
 
 def _settle(scope: Scope, gang: Gang, pods: list[Pod]) -> None:

@@ -7,6 +7,7 @@ copied world.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -203,7 +204,8 @@ class Scope:
     which roles Belay plays, filled on first use by ``engine.plan.roles``. ``blamed`` maps a pod's key to what relation
     faults decided for it (Separate or SubHealth). ``about``: the job or pod that somebody asks about. ``choices`` are
     the ways of recovery that were chosen by cost, by gang. ``unsettled`` are the views of the nodes that no earlier
-    pass has judged as they are now, in the order of names: of all others health has nothing to say.
+    pass has judged as they are now, in the order of names: of all others health has nothing to say. ``members`` are
+    all pods of each gang, finished ones included, in the order of their keys.
     """
 
     desired: Desired
@@ -215,6 +217,7 @@ class Scope:
     unsettled: dict[str, NodeView] = field(default_factory=dict)
     gangs: dict[str, Gang] = field(default_factory=dict)
     gang_of: dict[str, str] = field(default_factory=dict)
+    members: Mapping[str, Sequence[Pod]] = field(default_factory=dict)
     actions: list[AnyAction] = field(default_factory=list)
     deferred: list[Deferred] = field(default_factory=list)
     pending: list[Pending] = field(default_factory=list)

@@ -8,11 +8,10 @@ changes a view copies it first (``Scope.own``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import compress
 from math import inf
-from operator import attrgetter, eq, is_not
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
@@ -20,6 +19,7 @@ from engine.documents import Desired, InitParams
 from engine.model.cluster import DeviceReport, Node, NodeReport, Observed, Pod
 from engine.model.levels import NORMAL
 from engine.model.plan import ChipState
+from engine.plan.memo import differing
 from engine.plan.outages import FUTURE_TOLERANCE, STALE_AFTER
 from engine.plan.scope import NodeView, Scope
 
@@ -115,22 +115,13 @@ def _same(scope: Scope, rules: _Rules, pods: Mapping[str, list[Pod]], apart: Abs
         (observed.node_reports, last.node_reports),
     )
     for new, old in pairs:
-        changed.update(_differing(new, old))
+        changed.update(differing(new, old))
     if pods is not last.pods:
-        changed.update(name for name in _differing(pods, last.pods) if last.pods.get(name) != pods.get(name))
+        changed.update(name for name in differing(pods, last.pods) if last.pods.get(name) != pods.get(name))
     served = dict(last.served)
     for name in changed:
         served.pop(name, None)
     return served
-
-
-def _differing(new: Mapping[str, object], old: Mapping[str, object]) -> Iterable[str]:
-    """Names whose objects are not the same ones. Thousands are compared per pass, hence without a loop of Python's."""
-    if new is old:
-        return ()
-    if len(new) == len(old) and all(map(eq, new, old)):
-        return compress(new, map(is_not, new.values(), old.values()))
-    return [name for name in new.keys() | old.keys() if new.get(name) is not old.get(name)]
 
 
 def forget() -> None:

@@ -16,7 +16,7 @@ from engine.model.diagnostics import Diagnostic
 from engine.model.resets import groups
 from engine.plan import settled
 from engine.plan.inforce import previous_pools
-from engine.plan.memo import Memo
+from engine.plan.memo import Memo, differing
 from engine.plan.scope import NodeView, Scope
 from engine.wire.parts import chip_of
 
@@ -31,8 +31,10 @@ Holding = tuple[int, dict[int, str], dict[str, int]]
 
 #: What the pods of each node hold, by node name.
 _HOLDINGS: Final[Memo[Holding]] = Memo(32768)
-#: The live pods of each node in the newest snapshot.
-_LIVE: Final[Memo[dict[str, list[Pod]]]] = Memo(1)
+#: The pods of the newest snapshot, and the live ones of each node.
+_LIVE: Final[dict[str, tuple[Mapping[str, Pod], dict[str, list[Pod]]]]] = {}
+#: Beyond this share of changed pods all are looked at.
+_FEW: Final = 8
 
 
 def run(scope: Scope) -> None:
@@ -50,7 +52,7 @@ def views(scope: Scope) -> dict[str, NodeView]:
     """One view per node of the shard, in the order of names."""
     observed = scope.observed
     pools, products, reset_groups = _Pools(scope), _Products(scope.desired), _Groups()
-    live = _LIVE.of("", observed.pods, lambda: _pods_by_node(observed))
+    live = _live(observed)
     maintain = init_params(scope.desired, observed).self_maintain_available_card
     known = settled.views(scope, live, maintain)
     names = sorted(observed.nodes)
@@ -85,6 +87,23 @@ def _ids(names: tuple[str, ...]) -> tuple[int, ...]:
 def device_id(name: str) -> int | None:
     """The physical chip behind a device name; None when it names none."""
     return chip_of(name)
+
+
+def _live(observed: Observed) -> dict[str, list[Pod]]:
+    """The live pods of each node, in the order of their keys: the last snapshot's, less and plus what has changed."""
+    pods, (before, known) = observed.pods, _LIVE.get("", ({}, {}))
+    keys = {key for key in differing(pods, before) if pods.get(key) != before.get(key)}
+    if len(keys) > len(pods) // _FEW:
+        known = _pods_by_node(observed)
+    elif keys:
+        known = dict(known)
+        changed = [pod for key in keys for pod in (pods.get(key), before.get(key)) if pod is not None]
+        for name in {pod.node for pod in changed if pod.node}:
+            own = [pod for pod in known.get(name, ()) if pod.key not in keys]
+            own += [pods[key] for key in keys if key in pods and pods[key].node == name and not pods[key].finished]
+            known[name] = sorted(own, key=lambda pod: pod.key)
+    _LIVE[""] = (pods, known)
+    return known
 
 
 def _pods_by_node(observed: Observed) -> dict[str, list[Pod]]:

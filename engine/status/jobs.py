@@ -13,7 +13,8 @@ from engine.model.history import JobMemory
 from engine.model.jobs import Gang
 from engine.model.plan import Pending, Plan
 from engine.model.times import rfc3339
-from engine.plan.gangs import declared_rank, group
+from engine.plan.gangs import declared_rank
+from engine.plan.groups import group
 from engine.plan.jobstatus import ended
 from engine.plan.memo import Memo
 from engine.status.bodies import config_map, text

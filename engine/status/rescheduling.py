@@ -16,7 +16,7 @@ from engine.model.history import JobMemory, Rescheduled
 from engine.model.jobs import Gang
 from engine.model.levels import IN_SERVICE
 from engine.model.plan import ChipState, Plan
-from engine.plan.gangs import group
+from engine.plan.groups import group
 from engine.plan.victims import recorded_retries
 from engine.status.bodies import config_map
 from engine.status.elements import elements, takes_no_work

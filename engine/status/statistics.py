@@ -14,7 +14,7 @@ import msgspec
 from engine.model.cluster import Observed
 from engine.model.diagnostics import ObjectKey
 from engine.model.plan import Pending, Plan
-from engine.plan.gangs import group
+from engine.plan.groups import group
 from engine.plan.jobstatus import FAILED as ENDED_BADLY
 from engine.plan.owners import ASCEND_API, POD_GROUP_APIS, VOLCANO_API
 from engine.plan.place.verdict import INVALID_REQUEST, NODE_UNSTABLE, QUEUE_EXHAUSTED, TOPOLOGY

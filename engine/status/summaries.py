@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple
 from engine.model.cluster import Node, Observed, Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.jobs import Gang
-from engine.plan.gangs import declared_rank, group, parse_min_available
+from engine.plan.gangs import declared_rank, parse_min_available
+from engine.plan.groups import group
 from engine.plan.lifecycle import part, rows
 from engine.plan.memo import Memo
 from engine.plan.owners import POD_GROUP_APIS, controller_of, labels_of, tasks_of

@@ -195,11 +195,13 @@ def _bound(pod: Any, node: str, annotations: dict[str, str], phase: str) -> Any:
 
 def _forget() -> None:
     """Nothing of earlier passes helps: as in a process that has just begun."""
-    from engine.plan import gangs, health, views
+    from engine.plan import gangs, groups, health, views
 
     gc.collect()
     settled.forget()
-    for memo in (gangs._GANGS, gangs._GROUPED, health._PLAIN_ROWS, views._HOLDINGS, views._LIVE):
+    groups.forget()
+    views._LIVE.clear()
+    for memo in (gangs._GANGS, health._PLAIN_ROWS, views._HOLDINGS):
         memo._known.clear()
 
 

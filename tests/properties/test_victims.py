@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from engine.model.actions import BindPod, EvictPod
 from engine.model.cluster import Observed, Pod
 from engine.model.history import History
-from engine.plan import gangs, place, queue, safety, views
+from engine.plan import groups, place, queue, safety, views
 from engine.plan.place.trial import Trials
 from engine.plan.queue.units import Unit, cost, units_of
 from engine.plan.scope import Memory, Scope
@@ -70,7 +70,7 @@ def clusters(draw: Any) -> tuple[Observed, dict[str, Any]]:
 def scope_for(world: Observed) -> Scope:
     scope = Scope(desired=DESIRED, observed=world, now=worlds.NOW, shard="main", memory=Memory.of(world.history))
     views.run(scope)
-    gangs.run(scope)
+    groups.run(scope)
     queue.run(scope)
     return scope
 

@@ -24,11 +24,6 @@ class Roster:
         self._names = roles.names(scope)
         deleted = (a for a in scope.actions if isinstance(a, DeleteObject) and a.object_kind == "Pod")
         self._leaving = scope.evicting | {f"{action.namespace}/{action.name}" for action in deleted}
-        self._succeeded: dict[str, list[Pod]] = {}
-        for key, gang_key in scope.gang_of.items():
-            pod = scope.observed.pods[key]
-            if pod.phase == "Succeeded":
-                self._succeeded.setdefault(gang_key, []).append(pod)
 
     def waiting(self, gang: Gang) -> list[Pod]:
         """Pods that are ours, unbound, staying and not gated, in rank order."""
@@ -47,7 +42,10 @@ class Roster:
         """Pods that are bound and stay, and those that have succeeded."""
         pods = map(self._scope.observed.pods.__getitem__, gang.pods)
         bound = [pod for pod in pods if counts_as_started(pod) and pod.key not in self._leaving]
-        return bound + self._succeeded.get(gang.key, [])
+        # finished pods are none of the gang's, but of its members
+        if len(self._scope.members[gang.key]) == len(gang.pods):
+            return bound
+        return bound + [pod for pod in self._scope.members[gang.key] if pod.phase == "Succeeded"]
 
 
 def pending_entry(
