@@ -208,12 +208,14 @@ def test_status_and_explain_tell_the_story() -> None:
         "estimate": {"seconds": 810, "chipSeconds": 12960},
         "alternatives": [{"level": "wait", "seconds": 4000, "chipSeconds": 64000}],
         "actual": {"seconds": 100, "chipSeconds": 11200},
+        "lost": {"chipSeconds": 11200, "chips": 16, "hitChips": 8, "redoneSeconds": 600},
     }]  # fmt: skip
     assert status["lost"] == {"80C98001": {"times": 1, "chipSeconds": 11200}}
     told = explain("job", "j", made, seen)
     assert told["story"] == [
         "2026-09-01T07:58:20Z CardUnhealthy 80C98001: pod recovery, chosen by cost, estimated 13 min 30 s, "
-        "3.60 chip-hours instead of wait 17.78 chip-hours; took 1 min 40 s, 3.11 chip-hours"
+        "3.60 chip-hours instead of wait 17.78 chip-hours; took 1 min 40 s, 3.11 chip-hours, "
+        "10 min 0 s of work done again"
     ]
     assert told["effectiveTraining"] == round(1 - 11200 / (16 * 3600), 4)
 

@@ -13,7 +13,8 @@ MindCluster's ladder. Processes tell by annotations on their pods (all times in 
 | ``belay.dev/training-time`` | when training last went on, Unix seconds | when all pods run |
 
 How long pods take to start is measured by Belay itself: from eviction until all of them run, in the job's own earlier
-recoveries (30 before there was one). Costs are chip-seconds in which no training progressed.
+recoveries (30 before there was one); so is how long a step takes to be tried again (15). Costs are chip-seconds in
+which no training progressed.
 Source of the levels: docs/zh/scheduling/04_usage (resumable training) and ClusterD's strategy order.
 """
 
@@ -43,11 +44,15 @@ MAX_STATES: Final = 4096
 #: Seconds until chips that a reset may heal are back (idle time, reset, boot, report), and until others are.
 RESET_WAIT: Final = 300.0
 REPAIR_WAIT: Final = 3600.0
+#: Seconds that processes take to stop, clean their chips and come to the step again, before that was measured.
+RETRY_SECONDS: Final = 15.0
 
 
 class Level(StrEnum):
     """How a job is recovered, in the order in which MindCluster tries."""
 
+    RETRY = "retry"
+    """The step that broke is tried again; no process ends."""
     IN_PLACE = "in-place"
     """The faulty processes start again in their pods."""
     STANDBY = "standby"
@@ -79,6 +84,7 @@ class Measured(msgspec.Struct, frozen=True):
     scale: float = 60.0
     pod_start: float = 30.0
     wait: float = REPAIR_WAIT
+    retry: float = RETRY_SECONDS
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -124,6 +130,8 @@ def estimate(level: Level, known: Measured, *, chips: int, hit: int) -> Estimate
     """What a level costs a job of ``chips`` chips whose ``hit`` chips are in the pods that must go."""
     again = known.start + known.load + known.checkpoint
     match level:
+        case Level.RETRY:
+            seconds = known.retry + known.step
         case Level.IN_PLACE:
             seconds = known.start + known.step
         case Level.STANDBY:

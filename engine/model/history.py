@@ -145,7 +145,8 @@ class Recovery(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     ``at`` is when its pods were told to go, ``back`` when training went on at full size (0: not yet), both Unix ms.
     ``estimates`` are (level, seconds, chip-seconds) of every level weighed, the chosen one first; empty for a job that
     goes the ladder. ``chips`` are the job's, ``hit`` those of the pods that went for their own faults; ``redone`` is
-    the age of the checkpoint it starts from (s).
+    the age of the checkpoint it starts from (s). ``steps`` tell of the conversation with its processes, where there was
+    one: when (ms), which event, into which state, with which code.
     """
 
     at: int
@@ -157,6 +158,26 @@ class Recovery(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     redone: int = 0
     estimates: tuple[tuple[str, int, int], ...] = ()
     back: int = 0
+    steps: tuple[tuple[int, str, str, int], ...] = ()
+
+
+class Healing(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """One episode of chips healed under a job: ``chips`` of ``node`` under the pod of that UID, since when (ms).
+
+    ``epochs`` are those of the orders by chip, ``initial`` the policy it began with and ``policy`` what it has become
+    (``engine.model.online``). ``ended`` is ``ok`` or ``failed`` (empty: under way), ``at`` when.
+    """
+
+    node: str
+    pod: str
+    chips: tuple[int, ...]
+    epochs: dict[str, int]
+    initial: str
+    policy: str
+    since: int
+    codes: tuple[str, ...] = ()
+    ended: str = ""
+    at: int = 0
 
 
 class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -173,8 +194,9 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     ``rescheduled`` counts its reschedules since it exists, ``records`` tells of the newest ones, newest first.
     ``recoveries`` are the newest recoveries, newest last; ``spent`` is, per fault code, how many recoveries it caused
     and how many chip-seconds without progress these cost. ``small`` is since when it trains without its missing pods
-    (0: it is whole). ``size`` is how many pods, or chips of its one pod, an elastic Volcano Job is made with (0: as
-    declared). ``restarts`` is how many retries an inference set's instances have left.
+    (0: it is whole). ``accounted`` is when the newest conversation began that its ``recoveries`` tell of (ms). ``size``
+    is how many pods, or chips of its one pod, an elastic Volcano Job is made with (0: as declared). ``restarts`` is how
+    many retries an inference set's instances have left.
     """
 
     uid: str = ""
@@ -206,8 +228,10 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     recoveries: tuple[Recovery, ...] = ()
     spent: dict[str, tuple[int, int]] = {}
     small: int = 0
+    accounted: int = 0
     size: int = 0
     restarts: dict[str, int] = {}
+    healing: Healing | None = None
 
 
 class History(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

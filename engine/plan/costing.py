@@ -45,6 +45,8 @@ HELD_MS: Final = 120_000
 HELD: Final = "RecoveryReserved"
 #: How often longer than estimated processes may take to start again in their pods before these go.
 IN_PLACE_FACTOR: Final = 3
+#: Levels at which no pod starts before training goes on.
+_SAME_PODS: Final = frozenset({Level.RETRY, Level.IN_PLACE, Level.SHRINK})
 
 
 class Fault(Protocol):
@@ -73,12 +75,12 @@ def weigh(scope: Scope, hits: Mapping[str, Mapping[str, Fault]], members: Mappin
             continue
         faults = {key: fault.kind for key, fault in hits.get(name, {}).items()}
         gone = [pod for pod in pods if pod.key in faults or not pod.node]
-        times = _times(scope, gang, pods, gone) if gone else None
-        if times is None:
+        known_times = times(scope, gang, pods, gone, scope.now) if gone else None
+        if known_times is None:
             continue
-        known[name] = times
+        known[name] = known_times
         chips, hit = sum(pod.count for pod in pods), sum(pod.count for pod in gone)
-        estimates = ranked(allowed(scope, gang, pods, faults, gone), times, chips=chips, hit=hit)
+        estimates = ranked(allowed(scope, gang, pods, faults, gone), known_times, chips=chips, hit=hit)
         options.append(Option(name, next((pod.resource for pod in gone if pod.count), ""), gang.priority, estimates))
     room = _room(scope, options, members)
     found = choose(options, room)
@@ -123,6 +125,13 @@ def allowed(
     return tuple(level for level in LADDER if level in found)
 
 
+def times(scope: Scope, gang: Gang, pods: Sequence[Pod], gone: Sequence[Pod], now: float) -> Measured | None:
+    """What is known of a job's times as of ``now`` (Unix seconds); None while its processes tell of no checkpoint."""
+    memory = scope.memory.jobs.get(gang.key, JobMemory())
+    past = [(one.back - one.at) / 1000 for one in memory.recoveries if one.back and one.level not in _SAME_PODS]
+    return measured([pod.annotations for pod in pods], now, [median(past)] if past else [], _wait(scope, gone))
+
+
 def chosen(scope: Scope, gang: Gang, pods: Sequence[Pod], hit: Iterable[str], ladder: Victims) -> Victims:
     """The pods that go once cost has chosen; what the ladder says where it has not."""
     choice = scope.choices.get(gang.key)
@@ -140,12 +149,6 @@ def chosen(scope: Scope, gang: Gang, pods: Sequence[Pod], hit: Iterable[str], la
     if ladder.whole != (level in (Level.JOB, Level.WAIT)):
         return ladder  # replacements that found no place for too long take more pods with them
     return Victims(ladder.keys, ladder.whole, f"{ladder.text}; {text}")
-
-
-def _times(scope: Scope, gang: Gang, pods: Sequence[Pod], gone: Sequence[Pod]) -> Measured | None:
-    memory = scope.memory.jobs.get(gang.key, JobMemory())
-    past = [(one.back - one.at) / 1000 for one in memory.recoveries if one.back and one.level != Level.SHRINK]
-    return measured([pod.annotations for pod in pods], scope.now, [median(past)] if past else [], _wait(scope, gone))
 
 
 def _wait(scope: Scope, gone: Sequence[Pod]) -> float:

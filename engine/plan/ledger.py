@@ -1,8 +1,8 @@
 """The ledger of training time: each recovery of a job with its estimate, and once training goes on, what it cost.
 
 A recovery begins when its evictions pass the budgets, and ends when all of the job's pods run again, or when its
-processes say that training went on (annotation ``belay.dev/training-time``). Costs are chip-seconds without progress,
-summed per fault code.
+processes say that training went on (annotation ``belay.dev/training-time``, or their report to the recovery services:
+`accounts.py`). Costs are chip-seconds without progress, summed per fault code.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from engine.model.cluster import Pod
 from engine.model.costs import TRAINING_KEY, Level
 from engine.model.history import JobMemory, Recovery
 from engine.model.jobs import Gang
-from engine.plan import victims
+from engine.model.recovery import account
+from engine.plan import accounts, victims
 from engine.plan.decisions import PROCESS, REASONS
 from engine.plan.scope import Scope
 
@@ -29,10 +30,12 @@ _FROM_CHECKPOINT: Final = frozenset({Level.POD, Level.JOB, Level.WAIT})
 
 def run(scope: Scope) -> None:
     """Opens the recoveries that this pass decided and closes those that are over."""
-    for key in sorted({*scope.memory.jobs, *scope.choices}):
+    told = (key for key, gang in scope.gangs.items() if account.KEY in gang.annotations)
+    for key in sorted({*scope.memory.jobs, *scope.choices, *told}):
         memory, gang = scope.memory.jobs.get(key, JobMemory()), scope.gangs.get(key)
         if gang is None:
             continue
+        memory = _entered(scope, gang, memory)
         choice = scope.choices.get(key)
         starts = choice is not None and choice.chosen.level is Level.IN_PLACE
         if starts and not (memory.recoveries and not memory.recoveries[-1].back):
@@ -41,6 +44,14 @@ def run(scope: Scope) -> None:
             scope.memory.jobs[key] = _opened(scope, gang, memory)
         elif memory.recoveries and not memory.recoveries[-1].back:
             scope.memory.jobs[key] = _closed(scope, gang, memory)
+
+
+def _entered(scope: Scope, gang: Gang, memory: JobMemory) -> JobMemory:
+    after = accounts.entered(scope, gang, memory, _charged)
+    if after is not memory:
+        after = msgspec.structs.replace(after, recoveries=after.recoveries[-MAX_RECOVERIES:])
+        scope.memory.jobs[gang.key] = after
+    return after
 
 
 def cost(one: Recovery) -> int:
@@ -82,7 +93,9 @@ def _opened(scope: Scope, gang: Gang, memory: JobMemory) -> JobMemory:
     if past and not past[-1].back:
         # training has not gone on since: it is one loss, from its beginning
         codes = tuple(dict.fromkeys((*past[-1].codes, *new.codes)))[:CODES]
-        new = msgspec.structs.replace(new, at=past[-1].at, codes=codes, redone=max(past[-1].redone, new.redone))
+        new = msgspec.structs.replace(
+            new, at=past[-1].at, codes=codes, redone=max(past[-1].redone, new.redone), steps=past[-1].steps
+        )
         past = past[:-1]
     return msgspec.structs.replace(memory, recoveries=(*past, new)[-MAX_RECOVERIES:])
 
@@ -119,18 +132,22 @@ def _closed(scope: Scope, gang: Gang, memory: JobMemory) -> JobMemory:
     if back is None:
         return memory
     done = msgspec.structs.replace(one, back=back)
+    return _charged(msgspec.structs.replace(memory, recoveries=(*memory.recoveries[:-1], done)), done)
+
+
+def _charged(memory: JobMemory, done: Recovery) -> JobMemory:
+    """The memory with what a recovery that is over cost in its sums and its timeline."""
     price = cost(done)
     spent = dict(memory.spent)
     for code in done.codes or (done.reason,):
         times, before = spent.get(code, (0, 0))
         spent[code] = (times + 1, before + price // max(1, len(done.codes)))
     kept = sorted(spent, key=lambda code: (-spent[code][1], code))[:MAX_CODES]
-    text = f"recovered at level {done.level}: {(back - done.at) // 1000} s, {price / 3600:.2f} chip-hours lost"
+    text = f"recovered at level {done.level}: {(done.back - done.at) // 1000} s, {price / 3600:.2f} chip-hours lost"
     return msgspec.structs.replace(
         memory,
-        recoveries=(*memory.recoveries[:-1], done),
         spent={code: spent[code] for code in sorted(kept)},
-        timeline=(*memory.timeline, (scope.now_ms, text))[-20:],
+        timeline=tuple(sorted((*memory.timeline, (done.back, text)), key=lambda row: row[0]))[-20:],
     )
 
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 from engine.model.history import JobMemory, Recovery
+from engine.model.recovery import account
+from engine.model.recovery.standing import Standing
 from engine.model.times import rfc3339
 from engine.plan.ledger import cost
+
+_MAX_RANKS: Final = 64
 
 
 def recovery_body(memory: JobMemory | None) -> dict[str, Any]:
     """``recoveries``, newest last, and ``lost``, the chip-seconds without progress per fault code; empty without any.
 
     ``by`` is ``cost`` where the level was chosen from the job's own times, ``ladder`` where it followed the order of
-    levels. ``alternatives`` are what was weighed and not taken.
+    levels. ``alternatives`` are what was weighed and not taken; ``lost`` is whose time it cost, and how much work is
+    done again; ``steps`` are the conversation with the job's processes, where there was one.
     """
     if memory is None or not memory.recoveries:
         return {}
@@ -36,8 +42,8 @@ def effective(memory: JobMemory | None, created: float, now: float, chips: int) 
 
 
 def story(memory: JobMemory | None) -> list[str]:
-    """The recoveries as sentences."""
-    return [_told(one) for one in memory.recoveries] if memory is not None else []
+    """The recoveries as sentences, each with the steps of its conversation."""
+    return [line for one in memory.recoveries for line in (_told(one), *_said(one))] if memory is not None else []
 
 
 def _row(one: Recovery) -> dict[str, Any]:
@@ -51,7 +57,45 @@ def _row(one: Recovery) -> dict[str, Any]:
         "estimate": {key: rows[0][key] for key in ("seconds", "chipSeconds")} if rows else None,
         "alternatives": rows[1:],
         "actual": {"seconds": (one.back - one.at) // 1000, "chipSeconds": cost(one)} if one.back else None,
+        "lost": (
+            {"chipSeconds": cost(one), "chips": one.chips, "hitChips": one.hit, "redoneSeconds": one.redone}
+            if one.back
+            else None
+        ),
+        **({"steps": _steps(one.steps)} if one.steps else {}),
     }
+
+
+def conversation_body(standing: Standing | None) -> dict[str, Any]:
+    """``conversation``: the one with the job's processes that is under way; empty without one."""
+    if standing is None:
+        return {}
+    story = tuple((note.at, note.event, note.state, note.code) for note in account.chapter(standing.story))
+    chosen = "recover-in-place" if standing.in_place and standing.chosen == "recover" else standing.chosen
+    return {
+        "conversation": {
+            "state": standing.state.value,
+            "begun": rfc3339(standing.begun / 1000),
+            "since": rfc3339(standing.since / 1000),
+            "strategy": chosen or None,
+            "faultRanks": [rank.rank for rank in standing.ranks[:_MAX_RANKS]],
+            "steps": _steps(story),
+        }
+    }
+
+
+def _steps(steps: Sequence[tuple[int, str, str, int]]) -> list[dict[str, Any]]:
+    """The steps with the seconds since the first."""
+    return [
+        {
+            "time": rfc3339(at / 1000),
+            "after": round((at - steps[0][0]) / 1000, 3),
+            "event": event,
+            "state": state,
+            "code": code,
+        }
+        for at, event, state, code in steps
+    ]
 
 
 def _told(one: Recovery) -> str:
@@ -61,7 +105,17 @@ def _told(one: Recovery) -> str:
     others = ", ".join(f"{level} {_hours(price)}" for level, _, price in one.estimates[1:])
     instead = f" instead of {others}" if others else ""
     end = f"took {_time((one.back - one.at) // 1000)}, {_hours(cost(one))}" if one.back else "is under way"
-    return f"{rfc3339(one.at / 1000)} {why}: {one.level} recovery, {how}{guess}{instead}; {end}"
+    again = f", {_time(one.redone)} of work done again" if one.back and one.redone else ""
+    return f"{rfc3339(one.at / 1000)} {why}: {one.level} recovery, {how}{guess}{instead}; {end}{again}"
+
+
+def _said(one: Recovery) -> list[str]:
+    """The steps of its conversation, each with the seconds since the first."""
+    begun = one.steps[0][0] if one.steps else 0
+    return [
+        f"  +{(at - begun) / 1000:.1f} s {event} → {state.removesuffix('State')}{f' (code {code})' if code else ''}"
+        for at, event, state, code in one.steps
+    ]
 
 
 def _time(seconds: int) -> str:
