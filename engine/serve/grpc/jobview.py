@@ -11,7 +11,8 @@ import msgspec
 from engine.model.attribution import HEALTHY, FaultRank, Place, fault_ranks, health
 from engine.model.cluster import Observed, Pod
 from engine.model.jobs import Gang
-from engine.plan.gangs import declared_rank, group
+from engine.plan.gangs import declared_rank
+from engine.plan.groups import group
 from engine.plan.memo import Memo
 from engine.plan.owners import POD_GROUP_APIS, controller_of
 from engine.status.jobs import quiet
