@@ -42,8 +42,8 @@ def fresh(view: NodeView, now: float) -> bool:
 
 def standing(judge_: Judge, view: NodeView, report: NodeReport | None) -> tuple[bool, bool]:
     """Whether NodeD's and the switch's codes keep a node from new work, and whether they drive its tasks away."""
-    level, _ = _hardware(judge_, view, report)
-    status, _ = _switch(judge_, view, view.report.switch if view.report else None)
+    level, _ = hardware(judge_, view, report)
+    status, _ = switch_of(judge_, view, view.report.switch if view.report else None)
     out = node_rank(level) > 0 or status in ("PreSeparate", "UnHealthy")
     return out, node_rank(level) == 2 or status == "UnHealthy"
 
@@ -57,8 +57,8 @@ def judge(scope: Scope, judge_: Judge, view: NodeView, held: str, wave: bool) ->
     name, observed, now = view.node.name, scope.observed, scope.now
     problem = observed.problems.get(name, "")
     view.fresh = fresh(view, now)
-    level, codes = _hardware(judge_, view, observed.node_reports.get(name))
-    status, switch_codes = _switch(judge_, view, view.report.switch if view.report else None)
+    level, codes = hardware(judge_, view, observed.node_reports.get(name))
+    status, switch_codes = switch_of(judge_, view, view.report.switch if view.report else None)
     silent = not view.node.ready
     expired = silent and now - view.node.ready_changed > NOT_READY_GRACE
     stressed = view.node.annotations.get(STRESS_KEY) == "UnHealthy"
@@ -143,7 +143,7 @@ def stability(view: NodeView) -> tuple[str, str] | None:
     return None
 
 
-def _hardware(judge_: Judge, view: NodeView, report: NodeReport | None) -> tuple[str, set[str]]:
+def hardware(judge_: Judge, view: NodeView, report: NodeReport | None) -> tuple[str, set[str]]:
     """NodeD's level under the policies in scope, and its codes; the device report's elements about the node join."""
     worst, codes, lowered = NODE_LEVELS[0], set[str](), False
     elements = [(code, device.level) for device in (report.devices if report else ()) for code in device.codes or ("",)]
@@ -168,7 +168,7 @@ def _hardware(judge_: Judge, view: NodeView, report: NodeReport | None) -> tuple
     return worst, codes
 
 
-def _switch(judge_: Judge, view: NodeView, switch: SwitchReport | None) -> tuple[str, tuple[str, ...]]:
+def switch_of(judge_: Judge, view: NodeView, switch: SwitchReport | None) -> tuple[str, tuple[str, ...]]:
     """The switch's node status, the worse of what it states and what its level means, and its codes.
 
     A policy that names one of its codes has every code judged for itself, the others by the shipped table.

@@ -48,7 +48,7 @@ async def _pass(shard: Shard) -> str:
     record = shard.open_pass(plan) if writes else None
     with in_pass(record.pass_id if record else ""):
         if record is not None:
-            written = await shard.remember(plan, observed)
+            written = await shard.remember(plan, observed, loaded.desired)
             claimed, refused = await shard.claim(plan, observed)
             await shard.send(record, plan, [*written, *claimed], refused)
         await shard.tell(plan, observed, loaded.desired, remembered=record is not None)

@@ -133,7 +133,7 @@ class Shard:
         self.passes.start(record)
         return record
 
-    async def remember(self, plan: Plan, observed: Observed) -> list[Write]:
+    async def remember(self, plan: Plan, observed: Observed, desired: Desired) -> list[Write]:
         """Reserve budgets, then write the memory: both before anything disruptive. Raises Refused or KubeError."""
         seen = self.copy.version(FIELD)
         try:
@@ -141,7 +141,7 @@ class Shard:
         except Refused:
             self.passes.clear(self.name)  # nothing was written, so nobody has to wait for it
             raise
-        bodies = memory_bodies(plan, observed, self.name)
+        bodies = memory_bodies(plan, observed, self.name, desired)
         state = self.intent.state(observed)
         if set(state.inventory or ()) - set(observed.inventory or ()):
             bodies.append(sync_body(state, plan))  # what is about to be created must be known as ours before it exists
@@ -186,7 +186,7 @@ class Shard:
         A pass that was not ``remembered`` changes no memory, but how jobs stand may be told beside it.
         """
         if not remembered:
-            await self.teller.remember(memory_bodies(plan, observed, self.name))
+            await self.teller.remember(memory_bodies(plan, observed, self.name, desired))
         policies = self.policies.of(desired, plan, observed)
         roles = resolve(desired, observed)
         state = msgspec.structs.replace(self.intent.state(observed), roles=roles)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from engine.documents import Desired
 from engine.model.attribution import HEALTHY, FaultRank, Place, fault_ranks, health
 from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey
@@ -14,6 +15,7 @@ from engine.model.jobs import Gang
 from engine.model.plan import Pending, Plan
 from engine.model.times import rfc3339
 from engine.plan.gangs import declared_rank
+from engine.plan.grading import Grading
 from engine.plan.groups import group
 from engine.plan.jobstatus import ended
 from engine.plan.memo import Memo
@@ -29,18 +31,28 @@ _MAX_RANKS = 200
 
 #: Bodies by job, while gang, pods and memory stay what they are; nobody changes a body.
 _BODIES: Final[Memo[dict[str, Any]]] = Memo(16384)
+_NOTHING: Final = Desired()
+_GRADINGS: Final[list[tuple[Desired, Grading]]] = []
 
 
-def job_status(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
-    """One ConfigMap per NPU job or remembered job."""
+def graded(plan: Plan, observed: Observed, desired: Desired) -> Observed:
+    """The snapshot with the levels that the policies give its codes, as the plan has them in force."""
+    if not _GRADINGS or _GRADINGS[0][0] is not desired:
+        _GRADINGS[:] = [(desired, Grading(desired))]
+    return _GRADINGS[0][1].of(observed, plan.history.policy_revision)
+
+
+def job_status(plan: Plan, observed: Observed, desired: Desired | None = None) -> list[dict[str, Any]]:
+    """One ConfigMap per NPU job or remembered job. ``desired`` tells the products that policies may be for."""
     pending = {f"{p.namespace}/{p.kind}/{p.name}": p for p in plan.pending}
     gangs, gang_of = group(observed)
     done = succeeded(observed, gang_of)
+    judged = graded(plan, observed, desired or _NOTHING)
     bodies = []
     for key in sorted({*plan.history.jobs, *(k for k, g in gangs.items() if _wants_npu(g, observed)), *pending}):
         gang = gangs.get(key)
         pods = tuple(observed.pods[pod] for pod in (gang.pods if gang else ())[:_MAX_PODS])
-        hit = impact(pods, observed)
+        hit = impact(pods, judged)
         raw = observed.objects.get(ObjectKey(gang.api_version, gang.kind, gang.namespace, gang.name)) if gang else None
         inputs = (gang, pods, pending.get(key), plan.history.jobs.get(key), done.get(key, 0), hit, ended(raw))
         bodies.append(_BODIES.of(key, inputs, partial(_body, key, *inputs)))

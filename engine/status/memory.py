@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from engine.documents import Desired
 from engine.model.cluster import Observed
 from engine.model.history import NodeMemory
 from engine.model.plan import Plan
@@ -40,7 +41,9 @@ def _parts(key: str) -> tuple[str, str, str]:
     return namespace, kind, name
 
 
-def memory_bodies(plan: Plan, observed: Observed, shard: str = names.MAIN_SHARD) -> list[dict[str, Any]]:
+def memory_bodies(
+    plan: Plan, observed: Observed, shard: str = names.MAIN_SHARD, desired: Desired | None = None
+) -> list[dict[str, Any]]:
     """ConfigMaps of every memory that differs from the observed one, jobs with their readable status.
 
     A node whose memory became empty is blanked, not deleted, so that a lost write can never look like
@@ -55,5 +58,5 @@ def memory_bodies(plan: Plan, observed: Observed, shard: str = names.MAIN_SHARD)
     cluster_before = (before.budgets, before.ready_drops, before.policy_revision)
     if cluster_before != (after.budgets, after.ready_drops, after.policy_revision):
         bodies.append(config_map(names.SYSTEM, names.history_config_map(shard), history.cluster_data(after)))
-    bodies.extend(job_status(plan, observed))
+    bodies.extend(job_status(plan, observed, desired))
     return bodies

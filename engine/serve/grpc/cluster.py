@@ -13,8 +13,10 @@ from typing import Any, Final, NamedTuple
 
 from engine.inbox import wanted
 from engine.kube import CONFIGMAP, NODE, POD, Change, Kube, Object, Reflector, end, resource_for
+from engine.load import load
 from engine.model.cluster import Observed, Pod
 from engine.observe import Observer, key_of
+from engine.plan.grading import Grading
 from engine.serve.grpc.jobview import Hit, JobView, impact, views
 from engine.snapshot import Watched
 from engine.wire import globaltable, names, recoveryrecord
@@ -54,13 +56,16 @@ _PLAIN: Final = Extra()
 
 
 class Cluster:
-    """The observed cluster. ``observed`` and ``jobs`` change together, and then ``changed`` wakes whoever waits."""
+    """The observed cluster, its faults graded by the policies in force. ``observed`` and ``jobs`` change together, and
+    then whoever waits is woken.
+    """
 
     def __init__(self, kube: Kube, watched: Iterable[Watched] = WATCHED) -> None:
         self.observed = Observed()
         self.jobs: dict[str, JobView] = {}
         self.version = 0
         self._observer = Observer()
+        self._grading = Grading(load({}).desired)
         self._extras: dict[tuple[str, str], Extra] = {}
         self._tables: dict[tuple[str, str], Object] = {}
         self._resets: dict[tuple[str, str], Object] = {}
@@ -110,7 +115,7 @@ class Cluster:
     def refresh(self) -> None:
         """Make the next snapshot now, and tell whoever listens."""
         self._dirty.clear()
-        self.observed = self._observer.observed()
+        self.observed = self._grading.of(self._observer.observed())
         self.jobs = views(self.observed)
         self._hits.clear()
         self.version += 1

@@ -1,0 +1,115 @@
+"""Fault policies are heard by everybody who looks at single codes: process recovery, fault subscribers, job status."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from engine.documents import Declared, FaultPolicy, NodePool
+from engine.load import load
+from engine.model.attribution import fault_ranks, health
+from engine.model.cluster import Observed
+from engine.model.diagnostics import Origin
+from engine.model.history import History
+from engine.plan import inforce
+from engine.plan.grading import Grading
+from engine.serve.grpc import faultview
+from engine.serve.grpc.jobview import impact, places, views
+from tests.worlds import fault, node, node_report, observed, pod, report, switch
+
+SHIPPED = load({}).desired
+
+
+def policy(name: str, **spec: Any) -> Declared[FaultPolicy]:
+    body = {"apiVersion": "belay.dev/v1alpha1", "kind": "FaultPolicy", "metadata": {"name": name}, "spec": spec}
+    return Declared(FaultPolicy.model_validate(body), Origin("policies/p.yaml", 1))
+
+
+def pool(name: str, labels: dict[str, str], product: str = "") -> NodePool:
+    spec: dict[str, Any] = {"selector": {"matchLabels": labels}} | ({"product": product} if product else {})
+    return NodePool.model_validate(
+        {"apiVersion": "belay.dev/v1alpha1", "kind": "NodePool", "metadata": {"name": name}, "spec": spec}
+    )
+
+
+def world(*policies: Declared[FaultPolicy], pools: tuple[NodePool, ...] = (), **report_of: Any) -> Observed:
+    """Node n0 with a pod that trains on all of its chips; chip 3 has code 80C98001 at RestartNPU."""
+    labels = {"fault-scheduling": "force"}
+    pods = [pod("j-0", node="n0", chips=range(8), owner=("AscendJob", "j"), labels=labels, rank=0)]
+    more = {"faults": [fault(3, "80C98001", "RestartNPU")]} | report_of
+    seen = observed([node("n0"), node("n1")], [report("n0", **more), report("n1")], pods)
+    return msgspec.structs.replace(seen, history=History(policy_revision=inforce.text(policies, pools)))
+
+
+def levels(seen: Observed) -> list[tuple[int, str]]:
+    return [(f.chip, f.level) for f in Grading(SHIPPED).of(seen).reports["n0"].faults]
+
+
+@pytest.mark.parametrize(
+    ("spec", "level"),
+    [
+        ({"levels": {"80C98001": "NotHandleFault"}}, "NotHandleFault"),
+        ({"levels": {"80c98001": "SeparateNPU"}}, "SeparateNPU"),
+        ({"levels": {"80C98002": "SeparateNPU"}}, "RestartNPU"),
+        ({"levels": {"80C98001": "SeparateNPU"}, "mode": "shadow"}, "RestartNPU"),
+        ({"levels": {"80C98001": "SeparateNPU"}, "scope": {"nodes": ["n0"]}}, "SeparateNPU"),
+        ({"levels": {"80C98001": "SeparateNPU"}, "scope": {"nodes": ["n1"]}}, "RestartNPU"),
+        ({"levels": {"80C98001": "SeparateNPU"}, "scope": {"workloads": ["training"]}}, "SeparateNPU"),
+        ({"levels": {"80C98001": "SeparateNPU"}, "scope": {"workloads": ["inference"]}}, "RestartNPU"),
+        ({"levels": {"80C98001": "SeparateNPU"}, "scope": {"pools": ["default"]}}, "SeparateNPU"),
+        ({"levels": {"80C98001": "SeparateNPU"}, "scope": {"pools": ["east"]}}, "RestartNPU"),
+    ],
+)
+def test_codes_have_the_levels_of_the_policies_in_scope(spec: dict[str, Any], level: str) -> None:
+    assert levels(world(policy("p", **spec))) == [(3, level)]
+
+
+def test_pools_and_products_are_known_from_what_is_in_force() -> None:
+    labels = dict(node("n0").labels)
+    key, value = sorted(labels.items())[0]
+    east = pool("east", {key: value}, product="atlas-800t-a2" if "atlas-800t-a2" in SHIPPED.products else "")
+    spec = {"levels": {"80C98001": "SeparateNPU"}, "scope": {"pools": ["east"]}}
+    assert levels(world(policy("p", **spec), pools=(east,))) == [(3, "SeparateNPU")]
+    product = SHIPPED.product_of(labels)
+    assert product is not None
+    by_product = {"levels": {"80C98001": "SeparateNPU"}, "scope": {"products": [product.name]}}
+    assert levels(world(policy("p", **by_product))) == [(3, "SeparateNPU")]
+    other = {"levels": {"80C98001": "SeparateNPU"}, "scope": {"products": ["another"]}}
+    assert levels(world(policy("p", **other))) == [(3, "RestartNPU")]
+
+
+def test_a_job_that_only_harmless_codes_hit_is_healthy() -> None:
+    seen = world(policy("p", levels={"80C98001": "NotHandleFault"}))
+    (view,) = views(seen).values()
+    assert impact(view, seen)[0] == "UnHealthy"
+    graded = Grading(SHIPPED).of(seen)
+    state, ranks = impact(view, graded)
+    assert (state, [r.level for r in ranks]) == ("Healthy", ["NotHandleFault"])
+    assert faultview.of_job(view, seen) and faultview.of_job(view, graded) == []
+
+
+def test_switches_and_boards_are_graded_as_the_planner_does() -> None:
+    code = "[0x00f103b0,155907,na,na]"
+    lowered = policy("p", levels={code: "NotHandleFault", "00000011": "NotHandleFault"})
+    seen = world(lowered, faults=(), switch=switch(codes=(code,)))
+    board = node_report("n0", "SeparateFault")
+    seen = msgspec.structs.replace(seen, node_reports={"n0": board})
+    graded = Grading(SHIPPED).of(seen)
+    told = graded.reports["n0"].switch
+    assert told is not None and (told.node_status, told.level) == ("Healthy", "NotHandleFault")
+    assert graded.node_reports["n0"].status == "Healthy"
+    (view,) = views(graded).values()
+    here = places(view, graded)
+    assert health(here, fault_ranks(here, graded.nodes, graded.reports, graded.node_reports)) == "Healthy"
+
+
+def test_what_nothing_changes_stays_the_same_object() -> None:
+    grading, seen = Grading(SHIPPED), world(policy("p", levels={"80C98001": "NotHandleFault"}))
+    first, again = grading.of(seen), grading.of(msgspec.structs.replace(seen))
+    assert first.reports["n0"] is again.reports["n0"] and first.reports["n1"] is seen.reports["n1"]
+    plain = world()
+    assert Grading(SHIPPED).of(plain) is plain
+    broken = msgspec.structs.replace(seen, history=History(policy_revision="{"))
+    assert grading.of(broken) is broken
