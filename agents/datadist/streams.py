@@ -10,6 +10,8 @@ from agents.datadist import frames
 from agents.datadist.frames import BadFrame, Kind
 
 Body = TypeVar("Body")
+#: Milliseconds that sent bytes may stay without acknowledgement before the connection ends (tcp(7)).
+USER_TIMEOUT_MS = 30_000
 
 
 async def read_into(sock: socket.socket, view: memoryview) -> None:
@@ -51,6 +53,8 @@ def tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    # keepalive says nothing while bytes wait to be acknowledged; without this they would for a quarter of an hour
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
 
 
 __all__ = ["read_body", "read_head", "read_into", "send", "tune"]
