@@ -367,3 +367,84 @@ def test_pods_that_the_cluster_needs_stay(where: dict[str, str], spared: bool) -
     assert evicted(scope) == ([] if spared else ["vital"])
     marked = placing.edited(vital, namespace="train", priority_class="system-node-critical")
     assert evicted(planned(([marked], group_of("other", 1)), wanting(), objects=CLASSES)) == []
+
+
+def _with_cpu(name: str, cpus: int, cls: str, chips: int = 1, *, held: range | None = None, on: str = "n0") -> Any:
+    requests = {"cpu": cpus * 1000}
+    if held is not None:
+        pods, group = running(name, [(on, held)], priorityClassName=cls)
+    else:
+        pods, group = gang(1, chips, name=name, annotations=A2)
+        group["spec"]["priorityClassName"] = cls
+    return [placing.edited(pod, requests={**pod.requests, **requests}) for pod in pods], group
+
+
+@pytest.mark.parametrize(
+    ("rows", "goes"),
+    [
+        # a node has 192 cores and 8 chips; the job wants 2 chips and 100 cores
+        ([_without_chips("a", 50, "low", on="n0"), _without_chips("b", 60, "low", on="n0")], ["a-0"]),
+        ([_without_chips("a", 20, "low", on="n0"), _without_chips("b", 90, "low", on="n0")], ["a-0"]),
+        ([_without_chips("a", 2, "low", on="n0"), _without_chips("b", 95, "low", on="n0")], ["b-0"]),
+        ([_without_chips("a", 120, "high", on="n0")], []),  # nobody there is less important
+        ([_with_cpu("a", 120, "low", held=range(2))], ["a-0"]),
+        # both are short on one node: the chips' holder frees chips, the other one cores
+        ([_with_cpu("a", 40, "low", held=range(7)), _without_chips("b", 80, "low", on="n0")], ["a-0"]),
+        ([_with_cpu("a", 2, "low", held=range(7)), _without_chips("b", 95, "low", on="n0")], ["a-0", "b-0"]),
+        ([_with_cpu("a", 2, "high", held=range(7)), _without_chips("b", 95, "low", on="n0")], []),
+    ],
+)
+def test_jobs_with_chips_evict_for_other_resources_too(rows: Any, goes: list[str]) -> None:
+    """Preemption covers every resource of the pod, with the least that must go."""
+    scope = planned(*rows, _with_cpu("want", 100, "high", 2), objects=CLASSES)
+    assert evicted(scope) == goes
+    assert not any(isinstance(action, BindPod) for action in scope.actions)
+    assert ("room is being made" in (scope.pending[0].unblock or "")) == bool(goes)
+
+
+def test_cores_are_reclaimed_for_jobs_with_chips() -> None:
+    """A queue beyond its share of cores gives some back to a job whose chips are free."""
+    pods = [_without_chips(f"v{i}", 60, "low", on="n0") for i in range(3)]
+    for _, group in pods:
+        group["spec"]["queue"] = "other"
+    want = _with_cpu("want", 60, "low", 2)
+    queues = [queue("other", reclaimable=True), queue()]
+    scope = planned(*pods, want, objects=[*CLASSES, *queues], desired=placing.shipped())
+    assert evicted(scope) == ["v0-0"]
+    kept = [queue("other", reclaimable=False), queue()]
+    assert not evicted(planned(*pods, want, objects=[*CLASSES, *kept], desired=placing.shipped()))
+
+
+def _crowd(nodes: int, stuck: int) -> list[Any]:
+    """Nodes full of small jobs of low importance, and many alike jobs that want the room of three of them."""
+    rows = [_without_chips(f"v{n:02d}-{i}", 48, "low", on=f"n{n}") for n in range(nodes) for i in range(4)]
+    return rows + [_without_chips(f"want{k:03d}", 100, "high") for k in range(stuck)]
+
+
+def test_many_stuck_jobs_get_room_in_one_pass() -> None:
+    """What is known of a node from one job's search serves the next, so that the effort of a pass goes far."""
+    crowd = _crowd(60, 60)
+    pods = [pod for rows, _ in crowd for pod in rows]
+    world = worlds.world(60, pods=pods, objects=[*(group for _, group in crowd), *CLASSES])
+    scope = scope_of(world, desired=allowing())
+    gone = evicted(scope)
+    assert len(gone) >= 3 * 40 and len(set(gone)) == len(gone)
+    by_node: dict[str, int] = {}
+    for name in gone:
+        by_node[name[:3]] = by_node.get(name[:3], 0) + 1
+    assert set(by_node.values()) == {3}
+
+
+def test_a_search_without_end_is_made_once_for_jobs_that_ask_alike() -> None:
+    """Jobs that no eviction helps do not use up what others need: the last one gets its room."""
+    big = [_without_chips(f"big{k:03d}", 150, "high") for k in range(80)]
+    rows = [_without_chips(f"v{n:02d}", 100, "mid", on=f"n{n}") for n in range(40)]
+    rows += [_without_chips(f"s{n:02d}-{i}", 40, "low", on=f"n{n}") for n in range(40) for i in range(2)]
+    mid = priority("mid", 1000)
+    small = _without_chips("want", 90, "high")
+    small[1]["metadata"]["creationTimestamp"] = "2026-09-01T07:59:00Z"
+    crowd = [*rows, *big, small]
+    world = worlds.world(
+        40, pods=[p for pods, _ in crowd for p in pods], objects=[*(g for _, g in crowd), *CLASSES, mid]
+    )
+    assert len(evicted(scope_of(world, desired=allowing()))) == 2

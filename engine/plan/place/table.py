@@ -136,6 +136,10 @@ class Table:
         as_good = not isinstance(found, Refusal) and (type(family) is Base or found == family.judge(seat, self._ask))
         return spared if as_good else seat
 
+    def of_chips(self, name: str) -> Verdict:
+        """What the handler says to a node, whatever else the pod lacks there."""
+        return self._npu(self._views[name])
+
     def part(self, name: str) -> str:
         """The template that a pod would get on a fitting node; empty for whole chips, shares and pods without any."""
         return ""

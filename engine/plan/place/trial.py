@@ -17,7 +17,7 @@ from engine.plan.place.bench import Bench, Seated, Wishes
 from engine.plan.place.job import WHOLE_CHIP, Job
 from engine.plan.place.pending import FIRST_STAGE
 from engine.plan.place.sharing import Dynamic
-from engine.plan.place.verdict import SHORTAGE_PREFIX, UNSCHEDULABLE_TOPOLOGY
+from engine.plan.place.verdict import INSUFFICIENT, SHORTAGE_PREFIX, TOO_MANY_PODS, UNSCHEDULABLE_TOPOLOGY, Refusal
 from engine.plan.queue.lines import Quota
 from engine.plan.queue.search import Exhausted
 from engine.plan.scope import NodeView, Scope
@@ -51,6 +51,8 @@ class Trials:
         self._scope, self._bench, self._quota, self._make = scope, bench, quota, make
         self._attempts: dict[str, Attempt] = {}
         self.effort = EFFORT
+        #: Whether a what-if was refused because the pass's effort is used up.
+        self.spent = False
 
     def job(self, gang: Gang) -> Job | None:
         """The job behind a gang."""
@@ -86,10 +88,12 @@ class Trials:
         return fits
 
     def may_help(self, gang: Gang, pod: Pod, node: str) -> bool:
-        """Whether evictions on this node may help the pod, by upstream's rule: its refusal is one of chips.
+        """Whether evictions on this node may help the pod, by upstream's rule: its refusal is one of chips, or of what
+        Kubernetes counts where chips are no obstacle or can be freed too.
 
         Source: component/ascend-for-volcano (NodePredicate): only these messages are "Unschedulable", the others
-        "UnschedulableAndUnresolvable".
+        "UnschedulableAndUnresolvable"; Volcano's actions preempt and reclaim compare every resource of the pod with
+        what victims free (pkg/scheduler/actions/preempt, util.ValidateVictims).
         """
         job = self.job(gang)
         if job is None or node not in self._bench.views:
@@ -108,7 +112,31 @@ class Trials:
             return False
         if counted - view.requested.get(pod.resource, 0) < pod.count and view.closed is None:
             return True
+        if _crowded(refusal):  # the handler was not asked yet
+            found = table.of_chips(node)
+            if not isinstance(found, Refusal):
+                return True
+            refusal = found
         return SHORTAGE_PREFIX in refusal.message or UNSCHEDULABLE_TOPOLOGY in refusal.message
+
+    def crowded(self, gang: Gang, pod: Pod, node: str) -> bool:
+        """Whether the node has too little for the pod of what Kubernetes counts beside chips, so that the end of any
+        pod there may help, also of one without chips.
+        """
+        job = self.job(gang)
+        refusal = self._bench.table(job, pod).refusals.get(node) if job is not None else None
+        return refusal is not None and _crowded(refusal)
+
+    def kind(self, gang: Gang, pods: Sequence[Pod]) -> tuple[object, ...]:
+        """Equal for gangs that ask for the same in the same places, so that what does not help one helps none of them.
+
+        Whom other pods attract or keep away is alike to nobody.
+        """
+        job = self.job(gang)
+        if job is None or any(map(self._bench.neighbours.concerns, pods)):
+            return (gang.key,)
+        asked = (id(self._bench.table(job, pod)) for pod in pods)
+        return (gang.queue, gang.priority, gang.priority_class, tuple(asked))
 
     def may_ever(self, gang: Gang, pod: Pod, node: str) -> bool:
         """Whether the node could take the pod at all, were it empty: nothing that stands for the whole pass is against
@@ -120,6 +148,11 @@ class Trials:
         table = self._bench.table(job, pod)
         refusal = table.refusals.get(node)
         return node in table.scores or (refusal is not None and refusal.reason not in _STANDING)
+
+    def state(self, node: str) -> tuple[object, ...]:
+        """What there is on a node now; while it is the same, so are what-ifs about the node alone."""
+        view = self._bench.views.get(node)
+        return () if view is None else (view.used, len(view.pods), *sorted(view.requested.items()))
 
     def drain(self, gang: Gang, pods: Sequence[Pod], nodes: Sequence[str]) -> list[Seated]:
         """Where the pods would go once all other jobs on these nodes have ended; services never do. Costs no effort,
@@ -235,6 +268,7 @@ class Trials:
 
     def _spend(self, amount: int) -> None:
         if self.effort < amount:
+            self.spent = True
             raise Exhausted
         self.effort -= amount
 
@@ -249,6 +283,11 @@ def preempts(job: Job) -> bool:
     policy = job.shape.annotations.get("huawei.com/schedule_policy", "")
     plain = not job.topology and job.family is not None and policy != "chip1-softShareDev"
     return plain and job.resource in WHOLE_CHIP and job.shape.labels.get("tor-affinity", "null") == "null"
+
+
+def _crowded(refusal: Refusal) -> bool:
+    """Whether other resources than chips are short, by what Kubernetes counts."""
+    return refusal.reason.startswith(INSUFFICIENT) or refusal.reason == TOO_MANY_PODS
 
 
 def _whole_chips(view: NodeView, pod: Pod) -> int | None:

@@ -14,6 +14,9 @@ QUEUE_EXHAUSTED: Final = "QueueExhausted"
 QUEUE_CLOSED: Final = "QueueNotOpen"
 QUEUE_MISSING: Final = "QueueNotFound"
 NODE_UNSTABLE: Final = "NodeUnstable"
+TOO_MANY_PODS: Final = "TooManyPods"
+#: Begins the reasons of what Kubernetes counts beside chips: ``InsufficientCpu`` and the like.
+INSUFFICIENT: Final = "Insufficient"
 
 #: Words that upstream puts in front when chips are simply missing.
 SHORTAGE_PREFIX: Final = "NPUResourceShortage: "

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from heapq import nsmallest
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from engine.model.actions import EvictPod, Evidence, Owner
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
 from engine.plan import roles
 from engine.plan.queue import nominate, words
+from engine.plan.queue.case import Case
 from engine.plan.queue.consent import Consent, critical
 from engine.plan.queue.lines import Amounts, Quota, add
 from engine.plan.queue.reserve import Guard
@@ -60,6 +61,16 @@ class Placing(Protocol):
         """The reason of its pending entry."""
 
 
+class _Victim(NamedTuple):
+    """A unit that may go, by which rule, where it frees something, and its pods: NPU resources and keys."""
+
+    unit: Unit
+    rule: str
+    nodes: tuple[str, ...]
+    resources: frozenset[str]
+    pods: frozenset[str]
+
+
 class Contention:
     """One pass's answers to jobs that find no room."""
 
@@ -70,6 +81,10 @@ class Contention:
         self._stuck: list[Placing] = []
         self._names = roles.names(scope)
         self._known: dict[str, list[Unit]] = {}
+        self._victims_of: dict[tuple[object, ...], list[_Victim]] = {}
+        #: Wishes for which nothing was found in this pass; those of the same kind are not searched for again.
+        self._hopeless: set[tuple[object, ...]] = set()
+        self._opened: dict[tuple[object, ...], bool] = {}
         self._emptiest: dict[str, list[NodeView]] = {}
         self._told = 0
 
@@ -127,32 +142,71 @@ class Contention:
         from engine.plan.place.trial import preempts
 
         gang = placing.gang
-        job = self._trials.job(gang) if self._consent.anywhere else None
+        job = self._trials.job(gang) if self._consent.anywhere and not self._trials.spent else None
         if job is None or not preempts(job):
             return False
         for pods in self._wishes(placing):
-            case = _Case(self._trials, gang, pods, SEARCH, gated=True)
-            for reason, rule in ((PREEMPTED, self._consent.preempted), (RECLAIMED, self._consent.reclaimed)):
+            kind = self._trials.kind(gang, pods)
+            if kind in self._hopeless:
+                continue
+            # whoever is first in the queue must not use up what the others need
+            purse = min(SEARCH, max(SENTENCE, self._trials.effort // 2))
+            case = Case(self._trials, gang, pods, purse, self._opened, gated=True)
+            for reason in (PREEMPTED, RECLAIMED):
                 if reason == RECLAIMED and not self._deserves(gang, pods):
                     continue
-                among = self._below(gang) if reason == PREEMPTED else self._elsewhere(gang)
-                every = self._units(among, job.resource)
-                rules = {unit.key: rule(gang, unit) for unit in every}
-                units = [unit for unit in every if rules[unit.key] and case.helps(unit)]
+                rows = self._serving(self._victims(gang, reason), case, job.resource)
                 allowed = self._over_share(pods) if reason == RECLAIMED else _anything
                 try:
-                    found = least(case, units, allowed, pods=len(pods)) if units else None
+                    found = least(case, [row.unit for row in rows], allowed, pods=len(pods)) if rows else None
                 except Exhausted:
+                    self._hopeless.add(kind)
                     return False
                 if found is None:
                     continue
                 gone = [pod for unit in found for pod in unit.pods]
+                rules = {row.unit.key: row.rule for row in rows}
                 for unit in found:
-                    self._evict(gang, unit, reason, rules[unit.key] or "", counted=True)
+                    self._evict(gang, unit, reason, rules[unit.key], counted=True)
                 self._trials.hold(gang, pods, gone)
                 words.amend(self._scope, gang, words.waits_for(gone))
                 return True
+            self._hopeless.add(kind)
         return False
+
+    def _victims(self, gang: Gang, reason: str) -> list[_Victim]:
+        """Whoever may go for gangs of this queue and importance, found once a pass."""
+        key = (reason, gang.queue, gang.priority, gang.priority_class)
+        if key not in self._victims_of:
+            among = self._below(gang) if reason == PREEMPTED else self._elsewhere(gang)
+            rule = self._consent.preempted if reason == PREEMPTED else self._consent.reclaimed
+            rows = ((unit, rule(gang, unit)) for unit in self._units(among, ""))
+            self._victims_of[key] = [
+                _Victim(
+                    unit,
+                    told,
+                    tuple(unit.nodes),
+                    frozenset(pod.resource for pod in unit.pods),
+                    frozenset(pod.key for pod in unit.pods),
+                )
+                for unit, told in sorted(rows, key=lambda row: row[0].key)
+                if told
+            ]
+        return self._victims_of[key]
+
+    def _serving(self, victims: Sequence[_Victim], case: Case, resource: str) -> list[_Victim]:
+        """Those who still stay and whose end may make room: on nodes where evictions help, with what is short there."""
+        nodes = {node for row in victims for node in row.nodes}
+        helped = {node for node in nodes if case.may(node)}
+        crowded = {node for node in helped if case.crowded(node)} if resource else helped
+        going = self._scope.evicting
+        return [
+            row
+            for row in victims
+            if not helped.isdisjoint(row.nodes)
+            and (resource in row.resources or not crowded.isdisjoint(row.nodes))
+            and going.isdisjoint(row.pods)
+        ]
 
     def _deserves(self, gang: Gang, pods: Sequence[Pod]) -> bool:
         """Whether the gang's queue stays within what it deserves with these pods."""
@@ -262,7 +316,7 @@ class Contention:
             units = sorted(self._units(near, job.resource), key=lambda unit: unit.key)
             lower = [unit for unit in units if unit.gang.priority < gang.priority]
             for candidates in (lower, units):
-                case = _Case(self._trials, gang, pods, SEARCH if asked else SENTENCE, gated=False)
+                case = Case(self._trials, gang, pods, SEARCH if asked else SENTENCE, self._opened, gated=False)
                 try:
                     found = least(case, candidates, _anything, pods=len(pods)) if candidates else None
                 except Exhausted:
@@ -270,43 +324,6 @@ class Contention:
                 if found:
                     words.extend(self._scope, gang, words.would_do(gang, found, allowed=False))
                     return
-
-
-class _Case:
-    """The what-ifs of one search: one gang, the pods to make room for, and what it may cost."""
-
-    def __init__(self, trials: Trials, gang: Gang, pods: Sequence[Pod], purse: int, *, gated: bool) -> None:
-        self._trials, self._gang, self._pods, self._purse, self._gated = trials, gang, pods, purse, gated
-        self._sample = max(pods, key=lambda pod: pod.count)
-        self._helps: dict[str, bool] = {}
-
-    def fits(self, gone: Sequence[Unit]) -> bool:
-        pods = [pod for unit in gone for pod in unit.pods]
-        self._spend(2 * len(pods) + len(self._pods))
-        return bool(self._trials.place(self._gang, self._pods, pods))
-
-    def opens(self, node: str, gone: Sequence[Unit]) -> bool:
-        if not self._may(node):
-            return False
-        pods = [pod for unit in gone for pod in unit.pods]
-        self._spend(2 * len(pods) + 1)
-        return self._trials.opens(self._gang, self._sample, node, pods)
-
-    def helps(self, unit: Unit) -> bool:
-        """Whether the unit is on a node where evictions may help."""
-        return any(map(self._may, unit.nodes))
-
-    def _may(self, node: str) -> bool:
-        if not self._gated:
-            return True
-        if node not in self._helps:
-            self._helps[node] = self._trials.may_help(self._gang, self._sample, node)
-        return self._helps[node]
-
-    def _spend(self, amount: int) -> None:
-        self._purse -= amount
-        if self._purse < 0:
-            raise Exhausted
 
 
 def _anything(_units: Sequence[Unit]) -> bool:
