@@ -13,6 +13,7 @@ import msgspec
 
 from engine.answers import GET, base_chips, chip_row, links
 from engine.errors import InputError
+from engine.load import load
 from engine.model.actions import kind_of
 from engine.model.cluster import Observed, ids_of
 from engine.model.links import LINKED
@@ -21,7 +22,7 @@ from engine.model.times import rfc3339
 from engine.phrases import because
 from engine.plan.groups import group
 from engine.plan.linkstates import count
-from engine.status.jobs import impact, impact_body
+from engine.status.jobs import graded, impact, impact_body
 from engine.status.links import summary
 from engine.status.recoveries import conversation_body, effective, recovery_body, story
 from engine.status.rescheduling import asked_retries
@@ -90,7 +91,8 @@ def _job(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
             {"time": rfc3339(record.time / 1000), "pods": [_hit(*task) for task in record.tasks]}
             for record in memory.records
         ]
-    body |= impact_body(impact(pods, observed)) | recovery_body(memory)
+    judged = graded(plan, observed, load({}).desired)
+    body |= impact_body(impact(pods, judged)) | recovery_body(memory)
     body |= conversation_body(observed.recoveries.get(gang.uid) if gang is not None else None)
     told = story(memory)
     if told:

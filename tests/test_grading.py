@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
 import pytest
 
 from engine.documents import Declared, FaultPolicy, NodePool
+from engine.explanation import explain
 from engine.load import load
 from engine.model.attribution import fault_ranks, health
 from engine.model.cluster import Observed
 from engine.model.diagnostics import Origin
 from engine.model.history import History
+from engine.model.plan import Plan
 from engine.plan import inforce
 from engine.plan.grading import Grading
 from engine.serve.grpc import faultview
 from engine.serve.grpc.jobview import impact, places, views
-from tests.worlds import fault, node, node_report, observed, pod, report, switch
+from engine.status.memory import memory_bodies
+from tests.worlds import NOW, fault, node, node_report, observed, pod, report, switch
 
 SHIPPED = load({}).desired
 
@@ -113,3 +117,12 @@ def test_what_nothing_changes_stays_the_same_object() -> None:
     assert Grading(SHIPPED).of(plain) is plain
     broken = msgspec.structs.replace(seen, history=History(policy_revision="{"))
     assert grading.of(broken) is broken
+
+
+def test_the_status_of_the_job_and_its_explanation_say_the_same() -> None:
+    seen = world(policy("p", levels={"80C98001": "NotHandleFault"}, scope={"workloads": ["training"]}))
+    made = Plan(revision="r", now=NOW, history=seen.history)
+    (body,) = [b for b in memory_bodies(made, seen) if b["metadata"]["name"] == "belay-job-train.ascendjob.j"]
+    told = json.loads(body["data"]["status.json"])["impact"]
+    assert (told["state"], [row["level"] for row in told["faults"]]) == ("Healthy", ["NotHandleFault"])
+    assert explain("job", "train/j", made, seen)["impact"] == told
