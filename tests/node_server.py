@@ -69,6 +69,16 @@ class RealNode:
         self._containerd: subprocess.Popen[bytes] | None = None
         self._kubelet: subprocess.Popen[bytes] | None = None
 
+    @property
+    def socket(self) -> Path:
+        """Containerd's socket."""
+        return self._socket
+
+    @property
+    def assets(self) -> Path:
+        """The folder of Kubernetes' programs."""
+        return self._assets
+
     def kubectl(self, *arguments: str, given: object = None, check: bool = True) -> str:
         """Run kubectl; its output."""
         done = subprocess.run(
