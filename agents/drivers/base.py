@@ -32,7 +32,8 @@ class DriverError(Exception):
 class Chip(msgspec.Struct, frozen=True, kw_only=True):
     """One chip as it was found at start. ``card`` and ``die`` say where it sits; ``ip`` is empty without a port.
 
-    ``associated_card`` is the card that shares optical ports with its own (A3 modules), -1 where there is none.
+    ``associated_card`` is the card that shares optical ports with its own (A3 modules), -1 where there is none;
+    ``urma`` are the EIDs (32 hex digits) of each of its URMA devices (Ascend950).
     """
 
     id: int
@@ -42,6 +43,7 @@ class Chip(msgspec.Struct, frozen=True, kw_only=True):
     serial: str = ""
     ip: str = ""
     super_device_id: int = -2
+    urma: tuple[tuple[str, ...], ...] = ()
     associated_card: int = -1
 
 
@@ -51,6 +53,9 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     ``resource`` is the Kubernetes resource, ``prefix`` that of device names, ``accelerator`` and ``server_type`` the
     values of the labels the device plugin writes, ``memory_gb`` of one chip; super pod fields are -2 where the product
     has none.
+
+    ``super_pod_type`` is -1 where the driver tells none, ``mainboard`` its id, ``card_type`` the annotation of servers
+    with Ascend950 cards.
     """
 
     resource: str
@@ -63,6 +68,9 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     super_pod_id: int = -2
     server_index: int = -2
     rack_id: int | None = None
+    super_pod_type: int = -1
+    mainboard: int = 0
+    card_type: str = ""
     labels: Mapping[str, str] = {}
 
     @property

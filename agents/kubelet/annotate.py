@@ -80,7 +80,8 @@ def configuration(grants: Iterable[Grant], pod: PodFacts, state: NodeState, host
             virtual = bool(grant.vdev)
             address = VIRTUAL_ADDRESS if virtual else (chip.ip if chip is not None else "") or NO_ADDRESS
             super_id = chip.super_device_id if chip is not None else -2
-            rows.append(Device(str(number), address, str(super_id) if super_id >= 0 else ""))
+            levels = tuple(state.levels.get(number, ())) if not virtual else ()
+            rows.append(Device(str(number), address, str(super_id) if super_id >= 0 else "", levels))
     newer = machine.prefix == "npu-"
     value = Configuration(
         pod_name=pod.name,
@@ -90,7 +91,7 @@ def configuration(grants: Iterable[Grant], pod: PodFacts, state: NodeState, host
         super_pod_id=machine.super_pod_id,
         rack_id=machine.rack_id if newer and machine.rack_id is not None else -1,
         server_index=str(machine.server_index) if machine.server_index >= 0 else "",
-        devices=tuple(sorted(set(rows), key=lambda row: int(row.device_id))),
+        devices=tuple(sorted({row.device_id: row for row in rows}.values(), key=lambda row: int(row.device_id))),
     )
     return msgspec.json.encode(value).decode()
 

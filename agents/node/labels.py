@@ -6,9 +6,10 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from agents.node import reporting
+from agents.node import fabric, reporting
 from agents.node.client import ApiError, Cluster
 from agents.node.clock import Clock
+from agents.node.fabric import Nics
 from agents.node.settings import MAX_TEXT, Settings
 from agents.node.state import NodeState
 
@@ -20,13 +21,13 @@ async def keep_node(
 
     People may have changed them, or the node object was made anew. Never returns.
     """
-    failures = 0
+    failures, nics = 0, Nics()
     while True:
         pause = settings.scaled(settings.device_period) * chance.uniform(0.8, 1.2)
         try:
             node = await cluster.get_node(state.node)
             if node is not None:
-                await _patch(state, cluster, node)
+                await _patch(state, cluster, node, nics)
             # a node that is not registered yet will be soon
             failures = 0 if node is not None else failures + 1
             state.problems.pop("node", None)
@@ -38,7 +39,10 @@ async def keep_node(
         await clock.sleep(pause)
 
 
-async def _patch(state: NodeState, cluster: Cluster, node: Mapping[str, Any]) -> None:
+async def _patch(state: NodeState, cluster: Cluster, node: Mapping[str, Any], nics: Nics) -> None:
+    addresses = (node.get("status") or {}).get("addresses") or ()
+    internal = next((str(a.get("address", "")) for a in addresses if a.get("type") == "InternalIP"), "")
+    state.levels = fabric.level_lists(state.machine, state.chips, internal, nics.addresses())
     metadata = node.get("metadata") or {}
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     new_labels = {k: v for k, v in reporting.node_labels(state, labels).items() if labels.get(k) != v}

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from agents.drivers.base import Machine, Plane
+from agents.node.fabric import RACKED
 from agents.node.faults import Present
 from agents.node.journal import LAYOUT, Done
 from agents.node.state import NodeState
@@ -133,7 +134,8 @@ def node_labels(state: NodeState, present: Mapping[str, str]) -> dict[str, str]:
         labels["huawei.com/topotree.superpodid"] = str(machine.super_pod_id)
         if newest and machine.server_index >= 0:
             labels["huawei.com/topotree.serverid"] = str(machine.server_index)
-        if newest and machine.rack_id is not None and machine.rack_id >= 0:
+        racks = machine.super_pod_type in (-1, *RACKED)
+        if newest and racks and machine.rack_id is not None and machine.rack_id >= 0:
             labels["huawei.com/topotree.rackid"] = str(machine.rack_id)
     if state.soft_share is not None:
         labels["huawei.com/scheduler.chip1softsharedev.enable"] = str(state.soft_share).lower()
@@ -150,6 +152,8 @@ def node_annotations(state: NodeState) -> dict[str, str]:
             entry["SuperDeviceID"] = chip.super_device_id
         if machine.prefix == "npu-":
             entry["DeviceID"] = chip.logic_id
+        if levels := state.levels.get(chip.id):
+            entry["levelList"] = list(levels)
         devices[state.name(chip.id)] = entry
     annotations = {"baseDeviceInfos": json.dumps(devices, separators=(",", ":"), sort_keys=True)}
     annotations["ResetInfo"] = reset_info(state)
@@ -159,6 +163,8 @@ def node_annotations(state: NodeState) -> dict[str, str]:
         annotations["rackID"] = str(machine.rack_id)
     if kind := _server_kind(machine):
         annotations["serverType"] = kind
+    if machine.card_type:
+        annotations["cardType"] = machine.card_type
     return annotations
 
 

@@ -21,7 +21,8 @@ class NodeState:
     """Chips are named by physical id. `withdrawn` chips are offered to nobody because an order is about to act on them,
     `resetting` ones are being acted on, the newest reset of `failed_resets` did not help, `healing` ones are healed
     under the job that uses them, which nobody is to move for them meanwhile. `bodies` are the pods as they
-    were read, once `pods_read`; `polled`: the driver has told its codes. `soft_share`: whether
+    were read, once `pods_read`; `polled`: the driver has told its codes. `levels`: the addresses of
+    Ascend950 chips by network level. `soft_share`: whether
     the device plugin shares chips softly, None without one. `found` are codes that the agent itself sees
     and the driver does not know of. `idle` holds, per chip, since when nobody uses it: (monotonic s, Unix ms)."""
 
@@ -46,6 +47,7 @@ class NodeState:
     failed_resets: set[int] = field(default_factory=set)
     healing: set[int] = field(default_factory=set)
     problems: dict[str, str] = field(default_factory=dict)
+    levels: dict[int, tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
 
     @property
     def ids(self) -> list[int]:

@@ -20,7 +20,7 @@ from agents.drivers.dcmi.switch import Switch
 READINGS: Final = frozenset({
     "chip_info", "board", "mainboard", "product", "version", "serial", "die", "pcie", "codes", "health", "network",
     "processes", "temperature", "power", "card_power", "voltage", "frequency", "utilisation", "utilisations", "hbm",
-    "ddr", "ecc", "hccs", "hccs_bandwidth", "pcie_bandwidth", "sio", "ub_port", "vnpus",
+    "ddr", "ecc", "hccs", "hccs_bandwidth", "pcie_bandwidth", "sio", "ub_port", "vnpus", "urma",
 })  # fmt: skip
 """Calls that only look, and may be asked many at once."""
 

@@ -12,6 +12,7 @@ from agents.drivers.dcmi.interface import Interface, text
 
 MAX_VDEVS: Final = 32
 MAX_PINGED: Final = 48
+MAX_SOURCES: Final = 32
 ANY_ID: Final = 0xFFFFFFFF
 IN_BAND, OUT_OF_BAND = 1, 0
 
@@ -69,6 +70,46 @@ class Control(Interface):
                 "max": info.max_time[n], "min": info.min_time[n], "average": info.avg_time[n],
                 "tp95": info.tp95_time[n], "replies": info.reply_stat_num[n], "total": info.ping_total_num[n],
             }
+            for n in range(max(0, min(info.dest_num, MAX_PINGED)))
+        ]  # fmt: skip
+
+    # -- pings between EIDs (Ascend950)
+
+    def ub_ping_start(self, phy: int, task: int, targets: dict[str, list[str]], shape: dict[str, int]) -> None:
+        """Begin to ping from each source EID to its destinations, as 32 hex digits; ``shape`` as with `ping_start`."""
+        operates = (structs.UbPingOperate * len(targets))()
+        for operate, (source, destinations) in zip(operates, sorted(targets.items()), strict=True):
+            if not 1 <= len(destinations) <= MAX_PINGED:
+                raise DriverError(f"{len(destinations)} destinations of an EID, 1 to {MAX_PINGED} are possible")
+            operate.src_eid[:] = _eid(source)
+            for row, destination in zip(operate.dst_eid_list, destinations, strict=False):
+                row[:] = _eid(destination)
+            operate.dst_num, operate.task_id = len(destinations), task
+            operate.pkt_size, operate.pkt_send_num = shape["size"], shape["count"]
+            operate.pkt_interval, operate.timeout = shape["interval"], shape["timeout"]
+            operate.task_interval = shape["period"]
+        self._chip("start_ub_ping_mesh", self.place(phy), len(targets), operates)
+
+    def ub_ping_stop(self, phy: int, task: int) -> None:
+        """End a task."""
+        self._chip("stop_ub_ping_mesh", self.place(phy), task)
+
+    def ub_ping_state(self, phy: int, task: int) -> int:
+        """Whether a task runs: 0 stopped."""
+        return self._number("get_ub_ping_mesh_state", phy, c_uint32, task)
+
+    def ub_ping_results(self, phy: int, task: int) -> list[dict[str, Any]]:
+        """As `ping_results`, with the ``source`` of each."""
+        infos, count = (structs.UbPingInfo * MAX_SOURCES)(), c_int()
+        self._chip("get_ub_ping_mesh_info", self.place(phy), task, infos, MAX_SOURCES, byref(count))
+        return [
+            {
+                "source": bytes(info.src_eid).hex(), "target": bytes(info.dst_eid_list[n]).hex(),
+                "ok": info.suc_pkt_num[n], "lost": info.fail_pkt_num[n], "max": info.max_time[n],
+                "min": info.min_time[n], "average": info.avg_time[n], "tp95": info.tp95_time[n],
+                "replies": info.reply_stat_num[n], "total": info.ping_total_num[n],
+            }
+            for info in infos[: max(0, min(count.value, MAX_SOURCES))]
             for n in range(max(0, min(info.dest_num, MAX_PINGED)))
         ]  # fmt: skip
 
@@ -130,6 +171,16 @@ class Control(Interface):
     def rescan(self, phy: int) -> None:
         """Find a chip again after an out-of-band reset."""
         self._chip("rescan_soc", self.place(phy), v2="rescan_device")
+
+
+def _eid(text: str) -> bytes:
+    try:
+        raw = bytes.fromhex(text)
+    except ValueError:
+        raw = b""
+    if len(raw) != 16:
+        raise DriverError(f"{text[:64]!r} is no EID: 32 hex digits")
+    return raw
 
 
 __all__ = ["Control", "IN_BAND", "OUT_OF_BAND"]

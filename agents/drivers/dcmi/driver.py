@@ -94,6 +94,9 @@ class DcmiDriver:
             super_pod_id=pod.get("super_pod_id", -2),
             server_index=pod.get("server_id", -2),
             rack_id=pod.get("chassis_id") if self._family == families.A5 else None,
+            super_pod_type=pod.get("super_pod_type", -1),
+            mainboard=self._mainboard,
+            card_type=families.card_type(self._board, self._mainboard) if self._family == families.A5 else "",
             labels=labels,
         )
         return self._machine
@@ -119,6 +122,9 @@ class DcmiDriver:
         found = []
         for phy, logic, card, device in await self._places():
             pod, brother = -2, -1
+            urma: tuple[tuple[str, ...], ...] = ()
+            if self._family == families.A5:
+                urma = tuple(tuple(eids) for eids in await self._tried("urma", phy, default=()))
             if self._family == families.A3:
                 brother = await self._tried("brother", phy, default=-1)
             if self._family in (families.A3, families.A5):
@@ -126,7 +132,8 @@ class DcmiDriver:
             found.append(
                 Chip(
                     id=phy, logic_id=logic, card=card, die=device, super_device_id=pod, associated_card=brother,
-                    serial=await self._tried("serial", phy, default=""), ip=await self._tried("ip", phy, default=""),
+                    urma=urma, serial=await self._tried("serial", phy, default=""),
+                    ip=await self._tried("ip", phy, default=""),
                 )
             )  # fmt: skip
         return found

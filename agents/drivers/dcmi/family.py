@@ -21,6 +21,9 @@ NO_RING_BOARDS: Final = frozenset({0x28, 0x29, 0x33, 0x3C})
 INFER_CARD_BOARDS: Final = frozenset({0x28, 0x29})
 OWN_MODULE_MAINBOARDS: Final = frozenset({0x1C, 0x1D})
 """Atlas 9000 A3 SuperPoD: a module resets without the one it shares optical ports with."""
+CARD_BOARDS: Final = frozenset({0x1A, 0x1B, 0x1C})
+CARD_TYPES: Final = {0x68: "300I-Atlas350", 0x6C: "300I-Atlas350-4p"}
+"""Main board → annotation ``cardType``: Atlas 350 cards alone, and four in a mesh."""
 RUN_MODES: Final[Mapping[str, str]] = {
     A1: "Ascend910", A2: "Ascend910", A3: "Ascend910", A5: "npu", C310: "Ascend310", B310: "Ascend310",
     P310: "Ascend310P",
@@ -45,6 +48,11 @@ def family(chip_name: str, board: int) -> str:
     if chip_name.startswith("910"):
         return A1
     raise DriverError(f"chip name {chip_name[:64]!r} with board id {board:#x} is unknown")
+
+
+def card_type(board: int, mainboard: int) -> str:
+    """Annotation ``cardType`` of servers with Ascend950 cards; empty for others."""
+    return CARD_TYPES.get(mainboard, "") if board in CARD_BOARDS else ""
 
 
 def reset_group(
@@ -72,4 +80,6 @@ def reset_group(
     return [chip]
 
 
-__all__ = ["A1", "A2", "A3", "A5", "DUO", "INFER_CARD_BOARDS", "P310", "RUN_MODES", "family", "reset_group"]
+__all__ = [
+    "A1", "A2", "A3", "A5", "DUO", "INFER_CARD_BOARDS", "P310", "RUN_MODES", "card_type", "family", "reset_group",
+]  # fmt: skip

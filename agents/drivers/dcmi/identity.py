@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import ipaddress
-from ctypes import byref, c_int
+from ctypes import byref, c_int, c_uint32
 from typing import Any, Final
 
 from agents.drivers.dcmi import structs
@@ -12,6 +12,8 @@ from agents.drivers.dcmi.errors import DcmiError
 from agents.drivers.dcmi.interface import Interface, text
 
 UNKNOWN: Final = 0xFFFFFFFF
+MAX_URMA: Final = 32
+MAX_EIDS: Final = 32
 
 
 class Identity(Interface):
@@ -110,6 +112,17 @@ class Identity(Interface):
         self._info(phy, 12, 1, info)
         fields = ("sdid", "scale_type", "super_pod_id", "server_id", "chassis_id", "super_pod_type")
         return {name: -1 if getattr(info, name) == UNKNOWN else getattr(info, name) for name in fields}
+
+    def urma(self, phy: int) -> list[list[str]]:
+        """The EIDs of each URMA device, as 32 hex digits (Ascend950)."""
+        place, count = self.place(phy), c_uint32()
+        self._chip("get_urma_device_cnt", place, byref(count))
+        found = []
+        for index in range(min(count.value, MAX_URMA)):
+            rows, length = (structs.UrmaEid * MAX_EIDS)(), c_uint32(MAX_EIDS)
+            self._chip("get_eid_list_by_urma_dev_index", place, index, rows, byref(length))
+            found.append([bytes(row.eid).hex() for row in rows[: min(length.value, MAX_EIDS)]])
+        return found
 
     def brother(self, phy: int) -> int:
         """The card that shares optical ports with this chip's (A3)."""

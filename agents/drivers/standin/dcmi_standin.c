@@ -699,6 +699,100 @@ int dcmi_get_hccsping_mesh_info(int card, int device, int port, uint32_t task, s
     return OK;
 }
 
+/* ---- Ascend950: EIDs, and pings between them */
+
+struct eid_info { uint64_t eid[2]; uint32_t index; };
+struct ub_operate { uint8_t source[16], target[64][16]; int32_t count, size, number, interval, timeout, period, task; };
+struct ub_info { uint8_t source[16], target[64][16]; uint32_t ok[48], lost[48]; long max[48], min[48], avg[48], tp95[48]; int32_t replies[48]; uint64_t total[48]; int32_t count; unsigned long when; };
+_Static_assert(sizeof(struct eid_info) == 24 && sizeof(struct ub_operate) == 1068 && sizeof(struct ub_info) == 3552, "UB");
+
+#define UB_PINGS 32
+static struct ub_operate ub_pings[SIM_CHIPS][2][UB_PINGS];
+static int ub_count[SIM_CHIPS][2];
+
+int dcmi_get_urma_device_cnt(int card, int device, uint32_t *out)
+{
+    CHIP("dcmi_get_urma_device_cnt");
+    *out = c->urma_count;
+    return strncmp(state->chip_name, "Ascend950", 9) ? NOT_SUPPORTED : OK;
+}
+
+int dcmi_get_eid_list_by_urma_dev_index(int card, int device, uint32_t index, struct eid_info *out, uint32_t *count)
+{
+    CHIP("dcmi_get_eid_list_by_urma_dev_index");
+    if (index >= c->urma_count || index >= SIM_URMA || *count < c->eid_count[index])
+        return BAD_PARAMETER;
+    *count = c->eid_count[index];
+    for (uint32_t i = 0; i < *count && i < SIM_EIDS; i++) {
+        memcpy(out[i].eid, c->eid[index][i], 16);
+        out[i].index = i;
+    }
+    return OK;
+}
+
+int dcmi_start_ub_ping_mesh(int card, int device, int count, struct ub_operate *wanted)
+{
+    CHIP("dcmi_start_ub_ping_mesh");
+    if (strncmp(state->chip_name, "Ascend950", 9))
+        return NOT_SUPPORTED;
+    if (count < 1 || count > UB_PINGS)
+        return BAD_PARAMETER;
+    for (int i = 0; i < count; i++)
+        if (wanted[i].task != wanted[0].task || wanted[i].task < 0 || wanted[i].task > 1 || wanted[i].count < 1 || wanted[i].count > 48 ||
+            wanted[i].size < 1792 || wanted[i].size > 3000 || wanted[i].period < 1 || wanted[i].period > 60)
+            return BAD_PARAMETER;
+    memcpy(ub_pings[c - state->chip][wanted->task], wanted, (size_t)count * sizeof *wanted);
+    ub_count[c - state->chip][wanted->task] = count;
+    return OK;
+}
+
+int dcmi_stop_ub_ping_mesh(int card, int device, int task)
+{
+    CHIP("dcmi_stop_ub_ping_mesh");
+    if (task < 0 || task > 1)
+        return BAD_PARAMETER;
+    ub_count[c - state->chip][task] = 0;
+    return OK;
+}
+
+int dcmi_get_ub_ping_mesh_state(int card, int device, int task, uint32_t *out)
+{
+    CHIP("dcmi_get_ub_ping_mesh_state");
+    if (strncmp(state->chip_name, "Ascend950", 9))
+        return NOT_SUPPORTED;
+    if (task < 0 || task > 1)
+        return BAD_PARAMETER;
+    *out = ub_count[c - state->chip][task] != 0;
+    return OK;
+}
+
+int dcmi_get_ub_ping_mesh_info(int card, int device, int task, struct ub_info *out, int room, int *count)
+{
+    CHIP("dcmi_get_ub_ping_mesh_info");
+    if (task < 0 || task > 1)
+        return BAD_PARAMETER;
+    int found = ub_count[c - state->chip][task], lost = c->network != 0;
+    for (*count = 0; *count < found && *count < room; ++*count) {
+        struct ub_operate *running = &ub_pings[c - state->chip][task][*count];
+        struct ub_info *one = &out[*count];
+        memset(one, 0, sizeof *one);
+        memcpy(one->source, running->source, 16);
+        memcpy(one->target, running->target, sizeof one->target);
+        one->count = running->count;
+        for (int n = 0; n < one->count; n++) {
+            one->ok[n] = lost ? 0 : (uint32_t)running->number;
+            one->lost[n] = lost ? (uint32_t)running->number : 0;
+            one->max[n] = lost ? -1 : 90;
+            one->min[n] = lost ? -1 : 10;
+            one->avg[n] = lost ? -1 : 40;
+            one->tp95[n] = lost ? -1 : 80;
+            one->replies[n] = 1;
+            one->total[n] = (uint64_t)running->number;
+        }
+    }
+    return OK;
+}
+
 static float cores_of(const char *name, uint32_t *memory)
 {
     for (int i = 0; i < SIM_TEMPLATES; i++)
@@ -991,4 +1085,17 @@ int dcmiv2_get_port_pkt_stats_info(int id, struct ub_port *where, struct port_pk
     for (int i = 0; i < 48; i++)
         out->count[i] = (uint64_t)(where->port + 1) * 1000 + i;
     return OK;
+}
+
+int dcmiv2_get_urma_device_cnt(int id, uint32_t *out) { return dcmi_get_urma_device_cnt(-1, id, out); }
+int dcmiv2_get_eid_list_by_urma_dev_index(int id, uint32_t index, struct eid_info *out, uint32_t *count)
+{
+    return dcmi_get_eid_list_by_urma_dev_index(-1, id, index, out, count);
+}
+int dcmiv2_start_ub_ping_mesh(int id, int count, struct ub_operate *wanted) { return dcmi_start_ub_ping_mesh(-1, id, count, wanted); }
+int dcmiv2_stop_ub_ping_mesh(int id, int task) { return dcmi_stop_ub_ping_mesh(-1, id, task); }
+int dcmiv2_get_ub_ping_mesh_state(int id, int task, uint32_t *out) { return dcmi_get_ub_ping_mesh_state(-1, id, task, out); }
+int dcmiv2_get_ub_ping_mesh_info(int id, int task, struct ub_info *out, int room, int *count)
+{
+    return dcmi_get_ub_ping_mesh_info(-1, id, task, out, room, count);
 }

@@ -10,6 +10,8 @@
 #define SIM_MAGIC 0x42444331u /* "BDC1" */
 #define SIM_CHIPS 64
 #define SIM_CODES 128
+#define SIM_URMA 8
+#define SIM_EIDS 16
 #define SIM_VDEVS 16
 #define SIM_PROCESSES 32
 #define SIM_TEMPLATES 32
@@ -61,7 +63,9 @@ struct sim_chip {
     struct sim_vdev vdevs[SIM_VDEVS];
     char serial[64];
     int32_t brother; /* card; -1: none */
-    uint32_t pad;
+    uint32_t urma_count; /* URMA devices (Ascend950), each with so many EIDs */
+    uint32_t eid_count[SIM_URMA];
+    uint8_t eid[SIM_URMA][SIM_EIDS][16];
 };
 
 struct sim_template {

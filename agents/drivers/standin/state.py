@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 MAGIC: Final = 0x42444331
+URMA, EIDS = 8, 16
 CHIPS, CODES, VDEVS, PROCESSES, TEMPLATES, OVERRIDES, EVENTS = 64, 128, 16, 32, 32, 64, 1024
 
 
@@ -42,7 +43,8 @@ class SimChip(ctypes.Structure):
         ("hbm_bandwidth", c_uint32), ("ecc", (c_uint32 * 8) * 4), ("ddr_total", c_uint64), ("ddr_free", c_uint64),
         ("ip", c_uint8 * 4), ("die", (c_uint32 * 5) * 3), ("sdid", c_uint32), ("hccs", (c_uint64 * 16) * 4),
         ("sio_tx", c_uint32), ("sio_rx", c_uint32), ("process_count", c_uint32), ("processes", Process * PROCESSES),
-        ("vdevs", Vdev * VDEVS), ("serial", c_char * 64), ("brother", c_int32), ("pad", c_uint32),
+        ("vdevs", Vdev * VDEVS), ("serial", c_char * 64), ("brother", c_int32), ("urma_count", c_uint32),
+        ("eid_count", c_uint32 * URMA), ("eid", ((c_uint8 * 16) * EIDS) * URMA),
     ]  # fmt: skip
 
 
