@@ -98,11 +98,12 @@ def allocation(
     names = [f"{prefix}{i}" for i in ids]
     out = {DISTRIBUTED_JOB: "true" if distributed else "false", PREDICATE_TIME: str(now_ns)}
     if names:
-        out[resource] = ",".join(_offered_name(node, prefix, name) for name in names)
+        offered = [_offered_name(node, prefix, name) for name in names] if prefix == "npu-" else names
+        out[resource] = ",".join(offered)
     hardware = hardware_type(node.labels)
     if hardware:
         out[HARDWARE_TYPE] = hardware
-    if names and all(name in node.base_devices for name in names) and (is_operator_pod or whole_node):
+    if names and (is_operator_pod or whole_node) and node.base_devices.keys() >= {*names}:
         out[ASCEND_REAL] = out[resource]
         out[configuration_key(resource)] = _written_configuration(pod, node, ids, names, place or Place())
     if rank is not None:
@@ -202,7 +203,7 @@ def _written_configuration(pod: Pod, node: Node, ids: Sequence[int], names: Sequ
         rack_id=_number(node.annotations.get("rackID", ""), place.rack_id),
         server_index=node.annotations.get("serverIndex")
         or (str(place.server_index) if place.server_index >= 0 else ""),
-        devices=tuple(_device(chip, base) for chip, base in zip(ids, bases, strict=True)),
+        devices=tuple([_device(chip, base) for chip, base in zip(ids, bases, strict=True)]),
     )
     return msgspec.json.encode(value).decode()
 
