@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -33,6 +34,7 @@ _INDENTED: Final = re.compile(rb"^[ ?:-]{250}", re.MULTILINE)
 _BRACKET: Final = re.compile(rb"[\[\]{}]")
 _ALIAS: Final = re.compile(rb"(?:^|[\s\[{,:-])\*[^\s*]", re.MULTILINE)
 _BOM: Final = b"\xef\xbb\xbf"
+_UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
 _EXPECTED: Final = "Give what `kubectl get nodes,pods,configmaps -A -o json` (or yaml) prints."
 _WORDS: Final = {str: "a text", list: "a list", int: "a number", float: "a number", bool: "true or false"}
 
@@ -55,14 +57,17 @@ def read_cluster(path: str) -> list[dict[str, Any]]:
     Raises:
         InputError: not readable, too big, neither JSON nor YAML, or no Kubernetes objects.
     """
+    if not path:
+        raise InputError("the name of the file is empty", where="--cluster", hint=_EXPECTED)
     try:
         with sys.stdin.buffer if path == STDIN else Path(path).open("rb") as stream:
-            data = stream.read(MAX_CLUSTER_BYTES + 1)
+            huge = path != STDIN and os.fstat(stream.fileno()).st_size > MAX_CLUSTER_BYTES
+            data = b"" if huge else stream.read(MAX_CLUSTER_BYTES + 1)
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", where=path) from error
     except ValueError as error:
         raise InputError(f"{path!r} is no file name: {error}") from error
-    if len(data) > MAX_CLUSTER_BYTES:
+    if huge or len(data) > MAX_CLUSTER_BYTES:
         raise InputError(f"is larger than {MAX_CLUSTER_BYTES >> 20} MiB", where=path)
     return objects_of(data, "standard input" if path == STDIN else path)
 
@@ -74,7 +79,12 @@ def objects_of(data: bytes, name: str) -> list[dict[str, Any]]:
         InputError: as ``read_cluster``.
     """
     found: list[dict[str, Any]] = []
-    documents = [document for document in _documents(data.removeprefix(_BOM), name) if document is not None]
+    try:
+        documents = [document for document in _documents(data.removeprefix(_BOM), name) if document is not None]
+    except InputError:
+        if not data.startswith(_UTF16):
+            _refuse_bytes(data, name)  # says it better
+        raise
     if not documents:
         raise InputError("is empty", where=name, hint=_EXPECTED)
     for document in documents:
@@ -88,6 +98,17 @@ def objects_of(data: bytes, name: str) -> list[dict[str, Any]]:
         else:
             found.append(checked(document, name))
     return found
+
+
+def _refuse_bytes(data: bytes, name: str) -> None:
+    """Raises InputError where the text stops being UTF-8."""
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        before = data[: error.start]
+        line, column = before.count(b"\n") + 1, len(before[before.rfind(b"\n") + 1 :].decode()) + 1
+        text = f"is not UTF-8: byte 0x{data[error.start]:02x}"
+        raise InputError(text, where=f"{name}:{line}:{column}", hint=_EXPECTED) from error
 
 
 def _documents(data: bytes, name: str) -> list[Any]:

@@ -33,6 +33,7 @@ from engine.wire import (
     sync,
 )
 from engine.wire.errors import WireError
+from engine.wire.shapes import misfit
 
 _SCHEDULER_CONFIG_MAX = 256 * 1024
 
@@ -97,7 +98,8 @@ class Observer:
         except WireError as error:
             self._refuse(key, error)
         except (TypeError, AttributeError, ValueError) as error:
-            self._refuse(key, WireError(str(key), "", f"has a field of a wrong type: {error}"))
+            field, text = misfit(obj)
+            self._refuse(key, WireError(str(key), field, text or f"has a field of a wrong type: {error}"))
         # a newer version takes the place of the older one, only a new name stands at the end
         self._unsorted = self._unsorted or self._size() > before
 

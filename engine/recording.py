@@ -27,6 +27,7 @@ MAX_TOTAL_BYTES: Final = 512 * 1024 * 1024
 MAX_ONE_BYTES: Final = 1024 * 1024 * 1024
 LATEST: Final = 253370764800.0
 """9999-01-01: later times could not be written."""
+_HINT: Final = "`belay up --data DIR` keeps recordings in DIR/engine/passes."
 SUFFIX: Final = ".belay.json.gz"
 
 
@@ -99,14 +100,18 @@ def read(path: Path) -> Recording:
     try:
         with gzip.open(path, "rb") as stream:
             data = stream.read(MAX_ONE_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"cannot be read: {error}", where=str(path)) from error
+    except gzip.BadGzipFile as error:
+        raise InputError("is no recording, which are packed with gzip", where=str(path), hint=_HINT) from error
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
+    except (EOFError, zlib.error) as error:
+        raise InputError(f"cannot be read: {error}", where=str(path), hint="Is the file complete?") from error
     if len(data) > MAX_ONE_BYTES:
         raise InputError(f"is larger than {MAX_ONE_BYTES >> 20} MiB unpacked", where=str(path))
     try:
         recording = msgspec.json.decode(data, type=Recording)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise InputError(f"is no recording: {error}", where=str(path)) from error
+        raise InputError(f"is no recording: {error}", where=str(path), hint=_HINT) from error
     if recording.format != FORMAT:
         raise InputError(f"has format {recording.format!r}, this version reads {FORMAT}", where=str(path))
     if not 0 <= recording.now < LATEST:

@@ -304,7 +304,7 @@ HOSTILE: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "spec": (b'{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": [1]}', ("spec", "no mapping")),
     "labels": (b'{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "labels": {"a": []}}}', ("labels.a",)),
     "yaml": (b"a: b: c\n", (":1:5: ", "not valid YAML")),
-    "binary": (bytes(range(256)), ("not valid YAML",)),
+    "binary": (bytes(range(256)), ("is not UTF-8",)),
     "deep json": (b"[" * 300_000, ("not valid JSON",)),
     "deep yaml": (b"a: " + b"[" * 300_000, ("nested deeper",)),
     "deep blocks": (b"- " * 300_000, ("nested deeper",)),
@@ -329,6 +329,22 @@ def test_files_that_cannot_be_read(path: str) -> None:
     result = belay("plan", "--cluster", path)
     refused(result, "cannot be read")
     assert "\x1b" not in result.stderr
+
+
+def test_text_that_is_not_utf8_is_named_where_it_stops_being_so(tmp_path: Path) -> None:
+    file = tmp_path / "c"
+    file.write_bytes(b"kind: List\nitems:\n- {a: \xe9}\n")
+    refused(belay("plan", "--cluster", str(file)), f"{file}:3:7: is not UTF-8: byte 0xe9")
+    file.write_bytes(b'{"kind":\n "\xc3\xa9\xe9"}')
+    refused(belay("plan", "--cluster", str(file)), f"{file}:2:4: is not UTF-8: byte 0xe9")
+    refused(belay("plan", "--cluster", ""), "--cluster: the name of the file is empty")
+
+
+def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
+    file = tmp_path / "huge"
+    with file.open("wb") as stream:
+        stream.truncate(2**40)
+    refused(belay("plan", "--cluster", str(file)), "is larger than 1024 MiB")
 
 
 def test_damaged_objects_never_end_in_a_traceback() -> None:
@@ -793,7 +809,7 @@ def test_validate_counts_a_warning_as_a_finding(repository: Path) -> None:
 
 def test_every_flag_of_the_device_plugin_reaches_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[str] = []
-    monkeypatch.setattr("agents.node.__main__.main", lambda given: taken.extend(given) or 0)
+    monkeypatch.setattr("agents.node.__main__.main", lambda given, prog: taken.extend(given) or 0)
     given = ["--node", "n", "--driver", "dcmi"]
     more = ["--device-plugin", *(f"-{flag.name}" for flag in FLAGS), "-hotReset=2", "--exporter=-ip=127.0.0.1"]
     result = belay("agent", *given, *more)

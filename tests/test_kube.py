@@ -412,8 +412,21 @@ def test_credentials_come_from_a_kubeconfig_and_bad_ones_are_named(tmp_path: Any
     assert "t0ken" not in repr(endpoint)
     from engine.errors import InputError
 
-    for text in ("", "not: [a config", "apiVersion: v1\nkind: Config\n"):
-        bad = tmp_path / "bad"
+    bad = tmp_path / "bad"
+    for text, words in (
+        ("", "file is empty"),
+        ("not: [a config", "bad:1:15: is not valid YAML"),
+        ("apiVersion: v1\nkind: Config\n", "no usable"),
+        ("apiVersion: v1\nkind: Config\nclusters: 5\n", "is no kubeconfig"),
+        ("just text", "is no kubeconfig"),
+        (good.read_text().replace("https://10.0.0.1:6443/", "10.0.0.1"), "'10.0.0.1' is no address"),
+    ):
         bad.write_text(text)
-        with pytest.raises(InputError, match="KUBECONFIG"):
+        with pytest.raises(InputError) as raised:
             loader(str(bad))()
+        assert words in str(raised.value) and "KUBECONFIG" in str(raised.value)
+    bad.write_bytes(b"\xff\xfe\x00")
+    for path, words in ((bad, "is not UTF-8"), (tmp_path, "is a folder"), (tmp_path / "none", "none: does not exist")):
+        with pytest.raises(InputError) as raised:
+            loader(str(path))()
+        assert words in str(raised.value)

@@ -181,4 +181,4 @@ def test_bad_input_is_said_and_exits_2(tmp_path: Path, passing: str) -> None:
     assert belay(str(tmp_path / "nothing.yaml"), "--against", passing).exit_code == 2
     damaged = tmp_path / f"x{recording.SUFFIX}"
     damaged.write_bytes(b"no gzip")
-    assert "cannot be read" in belay(good, "--against", str(damaged)).stderr
+    assert "is no recording" in belay(good, "--against", str(damaged)).stderr

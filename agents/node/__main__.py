@@ -25,10 +25,12 @@ from agents.node.run import DEFAULT_MODEL, run_agent, run_fleet, stop_on_signals
 from agents.node.settings import Settings
 from agents.node.shipped import shipped_policy
 
+PROG = "python -m agents.node"
 
-def main(arguments: list[str] | None = None) -> int:
+
+def main(arguments: list[str] | None = None, prog: str = PROG) -> int:
     """Run until SIGINT or SIGTERM. Returns the exit code: 2 when it could not start."""
-    options = _parser().parse_args(arguments)
+    options = _parser(prog).parse_args(arguments)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=flags.log_level(options) or options.log_level, handlers=[handler], force=True)
@@ -82,8 +84,8 @@ def _links(options: argparse.Namespace) -> Path | None:
     return Path(options.links) if options.links else None
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m agents.node", description="Belay's node agent")
+def _parser(prog: str = PROG) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=prog, description="Belay's node agent")
     parser.add_argument("--node", default=os.environ.get("NODE_NAME", ""), help="name of the node (default $NODE_NAME)")
     parser.add_argument(
         "--driver",

@@ -42,9 +42,16 @@ def server(listen: str) -> None:
     sys.exit(run(listen))
 
 
+class _OneDash(click.Command):
+    """Passes flags with one dash on as they are: ``-hotReset`` is not ``-h``, which alone still asks for help."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, ["--help" if argument == "-h" else argument for argument in args])
+
+
 @click.command(
+    cls=_OneDash,
     short_help="Run the node agent.",
-    # no -h: the device plugin has a flag -hotReset
     context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]},
 )
 @click.option("--node", envvar="NODE_NAME", required=True, help="This node's name (or $NODE_NAME).")
@@ -62,7 +69,7 @@ def agent(node: str, driver: str, kubeconfig: str | None, journal: str, more: tu
     from agents.node.__main__ import main as run
 
     given = ["--node", node, "--driver", driver, "--state-dir", journal]
-    sys.exit(run([*given, *(("--kubeconfig", kubeconfig) if kubeconfig else ()), *more]))
+    sys.exit(run([*given, *(("--kubeconfig", kubeconfig) if kubeconfig else ()), *more], prog="belay agent"))
 
 
 @click.command(

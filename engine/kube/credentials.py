@@ -21,6 +21,9 @@ SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/toke
 """Where Kubernetes puts the token of a pod's service account."""
 
 
+_HINT = "Set KUBECONFIG or give --kubeconfig."
+
+
 @dataclass(frozen=True)
 class Endpoint:
     """One API server and how to prove who we are; never printed with its ``authorization``."""
@@ -50,25 +53,38 @@ def loader(kubeconfig: str | None = None, context: str | None = None) -> Loader:
         from kubernetes.client import Configuration
         from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
 
-        configuration = Configuration()
+        configuration, where = Configuration(), kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
         try:
             if _in_cluster(kubeconfig):
                 load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
             else:
-                paths = kubeconfig or os.environ.get("KUBECONFIG") or None
+                _refuse_absent(where)
                 load_kube_config(  # type: ignore[no-untyped-call]
-                    config_file=paths, context=context, client_configuration=configuration, persist_config=False
+                    config_file=where, context=context, client_configuration=configuration, persist_config=False
                 )
-        except (ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            where = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
-            raise InputError(
-                f"no usable Kubernetes credentials: {redact(str(error))[:256]}",
-                where=where,
-                hint="Set KUBECONFIG or give --kubeconfig.",
-            ) from error
-        return _endpoint(configuration)
+            return _endpoint(configuration)
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark
+            place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark is not None else where
+            raise InputError(f"is not valid YAML: {error.problem}", where=place, hint=_HINT) from error
+        except UnicodeDecodeError as error:
+            raise InputError("is no kubeconfig: it is not UTF-8 text", where=where, hint=_HINT) from error
+        except (TypeError, AttributeError) as error:
+            raise InputError("is no kubeconfig: a field has a wrong type", where=where, hint=_HINT) from error
+        except (ConfigException, yaml.YAMLError, OSError, ValueError, KeyError) as error:
+            text = f"no usable Kubernetes credentials: {redact(str(error))[:256]}"
+            raise InputError(text, where=where, hint=_HINT) from error
 
     return load
+
+
+def _refuse_absent(paths: str) -> None:
+    """Raises InputError when none of the files is there; of several the loader passes over those that are not."""
+    files = [Path(path).expanduser() for path in paths.split(os.pathsep) if path]
+    if any(file.is_file() or file.is_fifo() for file in files):
+        return
+    text = "is a folder, no kubeconfig" if any(file.is_dir() for file in files) else "does not exist"
+    raise InputError(text, where=paths, hint=_HINT)
 
 
 def _in_cluster(kubeconfig: str | None) -> bool:
@@ -79,6 +95,8 @@ def _in_cluster(kubeconfig: str | None) -> bool:
 
 def _endpoint(configuration: Any) -> Endpoint:
     host = str(configuration.host).rstrip("/")
+    if not host.startswith(("https://", "http://")):
+        raise ValueError(f"the server {host[:100]!r} is no address such as https://10.0.0.1:6443")
     token = configuration.api_key.get("BearerToken") or configuration.api_key.get("authorization") or ""
     return Endpoint(
         host=host,

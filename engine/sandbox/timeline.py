@@ -225,9 +225,8 @@ def _event(row: yaml.Node, mistakes: list[Fault]) -> Event | None:
     kinds = [key for key in fields if key in KINDS and not (key == "pod" and "phase" in fields)]
     if len(kinds) != 1:
         known = ", ".join(KINDS)
-        text = (
-            f"gives {' and '.join(kinds)}: one event, one thing" if kinds else f"says not what happens: one of {known}"
-        )
+        none = f"does not say what happens: one of {known}"
+        text = f"gives {' and '.join(kinds)}: one event, one thing" if kinds else none
         mistakes.append(Fault(text, *place(row)))
         return None
     what = kinds[0]
