@@ -114,16 +114,18 @@ class Nothing:
 class World:
     """A super-pod node with the stand-in driver; nodes n0 (this one) and n1."""
 
-    def __init__(self, tmp_path: Path, library: Path, *, folder: Path | None = None) -> None:
+    def __init__(self, tmp_path: Path, library: Path, *, folder: Path | None = None, by_eid: bool = False) -> None:
         self.clock = VirtualClock()
-        self.standin = Standin.create(tmp_path / "state", chips=4, super_pod=(2, 5))
+        shape: dict[str, Any] = {"chip_name": "Ascend950PR", "board": 0x10, "v2": True} if by_eid else {}
+        self.kind = "ub_ping" if by_eid else "ping"
+        self.standin = Standin.create(tmp_path / "state", chips=4, super_pod=(2, 5), **shape)
         self.driver = DcmiDriver(
             library, sleep=asyncio.sleep, owners=ME, env={"BELAY_SIM_DCMI_STATE": str(self.standin.file)}
         )
         self.log = tmp_path / "log" / "n0.log"
         self.files = PingFiles(self.log, folder, 5, 7)
         self.mesh = PingMesh(
-            "n0", 2, 5, range(4), Nothing(), self.driver.calls.ask, self.clock, self.files, folder
+            "n0", 2, 5, range(4), Nothing(), self.driver.calls.ask, self.clock, self.files, folder, by_eid=by_eid
         )  # fmt: skip
 
     def says(self, name: str, data: dict[str, str], app: str = "pingmesh") -> None:
@@ -136,7 +138,7 @@ class World:
     async def running(self) -> list[tuple[int, int]]:
         return [
             (chip, task) for chip in range(4) for task in (0, 1)
-            if await self.driver.calls.ask("ping_state", chip, task, timeout=5)
+            if await self.driver.calls.ask(f"{self.kind}_state", chip, task, timeout=5)
         ]  # fmt: skip
 
     async def after(self, seconds: float) -> None:
@@ -248,3 +250,37 @@ def test_a_driver_without_pings_ends_the_part(tmp_path: Path, library: Path) -> 
         await asyncio.wait_for(w.mesh.run(), 20)
 
     lives(World(tmp_path, library), story)
+
+
+def test_chips_with_eids_ping_from_each_of_them(tmp_path: Path, library: Path) -> None:
+    folder = tmp_path / "cluster" / "super-pod-2"
+    folder.mkdir(parents=True)
+    eids = [f"{n:032x}" for n in range(0xA0, 0xA6)]
+
+    async def story(w: World) -> None:
+        w.says("super-pod-2", devices(n0=SDIDS))
+        w.configure()
+        rows = [(0, eids[0], eids[2].upper()), (0, eids[1], eids[2]), (0, eids[1], eids[3]), (3, eids[4], eids[5])]
+        (folder / "ping_list_5.json").write_text(ping_list(*rows))
+        await w.mesh.step()
+        assert await w.running() == [(0, 0), (3, 0)]
+        w.standin.chip(3).network = 3
+        await w.after(10)
+        found = await w.mesh.results()
+        assert found is not None and found[0] == [Ping(10, 1)] * 3 and detect.ping_verdict(found[3])
+        table = list(csv.reader((folder / "ping_result_5.csv").open()))[1:]
+        assert [(row[2], row[4], row[8]) for row in table] == [
+            (eids[0], eids[2].upper(), "0.000"), (eids[1], eids[2], "0.000"), (eids[1], eids[3], "0.000"),
+            (eids[4], eids[5], "1.000"),
+        ]  # fmt: skip
+        w.configure("off")
+        await w.after(5)
+        assert await w.running() == []
+
+    lives(World(tmp_path, library, folder=folder, by_eid=True), story)
+
+
+def test_each_source_may_have_48_destinations() -> None:
+    rows = [(0, f"{s:032x}", f"{d:032x}") for s in range(40) for d in range(50)]
+    found = pinglist.listed(ping_list(*rows), per_source=True)[0][0]
+    assert len(found) == 32 * 48 and {len(d) for d in pinglist.by_source(found).values()} == {48}

@@ -86,7 +86,7 @@ class _SuperPodWorks:
         )  # fmt: skip
         self._mesh = PingMesh(
             self._node, machine.super_pod_id, machine.server_index, sorted(state.ids), self._client,
-            self._driver.calls.ask, self._clock, files, folder,
+            self._driver.calls.ask, self._clock, files, folder, by_eid=machine.prefix == "npu-",
         )  # fmt: skip
         await self._mesh.run()
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 #: Destinations of one task; the driver takes no more.
 MAX_TARGETS: Final = 48
+MAX_SOURCES: Final = 32
 INTERNAL, EXTERNAL = 0, 1
 GLOBAL: Final = "global"
 INTERVALS: Final = range(1, 61)
@@ -103,8 +104,11 @@ def full_mesh(node: str, nodes: Mapping[str, Mapping[int, str]]) -> Tasks:
     return {chip: task for chip, task in tasks.items() if task}
 
 
-def listed(text: bytes | str) -> Tasks:
-    """The destinations of a ping list file: one task, number 0, for each chip. Raises PingError."""
+def listed(text: bytes | str, *, per_source: bool = False) -> Tasks:
+    """The destinations of a ping list file: one task, number 0, for each chip. Raises PingError.
+
+    With ``per_source`` the most destinations are counted for each source, of which a chip has 32 at most.
+    """
     try:
         body = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -122,7 +126,22 @@ def listed(text: bytes | str) -> Tasks:
         except (KeyError, TypeError, ValueError) as error:
             raise PingError(f"pingList[{at}] lacks srcCardPhyId, srcType, srcAddr, dstType or dstAddr") from error
         grouped.setdefault(chip, []).append(target)
-    return {chip: {INTERNAL: _first(targets)} for chip, targets in sorted(grouped.items())}
+    if not per_source:
+        return {chip: {INTERNAL: _first(targets)} for chip, targets in sorted(grouped.items())}
+    tasks: Tasks = {}
+    for chip, targets in sorted(grouped.items()):
+        sources = sorted({target.src for target in targets})[:MAX_SOURCES]
+        kept = [_first([target for target in targets if target.src == source]) for source in sources]
+        tasks[chip] = {INTERNAL: tuple(target for part in kept for target in part)}
+    return tasks
+
+
+def by_source(targets: Sequence[Target]) -> dict[str, list[str]]:
+    """Source → destinations, as EIDs are spelled in answers: in lower case."""
+    found: dict[str, list[str]] = {}
+    for target in targets:
+        found.setdefault(target.src.lower(), []).append(target.dst.lower())
+    return found
 
 
 def uid(nodes: Mapping[str, Mapping[int, str]], chosen: Config, list_hash: str) -> str:
@@ -149,6 +168,6 @@ def _object(text: object, where: str) -> dict[str, Any]:
 
 
 __all__ = [
-    "Config", "EXTERNAL", "INTERNAL", "MAX_TARGETS", "PingError", "Target", "Tasks", "address", "config", "full_mesh",
-    "listed", "members", "uid",
+    "Config", "EXTERNAL", "INTERNAL", "MAX_TARGETS", "PingError", "Target", "Tasks", "address", "by_source", "config",
+    "full_mesh", "listed", "members", "uid",
 ]  # fmt: skip

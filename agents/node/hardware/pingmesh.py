@@ -1,6 +1,7 @@
 """Keeps the chips of a super pod pinging one another as the cluster's ConfigMaps say, and collects what comes of it.
 
-Source: component/noded/pkg/pingmesh (executor, watcher). Driver calls: dcmi_*_hccsping_mesh.
+Source: component/noded/pkg/pingmesh (executor, watcher). Driver calls: dcmi_*_hccsping_mesh; on Ascend950, whose
+addresses are EIDs, dcmi_*_ub_ping_mesh with one assignment for each source.
 """
 
 from __future__ import annotations
@@ -61,9 +62,12 @@ class PingMesh:
         clock: Clock,
         files: PingFiles,
         folder: Path | None = None,
+        *,
+        by_eid: bool = False,
     ) -> None:
         self._node, self._super_pod, self._index, self._chips = node, super_pod, server_index, tuple(chips)
         self._maps, self._ask, self._clock, self._files, self._folder = maps, ask, clock, files, folder
+        self._by_eid, self._kind = by_eid, "ub_ping" if by_eid else "ping"
         self._uid = ""
         self._chosen = Config(False, 1)
         self._tasks: Tasks = {}
@@ -82,7 +86,7 @@ class PingMesh:
     async def run(self) -> None:
         """Run until cancelled; ends at once where the driver has no such pings."""
         try:
-            await self._ask("ping_state", self._chips[0], pinglist.INTERNAL, timeout=CALL_SECONDS)
+            await self._ask(f"{self._kind}_state", self._chips[0], pinglist.INTERNAL, timeout=CALL_SECONDS)
         except DcmiError as error:
             if not error.supported:
                 _log.info("the driver has no pings between chips", node=self._node)
@@ -166,14 +170,15 @@ class PingMesh:
     async def _destinations(self, nodes: Mapping[str, Mapping[int, str]]) -> tuple[str, Tasks] | None:
         """The hash and content of the ping list; None while it cannot be read."""
         if self._folder is None:
-            return "", pinglist.full_mesh(self._node, nodes)
+            # who may ping whom by EID stands in a list only
+            return "", {} if self._by_eid else pinglist.full_mesh(self._node, nodes)
         if self._list is not None and self._clock.monotonic() < self._list_due:
             return self._list
         if self._list is None and self._list_failures >= LIST_TRIES and self._clock.monotonic() < self._list_due:
             return None
         try:
             data = await asyncio.to_thread(_read_list, self._folder / f"ping_list_{self._index}.json")
-            self._list = (hashlib.sha256(data).hexdigest(), pinglist.listed(data))
+            self._list = (hashlib.sha256(data).hexdigest(), pinglist.listed(data, per_source=self._by_eid))
             self._list_failures = 0
         except (OSError, PingError) as error:
             self._list_failures += 1
@@ -190,9 +195,9 @@ class PingMesh:
         for chip, by_task in sorted(self._tasks.items()):
             for task in sorted(by_task):
                 try:
-                    found = await self._ask("ping_results", chip, task, timeout=CALL_SECONDS)
+                    found = await self._ask(f"{self._kind}_results", chip, task, timeout=CALL_SECONDS)
                     if not found:
-                        if await self._ask("ping_state", chip, task, timeout=CALL_SECONDS) == 0:
+                        if await self._ask(f"{self._kind}_state", chip, task, timeout=CALL_SECONDS) == 0:
                             await self._start(chip, task)
                         continue
                 except DriverError as error:
@@ -211,16 +216,18 @@ class PingMesh:
             self._say(f"results cannot be written: {error}")
 
     async def _start(self, chip: int, task: int) -> None:
-        addresses = [address(target.dst) for target in self._tasks[chip][task]]
+        addresses: object = [address(target.dst) for target in self._tasks[chip][task]]
+        if self._by_eid:
+            addresses = pinglist.by_source(self._tasks[chip][task])
         shape = {**SHAPE, "period": self._chosen.interval}
         try:
-            await self._ask("ping_start", chip, task, addresses, shape, timeout=CALL_SECONDS)
+            await self._ask(f"{self._kind}_start", chip, task, addresses, shape, timeout=CALL_SECONDS)
         except DriverError as error:
             self._say(f"chip {chip} does not begin to ping: {error}")
 
     async def _stop(self, chip: int, task: int) -> None:
         try:
-            await self._ask("ping_stop", chip, task, timeout=CALL_SECONDS)
+            await self._ask(f"{self._kind}_stop", chip, task, timeout=CALL_SECONDS)
         except DriverError as error:
             self._say(f"chip {chip} does not stop pinging: {error}")
 

@@ -45,9 +45,12 @@ class PingFiles:
         for chip, by_task in sorted(results.items()):
             for task, found in sorted(by_task.items()):
                 self._say(f"physicID: {chip}, taskID: {task}, DestNum: {len(found)}")
-                targets = {address(target.dst): target for target in tasks.get(chip, {}).get(task, ())}
+                targets: dict[tuple[str, str], Target] = {}
+                for each in tasks.get(chip, {}).get(task, ()):
+                    targets["", address(each.dst)] = each
+                    targets[each.src.lower(), each.dst.lower()] = each
                 for one in found:
-                    target = targets.get(one["target"])
+                    target = targets.get((one.get("source", ""), one["target"]))
                     if target is not None:
                         self._say(json.dumps(_record(target, one), separators=(",", ":")))
                         rows.append(_row(task, target, one, now_ms))
