@@ -1,0 +1,59 @@
+"""``cluster-system/fault-job-info``: which super devices the other nodes of a job must release after a fault.
+
+Written for process-level recovery on A3 super pods, read by NodeD on every node. Source: ClusterD (domain/job)
+and docs/zh/scheduling/06_api/04_clusterd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from engine.wire.gojson import go_json
+
+NAME: Final = "fault-job-info"
+NAMESPACE: Final = "cluster-system"
+
+
+class Server(NamedTuple):
+    """A node of the job: its super pod (below 0: none) and the super device ids of all its chips, in their order."""
+
+    node: str
+    super_pod: int
+    devices: tuple[str, ...]
+
+
+def released(job: str, servers: Sequence[Server], faulty: Collection[str], now: int) -> str:
+    """The job's entry; empty when there is nothing to release.
+
+    One row for each super pod with a faulty node: the devices of its faulty nodes, and the job's other nodes there.
+    Nothing is released where a node is in no super pod, or where no other node is left.
+
+    Args:
+        servers: the nodes of the job, in rank order.
+        faulty: names of the nodes whose processes are given up.
+        now: Unix seconds.
+    """
+    if any(server.super_pod < 0 for server in servers) or all(server.node in faulty for server in servers):
+        return ""
+    devices: dict[int, list[str]] = {}
+    others: dict[int, list[str]] = {}
+    for server in servers:
+        if server.node in faulty:
+            devices.setdefault(server.super_pod, []).extend(server.devices)
+        else:
+            others.setdefault(server.super_pod, []).append(server.node)
+    rows = {
+        str(pod): {"SdIds": devices[pod], "NodeNames": others.get(pod), "FaultTimes": now, "JobId": job}
+        for pod in sorted(devices, key=str)
+        if devices[pod]
+    }
+    return go_json(rows) if rows else ""
+
+
+def kept(data: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
+    """The entries of jobs that still exist."""
+    return {job: text for job, text in data.items() if job in known}
+
+
+__all__ = ["NAME", "NAMESPACE", "Server", "kept", "released"]
