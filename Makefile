@@ -33,7 +33,7 @@ up: venv ## the sandbox, kept running until Ctrl-C
 test-packages: ## Debian packages that the tests need (kubectl, redis-server, git, gnupg, ssh-keygen)
 	@./deploy/debian-packages.sh kubectl:kubernetes-client redis-server:redis-server git:git gpg:gnupg ssh-keygen:openssh-client \
 	  ipmi_sim:openipmi ipmitool:ipmitool ipmi-raw:freeipmi-tools libopenipmi-dev gcc:gcc libc6-dev containerd:containerd runc:runc busybox:busybox-static \
-	  prometheus:prometheus promtool:prometheus openssl:openssl ip:iproute2 nft:nftables ip:iproute2 dockerd:docker.io
+	  prometheus:prometheus promtool:prometheus openssl:openssl ip:iproute2 nft:nftables dockerd:docker.io
 
 test: venv test-packages ## every test but soaks and benchmarks
 	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadgroup

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from engine.kube import CONFIGMAP
+from engine.kube import CONFIGMAP, resource_for
+from engine.sandbox import definitions
 from engine.store import connect
 from tests.gitrepo import Repo
 from tests.loop_world import Cluster, Loop, until
@@ -126,3 +127,22 @@ def test_an_emptied_repository_is_refused(cluster: Cluster, repo: Repo, start: S
     loop.controller.poke()
     until(lambda: sync(cluster).get("attemptedRevision") == empty)
     assert value_of(cluster, "a") == "1"
+
+
+def test_a_document_of_belay_that_is_declared_no_more_loses_its_copy_too(
+    cluster: Cluster, repo: Repo, start: Start
+) -> None:
+    cluster.run(definitions.ensure(cluster.kube))
+    pools = resource_for("belay.dev/v1alpha1", "NodePool")
+    pool = (
+        "apiVersion: belay.dev/v1alpha1\nkind: NodePool\nmetadata: {name: p}\nspec: {selector: {matchLabels: {a: b}}}\n"
+    )
+    repo.commit({"desired/pool.yaml": pool, "desired/a.yaml": config_map("a", "1")})
+    loop = start()
+    until(lambda: cluster.get(pools, "p"), what="the copy")
+    until(lambda: "NodePool" in sync(cluster).get("inventory.json", ""), what="the inventory")
+    (repo.work / "desired/pool.yaml").unlink()
+    repo.commit()
+    loop.controller.poke()
+    until(lambda: cluster.get(pools, "p") is None, what="the pruning of the copy")
+    until(lambda: "NodePool" not in sync(cluster)["inventory.json"])

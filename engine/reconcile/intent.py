@@ -12,6 +12,7 @@ from engine.load import LoadCache, Loaded, load
 from engine.model.cluster import Observed
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.offline import recorded
+from engine.plan.sync import declared_keys
 from engine.status import Condition, SyncState
 from engine.store import RevisionReader, RevisionRecord
 from engine.wire.names import SYNC, SYSTEM
@@ -142,7 +143,7 @@ class Intent:
         assert self._in_force is not None
         if not self._in_force.desired.has_git:
             return observed.inventory
-        wanted = {manifest.key for manifest in self._in_force.desired.manifests}
+        wanted = set(declared_keys(self._in_force.desired, observed))
         survivors = {key for key in observed.inventory or () if key in observed.objects}
         return tuple(sorted(wanted | survivors))
 
