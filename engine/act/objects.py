@@ -144,7 +144,8 @@ async def signal_job(edge: Edge, action: SignalJob) -> bool:
 
     def change(live: Object) -> bool:
         try:
-            data = resetinfo.told(live, action.signal, action.ranks, int(edge.now()))
+            rank_list = action.preconditions.get("rankList") or ()
+            data = resetinfo.told(live, action.signal, action.ranks, int(edge.now()), rank_list=rank_list)
         except (WireError, ValueError) as error:
             raise Refused(str(error)) from error
         if data is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import msgspec
@@ -12,14 +13,15 @@ from engine.act.edge import Edge, Refused
 from engine.act.pods import pods_on
 from engine.kube import CONFIGMAP, NODE, Conflict, NotFound, Object
 from engine.model.actions import IsolateChip, IsolateNode, PartitionChip, ReleaseChip, ReleaseNode, ResetChips
-from engine.model.cluster import Orders, ResetOrder
+from engine.model.cluster import Orders
 from engine.wire.errors import WireError
 from engine.wire.names import ORDERS_PREFIX, POOL_LABEL, SYSTEM
 from engine.wire.objects import held_chips
-from engine.wire.orders import ORDERS_KEY, build_orders, chip_number, parse_orders
+from engine.wire.orders import ORDERS_KEY, build_orders, chip_number, parse_orders, reset_order
 from engine.wire.parts import NPU_CORE, chip_of
 
 ChipAction = IsolateChip | ReleaseChip | ResetChips | PartitionChip
+Busy = Mapping[int, AbstractSet[str]]
 Answer = bool | Refused
 """True: written; False: it was so already; Refused: a precondition no longer holds."""
 
@@ -27,6 +29,8 @@ ATTEMPTS = "belay.dev/reset-attempts"
 """Annotation of the orders: Unix ms of the last reset orders per chip, written together with the epoch they raised."""
 ISOLATED = "belay.dev/isolated"
 """Annotation of a Node kept from new work: the level of its fault."""
+TOKENS, TOKENS_MS = 3, 6 * 3_600_000
+"""Resets that the device plugin's bucket holds, and within how long."""
 _ATTEMPTS_KEPT = 10
 _TRIES = 8
 
@@ -37,7 +41,7 @@ async def order_chips(edge: Edge, node: str, actions: Sequence[ChipAction]) -> l
     Destructive ones are checked against the node's live pods first. Raises KubeError, or Conflict after eight lost
     races.
     """
-    busy = await _busy_chips(edge, node) if any(isinstance(a, ResetChips | PartitionChip) for a in actions) else set()
+    busy = await _busy_chips(edge, node) if any(isinstance(a, ResetChips | PartitionChip) for a in actions) else {}
     for attempt in range(_TRIES):
         live = await edge.kube.get(CONFIGMAP, ORDERS_PREFIX + node, SYSTEM)
         draft = _Draft(node, live, edge)
@@ -109,13 +113,15 @@ async def _mark_node(edge: Edge, name: str, level: str | None) -> bool:
     return True
 
 
-async def _busy_chips(edge: Edge, node: str) -> set[int]:
-    """Chips that live pods hold, whole or in part."""
-    busy: set[int] = set()
+async def _busy_chips(edge: Edge, node: str) -> Busy:
+    """Chips that live pods hold, whole or in part, by the UIDs of who holds them."""
+    busy: dict[int, set[str]] = {}
     for pod in await pods_on(edge, node):
         notes = pod["metadata"].get("annotations") or {}
         named = (*held_chips(notes, ""), *str(notes.get(NPU_CORE, "")).split(","))
-        busy.update(chip for name in named if (chip := chip_of(name.strip())) is not None)
+        for name in named:
+            if (chip := chip_of(name.strip())) is not None:
+                busy.setdefault(chip, set()).add(str(pod["metadata"].get("uid", "")))
     return busy
 
 
@@ -139,7 +145,7 @@ class _Draft:
         if 0 < self._orders.not_after_ms < self._now_ms:  # dead orders must not come alive with the new date
             self._resets = {}
 
-    def take(self, action: ChipAction, busy: set[int]) -> Answer:
+    def take(self, action: ChipAction, busy: Busy) -> Answer:
         try:
             match action:
                 case IsolateChip():
@@ -193,23 +199,33 @@ class _Draft:
                 self._isolate[number] = level
         return changed
 
-    def _reset(self, action: ResetChips, busy: set[int]) -> bool:
+    def _reset(self, action: ResetChips, busy: Busy) -> bool:
         group = tuple(sorted(map(chip_number, action.chips)))
         standing = [self._resets[chip] for chip in group if chip in self._resets]
         if standing and all(order.epoch == action.epoch and order.group == group for order in standing):
             return False
         if any(order.epoch >= action.epoch for order in standing):
             raise Refused(f"epoch {action.epoch} is not above the one that was ordered last")
-        if taken := sorted(chip for chip in action.chips if chip_number(chip) in busy):
+        order = reset_order(action, self._now_ms, self._left(action))
+        owner = {order.online.uid} if order.online is not None else set()
+        if taken := sorted(chip for chip in action.chips if busy.get(chip_number(chip), set()) - owner):
             raise Refused(f"{', '.join(taken)} of {action.node} is in use")
-        order = ResetOrder(action.epoch, group, action.reason, self._now_ms)
+        if owner and not any(owner & busy.get(chip, set()) for chip in group):
+            raise Refused(f"pod {action.preconditions['online']['pod']} holds none of the chips any more")
         for chip, name in zip(group, sorted(action.chips, key=chip_number), strict=True):
             self._resets[chip] = order
             self._attempts[name] = [*self._attempts.get(name, []), self._now_ms][-_ATTEMPTS_KEPT:]
         self._destructive = True
         return True
 
-    def _partition(self, action: PartitionChip, busy: set[int]) -> bool:
+    def _left(self, action: ResetChips) -> int:
+        """How many resets the group has left after this one, for Events: by the device plugin's own bucket."""
+        recent = {
+            at for name in action.chips for at in self._attempts.get(name, ()) if at > self._now_ms - TOKENS_MS
+        }  # fmt: skip
+        return max(0, TOKENS - len(recent) - 1)
+
+    def _partition(self, action: PartitionChip, busy: Busy) -> bool:
         chip = chip_number(action.chip)
         if self._vnpu_epoch >= action.epoch and self._layout.get(chip) == action.templates:
             return False

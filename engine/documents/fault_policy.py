@@ -21,6 +21,9 @@ Level = Literal[
 ]  # fmt: skip
 """Chip levels, then the words that only the switch and node tables use."""
 
+TOLERABLE = ("RestartRequest", "RestartBusiness", "FreeRestartNPU", "RestartNPU")
+"""Levels that can be healed under a job; a FreeRestartNPU chip waits until the job leaves it."""
+
 Codes = Annotated[tuple[Code, ...], Field(min_length=1)]
 
 
@@ -79,11 +82,13 @@ class LevelActions(Document):
     """What a level does to a chip in use by training or by inference, and to an idle one.
 
     In use: ``ignore`` nothing; ``keep`` the pod stays, no new work; ``strategy`` what the job's ``subHealthyStrategy``
-    says; ``reschedule`` the pod goes as its ``fault-scheduling`` label says. Idle: ``ignore``; ``isolate`` no new
+    says; ``reschedule`` the pod goes as its ``fault-scheduling`` label says; ``tolerate`` (training, levels
+    RestartRequest to RestartNPU) the chip is healed under the pod where the job has ``reset-config-<job>`` and holds
+    every chip that resets with it, else as ``reschedule``. Idle: ``ignore``; ``isolate`` no new
     work; ``reset`` isolate and reset.
     """
 
-    training: Literal["ignore", "keep", "strategy", "reschedule"] | None = None
+    training: Literal["ignore", "keep", "strategy", "reschedule", "tolerate"] | None = None
     inference: Literal["ignore", "keep", "strategy", "reschedule"] | None = None
     idle: Literal["ignore", "isolate", "reset"] | None = None
 
@@ -150,7 +155,7 @@ class Expectation(Document):
     level: Literal["NormalNPU"] | Level | None = None
     in_service: Flag | None = None
     distributed: Flag | None = None
-    action: Literal["ignore", "keep", "strategy", "reschedule", "isolate", "reset"] | None = None
+    action: Literal["ignore", "keep", "strategy", "reschedule", "tolerate", "isolate", "reset"] | None = None
 
 
 class PolicyTest(Document):
@@ -180,6 +185,13 @@ class FaultPolicySpec(Document):
     attempts: AttemptBudgets = AttemptBudgets()
     lemons: LemonSettings | None = None
     tests: tuple[PolicyTest, ...] = ()
+
+    @model_validator(mode="after")
+    def _tolerable(self) -> FaultPolicySpec:
+        for level, actions in self.actions.items():
+            if actions.training == "tolerate" and level not in TOLERABLE:
+                raise ValueError(f"actions.{level}.training: tolerate is for {', '.join(TOLERABLE)}")
+        return self
 
 
 class FaultPolicy(BelayDocument):

@@ -41,6 +41,9 @@ from engine.model.levels import (
     NORMAL,
     NOT_HANDLE,
     PRE_SEPARATE,
+    RESTART,
+    RESTART_BUSINESS,
+    RESTART_REQUEST,
     SEPARATE,
     SUB_HEALTH,
     rank,
@@ -55,6 +58,10 @@ from engine.wire import manualinfo
 MANUAL_KEY: Final = "report#ManuallySeparateNPU"
 LIST_RULE: Final = f"ConfigMap/{manualinfo.NAMESPACE}/{manualinfo.NAME}#Total"
 BAD_BOOT: Final = "bad-boot"
+#: What a policy says where a chip is to be healed under its job, and the levels that this can heal; a FreeRestartNPU
+#: chip is kept until the job leaves it.
+TOLERATE: Final = "tolerate"
+HEALED_ONLINE: Final = frozenset({RESTART_REQUEST, RESTART_BUSINESS, RESTART})
 _AUTOFILL: Final = "AUTOFILLFAULTCODE"
 
 
@@ -71,7 +78,8 @@ class Verdict:
 
     ``level`` is the worst over both planes and withheld codes (what people see); ``effective`` the chip plane's
     alone (what acts). ``out``: takes no new work; ``hit``: the task on it must go; ``sub``: sub-health strategies
-    apply; ``reset``: a reset may heal it once its group is idle; ``network``: its parameter plane is broken;
+    apply; ``tolerated``: it may be healed under its job; ``reset``: a reset may heal it once its group is idle;
+    ``network``: its parameter plane is broken;
     ``forgiven``/``forgiven_network``: a policy lowered all that the report's lists name it for. ``visible`` are the
     codes that nothing hides, with their levels.
     """
@@ -85,6 +93,7 @@ class Verdict:
     out: bool = False
     hit: bool = False
     sub: bool = False
+    tolerated: bool = False
     reset: bool = False
     network: bool = False
     suspect: bool = False
@@ -362,6 +371,7 @@ class Bench:
         verdict.out = action not in ("ignore", "strategy")
         verdict.hit = action == "reschedule"
         verdict.sub = action == "strategy"
+        verdict.tolerated = action == TOLERATE and verdict.effective in HEALED_ONLINE
         bit, progress = 1 << chip, self.progress
         recovering = bool((self.view.report.recovering if self.view.report else 0) & bit)
         blocked = any(hold.kind == "no-agent" for hold in verdict.memory.holds)

@@ -169,6 +169,7 @@ def _apply(scope: Scope, judge: Judge, view: NodeView, verdicts: dict[int, Verdi
         if view.fresh:
             view.hit |= bit if verdict.hit else 0
             view.sub_healthy |= bit if verdict.sub else 0
+            view.tolerated |= bit if verdict.tolerated else 0
             view.resettable |= bit if verdict.reset else 0
     view.unhealthy = view.unhealthy & ~forgiven | out
     view.unavailable = view.unavailable & ~forgiven | out | recovering | view.resetting

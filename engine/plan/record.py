@@ -11,6 +11,7 @@ import msgspec
 
 from engine.model.actions import EvictPod, Evidence, IsolateChip, IsolateNode, ReleaseChip, ReleaseNode, ResetChips
 from engine.model.history import ChipMemory, JobMemory, NodeMemory, Rescheduled
+from engine.plan import online
 from engine.plan.gangs import declared_rank
 from engine.plan.health import noted
 from engine.plan.reset import MAX_RESETS
@@ -36,6 +37,7 @@ def passed(scope: Scope) -> None:
             _chips(scope, action.node, action.chips, level="", text="released")
         elif isinstance(action, ResetChips):
             _reset(scope, action)
+            online.passed(scope, action)
         elif isinstance(action, (IsolateNode, ReleaseNode)):
             before = scope.memory.nodes.get(action.node, NodeMemory())
             level = action.level if isinstance(action, IsolateNode) else ""

@@ -9,6 +9,7 @@ component/ascend-device-plugin/pkg/server/hot_reset_manager.go, token_bucket.go.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -84,8 +85,11 @@ def _idle(scope: Scope, view: NodeView, group: int, taken: int) -> bool:
     return not group & mask_of(sorted(busy))
 
 
-def _offer(scope: Scope, view: NodeView, group: int) -> None:
-    name, members = view.node.name, ids_of(group)
+def past(scope: Scope, view: NodeView, members: Sequence[int]) -> tuple[int, list[int], int, int]:
+    """What came before for chips that reset together: the newest epoch that anybody knows of, the times of the resets
+    that still count, how many are allowed, and within how long (ms).
+    """
+    name = view.node.name
     memory = scope.memory.nodes.get(name, NodeMemory())
     most, window = scope.judge.of(view, IDLE).reset_attempts if scope.judge else DEFAULT_ATTEMPTS
     spent = sorted({t for c in members for t in memory.chips.get(c, _PLAIN).resets if t > scope.now_ms - window})
@@ -93,6 +97,18 @@ def _offer(scope: Scope, view: NodeView, group: int) -> None:
     epochs = [memory.chips.get(c, _PLAIN).epoch for c in members]
     epochs += [standing.resets[c].epoch for c in members if standing and c in standing.resets]
     epochs += [agent.chips[c].reset_epoch_done for c in members if agent and c in agent.chips]
+    return max(epochs, default=0), spent, most, window
+
+
+def exhausted(scope: Scope, view: NodeView, group: int) -> str:
+    """Why a group may not be reset once more, empty when it may."""
+    _, spent, most, window = past(scope, view, ids_of(group))
+    return f"its chips were reset {len(spent)} times in {window // 3_600_000} h" if len(spent) >= most else ""
+
+
+def _offer(scope: Scope, view: NodeView, group: int) -> None:
+    name, members = view.node.name, ids_of(group)
+    last, spent, most, window = past(scope, view, members)
     faulty = ids_of(group & view.resettable)
     codes = tuple(sorted({code for c in faulty for code in view.chip_codes.get(c, ())}))
     rule = view.product.spec.reset if view.product else None
@@ -101,7 +117,7 @@ def _offer(scope: Scope, view: NodeView, group: int) -> None:
     action = ResetChips(
         node=name,
         chips=device_names(view, members),
-        epoch=max(epochs, default=0) + 1,
+        epoch=last + 1,
         out_of_band=bool(rule and rule.out_of_band),
         reason="ChipFault",
         message=f"node {name}: {what} may be healed by a reset and its group is idle{with_peers}",
@@ -111,7 +127,7 @@ def _offer(scope: Scope, view: NodeView, group: int) -> None:
             reports=(f"kube-system/mindx-dl-deviceinfo-{name}@{view.report.resource_version if view.report else ''}",),
             revision=scope.desired.revision,
         ),
-        preconditions={"epochAbove": max(epochs, default=0), "idle": True},
+        preconditions={"epochAbove": last, "idle": True},
     )
     if len(spent) >= most:
         until = spent[len(spent) - most] + window if most else 0

@@ -41,8 +41,9 @@ class NodeView(msgspec.Struct, gc=False):
     ``groups``: chips that reset together. ``fresh``: the report in force is neither missing, refused nor stale.
     ``down``: why every task on the node is hit (a node fault), empty when none is. ``hit``: chips whose fault
     demands that the task on them goes. ``sub_healthy``: chips with a sub-health fault. ``resettable``: faulty chips
-    that a reset may heal once idle; ``resetting`` chips under a reset order without an answer, ``recovering`` those
-    reset and not yet reported clean. ``suspended``: the pool is suspended, so nothing is decided for the node.
+    that a reset may heal once idle; ``tolerated``: chips in use whose fault may be healed under
+    their job; ``resetting`` chips under a reset order without an answer, ``recovering`` those reset and not yet
+    reported clean. ``suspended``: the pool is suspended, so nothing is decided for the node.
     ``lemons``: chips that failed so often that others are taken where they are as good.
     ``carved``: chips with vNPUs; ``static_chips``, ``dynamic_chips``, ``soft_chips``: chips that a VNPULayout of that
     mode is about; ``cut``: all of these, which nobody takes whole.
@@ -81,6 +82,7 @@ class NodeView(msgspec.Struct, gc=False):
     sub_healthy: int = 0
     switch_sub_healthy: bool = False
     resettable: int = 0
+    tolerated: int = 0
     resetting: int = 0
     recovering: int = 0
     suspended: bool = False

@@ -15,7 +15,7 @@ from engine.model.hardware import ManualPolicy
 from engine.plan.memo import Memo
 from engine.wire import faultconfig
 from engine.wire.errors import WireError
-from engine.wire.faultconfig import FaultConfig, Rule
+from engine.wire.faultconfig import FaultConfig, Grace, Rule
 
 Read = tuple[FaultConfig, tuple[WireError, ...]]
 _PLACES: Final = (faultconfig.DEVICE, faultconfig.NODE, faultconfig.CLUSTER)
@@ -36,6 +36,11 @@ def in_force(desired: Desired, observed: Observed) -> Desired:
 def manual_policy(observed: Observed) -> ManualPolicy | None:
     """ClusterD's rule for isolating chips that fail too often; None while nobody wrote one."""
     return _read(observed)[0].manual
+
+
+def grace(observed: Observed) -> Grace:
+    """How long resets under jobs wait (``GraceTolerance``)."""
+    return _read(observed)[0].grace
 
 
 def notes(desired: Desired, observed: Observed) -> list[Diagnostic]:

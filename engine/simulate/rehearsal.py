@@ -294,6 +294,8 @@ def _action(view: NodeView, bit: int, use: str) -> str:
     """What becomes of the chip, in the words of ``FaultPolicy.spec.actions``."""
     if view.hit & bit:
         return "reschedule"
+    if view.tolerated & bit:
+        return "tolerate"
     if view.sub_healthy & bit and use != IDLE:
         return "strategy"
     if not view.unhealthy & bit:

@@ -41,6 +41,7 @@ class World(Objects):
 
     ``report_every``: a server whose report is younger than so many seconds writes none unless something changed.
     ``kubelets_die``: nothing starts or ends on a node that is not ready; without it kubelets outlive their nodes.
+    ``deaf``: training managers do not follow what their reset ConfigMap tells them.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class World(Objects):
         self.random = random.Random(seed)
         self.report_every = report_every
         self.kubelets_die = kubelets_die
+        self.deaf = False
         self._removed: dict[str, dict[str, Any]] = {}
 
     # what hardware does
@@ -231,7 +233,8 @@ class World(Objects):
         if live is None:
             return
         try:
-            data = resetinfo.told(live, action.signal, action.ranks, int(self.now))
+            rank_list = action.preconditions.get("rankList") or ()
+            data = resetinfo.told(live, action.signal, action.ranks, int(self.now), rank_list=rank_list)
         except (WireError, ValueError):
             return  # ``act`` refuses it
         if data is not None:
@@ -269,7 +272,7 @@ class World(Objects):
                 group = tuple(chip_number(c) for c in action.chips)
                 for chip in group:
                     assert action.epoch > node.done.get(chip, 0), "an epoch must grow"
-                resets.update({c: ResetOrder(action.epoch, group, action.reason, int(self.now * 1000)) for c in group})
+                resets.update(dict.fromkeys(group, orders.reset_order(action, int(self.now * 1000))))
             case act.PartitionChip():
                 layout[chip_number(action.chip)], epoch = action.templates, action.epoch
         now_ms, fresh = int(self.now * 1000), isinstance(action, act.ResetChips | act.PartitionChip)
@@ -349,7 +352,39 @@ class World(Objects):
     def reset(self, node: Server, order: ResetOrder) -> None:
         """The agent carries out one reset order."""
         taken = self.owners(node.name)
+        if order.online is not None:
+            self._heal_under(node, order, taken)
+            return
         node.reset(order, [c for c in order.group if node.device_name(c) in taken], self.now)
+
+    def _heal_under(self, node: Server, order: ResetOrder, taken: Mapping[str, str]) -> None:
+        """A reset under a job: its managers stop the processes once they were told, and only then chips are reset."""
+        assert order.online is not None
+        if self.now * 1000 < order.not_before_ms:
+            return
+        names = [node.device_name(chip) for chip in order.group]
+        users = {taken[name] for name in names if name in taken}
+        namespace, _, name = order.online.pod.partition("/")
+        pod = self.objects.get(ObjectKey("v1", "Pod", namespace, name))
+        if pod is None or pod["metadata"]["uid"] != order.online.uid or len(users) > 1:
+            for chip in order.group:
+                node.done[chip], node.results[chip] = order.epoch, "refused: in use by others"
+            return
+        if not self._stopped(namespace):
+            for chip in order.group:
+                node.done[chip], node.results[chip] = order.epoch, "failed: 8 processes did not end in 60 s"
+            return
+        node.reset(order, (), self.now)
+
+    def _stopped(self, namespace: str) -> bool:
+        """Whether a job of the namespace was told to stop ranks, and has managers that do so."""
+        return not self.deaf and any(
+            key.namespace == namespace
+            and key.name.startswith(resetinfo.PREFIX)
+            and '"Status":"unrecovered"' in str((obj.get("data") or {}).get(resetinfo.RESET_KEY))
+            for key, obj in self.objects.items()
+            if key.kind == "ConfigMap"
+        )
 
     # reports
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 import yaml
 
+from engine.model import online
 from engine.model.hardware import ManualPolicy
 from engine.model.levels import CHIP_LEVELS
 from engine.wire.errors import WireError
@@ -75,6 +76,16 @@ class Rule(msgspec.Struct, frozen=True):
     recover: int = 0
 
 
+class Grace(msgspec.Struct, frozen=True):
+    """``GraceTolerance``, in seconds: for managers to read what was written, for a reset chip to boot, for a fault to
+    heal once no process runs.
+    """
+
+    read: int = online.READ_SECONDS
+    boot: int = online.BOOT_SECONDS
+    heal: int = online.HEAL_SECONDS
+
+
 class FaultConfig(msgspec.Struct, frozen=True):
     """What the cluster's ConfigMaps lay over the shipped tables; None leaves a part as shipped.
 
@@ -90,6 +101,7 @@ class FaultConfig(msgspec.Struct, frozen=True):
     frequency: tuple[Rule, ...] | None = None
     duration: tuple[Rule, ...] | None = None
     manual: ManualPolicy | None = None
+    grace: Grace = Grace()
 
 
 class Reader:
@@ -161,7 +173,7 @@ def _device(reader: Reader) -> dict[str, Any]:
         network = tuple(
             code for key in sorted(body) if "Network" in key for code in body[key] or () if isinstance(code, str)
         )
-    rules = reader.part("faultCustomization.json", lambda field, body: _rules(reader, field, body)) or (None, None)
+    rules = reader.part("faultCustomization.json", lambda field, body: _rules(reader, field, body))
     return {
         "chip": chip,
         "network": network,
@@ -169,8 +181,9 @@ def _device(reader: Reader) -> dict[str, Any]:
             "SwitchFaultCode.json",
             lambda field, body: reader.lists(field, body, _SWITCH_LISTS, _SWITCH, '"[0x00f1fef5,155913,cpu,na]"'),
         ),
-        "frequency": rules[0],
-        "duration": rules[1],
+        "frequency": rules[0] if rules else None,
+        "duration": rules[1] if rules else None,
+        "grace": rules[2] if rules else Grace(),
     }
 
 
@@ -249,7 +262,7 @@ def _manual(reader: Reader) -> ManualPolicy | None:
     )
 
 
-def _rules(reader: Reader, field: str, body: Mapping[str, Any]) -> tuple[tuple[Rule, ...], tuple[Rule, ...]]:
+def _rules(reader: Reader, field: str, body: Mapping[str, Any]) -> tuple[tuple[Rule, ...], tuple[Rule, ...], Grace]:
     """``FaultFrequency`` and ``FaultDuration``; a rule that fails a check is left out, the others hold."""
     out: list[list[Rule]] = [[], []]
     for kind, (name, take) in enumerate((("FaultFrequency", _frequency), ("FaultDuration", _duration))):
@@ -263,17 +276,26 @@ def _rules(reader: Reader, field: str, body: Mapping[str, Any]) -> tuple[tuple[R
                 out[kind].append(made)
             else:
                 reader.note(here, f"{made}; the rule is left out")
-    tolerance = body.get("GraceTolerance")
-    for key, low, high in _TOLERANCES if isinstance(tolerance, dict) else ():
-        value = tolerance.get(key, low)  # type: ignore[union-attr]
-        if type(value) is not int or not low <= value <= high:
-            reader.note(f"{field}.GraceTolerance.{key}", f"must be {low} to {high} seconds; its default is used")
-    return tuple(out[0]), tuple(out[1])
+    return tuple(out[0]), tuple(out[1]), _grace(reader, field, body.get("GraceTolerance"))
 
 
 _TOLERANCES: Final = (
-    ("WaitProcessReadCMTime", 5, 90), ("WaitDeviceResetTime", 60, 180), ("WaitFaultSelfHealingTime", 1, 30),
-)  # fmt: skip
+    ("WaitProcessReadCMTime", "read", online.READ_RANGE),
+    ("WaitDeviceResetTime", "boot", online.BOOT_RANGE),
+    ("WaitFaultSelfHealingTime", "heal", online.HEAL_RANGE),
+)
+
+
+def _grace(reader: Reader, field: str, body: object) -> Grace:
+    """Each time by itself: one that is out of range is the default."""
+    found: dict[str, int] = {}
+    for key, name, (low, high) in _TOLERANCES if isinstance(body, dict) else ():
+        value = body.get(key)  # type: ignore[attr-defined]
+        if type(value) is int and low <= value <= high:
+            found[name] = value
+        elif value is not None:
+            reader.note(f"{field}.GraceTolerance.{key}", f"must be {low} to {high} seconds; its default is used")
+    return Grace(**found)
 
 
 def _event_ids(row: Mapping[str, Any]) -> tuple[str, ...] | None:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from engine.model.actions import ResetChips
 from engine.model.cluster import AgentChip, AgentReport, AgentVNPU, Online, Orders, ResetOrder
 from engine.wire.errors import WireError
 from engine.wire.gojson import read_object
@@ -181,6 +182,20 @@ def _reset(reset: ResetOrder, prefix: str) -> _Reset:
         reset.not_before_ms,
         reset.left if reset.left >= 0 else msgspec.UNSET,
         _Online(*msgspec.structs.astuple(reset.online)) if reset.online is not None else msgspec.UNSET,
+    )
+
+
+def reset_order(action: ResetChips, now_ms: int, left: int = -1) -> ResetOrder:
+    """The order that an action asks for, given at ``now_ms`` to a group with so many resets ``left``."""
+    wanted = action.preconditions
+    told = wanted.get("online")
+    return ResetOrder(
+        epoch=action.epoch,
+        group=tuple(sorted(map(chip_number, action.chips))),
+        reason=action.reason,
+        not_before_ms=int(wanted.get("notBefore") or now_ms),
+        left=left,
+        online=Online(*msgspec.structs.astuple(msgspec.convert(told, _Online))) if told else None,
     )
 
 

@@ -7,9 +7,10 @@ component/clusterd (TaskResetInfo, WriteResetInfoToCM) and component/ascend-devi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from engine.model import online
 from engine.wire.errors import WireError
 from engine.wire.gojson import check_code, go_json, read_object
 
@@ -23,7 +24,12 @@ POD_RESCHEDULE: Final = "podReschedule"
 #: What may be told. ``flush``: faults are still being collected, agents wait. ``fault``: these ranks are hit; agents
 #: stay and restart only them. ``restart``: all processes start again. ``podReschedule``: pods were rescheduled, all
 #: processes start again once they are there. ``gracefulExit``: agents end their processes. ``clear``: nothing is wrong.
-SIGNALS: Final = ("flush", "fault", "restart", "podReschedule", "gracefulExit", "clear")
+#: ``unrecovered``, ``recovered``, ``failed``: how chips are that are healed under the job (``engine.model.online``).
+SIGNALS: Final = (
+    "flush", "fault", "restart", "podReschedule", "gracefulExit", "clear",
+    online.UNRECOVERED, online.RECOVERED, online.FAILED,
+)  # fmt: skip
+_EPISODE: Final = frozenset({online.UNRECOVERED, online.RECOVERED, online.FAILED})
 #: Policies of a rank under the device plugin's own online reset, with which no process recovery goes together.
 _ONLINE: Final = frozenset({"reset", "restart"})
 
@@ -61,12 +67,31 @@ def read(config_map: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
+def rank(
+    number: int, logic: int, *, status: str, policy: str, initial: str, codes: Iterable[str] = ()
+) -> dict[str, Any]:
+    """One element of ``RankList`` as the device plugin writes it: codes appear as hexadecimal text only."""
+    return _rank(
+        {
+            "RankId": number, "LogicId": logic, "Status": status, "Policy": policy, "InitialPolicy": initial,
+            "ErrorCode": [], "ErrorCodeHex": ",".join(code.upper() for code in codes),
+        }
+    )  # fmt: skip
+
+
 def told(
-    config_map: Mapping[str, Any], signal: str, ranks: Iterable[int], now: int, *, in_place: bool = True
+    config_map: Mapping[str, Any],
+    signal: str,
+    ranks: Iterable[int],
+    now: int,
+    *,
+    in_place: bool = True,
+    rank_list: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, str] | None:
     """The ConfigMap's data after a signal; None when it says so already. ``now`` is Unix seconds.
 
     ``in_place`` false lets the agents of faulty ranks leave with their processes instead of restarting them.
+    ``rank_list`` are the elements that an episode of online healing writes.
 
     Raises:
         WireError: what is there cannot be read, or the device plugin is resetting chips of the job by itself.
@@ -79,16 +104,43 @@ def told(
             f"data.{RESET_KEY}.RankList",
             "the device plugin resets chips of this job online, which process recovery does not go together with",
         )
-    after = {**body, **_change(body, signal, ranks)}
+    if signal in _EPISODE:
+        after, fresh = _episode(config_map, body, rank_list)
+    else:
+        after, fresh = {**body, **_change(body, signal, ranks)}, False
     if signal == "fault" and not in_place:
         after["RestartFaultProcess"] = False
     data = dict(config_map.get("data") or {})
-    kind = {"podReschedule": POD_RESCHEDULE}.get(signal, data.get(TYPE_KEY, ""))
+    kind = HOT_RESET if fresh else {"podReschedule": POD_RESCHEDULE}.get(signal, data.get(TYPE_KEY, ""))
     if after == body and data.get(CODE_KEY) == check_code(body) and kind == data.get(TYPE_KEY, ""):
         return None
     after["UpdateTime"] = now
     data |= {RESET_KEY: go_json(after), CODE_KEY: check_code(after)}
     return data | ({TYPE_KEY: kind} if kind else {})
+
+
+def _episode(
+    config_map: Mapping[str, Any], body: Mapping[str, Any], rank_list: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, Any], bool]:
+    """What an episode of online healing says, and whether these are its first words: then all processes are counted
+    to start once more. Once a rank is isolated nothing more is said until the list was cleared.
+    """
+    before, listed = body["RankList"], [_rank(row) for row in rank_list]
+    if listed == before:
+        return dict(body), False
+    if any(row["Policy"] == online.ISOLATE for row in before):
+        raise WireError(
+            str((config_map.get("metadata") or {}).get("name", "")),
+            f"data.{RESET_KEY}.RankList",
+            "a rank is isolated, so the job has to be rescheduled",
+        )
+    under_way = any(row["Status"] == online.UNRECOVERED for row in before)
+    fresh = not under_way and any(row["Status"] == online.UNRECOVERED for row in listed)
+    after = {
+        **body, "RankList": listed, "RetryTime": body["RetryTime"] + fresh, "FaultFlushing": False, "GracefulExit": 0,
+        "RestartFaultProcess": False,
+    }  # fmt: skip
+    return after, fresh
 
 
 def _change(body: Mapping[str, Any], signal: str, ranks: Iterable[int]) -> dict[str, Any]:
