@@ -1,5 +1,5 @@
-"""Everything at once and nothing simulated but the chips: API server, kubelet, containerd with belay-oci-runtime, Redis,
-Belay's controller, worker, server and agent as processes of their own, a Git repository, Prometheus.
+"""Everything at once and nothing simulated but the chips: API server, kubelet, containerd with belay-oci-runtime,
+Redis, Belay's controller, worker, server and agent as processes of their own, a Git repository, Prometheus.
 
 ``chain`` starts it all and ends it all, whatever happens between; ``Chain.until`` tells the ends of all logs when a
 state does not come.
@@ -59,7 +59,7 @@ class Chain:
     # processes
 
     def start_agent(self, *flags: str) -> None:
-        """The one agent of the node, on the node: reports, orders, device plugin and exporter, driver from its package."""
+        """The one agent of the node, on the node: reports, orders, device plugin, exporter; the driver as installed."""
         exporter = (
             f"-ip=127.0.0.1 -port={self.metrics_port} -updateTime=1 -limitIPReq=100/1 -containerMode=containerd "
             f"-containerd={self.node.socket} -endpoint={self.node.socket} -configDir={self.folder}"
@@ -174,7 +174,7 @@ class Chain:
             return "\n".join(
                 line
                 for line in lines
-                if line.startswith(("npu_chip_info_health_status", "npu_container_info", "machine_"))
+                if line.startswith(("npu_chip_info_health", "npu_container_info", "machine_", "vnpu_"))
             )
         return ""
 
@@ -228,7 +228,8 @@ def inside(pod: dict[str, Any]) -> Path:
 
 
 def allowed(host: Host, process: Path) -> set[str]:
-    """Which devices of ours the container's device cgroup lets it use; empty under cgroup v2, where none can be read."""
+    """Which devices of ours the container's device cgroup lets it use; empty under cgroup v2, where nobody can read
+    them."""
     lines = [line.split(":", 2) for line in (process / "cgroup").read_text().splitlines()]
     place = next((place for _, kinds, place in lines if "devices" in kinds.split(",")), "")
     if not place:

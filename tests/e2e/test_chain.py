@@ -1,7 +1,7 @@
-"""The whole chain on one machine: `git push` → engine → kubelet → containerd → chips, a fault, a move, a reset, Prometheus.
+"""The whole chain on one machine: `git push` → engine → kubelet → containerd → chips, a fault, a move, a reset.
 
-Real are kube-apiserver, etcd, kubelet, containerd, runc, Redis, Git and Prometheus, and every process of Belay; the chips
-are behind the driver's own C interface.
+Real are kube-apiserver with Kubernetes' controllers, etcd, kubelet, containerd, runc, Redis, Git and Prometheus, and
+every process of Belay; only the chips are not, behind the driver's own C interface.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.chain_world import MAJOR, Chain, allowed, chain, inside
+from tests.chain_world import MAJOR, VIRTUAL_MAJOR, Chain, allowed, chain, inside
 from tests.node_server import IMAGE, NODE
 from tests.runtime_host import libdcmi, oci_programs, possible
 
@@ -36,6 +36,47 @@ pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.skipif(bool(possible()), reason=f"a private host {possible()}"),
 ]
+
+
+WHOLE, PART = "huawei.com/Ascend310P", "huawei.com/Ascend310P-4c"
+CARDS = """apiVersion: belay.dev/v1alpha1
+kind: NodePool
+metadata: {name: inference}
+spec:
+  selector: {matchLabels: {accelerator: huawei-Ascend310P}}
+  product: atlas-300i-pro
+"""
+LAYOUT = """apiVersion: belay.dev/v1alpha1
+kind: VNPULayout
+metadata: {name: inference}
+spec:
+  pool: inference
+  mode: static
+  chips: [{chips: [0], templates: [vir04, vir02_1c]}]
+  whenBusy: wait
+"""
+CHAT = f"""apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: chat, namespace: default}}
+spec:
+  replicas: 1
+  strategy: {{type: Recreate}}
+  selector: {{matchLabels: {{app: chat}}}}
+  template:
+    metadata: {{labels: {{app: chat}}}}
+    spec:
+      schedulerName: volcano
+      nodeSelector: {{accelerator: huawei-Ascend310P}}
+      hostNetwork: true
+      terminationGracePeriodSeconds: 1
+      automountServiceAccountToken: false
+      containers:
+        - name: chat
+          image: {IMAGE}
+          imagePullPolicy: Never
+          env: [{{name: POD_UID, valueFrom: {{fieldRef: {{fieldPath: metadata.uid}}}}}}]
+          resources: {{requests: {{{PART}: 1}}, limits: {{{PART}: 1}}}}
+"""
 
 
 def job(name: str, chips: int, port: int = 2222) -> str:
@@ -76,6 +117,17 @@ spec:
 def training(oci_programs: Sequence[Path], libdcmi: Path) -> Iterator[Chain]:
     """An Atlas 800T A2."""
     with chain(oci_programs, libdcmi) as made:
+        yield made
+
+
+@pytest.fixture
+def inference(oci_programs: Sequence[Path], libdcmi: Path) -> Iterator[Chain]:
+    """A server with two Atlas 300I Pro."""
+    templates = [("vir04", 4.0, 12_288), ("vir02_1c", 2.0, 6_144)]
+    shape = {"chips": 2, "chip_name": "310P3", "board": 0, "hbm_mb": 0, "ddr_mb": 24_576, "product": "Atlas 300I Pro"}
+    with chain(oci_programs, libdcmi, **shape, aicores=8, reset_group=1, templates=templates) as made:
+        # the driver makes them with the vNPUs
+        made.node.host.nodes({f"vdavinci{n}": (VIRTUAL_MAJOR, n) for n in (100, 101)})
         yield made
 
 
@@ -199,3 +251,57 @@ def test_from_a_push_to_chips_through_a_fault_and_back(training: Chain) -> None:
     shown(world, whole)
     world.until("and all chips are well", lambda: world.value("machine_healthy_npu_nums") == 8)
     assert world.machine.chip(bad).resets == 1
+
+
+def test_a_layout_in_git_becomes_a_part_of_a_chip_in_a_container(inference: Chain) -> None:
+    world = inference
+    world.start_agent()
+    world.start_engine()
+    world.start_prometheus()
+    world.start_controllers()
+    world.until("2 chips at kubelet", lambda: world.allocatable(WHOLE) == ("2", "2"))
+
+    # the engine orders the cut, the agent makes it, kubelet offers the parts, and a Deployment's pod gets one
+    files = {"desired/pools/inference.yaml": CARDS, "desired/layouts/inference.yaml": LAYOUT}
+    tip = world.push(files | {"desired/inference/chat.yaml": CHAT}, "Chat")
+    world.until("the revision is in force", lambda: world.applied() == tip)
+    pod = world.running(world.until("the pod", lambda: [one["metadata"]["name"] for one in world.pods()])[0])
+    assert [world.allocatable(name)[1] for name in (WHOLE, PART, f"{WHOLE}-2c.1cpu")] == ["1", "1", "1"]
+    assert vnpus(world) == [(100, "vir04"), (101, "vir02_1c")]
+    assert pod["metadata"]["annotations"]["huawei.com/AscendReal"] == "Ascend310P-4c-100-0"
+    process = inside(pod)
+    found = {entry.name for entry in (process / "root/dev").iterdir()}
+    assert {name for name in found if "davinci" in name} == {"davinci100", "davinci_manager"}
+    assert {"devmm_svm", "hisi_hdc"} <= found
+    wanted = {f"c {VIRTUAL_MAJOR}:100 rwm", *(f"c {MAJOR}:{n} rwm" for n in (200, 201, 202))}
+    assert allowed(world.node.host, process) in (wanted, set())
+    seen = world.node.environment(pod)
+    assert (seen["ASCEND_VISIBLE_DEVICES"], seen["ASCEND_RUNTIME_OPTIONS"]) == ("100", "VIRTUAL")
+
+    # an agent that is killed and comes back, as in an upgrade, neither loses nor cuts anything
+    before = registrations(world)
+    world.children["agent"].kill()
+    world.start_agent()
+    world.until("the new agent is known", lambda: registrations(world) >= before + 3)
+    world.until("the parts are offered again", lambda: world.allocatable(PART) == ("1", "1"))
+    assert vnpus(world) == [(100, "vir04"), (101, "vir02_1c")]
+    after = world.node.get("pod", pod["metadata"]["name"])
+    assert after["metadata"]["uid"] == pod["metadata"]["uid"] and inside(after) == process
+    # the exporter lists chips at its start, then every minute
+    about = f'vnpu_pod_total_memory{{pod_name="{pod["metadata"]["name"]}",v_dev_id="100"}}'
+    world.until("Prometheus names the pod on its vNPU", lambda: world.query(about))
+
+    # without the layout the chip is cut while nobody uses a part of it, and only then whole again
+    world.push({"desired/layouts/inference.yaml": None}, "No more parts")
+    world.until("the free part is given back or kept", lambda: world.applied() == world.repo.head())
+    assert (100, "vir04") in vnpus(world) and inside(after) == process
+    world.push({"desired/inference/chat.yaml": None}, "No more chat")
+    world.until("the pod is gone", lambda: not world.pods())
+    world.until("two whole chips again", lambda: world.allocatable(WHOLE) == ("2", "2"))
+    assert vnpus(world) == []
+
+
+def vnpus(world: Chain) -> list[tuple[int, str]]:
+    """(id, template) of every vNPU that the driver holds."""
+    rows = [row for n in range(world.machine.state.chips) for row in world.machine.chip(n).vdevs]
+    return sorted((row.id, row.name.decode()) for row in rows if row.id)
