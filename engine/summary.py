@@ -92,9 +92,9 @@ def validation_summary(loaded: Loaded) -> str:
     """What was found, in one line."""
     errors, warnings = (sum(d.severity == word for d in loaded.diagnostics) for word in ("error", "warning"))
     manifests = counted(len(loaded.desired.manifests), "manifest")
-    return (
-        f"{counted(len(loaded.good), 'file')}, {manifests}, {counted(errors, 'error')}, {counted(warnings, 'warning')}"
-    )
+    hint = "" if loaded.good else " (a state repository has its documents in desired/ and policies/)"
+    found = f"{counted(errors, 'error')}, {counted(warnings, 'warning')}"
+    return f"{counted(len(loaded.good), 'file')}{hint}, {manifests}, {found}"
 
 
 def counted(number: int, noun: str) -> str:

@@ -70,6 +70,23 @@ def test_what_is_wrong_is_said(arguments: list[str], code: int, said: str) -> No
     assert done.returncode == code and said in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["containers", "status", "--state", "/nowhere/status.json"], "is not there"),
+        (["containers", "install", "--timer-delay", "soon"], "timer delay 'soon'"),
+        (["runtime", "install", "--install-scene", "podman"], "--install-scene: 'podman'"),
+        (["runtime", "install", "--root", "/nowhere"], "--root: /nowhere is no folder"),
+        (["runtime", "install", "--programs", "/nowhere"], "belay runtime build makes it"),
+        (["inject", "--timeline", "/nowhere/story.yaml"], "/nowhere/story.yaml: cannot be read"),
+    ],
+)
+def test_what_could_not_be_done_is_one_line_and_exit_2(arguments: list[str], said: str) -> None:
+    done = subprocess.run([*BELAY[:-1], *arguments], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and done.stderr.startswith("belay: ") and said in done.stderr
+    assert done.stderr.count("\n") == 1 and done.stdout == ""
+
+
 def test_links_and_files_are_no_sockets(tmp_path: Path) -> None:
     file, link = tmp_path / "file", tmp_path / "link"
     file.write_text("")

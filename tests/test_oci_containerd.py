@@ -167,7 +167,7 @@ def test_uninstall_waits_for_running_containers(host: Host, containerd: Containe
     assert containerd.run(name, "sleep 600", "ASCEND_VISIBLE_DEVICES=1", detach=True).returncode == 0
     try:
         refused = host.run(BELAY, "runtime", "uninstall", check=False)
-        assert refused.returncode == 1 and "containers made by it run" in refused.stderr
+        assert refused.returncode == 2 and "containers made by it run" in refused.stderr
         found = json.loads(host.run(BELAY, "runtime", "status", "-o", "json").stdout)
         assert found["engine"] == "installed" and found["containers"] and found["injectionMode"] == "legacy"
     finally:

@@ -166,7 +166,7 @@ def test_uninstall_waits_for_running_containers(host: Host, docker: Docker) -> N
     assert docker.run("sleep 600", "ASCEND_VISIBLE_DEVICES=1", options=("-d", "--name", name)).returncode == 0
     try:
         refused = host.run(BELAY, "runtime", "uninstall", check=False)
-        assert refused.returncode == 1 and "containers made by it run" in refused.stderr
+        assert refused.returncode == 2 and "containers made by it run" in refused.stderr
         found = json.loads(host.run(BELAY, "runtime", "status", "-o", "json").stdout)
         assert found["engine"] == "installed" and found["containers"]
         assert json.loads(host.read(CONFIG))["default-runtime"] == "ascend"

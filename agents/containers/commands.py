@@ -80,7 +80,7 @@ def show(file: Path, out: TextIO = sys.stdout) -> int:
     try:
         rows = status.read(file)
     except status.StatusError as error:
-        sys.stderr.write(f"Error: {error}\n")
+        sys.stderr.write(f"belay: {error}\n")
         return 2
     out.write(status.table(rows, time.time()))
     return 0

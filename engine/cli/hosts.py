@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from engine import __version__
+from engine.errors import InputError
 from engine.invocation import fails_clearly, output_option
 
 
@@ -28,7 +29,7 @@ def runtime_build(folder: Path, arch: str) -> None:
     try:
         click.echo("\n".join(map(str, build(folder, arch))))
     except BuildError as error:
-        raise click.ClickException(str(error)) from error
+        raise InputError(str(error)) from error
 
 
 @runtime.command(name="install", short_help="Install it and enter it in the container engine.")
@@ -48,7 +49,7 @@ def runtime_install(root: Path, **wish: Any) -> None:
     try:
         click.echo("\n".join(install(Wish(**wish), __version__, Host(root))))
     except InstallError as error:
-        raise click.ClickException(str(error)) from error
+        raise InputError(str(error)) from error
 
 
 @runtime.command(name="uninstall", short_help="Take it out again.")
@@ -63,7 +64,7 @@ def runtime_uninstall(base: str, force: bool, root: Path) -> None:
     try:
         click.echo("\n".join(uninstall(base, force=force, host=Host(root))))
     except InstallError as error:
-        raise click.ClickException(str(error)) from error
+        raise InputError(str(error)) from error
 
 
 @runtime.command(name="status", short_help="Show what is installed, and which containers it made.")
@@ -79,7 +80,7 @@ def runtime_status(base: str, output: str, root: Path) -> None:
     try:
         found = status(base, host=Host(root))
     except InstallError as error:
-        raise click.ClickException(str(error)) from error
+        raise InputError(str(error)) from error
     if output in ("json", "yaml"):
         show.document(found, output)
         return
@@ -167,7 +168,7 @@ def containers_install(delay: str, **options: Any) -> None:
     try:
         written = install(Options(**options), delay=delay)
     except (InstallError, ValueError) as error:
-        raise click.ClickException(str(error)) from error
+        raise InputError(str(error)) from error
     click.echo("".join(f"{path}\n" for path in written) + "started; see belay containers status")
 
 
@@ -180,7 +181,7 @@ def containers_uninstall() -> None:
     try:
         removed = uninstall()
     except InstallError as error:
-        raise click.ClickException(str(error)) from error
+        raise InputError(str(error)) from error
     click.echo("".join(f"{path}\n" for path in removed) + ("removed" if removed else "nothing is installed"))
 
 

@@ -58,7 +58,7 @@ def inject(ctx: click.Context, timeline: str | None, check: bool, speed: float, 
         events = read(Path(timeline))
     except InputError as error:
         for line in error.message.split("\n") if not error.where else [str(error)]:
-            click.echo(line, err=True)
+            click.echo(f"belay: {line}", err=True)
         sys.exit(2)
     if not check:
         play.play(events, say=click.echo, speed=speed, kubeconfig=kubeconfig)
@@ -109,12 +109,13 @@ def sim_driver_build(folder: Path, chips: int, chip_name: str) -> None:
     """Compile the stand-in libdcmi.so and write the state of a healthy machine beside it."""
     from agents.drivers.standin.build import BuildError, build, build_switch
     from agents.drivers.standin.state import Standin
+    from engine.errors import BelayError
 
     try:
         library, switch = build(folder), build_switch(folder)
         state = Standin.create(folder / "state", chips=chips, chip_name=chip_name).file
-    except (BuildError, OSError) as error:
-        raise click.ClickException(str(error)) from error
+    except BuildError as error:
+        raise BelayError(str(error)) from error
     click.echo(f"{library}\n{switch}\n{state}")
     click.echo(f"use them: BELAY_SIM_DCMI_STATE={state.resolve()} belay agent --driver dcmi:{library.resolve()} …")
 

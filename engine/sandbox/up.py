@@ -6,7 +6,6 @@ is started again.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -166,7 +165,9 @@ class Sandbox:
             if child is None:
                 self.tend()
             if child is not None and not child.running:
-                raise BelayError(f"{child.name} ended while waiting for {what}: {child.last_words()}")
+                words = child.last_words()
+                _, refused, why = words.rpartition("belay: ")  # what was wrong with an option, said by who reads it
+                raise BelayError(why if refused else f"{child.name} ended while waiting for {what}: {words}")
             if time.monotonic() > ends:
                 words = f"; {child.name} says: {child.last_words()}" if child is not None else ""
                 raise BelayError(f"{what}: not within {seconds:.0f} s{words}", hint=f"Logs are in {self.folder.logs}.")
@@ -222,10 +223,9 @@ class Sandbox:
         return self._child("world", [*command, "--agents", str(self.folder.agents)], {})
 
     def _start_engine(self) -> None:
-        for verb, module in (("controller", "engine.controller"), ("worker", "engine.tasks")):
-            if importlib.util.find_spec(module) is not None:
-                self._child(verb, ["-m", "engine.cli", verb], to_environment(self.settings(verb)))
-        if self.options.server and importlib.util.find_spec("engine.serve") is not None:
+        for verb in ("controller", "worker"):
+            self._child(verb, ["-m", "engine.cli", verb], to_environment(self.settings(verb)))
+        if self.options.server:
             with socket.socket() as probe:
                 probe.bind(("127.0.0.1", 0))
                 listen = f"127.0.0.1:{probe.getsockname()[1]}"

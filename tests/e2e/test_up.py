@@ -146,7 +146,8 @@ def test_what_cannot_work_is_said(data: Path, arguments: list[str], text: str) -
     up = Up(data, *arguments)
     assert up.process.wait(60) == 2
     up._thread.join(5)
-    assert any(text in line for line in up.lines), up.lines
+    (line,) = [line for line in up.lines if text in line]
+    assert line.startswith("belay: --") and line.count("belay: ") == 1
     assert up.children() == {}
 
 
