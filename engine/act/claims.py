@@ -79,11 +79,9 @@ def _added(
     refused: dict[str, str] = {}
     holder = {chip: uid for uid, held in claims.items() for chip in held.chips()}
     room = LIMIT - sum(map(_size, claims.values()))
-    fits = _fitting(binds, now_ms, room)
-    for bind in binds:
-        wanted = claim_of(bind, now_ms)
-        if wanted is None:
-            continue
+    asked = [(bind, wanted) for bind in binds if (wanted := claim_of(bind, now_ms)) is not None]
+    fits = _fitting(asked, room)
+    for bind, wanted in asked:
         uid, chips = _uid(bind), wanted.chips()
         foreign = next((chip for chip in chips if holder.get(chip, uid) != uid), None)
         if foreign is not None:
@@ -102,16 +100,14 @@ def _added(
     return after, refused
 
 
-def _fitting(binds: Sequence[BindPod], now_ms: int, room: int) -> set[str]:
+def _fitting(asked: Sequence[tuple[BindPod, Claim]], room: int) -> set[str]:
     """UIDs of the pods whose claims the ledger can hold: gangs in the plan's order, each whole or not at all; only the
     first may be larger than the ledger, and is then claimed in parts.
     """
     gangs: dict[str, list[tuple[str, int]]] = {}
-    for bind in binds:
-        wanted = claim_of(bind, now_ms)
-        if wanted is not None:
-            gang = str(bind.preconditions.get("gang") or _uid(bind))
-            gangs.setdefault(gang, []).append((_uid(bind), _size(wanted)))
+    for bind, wanted in asked:
+        gang = str(bind.preconditions.get("gang") or _uid(bind))
+        gangs.setdefault(gang, []).append((_uid(bind), _size(wanted)))
     fits: set[str] = set()
     for rows in gangs.values():
         whole = sum(size for _, size in rows)
