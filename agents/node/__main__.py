@@ -17,6 +17,7 @@ from agents.node import health
 from agents.node.credentials import CredentialsError
 from agents.node.fleet import FleetNode
 from agents.node.hardware import settings as hardware
+from agents.node.jobfiles import RESET_ROOT
 from agents.node.linkfiles import ROOT as LINKS
 from agents.node.log import JsonLines, Log
 from agents.node.plugins import FILE as PLUGINS
@@ -39,7 +40,8 @@ def main(arguments: list[str] | None = None, prog: str = PROG) -> int:
             logging.getLogger().addHandler(file)
         root = "" if options.fleet or options.driver.startswith("simulated") else options.rank_tables
         pod = os.environ.get("POD_NAME", "")
-        settings = Settings(pool=options.pool, scale=options.scale, pod=pod, rank_root=root)
+        managers = "" if options.fleet or options.driver.startswith("simulated") else options.reset_files
+        settings = Settings(pool=options.pool, scale=options.scale, pod=pod, rank_root=root, reset_root=managers)
         asyncio.run(_serve(options, settings))
     except (CredentialsError, DriverError, OSError, ValueError) as error:
         Log("agent").error("agent cannot start", error=error)
@@ -101,6 +103,12 @@ def _parser(prog: str = PROG) -> argparse.ArgumentParser:
     parser.add_argument("--state-dir", default="/var/lib/belay/agent", help="folder that survives restarts")
     parser.add_argument(
         "--rank-tables", default=str(ROOT), metavar="DIR", help="folder for rank tables as files, empty for none"
+    )
+    parser.add_argument(
+        "--reset-files",
+        default=str(RESET_ROOT),
+        metavar="DIR",
+        help="folder for what training managers read of reset-config-<job>, empty for none",
     )
     parser.add_argument(
         "--hot-reset-plugins", default=str(PLUGINS), metavar="FILE", help="which parts of resets are on; may be absent"

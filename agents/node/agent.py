@@ -16,6 +16,7 @@ from agents.node.client import ApiError, Cluster
 from agents.node.clock import Clock
 from agents.node.executor import Executor, Unknown
 from agents.node.fault_events import FaultEvents
+from agents.node.jobfiles import TRACE_ROOT, Roots, keep_job_files
 from agents.node.journal import Journal, JournalLost
 from agents.node.labels import keep_node
 from agents.node.log import Log
@@ -103,6 +104,9 @@ class NodeAgent:
                 if self._settings.rank_root:
                     root = Path(self._settings.rank_root)
                     group.create_task(keep_rank_files(self._known(), self._cluster, self._clock, root))
+                if self._settings.reset_root:
+                    roots = Roots(Path(self._settings.reset_root), Path(self._settings.trace_root or TRACE_ROOT))
+                    group.create_task(keep_job_files(self._known(), self._cluster, self._clock, roots))
                 group.create_task(device.run())
                 group.create_task(self._loop(device, report))
         finally:

@@ -13,6 +13,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     `pod` is the agent's own pod, which Events name.
     `rank_root` is the folder for rank tables as files, empty for none (simulated nodes share this machine's disk).
+    `reset_root` and `trace_root` are those of what training managers read (`jobfiles`).
     Without `resets` every order to reset is refused.
     `scale` multiplies idle, boot, heartbeat, report and grace times; the least distance between two writes of one
     object (`spacing`) and the deadline of a driver call are not scaled, they protect the API server and the agent.
@@ -37,6 +38,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_errors: int = 20
     resets: bool = True
     rank_root: str = ""
+    reset_root: str = ""
+    trace_root: str = ""
 
     def __post_init__(self) -> None:
         if not 0.001 <= self.scale <= 10:
