@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import time
 from collections.abc import Sequence
 
 from agents.datadist import frames, streams
@@ -25,6 +26,28 @@ HANDSHAKE = 10.0  # seconds after which a half-made link is dropped on the liste
 RETRY = 0.05  # seconds between attempts while the time allows and attempts are left
 
 
+class Sparing:
+    """Warnings that come in crowds, as when a host with hundreds of links restarts: first logged, then counted."""
+
+    LINES, WINDOW = 20, 10.0
+
+    def __init__(self) -> None:
+        self._began, self._lines, self._left_out = -self.WINDOW, 0, 0
+
+    def warn(self, message: str, **facts: object) -> None:
+        """Log a line with facts, unless this window (seconds) has had its lines; the next one's first counts them."""
+        now = time.monotonic()
+        if now - self._began >= self.WINDOW:
+            self._began, self._lines = now, 0
+        self._lines += 1
+        if self._lines > self.LINES:
+            self._left_out += 1
+            return
+        if self._left_out:
+            facts["left_out_before"], self._left_out = self._left_out, 0
+        log.warning(message, extra=facts)
+
+
 class Links:
     """The table of links; every coroutine runs in one loop."""
 
@@ -33,6 +56,7 @@ class Links:
         self.peers: dict[int, Peer] = {}
         self._linking: set[int] = set()
         self._promised: set[int] = set()
+        self._said = Sparing()
         self._accepted: set[int] = set()
         self._servers: list[tuple[socket.socket, asyncio.Task[None]]] = []
         self._greeting: set[asyncio.Task[None]] = set()
@@ -60,7 +84,7 @@ class Links:
             try:
                 sock, _ = await loop.sock_accept(server)
             except OSError as error:
-                log.warning("cannot accept a link", extra={"error": str(error)})
+                self._said.warn("cannot accept a link", error=str(error))
                 await asyncio.sleep(0.1)
                 continue
             if len(self._greeting) >= 2 * MAX_LINKS:
@@ -96,7 +120,7 @@ class Links:
                 kind, _, _, length = await streams.read_head(sock)
                 told = frames.decode(await streams.read_body(sock, length), Welcome)
         except (OSError, TimeoutError, BadFrame) as error:
-            log.warning("a link was not made", extra={"error": str(error)[:300]})
+            self._said.warn("a link was not made", error=str(error)[:300])
             sock.close()
             return
         except asyncio.CancelledError:
@@ -186,9 +210,8 @@ class Links:
             await streams.send(sock, Kind.ANSWER, 1, frames.encode(Welcome(self._cluster, regions)))
         except (OSError, BadFrame) as error:
             sock.close()
-            log.warning(
-                "a link failed",
-                extra={"cluster": number, "address": f"{address[0]}:{address[1]}", "error": str(error)[:300]},
+            self._said.warn(
+                "a link failed", cluster=number, address=f"{address[0]}:{address[1]}", error=str(error)[:300]
             )
             return LLMStatusCode.LLM_LINK_FAILED
         except BaseException:
@@ -213,7 +236,7 @@ class Links:
             del self.peers[peer.cluster]
             self._accepted.discard(peer.cluster)
         else:
-            log.warning("a link broke", extra={"cluster": peer.cluster, "error": peer.broken})
+            self._said.warn("a link broke", cluster=peer.cluster, error=peer.broken)
 
     async def unlink(self, clusters: Sequence[LLMClusterInfo], timeout: float, force: bool) -> list[LLMStatusCode]:
         """One result for each cluster; the local end is gone afterwards whatever the far side says."""

@@ -30,6 +30,7 @@ SECTIONS = {
     "storm-real": ("Many faults at once, on a real kube-apiserver", "storm", "run_real"),
     "restart": ("After kill -9 of everything", "restart", "run"),
     "steady": ("While nothing happens", "steady", "run"),
+    "links": ("Links between inference clusters", "links", "run"),
     "containers": ("Making containers", "containers", "run"),
 }
 """Name → heading, module and function, in the order of RESULTS.md."""
