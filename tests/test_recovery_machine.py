@@ -25,6 +25,7 @@ from engine.model.recovery.conversation import (
     Offered,
     Operation,
     OperationResult,
+    Release,
     Replied,
     Reset,
     Sent,
@@ -72,7 +73,7 @@ class Play:
             ok = not any(isinstance(effect, kind) for kind in self.fails)
             if isinstance(effect, (Signal, NotifyOperation)) and getattr(effect, "answer", True):
                 self.tell(Sent(ok, 0 if ok else 504))
-            elif isinstance(effect, (Reset, Label, Annotate)) and getattr(effect, "answer", True):
+            elif isinstance(effect, (Reset, Label, Annotate, Release)) and getattr(effect, "answer", True):
                 self.tell(Written(ok))
         return self
 
@@ -111,6 +112,8 @@ def short(effect: Effect) -> str:
             return f"result {effect.text}"
         case IsolateNodes():
             return f"isolate {effect.nodes}"
+        case Release():
+            return "release " + ("clear" if effect.clear else ",".join(effect.ranks))
         case Degrade():
             return f"degrade {effect.pod}"
 

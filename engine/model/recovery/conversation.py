@@ -49,6 +49,7 @@ class Facts(msgspec.Struct, frozen=True):
     rank_zero_faulty: bool = False
     fault_pods: tuple[str, ...] = ()
     route_failed: bool = False
+    super_pod: bool = False  # its nodes are in A3 super pods, whose nodes release what a faulty chip holds
     hot_reset: bool = False  # the reset ConfigMap shows a chip being reset
     backup_running: bool = False
     old_pod_gone: bool = False
@@ -232,7 +233,19 @@ class OperationResult(msgspec.Struct, frozen=True, tag="result"):
     text: str
 
 
-Effect = Signal | NotifyOperation | Reset | Label | Annotate | MarkPods | Degrade | IsolateNodes | OperationResult
+class Release(msgspec.Struct, frozen=True, tag="release"):
+    """Have the other nodes of a super-pod job release what the chips of faulty ranks hold, or (``clear``) take that
+    back; answer with `Written` if ``answer``: whether there was anything to release.
+    """
+
+    ranks: tuple[str, ...] = ()
+    clear: bool = False
+    answer: bool = True
+
+
+Effect = (
+    Signal | NotifyOperation | Reset | Label | Annotate | MarkPods | Degrade | IsolateNodes | OperationResult | Release
+)
 
 
 # -- what it remembers
@@ -266,6 +279,7 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     reply: Report | None = None
     hot_pod: str = ""
     degraded: bool = False
+    released: bool = False  # the other nodes release what the faulty chips hold
     retried: tuple[tuple[int, str], ...] = ()  # when the job told that it repeats a step, and on which ranks
     codes: tuple[str, ...] = ()  # of the faults behind it
     story: tuple[Note, ...] = ()
@@ -308,6 +322,7 @@ def noted(story: tuple[Note, ...], now: int, event: Event | str, state: State, c
 
 __all__ = [
     "Annotate", "Conversation", "Degrade", "Done", "Effect", "Facts", "Faults", "Input", "IsolateNodes", "Label",
-    "MarkPods", "Note", "NotifyOperation", "Offered", "Operation", "OperationResult", "Rank", "Replied", "Report",
-    "Reset", "Sent", "Signal", "Start", "Step", "StopComplete", "SubHealthy", "Tick", "Written", "merged", "noted",
+    "MarkPods", "Note", "NotifyOperation", "Offered", "Operation", "OperationResult", "Rank", "Release", "Replied",
+    "Report", "Reset", "Sent", "Signal", "Start", "Step", "StopComplete", "SubHealthy", "Tick", "Written", "merged",
+    "noted",
 ]  # fmt: skip

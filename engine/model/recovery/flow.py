@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from engine.model.recovery import words
 from engine.model.recovery.choice import all_normal, dump_only, usable_retry
-from engine.model.recovery.conversation import Annotate, Rank, Reset, Signal
+from engine.model.recovery.conversation import Annotate, Rank, Release, Reset, Signal
 from engine.model.recovery.turn import Turn
-from engine.model.recovery.words import Change, Code, Event
+from engine.model.recovery.words import Change, Code, Event, Strategy
 
 CONFIRM_ANNOTATION = "ProcessConfirmFault"
 
@@ -101,20 +101,29 @@ def wait_flushed(turn: Turn) -> Event | None:
 
 
 def global_fault(turn: Turn) -> Event | None:
-    """Agree on the faults with the platform, write them down, tell every process."""
+    """Have the other nodes let go of the faulty chips, agree on the faults with the platform, write them down, tell
+    every process.
+    """
     if turn.entering:
         if all_normal(turn.talk, turn.facts):
             turn.harden()
-        if turn.facts.platform is None:
-            return _write_list(turn)
-        if turn.facts.confirm_fault:
-            turn.fail(Code.CONFIRM_FAULT)
-            return Event.CONFIRM_TIMEOUT
-        text = ",".join(f"{rank.rank}:{rank.kind}" for rank in turn.talk.ranks)
-        turn.phase("confirm")
-        turn.write(Annotate(CONFIRM_ANNOTATION, text, answer=True))
-        return None
+        if turn.talk.normal and turn.facts.super_pod and Strategy.RECOVER in turn.facts.configured:
+            turn.phase("release")
+            turn.write(Release(turn.pod_ranks(turn.talk.normal)))
+            return None
+        return _agree(turn)
     phase = turn.talk.phase
+    if phase == "release":
+        wrote = turn.wrote()
+        if wrote is None:
+            return None
+        if not wrote:
+            return _agree(turn)  # there was nothing to let go of, or nobody who would
+        turn.remember(released=True)
+        turn.phase("released", words.RELEASE_WAIT)
+        return None
+    if phase == "released":
+        return _agree(turn) if turn.expired else None
     if phase == "confirm":
         wrote = turn.wrote()
         if wrote is None:
@@ -142,6 +151,18 @@ def global_fault(turn: Turn) -> Event | None:
         _send_global(turn)
         return None
     return turn.sent()
+
+
+def _agree(turn: Turn) -> Event | None:
+    if turn.facts.platform is None:
+        return _write_list(turn)
+    if turn.facts.confirm_fault:
+        turn.fail(Code.CONFIRM_FAULT)
+        return Event.CONFIRM_TIMEOUT
+    text = ",".join(f"{rank.rank}:{rank.kind}" for rank in turn.talk.ranks)
+    turn.phase("confirm")
+    turn.write(Annotate(CONFIRM_ANNOTATION, text, answer=True))
+    return None
 
 
 def _write_list(turn: Turn) -> Event | None:

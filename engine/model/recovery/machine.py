@@ -25,6 +25,7 @@ from engine.model.recovery.conversation import (
     Offered,
     Operation,
     Rank,
+    Release,
     Replied,
     Report,
     Start,
@@ -109,6 +110,8 @@ def step(talk: Conversation, told: Input, facts: Facts, now: int, uuid: str) -> 
     if turn.talk.retried not in ((), talk.retried):
         # signals first: nothing waits for what the planner is told
         turn.effects.append(Annotate(steps.REPORTED_KEY, steps.text(turn.talk.retried)))
+    if talk.released and not turn.talk.released:
+        turn.effects.append(Release(clear=True, answer=False))
     turn.remember(codes=account.codes_of(turn.talk, facts))
     over = account.told(talk, turn.talk, facts)
     if over is not None:

@@ -15,6 +15,7 @@ from engine.model.recovery.conversation import (
     Label,
     NotifyOperation,
     Rank,
+    Release,
     Report,
     Reset,
     Sent,
@@ -82,7 +83,7 @@ class Turn:
 
     # -- writes
 
-    def write(self, effect: Reset | Label | Annotate | NotifyOperation) -> None:
+    def write(self, effect: Reset | Label | Annotate | NotifyOperation | Release) -> None:
         """Ask for a write and wait for its outcome."""
         self._ask(effect, "written")
 

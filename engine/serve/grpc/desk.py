@@ -19,6 +19,7 @@ from engine.serve.grpc.cluster import Cluster, clock_ms
 from engine.serve.grpc.hand import POD_GROUP, Hand
 from engine.serve.grpc.jobfacts import ENABLE_KEY
 from engine.serve.grpc.jobview import JobView
+from engine.serve.grpc.release import Releases
 from engine.serve.grpc.talk import Ousted, Talk
 from engine.wire import names, recoveryrecord
 from engine.wire.errors import WireError
@@ -52,6 +53,7 @@ class Desk:
         self.kube = kube
         self.cluster = cluster
         self.hand = hand or Hand(kube, cluster)
+        self.releases = Releases(kube, cluster, clock=clock)
         self.clock = clock
         self.epoch = 0
         self.talks: dict[str, Talk] = {}
@@ -140,6 +142,8 @@ class Desk:
         changed, self._seen = self.cluster.version != self._seen, self.cluster.version
         due = [talk for talk in self.talks.values() if changed or talk.active]
         await asyncio.gather(*(self._look(talk) for talk in due))
+        if self.cluster.synced and not self.cluster.stale:
+            await self.releases.purge(known=self.cluster.jobs.keys())
 
     def leave(self) -> None:
         """Another server serves the jobs from now on: streams end, what is kept stays."""

@@ -50,6 +50,7 @@ def facts_of(
     *,
     reset_config: Config | None = None,
     mindio_wait: int | None = None,
+    super_pod: bool = False,
 ) -> Facts:
     """The job as the cluster shows it; ``hit`` is its health and the faults of its ranks."""
     talk = record.conversation
@@ -82,6 +83,7 @@ def facts_of(
         in_place_clear=clear,
         rank_zero_faulty=0 in faulty,
         fault_pods=tuple(pods[rank].name for rank in faulty if rank in pods),
+        super_pod=super_pod,
         hot_reset=_hot_reset(reset_config),
         backup_running=_backup_runs(view, talk.hot_pod),
         old_pod_gone=_gone(view, talk.hot_pod, record.uids.get(talk.hot_pod, "")),

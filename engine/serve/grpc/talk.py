@@ -29,6 +29,7 @@ from engine.model.recovery.conversation import (
     MarkPods,
     NotifyOperation,
     OperationResult,
+    Release,
     Reset,
     Sent,
     Signal,
@@ -39,6 +40,7 @@ from engine.model.recovery.conversation import (
 from engine.serve.grpc.jobfacts import facts_of, intake, uids_after
 from engine.serve.grpc.jobview import JobView
 from engine.serve.grpc.kept import Kept, Ousted
+from engine.serve.grpc.release import in_super_pod
 from engine.serve.grpc.streams import Outbox
 from engine.serve.grpc.voice import Voice
 from engine.wire.clusterd import recover_pb2 as pb
@@ -207,6 +209,8 @@ class Talk:
         """Remove what is kept of a job that is gone."""
         self.end()
         async with self._lock:
+            if self.conversation.released:
+                await self._desk.releases.carry_out(self.job, None, Release(clear=True))
             await self._kept.erase()
 
     # inside
@@ -234,6 +238,7 @@ class Talk:
             cluster.hit(view),
             reset_config=cluster.reset_config(view.namespace, f"reset-config-{view.name}"),
             mindio_wait=cluster.extra(first).mindio_wait if first is not None else None,
+            super_pod=first is not None and in_super_pod(cluster.observed, first.node),
         )
 
     async def _step(self, told: Input) -> Step:
@@ -265,6 +270,7 @@ class Talk:
         last: tuple[Effect, ...] = (Reset("clear", answer=False),) if before.state is not State.INIT else ()
         told = account.told(before, after, facts)
         last += (told,) if told is not None else ()
+        last += (Release(clear=True, answer=False),) if before.released else ()
         self._kept.record = msgspec.structs.replace(self.record, software=(), owed=last)
         if after != before:
             await self._remember(before, after)
@@ -336,6 +342,9 @@ class Talk:
                 return Written(ok) if effect.answer else None
             case MarkPods():
                 await hand.mark_pods(view, effect, view.chips_per_pod if view else 1)
+            case Release():
+                ok = await self._desk.releases.carry_out(self.job, view, effect)
+                return Written(ok) if effect.answer else None
             case Degrade():
                 await hand.degrade(view, effect.pod)
             case IsolateNodes():
