@@ -135,7 +135,12 @@ def recovered(folder: Path, event_of: Callable[[Servers], Callable[[str], Any]])
             marks = (await world.group("pretrain"))["metadata"]["annotations"]
             return marks.get("ProcessRecoverStatus") == "recover-success" and not await world.records()
 
-        await until(told, f"recovered; it heard {trainer.heard}", 60)
+        try:
+            await until(told, "recovered", 60)
+        except AssertionError as error:
+            talk = servers.current.desk.talks.get(job) if servers.current is not None else None
+            state = talk and (talk.conversation.state, len(talk.signals), talk.conversation.story[-4:])
+            raise AssertionError(f"{error}: heard {trainer.heard}, {servers.kills} kills, {state}") from error
         assert trainer.heard == ["stopTrain", "globalFault", "changeStrategy recover"]
         body = await world.reset_json("pretrain")
         assert (body["RankList"], body["FaultFlushing"]) == ([], False)
@@ -178,6 +183,34 @@ def test_a_server_killed_in_the_middle_of_whatever_it_does_loses_nothing(tmp_pat
         return event
 
     recovered(tmp_path, event_of)
+
+
+def test_a_signal_lost_with_its_server_is_said_once_more(tmp_path: Path) -> None:
+    """The server wrote that the signal was on the connection, and died before it had left."""
+
+    async def story(world: World) -> None:
+        job = await world.job(strategy="recover")
+        servers = Servers(world)
+        await servers.start()
+        client = Client(servers.port, job, channel=channel(servers.port))
+        await join(client)
+        await client.broke(("9", "1"))
+        first = await client.next()
+        assert servers.current is not None
+        talk = servers.current.desk.talks[job]
+        await until(lambda: talk.conversation.state == "WaitReportStopCompleteState", "it waits for the report")
+        await servers.kill()
+        await until(lambda: client.error is not None, "the stream broke")
+        await join(client)
+        again = await client.next()  # a client that knows its uuid passes over it
+        assert (again.signalType, again.uuid) == (first.signalType, first.uuid)
+        assert (await client.stopped()).code == 0
+        assert (await client.next()).signalType == "globalFault"
+        await client.hang_up()
+        await client.channel.close(None)
+        await servers.stop()
+
+    play(tmp_path, story)
 
 
 def test_a_standby_hands_calls_on_and_takes_over(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from engine.model.recovery.conversation import (
     Tick,
     Written,
 )
-from engine.model.recovery.machine import HANDLERS
+from engine.model.recovery.machine import HANDLERS, unanswered
 from engine.model.recovery.table import NEXT, ROWS, allowed, diagram
 
 ALL = ("retry", "recover-in-place", "recover", "elastic-training", "dump", "exit")
@@ -695,3 +695,20 @@ def test_only_the_newest_accounts_are_kept_and_nonsense_is_none() -> None:
     assert [one.begun for one in account.read(play.facts.accounts)] == moments[-3:]
     for text in ("", "{", "[1]", '[{"begun":5,"ended":1,"level":"retry"}]', "[" * 70_000):
         assert account.read(text) == ()
+
+
+def test_a_signal_that_may_be_lost_with_its_server_is_known_until_it_is_answered() -> None:
+    play = Play()
+    play.tell(software(("9", "1")))
+    assert play.state is State.WAIT_STOP
+    lost = unanswered(play.talk, play.now + 5_000)
+    assert lost is not None and (lost.kind, lost.uuid) == ("stopTrain", play.talk.uuid)
+    assert unanswered(play.talk, play.now + 31_000) is None, "it surely arrived"
+    play.tell(StopComplete(Report()))
+    assert unanswered(play.talk, play.now) is None, "nothing is asked"
+    play.after(1)
+    assert (unanswered(play.talk, play.now) or Signal("none")).kind == "globalFault"
+    play.tell(Offered(Report(strategies=CAN)))
+    assert (unanswered(play.talk, play.now) or Signal("none")).change == "recover"
+    play.tell(Done(Report(strategy="recover")))
+    assert play.state is State.INIT and unanswered(play.talk, play.now) is None

@@ -263,6 +263,7 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     awaiting: str = ""  # "" | "sent" | "written": which outcome is due
     signal: str = ""  # event that the delivery of the signal on its way raises
     pending: Effect | None = None  # what is on its way, to be done again by whoever takes over
+    said: Signal | None = None  # the last signal that was handed to a connection
     ranks: tuple[Rank, ...] = ()
     seen: tuple[Rank, ...] = ()  # faults already dealt with, so that the same ones start nothing again
     agent: tuple[str, ...] = ()

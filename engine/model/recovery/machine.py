@@ -28,6 +28,7 @@ from engine.model.recovery.conversation import (
     Release,
     Replied,
     Report,
+    Signal,
     Start,
     Step,
     StopComplete,
@@ -41,6 +42,12 @@ from engine.model.recovery.words import Code, Event, State
 
 MAX_TRANSITIONS = 32  # of one input; the table has no longer chain without a wait
 _FAULT_STATES = (State.INIT, State.SCALE_RUNNING)
+#: States in which the job's processes have been told something and are to answer.
+_ASKING = frozenset({
+    State.WAIT_STOP, State.WAIT_STRATEGY, State.WAIT_RETRY, State.WAIT_RECOVER, State.WAIT_DUMP, State.WAIT_PAUSE,
+    State.WAIT_CONTINUE, State.WAIT_ISOLATE, State.WAIT_SCALE_IN, State.WAIT_SCALE_OUT, State.HOT_WAIT_PAUSE,
+    State.HOT_WAIT_RESTART,
+})  # fmt: skip
 
 HANDLERS: dict[State, Callable[[Turn], Event | None]] = {
     State.INIT: flow.idle,
@@ -242,6 +249,14 @@ def resumed(talk: Conversation) -> tuple[Effect, ...]:
     return () if talk.pending is None else (talk.pending,)
 
 
+def unanswered(talk: Conversation, now: int) -> Signal | None:
+    """What a server that takes over must say once more when no answer comes: a signal that was handed to a connection
+    so shortly before that it may have been lost with the server. None for one that surely arrived, or was answered.
+    """
+    asked = talk.state in _ASKING and not talk.awaiting and talk.status is None
+    return talk.said if asked and now - talk.since <= words.LOST * 1000 else None
+
+
 def begun(talk: Conversation) -> bool:
     """Whether something is under way: no operation may start then."""
     return talk.state is not State.INIT or talk.operation is not None
@@ -252,4 +267,4 @@ def ranks_of(pairs: dict[str, str]) -> tuple[Rank, ...]:
     return merged((), tuple(Rank(rank, kind) for rank, kind in pairs.items()))
 
 
-__all__ = ["HANDLERS", "begun", "ranks_of", "reset", "resumed", "step"]
+__all__ = ["HANDLERS", "begun", "ranks_of", "reset", "resumed", "step", "unanswered"]

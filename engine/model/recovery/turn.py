@@ -78,6 +78,8 @@ class Turn:
         event = Event(self.talk.signal) if self.told.ok else Event.UNSENT
         if not self.told.ok:
             self.remember(code=self.told.code or int(Code.SIGNAL_QUEUE_BUSY))
+        elif isinstance(self.talk.pending, Signal):
+            self.remember(said=self.talk.pending)
         self.remember(awaiting="", signal="", pending=None)
         return event
 

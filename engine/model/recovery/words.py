@@ -200,6 +200,10 @@ FLUSH = 1
 KEEP_ALIVE_PERIOD = 5
 SIGNAL_ENQUEUE = 1
 KILL_ENQUEUE = 60
+#: A signal handed to a connection so long before a server took over (or less) may have been lost with the one before …
+LOST = 30
+#: … and is said once more when nobody has answered so long after the clients came back.
+REPEAT = 10
 PLATFORM_LIMIT = 300
 RESCHEDULE_LIMIT = 270
 RESCHEDULE_RANGE = (30, 270)

@@ -198,7 +198,7 @@ class Desk:
     async def aclose(self) -> None:
         """End everything that runs for the talks; nothing in the cluster changes."""
         self.closing = True
-        workers = [task for talk in self.talks.values() if (task := talk.worker) is not None]
+        workers = [task for talk in self.talks.values() for task in talk.tasks]
         self.leave()
         await end(*workers, *self._telling)
 

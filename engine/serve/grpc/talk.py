@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import deque
 from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -72,7 +73,8 @@ class Talk:
         self._moved = asyncio.Event()
         self._effects: deque[tuple[Effect, int]] = deque()
         self._token = 0
-        self.worker: asyncio.Task[None] | None = None
+        self._worker: asyncio.Task[None] | None = None
+        self._repeating: asyncio.Task[None] | None = None
 
     # what it is
 
@@ -95,6 +97,11 @@ class Talk:
     def view(self) -> JobView | None:
         """The job as last seen."""
         return self._desk.cluster.jobs.get(self.job)
+
+    @property
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """What runs for it by itself."""
+        return [task for task in (self._worker, self._repeating) if task is not None]
 
     @property
     def active(self) -> bool:
@@ -194,14 +201,32 @@ class Talk:
         again = (*self.record.owed, *resumed(self.conversation))
         self._effects.extend((effect, self._token) for effect in again)
         self._start()
+        lost = machine.unanswered(self.conversation, self._desk.clock())
+        if lost is not None:
+            self._repeating = asyncio.create_task(self._repeat(lost, self.conversation.since))
+
+    async def _repeat(self, signal: Signal, since: int) -> None:
+        """Say once more what may have been lost with the server before, unless somebody answers it."""
+
+        def current() -> bool:
+            return not self.gone and self.conversation.since == since and self.conversation.status is None
+
+        if await self.voice.back(self.record.subscribers, current):
+            last = time.monotonic() + words.REPEAT
+            while current() and time.monotonic() < last:
+                await asyncio.sleep(0.2)
+            if current():
+                _log.info("said once more", job=self.job, signal=signal.kind, change=signal.change)
+                repeated = msgspec.structs.replace(signal, answer=False)
+                await self.voice.deliver(repeated, signal.uuid, self.record.subscribers, current)
 
     def end(self) -> None:
         """The job is gone, or another server serves it: every stream ends."""
         self.gone = True
         self.generation += 1
         self._effects.clear()
-        if self.worker is not None:
-            self.worker.cancel()
+        for task in self.tasks:
+            task.cancel()
         self.voice.close()
         self._moved.set()
 
@@ -290,8 +315,8 @@ class Talk:
     # effects
 
     def _start(self) -> None:
-        if self._effects and (self.worker is None or self.worker.done()) and not self.gone:
-            self.worker = asyncio.create_task(self._work())
+        if self._effects and (self._worker is None or self._worker.done()) and not self.gone:
+            self._worker = asyncio.create_task(self._work())
 
     async def _work(self) -> None:
         while self._effects:
@@ -307,6 +332,8 @@ class Talk:
             effect, token = self._effects.popleft()
             try:
                 outcome = await self._carry_out(effect, token)
+                if self.gone or self._desk.closing:
+                    return  # streams break because this server ends: whoever comes after it does this again
                 if outcome is None:
                     continue
                 async with self._lock:

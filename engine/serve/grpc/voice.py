@@ -65,6 +65,11 @@ class Voice:
             await self._gather(subscribers, current)
         return await _hand_over(self.signals, message, patience, current if signal.answer else None)
 
+    async def back(self, subscribers: int, current: Callable[[], bool]) -> bool:
+        """Whether clients of a server that died came back; waits for them as long as they are expected."""
+        await self._gather(subscribers, current)
+        return bool(self.signals)
+
     async def notify(self, kind: str, request: str) -> bool:
         """Whether an operation reached those who execute it."""
         return await _hand_over(self.executors[kind], operations.message(self._job, kind, request), ENQUEUE)
