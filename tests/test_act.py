@@ -220,6 +220,31 @@ def test_epochs_only_grow_and_a_chip_in_use_is_not_reset(cluster: Cluster, edge:
     assert cluster.orders("node-1")["chips"]["Ascend910-0"]["reset"]["epoch"] == 5
 
 
+def test_chips_in_use_are_healed_only_under_the_pod_that_was_named(cluster: Cluster, edge: Edge) -> None:
+    pod = cluster.add_pod("p", 1)
+    assert words(cluster, edge, bind(pod)) == ["done"]
+    online = {"pod": "default/p", "uid": pod["metadata"]["uid"], "policy": "reset", "healSeconds": 5, "bootSeconds": 90}
+
+    def heal(epoch: int, **change: Any) -> act.ResetChips:
+        return reset(epoch, "Ascend910-0", "Ascend910-1", online=online | change, notBefore=int(NOW * 1000) + 30_000)
+
+    assert words(cluster, edge, heal(1, uid="another")) == ["refused"]
+    assert words(cluster, edge, heal(1), heal(1)) == ["done", "unchanged"]
+    order = cluster.orders("node-1")["chips"]["Ascend910-1"]["reset"]
+    assert (order["online"], order["notBefore"], order["left"]) == (online, int(NOW * 1000) + 30_000, 2)
+    assert words(cluster, edge, bind(cluster.add_pod("q", 1), chips=("Ascend910-1",))) == ["done"]
+    assert words(cluster, edge, heal(2)) == ["refused"]  # somebody else came onto the ring
+
+
+def test_the_resets_left_are_counted_down(cluster: Cluster, edge: Edge) -> None:
+    for epoch, left in ((1, 2), (2, 1), (3, 0), (4, 0)):
+        assert words(cluster, edge, reset(epoch, "Ascend910-0")) == ["done"]
+        assert cluster.orders("node-1")["chips"]["Ascend910-0"]["reset"]["left"] == left
+    edge.now = lambda: NOW + 6 * 3600 + 1
+    assert words(cluster, edge, reset(5, "Ascend910-0")) == ["done"]
+    assert cluster.orders("node-1")["chips"]["Ascend910-0"]["reset"]["left"] == 2
+
+
 def test_orders_that_ran_out_do_not_come_alive_with_new_ones(cluster: Cluster, edge: Edge) -> None:
     assert words(cluster, edge, reset(1, "Ascend910-0")) == ["done"]
     edge.now = lambda: NOW + 1000

@@ -230,7 +230,8 @@ def _go_on(scope: Scope, gang: Gang, healing: Healing, chips: Mapping[str, int])
     if healing.ended == _FAILED:
         # the ranks were told that they are given up, whatever the chips look like by now
         if view is not None:
-            scope.own(healing.node).hit |= mask_of(list(healing.chips))
+            ring = mask_of(list(healing.chips))
+            scope.own(healing.node).hit |= ring & (view.tolerated | view.unhealthy) or ring
         for name, mask in chips.items():
             scope.own(name).hit |= mask
     told = _tell(scope, gang, pod, healing)
