@@ -22,6 +22,7 @@ from celery import bootsteps
 from celery.worker import state
 
 from engine.log import get
+from engine.store import StoreUnavailable
 
 _log = get("watchdog")
 TICK_SECONDS: Final = 1.0
@@ -101,7 +102,8 @@ class Judge:
 class Watchdog:
     """Looks every second from a thread of its own.
 
-    ``waiting`` asks Redis how many messages wait and raises when it does not answer; ``restart`` gets the reason.
+    ``waiting`` asks Redis how many messages wait and raises StoreUnavailable when it does not
+    answer; ``restart`` gets the reason.
     """
 
     def __init__(
@@ -141,7 +143,7 @@ class Watchdog:
         """Look once; returns why the worker has to start again, empty when it need not."""
         try:
             waiting: int | None = self._waiting()
-        except Exception:  # whatever a client raises for a Redis that is away
+        except StoreUnavailable:  # only counted here: the consumer itself says why it cannot go on
             waiting = None
         now = self._clock()
         running = frozenset(str(request.id) for request in list(state.active_requests))

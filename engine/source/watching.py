@@ -71,8 +71,7 @@ class Watch:
             await asyncio.wait([waking, stopping], timeout=self._delay(), return_when=asyncio.FIRST_COMPLETED)
         finally:
             waking.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await waking
+            await asyncio.wait([waking])  # raises nothing of the task's own, so our own end is not swallowed
 
     def _rouse(self, cause: str) -> None:
         self._cause = cause
