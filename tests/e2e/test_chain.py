@@ -33,7 +33,7 @@ spec:
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.xdist_group("real-node"),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(420),
     pytest.mark.skipif(bool(possible()), reason=f"a private host {possible()}"),
 ]
 
@@ -233,6 +233,7 @@ def test_from_a_push_to_chips_through_a_fault_and_back(training: Chain) -> None:
     world.until("and the bad chip", lambda: world.value(f'npu_chip_info_health_status{{id="{bad}"}}') == 0)
     world.until("and its code", lambda: world.value(f'npu_chip_info_error_code{{id="{bad}"}}') == int(FAULT, 16))
     world.until("and counts it", lambda: world.value("machine_unhealthy_npu_nums") == 1)
+    world.until("and the engine holds it back", lambda: world.value('belay_chips{state="isolated"}') == 1)
     # all eight chips of this server reset together: nothing is reset while anybody uses one
     assert [world.machine.chip(n).resets for n in range(8)] == [0] * 8
 
@@ -250,6 +251,7 @@ def test_from_a_push_to_chips_through_a_fault_and_back(training: Chain) -> None:
     check_container(world, whole)
     shown(world, whole)
     world.until("and all chips are well", lambda: world.value("machine_healthy_npu_nums") == 8)
+    world.until("for the engine too", lambda: not world.value('belay_chips{state="isolated"}'))
     assert world.machine.chip(bad).resets == 1
 
 
