@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
+from engine.documents import Manifest
 from engine.model.actions import EvictPod, PatchObject, SignalJob
 from engine.model.cluster import Observed, Pod
+from engine.model.diagnostics import ObjectKey, Origin
 from engine.model.history import History, JobMemory
 from engine.plan import explain
 from engine.plan.jobstatus import ended
@@ -505,3 +508,17 @@ def test_pods_of_a_job_that_has_ended_are_left_where_they_are(status: dict[str, 
 def test_every_kind_of_job_says_how_it_ended(phase: str, conditions: list[dict[str, str]], end: str) -> None:
     assert ended({"status": {"state": {"phase": phase}, "conditions": conditions}}) == end
     assert ended({"status": "?"}) == ended(None) == ended({"status": {"state": [], "conditions": 3}}) == ""
+
+
+def test_the_evidence_says_where_the_job_is_written() -> None:
+    body = {"apiVersion": "mindxdl.gitee.com/v1", "kind": "AscendJob", "metadata": {"name": "j", "namespace": "train"}}
+    key = ObjectKey("mindxdl.gitee.com/v1", "AscendJob", "train", "j")
+    written = Manifest(key, body, Origin("desired/jobs/j.yaml", 7), "d")
+    told = evictions(decide(world(gang()), replace(desired(), manifests=(written,))))["j-1"].evidence
+    assert (told.rule, told.file, told.line, told.revision) == (
+        "fault-scheduling=force",
+        "desired/jobs/j.yaml",
+        7,
+        "r1",
+    )
+    assert evictions(decide(world(gang())))["j-1"].evidence.file == "", "a job that is not in Git is written nowhere"

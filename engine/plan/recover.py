@@ -253,11 +253,8 @@ def _evict(
             budget_unit=unit,
             reason="GraceTimeExceeded" if overdue else REASONS[why.reason],
             message=f"{why.text}; {chosen.text}" + ("; its grace time is over" if overdue else ""),
-            evidence=Evidence(
-                rule=f"fault-scheduling={gang.fault_scheduling}",
-                codes=why.codes,
-                reports=_reports(scope, why),
-                revision=scope.desired.revision,
+            evidence=_evidence(
+                scope, gang, f"fault-scheduling={gang.fault_scheduling}", why.codes, _reports(scope, why)
             ),
             preconditions={"uid": pod.uid, "node": pod.node},
         )
@@ -277,6 +274,19 @@ def _evict(
             retries=victims.retries_left(scope, gang),
             hits=why.hits,
         )
+
+
+def _evidence(scope: Scope, gang: Gang, rule: str, codes: tuple[str, ...], reports: tuple[str, ...]) -> Evidence:
+    """Evidence of what a job's own labels decide, with the place of the job in Git where it is from there."""
+    manifest = scope.desired.manifest_index.get(_owner(gang))
+    return Evidence(
+        rule=rule,
+        file=manifest.origin.file if manifest else "",
+        line=manifest.origin.line if manifest else 0,
+        revision=scope.desired.revision,
+        codes=codes,
+        reports=reports,
+    )
 
 
 def _reports(scope: Scope, why: Decision) -> tuple[str, ...]:
@@ -323,7 +333,7 @@ def _mark(scope: Scope, gang: Gang, pod: Pod, hit: Hit) -> None:
             patch={"metadata": {"annotations": {STATUS_KEY: value}}},
             reason=REASONS[hit.kind],
             message=f"{hit.text}; fault-scheduling={gang.fault_scheduling} leaves the deletion to another controller",
-            evidence=Evidence(rule=f"fault-scheduling={gang.fault_scheduling}", codes=hit.codes),
+            evidence=_evidence(scope, gang, f"fault-scheduling={gang.fault_scheduling}", hit.codes, ()),
             preconditions={"uid": pod.uid, "patchType": "merge"},
         )
     )
@@ -377,7 +387,7 @@ def _signal(
             ranks=(),
             reason=REASONS[SUB] if signal != "podReschedule" else "PodReschedule",
             message=text,
-            evidence=Evidence(rule=rule),
+            evidence=_evidence(scope, gang, rule, (), ()),
             preconditions=dict(preconditions),
         )
     )
