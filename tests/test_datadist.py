@@ -23,6 +23,7 @@ from agents.datadist import (
     LLMRole,
     LLMStatusCode,
     Placement,
+    frames,
 )
 from agents.datadist.links import MAX_LINKS
 
@@ -218,6 +219,51 @@ def test_more_links_than_may_be_are_refused_whole(ends: list[LLMDataDist]) -> No
     assert decoder.linked() == {}
 
 
+def test_a_link_that_is_being_made_or_ended_is_in_hand(ends: list[LLMDataDist]) -> None:
+    client = end_of(ends, 2)
+    with socket.create_server(("127.0.0.1", 0)) as silent, socket.create_server(("127.0.0.1", 0)) as slow:
+        info = cluster_info(1, silent.getsockname()[1])
+        linking = threading.Thread(target=client.link_clusters, args=([info], 1500))
+        linking.start()
+        held, _ = silent.accept()  # its client waits for an answer now
+        assert client.link_clusters([info])[1] == [S.LLM_PROCESSING_LINK]
+        assert client.unlink_clusters([info])[1] == [S.LLM_PROCESSING_LINK]
+        linking.join()
+        held.close()
+
+        def answer_hello() -> None:
+            sock, _ = slow.accept()
+            with sock:
+                sock.recv(4096)
+                welcome = frames.encode(frames.Welcome(3, []))
+                sock.sendall(frames.head(frames.Kind.ANSWER, 1, len(welcome)) + welcome)
+                while sock.recv(4096):  # takes what it is told, and never answers
+                    asked.set()
+
+        asked = threading.Event()
+        threading.Thread(target=answer_hello, daemon=True).start()
+        other = cluster_info(3, slow.getsockname()[1])
+        assert client.link_clusters([other])[0] is S.LLM_SUCCESS
+        results: list[object] = []
+        ending = threading.Thread(target=lambda: results.append(client.unlink_clusters([other], 700)[1]))
+        ending.start()
+        assert asked.wait(5)
+        wait_until(lambda: client.linked() == {})
+        assert client.link_clusters([other])[1] == [S.LLM_PROCESSING_LINK]
+        assert client.unlink_clusters([other])[1] == [S.LLM_PROCESSING_LINK]
+        ending.join()
+        assert results == [[S.LLM_NOTIFY_PROMPT_UNLINK_FAILED]]
+        assert client.unlink_clusters([other])[1] == [S.LLM_NOT_YET_LINK]
+
+
+def test_all_tries_of_a_link_fit_into_the_total_time(ends: list[LLMDataDist]) -> None:
+    client = end_of(ends, 2, link_total_time=1, link_retry_count=100)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        began = time.monotonic()
+        assert client.link_clusters([cluster_info(1, silent.getsockname()[1])], 30_000)[0] is S.LLM_WAIT_PROC_TIMEOUT
+        assert 0.9 < time.monotonic() - began < 5.0
+
+
 def test_unlinking_ends_both_sides(ends: list[LLMDataDist]) -> None:
     prompt, decoder, _, info = linked(ends)
     wait_until(lambda: 2 in prompt.linked())
@@ -376,6 +422,21 @@ def test_options_are_text_and_checked() -> None:
         "llm.SyncKvCacheWaitTime": "500",
         "llm.LinkRetryCount": "2",
     }
+    listed = LLMConfig(device_id=[3], sync_kv_timeout="500", link_total_time=20)
+    assert listed.generate_options() == {
+        "ge.exec.deviceId": "3",
+        "llm.SyncKvCacheWaitTime": "500",
+        "llm.LinkTotalTime": "20",
+    }
+    for unfit, error in (
+        (LLMConfig(device_id=[1, 2]), ValueError),
+        (LLMConfig(device_id="1"), TypeError),  # type: ignore[arg-type]
+        (LLMConfig(sync_kv_timeout="soon"), TypeError),
+        (LLMConfig(sync_kv_timeout="0"), ValueError),
+        (LLMConfig(link_total_time=2**32), ValueError),
+    ):
+        with pytest.raises(error):
+            unfit.generate_options()
     for bad in (LLMConfig(link_retry_count=0), LLMConfig(link_retry_count=101), LLMConfig(listen_ip_info="10.0.0.1")):
         with pytest.raises(ValueError):
             bad.generate_options()

@@ -13,6 +13,7 @@ from agents.datadist.clusters import ip_number, ip_text, whole
 
 DEFAULT_SYNC_MILLISECONDS = 1000
 UINT32_MAX = 2**32 - 1
+INT32_MAX = 2**31 - 1
 MAX_OPTION = 65_536  # characters of one option value
 
 
@@ -28,9 +29,9 @@ class LLMRole(IntEnum):
 class LLMConfig:
     """Settings of one LLMDataDist; ``generate_options`` turns them into the text options of ``init``."""
 
-    device_id: int | None = None
+    device_id: int | list[int] | tuple[int, ...] | None = None
     listen_ip_info: str | None = None
-    sync_kv_timeout: int | None = None
+    sync_kv_timeout: int | str | None = None
     local_comm_res: str | None = None
     enable_switch_role: bool | None = None
     link_total_time: int | None = None
@@ -86,6 +87,21 @@ def _number(smallest: int, largest: int):  # type: ignore[no-untyped-def]
     return check
 
 
+def _milliseconds(name: str, value: object) -> str:
+    """A whole number, also as text (LLMConfig, sync_kv_timeout)."""
+    text = isinstance(value, str) and value.isascii() and value.isdigit()
+    return _number(1, INT32_MAX)(name, int(str(value)[:20]) if text else value)  # type: ignore[no-any-return]
+
+
+def _device(name: str, value: object) -> str:
+    """A chip, also as a list; just one can be given (LLMConfig, device_id)."""
+    if isinstance(value, (list, tuple)):
+        if len(value) != 1:
+            raise ValueError(f"{name} must name one device, not {len(value)}")
+        value = value[0]
+    return _number(0, INT32_MAX)(name, value)  # type: ignore[no-any-return]
+
+
 def _flag(name: str, value: object) -> str:
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be a bool, not {type(value).__name__}")
@@ -124,9 +140,9 @@ def addresses(name: str, text: str) -> list[tuple[str, int]]:
 
 
 _CHECKS = {
-    "device_id": _number(0, 2**31 - 1),
+    "device_id": _device,
     "listen_ip_info": _listen,
-    "sync_kv_timeout": _number(1, 2**31 - 1),
+    "sync_kv_timeout": _milliseconds,
     "local_comm_res": _text,
     "enable_switch_role": _flag,
     "link_total_time": _number(0, UINT32_MAX),
@@ -145,7 +161,8 @@ _CHECKS = {
 class Options:
     """The options that decide something here, read from the text form.
 
-    ``sync`` and ``link_total`` are seconds; RDMA and pool options belong to the native transport and are only checked.
+    ``sync`` and ``link_total`` are seconds, of which 0 means no limit beyond the call's own time-out: all tries of one
+    link fit into the shorter of both. RDMA and pool options belong to the native transport and are only checked.
     """
 
     listen: tuple[tuple[str, int], ...] = ()
@@ -176,7 +193,7 @@ class Options:
             sync=int(options.get(OPTIONS["sync_kv_timeout"], DEFAULT_SYNC_MILLISECONDS)) / 1000,
             local_comm_res=options.get(OPTIONS["local_comm_res"], ""),
             switch_role=options.get(OPTIONS["enable_switch_role"]) == "1",
-            link_total=float(options.get(OPTIONS["link_total_time"], "0")) / 1000,
+            link_total=float(options.get(OPTIONS["link_total_time"], "0")),
             link_retries=int(options.get(OPTIONS["link_retry_count"], "1")),
             accessible=options.get(OPTIONS["enable_remote_cache_accessible"], "1") == "1",
         )

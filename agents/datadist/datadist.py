@@ -65,7 +65,9 @@ class LLMDataDist:
         thread = threading.Thread(target=loop.run_forever, name=f"datadist-{self.cluster_id}", daemon=True)
         thread.start()
         self._loop, self._thread = loop, thread
-        self._links = Links(self.cluster_id, int(self._role), self._registry, self._options.link_retries)
+        self._links = Links(
+            self.cluster_id, int(self._role), self._registry, self._options.link_retries, self._options.link_total
+        )
         try:
             self._listen(self._options)
         except OSError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import socket
 import time
 from collections.abc import Sequence
@@ -51,10 +52,12 @@ class Sparing:
 class Links:
     """The table of links; every coroutine runs in one loop."""
 
-    def __init__(self, cluster: int, role: int, registry: Registry, retries: int) -> None:
+    def __init__(self, cluster: int, role: int, registry: Registry, retries: int, total: float = 0.0) -> None:
         self._cluster, self.role, self._registry, self._retries = cluster, role, registry, retries
+        self._total = total or math.inf
         self.peers: dict[int, Peer] = {}
         self._linking: set[int] = set()
+        self._unlinking: set[int] = set()
         self._promised: set[int] = set()
         self._said = Sparing()
         self._accepted: set[int] = set()
@@ -167,14 +170,14 @@ class Links:
         number = cluster.remote_cluster_id
         if number is None or number == self._cluster:
             return LLMStatusCode.LLM_PARAM_INVALID
-        if number in self._linking:
+        if number in self._linking or number in self._unlinking:
             return LLMStatusCode.LLM_PROCESSING_LINK
         old = self.peers.get(number)
         if old is not None and old.broken is None:
             return LLMStatusCode.LLM_ALREADY_LINK
         self._linking.add(number)
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(min(timeout, self._total)):
                 return await self._connect(cluster, number)
         except TimeoutError:
             return LLMStatusCode.LLM_WAIT_PROC_TIMEOUT
@@ -243,14 +246,20 @@ class Links:
         return list(await asyncio.gather(*(self._unlink(c.remote_cluster_id, timeout, force) for c in clusters)))
 
     async def _unlink(self, number: int | None, timeout: float, force: bool) -> LLMStatusCode:
+        if number in self._linking or number in self._unlinking:
+            return LLMStatusCode.LLM_PROCESSING_LINK
         peer = self.peers.pop(number, None) if number is not None else None
         if peer is None:
             return LLMStatusCode.LLM_NOT_YET_LINK
         self._accepted.discard(peer.cluster)
         code = LLMStatusCode.LLM_SUCCESS
-        if not force:
-            code = await peer.ask(Kind.UNLINK, timeout=timeout)
-        peer.close("unlinked")
+        self._unlinking.add(peer.cluster)
+        try:
+            if not force:
+                code = await peer.ask(Kind.UNLINK, timeout=timeout)
+        finally:
+            self._unlinking.discard(peer.cluster)
+            peer.close("unlinked")
         return code if code is LLMStatusCode.LLM_SUCCESS else LLMStatusCode.LLM_NOTIFY_PROMPT_UNLINK_FAILED
 
     def live(self, number: int) -> Peer | None:
