@@ -27,6 +27,7 @@ from agents.kubelet.plugin import DevicePlugin
 from agents.kubelet.settings import PluginSettings
 from agents.node.agent import NodeAgent
 from agents.node.clock import Clock
+from agents.node.publicnames import PublicNames, named
 from agents.node.settings import Settings
 from engine.model.cluster import Orders, ResetOrder
 from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
@@ -206,7 +207,10 @@ class PodCluster(FakeCluster):
 class Node:
     """A node with agent, plugin and kubelet. ``crash`` kills the agent where it stands, ``boot`` starts a new one."""
 
-    def __init__(self, row: Row | None = None, driver: Any = None, **settings: Any) -> None:
+    def __init__(
+        self, row: Row | None = None, driver: Any = None, *, names: PublicNames | None = None, **settings: Any
+    ) -> None:
+        self.names = names or PublicNames()
         self.root = Path(tempfile.mkdtemp(prefix="bk"))
         self.kubelet = Kubelet(self.root / "k")
         self.clock = WallClock()
@@ -233,14 +237,16 @@ class Node:
         shutil.rmtree(self.root, ignore_errors=True)
 
     async def boot(self, *, wait: bool = True) -> None:
+        cluster = named(self.cluster, self.names)  # type: ignore[arg-type]
         self.plugin = DevicePlugin(
-            NODE, self.driver, self.cluster, self.root / "state", self.settings, self.clock, lambda: self.agent.state
-        )
+            NODE, self.driver, cluster, self.root / "state", self.settings, self.clock, lambda: self.agent.state,
+            names=self.names,
+        )  # fmt: skip
         numbers = Settings(scale=0.01, poll=0.1, tick=0.05, spacing=0.01, in_use_grace=500)
         self.agent = NodeAgent(
             NODE,
             self.driver,
-            self.cluster,
+            cluster,
             self.root / "state",
             numbers,
             self.clock,

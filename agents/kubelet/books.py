@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from agents.kubelet.api import (
 )
 from agents.kubelet.names import GROUP
 from agents.kubelet.pods import VISIBLE
+from agents.node.publicnames import PublicNames
 
 CHECKPOINT: Final = "kubelet_internal_checkpoint"
 MAX_CHECKPOINT: Final = 10 << 20
@@ -55,7 +56,8 @@ class Holding(msgspec.Struct, frozen=True):
 class Books:
     """Reads both. ``socket`` is asked in version v1, and in v1alpha1 where kubelet knows no other."""
 
-    def __init__(self, socket: Path, checkpoint: Path, timeout: float) -> None:
+    def __init__(self, socket: Path, checkpoint: Path, timeout: float, names: PublicNames | None = None) -> None:
+        self._names = names or PublicNames()
         self._socket, self._checkpoint, self._timeout = socket, checkpoint, timeout
         self._channel: grpc.aio.Channel | None = None
         self._alpha = False
@@ -79,12 +81,16 @@ class Books:
             await self.close()
             raise BooksError(f"{self._socket}: {error.code().name}: {str(error.details())[:120]}") from error
         return [
-            Holding("", pod.namespace, pod.name, container.name, devices.resource_name, tuple(devices.device_ids))
+            Holding("", pod.namespace, pod.name, container.name, resource, self._own(devices.device_ids))
             for pod in answer.pod_resources
             for container in pod.containers
             for devices in container.devices
-            if devices.resource_name.startswith(GROUP) and devices.device_ids
+            if (resource := self._names.resource(devices.resource_name, outward=False)).startswith(GROUP)
+            and devices.device_ids
         ]
+
+    def _own(self, ids: Iterable[str]) -> tuple[str, ...]:
+        return tuple(self._names.device(name, outward=False) for name in ids)
 
     async def _ask(self) -> Any:
         if self._channel is None:
@@ -114,7 +120,7 @@ class Books:
             if found.st_size > MAX_CHECKPOINT:
                 raise BooksError(f"{self._checkpoint} is larger than {MAX_CHECKPOINT >> 20} MiB")
             try:
-                self._read = parse_checkpoint(self._checkpoint.read_bytes())
+                self._read = parse_checkpoint(self._checkpoint.read_bytes(), self._names)
             except OSError as error:
                 raise BooksError(f"{self._checkpoint}: {error.strerror}") from error
             except ValueError as error:
@@ -173,7 +179,7 @@ def _joined(entry: Holding, written: Sequence[Holding], uid: str) -> Holding:
     return msgspec.structs.replace(entry, uid=whose, visible=best.visible, nodes=best.nodes)
 
 
-def parse_checkpoint(raw: bytes) -> tuple[Holding, ...]:
+def parse_checkpoint(raw: bytes, names: PublicNames | None = None) -> tuple[Holding, ...]:
     """Read the checkpoint's entries of our resources. Raises ValueError.
 
     ``DeviceIDs`` is a list, since Kubernetes 1.20 one by NUMA node.
@@ -181,9 +187,10 @@ def parse_checkpoint(raw: bytes) -> tuple[Holding, ...]:
     try:
         data = msgspec.json.decode(raw)["Data"]
         entries = data.get("PodDeviceEntries") or []
-        out = []
+        out, public = [], names or PublicNames()
         for entry in entries:
-            if not str(entry["ResourceName"]).startswith(GROUP):
+            resource = public.resource(str(entry["ResourceName"]), outward=False)
+            if not resource.startswith(GROUP):
                 continue
             ids = entry.get("DeviceIDs") or []
             if isinstance(ids, dict):
@@ -191,8 +198,8 @@ def parse_checkpoint(raw: bytes) -> tuple[Holding, ...]:
             visible, nodes = _answer(str(entry.get("AllocResp") or ""))
             out.append(
                 Holding(
-                    str(entry["PodUID"]), "", "", str(entry.get("ContainerName") or ""), str(entry["ResourceName"]),
-                    tuple(sorted(map(str, ids))), visible, nodes,
+                    str(entry["PodUID"]), "", "", str(entry.get("ContainerName") or ""), resource,
+                    tuple(sorted(public.device(str(name), outward=False) for name in ids)), visible, nodes,
                 )
             )  # fmt: skip
         return tuple(out)

@@ -37,6 +37,7 @@ from agents.node.client import ApiError
 from agents.node.clock import Clock
 from agents.node.detect import HangLimits
 from agents.node.log import Log
+from agents.node.publicnames import PublicNames
 from agents.node.settings import MAX_TEXT
 from agents.node.state import NodeState
 
@@ -83,14 +84,16 @@ class DevicePlugin:
         chance: random.Random | None = None,
         end: Callable[[], None] | None = None,
         wake: Callable[[], None] = lambda: None,
+        names: PublicNames | None = None,
     ) -> None:
+        self._names = names or PublicNames()
         self._node, self._driver, self._cluster, self._folder = node, driver, cluster, folder
         self._settings, self._clock, self._state_of = settings, clock, state
         self._chance = chance or random.Random()
         self._wake_agent = wake
         self._pods = PodCache(read_pods or (lambda: cluster.list_pods(node)), clock)
         self._own_pods = read_pods is not None
-        self._books = Books(settings.pod_resources, settings.folder / CHECKPOINT, settings.ask_timeout)
+        self._books = Books(settings.pod_resources, settings.folder / CHECKPOINT, settings.ask_timeout, self._names)
         self._registrar = Registrar(
             node, settings, clock, self._chance, lambda: self.allocator.offers if self.allocator else {}, self._server,
             end or (lambda: os.kill(os.getpid(), signal.SIGTERM)),
@@ -236,7 +239,7 @@ class DevicePlugin:
             stands = self.allocator.stands_for(offer)
             gone = [name for name, chip in stands.items() if chip in chips]
             server = self._registrar.servers.get(offer.resource)
-            if server is not None and not server.told(gone):
+            if server is not None and not server.told([self._names.device(name, outward=True) for name in gone]):
                 server.changed()
                 return False
         return True
@@ -244,24 +247,37 @@ class DevicePlugin:
     # ---- answers
 
     def _server(self, offer: Offer) -> ResourceServer:
-        resource = offer.resource
+        resource, names = offer.resource, self._names
+
+        def own(ids: Sequence[str]) -> list[str]:
+            return [names.device(name, outward=False) for name in ids]
+
+        def public(ids: Sequence[str]) -> list[str]:
+            return [names.device(name, outward=True) for name in ids]
 
         async def allocate(ids: Sequence[str]) -> api.ContainerAllocateResponse:
-            return await self._allocate(resource, ids)
+            return await self._allocate(resource, own(ids))
 
         async def prefer(available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
             assert self.allocator is not None
             now = self.allocator.offers.get(resource)
-            return await self.allocator.prefer(now, available, must, size) if now is not None else list(must)
+            if now is None:
+                return list(must)
+            return public(await self.allocator.prefer(now, own(available), own(must), size))
 
-        def near(name: str) -> Sequence[int]:
+        def near(text: str) -> Sequence[int]:
             assert self.allocator is not None
+            name = names.device(text, outward=False)
             now = self.allocator.offers.get(resource)
             return self._numa.get(now.own[name], ()) if now is not None and name in now.own else ()
 
+        def health() -> Mapping[str, bool]:
+            found = self._health(resource)
+            return dict(zip(public(list(found)), found.values(), strict=True)) if names else found
+
         return ResourceServer(
-            resource, offer.device_type, self._settings.folder, lambda: self._health(resource), near, allocate, prefer,
-            self._clock,
+            names.resource(resource, outward=True), offer.device_type, self._settings.folder, health, near, allocate,
+            prefer, self._clock,
         )  # fmt: skip
 
     async def _allocate(self, resource: str, ids: Sequence[str]) -> api.ContainerAllocateResponse:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.metadata
 import logging
 import os
 import sys
@@ -21,6 +22,8 @@ from agents.node.jobfiles import RESET_ROOT
 from agents.node.linkfiles import ROOT as LINKS
 from agents.node.log import JsonLines, Log
 from agents.node.plugins import FILE as PLUGINS
+from agents.node.publicnames import FILE as NAMES
+from agents.node.publicnames import read_names
 from agents.node.rankfiles import ROOT
 from agents.node.run import DEFAULT_MODEL, run_agent, run_fleet, stop_on_signals
 from agents.node.settings import Settings
@@ -75,8 +78,16 @@ async def _serve(options: argparse.Namespace, settings: Settings) -> None:
         links=_links(options),
         exporter=exporter.chosen(options),
         plugins=Path(options.hot_reset_plugins) if options.hot_reset_plugins else None,
+        names=read_names(Path(options.device_names)) if options.device_names else None,
         stop=stop,
     )
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("belay")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
 
 
 def _links(options: argparse.Namespace) -> Path | None:
@@ -113,6 +124,13 @@ def _parser(prog: str = PROG) -> argparse.ArgumentParser:
     parser.add_argument(
         "--hot-reset-plugins", default=str(PLUGINS), metavar="FILE", help="which parts of resets are on; may be absent"
     )
+    parser.add_argument(
+        "--device-names",
+        default=str(NAMES),
+        metavar="FILE",
+        help="what others call resources and chips (default %(default)s); may be absent",
+    )
+    parser.add_argument("-version", "--version", action="version", version=f"belay agent {_version()}")
     parser.add_argument(
         "--links",
         default=None,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from agents.drivers.base import Driver
 from agents.kubelet.kubeletpods import KubeletPods
@@ -15,6 +16,7 @@ from agents.kubelet.settings import PluginSettings
 from agents.node.agent import NodeAgent
 from agents.node.client import KubeClient
 from agents.node.clock import Clock
+from agents.node.publicnames import PublicNames
 from agents.node.settings import Settings
 from engine.wire.policy import NodePolicy
 
@@ -33,6 +35,7 @@ class Parts:
         plugin: PluginSettings,
         headers: Callable[[], Mapping[str, str]],
         plugins: Path | None = None,
+        names: PublicNames | None = None,
     ) -> None:
         clock = Clock()
         self._kubelet = (
@@ -46,7 +49,8 @@ class Parts:
             plugin,
             clock,
             lambda: self.agent.state,
-            read_pods=self._kubelet.read if self._kubelet is not None else None,
+            read_pods=self._read_pods(names or PublicNames()),
+            names=names,
             wake=lambda: self.agent.look_again(),
         )
         self.agent = NodeAgent(
@@ -61,6 +65,16 @@ class Parts:
             observers=[self.plugin.changed],
             plugins=plugins,
         )
+
+    def _read_pods(self, names: PublicNames) -> Callable[[], Awaitable[Sequence[Mapping[str, Any]]]] | None:
+        kubelet = self._kubelet
+        if kubelet is None:
+            return None
+
+        async def read() -> Sequence[Mapping[str, Any]]:
+            return [names.pod(body) if names else body for body in await kubelet.read()]
+
+        return read
 
     async def run(self) -> None:
         """Run until cancelled, or until one of them fails. SIGHUP registers everything with kubelet anew."""

@@ -32,6 +32,7 @@ from agents.node.hub import Hub
 from agents.node.linkfiles import LinkPart
 from agents.node.log import Log
 from agents.node.parts import Parts
+from agents.node.publicnames import PublicNames, named
 from agents.node.settings import Settings
 from agents.node.shipped import shipped_policy
 from engine.wire.policy import NodePolicy
@@ -55,19 +56,20 @@ async def run_agent(
     exporter: ExporterSettings | None = None,
     health: HealthSettings | None = None,
     plugins: Path | None = None,
+    names: PublicNames | None = None,
     links: Path | None = None,
     stop: asyncio.Event | None = None,
 ) -> None:
     """Run the agent of one node until `stop` is set (or for ever), with `plugin` its device plugin too, with
     `hardware` what NodeD does, with `exporter` metrics for Prometheus, with `health` kubelet's probe, with `links` the
     folder through which orders for links reach processes.
-    `plugins` is the file that switches parts of resets on and off.
+    `plugins` is the file that switches parts of resets on and off, `names` what others call resources and chips.
 
     Raises CredentialsError, and ValueError for an unknown driver or settings that do not fit the node.
     """
     settings = settings or Settings()
     access = load(kubeconfig)
-    client = KubeClient(access)
+    client = named(KubeClient(access), names or PublicNames())
     chosen = make_driver(driver, node_name, settings) if isinstance(driver, str) else driver
     chosen_policy = policy or shipped_policy(settings.pool)
     serving = None
@@ -81,7 +83,7 @@ async def run_agent(
             work = agent.run()
         else:
             parts = Parts(
-                node_name, chosen, client, journal_dir, settings, chosen_policy, plugin, access.headers, plugins
+                node_name, chosen, client, journal_dir, settings, chosen_policy, plugin, access.headers, plugins, names
             )
             agent, work = parts.agent, parts.run()
         if hardware is not None:
