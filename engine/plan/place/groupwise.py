@@ -104,7 +104,7 @@ class _Plan:
         waiting: Sequence[Pod],
         ranks: Mapping[str, int],
         memory: JobMemory | None,
-        free: dict[int, list[str]],
+        free: dict[int, Sequence[str]],
     ) -> None:
         self._bench, self._job, self._ranks, self._memory, self._free = bench, job, ranks, memory, free
         self._waiting = sorted(waiting, key=lambda pod: ranks[pod.key])
@@ -175,7 +175,7 @@ class _Plan:
 
     def _complete(self, cut: Cut, logical: int, home: int, pods: list[Pod], out: dict[str, Slot]) -> Refusal | None:
         """Nodes for the missing pods of a running block, from its super pod: former healthy, unused, failed ones."""
-        pool = self._free.get(home, [])
+        pool = list(self._free.get(home, ()))
         for pod in pods:
             former = self._memory.nodes.get(str(self._ranks[pod.key]), "") if self._memory else ""
             ranked = sorted(pool, key=lambda name: (name in self._failed, name != former, pool.index(name)))
@@ -186,6 +186,7 @@ class _Plan:
                 return Refusal(TOPOLOGY, text)
             pool.remove(ranked[0])
             out[pod.key] = Slot(ranked[0], logical, home)
+        self._free[home] = pool
         return None
 
     def _former(self, fresh: Sequence[int], cut: Cut) -> dict[int, Block]:
@@ -245,7 +246,7 @@ class _RackPlan(_Plan):
                 return Refusal(TOPOLOGY, text)
             for pod, place in zip(missing, free[rack], strict=False):
                 out[pod.key] = Slot(place.name, logical, home)
-                self._free[home].remove(place.name)
+                self._free[home] = [name for name in self._free[home] if name != place.name]
         return None
 
     def _rack(self, name: str) -> int:
@@ -269,7 +270,7 @@ def _block_of(rank: int, sizes: Mapping[int, int]) -> int:
     return max(sizes) + 1
 
 
-def _by_super_pod(bench: Bench, job: Job, pod: Pod, *, least_idle: bool) -> dict[int, list[str]]:
+def _by_super_pod(bench: Bench, job: Job, pod: Pod, *, least_idle: bool) -> dict[int, Sequence[str]]:
     """Candidates per physical super pod; sub-healthy nodes and those that failed before last, then by name.
 
     ``least_idle``, for single pods: nodes with the fewest free chips, sub-healthy ones only where there is no other.

@@ -6,7 +6,7 @@ A cluster of thousands of nodes places thousands of super-pod jobs in one pass; 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from engine.plan.scope import NodeView
@@ -63,14 +63,14 @@ class Shelves:
         if fits:
             self._add(rank)
 
-    def pools(self) -> dict[int, list[str]]:
+    def pools(self) -> dict[int, Sequence[str]]:
         """Nodes per super pod, best first; the super pod of the best node comes first. With ``by_idle`` only nodes with
-        the fewest free chips, sub-healthy ones only where there is no other.
+        the fewest free chips, sub-healthy ones only where there is no other. The nodes hold until the next ``renew``.
         """
         if not self._rows:
             return {}
         shelves = self._rows[min(self._rows)]
-        return {home: list(shelves[home].names) for home in sorted(shelves, key=lambda home: shelves[home].ranks[0])}
+        return {home: shelves[home].names for home in sorted(shelves, key=lambda home: shelves[home].ranks[0])}
 
     def _add(self, rank: Rank) -> None:
         name = rank[3]

@@ -135,7 +135,7 @@ class _Pool:
     """One physical super pod while blocks are taken from it: candidate nodes in order of preference."""
 
     id: int
-    nodes: list[str]
+    nodes: Sequence[str]
 
 
 @dataclass(slots=True)
@@ -150,7 +150,7 @@ class _Taking:
 
     def take(self, pool: _Pool, count: int, logical: int) -> None:
         self.taken[logical] = Block(pool.id, tuple(pool.nodes[:count]))
-        del pool.nodes[:count]
+        pool.nodes = pool.nodes[count:]
 
     def whole(self, pool: _Pool) -> None:
         self.take(pool, self.size, self.ids.pop(0))
@@ -175,7 +175,7 @@ def select(
         fresh_id: first id for the extra partial blocks of soft affinity.
         partial: only some pods of the job are placed; soft affinity then needs whole blocks too.
     """
-    pools = {key: _Pool(key, list(nodes)) for key, nodes in sorted(candidates.items())}
+    pools = {key: _Pool(key, nodes) for key, nodes in sorted(candidates.items())}
     sizes = {key: len(pool.nodes) for key, pool in pools.items()}
     total = sum(size // wanted.size for size in sizes.values())
     if total < len(ids) and (not wanted.soft or partial):
@@ -274,7 +274,7 @@ def slots(taken: Mapping[int, Block]) -> list[tuple[int, Block, str]]:
 
 
 def repair(
-    previous: Block, candidates: Mapping[int, list[str]], faulty: Callable[[str], bool], size: int
+    previous: Block, candidates: Mapping[int, Sequence[str]], faulty: Callable[[str], bool], size: int
 ) -> Block | None:
     """The previous block with its unusable nodes replaced from the same physical super pod; None when that lacks room.
 
