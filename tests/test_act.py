@@ -238,9 +238,10 @@ def test_chips_in_use_are_healed_only_under_the_pod_that_was_named(cluster: Clus
 
 def test_the_resets_left_are_counted_down(cluster: Cluster, edge: Edge) -> None:
     for epoch, left in ((1, 2), (2, 1), (3, 0), (4, 0)):
+        edge.now = lambda at=NOW + epoch: at  # type: ignore[misc]
         assert words(cluster, edge, reset(epoch, "Ascend910-0")) == ["done"]
         assert cluster.orders("node-1")["chips"]["Ascend910-0"]["reset"]["left"] == left
-    edge.now = lambda: NOW + 6 * 3600 + 1
+    edge.now = lambda: NOW + 6 * 3600 + 5
     assert words(cluster, edge, reset(5, "Ascend910-0")) == ["done"]
     assert cluster.orders("node-1")["chips"]["Ascend910-0"]["reset"]["left"] == 2
 

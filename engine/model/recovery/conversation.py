@@ -59,12 +59,14 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """A link switch (`nic`) or stress test (`stress`): the request as JSON, its state, and the text of its result."""
+    """A link switch (`nic`) or stress test (`stress`): the request as JSON, the text of its result, the `nodes` that it
+    found faulty, and those that are `tested`."""
 
     kind: str
     request: str = ""
     result: str = ""
     nodes: tuple[str, ...] = ()
+    tested: tuple[str, ...] = ()
 
 
 class Note(msgspec.Struct, frozen=True, array_like=True):

@@ -23,7 +23,6 @@ from engine.model.recovery.conversation import (
     Faults,
     Input,
     Offered,
-    Operation,
     Rank,
     Release,
     Replied,
@@ -151,9 +150,7 @@ def _hear(turn: Turn) -> Step | None:
         return _slot(turn, "status", told.report)
     if isinstance(told, Replied):
         if talk.operation is not None and told.nodes:
-            turn.remember(
-                operation=Operation(talk.operation.kind, talk.operation.request, talk.operation.result, told.nodes)
-            )
+            turn.remember(operation=msgspec.structs.replace(talk.operation, nodes=told.nodes))
         return _slot(turn, "reply", told.report)
     if isinstance(told, Start) and (talk.state is not State.INIT or talk.operation is not None or talk.ranks):
         return Step(talk, code=int(Code.OPERATION_RUNNING))

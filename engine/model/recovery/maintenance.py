@@ -5,6 +5,8 @@ Texts of results are ClusterD's (component/clusterd, link switch and stress test
 
 from __future__ import annotations
 
+import msgspec
+
 from engine.model.recovery import words
 from engine.model.recovery.conversation import IsolateNodes, NotifyOperation, OperationResult, Signal, merged
 from engine.model.recovery.turn import Turn
@@ -132,7 +134,7 @@ def _sent(turn: Turn, failed: str) -> Event | None:
 def _remember_result(turn: Turn, text: str) -> None:
     operation = turn.talk.operation
     if operation is not None:
-        turn.remember(operation=type(operation)(operation.kind, operation.request, text, operation.nodes))
+        turn.remember(operation=msgspec.structs.replace(operation, result=text))
 
 
 def _ended(turn: Turn, event: Event | None, text: str) -> Event | None:

@@ -114,7 +114,7 @@ def stress(request: pb.StressTestParam, view: JobView | None, registered: bool, 
             raise BadParameter(f"node:{node} stress test ops should not repeat")
         params |= {str(rank): list(ops) for rank in ranks_of(view, observed, node).values()}
     ordered = {rank: params[rank] for rank in sorted(params, key=int)}
-    return Operation(STRESS, msgspec.json.encode(ordered).decode())
+    return Operation(STRESS, msgspec.json.encode(ordered).decode(), tested=tuple(sorted(wanted)))
 
 
 def message(job: str, kind: str, request: str) -> pb.SwitchRankList | pb.StressTestRankParams:
