@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,7 +21,12 @@ from engine.plan import inforce
 from engine.plan.grading import Grading
 from engine.serve.grpc import faultview
 from engine.serve.grpc.jobview import impact, places, views
+from engine.status.bodies import config_map
 from engine.status.memory import memory_bodies
+from engine.wire import names
+from engine.wire.clusterd import fault_pb2 as pb
+from engine.wire.history import cluster_data
+from tests.grpc_world import Client, World, play, until
 from tests.worlds import NOW, fault, node, node_report, observed, pod, report, switch
 
 SHIPPED = load({}).desired
@@ -126,3 +132,32 @@ def test_the_status_of_the_job_and_its_explanation_say_the_same() -> None:
     told = json.loads(body["data"]["status.json"])["impact"]
     assert (told["state"], [row["level"] for row in told["faults"]]) == ("Healthy", ["NotHandleFault"])
     assert explain("job", "train/j", made, seen)["impact"] == told
+
+
+def test_subscribers_and_recovery_hear_what_the_policies_in_force_say(tmp_path: Path) -> None:
+    async def story(cluster: World) -> None:
+        job = await cluster.job(strategy="recover")
+        await cluster.report("n1", bad={3: ("80C98001", "RestartNPU")}, at=1_788_249_600_000)
+        async with cluster.server() as server:
+            client = await Client(server.port, job).join()
+
+            async def level() -> str:
+                request = pb.ClientInfo(jobId=job, role="any")
+                answer = await client.call("GetFaultMsgSignal", request, pb.FaultQueryResult, service="fault.Fault")
+                return str(answer.faultSignal.nodeFaultInfo[0].faultLevel) if answer.faultSignal.nodeFaultInfo else ""
+
+            async def graded(wanted: str) -> None:
+                async def found() -> bool:
+                    return await level() == wanted
+
+                await until(found, f"the job's faults are {wanted or 'none'}")
+
+            await graded("UnHealthy")
+            for word, state in (("SubHealthFault", "SubHealthy"), ("NotHandleFault", "")):
+                kept = History(policy_revision=inforce.text([policy("p", levels={"80C98001": word})], ()))
+                body = config_map(names.SYSTEM, names.history_config_map("main"), cluster_data(kept))
+                await cluster.kube.apply(body)
+                await graded(state)
+            await client.close()
+
+    play(tmp_path, story)
