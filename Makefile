@@ -47,7 +47,7 @@ lint: venv ## style, types, import directions
 bench: venv ## benchmarks; writes tests/bench/RESULTS.md
 	@$(BIN)/python -m tests.bench
 
-soak: venv ## random histories against the invariants; SEED=, SIMULATED=, STUCK=, HISTORIES=, MINUTES= are read; resumable
+soak: venv ## random histories against the invariants; SEED=, SIMULATED=, STUCK=, HISTORIES=, CROWD=, MINUTES= are read; resumable
 	@$(BIN)/python -m tests.soak
 
 lock: ## renew requirements.lock (needs uv)

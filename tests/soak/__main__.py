@@ -1,11 +1,11 @@
 """``make soak``: many random histories against the invariants.
 
-Three kinds: ``simulated`` (controllers, workers and agents down to every call: ``tests/sim``), ``stuck`` (one server,
-whatever is lost: never stuck) and ``cluster`` (a small cluster with jobs). Reads SEED (first seed of all, default:
-where the last run stopped), SIMULATED (how many of the first kind, default 400, some 10,000 steps each), STUCK (of the
-second, default 100,000), HISTORIES (of the third, default 10,000) and MINUTES (default 55, for all) from the
-environment; two processes; prints progress; a failing seed is printed and runs alone with SEED and one of the three 1,
-the others 0.
+Four kinds: ``simulated`` (controllers, workers and agents down to every call: ``tests/sim``), ``stuck`` (one server,
+whatever is lost: never stuck), ``cluster`` (a small cluster with jobs) and ``crowd`` (1,000 jobs with 8 clients each
+while gRPC servers are killed). Reads SEED (first seed of all, default: where the last run stopped), SIMULATED (how many
+of the first kind, default 400, some 10,000 steps each), STUCK (of the second, default 100,000), HISTORIES (of the
+third, default 10,000), CROWD (of the fourth, default 1) and MINUTES (default 55, for all) from the environment; two
+processes; prints progress; a failing seed is printed and runs alone with SEED and one of the four 1, the others 0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from itertools import islice
 from pathlib import Path
 
-from tests.soak import histories, simulated, stuck
+from tests.soak import crowd, histories, simulated, stuck
 
 STATE = Path(__file__).with_name(".progress.json")
 #: kind → one history, how many at a time, the variable that says how many, its default
@@ -27,6 +27,7 @@ KINDS: dict[str, tuple[Callable[[int], None] | None, int, str, str]] = {
     "simulated": (None, simulated.CHUNK, "SIMULATED", "400"),
     "stuck": (stuck.history, 250, "STUCK", "100000"),
     "cluster": (histories.history, 25, "HISTORIES", "10000"),
+    "crowd": (crowd.history, 1, "CROWD", "1"),
 }
 
 

@@ -1,0 +1,174 @@
+"""Many jobs with many clients each, faults in some of them, a server that is killed at any moment: all of it seeded.
+
+One client of a job answers for its processes (as the manager of its training does), the others only listen. What must
+hold at the end: every job that was hit recovered, every client heard only what was meant for its job and in the order
+of a conversation, and nothing is kept of conversations that are over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import grpc
+
+from engine.model.recovery import account
+from engine.wire.clusterd import recover_pb2 as pb
+from tests.grpc_world import POD_GROUP, Client, World, until
+from tests.test_grpc_chaos import Trainer, channel
+
+#: The order of a conversation's signals; a repetition after a server's death is the same signal again.
+ORDER = ("stopTrain", "globalFault", "changeStrategy")
+
+
+class Killable(Protocol):
+    """A server on one port that may be killed and comes back."""
+
+    port: int
+
+    async def kill(self) -> None:
+        """Kill it; it is back when this returns."""
+
+
+class Size(NamedTuple):
+    """How large a crowd is: jobs with clients, waves of faults in so many jobs, kills in each wave."""
+
+    jobs: int
+    clients: int
+    waves: int
+    hit: int
+    kills: int
+    patience: float = 120.0
+
+
+class Listener(Client):
+    """A client that hears and never answers; comes back whenever its stream breaks."""
+
+    def __init__(self, port: int, job: str, role: str, shared: grpc.aio.Channel, chance: random.Random) -> None:
+        super().__init__(port, job, role, shared)
+        self.signals: list[pb.ProcessManageSignal] = []
+        self.listens = False
+        self._chance = chance
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.call("Init", self.info)
+                await self.call("Register", self.info)
+                call = self.stream("SubscribeProcessManageSignal", self.info)
+                await call.initial_metadata()
+                self.listens = True
+                async for signal in call:
+                    if signal.signalType != "keep-alive":
+                        self.signals.append(signal)
+            except grpc.aio.AioRpcError:
+                pass
+            self.listens = False
+            await asyncio.sleep(self._chance.uniform(0.1, 0.8))
+
+
+class Master(Trainer):
+    """The client that answers for its job; ``listens`` once its first stream stands."""
+
+    def __init__(self, world: World, name: str, port: int, job: str, event: Callable[[str], Awaitable[None]]) -> None:
+        super().__init__(port, job, event)
+        self.name = name
+        self.replaced = lambda: world.replace(name, 0)
+
+    @property
+    def recoveries(self) -> int:
+        return self.heard.count("changeStrategy recover")
+
+
+async def play(world: World, servers: Killable, seed: int, size: Size) -> int:
+    """Live through all waves; answers how many conversations there were."""
+    chance = random.Random(seed)
+    await world.node("n0")
+    names = [f"crowd-{i}" for i in range(size.jobs)]
+    jobs = [(name, await world.job(name, pods=1, strategy="recover", nodes=False)) for name in names]
+
+    async def event(_: str) -> None:
+        return
+
+    masters = [Master(world, name, servers.port, job, event) for name, job in jobs]
+    shared = [channel(servers.port) for _ in range(max(1, size.jobs * (size.clients - 1) // 50))]
+    listeners = [
+        Listener(servers.port, job, f"agent {i}", shared[(i + at) % len(shared)], chance)
+        for at, (_, job) in enumerate(jobs)
+        for i in range(1, size.clients)
+    ]
+    async with _living([*(one.run() for one in masters), *(one.run() for one in listeners)]):
+        await until(lambda: all(one.listens for one in listeners), "all listen", size.patience)
+        told: dict[str, int] = {}
+        for _ in range(size.waves):
+            hit = chance.sample(masters, size.hit)
+            for one in hit:
+                told[one.name] = told.get(one.name, 0) + 1
+            await asyncio.gather(_killed(servers, chance, size.kills), *(_break(one, chance) for one in hit))
+            for one in hit:
+                times = told[one.name]
+                await until(partial(_recovered, world, one.name, times), f"{one.name} recovered", size.patience)
+            await until(lambda: _empty(world), "nothing is kept", size.patience)
+            await until(lambda: all(one.listens for one in listeners), "all listen again", size.patience)
+        names_of = {job: name for name, job in jobs}
+        for listener in listeners:
+            _check(listener, told.get(names_of[listener.job], 0))
+        for one in masters:
+            assert one.recoveries == told.get(one.name, 0), (one.name, one.heard)
+    for one in (*shared, *(master.client.channel for master in masters)):
+        await one.close(None)
+    return sum(told.values())
+
+
+@contextlib.asynccontextmanager
+async def _living(lives: list[Any]) -> AsyncIterator[None]:
+    tasks = [asyncio.ensure_future(life) for life in lives]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+    for one in ended:
+        assert isinstance(one, asyncio.CancelledError), f"a client broke: {one!r}"
+
+
+async def _break(one: Master, chance: random.Random) -> None:
+    await asyncio.sleep(chance.uniform(0, 0.5))
+    rank = str(chance.randrange(1, 8))
+    await one.until_answered(lambda: one.client.broke((rank, "1")))
+
+
+async def _killed(servers: Killable, chance: random.Random, kills: int) -> None:
+    for _ in range(kills):
+        await asyncio.sleep(chance.uniform(0.05, 1.5))
+        await servers.kill()
+
+
+async def _recovered(world: World, name: str, times: int) -> bool:
+    """Whether the newest account of the job is a good one, and not that of an earlier wave."""
+    group = await world.kube.get(POD_GROUP, f"{name}-{world.uids[name]}", "train")
+    accounts = account.read(((group or {}).get("metadata") or {}).get("annotations", {}).get(account.KEY, ""))
+    return len([one for one in accounts if one.good]) >= min(times, 3)
+
+
+async def _empty(world: World) -> bool:
+    return not await world.records()
+
+
+def _check(listener: Listener, conversations: int) -> None:
+    """Only its own job's signals, in the order of a conversation, of no more conversations than there were."""
+    uuids: dict[str, int] = {}
+    for signal in listener.signals:
+        assert signal.jobId == listener.job, "a signal of another job"
+        at = ORDER.index(signal.signalType)
+        assert at >= uuids.get(signal.uuid, 0), f"{signal.signalType} came late"
+        uuids[signal.uuid] = at
+    assert len(uuids) <= conversations, f"{len(uuids)} conversations were heard of {conversations}"
+
+
+__all__ = ["Killable", "Size", "play"]
