@@ -16,7 +16,6 @@ from typing import Any, Final, TextIO
 import click
 import msgspec
 
-FORMATS: Final = ("table", "wide", "json", "yaml")
 _GAP: Final = "   "
 _STYLES: Final[Mapping[str, str]] = {
     "healthy": "green",

@@ -50,7 +50,6 @@ class PluginSettings(msgspec.Struct, frozen=True, kw_only=True):
     confirm: float = 10.0
     period: float = 5.0
     watch: float = 0.5
-    start_wait: float = 300.0
     ask_timeout: float = 2.0
 
     def __post_init__(self) -> None:

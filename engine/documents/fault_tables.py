@@ -85,11 +85,6 @@ class FaultTable(BelayDocument):
         """The first frequency rule of each code, by upper-case code."""
         return {code.upper(): rule for rule in reversed(self.spec.frequency) for code in rule.codes}
 
-    @cached_property
-    def duration_rules(self) -> Mapping[str, DurationRule]:
-        """The first duration rule of each code, by upper-case code."""
-        return {code.upper(): rule for rule in reversed(self.spec.duration) for code in rule.codes}
-
     def level_of(self, code: str) -> str | None:
         """The level of a listed code, whatever its case; ``None`` when no list names it."""
         return self.code_levels.get(code.upper())

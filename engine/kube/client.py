@@ -168,11 +168,9 @@ class Kube:
 
     async def replace(self, res: Resource, obj: Object, *, field_manager: str = FIELD_MANAGER) -> Object:
         """Write the whole object; with ``metadata.resourceVersion`` only over that version (Conflict otherwise)."""
-        return await self._replace(res, obj, None, field_manager)
-
-    async def replace_status(self, res: Resource, obj: Object, *, field_manager: str = FIELD_MANAGER) -> Object:
-        """Write ``.status`` of the object only."""
-        return await self._replace(res, obj, "status", field_manager)
+        params = {"fieldManager": field_manager}
+        answer = await self._call("PUT", res, _namespace(obj), _name(obj), params=params, body=obj)
+        return _object(answer, res)
 
     async def patch(
         self,
@@ -366,11 +364,6 @@ class Kube:
             for row in rows or []
             if isinstance(row, dict) and "/" not in str(row.get("name"))
         ]
-
-    async def _replace(self, res: Resource, obj: Object, subresource: str | None, field_manager: str) -> Object:
-        params = {"fieldManager": field_manager}
-        answer = await self._call("PUT", res, _namespace(obj), _name(obj), subresource, params=params, body=obj)
-        return _object(answer, res)
 
     async def _evict(self, ns: str, pod: str, grace: int | None, uid: str | None) -> None:
         options: Object = {}

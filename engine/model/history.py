@@ -211,7 +211,6 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     saved: int = 0
     removed: tuple[str, ...] = ()
     evicted: dict[str, int] = {}
-    pending_passes: int = 0
     started: int = 0
     completed: int = 0
     rescheduled: int = 0

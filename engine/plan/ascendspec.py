@@ -104,11 +104,6 @@ class AscendSpec(NamedTuple):
         """Whether labels ``jobID`` and ``app`` make it an inference instance."""
         return bool(self.labels.get("jobID") and self.labels.get("app"))
 
-    @property
-    def has_service(self) -> bool:
-        """A job of workers alone has no leader to reach."""
-        return self.leader is not None
-
     def rank(self, replica: Replica, index: int) -> int:
         """The rank of a pod."""
         return index + 1 if replica.type == WORKER and self.leader_has_chips else index

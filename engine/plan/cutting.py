@@ -34,10 +34,3 @@ def layouts_of(desired: Desired, view: NodeView) -> Iterator[Declared[VNPULayout
         spec = layout.document.spec
         if spec.pool == view.pool if spec.pool else bool(spec.selector and spec.selector.matches(view.node.labels)):
             yield layout
-
-
-def declared_mask(layout: VNPULayout, view: NodeView) -> int:
-    """The chips of a node that a layout is about; one that names no chips is about all of them."""
-    if not layout.spec.chips:
-        return view.base
-    return sum({1 << chip for row in layout.spec.chips for chip in row.chips}) & view.base

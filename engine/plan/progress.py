@@ -37,9 +37,6 @@ class Progress(NamedTuple):
     memory: dict[int, ChipMemory]
 
 
-NONE: Final = Progress(0, 0, 0, 0, 0, {})
-
-
 def of(view: NodeView, orders: Orders | None, agent: AgentReport | None, memory: NodeMemory, now_ms: int) -> Progress:
     """How far the node's reset orders are."""
     resetting = recovering = waiting = untaken = failed = 0

@@ -88,8 +88,3 @@ def _first_commit(bare: Path, source: Path, *, whole: bool) -> None:
         git("add", "--all", cwd=tree)
         git("commit", "--quiet", "--no-verify", "--no-gpg-sign", "--message", "Declare the cluster", cwd=tree)
         git("push", "--quiet", "--no-verify", str(bare), f"HEAD:refs/heads/{BRANCH}", cwd=tree)
-
-
-def is_repository(path: Path) -> bool:
-    """Whether the folder is a Git repository itself, with a work tree or bare."""
-    return (path / ".git").exists() or ((path / "HEAD").is_file() and (path / "objects").is_dir())

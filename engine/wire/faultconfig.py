@@ -27,7 +27,6 @@ from engine.wire.gojson import read_object
 DEVICE: Final = ("kube-system", "mindx-dl-fault-config")
 NODE: Final = ("mindx-dl", "mindx-dl-node-fault-config")
 CLUSTER: Final = ("cluster-system", "clusterd-config-cm")
-DEVICE_NAMES: Final = ("faultCode.json", "SwitchFaultCode.json", "faultCustomization.json")
 NODE_NAME: Final = "NodeDConfiguration.json"
 PUBLIC_NAMES: Final = ("publicCustomization.json", "publicFaultConfiguration.json")
 MANUAL_NAME: Final = "manually_separate_policy.conf"

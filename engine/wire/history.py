@@ -13,7 +13,7 @@ import msgspec
 
 from engine.model.history import History, JobMemory, NodeMemory
 from engine.wire.errors import WireError
-from engine.wire.names import HISTORY, HISTORY_PREFIX, JOB_PREFIX
+from engine.wire.names import HISTORY_PREFIX
 
 NODE_KEY = "history.json"
 CLUSTER_KEY = "cluster.json"
@@ -65,11 +65,6 @@ def cluster_data(history: History) -> dict[str, str]:
 def job_data(key: str, memory: JobMemory) -> dict[str, str]:
     """The memory's part of a ``belay-job-*``."""
     return {JOB_NAME_KEY: key, JOB_KEY: _text(memory)}
-
-
-def is_history(name: str) -> bool:
-    """Whether a ConfigMap of ``belay-system`` holds memory."""
-    return name == HISTORY or name.startswith((HISTORY_PREFIX, f"{HISTORY}.", JOB_PREFIX))
 
 
 def _text(memory: msgspec.Struct) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from engine.wire.podannotations import ASCEND_REAL, DISTRIBUTED_JOB, PREDICATE_TIME, RANK_INDEX
+from engine.wire.podannotations import ASCEND_REAL
 
 NPU_CORE: Final = "huawei.com/npu-core"
 SHARE_CORES: Final = "huawei.com/scheduler.softShareDev.aicoreQuota"
@@ -105,20 +105,6 @@ def _share(device: str, cores: str, memory: str, policy: str) -> Share | None:
     if chip is None or not numbers or not policy:
         return None
     return Share(int(chip[1]), int(cores), int(memory), _POLICY_NAMES.get(policy, policy))
-
-
-def cores_annotations(
-    chips: Sequence[int], template: str, *, now_ns: int, distributed: bool, rank: int | None
-) -> dict[str, str]:
-    """What the Binding of a pod with AI cores carries; the device plugin adds ``huawei.com/AscendReal`` itself."""
-    out = {
-        DISTRIBUTED_JOB: "true" if distributed else "false",
-        NPU_CORE: cores_text(chips, template),
-        PREDICATE_TIME: str(now_ns),
-    }
-    if rank is not None:
-        out[RANK_INDEX] = str(rank)
-    return out
 
 
 def share_annotations(cores: int, memory: int, policy: str, number: int | None) -> dict[str, str]:

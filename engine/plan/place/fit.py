@@ -15,7 +15,6 @@ from engine.plan.place.verdict import Refusal
 from engine.plan.scope import NodeView
 
 UNSCHEDULABLE_TAINT: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
-MAX_TERMS: Final = 64
 
 
 class Grounds(NamedTuple):

@@ -62,10 +62,6 @@ class Neighbours:
         wants, avoids = self._terms_of(pod)
         return bool(wants or avoids or pod.spread) or any(self._terms[key].means(pod) for key in self._holders)
 
-    def wants_company(self, pod: Pod) -> bool:
-        """Whether the pod requires affinity, so that a node may become fit while others are placed."""
-        return bool(self._terms_of(pod)[0])
-
     def refusal(self, pod: Pod, view: NodeView) -> Refusal | None:
         """Why other pods keep this one off the node."""
         wants, avoids = self._terms_of(pod)

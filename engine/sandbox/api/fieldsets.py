@@ -15,7 +15,6 @@ from engine.sandbox.api.kinds import JSON
 from engine.sandbox.api.schema import KEY_DEFAULTS, Node
 
 Trie = JSON
-_SELF: Trie = {}
 
 
 def _leaf(node: Node, value: Any) -> bool:

@@ -120,10 +120,6 @@ class Registry:
                 return resource
         return None
 
-    def has_group_version(self, group: str, version: str) -> bool:
-        """Tell whether anything is served under group and version."""
-        return any(r.group == group and r.version == version for r in self._resources.values())
-
     def groups(self) -> dict[str, list[str]]:
         """Return group → versions, newest first, in the order of registration; the core group is the empty name."""
         found: dict[str, list[str]] = {}
