@@ -201,3 +201,41 @@ def test_other_servers_have_no_card_beside(tmp_path: Path) -> None:
         assert row["AssociatedCardId"] == -1
 
     scenario(tmp_path, story)
+
+
+def reset_info_of(world: World) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(world.cluster.nodes[NODE]["metadata"]["annotations"]["ResetInfo"])
+    return found
+
+
+def test_who_needs_a_person_is_told_at_once_and_no_longer_than_that(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        await world.start(20)
+        assert reset_info_of(world) == {"ThirdPartyResetDevs": [], "ManualResetDevs": []}
+        world.driver.inject(5, "DEADBEEF", severity=3)
+        await world.run(12)
+        assert [row["PhyID"] for row in reset_info_of(world)["ManualResetDevs"]] == [5]
+        world.driver.clear(5, "DEADBEEF")
+        await world.run(12)
+        assert reset_info_of(world)["ManualResetDevs"] == []
+
+    scenario(tmp_path, story)
+
+
+def test_a_chip_without_a_reset_left_needs_a_person(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        await world.start()
+        world.driver.inject(3, FAULT)
+        world.order(dict.fromkeys(range(8), 1))
+        orders = parse_orders(world.cluster.maps[ORDERS_KEY])
+        resets = {chip: msgspec.structs.replace(reset, left=0) for chip, reset in orders.resets.items()}
+        world.cluster.set_map(build_orders(msgspec.structs.replace(orders, resets=resets), "Ascend910-"))
+        await world.run(30)
+        assert reset_info_of(world)["ManualResetDevs"] == []  # its last one is still to come
+        await world.run(120)
+        assert world.result() == (1, "ok") and reset_info_of(world)["ManualResetDevs"] == []
+        world.driver.inject(3, FAULT)
+        await world.run(12)
+        assert [row["PhyID"] for row in reset_info_of(world)["ManualResetDevs"]] == [3]
+
+    scenario(tmp_path, story)

@@ -36,7 +36,16 @@ async def keep_node(
             failures += 1
         if failures:
             pause = min(pause, chance.uniform(0.1, min(30.0, 2.0 ** min(failures, 10))))
-        await clock.sleep(pause)
+        await _until_news(state, clock, settings, pause)
+
+
+async def _until_news(state: NodeState, clock: Clock, settings: Settings, pause: float) -> None:
+    """Wait, but not while chips have come to need a tool or a person, or need them no more."""
+    before, end = reporting.reset_info(state), clock.monotonic() + pause
+    while (left := end - clock.monotonic()) > 0:
+        await clock.sleep(min(left, settings.poll))
+        if reporting.reset_info(state) != before:
+            return
 
 
 async def _patch(state: NodeState, cluster: Cluster, node: Mapping[str, Any], nics: Nics) -> None:

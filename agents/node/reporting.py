@@ -178,8 +178,9 @@ def _server_kind(machine: Machine) -> str:
 def reset_info(state: NodeState) -> str:
     """Return annotation ``ResetInfo``: chips that the agent cannot reset itself, so that a tool or a person must.
 
-    A chip at SeparateNPU or above needs a person; so does one whose reset failed, where nothing else can reset it. One
-    whose product can be reset out of band is for a tool that can. Source: component/ascend-device-plugin
+    A chip at SeparateNPU or above needs a person; so does one whose reset failed, where nothing else can reset it, and
+    one that is faulty again with no reset left. One whose product can be reset out of band is for a tool that can.
+    Source: component/ascend-device-plugin
     (writeResetInfo in pkg/server/hot_reset_manager.go).
     """
     third: list[dict[str, int]] = []
@@ -196,7 +197,15 @@ def reset_info(state: NodeState) -> str:
             manual.append(row)
         elif level in RESETTABLE and chip.id in state.failed_resets:
             (third if state.machine.super_pod_id >= 0 else manual).append(row)
+        elif level in RESETTABLE and _exhausted(state, chip.id):
+            manual.append(row)
     return go_json({"ThirdPartyResetDevs": third, "ManualResetDevs": manual})
+
+
+def _exhausted(state: NodeState, chip: int) -> bool:
+    """Whether the chip's last reset was the last that it had for now, and is over."""
+    order = state.orders.resets.get(chip) if state.orders is not None else None
+    return order is not None and order.left == 0 and chip not in state.withdrawn | state.resetting
 
 
 def stamped(report: AgentReport, boot: str, seq: int, now_ms: int) -> AgentReport:
