@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agents.node.linkfiles import ROOT
 from engine import answers
 from engine.documents import Desired
 from engine.errors import InputError
@@ -18,7 +20,7 @@ from engine.load import load
 from engine.model.actions import CreateObject, PatchObject
 from engine.model.cluster import AgentReport, Node, Observed, Pod
 from engine.model.diagnostics import ObjectKey
-from engine.model.links import MAX_LINKS, EndOrders, EndReport, LinkOrder, LinkReport, cluster_number
+from engine.model.links import MAX_LINKS, EndOrders, EndReport, LinkOrder, LinkReport, cluster_number, pod_holder
 from engine.model.plan import Plan
 from engine.plan import plan
 from engine.status import SyncState, status_bodies, surplus
@@ -114,7 +116,7 @@ def test_decode_pods_are_told_to_link_to_every_prefill_pod() -> None:
     assert orders(result)["n2"]["serve.p1"] == EndOrders(P1, "serve.p1")
     first = ours(result)[0]
     assert (first.reason, first.evidence.file, first.evidence.line) == ("LinksDeclared", "desired/links.yaml", 1)
-    assert first.message == "node n1 is to keep 2 links (2 new, 0 withdrawn) of KVLink chat"
+    assert first.message == "node n1 runs 2 clusters and keeps 2 links (2 new, 0 withdrawn) of KVLink chat"
 
 
 def test_orders_that_stand_are_not_written_again() -> None:
@@ -358,6 +360,25 @@ def test_a_hasty_time_out_is_warned_of_and_in_force() -> None:
     assert len(loaded.desired.links) == 1
     quiet = load({"desired/l.yaml": text.replace("199ms", "200ms").encode()})
     assert [d for d in quiet.diagnostics if d.file == "desired/l.yaml"] == []
+
+
+def test_the_sample_is_sound_and_mounts_the_folder_that_the_agent_writes() -> None:
+    text = (Path(__file__).parent.parent / "deploy/samples/kvlink.yaml").read_bytes()
+    loaded = load({"desired/kvlink.yaml": text})
+    assert [str(d) for d in loaded.diagnostics if d.file.startswith("desired/")] == []
+    assert len(loaded.desired.links) == 1 and len(loaded.desired.manifests) == 2
+    for manifest in loaded.desired.manifests:
+        template = manifest.body["spec"]["template"]
+        (volume,) = template["spec"]["volumes"]
+        (mount,) = template["spec"]["containers"][0]["volumeMounts"]
+        assert volume["hostPath"]["path"] == str(ROOT)
+        holder = mount["subPathExpr"].replace("$(POD_NAMESPACE)", "a").replace("$(POD_NAME)", "b")
+        assert holder == pod_holder("a", "b")
+        side = loaded.desired.links[0].document.spec
+        assert (
+            sum(s.selector.matches(template["metadata"]["labels"]) for s in (side.prefill, side.decode) if s.selector)
+            == 1
+        )
 
 
 # ---- the wire

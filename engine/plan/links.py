@@ -302,7 +302,9 @@ def _order(scope: Scope, node: str, mine: Mapping[str, EndOrders], live: Mapping
     before = {(end.cluster, link.cluster) for end in standing for link in end.links}
     after = {(end.cluster, link.cluster) for end in mine.values() for link in end.links}
     names = sorted({name for end in mine.values() for link in end.links for name in link.links})
-    what = f"node {node} is to keep {len(after)} links ({len(after - before)} new, {len(before - after)} withdrawn)"
+    clusters = f"{len(mine)} cluster{'' if len(mine) == 1 else 's'}"
+    change = f"{len(after - before)} new, {len(before - after)} withdrawn"
+    what = f"node {node} runs {clusters} and keeps {len(after)} links ({change})"
     message = f"{what} of KVLink {', '.join(names[:5])}{', …' if len(names) > 5 else ''}" if names else what
     reason = "LinksChanged" if after else "LinksWithdrawn"
     body, evidence = wire.orders_map(node, text), _evidence(scope, names)
