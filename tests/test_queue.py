@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.documents import Declared, NodePool
-from engine.model.actions import DeleteObject
+from engine.model.actions import DeleteObject, EvictPod
 from engine.model.diagnostics import Origin
 from tests import placing, worlds
 from tests.placing import POLICY, gang, nodes_of, scope_of
@@ -261,3 +261,55 @@ def test_pods_that_request_nothing_come_last_and_need_no_quota() -> None:
     scope = scope_of(_world(gang(1, 8, annotations=A2), extra=[bare], more=[queue]))
     assert scope.queue[-1] == "train/Pod/aaa"
     assert sorted(nodes_of(scope)) == ["aaa"] and scope.pending[0].reason == "QueueExhausted"
+
+
+@pytest.mark.parametrize(
+    ("replicas", "least", "stated", "phase", "placed"),
+    [
+        # two nodes of eight chips, one of them free; pods of four chips
+        (1, 1, 16, "", 0),  # the group states more than is free, whatever its pods ask for
+        (1, 1, 16, "Pending", 0),
+        (1, 1, 8, "", 1),
+        (1, 1, 16, "Inqueue", 1),  # it was let in before
+        (4, 2, 16, "", 2),  # a sum over all replicas of a job that may start with two
+        (4, 2, 12, "", 0),  # stated by somebody
+        (2, 2, 8, "", 2),
+    ],
+)
+def test_a_group_is_let_in_once_what_it_states_is_free(
+    replicas: int, least: int, stated: int, phase: str, placed: int
+) -> None:
+    pods, group = gang(replicas, 4, annotations=A2, least=least)
+    group["spec"]["minResources"] = {"huawei.com/Ascend910": str(stated)}
+    group["status"] = {"phase": phase} if phase else {}
+    busy = gang(1, 8, name="busy", annotations=A2)
+    held = worlds.pod("busy-0", node="n1", chips=range(8), annotations=dict(busy[0][0].annotations))
+    scope = scope_of(_world((pods, group), ([held], busy[1]), nodes=2))
+    assert len(nodes_of(scope)) == placed
+    if not placed:
+        assert scope.pending[0].reason == "JobEnqueueFailed"
+        assert scope.pending[0].message == f"require npu num is {stated}, but cluster npu num is 8"
+
+
+def test_a_group_that_lacks_chips_for_its_own_pods_is_told_by_nodes() -> None:
+    pods, group = gang(2, 8, annotations=A2)
+    group["spec"]["minResources"] = {"huawei.com/Ascend910": "16"}
+    told = scope_of(_world((pods, group))).pending[0]
+    assert told.reason == "NPUResourceShortage" and told.nodes
+    assert told.message.startswith("require npu num is 16, but cluster npu num is 8; 0/1 nodes are available")
+
+
+def test_room_is_made_for_what_a_group_states() -> None:
+    """Preemption frees the chips that it waits for, no more."""
+    high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
+    pods, group = gang(1, 4, name="want", annotations=A2)
+    group["spec"] |= {"minResources": {"huawei.com/Ascend910": "12"}, "priorityClassName": "high"}
+    rows = []
+    for index in range(2):
+        low = gang(1, 4, name=f"low{index}", annotations=A2)
+        notes = dict(low[0][0].annotations)
+        held = worlds.pod(f"low{index}-0", node="n0", chips=range(4 * index, 4 * index + 4), annotations=notes)
+        rows.append(([held], low[1]))
+    desired = placing.with_settings(queues=[{"name": "default", "preemptable": True}])
+    scope = scope_of(_world((pods, group), *rows, nodes=2, more=[high]), desired=desired)
+    assert [action.pod for action in scope.actions if isinstance(action, EvictPod)] == ["low0-0"]

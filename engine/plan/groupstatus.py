@@ -22,7 +22,7 @@ from engine.plan.gangs import shard_for, shard_of
 from engine.plan.jobstatus import merge_patch
 from engine.plan.lifecycle import POD_GROUP_API, part, rows, texts
 from engine.plan.memo import Settled
-from engine.plan.place.verdict import QUEUE_EXHAUSTED
+from engine.plan.place.verdict import ENQUEUE_FAILED, QUEUE_EXHAUSTED
 from engine.plan.scope import Scope
 
 RULE: Final = "podgroup"
@@ -104,13 +104,13 @@ def counts(pods: Sequence[Pod]) -> Counts:
 
 def phase(old: str, numbers: Counts, least: int, pending: Pending | None) -> str:
     """The group's phase: Running once enough pods are placed, Completed once these have ended, Unknown while some run
-    and others find no place, else Inqueue, or Pending while its queue has no room.
+    and others find no place, else Inqueue, or Pending while its queue or the cluster has less than it states.
     """
     if numbers.running and pending is not None and numbers.placed < least:
         return "Unknown"
     if numbers.placed and numbers.placed >= least:
         return "Completed" if numbers.succeeded == numbers.placed else "Running"
-    if pending is not None and pending.reason == QUEUE_EXHAUSTED:
+    if pending is not None and pending.reason in (QUEUE_EXHAUSTED, ENQUEUE_FAILED):
         return "Pending"
     if old == "Completed" and not numbers.waiting and not numbers.placed:
         return old  # its pods were cleaned up

@@ -17,7 +17,7 @@ from engine.model.plan import Pending, Plan
 from engine.plan.groups import group
 from engine.plan.jobstatus import FAILED as ENDED_BADLY
 from engine.plan.owners import ASCEND_API, POD_GROUP_APIS, VOLCANO_API
-from engine.plan.place.verdict import INVALID_REQUEST, NODE_UNSTABLE, QUEUE_EXHAUSTED, TOPOLOGY
+from engine.plan.place.verdict import ENQUEUE_FAILED, INVALID_REQUEST, NODE_UNSTABLE, QUEUE_EXHAUSTED, TOPOLOGY
 from engine.status.bodies import MAX_BYTES, bounded_list, config_map
 from engine.status.summaries import COMPLETE, FAILED, RUNNING, Summary
 from engine.wire.gojson import go_json
@@ -31,7 +31,7 @@ MAX_MESSAGE: Final = 500
 #: Our reason for a pending job → ClusterD's.
 _REASONS: Final = {
     QUEUE_EXHAUSTED: "JobEnqueueFailed", INVALID_REQUEST: "JobValidateFailed", TOPOLOGY: "BatchOrderFailed",
-    NODE_UNSTABLE: "NodePredicateFailed",
+    NODE_UNSTABLE: "NodePredicateFailed", ENQUEUE_FAILED: ENQUEUE_FAILED,
 }  # fmt: skip
 
 

@@ -31,7 +31,15 @@ from engine.plan.place.pending import Story
 from engine.plan.place.repartition import Room
 from engine.plan.place.sharing import Soft
 from engine.plan.place.trial import Trials
-from engine.plan.place.verdict import GANG_INCOMPLETE, INVALID_REQUEST, NOT_SUPPORTED, QUEUE_EXHAUSTED, Refusal, ids
+from engine.plan.place.verdict import (
+    ENQUEUE_FAILED,
+    GANG_INCOMPLETE,
+    INVALID_REQUEST,
+    NOT_SUPPORTED,
+    QUEUE_EXHAUSTED,
+    Refusal,
+    ids,
+)
 from engine.plan.queue.contention import Contention
 from engine.plan.scope import Scope
 from engine.wire.names import SCHEDULER_CONFIGMAP, SCHEDULER_KEY, SCHEDULER_NAMESPACE
@@ -43,6 +51,7 @@ _CONFIGURED: Final = f"ConfigMap/{SCHEDULER_NAMESPACE}/{SCHEDULER_CONFIGMAP}"
 WAYS_OUT: Final = {
     INVALID_REQUEST: "correct the job's request",
     NOT_SUPPORTED: f"name a policy that this version places in annotation {jobs.POLICY_KEY}, or correct the labels",
+    ENQUEUE_FAILED: "wait until so many chips are free, or state fewer in spec.minResources of its PodGroup",
     torconfig.UNKNOWN: f"import the switches as {torconfig.CONFIG}, or remove label {torconfig.LABEL}",
 }
 IN_PLACE: Final = "reschedule-in-place"
@@ -113,7 +122,7 @@ class _Gang:
     def attempt(self, pods: Sequence[Pod]) -> list[Seated]:
         """Seats for all of these pods, left on the bench for a what-if; empty when they do not fit together."""
         job = self.job
-        if job is None or self.quota.shortage(self.gang.queue, pods) is not None:
+        if job is None or self.quota.shortage(self.gang.queue, pods) is not None or self._shut_out(job):
             return []
         everyone, self.waiting = self.waiting, list(pods)
         placed, _ = self._try(job, regroup.ranks(job, everyone), self._memory())
@@ -129,6 +138,10 @@ class _Gang:
             self._pend(Failure(self.waiting, whole=found))
             return
         if self._exhausted(self.waiting, self.waiting[: self._needed()] or self.waiting[:1]):
+            return
+        shut = self._shut_out(found)
+        if shut is not None:
+            self._pend(Failure(self.waiting, whole=shut))
             return
         beyond = self.waiting[self.quota.room(self.gang.queue, self.waiting) :]
         if beyond:
@@ -159,6 +172,25 @@ class _Gang:
             entry = queue.pending_entry(self.gang, pods, QUEUE_EXHAUSTED, message, nodes={}, unblock=unblock)
             self.scope.pending.append(entry)
         return short is not None
+
+    @cached_property
+    def _least(self) -> int:
+        """The chips that must be free before the gang is let in."""
+        job = self.job
+        return 0 if job is None or self.started else jobs.least_chips(job, self.scope.observed)
+
+    def _shut_out(self, job: Job) -> Refusal | None:
+        """Why a gang whose minimum may fit is not let in: its PodGroup states more than the cluster has free."""
+        free = self._free(job) if self._least else None
+        if free is None or self._least <= free or _fewest(self.waiting, self._needed()) > free:
+            return None
+        return Refusal(ENQUEUE_FAILED, _require(self._least, free))
+
+    def _free(self, job: Job) -> int | None:
+        """What the cluster has free of what the job asks for; None for parts of chips, which are not counted so."""
+        if isinstance(job.shared, Soft):
+            return softtable.offered(self.bench.parts, self.bench.views, job.resource)
+        return self.bench.free_chips(job.resource) if job.family is not None else None
 
     def _needed(self) -> int:
         return max(0, self.gang.min_available - len(self.started))
@@ -386,12 +418,9 @@ class _Gang:
         Pods left over by a gang that starts without them come one by one.
         """
         least = self._needed() if len(pods) == len(self.waiting) else 1
-        wanted = sum(sorted(pod.count for pod in pods if pod.count)[: max(1, least)])
-        if isinstance(job.shared, Soft):
-            free = softtable.offered(self.bench.parts, self.bench.views, job.resource)
-        else:
-            free = self.bench.free_chips(job.resource) if job.family is not None else wanted
-        return f"require npu num is {wanted}, but cluster npu num is {free}; " if wanted > free else ""
+        wanted = _fewest(pods, least)
+        free = self._free(job)
+        return f"{_require(wanted, free)}; " if free is not None and wanted > free else ""
 
     def _pend(self, failure: Failure, job: Job | None = None) -> None:
         whole, told = failure.whole, failure.story
@@ -411,6 +440,15 @@ class _Gang:
         self.scope.pending.append(entry)
         if not self.started:
             regroup.note_away(self.scope, self.gang.key)
+
+
+def _fewest(pods: Sequence[Pod], least: int) -> int:
+    """The chips that so many of the pods want at least."""
+    return sum(sorted(pod.count for pod in pods if pod.count)[: max(1, least)])
+
+
+def _require(wanted: int, free: int) -> str:
+    return f"require npu num is {wanted}, but cluster npu num is {free}"
 
 
 def _rule(job: Job) -> str:

@@ -144,6 +144,22 @@ def _on_tree(job: Job, params: InitParams) -> Job | Refusal:
     return job
 
 
+def least_chips(job: Job, observed: Observed) -> int:
+    """The chips that must be free in the cluster before anything of a job starts, by ``minResources`` of its PodGroup;
+    0 where it says nothing, or has been let in.
+
+    What an operator sums up over all replicas of a job that may start with fewer is no such wish: the job's minimum
+    says what it needs. Sources: component/ascend-for-volcano/plugin/factory.go (JobEnqueueable); Volcano asks while a
+    PodGroup is Pending only (pkg/scheduler/actions/enqueue).
+    """
+    group = pod_group_of(observed, job.gang)
+    if part(group, "status").get("phase") not in (None, "", "Pending"):
+        return 0
+    stated = _npu_resources(group).get(job.resource, 0)
+    elastic = job.gang.min_available < len(job.pods) and stated >= sum(pod.count for pod in job.pods)
+    return 0 if elastic else stated
+
+
 def _npu_resources(group: Mapping[str, Any]) -> dict[str, int]:
     """``minResources`` of a PodGroup, NPU entries only, in the order of their names."""
     least = part(spec_of(group), "minResources")

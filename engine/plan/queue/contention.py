@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 PREEMPTED: Final = "Preempted"
 RECLAIMED: Final = "Reclaimed"
 #: Reasons that evictions can cure.
-CURABLE: Final = frozenset({"NPUResourceShortage", "TopologyNotMet", "QueueExhausted", "NodeUnstable", "TooManyPods"})
+CURABLE: Final = frozenset(
+    {"NPUResourceShortage", "JobEnqueueFailed", "TopologyNotMet", "QueueExhausted", "NodeUnstable", "TooManyPods"}
+)
 #: Begins the reasons of Kubernetes' other resources, which evictions can cure too.
 INSUFFICIENT: Final = "Insufficient"
 #: What one job's search for victims may cost, and what one sentence may.
