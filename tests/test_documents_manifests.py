@@ -365,3 +365,27 @@ def test_a_job_name_leaves_room_for_its_service() -> None:
     assert [problem.path for problem in check_manifest(body)] == [("metadata", "name")]
     body["metadata"]["name"] = "x" * 54  # type: ignore[index]
     assert check_manifest(body) == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "times", "warned"),
+    [
+        ("Never", "3", False),
+        (None, "3", False),
+        ("Always", "3", True),
+        ("OnFailure", "1", True),
+        ("Always", "0", False),
+    ],
+)
+def test_retries_that_the_restart_policy_undoes_are_warned_about(policy: str | None, times: str, warned: bool) -> None:
+    text = f"fault-retry-times needs restartPolicy Never; with {policy} failed pods are not retried"
+    replica = {"replicas": 1, "template": template()} | ({"restartPolicy": policy} if policy else {})
+    job = ascend_job(Master=replica)
+    job["metadata"]["labels"]["fault-retry-times"] = times
+    assert problems(job, "warning") == ([("spec.replicaSpecs.Master.restartPolicy", text)] if warned else [])
+    task = {"name": "t", "replicas": 1, "template": template()}
+    task["template"]["spec"] |= {"restartPolicy": policy} if policy else {}
+    volcano = volcano_job(task)
+    volcano["metadata"]["labels"] = {"fault-retry-times": times}
+    found = problems(volcano, "warning")
+    assert found == ([("spec.tasks.0.template.spec.restartPolicy", text)] if warned else [])

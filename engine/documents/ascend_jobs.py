@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from engine.documents.containers import check_amounts, unknown_fields
-from engine.documents.pods import check_template
+from engine.documents.pods import check_retried, check_template
 from engine.documents.problems import Path, Problems
 
 MAX_REPLICAS: Final = 20_000
@@ -50,6 +50,9 @@ def check_ascend_job(problems: Problems, body: Mapping[str, Any], name: str, lab
         text = f"the job's Service {service} would be longer than {MAX_NAME} characters: give a shorter name"
         problems.error(("metadata", "name"), text)
     _check_replicas(problems, replicas, framework)
+    for key, replica in replicas.items():
+        policy = replica.get("restartPolicy") if isinstance(replica, dict) else None
+        check_retried(problems, labels, policy, ("spec", "replicaSpecs", key, "restartPolicy"))
     unknown_fields(problems, spec, _SPEC_FIELDS, ("spec",))
 
 

@@ -63,6 +63,14 @@ def _check_retry_times(problems: Problems, labels: Mapping[str, Any], path: Path
         problems.warn((*path, "fault-retry-times"), f"{times!r:.80} is not a number of retries, 0 is used")
 
 
+def check_retried(problems: Problems, labels: Any, policy: Any, path: Path) -> None:
+    """A pod that others start again by themselves is not retried by the job's label ``fault-retry-times``."""
+    times = labels.get("fault-retry-times") if isinstance(labels, Mapping) else None
+    wanted = isinstance(times, str) and times.isascii() and times.isdigit() and times.strip("0") != ""
+    if wanted and policy in ("Always", "OnFailure"):
+        problems.warn(path, f"fault-retry-times needs restartPolicy Never; with {policy} failed pods are not retried")
+
+
 def check_template(problems: Problems, template: Mapping[str, Any], path: Path, volumes: Collection[str] = ()) -> int:
     """Check one pod template; returns how many NPU pieces one pod of it asks for. ``volumes``: its owner adds them."""
     metadata = problems.mapping(template, "metadata", path)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from engine.documents.pods import check_template
+from engine.documents.pods import check_retried, check_template
 from engine.documents.problems import Path, Problems
 
 PLUGINS: Final = ("env", "ssh", "svc", "tensorflow", "mpi", "pytorch", "ray", "hcclrank")
@@ -46,13 +46,14 @@ def check_volcano_job(problems: Problems, body: Mapping[str, Any], name: str) ->
             problems.error(("spec", "plugins", plugin), f"unable to find job plugin: {plugin:.63}", at_key=True)
     _check_policies(problems, spec, path)
     _check_network_topology(problems, spec, path)
-    total = _check_tasks(problems, tasks, name)
+    metadata = body.get("metadata")
+    total = _check_tasks(problems, tasks, name, metadata.get("labels") if isinstance(metadata, dict) else None)
     if minimum is not None and minimum > total:
         text = f"job 'minAvailable' {minimum} should not be greater than total replicas {total} in tasks"
         problems.error(("spec", "minAvailable"), text)
 
 
-def _check_tasks(problems: Problems, tasks: list[Any], job: str) -> int:
+def _check_tasks(problems: Problems, tasks: list[Any], job: str, labels: Any) -> int:
     total = 0
     names: dict[str, int] = {}
     for index, task in enumerate(tasks):
@@ -74,7 +75,7 @@ def _check_tasks(problems: Problems, tasks: list[Any], job: str) -> int:
         _check_policies(problems, task, path)
         _check_partition(problems, task, path, count)
         check_template(problems, problems.mapping(task, "template", path, required=True), (*path, "template"))
-        _check_restart(problems, task, path)
+        _check_restart(problems, task, path, labels)
     _check_dependencies(problems, tasks, names)
     return total
 
@@ -89,10 +90,12 @@ def _check_task_name(problems: Problems, task: Mapping[str, Any], index: int, pa
     return name
 
 
-def _check_restart(problems: Problems, task: Mapping[str, Any], path: Path) -> None:
+def _check_restart(problems: Problems, task: Mapping[str, Any], path: Path, labels: Any) -> None:
     template = task.get("template")
     spec = template.get("spec") if isinstance(template, dict) else None
     problems.choice(spec, "restartPolicy", (*path, "template", "spec"), ("Always", "OnFailure", "Never"))
+    policy = spec.get("restartPolicy") if isinstance(spec, dict) else None
+    check_retried(problems, labels, policy, (*path, "template", "spec", "restartPolicy"))
 
 
 def _check_policies(problems: Problems, parent: Mapping[str, Any], path: Path) -> None:
