@@ -15,6 +15,7 @@ from agents.node.hardware.bmc import Bmc
 from agents.node.hardware.part import Hardware, NodeSurroundings
 from agents.node.hardware.pingmesh import LOG_FOLDER, PingMesh
 from agents.node.hardware.pingresults import PingFiles
+from agents.node.hardware.roceping import FOLDER, RocePings
 from agents.node.hardware.settings import HardwareSettings
 from agents.node.hardware.snapshots import Snapshots
 from agents.node.hardware.storage import Clients
@@ -41,7 +42,7 @@ def hardware_part(
     pods = _SuperPodWorks(node, client, hardware, driver, state, clock, folder)
     beside: list[Callable[[], Awaitable[None]]] = []
     if hardware.super_pod and isinstance(driver, DcmiDriver):
-        beside += [pods.pings, pods.marks]
+        beside += [pods.pings, pods.marks, pods.cards]
     if hardware.snapshots:
         beside.append(Snapshots(node, client, clock).run)
     around = NodeSurroundings(
@@ -89,6 +90,20 @@ class _SuperPodWorks:
             self._driver.calls.ask, self._clock, files, folder, by_eid=machine.prefix == "npu-",
         )  # fmt: skip
         await self._mesh.run()
+
+    async def cards(self) -> None:
+        """Ping servers of other super pods over the network cards (Ascend950)."""
+        state, shared = self._state(), self._hardware.ras_root
+        if state is None or state.machine.super_pod_id < 0 or state.machine.prefix != "npu-" or not shared:
+            return
+        machine, folder = state.machine, Path(shared) / "cluster" / FOLDER
+        files = PingFiles(
+            LOG_FOLDER / f"{self._node}-roce.log", folder, f"{machine.super_pod_id}_{machine.server_index}",
+            self._hardware.result_days,
+        )  # fmt: skip
+        await RocePings(
+            self._node, machine.super_pod_id, machine.server_index, self._client, self._clock, files, folder
+        ).run()
 
     async def marks(self) -> None:
         """Mark what faulty jobs hold."""

@@ -15,6 +15,7 @@ MAX_TARGETS: Final = 48
 MAX_SOURCES: Final = 32
 INTERNAL, EXTERNAL = 0, 1
 GLOBAL: Final = "global"
+ROCE: Final = "roce"
 INTERVALS: Final = range(1, 61)
 MAX_NODES: Final = 4096
 MAX_CHIPS: Final = 64
@@ -46,7 +47,15 @@ Tasks = dict[int, dict[int, tuple[Target, ...]]]
 
 def config(data: Mapping[str, Any], super_pod: int) -> Config | None:
     """The configuration for a super pod, else the global one; None when there is neither. Raises PingError."""
-    key = str(super_pod) if str(super_pod) in data else GLOBAL
+    return _config(data, str(super_pod) if str(super_pod) in data else GLOBAL)
+
+
+def roce_config(data: Mapping[str, Any]) -> Config | None:
+    """The configuration of pings between super pods over network cards; None when there is none. Raises PingError."""
+    return _config(data, ROCE)
+
+
+def _config(data: Mapping[str, Any], key: str) -> Config | None:
     if key not in data:
         return None
     body = _object(data[key], f"pingmesh-config, key {key}")
@@ -169,5 +178,5 @@ def _object(text: object, where: str) -> dict[str, Any]:
 
 __all__ = [
     "Config", "EXTERNAL", "INTERNAL", "MAX_TARGETS", "PingError", "Target", "Tasks", "address", "by_source", "config",
-    "full_mesh", "listed", "members", "uid",
+    "full_mesh", "listed", "members", "roce_config", "uid",
 ]  # fmt: skip
