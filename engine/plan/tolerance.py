@@ -131,11 +131,12 @@ def notes(scope: Scope) -> None:
     under_way = {uid: one for uid, one in scope.observed.recoveries.items() if one.in_place_open(now)}
     for gang in [one for one in scope.gangs.values() if one.uid in under_way] if under_way else ():
         for pod in [scope.observed.pods[key] for key in gang.pods]:
-            view, found = scope.nodes.get(pod.node), restarting(scope, gang, pod)
-            if view is None or found is None:
+            view = scope.nodes.get(pod.node)
+            if view is None or not view.chip_level:
                 continue
             bad = [f"{view.chip(c)} {view.chip_level[c]}" for c in chip_ids(pod) if _withheld(view, c)]
-            if bad:
+            found = restarting(scope, gang, pod) if bad else None
+            if found is not None:
                 text = (
                     f"stays on node {pod.node} in spite of {', '.join(bad)}: its processes are being started again in "
                     f"place ({found.state.value} since {rfc3339(found.since / 1000)}); unless that gets on, the pod "
