@@ -8,15 +8,16 @@ from typing import Any
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.node.linkfiles import ROOT
-from engine import answers
+from engine import answers, cli
 from engine.documents import Desired
 from engine.errors import InputError
 from engine.explanation import explain
-from engine.load import load
+from engine.load import LoadCache, load
 from engine.model.actions import CreateObject, PatchObject
 from engine.model.cluster import AgentReport, Node, Observed, Pod
 from engine.model.diagnostics import ObjectKey
@@ -26,9 +27,12 @@ from engine.plan import plan
 from engine.status import SyncState, status_bodies, surplus
 from engine.wire import links as wire
 from engine.wire.errors import WireError
+from engine.wire.orders import build_report
 from tests import worlds
 from tests.worlds import NOW
 
+READ = LoadCache()
+"""The shipped policies are read once for all tests."""
 LINK = """\
 apiVersion: belay.dev/v1alpha1
 kind: KVLink
@@ -84,7 +88,7 @@ def world(
 
 def run(text: str | dict[str, str], observed: Observed) -> Plan:
     files = {"desired/links.yaml": text} if isinstance(text, str) else text
-    desired = load({path: body.encode() for path, body in files.items()}, revision="r1").desired
+    desired = load({path: body.encode() for path, body in files.items()}, revision="r1", cache=READ).desired
     return plan(desired, observed, NOW)
 
 
@@ -162,6 +166,55 @@ def test_the_number_of_a_cluster_may_be_written_on_its_pod() -> None:
     result = run(LINK, world(named, wrong, PODS[2]))
     assert set(peers(orders(result)["n1"]["serve.d0"])) == {2**64 - 1}
     assert "annotation belay.dev/kv-cluster of pod serve/p1" in told(result, "warning")[0]
+
+
+def test_a_pod_without_ipv4_is_left_out_and_named() -> None:
+    result = run(LINK, world(PODS[0], pod("p1", "n2", "fd00::2", "prefill"), PODS[2]))
+    assert set(peers(orders(result)["n1"]["serve.d0"])) == {P0}
+    assert "pod serve/p1 has the address fd00::2 only" in told(result, "warning")[0]
+
+
+SIDES = st.lists(st.tuples(st.integers(1, 12), st.sampled_from(["n1", "n2", ""])), min_size=1, max_size=6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=4), st.integers(1, 4))
+def test_whatever_is_declared_no_link_is_made_twice_and_a_second_pass_has_nothing_to_do(
+    documents: list[tuple[list[tuple[int, str]], list[tuple[int, str]]]], limit: int
+) -> None:
+    def listed(side: list[tuple[int, str]]) -> str:
+        rows = dict(side)
+        return (
+            "["
+            + ", ".join(
+                f'{{id: {n}, addresses: ["10.9.{n}.{1 + len(node)}:26000"]{f", node: {node}" if node else ""}}}'
+                for n, node in sorted(rows.items())
+            )
+            + "]"
+        )
+
+    files = {
+        f"desired/{i}.yaml": written(listed(prefill), listed(decode), f"k{i}")
+        for i, (prefill, decode) in enumerate(documents)
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("engine.plan.links.MAX_LINKS", limit)
+        first = run(files, world())
+        ends = [end for node in orders(first).values() for end in node.values()]
+        made = [frozenset((end.cluster, link.cluster)) for end in ends for link in end.links]
+        assert len(made) == len(set(made)), "a link is made from both ends, or twice"
+        for cluster in {one for pair in made for one in pair}:
+            assert sum(cluster in pair for pair in made) <= limit
+        # one process, one place
+        assert len({end.cluster for end in ends}) == len(ends)
+        assert {frozenset((row.prefill, row.decode)) for row in first.links} == set(made)
+        again = run(files, world(objects=bodies(first)))
+        assert ours(again) == []
+        # nothing declared: everything is withdrawn, and then it is quiet
+        other = {"desired/other.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: o, namespace: d}\n"}
+        gone = run(other, world(objects=bodies(first)))
+        assert all(not told[1] for told in map(wire.parse_orders, bodies(gone)))
+        assert ours(run(other, world(objects=[*bodies(first), *bodies(gone)]))) == []
 
 
 def test_written_clusters_are_found_by_the_addresses_of_pods_and_nodes() -> None:
@@ -310,6 +363,45 @@ def test_people_may_ask_for_links() -> None:
     assert any(action["reason"] == "LinksDeclared" for action in body["next"])
     with pytest.raises(InputError, match="link 'chatt' is unknown"):
         explain("link", "chatt", result, observed)
+
+
+def test_the_command_line_shows_links(tmp_path: Path) -> None:
+    files = {"desired/link.yaml": written(
+        '[{id: 1, addresses: ["10.0.0.1:26000"]}]', '[{id: 2, addresses: ["10.0.0.2:26000"]}]', timeout="100ms"
+    )}  # fmt: skip
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    items: list[dict[str, Any]] = [
+        {
+            "apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "uid": name},
+            "status": {"addresses": [{"type": "InternalIP", "address": one.internal_ip}],
+                       "conditions": [{"type": "Ready", "status": "True"}]},
+        }
+        for name, one in NODES.items()
+    ]  # fmt: skip
+    report = AgentReport("n2", "b", 1, int(NOW * 1000), 0, {}, 0, "", (), ())
+    items.append(build_report(report, "Ascend910-", {}))
+    broken = LinkReport(1, "broken", None, int(NOW * 1000), 3, "no answer to PING in 0.1 s")
+    items.append(wire.report_map("n2", [EndReport(2, "cluster-2", True, (broken,))]))
+    cluster = tmp_path / "cluster.json"
+    cluster.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    asked = ["--desired", str(tmp_path), "--cluster", str(cluster)]
+
+    def belay(*arguments: str) -> Any:
+        done = CliRunner().invoke(cli.main, [*arguments, *asked, "-o", "json"])
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)
+
+    shown = belay("plan")
+    assert [a["reason"] for a in shown["actions"] if a["evidence"]["rule"] == "links"] == ["LinksDeclared"] * 2
+    (row,) = belay("get", "links")
+    assert (row["from"], row["to"], row["state"], row["tries"]) == ("cluster 2", "cluster 1", "broken", 3)
+    body = belay("explain", "link", "chat")
+    assert body["summary"] == "0 of 1 links hold; broken 1" and body["notLinked"][0]["error"].startswith("no answer")
+    assert [n["reason"] for n in body["next"]] == ["LinksDeclared"]
+    validated = CliRunner().invoke(cli.main, ["validate", str(tmp_path)])
+    assert "desired/link.yaml:5:12 spec.timeout - warning: below 200ms" in validated.output
 
 
 # ---- the documents

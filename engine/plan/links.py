@@ -162,6 +162,10 @@ class _Resolution:
                 text = f"annotation {CLUSTER_NOTE} of pod {pod.key} is no whole number from 0 to 2^64-1: it is left out"
                 self._say(declared, "warning", f"spec.{name}", text)
                 continue
+            if ":" in pod.pod_ip:
+                text = f"pod {pod.key} has the address {pod.pod_ip} only: links are made over IPv4, so it is left out"
+                self._say(declared, "warning", f"spec.{name}", text)
+                continue
             address = f"{pod.pod_ip}:{side.port}"
             yield Member(
                 number, (address,), self._ours(pod.node), pod_holder(pod.namespace, pod.name), f"pod {pod.key}"
