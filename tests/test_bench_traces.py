@@ -6,7 +6,7 @@ import pytest
 
 from tests.bench import fragmentation, traces
 from tests.bench.fragmentation import Planner, gap, optimum
-from tests.bench.traces import FirstFit, Place, Policy, Reference, Request, State, clairvoyant, play, trace
+from tests.bench.traces import FirstFit, Gated, Place, Policy, Reference, Request, State, clairvoyant, play, trace
 
 
 def jobs(*sizes: int, cores: bool = False) -> list[Request]:
@@ -63,13 +63,56 @@ def test_all_policies_keep_the_rules_and_stay_below_the_bound(monkeypatch: pytes
     monkeypatch.setattr(traces, "DAYS", 2)
     work = trace(1)
     bound = clairvoyant(work)
-    policies: tuple[Policy, ...] = (Planner(), FirstFit(), Reference(1))
-    for policy in policies:
-        found = play(work, policy)  # raises for an illegal place
-        assert 0.3 < found.used <= bound
-    assert play(work, Planner()).used == play(work, Planner()).used
+    policies: tuple[Policy, ...] = (Planner(), FirstFit(), Reference(1), Gated(1), Reference(1, largest_first=True))
+    shares = [play(work, policy).used for policy in policies]  # raises for an illegal place
+    assert all(0.3 < share <= bound for share in shares)
+    assert play(work, Planner()).used == shares[0]
 
 
 def test_the_interval_covers_the_mean() -> None:
     mean, half = fragmentation.interval([1.0, 2.0, 3.0])
     assert mean == 2.0 and half == pytest.approx(2.093 / 3**0.5)
+
+
+def test_the_default_queue_keeps_room_for_a_job_that_fits_nowhere() -> None:
+    """Eight chips are free, none of their servers whole: the job of eight is let in, and nobody behind it."""
+    scattered = state(0x0F, 0xF0)
+    queue = jobs(8, 1)
+    assert Gated(0).choose(0.0, scattered.copy(), queue, {}) == []
+    assert [job for job, _ in Reference(0).choose(0.0, scattered.copy(), queue, {})] == queue[1:]
+    gated = Gated(0)
+    assert len(gated.choose(0.0, state(0xFF, 0x01), queue, {})) == 2
+    assert gated.choose(1.0, scattered.copy(), jobs(4, 4), {}) != []  # what has started keeps nothing any more
+
+
+def test_large_jobs_first_whoever_came_first() -> None:
+    queue = jobs(1, 8)
+    assert [job.size for job, _ in Reference(0).choose(0.0, state(0xFF), queue, {})] == [1]
+    assert [job.size for job, _ in Reference(0, largest_first=True).choose(0.0, state(0xFF), queue, {})] == [8]
+
+
+def test_waiting_times_and_idle_chips_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces, "DAYS", 1)
+    full = [Request(number, 0.0, 12.0, 8, False) for number in range(traces.RING_NODES + 1)]
+    found = play(full, FirstFit())
+    assert found.waits[8] == pytest.approx(12.0 / len(full)) and found.waits[1] == 0.0
+    assert found.contended == 0.5
+    assert found.idle == pytest.approx(traces.CORE_NODES * traces.CORE_CHIPS / traces.CAPACITY)
+
+
+def test_the_planner_remembers_from_look_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that waits long gets nodes kept, as it would in a cluster."""
+    planner = Planner()
+    nodes = traces.RING_NODES
+    running = [Request(number, 0.0, 50.0, 4, False) for number in range(nodes)]
+    waiting = Request(nodes, 0.0, 5.0, 8, False)
+    nothing = State()
+    placed = planner.choose(0.0, nothing, running, {})
+    spread = {job.number: (job, place) for job, place in placed}
+    busy = [Request(nodes + 1 + n, 0.0, 50.0, 4, False) for n in range(nodes)]
+    full = planner.choose(0.5, nothing, busy, spread)
+    spread |= {job.number: (job, place) for job, place in full}
+    assert planner.choose(1.0, nothing, [waiting], spread) == []
+    gone = {number: row for number, row in spread.items() if number}  # one of four chips ends: a hole of half a node
+    late = Request(99, 1.5, 5.0, 4, False)
+    assert planner.choose(1.5, nothing, [waiting, late], gone) == []

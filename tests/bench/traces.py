@@ -2,11 +2,23 @@
 
 The cluster is one whose chips fragment: old 8-chip servers with two rings of four, and 310P servers whose chips are cut
 into vNPUs on demand. Jobs come at random with a daily wave and run for hours; nothing is known of them before.
+
+What the parameters rest on (chosen on principle, variants compared on seeds from 100 up; the benchmark reports all of
+the seeds from 0 up, whatever they show):
+
+- Load 1.0: as much work comes as there are chips. Below about 0.8 little waits and every policy gives the same; above
+  it the queue only grows, some small job is always there for every hole, and every policy fills everything. In between,
+  where clusters with queues live, places matter: something waits in more than nine tenths of the time.
+- A look every half hour instead of every second: each end of a job costs half a look of idle chips under every policy
+  alike, and the planner plays a month in about a minute.
+- Sixteen ring servers: a trace is chaotic, one other tie in the first hour leads to another month. Two runs of the very
+  same policy differ by 0.5 % (standard deviation) on eight servers, by half of that on sixteen.
 """
 
 from __future__ import annotations
 
 import random
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
@@ -14,8 +26,8 @@ from typing import Final, NamedTuple, Protocol
 from engine.plan.place.ring8 import RINGS, Ring8
 from engine.plan.place.verdict import Ask, Refusal, Seat, lowest
 
-RING_NODES: Final = 8
-CORE_NODES: Final = 2
+RING_NODES: Final = 16
+CORE_NODES: Final = 4
 CORE_CHIPS: Final = 4
 CORES: Final = 8
 CPUS: Final = 7
@@ -24,9 +36,9 @@ CPUS_OF: Final = {1: 1, 2: 1, 4: 3}
 CAPACITY: Final = RING_NODES * 8 + CORE_NODES * CORE_CHIPS
 """In chips; a vNPU of n cores counts as n/8."""
 DAYS: Final = 30
-TICK: Final = 1.0
+TICK: Final = 0.5
 """Hours between two looks at the queue."""
-LOAD: Final = 0.95
+LOAD: Final = 1.0
 """Chip hours asked for over chip hours there are."""
 
 
@@ -107,16 +119,21 @@ class FirstFit:
 
 
 class Reference:
-    """The scores of scheduling.md, the best node wins; among equals Volcano picks at random."""
+    """The scores of the reference affinity policy, the best node wins; among equals Volcano picks at random.
 
-    def __init__(self, seed: int) -> None:
+    ``largest_first`` looks at large jobs before small ones, whoever came first.
+    """
+
+    def __init__(self, seed: int, *, largest_first: bool = False) -> None:
         self._chance = random.Random(seed)
+        self._largest_first = largest_first
 
     def choose(
         self, now: float, state: State, waiting: Sequence[Request], running: dict[int, tuple[Request, Place]]
     ) -> list[tuple[Request, Place]]:
         self._cutting: dict[int, int] = {}
-        return _one_by_one(state, waiting, self._place)
+        order = sorted(waiting, key=lambda job: -job.size) if self._largest_first else waiting
+        return _one_by_one(state, order, self._place)
 
     def _place(self, state: State, job: Request) -> Place | None:
         return self._vnpu(state, job) if job.cores else self._whole(state, job)
@@ -148,6 +165,41 @@ class Reference:
         return min(fitting[node], key=lambda place: (state.cores[node][place.chips], place.chips))
 
 
+class Gated(Reference):
+    """The reference policy behind Volcano's default queue: action enqueue with plugin proportion.
+
+    A job is looked at once its minResources fit beside what runs and what was let in before it and still waits; so jobs
+    that were let in and find no place keep their share from those behind them. Sessions follow each other until
+    nothing moves. Source: pkg/scheduler/actions/enqueue and plugins/proportion of Volcano (JobEnqueueable).
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self._inqueue: set[int] = set()
+
+    def choose(
+        self, now: float, state: State, waiting: Sequence[Request], running: dict[int, tuple[Request, Place]]
+    ) -> list[tuple[Request, Place]]:
+        self._cutting = {}
+        out: list[tuple[Request, Place]] = []
+        left = list(waiting)
+        while True:
+            for cores in (False, True):
+                free = sum(c for node in state.cores for c, _ in node) if cores else _free(state)
+                room = free - sum(job.size for job in left if job.cores == cores and job.number in self._inqueue)
+                for job in left:
+                    if job.cores == cores and job.number not in self._inqueue and job.size <= room:
+                        self._inqueue.add(job.number)
+                        room -= job.size
+            placed = _one_by_one(state, [job for job in left if job.number in self._inqueue], self._place)
+            if not placed:
+                return out
+            out += placed
+            gone = {job.number for job, _ in placed}
+            self._inqueue -= gone
+            left = [job for job in left if job.number not in gone]
+
+
 def trace(seed: int) -> list[Request]:
     """Jobs of 30 days in the order of arrival."""
     chance = random.Random(seed)
@@ -172,10 +224,17 @@ def trace(seed: int) -> list[Request]:
 
 
 class Play(NamedTuple):
-    """A trace as one policy ran it: the share of all chip hours that were used, and what it looked like every tick."""
+    """A trace as one policy ran it: the share of all chip hours that were used, and what it looked like every tick.
+
+    ``contended`` is the share of the ticks after which work still waited, ``idle`` that of the chips without work then;
+    ``waits`` are the mean hours in the queue by size of ring jobs, those that still wait included.
+    """
 
     used: float
     looks: list[tuple[State, list[Request], list[tuple[Request, Place]]]]
+    contended: float
+    idle: float
+    waits: dict[int, float]
 
 
 def play(jobs: Sequence[Request], policy: Policy) -> Play:
@@ -186,6 +245,8 @@ def play(jobs: Sequence[Request], policy: Policy) -> Play:
     coming = list(reversed(jobs))
     looks = []
     used = 0.0
+    idle: list[float] = []
+    waits: dict[int, list[float]] = {1: [], 2: [], 4: [], 8: []}
     for step in range(int(DAYS * 24 / TICK)):
         now = step * TICK
         for number in [number for number, end in ends.items() if end <= now]:
@@ -200,10 +261,24 @@ def play(jobs: Sequence[Request], policy: Policy) -> Play:
             running[job.number] = (job, place)
             ends[job.number] = now + job.hours
             used += job.chips * min(job.hours, DAYS * 24 - now)
+            if not job.cores:
+                waits[job.size].append(now - job.arrival)
         taken = {job.number for job, _ in placed}
         waiting = [job for job in waiting if job.number not in taken]
         looks.append((before, queue, placed))
-    return Play(used / (CAPACITY * DAYS * 24), looks)
+        if waiting:
+            busy = sum(job.chips for job, _ in running.values())
+            idle.append(1.0 - busy / CAPACITY)
+    for job in waiting:
+        if not job.cores:
+            waits[job.size].append(DAYS * 24 - job.arrival)
+    return Play(
+        used / (CAPACITY * DAYS * 24),
+        looks,
+        len(idle) / len(looks),
+        statistics.fmean(idle) if idle else 0.0,
+        {size: statistics.fmean(hours) if hours else 0.0 for size, hours in waits.items()},
+    )
 
 
 def clairvoyant(jobs: Sequence[Request]) -> float:
@@ -224,13 +299,23 @@ def clairvoyant(jobs: Sequence[Request]) -> float:
     return total / (CAPACITY * DAYS * 24)
 
 
+def _free(state: State) -> int:
+    return sum(mask.bit_count() for mask in state.rings)
+
+
 def _one_by_one(state: State, waiting: Sequence[Request], place: object) -> list[tuple[Request, Place]]:
     out: list[tuple[Request, Place]] = []
+    full: set[tuple[bool, int]] = set()
     for job in waiting:
+        kind = (job.cores, job.size)
+        if kind in full:  # what is free only shrinks meanwhile
+            continue
         found = place(state, job)  # type: ignore[operator]
-        if found is not None:
-            state.take(job, found)
-            out.append((job, found))
+        if found is None:
+            full.add(kind)
+            continue
+        state.take(job, found)
+        out.append((job, found))
     return out
 
 
