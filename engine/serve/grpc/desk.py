@@ -130,6 +130,8 @@ class Desk:
                 await self.pulse()
             except Exception:
                 _log.exception("looking at the jobs failed")
+                await asyncio.sleep(PERIOD)  # whatever is due stays due: without a pause this would turn at full speed
+                continue
             try:
                 async with asyncio.timeout(self._pause()):
                     await self._wake.wait()
