@@ -124,13 +124,15 @@ class Chain:
 
     def until(self, what: str, truth: Callable[[], Any], seconds: float = 90.0) -> Any:
         """Wait until it is true; what it then is. Fails as soon as a process has ended."""
-        ends = time.monotonic() + seconds
+        began = time.monotonic()
+        ends = began + seconds
         while not (found := truth()):
             dead = [child.name for child in self.children.values() if not child.running]
             if dead or time.monotonic() > ends:
                 why = f"{', '.join(dead)} ended" if dead else f"not within {seconds:g} s"
                 pytest.fail(f"{what}: {why}\n{self.story(*dead)}", pytrace=False)
             time.sleep(0.15)
+        print(f"{time.monotonic() - began:6.1f} s  {what}")
         return found
 
     def story(self, *dead: str) -> str:

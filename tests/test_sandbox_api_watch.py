@@ -98,6 +98,18 @@ def test_initial_events_end_with_a_marked_bookmark(api: Client) -> None:
     assert events[1]["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
 
 
+@pytest.mark.parametrize(("form", "kind"), [("PartialObjectMetadata", "PartialObjectMetadata"), ("Table", "Table")])
+def test_a_bookmark_has_the_form_of_the_other_events(api: Client, form: str, kind: str) -> None:
+    """A client that asked for metadata decodes nothing else: the garbage collector ends such a watch with an error."""
+    api.send("POST", CM, configmap("a"))
+    api._headers["Accept"] = f"application/json;as={form};g=meta.k8s.io;v=v1"
+    path = f"{CM}?sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan"
+    events = api.watch(path, 2)
+    assert [event["type"] for event in events] == ["ADDED", "BOOKMARK"]
+    assert [(e["object"]["kind"], e["object"]["apiVersion"]) for e in events] == [(kind, "meta.k8s.io/v1")] * 2
+    assert events[1]["object"]["metadata"]["resourceVersion"]
+
+
 def test_history_is_bounded_by_count_and_bytes() -> None:
     store = Store()
     for i in range(2 * HISTORY + 10):

@@ -170,6 +170,8 @@ class WatchStream:
             metadata["annotations"] = {INITIAL_END: "true"}
         resource = self._request.resource
         obj: JSON = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": metadata}
+        if self._request.variant == "partial":
+            obj |= {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
         if self._request.variant.startswith("table"):
             obj = {
                 "kind": "Table",
