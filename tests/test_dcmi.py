@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from agents.drivers.base import BOOTED, CARD_DROP, DriverError
@@ -21,6 +22,7 @@ from agents.drivers.dcmi.library import find, trusted
 from agents.drivers.dcmi.supervisor import MAX_HUNG
 from agents.drivers.standin.build import BuildError, build
 from agents.drivers.standin.state import SimChip, SimState, Standin
+from agents.kubelet.topology import single_dies
 
 ME = frozenset({0, os.getuid()})
 
@@ -387,3 +389,37 @@ def test_a_missing_compiler_is_named(tmp_path: Path) -> None:
 
 def test_the_library_is_only_writable_by_its_owner(library: Path) -> None:
     assert stat.S_IMODE(library.stat().st_mode) == 0o755
+
+
+def test_dies_are_given_out_one_by_one_where_it_is_asked_for(library: Path, machine: Callable[..., Standin]) -> None:
+    standin = machine(chips=4, chips_per_card=2, chip_name="Ascend910-9382", board=0xB0, super_pod=(0, 0))
+
+    async def go() -> None:
+        async with driver(library, standin) as npu:
+            assert await npu.calls.ask("die_policy", timeout=5) == 0
+            assert (
+                await single_dies(npu, await npu.machine()) == "" and await npu.calls.ask("die_policy", timeout=5) == 1
+            )
+            with pytest.raises(DcmiError, match="bad parameter"):
+                await npu.calls.ask("set_die_policy", 2, timeout=5)
+
+    run(go())
+
+
+def test_a_driver_that_keeps_dies_together_is_told_of(library: Path, machine: Callable[..., Standin]) -> None:
+    standin = machine()
+
+    class Old:
+        async def ask(self, call: str, *_: object, timeout: float) -> int:
+            raise DcmiError("dcmi_get_multi_die_policy", -99998)
+
+    async def go() -> None:
+        async with driver(library, standin) as npu:
+            found = await npu.machine()
+            npu.calls, calls = Old(), npu.calls  # type: ignore[assignment]
+            assert await single_dies(npu, found) == "", "it is asked of A3 servers only"
+            newer = msgspec.structs.replace(found, server_type="Ascend910A3-24")
+            assert "given out together: dcmi_get_multi_die_policy: the library lacks" in await single_dies(npu, newer)
+            npu.calls = calls
+
+    run(go())

@@ -31,6 +31,7 @@ from agents.kubelet.registrar import Registrar
 from agents.kubelet.response import Given, respond, topo_file
 from agents.kubelet.server import ResourceServer
 from agents.kubelet.settings import PluginSettings
+from agents.kubelet.slownode import SlowNode
 from agents.kubelet.templates import suffixes
 from agents.kubelet.witness import KubeletWitness
 from agents.node.client import ApiError
@@ -45,8 +46,6 @@ from agents.node.state import NodeState
 SETTLE: Final = (0.03, 0.1, 0.3, 1.0, 3.0)
 #: Without the API server kubelet is served all the same after this time: nothing is given without a pod.
 PODS_WAIT: Final = 30.0
-SLOW_NODE: Final = ("kube-system", "steptime-dtpgroup")
-SLOW_NODE_KEYS: Final = ("PERF_DUMP_PATH", "PERF_DUMP_CONFIG")
 _log = Log("kubelet")
 
 
@@ -103,7 +102,7 @@ class DevicePlugin:
         self._products: dict[int, str] = {}
         self._topo = ""
         self._suffixes: dict[str, str] = {}
-        self._slow_node: dict[str, str] = {}
+        self._slow_node = SlowNode(cluster, clock)
         self._shape: object = None
         self._settling: set[asyncio.Task[None]] = set()
         self.allocator: Allocator | None = None
@@ -145,7 +144,7 @@ class DevicePlugin:
                 group.create_task(self._keep_books(state))
                 group.create_task(self._registrar.run(state))
                 if self._settings.slow_node:
-                    group.create_task(self._follow_slow_node())
+                    group.create_task(self._slow_node.follow())
                 if self._own_pods:
                     group.create_task(self._poll_pods())
                 group.create_task(Duplicates(state, self._clock, allowed=self._settings.share > 1).run())
@@ -177,6 +176,8 @@ class DevicePlugin:
         while not state.pods_read and self._clock.monotonic() < ends:
             await self._clock.sleep(0.05)
         self._settings.check(state.machine.server_type, dict(state.machine.labels))
+        if self._settings.single_die and (trouble := await topology.single_dies(self._driver, state.machine)):
+            state.problems["dies"] = trouble[:MAX_TEXT]
         state.soft_share = self._settings.soft
         for chip in state.chips:
             self._numa[chip.id] = await topology.numa_nodes(self._driver, chip.id)
@@ -261,9 +262,7 @@ class DevicePlugin:
         async def prefer(available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
             assert self.allocator is not None
             now = self.allocator.offers.get(resource)
-            if now is None:
-                return list(must)
-            return public(await self.allocator.prefer(now, own(available), own(must), size))
+            return public(await self.allocator.prefer(now, own(available), own(must), size)) if now else list(must)
 
         def near(text: str) -> Sequence[int]:
             assert self.allocator is not None
@@ -317,7 +316,7 @@ class DevicePlugin:
                 family=machine.server_type.rsplit("-", 1)[0],
                 products=frozenset(filter(None, self._products.values())),
                 topo_file=self._topo,
-                extra=self._slow_node,
+                extra=self._slow_node.settings,
                 mounts=mounts,
             ),
             settings.dev,
@@ -399,13 +398,3 @@ class DevicePlugin:
             except (OSError, ApiError) as error:
                 state.problems["kubelet pods"] = f"kubelet does not tell its pods: {error}"[:MAX_TEXT]
             await self._clock.sleep(5.0)
-
-    async def _follow_slow_node(self) -> None:
-        while True:
-            try:
-                body = await self._cluster.get_config_map(*SLOW_NODE)
-                data = (body or {}).get("data") or {}
-                self._slow_node = {key: str(data[key]) for key in SLOW_NODE_KEYS if data.get(key)}
-            except ApiError as error:
-                _log.warning("settings of the degradation diagnosis cannot be read", error=error)
-            await self._clock.sleep(30.0)

@@ -10,12 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from agents.drivers.base import Driver, DriverError
+from agents.drivers.base import Driver, DriverError, Machine
+from agents.node.log import Log
 
 SYSTEM: Final = Path("/sys/devices/system/node")
 PCI: Final = Path("/sys/bus/pci/devices")
 _RANGE: Final = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 SECONDS: Final = 5.0
+ALONE: Final = 1
+_log = Log("topology")
 
 
 async def tell(driver: Driver, call: str, *arguments: Any, default: Any) -> Any:
@@ -27,6 +30,23 @@ async def tell(driver: Driver, call: str, *arguments: Any, default: Any) -> Any:
         return await calls.ask(call, *arguments, timeout=SECONDS)
     except DriverError:
         return default
+
+
+async def single_dies(driver: Driver, machine: Machine) -> str:
+    """Have the driver of an A3 server give out the dies of each chip alone; why it does not, empty when it does.
+
+    It is a setting of the whole node (dcmi_set_multi_die_policy), which ``-useSingleDieMode`` asks for.
+    """
+    calls = getattr(driver, "calls", None)
+    if calls is None or not machine.server_type.startswith("Ascend910A3-"):
+        return ""
+    try:
+        if await calls.ask("die_policy", timeout=SECONDS) != ALONE:
+            await calls.ask("set_die_policy", ALONE, timeout=SECONDS)
+            _log.info("the dies of each chip are given out alone from now on")
+    except DriverError as error:
+        return f"useSingleDieMode: the dies of a chip are given out together: {error}"
+    return ""
 
 
 async def numa_nodes(driver: Driver, chip: int, system: Path = SYSTEM, pci: Path = PCI) -> list[int]:

@@ -26,6 +26,10 @@ class Control(Interface):
         self.library.call("dcmi_get_multi_die_policy", byref(value))
         return value.value
 
+    def set_die_policy(self, policy: int) -> None:
+        """Give the dies of every chip of the node out together (0) or each alone (1)."""
+        self.library.call("dcmi_set_multi_die_policy", policy)
+
     def spod_status(self, phy: int, sdid: int) -> int:
         """Whether a node of the super pod takes part: 0 normal, 1 abnormal."""
         return self._number("get_spod_node_status", phy, c_uint32, sdid)

@@ -608,8 +608,21 @@ int dcmi_get_hccs_link_bandwidth_info(int card, int device, struct hccs_bw *out)
     return OK;
 }
 
-int dcmi_get_multi_die_policy(int *out) { *out = 0; return state ? OK : NOT_READY; }
-int dcmi_set_multi_die_policy(int policy) { return policy == 0 || policy == 1 ? OK : BAD_PARAMETER; }
+static int die_policy; /* of this process */
+
+int dcmi_get_multi_die_policy(int *out)
+{
+    *out = die_policy;
+    return state ? OK : NOT_READY;
+}
+
+int dcmi_set_multi_die_policy(int policy)
+{
+    if (policy != 0 && policy != 1)
+        return BAD_PARAMETER;
+    die_policy = policy;
+    return OK;
+}
 
 /* pings and super-pod states live as long as the process that asked for them; a chip whose network is bad loses all */
 static uint32_t spod_status[SIM_CHIPS][64][2];
