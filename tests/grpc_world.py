@@ -241,6 +241,12 @@ class World:
         assert found is not None
         return found
 
+    async def marks(self, job: str) -> dict[str, str]:
+        """The annotations of the job's PodGroup, or of what stands for it in a cluster without PodGroups."""
+        pod = None if self.pod_groups else await self.kube.get(POD, f"{job}-worker-0", NS)
+        found = await self.group(job) if self.pod_groups else pod
+        return dict((found or {}).get("metadata", {}).get("annotations") or {})
+
     async def records(self) -> list[Object]:
         return (await self.kube.list(CONFIGMAP, "belay-system", recoveryrecord.SELECTOR)).items
 

@@ -14,6 +14,7 @@ import grpc
 import pytest
 
 from engine.kube import CONFIGMAP, NAMESPACE
+from engine.model.recovery import account
 from engine.serve.grpc.server import GrpcServer
 from engine.wire import recoveryrecord
 from engine.wire.clusterd import recover_pb2 as pb
@@ -121,36 +122,46 @@ def recovered(folder: Path, event_of: Callable[[Servers], Callable[[str], Any]])
     kept: list[Servers] = []
 
     async def story(world: World) -> None:
-        job = await world.job(strategy="recover")
-        servers = Servers(world)
-        kept.append(servers)
-        await servers.start()
-        trainer = Trainer(servers.port, job, event_of(servers))
-        trainer.replaced = lambda: world.replace("pretrain", 1)
-        life = asyncio.ensure_future(trainer.run())
-        await until(lambda: listening(servers, job), "the client listens")
-        await trainer.until_answered(lambda: trainer.client.broke(("9", "1")))
-
-        async def told() -> bool:
-            marks = (await world.group("pretrain"))["metadata"]["annotations"]
-            return marks.get("ProcessRecoverStatus") == "recover-success" and not await world.records()
-
-        try:
-            await until(told, "recovered", 60)
-        except AssertionError as error:
-            talk = servers.current.desk.talks.get(job) if servers.current is not None else None
-            state = talk and (talk.conversation.state, len(talk.signals), talk.conversation.story[-4:])
-            raise AssertionError(f"{error}: heard {trainer.heard}, {servers.kills} kills, {state}") from error
-        assert trainer.heard == ["stopTrain", "globalFault", "changeStrategy recover"]
-        body = await world.reset_json("pretrain")
-        assert (body["RankList"], body["FaultFlushing"]) == ([], False)
-        life.cancel()
-        await asyncio.gather(life, return_exceptions=True)
-        await trainer.client.channel.close(None)
-        await servers.stop()
+        kept.append(await recovers(world, event_of))
 
     play(folder, story)
     return kept[0]
+
+
+async def recovers(
+    world: World, event_of: Callable[[Servers], Callable[[str], Any]], name: str = "pretrain", **options: Any
+) -> Servers:
+    """The same in a world that is there."""
+    job = await world.job(name, strategy="recover", **options)
+    servers = Servers(world)
+    await servers.start()
+    trainer = Trainer(servers.port, job, event_of(servers))
+    trainer.replaced = lambda: world.replace(name, 1)
+    life = asyncio.ensure_future(trainer.run())
+    await until(lambda: listening(servers, job), "the client listens", 60)
+    await trainer.until_answered(lambda: trainer.client.broke(("9", "1")))
+
+    async def told() -> bool:
+        return (await world.marks(name)).get("ProcessRecoverStatus") == "recover-success" and not (
+            await world.records()
+        )
+
+    try:
+        await until(told, "recovered", 60)
+    except AssertionError as error:
+        talk = servers.current.desk.talks.get(job) if servers.current is not None else None
+        state = talk and (talk.conversation.state, len(talk.signals), talk.conversation.story[-4:])
+        raise AssertionError(f"{error}: heard {trainer.heard}, {servers.kills} kills, {state}") from error
+    assert trainer.heard == ["stopTrain", "globalFault", "changeStrategy recover"]
+    (one,) = account.read((await world.marks(name))[account.KEY])
+    assert (one.level, one.good, one.pods) == ("process", True, (1,))
+    body = await world.reset_json(name)
+    assert (body["RankList"], body["FaultFlushing"]) == ([], False)
+    life.cancel()
+    await asyncio.gather(life, return_exceptions=True)
+    await trainer.client.channel.close(None)
+    await servers.stop()
+    return servers
 
 
 def listening(servers: Servers, job: str) -> bool:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from engine.kube import POD, Kube
+from engine.kube import NODE, POD, Kube
 from tests.grpc_world import NS, Client, World, until
 from tests.kube_server import kubeconfig  # noqa: F401
+from tests.test_grpc_chaos import Servers, recovers
 
 
 def test_a_recovery_is_carried_through(kubeconfig: str, tmp_path: Path) -> None:  # noqa: F811
@@ -41,6 +44,28 @@ def test_a_recovery_is_carried_through(kubeconfig: str, tmp_path: Path) -> None:
                 assert pod["metadata"]["annotations"]["ProcessRecoverStatus"] == "recover-success"
                 await client.close()
             assert record["metadata"]["name"].startswith("belay-recovery-")
+
+    asyncio.run(go())
+
+
+def test_servers_are_killed_after_every_message(kubeconfig: str, tmp_path: Path) -> None:  # noqa: F811
+    async def go() -> None:
+        world = World(tmp_path)
+        world.custom = world.pod_groups = False
+        async with Kube.from_config(kubeconfig) as kube:
+            world.kube = kube
+            await world.prepare()
+            for name in ("n0", "n1"):
+                if await kube.get(NODE, name) is None:
+                    await world.node(name)
+
+            def event_of(servers: Servers) -> Callable[[str], Any]:
+                async def event(_: str) -> None:
+                    await servers.kill()
+
+                return event
+
+            assert (await recovers(world, event_of, "again", nodes=False)).kills == 6
 
     asyncio.run(go())
 

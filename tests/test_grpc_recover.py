@@ -9,9 +9,12 @@ from typing import Any
 import grpc
 
 from engine.kube import EVENT, NODE, POD
+from engine.model.recovery import account
+from engine.plan import plan
 from engine.serve.grpc.server import GrpcServer
 from engine.wire.clusterd import recover_pb2 as pb
 from tests.grpc_world import NS, POD_GROUP, Client, Time, World, play, until
+from tests.worlds import desired
 
 
 def short(signal: pb.ProcessManageSignal) -> str:
@@ -175,6 +178,34 @@ def test_a_memory_fault_is_retried_in_the_step(tmp_path: Path) -> None:
         await at.settled("retry-success")
 
     conversation(tmp_path, story, strategy="retry,recover")
+
+
+def test_a_retry_enters_the_ledger_of_training_time(tmp_path: Path) -> None:
+    """From the report of the processes over the PodGroup's account to the planner's memory of the job."""
+
+    async def story(at: Play) -> None:
+        await at.client.broke(("2", "0"))
+        await at.hears("stopTrain stop_train ranks=2:0")
+        await at.client.stopped()
+        await at.hears("globalFault on_global_rank ranks=2:0")
+        await at.client.offers("retry", "exit")
+        await at.hears("changeStrategy change_strategy retry ranks=2:0")
+        at.time.pass_by(9)
+        await at.client.done("retry")
+        await at.settled("retry-success")
+        cluster = at.server.cluster
+
+        def told() -> bool:
+            view = cluster.jobs.get(at.client.job)
+            return view is not None and account.KEY in view.annotations
+
+        await until(told, "the account is on the PodGroup")
+        made = plan(desired(), cluster.observed, at.time() / 1000)
+        (row,) = made.history.jobs["train/AscendJob/pretrain"].recoveries
+        assert (row.level, row.codes, row.chips, row.hit) == ("retry", ("80E01801",), 16, 8)
+        assert row.back - row.at == 9000 and row.steps[-1][1:] == ("recoverSuccess", "INIT", 0)
+
+    conversation(tmp_path, story, strategy="retry,exit")
 
 
 def test_a_lost_link_waits_for_routes_before_the_retry(tmp_path: Path) -> None:
