@@ -341,3 +341,16 @@ def play(scenario: Callable[[], Awaitable[None]]) -> None:
             await asyncio.gather(*rest, return_exceptions=True)
 
     asyncio.run(whole())
+
+
+def scenario(folder: Path, story: Callable[[World], Awaitable[None]], **options: Any) -> None:
+    """Play a story in a world that ends with it."""
+
+    async def run() -> None:
+        world = World(folder, **options)
+        try:
+            await story(world)
+        finally:
+            await world.kill()
+
+    play(run)

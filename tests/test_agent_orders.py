@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +12,9 @@ from agents.drivers.rows import ROWS
 from agents.node.journal import Done, Journal
 from agents.node.settings import Settings
 from engine.wire.names import NODES, REPORT_PREFIX, SYSTEM
-from tests.agent_world import FAULT, NODE, ORDERS_KEY, World, journal_lines, play, pod
+from tests.agent_world import FAULT, NODE, ORDERS_KEY, World, journal_lines, pod, scenario
 
 ALL = list(range(8))
-
-
-def scenario(folder: Path, story: Callable[[World], Awaitable[None]], **options: Any) -> None:
-    async def run() -> None:
-        world = World(folder, **options)
-        try:
-            await story(world)
-        finally:
-            await world.kill()
-
-    play(run)
 
 
 async def faulty(world: World, chip: int = 3) -> None:
@@ -98,7 +86,7 @@ def test_the_journal_is_written_before_the_act(tmp_path: Path) -> None:
         seen: list[dict[str, Any]] = []
         real = world.driver.reset
 
-        async def watched(chips: Any) -> None:
+        async def watched(chips: Any, **how: Any) -> None:
             seen.append(journal_lines(world)[-1])
             await real(chips)
 
@@ -140,7 +128,7 @@ def test_a_crash_after_the_journal_entry_is_failed_interrupted_and_never_run_aga
         await faulty(world)
         if moment == "before the reset":
 
-            async def never(chips: Any) -> None:
+            async def never(chips: Any, **how: Any) -> None:
                 await world.clock.sleep(1e9)
 
             real, world.driver.reset = world.driver.reset, never  # type: ignore[method-assign]

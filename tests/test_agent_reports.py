@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +23,10 @@ from engine.model.faults import Duration, Frequency, Rules
 from engine.wire.deviceinfo import parse
 from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX, POLICY_PREFIX, SYSTEM
 from engine.wire.policy import NodePolicy, build_policy, parse_policy
-from tests.agent_world import FAULT, NODE, NOW, RULES, World, play, pod
+from tests.agent_world import FAULT, NODE, NOW, RULES, World, play, pod, scenario
 
 PRE_SEPARATE = "80E18000"
 DEVICE = (DEVICE_NAMESPACE, DEVICE_PREFIX + NODE)
-
-
-def scenario(folder: Path, story: Callable[[World], Awaitable[None]], **options: Any) -> None:
-    async def run() -> None:
-        world = World(folder, **options)
-        try:
-            await story(world)
-        finally:
-            await world.kill()
-
-    play(run)
 
 
 def faults_of(world: World) -> list[dict[str, Any]]:

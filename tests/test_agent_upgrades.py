@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from engine.model.cluster import Upgrade
 from engine.model.faults import Duration, Frequency, Rules
 from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
 from engine.wire.policy import NodePolicy
-from tests.agent_world import FAULT, NODE, RULES, World, play
+from tests.agent_world import FAULT, NODE, RULES, World, scenario
 
 DEVICE = (DEVICE_NAMESPACE, DEVICE_PREFIX + NODE)
 HOUR = 3_600_000
@@ -25,17 +24,6 @@ TWICE = Frequency(2, 24 * HOUR, "ManuallySeparateNPU", 0, "twice")
 SOFT = Frequency(2, 24 * HOUR, "SeparateNPU", HOUR, "soft")
 LONG = Duration(20_000, 60_000, "PreSeparateNPU", "long")
 MANUAL = Rules(table=RULES.table, frequency={FAULT: TWICE})
-
-
-def scenario(folder: Path, story: Callable[[World], Awaitable[None]], **options: Any) -> None:
-    async def run() -> None:
-        world = World(folder, **options)
-        try:
-            await story(world)
-        finally:
-            await world.kill()
-
-    play(run)
 
 
 def data(world: World) -> dict[str, str]:

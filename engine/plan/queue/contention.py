@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from heapq import nsmallest
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from engine.model.actions import EvictPod, Evidence, Owner
 from engine.model.cluster import Pod
@@ -19,7 +19,7 @@ from engine.plan.queue import nominate, words
 from engine.plan.queue.case import Case
 from engine.plan.queue.consent import Consent, critical
 from engine.plan.queue.lines import Amounts, Quota, add
-from engine.plan.queue.reserve import Guard
+from engine.plan.queue.reserve import Guard, Placing
 from engine.plan.queue.roster import Roster
 from engine.plan.queue.search import Exhausted, least
 from engine.plan.queue.share import over, within
@@ -45,22 +45,6 @@ SENTENCE: Final = 250
 MAX_SENTENCES: Final = 3
 MAX_NODES: Final = 64
 NEAR_NODES: Final = 12
-
-
-class Placing(Protocol):
-    """A gang after its turn: which pods were left, and why (empty: none)."""
-
-    @property
-    def gang(self) -> Gang:
-        """The gang."""
-
-    @property
-    def left(self) -> Sequence[Pod]:
-        """Its pods without a place."""
-
-    @property
-    def why(self) -> str:
-        """The reason of its pending entry."""
 
 
 class _Victim(NamedTuple):

@@ -32,7 +32,7 @@ WIDER: Final = 4
 
 
 class Placing(Protocol):
-    """A gang after its turn."""
+    """A gang after its turn: which pods were left, and why (empty: none)."""
 
     @property
     def gang(self) -> Gang:
