@@ -1,9 +1,10 @@
-/* What the program makes of an input, for operators and tests: nothing on the host changes.
+/* What the program makes of an input, for operators and tests.
  *
  *   belay-check json             a document from stdin, read and written anew
  *   belay-check documents        many of them, each after a line with its length; so are the answers, -1: no JSON
  *   belay-check append PATH ITEMS   the document from stdin with items appended to the array at a.b.c
- *   belay-check devices VALUE    the chips that ASCEND_VISIBLE_DEVICES=VALUE selects */
+ *   belay-check devices VALUE    the chips that ASCEND_VISIBLE_DEVICES=VALUE selects
+ *   belay-check layer FOLDER     a layer from stdin, applied to FOLDER: the one verb that writes */
 #include "runtime.h"
 
 #include <stdio.h>
@@ -83,7 +84,8 @@ int role_check(int argc, char **argv)
                : argc == 2 && !strcmp(verb, "documents") ? check_documents()
                : argc == 4 && !strcmp(verb, "append")    ? check_append(argv[2], argv[3])
                : argc == 3 && !strcmp(verb, "devices")   ? check_devices(argv[2])
-                                                         : fail("want json, documents, append PATH ITEMS or devices VALUE");
+                                                         : argc == 3 && !strcmp(verb, "layer")     ? untar(0, argv[2], false)
+                                                         : fail("want json, documents, append PATH ITEMS, devices VALUE or layer FOLDER");
     if (done < 0)
         fprintf(stderr, "belay-oci-runtime check: %s\n", fault);
     return done < 0 ? 1 : 0;
