@@ -25,6 +25,7 @@ from agents.node.agent import NodeAgent
 from agents.node.client import ApiError, Cluster
 from agents.node.clock import Clock
 from agents.node.detect import HANG_CODE
+from agents.node.linkfiles import LinkPart
 from agents.node.log import Log
 from agents.node.settings import Settings
 from agents.node.surveyor import Surveyor, default_tables
@@ -34,6 +35,8 @@ from engine.wire.policy import NodePolicy
 FAULTS_KEY: Final = "faults.json"
 SURROUNDINGS_KEY: Final = "surroundings.json"
 VNPUS_FILE: Final = "vnpus.json"
+LINKS: Final = "links"
+"""Folder below a node's own through which processes on this machine get their links (`agents.datadist`)."""
 _RESTART_CEILING: Final = 30.0
 _CONFLICTS: Final = 8
 _log = Log("fleet")
@@ -151,6 +154,8 @@ class Fleet:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow_world(node.name, driver, around))
             group.create_task(self._survey(node, driver, around, cluster))
+            links = LinkPart(node.name, cluster, self._state_dir / node.name / LINKS, self._clock)
+            group.create_task(links.run())
             while True:
                 agent = NodeAgent(
                     node.name,

@@ -10,10 +10,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
 from agents.node.client import KubeClient
+from engine.wire.links import PREFIX as LINKS_PREFIX
 from engine.wire.names import NODES, ORDERS_PREFIX, POLICY_PREFIX, SIM_PREFIX, SYSTEM
 
 _NEEDLES: Final = {
-    SYSTEM: (ORDERS_PREFIX.encode(), POLICY_PREFIX.encode()),
+    SYSTEM: (ORDERS_PREFIX.encode(), POLICY_PREFIX.encode(), LINKS_PREFIX.encode()),
     NODES: (SIM_PREFIX.encode(),),
 }
 

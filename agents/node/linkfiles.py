@@ -159,7 +159,9 @@ class LinkPart:
 
     def _look(self, wanted: Mapping[str, EndOrders]) -> tuple[EndReport, ...]:
         """Put the orders in place, take others away, and read the answers."""
-        for holder in self._folders.standing():
+        standing: list[str] = []
+        self._try("the root folder", lambda: standing.extend(self._folders.standing()))
+        for holder in standing:
             if holder not in wanted:
                 self._try(holder, lambda holder=holder: self._folders.withdraw(holder))
         ends = []
