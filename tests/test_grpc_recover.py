@@ -177,6 +177,12 @@ def test_a_memory_fault_is_retried_in_the_step(tmp_path: Path) -> None:
         await at.client.done("retry")
         await at.settled("retry-success")
 
+        async def told() -> bool:
+            notes = [await at.marks("annotations", f"belay.dev/step-{word}") for word in ("retry", "retried")]
+            return notes == [f"{at.time()}:2", str(at.time())]
+
+        await until(told, "the planner is told of the retry and of its end")
+
     conversation(tmp_path, story, strategy="retry,recover")
 
 

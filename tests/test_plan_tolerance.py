@@ -186,3 +186,20 @@ def test_the_record_in_the_cluster_is_what_counts() -> None:
     assert observe([broken]).recoveries == {} and observe([broken]).diagnostics
     quiet = recoveryrecord.build(Record(conversation=Conversation(job=JOB)))
     assert observe([quiet]).recoveries == {}
+
+
+@pytest.mark.parametrize(
+    ("raised", "at", "now", "expected"),
+    [
+        (0, 100_000, 110_000, True),
+        (0, 100_000, 110_001, False),
+        (95_000, 100_000, 500_000, True),
+        (90_000, 100_000, 500_000, True),
+        (89_999, 100_000, 500_000, False),
+        (400_000, 100_000, 500_000, False),
+    ],
+)
+def test_recovery_may_retry_what_the_job_told_of_in_time(raised: int, at: int, now: int, expected: bool) -> None:
+    told_of = steps.read({steps.REPORTED_KEY: f"{at}:8-15"})
+    assert told_of is not None
+    assert (told_of.retries(11, raised, now), told_of.retries(7, raised, now)) == (expected, False)

@@ -164,6 +164,18 @@ def test_a_memory_fault_is_retried_in_the_step() -> None:
     assert play.state is State.INIT
 
 
+def test_a_fault_that_the_hardware_told_of_counts_as_told_once_the_job_stands() -> None:
+    play = Play(configured=ALL).tell(Faults((Rank("3", "0"), Rank("4", "0"))))
+    assert play.heard() == ["reset flush", "stopTrain stop_train"]
+    play.after(6).tell(StopComplete(Report()))
+    assert "annotate belay.dev/step-retry=1006000:3-4" in play.heard()
+    play.tell(Offered(Report(strategies=CAN)))
+    assert play.heard() == ["changeStrategy change_strategy retry"], "told once"
+    mixed = Play(configured=ALL).tell(Faults((Rank("3", "0"), Rank("4", "1"))))
+    mixed.after(10).after(60).tell(StopComplete(Report()))
+    assert not any("step-retry" in text for text in mixed.heard()), "a normal fault is among them"
+
+
 def test_a_network_fault_waits_for_routes_and_gives_clients_more_time() -> None:
     play = decided(Play(configured=ALL), software(("3", "2")))
     assert "globalFault on_global_rank timeout=33" in play.heard()

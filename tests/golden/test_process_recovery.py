@@ -120,6 +120,23 @@ def test_a_step_that_is_repeated_moves_nobody(update_golden: bool) -> None:
     compare("process-retry", world.story, update_golden)
 
 
+def test_a_fault_that_the_hardware_tells_of_first_is_given_the_same_time(update_golden: bool) -> None:
+    world = Served("retry,recover")
+    where = world.worker
+    world.fault(where, 3, code=UCE, level="RestartBusiness")
+    world.after(2)
+    world.tell(Faults((Rank("11", "0"),)), "is told of a memory error on rank 11")
+    world.after(5)
+    world.tell(StopComplete(Report()), "stands")
+    world.tell(Tick())
+    world.tell(Offered(Report(strategies=("retry", "recover", "exit"))), "offers to repeat the step")
+    world.after(25)
+    world.tell(Done(Report(strategy="retry")), "has repeated it")
+    world.after(60)
+    assert world.worker == where
+    compare("process-retry-hardware", world.story, update_golden)
+
+
 def test_a_step_that_takes_too_long_to_repeat_moves_the_pod(update_golden: bool) -> None:
     world = Served("retry,recover")
     where = world.worker

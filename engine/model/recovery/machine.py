@@ -163,7 +163,15 @@ def _slot(turn: Turn, slot: str, report: Report) -> Step | None:
     turn.remember(**{slot: report})
     if report.ranks and slot == "stop" and turn.talk.ranks:
         turn.remember(ranks=merged(turn.talk.ranks, report.ranks))
+    if slot == "stop" or (slot == "offer" and words.Change.RETRY in report.strategies):
+        _told_of_retry(turn, turn.talk.ranks)
     return None
+
+
+def _told_of_retry(turn: Turn, ranks: tuple[Rank, ...]) -> None:
+    """The job has answered about faults whose step can be tried again: the planner gives it the time for that."""
+    if turn.talk.state is not State.INIT and not turn.talk.normal and usable_retry(turn.facts):
+        turn.remember(retried=steps.more(turn.talk.retried, ranks, turn.now))
 
 
 def _begin(turn: Turn) -> Event | None:
