@@ -18,7 +18,8 @@ import msgspec
 from engine.clusterfile import read_cluster
 from engine.documents import Desired
 from engine.errors import InputError
-from engine.load import load
+from engine.load import load, load_directory
+from engine.load.yaml12 import MAX_BYTES
 from engine.model import actions as act
 from engine.model.actions import AnyAction, kind_of
 from engine.model.cluster import Observed
@@ -34,6 +35,8 @@ from engine.wire.orders import chip_number
 
 #: Most frames of one comparison; the newest ones are taken.
 MAX_FRAMES: Final = 2_000
+MAX_NOTES: Final = 20
+_EXPECTED: Final = "A List must hold the nodes and their mindx-dl-deviceinfo-* ConfigMaps."
 #: A fault that is still reported so much later was no passing one (seconds).
 LASTED: Final = 600.0
 _LISTS: Final = (".json", ".yaml", ".yml")
@@ -89,18 +92,22 @@ def policy_files(path: str) -> dict[str, bytes]:
         InputError: not readable, wrong somewhere, or without a FaultPolicy.
     """
     source = Path(path)
-    try:
-        files = sorted(source.rglob("*.y*ml")) if source.is_dir() else [source]
-        found = {f"policies/{file.name}": file.read_bytes() for file in files}
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}", where=path) from error
+    if source.is_dir():
+        found = {f"policies/{name}": data for name, data in load_directory(source).items()}
+    else:
+        try:
+            with source.open("rb") as stream:
+                found = {f"policies/{source.name}": stream.read(MAX_BYTES + 1)}
+        except OSError as error:
+            raise InputError(f"cannot be read: {error.strerror or error}", where=path) from error
     loaded = load(found)
     errors = [d for d in loaded.diagnostics if d.severity == "error" and d.file in found]
     if errors:
         first = errors[0]
-        raise InputError(f"{first.field} {first.message}".strip(), where=f"{path}:{first.line}:{first.column}")
+        file = str(source / first.file.removeprefix("policies/")) if source.is_dir() else path
+        raise InputError(f"{first.field} {first.message}".strip(), where=f"{file}:{first.line}:{first.column}")
     if not any(item.origin.file in found for item in loaded.desired.fault_policies):
-        raise InputError("holds no FaultPolicy", where=path)
+        raise InputError("holds no FaultPolicy", where=path, hint="Give a file or folder with the policy to try.")
     return found
 
 
@@ -120,18 +127,26 @@ def compare(
     story = _Story()
     source = _Source(policy, tree, overlays)
     tracks: dict[str, Mapping[str, Mapping[int, ChipMemory]]] = {}
-    first = last = 0.0
-    for number, file in enumerate(files):
+    frames, first, last = 0, 0.0, 0.0
+    for file in files:
         frame = source.frame(file)
-        first, last = (frame.now if number == 0 else first), frame.now
+        if not frame.now:
+            notes.append(f"{file}: left out, it holds no device report")
+            continue
+        notes += [f"{file}: {finding}" for finding in frame.observed.diagnostics]
+        frames, first, last = frames + 1, first or frame.now, frame.now
         now = plan(frame.before, frame.observed, frame.now, shard=frame.shard)
         world = remembering(frame.after, frame.observed, tracks.get(frame.shard, {}), now.history)
         other = plan(frame.after, world, frame.now, shard=frame.shard)
         tracks[frame.shard] = track(now.history, other.history)
         story.take(frame, decided(now), decided(other))
+    if not frames:
+        raise InputError("holds no device report, so there is nothing to replay", where=str(files[0]), hint=_EXPECTED)
+    if len(notes) > MAX_NOTES:
+        notes = [*notes[:MAX_NOTES], f"and {len(notes) - MAX_NOTES} more"]
     names = tuple(sorted(source.names))
     avoided, new, missed = story.told()
-    return Verdict(names, len(files), rfc3339(first), rfc3339(last), avoided, new, missed, tuple(notes))
+    return Verdict(names, frames, rfc3339(first), rfc3339(last), avoided, new, missed, tuple(notes))
 
 
 class _Source:

@@ -182,3 +182,28 @@ def test_bad_input_is_said_and_exits_2(tmp_path: Path, passing: str) -> None:
     damaged = tmp_path / f"x{recording.SUFFIX}"
     damaged.write_bytes(b"no gzip")
     assert "is no recording" in belay(good, "--against", str(damaged)).stderr
+
+
+def test_what_a_list_lacks_is_noted_and_nothing_at_all_is_refused(tmp_path: Path) -> None:
+    good = policy(tmp_path, "{}")
+    film = Film(tmp_path / "unused")
+    items = list(film.world.objects.values())
+    odd = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "d"}, "spec": {"containers": "x"}}
+    nothing, some = tmp_path / "a.json", tmp_path / "b.json"
+    nothing.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": []}))
+    some.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [*items, odd]}))
+    refused = belay(good, "--against", str(nothing))
+    assert refused.exit_code == 2 and f"{nothing}: holds no device report" in refused.stderr
+    found = verdict(good, "--against", str(nothing), "--against", str(some), code=0)
+    assert found["frames"] == 1 and len(found["notes"]) == 2
+    assert found["notes"][0].startswith(f"{nothing}: left out")
+    assert "Pod/d/p spec.containers" in found["notes"][1]
+
+
+def test_a_mistake_in_a_folder_of_policies_names_its_file(tmp_path: Path, passing: str) -> None:
+    folder = tmp_path / "mine"
+    (folder / "sub").mkdir(parents=True)
+    Path(policy(tmp_path, "{}")).rename(folder / "good.yaml")
+    Path(policy(tmp_path, "{levels: {X: Bad}}", "broken")).rename(folder / "sub" / "good.yaml")
+    result = belay(str(folder), "--against", passing)
+    assert result.exit_code == 2 and f"{folder}/sub/good.yaml:4:" in result.stderr
