@@ -69,7 +69,7 @@ def test_a_power_cut_at_any_step_never_repeats_an_epoch(
         with contextlib.suppress(Crash, BaseExceptionGroup):
             await world.run(60)
         crashed = power.calls >= power.at
-        await_dead(world)
+        await dead(world)
         power.on = False
         ran = len(world.driver.resets)
         world.driver._booting.clear()
@@ -90,9 +90,11 @@ def test_a_power_cut_at_any_step_never_repeats_an_epoch(
         assert world.result(3) == (8, "ok")
         await world.kill()
 
-    def await_dead(world: World) -> None:
+    async def dead(world: World) -> None:
+        """Nothing of the process is left when the power is back."""
         if world.task is not None:
             world.task.cancel()
+            await asyncio.wait([world.task])
             world.task = None
 
     play(story)

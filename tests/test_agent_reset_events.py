@@ -173,13 +173,50 @@ def test_the_resets_left_travel_with_the_order(tmp_path: Path) -> None:
     scenario(tmp_path, story)
 
 
-def test_the_card_beside_an_a3_module_is_named(tmp_path: Path) -> None:
-    pairs = tuple(tuple(range(first, first + 4)) for first in range(0, 16, 4))
-    a3 = Row(
-        machine=machine("huawei.com/Ascend910", "Ascend910-9362", super_pod_id=1, server_index=0),
-        chips=16, chips_per_card=2, reset_groups=pairs,
-    )  # fmt: skip
+A3 = Row(
+    machine=machine("huawei.com/Ascend910", "Ascend910-9362", super_pod_id=1, server_index=0),
+    chips=16,
+    chips_per_card=2,
+    reset_groups=tuple(tuple(range(first, first + 4)) for first in range(0, 16, 4)),
+)
 
+
+@pytest.mark.parametrize("switch", ["ON", "OFF"])
+def test_a_module_that_does_not_boot_is_reset_by_its_board_controller(tmp_path: Path, switch: str) -> None:
+    file = tmp_path / "plugins.json"
+    file.write_text(f'[{{"pluginName": "outbandReset", "state": "{switch}"}}]')
+
+    async def story(world: World) -> None:
+        world.plugins = file
+        await world.start()
+        world.driver.stall_boots(1)
+        world.driver.inject(5, FAULT)
+        world.order({4: 1}, group=range(4, 8))
+        await world.run(70 + 150)
+        assert world.driver.resets == [(4, 5, 6, 7)]
+        await world.run(90)
+        if switch == "ON":
+            assert world.driver.resets == [(4, 5, 6, 7)] * 2 and world.result(4) == (1, "ok")
+        else:
+            assert world.driver.resets == [(4, 5, 6, 7)]
+            assert world.result(4) == (1, "failed: the driver or the chips did not come back in time")
+
+    scenario(tmp_path, story, row=A3)
+
+
+def test_without_a_board_controller_a_chip_that_does_not_boot_has_failed(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        await world.start()
+        world.driver.stall_boots(1)
+        world.driver.inject(5, FAULT)
+        world.order({4: 1})
+        await world.run(300)
+        assert world.result(4) == (1, "failed: the driver or the chips did not come back in time")
+
+    scenario(tmp_path, story)
+
+
+def test_the_card_beside_an_a3_module_is_named(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         await world.start()
         world.driver.inject(5, "DEADBEEF", severity=3)
@@ -188,7 +225,7 @@ def test_the_card_beside_an_a3_module_is_named(tmp_path: Path) -> None:
         rows = json.loads(reset_info(world.agent.state))["ManualResetDevs"]
         assert rows == [{"CardId": 2, "DeviceId": 1, "AssociatedCardId": 3, "PhyID": 5, "LogicID": 5}]
 
-    scenario(tmp_path, story, row=a3)
+    scenario(tmp_path, story, row=A3)
 
 
 def test_other_servers_have_no_card_beside(tmp_path: Path) -> None:

@@ -144,6 +144,10 @@ class Driver(Protocol):
         """
         ...
 
+    async def reset_out_of_band(self, chips: Sequence[int]) -> bool:
+        """Begin to reset chips that did not come back by their board controller; False where there is none to ask."""
+        ...
+
     async def boot_status(self, chip: int) -> int:
         """Return how far a chip's start has come; BOOTED when it is finished."""
         ...

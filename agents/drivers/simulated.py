@@ -22,6 +22,7 @@ RESET_SECONDS: Final = 20.0
 
 FIRST_VNPU: Final = 100
 _MAX_EVENTS: Final = 10_000
+_NEVER: Final = 1 << 62
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +86,7 @@ class SimulatedDriver:
         self._events: list[Event] = []
         self._happened = asyncio.Event()
         self._spec: dict[int, Injected] = {}
-        self._reset_failures = 0
+        self._reset_failures = self._stalled_boots = 0
         self._spec_failures: int | None = None
         self.hang = False
         self.resets: list[tuple[int, ...]] = []
@@ -162,8 +163,21 @@ class SimulatedDriver:
             self._reset_failures -= 1
             raise DriverError("the driver returned -8020: reset failed")
         finished = self._now_ms() + int(RESET_SECONDS * self._scale * 1000)
+        if self._stalled_boots > 0:
+            self._stalled_boots -= 1
+            finished = _NEVER
         for chip in wanted:
             self._booting[chip] = finished
+
+    async def reset_out_of_band(self, chips: Sequence[int]) -> bool:
+        """Reset by the board controller, which A3 servers have; it brings back what does not boot."""
+        if not self.row.machine.server_type.startswith("Ascend910A3-"):
+            return False
+        await self._maybe_hang()
+        self.resets.append(tuple(sorted(chips)))
+        finished = self._now_ms() + int(RESET_SECONDS * self._scale * 1000)
+        self._booting.update(dict.fromkeys(chips, finished))
+        return True
 
     async def boot_status(self, chip: int) -> int:
         """Tell whether the chip has started; a reset that has just finished heals it."""
@@ -246,6 +260,10 @@ class SimulatedDriver:
     def fail_resets(self, times: int) -> None:
         """Let the next resets fail."""
         self._reset_failures = times
+
+    def stall_boots(self, times: int) -> None:
+        """Let chips not come back after the next resets."""
+        self._stalled_boots = times
 
     def device(self, chip: int) -> str:
         """Return a chip's device name."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from agents.drivers.base import BOOTED, Chip, Driver, DriverError
 from agents.node.acts import Act, ordered
@@ -28,6 +28,8 @@ from agents.node.witness import Witness, WitnessError
 from engine.model.cluster import Orders, Pod
 from engine.model.vnpu import Change
 
+#: Seconds that chips may take to boot after their board controller has reset them.
+OUT_OF_BAND_BOOT: Final = 150.0
 _log = Log("agent")
 
 
@@ -344,16 +346,26 @@ class Executor:
     async def _act_on_chips(self, act: Act) -> None:
         """Reset and wait for the boot, under a job also until the chips are ready for it."""
         settings = self._settings
-        reset = (
-            self._driver.reset(act.chips)
-            if self._plugins.on(OUT_OF_BAND)
-            else self._driver.reset(act.chips, out_of_band=False)
-        )
-        await self._clock.limit(reset, settings.driver_timeout)
         boot = settings.boot_timeout if act.online is None else min(settings.boot_timeout, act.online.boot_seconds)
-        await self._clock.limit(self._booted(act.chips), settings.scaled(boot))
+        try:
+            # the board controller takes longer than a driver's call may: it is asked apart
+            await self._clock.limit(self._driver.reset(act.chips, out_of_band=False), settings.driver_timeout)
+            await self._clock.limit(self._booted(act.chips), settings.scaled(boot))
+        except (DriverError, TimeoutError):
+            if not self._plugins.on(OUT_OF_BAND) or not await self._ask_the_board(act):
+                raise
         if act.online is not None:
             await self._clock.sleep(settings.scaled(READY_SECONDS))
+
+    async def _ask_the_board(self, act: Act) -> bool:
+        """Have chips that refuse or do not come back reset by their board controller; False where there is none."""
+        settings = self._settings
+        asked = self._driver.reset_out_of_band(act.chips)
+        if not await self._clock.limit(asked, settings.scaled(settings.boot_timeout)):
+            return False
+        _log.warning("chips were reset by their board controller", node=self._state.node, epoch=act.epoch)
+        await self._clock.limit(self._booted(act.chips), settings.scaled(OUT_OF_BAND_BOOT))
+        return True
 
     def _announce(self, act: Act) -> None:
         self._plugins.read()

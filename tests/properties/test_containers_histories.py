@@ -28,7 +28,7 @@ class Watched(SimulatedDriver):
     clock: VirtualClock
     accepted: list[float]
 
-    async def reset(self, chips: Sequence[int]) -> None:
+    async def reset(self, chips: Sequence[int], *, out_of_band: bool = True) -> None:
         """No reset of a chip that a container or a process uses, none within the cool-down of the last."""
         using = [name for name in self.runtime.running if not set(self.runtime.chips[name]).isdisjoint(chips)]
         assert not using, f"{chips} are reset under {using}"

@@ -44,7 +44,7 @@ class Watched(World):
         self.expired: list[int] = []
         real = self.driver.reset
 
-        async def reset(chips: Sequence[int]) -> None:
+        async def reset(chips: Sequence[int], *, out_of_band: bool = True) -> None:
             processes = await self.driver.processes()
             self.used += [f"process on {c}" for c in chips if processes.get(c)]
             self.used += [f"held {c}" for c in chips if c in self.kubelet.held]

@@ -243,7 +243,7 @@ class World:
         driver = SimulatedDriver(node, seed=self.seed, now_ms=lambda: int(self.clock.wall * 1000), sleep=asyncio.sleep)
         real = driver.reset
 
-        async def reset(chips: Any) -> None:
+        async def reset(chips: Any, **how: Any) -> None:
             self._check_reset(node, tuple(sorted(chips)))
             await real(chips)
 

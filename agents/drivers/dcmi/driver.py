@@ -233,14 +233,26 @@ class DcmiDriver:
                     raise
                 await self._out_of_band(chip, error)
 
-    async def _out_of_band(self, chip: int, first: DcmiError) -> None:
+    async def reset_out_of_band(self, chips: Sequence[int]) -> bool:
+        """Reset modules that did not boot by their board controller; False where its channel is shut."""
+        await self.machine()
+        if self._family != families.A3:
+            return False
+        cards = {phy: card for phy, _, card, _ in await self._places()}
+        for chip in {cards.get(chip, -1): chip for chip in sorted(chips, reverse=True)}.values():
+            if not await self._tried("outband", chip, default=False):
+                return False
+            await self._out_of_band(chip, None)
+        return True
+
+    async def _out_of_band(self, chip: int, first: DcmiError | None) -> None:
         try:
             await self._ask("pre_reset", chip, timeout=RESET_SECONDS)
             await self._ask("reset", chip, OUT_OF_BAND, timeout=OUT_OF_BAND_SECONDS)
             await self._sleep(RESCAN_PAUSE)
             await self._ask("rescan", chip, timeout=RESET_SECONDS)
         except DriverError as error:
-            raise DriverError(f"in-band: {first}; out of band: {error}") from error
+            raise DriverError(f"in-band: {first or 'no boot'}; out of band: {error}") from error
 
     async def boot_status(self, chip: int) -> int:
         """How far a chip's start has come."""

@@ -126,6 +126,10 @@ class SmiDriver:
         """Refuse: resets need the driver's library."""
         raise DriverError("chips are not reset through npu-smi; install the driver's libdcmi.so and use --driver dcmi")
 
+    async def reset_out_of_band(self, chips: Sequence[int]) -> bool:
+        """There is no way to."""
+        return False
+
     async def boot_status(self, chip: int) -> int:
         """BOOTED once the chip tells its health."""
         place = await self.place(chip)
