@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -254,6 +255,21 @@ def test_a_link_that_is_being_made_or_ended_is_in_hand(ends: list[LLMDataDist]) 
         ending.join()
         assert results == [[S.LLM_NOTIFY_PROMPT_UNLINK_FAILED]]
         assert client.unlink_clusters([other])[1] == [S.LLM_NOT_YET_LINK]
+
+
+def test_two_that_link_to_each_other_at_once_share_one_link(ends: list[LLMDataDist]) -> None:
+    one, two = end_of(ends, 1, listen=True), end_of(ends, 2, listen=True)
+    to_one, to_two = cluster_info(1, one.listening[0][1]), cluster_info(2, two.listening[0][1])
+    for _ in range(50):
+        with ThreadPoolExecutor(2) as pool:
+            results = list(pool.map(lambda pair: pair[0].link_clusters([pair[1]])[0], ((one, to_two), (two, to_one))))
+        assert S.LLM_SUCCESS in results
+        assert set(results) <= {S.LLM_SUCCESS, S.LLM_ALREADY_LINK, S.LLM_PROCESSING_LINK}
+        wait_until(lambda: one.linked() == {2: None} and two.linked() == {1: None})
+        one.check_link_status(2)
+        two.check_link_status(1)
+        assert one.unlink_clusters([to_two])[0] is S.LLM_SUCCESS
+        wait_until(lambda: two.linked() == {})
 
 
 def test_all_tries_of_a_link_fit_into_the_total_time(ends: list[LLMDataDist]) -> None:

@@ -141,6 +141,9 @@ class Links:
     def _refusal(self, hello: Hello) -> LLMStatusCode | None:
         if hello.peer != self._cluster or hello.cluster == self._cluster:
             return LLMStatusCode.LLM_LINK_FAILED
+        if hello.cluster in self._linking and self._cluster < hello.cluster:
+            # both link to each other at once: of two connections one would end the other; the lower number's stays
+            return LLMStatusCode.LLM_PROCESSING_LINK
         return None if self._room({hello.cluster}) else LLMStatusCode.LLM_CLUSTER_NUM_EXCEED_LIMIT
 
     def _room(self, wanted: set[int]) -> bool:
@@ -170,7 +173,7 @@ class Links:
         number = cluster.remote_cluster_id
         if number is None or number == self._cluster:
             return LLMStatusCode.LLM_PARAM_INVALID
-        if number in self._linking or number in self._unlinking:
+        if number in self._linking or number in self._unlinking or number in self._promised:
             return LLMStatusCode.LLM_PROCESSING_LINK
         old = self.peers.get(number)
         if old is not None and old.broken is None:
@@ -210,6 +213,13 @@ class Links:
                 sock.close()
                 return CODES[status]
             welcome = frames.decode(await streams.read_body(sock, length), Welcome)
+            # both link to each other at once, and the far side's link was taken meanwhile: one is enough
+            if self.live(number) is not None:
+                sock.close()
+                return LLMStatusCode.LLM_ALREADY_LINK
+            if number in self._promised and number < self._cluster:
+                sock.close()
+                return LLMStatusCode.LLM_PROCESSING_LINK
             await streams.send(sock, Kind.ANSWER, 1, frames.encode(Welcome(self._cluster, regions)))
         except (OSError, BadFrame) as error:
             sock.close()
