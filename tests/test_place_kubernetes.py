@@ -210,6 +210,9 @@ def test_host_ports_and_anti_affinity_per_host(tmp_path: Path) -> None:
     items[1]["spec"]["containers"][0]["ports"] = port["ports"]
     found = listing.plan([*_nodes(n0={}), taken, *items], tmp_path)
     assert found.pending["nodes"] == {"PortConflict": 1}
+    assert found.pending["unblock"] == (
+        "give the job other host ports than 2222, or end the pod that has them, for example on n0"
+    )
     term = {"labelSelector": {"matchLabels": {"app": "j"}}, "topologyKey": CLEAN}
     apart = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
     assert not listing.plan([*_nodes(n0={}), *_job(2, 4, apart)], tmp_path).bound

@@ -118,6 +118,9 @@ def way_out(
             return f"uncordon a node, for example {near[0]}" if near else None
         case "PodAntiAffinityConflict" | "PodAffinityMismatch" | "TopologySpreadConflict":
             return "add nodes in other topology domains or relax the job's pod affinity or spread"
+        case "PortConflict" if near:
+            ports = ", ".join(str(port) for port in sorted({port for _, _, port in pod.host_ports}))
+            return f"give the job other host ports than {ports}, or end the pod that has them, for example on {near[0]}"
         case "VolumeNodeAffinityConflict":
             return "free room on the nodes that the job's volumes are bound to, or use volumes that move"
         case "WaitingForRelease":
