@@ -95,7 +95,8 @@ async def play(world: World, servers: Killable, seed: int, size: Size) -> int:
         return
 
     masters = [Master(world, name, servers.port, job, event) for name, job in jobs]
-    shared = [channel(servers.port) for _ in range(max(1, size.jobs * (size.clients - 1) // 50))]
+    # a connection carries 64 calls at a time, streams among them
+    shared = [channel(servers.port) for _ in range(1 + size.jobs * (size.clients - 1) // 40)]
     listeners = [
         Listener(servers.port, job, f"agent {i}", shared[(i + at) % len(shared)], chance)
         for at, (_, job) in enumerate(jobs)

@@ -52,6 +52,7 @@ class Processes:
         self.port = free_port()
         self._kubeconfig = kubeconfig
         self._process: BaseProcess | None = None
+        self._line: Any = None  # it ends when this does
 
     async def start(self) -> None:
         """Start one, and wait until it serves."""
@@ -59,7 +60,7 @@ class Processes:
         ours, theirs = context.Pipe()
         process = context.Process(target=serve, args=(str(self._kubeconfig), self.port, theirs))
         process.start()
-        self._process = process
+        self._process, self._line = process, ours
         assert await asyncio.to_thread(ours.poll, STARTS), "the server does not come up"
         ours.recv()
 

@@ -75,6 +75,7 @@ class Talk:
         self._token = 0
         self._worker: asyncio.Task[None] | None = None
         self._repeating: asyncio.Task[None] | None = None
+        self._adopted = 0
 
     # what it is
 
@@ -184,6 +185,10 @@ class Talk:
         again = any(one.role == outbox.role and one.host == outbox.host for one in self.signals)
         alone = not self.signals
         returning = self.voice.returning
+        talk = self.conversation
+        missed = machine.unanswered(talk, talk.since) if returning and talk.since >= self._adopted else None
+        if missed is not None:
+            outbox.put(self.voice.message(missed))  # it was said here to those who came back earlier
         self.signals.add(outbox)
         if (alone or again) and not returning:
             await self.reset()
@@ -198,6 +203,7 @@ class Talk:
     def resume(self) -> None:
         """Say again what nobody heard the outcome of."""
         self._token += 1
+        self._adopted = self._desk.clock()
         again = (*self.record.owed, *resumed(self.conversation))
         self._effects.extend((effect, self._token) for effect in again)
         self._start()

@@ -47,10 +47,9 @@ class Voice:
         """The last client went away by itself: nobody is expected back."""
         self._until = None
 
-    async def deliver(self, signal: Signal, uuid: str, subscribers: int, current: Callable[[], bool]) -> bool:
-        """Whether the signal reached a subscriber; ``subscribers`` is how many listened before the server died."""
-        patience = KILL_ENQUEUE if signal.kind == words.KILL_MASTER else ENQUEUE
-        message = pb.ProcessManageSignal(
+    def message(self, signal: Signal, uuid: str = "") -> pb.ProcessManageSignal:
+        """The signal as it goes over the wire; ``uuid`` is for one that belongs to no round."""
+        return pb.ProcessManageSignal(
             uuid=signal.uuid or uuid,
             jobId=self._job,
             signalType=signal.kind,
@@ -61,6 +60,11 @@ class Voice:
             nodeRankIds=signal.nodes,
             extraParams=signal.extra,
         )
+
+    async def deliver(self, signal: Signal, uuid: str, subscribers: int, current: Callable[[], bool]) -> bool:
+        """Whether the signal reached a subscriber; ``subscribers`` is how many listened before the server died."""
+        patience = KILL_ENQUEUE if signal.kind == words.KILL_MASTER else ENQUEUE
+        message = self.message(signal, uuid)
         if not self._gathered:
             await self._gather(subscribers, current)
         return await _hand_over(self.signals, message, patience, current if signal.answer else None)
