@@ -1,8 +1,8 @@
 """What-if over time: the real planner on a copied world with a virtual clock.
 
-``objects`` holds what an API server would, ``world`` acts and fakes the rest of the cluster, ``server`` one node's
-hardware and agent, ``workloads`` the controllers of Kubernetes, ``rehearsal`` plays the tests of fault policies,
-``timeline`` is what happens from outside, ``run`` the story until it is quiet.
+``objects`` holds what an API server would, ``agents`` obey orders, ``world`` acts and fakes the rest of the cluster,
+``server`` is one node's hardware, ``workloads`` the controllers of Kubernetes, ``rehearsal`` plays the tests of fault
+policies, ``timeline`` is what happens from outside, ``run`` the story until it is quiet.
 """
 
 from engine.simulate.objects import merged

@@ -1,0 +1,95 @@
+"""The agents of simulated nodes: each takes its orders, resets, partitions, heals under a running job, and reports."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+from engine.model.cluster import ResetOrder
+from engine.model.diagnostics import ObjectKey
+from engine.simulate.objects import Objects
+from engine.simulate.server import Server
+from engine.wire import orders, resetinfo
+
+
+class Agents(Objects):
+    """The objects of a cluster, and on every server an agent that obeys.
+
+    ``report_every``: a server whose report is younger than so many seconds writes none unless something changed.
+    ``deaf``: training managers do not follow what their reset ConfigMap tells them.
+    """
+
+    def __init__(self, now: float, *, seed: int = 0, report_every: float = 0.0) -> None:
+        super().__init__(now)
+        self.random = random.Random(seed)
+        self.report_every = report_every
+        self.deaf = False
+
+    def _agents(self) -> None:
+        names_in_order = list(self.nodes)
+        self.random.shuffle(names_in_order)
+        for name in names_in_order:
+            node = self.nodes[name]
+            if not node.silent:
+                self.agent(node)
+
+    def agent(self, node: Server) -> None:
+        """The node's agent takes its orders, if it has new ones."""
+        standing = self.observer.observed().orders.get(node.name)
+        if standing is None:
+            return
+        if self.report_every and node.orders_seen == standing.generation:
+            return
+        node.orders_seen = standing.generation
+        if int(self.now * 1000) <= standing.not_after_ms:
+            for chip, order in sorted(standing.resets.items()):
+                if order.epoch > node.done.get(chip, 0):
+                    self.reset(node, order)
+            if standing.vnpu_epoch > node.vnpu_done:
+                node.partition(standing.vnpu_epoch, standing.vnpu_layout)
+        self.report(node)
+
+    def reset(self, node: Server, order: ResetOrder) -> None:
+        """The agent carries out one reset order."""
+        taken = self.owners(node.name)
+        if order.online is not None:
+            self._heal_under(node, order, taken)
+            return
+        node.reset(order, [c for c in order.group if node.device_name(c) in taken], self.now)
+
+    def _heal_under(self, node: Server, order: ResetOrder, taken: Mapping[str, str]) -> None:
+        """A reset under a job: its managers stop the processes once they were told, and only then chips are reset."""
+        assert order.online is not None
+        if self.now * 1000 < order.not_before_ms:
+            return
+        names = [node.device_name(chip) for chip in order.group]
+        users = {taken[name] for name in names if name in taken}
+        namespace, _, name = order.online.pod.partition("/")
+        pod = self.objects.get(ObjectKey("v1", "Pod", namespace, name))
+        if pod is None or pod["metadata"]["uid"] != order.online.uid or len(users) > 1:
+            for chip in order.group:
+                node.done[chip], node.results[chip] = order.epoch, "refused: in use by others"
+            return
+        if not self._stopped(namespace):
+            for chip in order.group:
+                node.done[chip], node.results[chip] = order.epoch, "failed: 8 processes did not end in 60 s"
+            return
+        node.reset(order, (), self.now)
+
+    def _stopped(self, namespace: str) -> bool:
+        """Whether a job of the namespace was told to stop ranks, and has managers that do so."""
+        return not self.deaf and any(
+            key.namespace == namespace
+            and key.name.startswith(resetinfo.PREFIX)
+            and '"Status":"unrecovered"' in str((obj.get("data") or {}).get(resetinfo.RESET_KEY))
+            for key, obj in self.objects.items()
+            if key.kind == "ConfigMap"
+        )
+
+    def report(self, node: Server) -> None:
+        """The node writes its device-info and its agent's report."""
+        taken = self.owners(node.name)
+        node.reported = self.now
+        self.put(node.device_report(taken, self.now))
+        body = node.agent_report(taken, self.now, self.version)
+        self.put(orders.build_report(body, node.prefix, {"name": "simulated"}))
