@@ -13,8 +13,8 @@ places. The seeds decide everything, so there are no five runs; the interval is 
 Where utilisation is lost: with scores and ties given, Belay and (b) differ in ties and in the nodes that are kept for
 jobs that starve, and are equal within what two runs of one policy differ. At the moment there is hardly anything to
 gain either (c). What is left to the bound is lost to large jobs that wait until a whole server is free. Looking at
-large jobs first, whoever came first, gains some of it, as (b) in that order shows; small jobs pay with several times
-their waiting time, and so Belay keeps to the order of arrival.
+large jobs first, whoever came first, is the only freedom left; its rows show that it gains little and that small jobs
+pay with several times their waiting time, and so Belay keeps to the order of arrival.
 """
 
 from __future__ import annotations
