@@ -189,9 +189,13 @@ def test_a_push_links_a_death_is_mended_and_a_deletion_unlinks(
     folder = tmp_path / "links-node-2" / "cluster-9"
     reach("the end of the orders", lambda: not (folder / "links.json").exists())
     reach("the end of the links", lambda: not linked_at(ports[1]) and not linked_at(ports[2]))
-    report = json.loads((cluster.get(CONFIGMAP, "belay-links-node-2", "belay-nodes") or {})["data"]["links.json"])
-    assert report == {"node": "node-2", "clusters": []}
+    reach("the word of it", lambda: reported(cluster, "node-2") == {"node": "node-2", "clusters": []})
     assert not loop.failures
+
+
+def reported(cluster: Cluster, node: str) -> Any:
+    found = cluster.get(CONFIGMAP, f"belay-links-{node}", "belay-nodes")
+    return json.loads(found["data"]["links.json"]) if found else None
 
 
 def linked_at(port: int) -> bool:
