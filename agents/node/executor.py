@@ -11,25 +11,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
-from agents.drivers.base import BOOTED, Chip, Driver, DriverError
+from agents.drivers.base import Driver, DriverError
 from agents.node.acts import Act, ordered
 from agents.node.clock import Clock
 from agents.node.journal import Done, Journal
 from agents.node.layouts import blocked_by, needed_change
 from agents.node.log import Log
-from agents.node.notices import Notice, reset_ended, reset_started
-from agents.node.online import READY_SECONDS, Step, Watch
-from agents.node.plugins import OUT_OF_BAND, RECORD, ResetPlugins
+from agents.node.notices import Notice
+from agents.node.online import Step, Watch
+from agents.node.plugins import ResetPlugins
+from agents.node.resetter import Resetter
 from agents.node.settings import MAX_TEXT, Settings
 from agents.node.state import NodeState
 from agents.node.witness import Witness, WitnessError
 from engine.model.cluster import Orders, Pod
 from engine.model.vnpu import Change
 
-#: Seconds that chips may take to boot after their board controller has reset them.
-OUT_OF_BAND_BOOT: Final = 150.0
 _log = Log("agent")
 
 
@@ -74,7 +73,8 @@ class Executor:
         plugins: ResetPlugins | None = None,
         tell: Callable[[Notice], None] = lambda _: None,
     ) -> None:
-        self._witnesses, self._plugins, self._tell = tuple(witnesses), plugins or ResetPlugins(None), tell
+        self._witnesses = tuple(witnesses)
+        self._resetter = Resetter(state, driver, clock, settings, plugins or ResetPlugins(None), tell)
         self._watches: dict[tuple[tuple[str, ...], int], Watch] = {}
         self._state, self._journal, self._driver, self._facts = state, journal, driver, facts
         self._clock, self._settings, self._wake = clock, settings, wake
@@ -319,10 +319,10 @@ class Executor:
         self._problem("journal", None)
         _log.info("reset begins", node=state.node, epoch=act.epoch, chips=",".join(act.keys))
         state.resetting |= set(act.chips)
-        self._announce(act)
+        self._problem("hot reset plugins", self._resetter.started(act) or None)
         self._wake()
         try:
-            await self._act_on_chips(act)
+            await self._resetter.reset(act)
             await self._facts.driver()
             left = [e.code for c in act.chips for e in state.book.chip(c) if not state.judge.healthy([e])]
             result = f"failed: {', '.join(left[:3])} remains" if left else "ok"
@@ -340,48 +340,7 @@ class Executor:
         if result != "ok":
             state.failed_resets |= set(act.chips)
         self._finish(act, result)
-        if self._plugins.on(RECORD):
-            self._tell(reset_ended(state.node, self._ring(act), result, self._clock.now_ms()))
-
-    async def _act_on_chips(self, act: Act) -> None:
-        """Reset and wait for the boot, under a job also until the chips are ready for it."""
-        settings = self._settings
-        boot = settings.boot_timeout if act.online is None else min(settings.boot_timeout, act.online.boot_seconds)
-        try:
-            # the board controller takes longer than a driver's call may: it is asked apart
-            await self._clock.limit(self._driver.reset(act.chips, out_of_band=False), settings.driver_timeout)
-            await self._clock.limit(self._booted(act.chips), settings.scaled(boot))
-        except (DriverError, TimeoutError):
-            if not self._plugins.on(OUT_OF_BAND) or not await self._ask_the_board(act):
-                raise
-        if act.online is not None:
-            await self._clock.sleep(settings.scaled(READY_SECONDS))
-
-    async def _ask_the_board(self, act: Act) -> bool:
-        """Have chips that refuse or do not come back reset by their board controller; False where there is none."""
-        settings = self._settings
-        asked = self._driver.reset_out_of_band(act.chips)
-        if not await self._clock.limit(asked, settings.scaled(settings.boot_timeout)):
-            return False
-        _log.warning("chips were reset by their board controller", node=self._state.node, epoch=act.epoch)
-        await self._clock.limit(self._booted(act.chips), settings.scaled(OUT_OF_BAND_BOOT))
-        return True
-
-    def _announce(self, act: Act) -> None:
-        self._plugins.read()
-        self._problem("hot reset plugins", self._plugins.problem or None)
-        if self._plugins.on(RECORD):
-            state = self._state
-            faulty = [c for c in act.chips if not state.judge.healthy(state.book.chip(c))]
-            self._tell(reset_started(state.node, self._ring(act), faulty, act.left, self._clock.now_ms()))
-
-    def _ring(self, act: Act) -> list[Chip]:
-        return [chip for chip in self._state.chips if chip.id in act.chips]
-
-    async def _booted(self, chips: Sequence[int]) -> None:
-        for chip in chips:
-            while await self._driver.boot_status(chip) != BOOTED:
-                await self._clock.sleep(self._settings.scaled(self._settings.boot_poll))
+        self._resetter.ended(act, result)
 
     # ---- layouts
 

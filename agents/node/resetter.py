@@ -1,0 +1,88 @@
+"""Carrying out a reset that may run: in band, by the board controller where that does not help, and telling of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from agents.drivers.base import BOOTED, Chip, Driver, DriverError
+from agents.node.acts import Act
+from agents.node.clock import Clock
+from agents.node.log import Log
+from agents.node.notices import Notice, reset_ended, reset_started
+from agents.node.online import READY_SECONDS
+from agents.node.plugins import OUT_OF_BAND, RECORD, ResetPlugins
+from agents.node.settings import Settings
+from agents.node.state import NodeState
+
+#: Seconds that chips may take to boot after their board controller has reset them.
+OUT_OF_BAND_BOOT: Final = 150.0
+_log = Log("agent")
+
+
+class Resetter:
+    """Resets what it is told to; whether that may be is the executor's to say."""
+
+    def __init__(
+        self,
+        state: NodeState,
+        driver: Driver,
+        clock: Clock,
+        settings: Settings,
+        plugins: ResetPlugins,
+        tell: Callable[[Notice], None],
+    ) -> None:
+        self._state, self._driver, self._clock, self._settings = state, driver, clock, settings
+        self._plugins, self._tell = plugins, tell
+
+    def started(self, act: Act) -> str:
+        """A reset begins: look at the switches, tell of it where that is wanted. Returns what is wrong with them."""
+        self._plugins.read()
+        if self._plugins.on(RECORD):
+            state = self._state
+            faulty = [c for c in act.chips if not state.judge.healthy(state.book.chip(c))]
+            self._tell(reset_started(state.node, self._ring(act), faulty, act.left, self._clock.now_ms()))
+        return self._plugins.problem
+
+    async def reset(self, act: Act) -> None:
+        """Reset and wait for the boot, under a job also until the chips are ready for it.
+
+        Raises DriverError or TimeoutError when the chips did not come back.
+        """
+        settings = self._settings
+        boot = settings.boot_timeout if act.online is None else min(settings.boot_timeout, act.online.boot_seconds)
+        try:
+            # the board controller takes longer than a driver's call may: it is asked apart
+            await self._clock.limit(self._driver.reset(act.chips, out_of_band=False), settings.driver_timeout)
+            await self._clock.limit(self._booted(act.chips), settings.scaled(boot))
+        except (DriverError, TimeoutError):
+            if not self._plugins.on(OUT_OF_BAND) or not await self._ask_the_board(act):
+                raise
+        if act.online is not None:
+            await self._clock.sleep(settings.scaled(READY_SECONDS))
+
+    def ended(self, act: Act, result: str) -> None:
+        """A reset ended so; it is told where that is wanted."""
+        if self._plugins.on(RECORD):
+            self._tell(reset_ended(self._state.node, self._ring(act), result, self._clock.now_ms()))
+
+    async def _ask_the_board(self, act: Act) -> bool:
+        """Have chips that refuse or do not come back reset by their board controller; False where there is none."""
+        settings = self._settings
+        asked = self._driver.reset_out_of_band(act.chips)
+        if not await self._clock.limit(asked, settings.scaled(settings.boot_timeout)):
+            return False
+        _log.warning("chips were reset by their board controller", node=self._state.node, epoch=act.epoch)
+        await self._clock.limit(self._booted(act.chips), settings.scaled(OUT_OF_BAND_BOOT))
+        return True
+
+    def _ring(self, act: Act) -> list[Chip]:
+        return [chip for chip in self._state.chips if chip.id in act.chips]
+
+    async def _booted(self, chips: Sequence[int]) -> None:
+        for chip in chips:
+            while await self._driver.boot_status(chip) != BOOTED:
+                await self._clock.sleep(self._settings.scaled(self._settings.boot_poll))
+
+
+__all__ = ["OUT_OF_BAND_BOOT", "Resetter"]
