@@ -55,6 +55,7 @@ class Chain:
         self.metrics_port, self.prometheus_port = free_port(20_000, 30_000), free_port(31_000, 39_000)
         self._server_port = free_port(40_000, 49_000)
         self._redis_url = redis_url
+        self._came: list[str] = []
 
     # processes
 
@@ -132,13 +133,14 @@ class Chain:
                 why = f"{', '.join(dead)} ended" if dead else f"not within {seconds:g} s"
                 pytest.fail(f"{what}: {why}\n{self.story(*dead)}", pytrace=False)
             time.sleep(0.15)
-        print(f"{time.monotonic() - began:6.1f} s  {what}")
+        self._came.append(f"{time.monotonic() - began:6.1f} s  {what}")
         return found
 
     def story(self, *dead: str) -> str:
         """The ends of logs, of those that ended first, and what the cluster says, bounded."""
         sync_map = self.reader.config_map(names.SYSTEM, names.SYNC)
-        parts = [f"== belay-sync\n{json.dumps(sync_map)[:_LOG_BYTES]}"]
+        parts = ["== what came to be\n" + "\n".join(self._came)]
+        parts += [f"== belay-sync\n{json.dumps(sync_map)[:_LOG_BYTES]}"]
         parts.append(f"== metrics\n{self.shown()[:4000]}")
         for pod in self.pods():
             parts.append(f"== pod {pod['metadata']['name']}\n{json.dumps(pod['metadata'].get('annotations'))[:800]}\n"
