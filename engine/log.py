@@ -150,11 +150,6 @@ def in_pass(pass_id: str) -> Iterator[None]:
         _pass_id.reset(token)
 
 
-def current_pass() -> str:
-    """Return the id of the pass this code runs in, or the empty string outside of any."""
-    return _pass_id.get()
-
-
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()

@@ -40,7 +40,7 @@ def broken(node: str = "n0", chip: int = 3) -> ChipState:
 
 
 def test_only_memories_that_changed_are_written() -> None:
-    same, before, after = NodeMemory(chips={1: ChipMemory(epoch=2)}), NodeMemory(not_ready=5), NodeMemory(not_ready=9)
+    same, before, after = NodeMemory(chips={1: ChipMemory(epoch=2)}), NodeMemory(vnpu_epoch=5), NodeMemory(vnpu_epoch=9)
     seen = worlds.observed(history=History(nodes={"same": same, "moved": before, "gone": before}))
     bodies = named(memory_bodies(plan_of(history=History(nodes={"same": same, "moved": after})), seen))
     assert sorted(bodies) == ["belay-history-gone", "belay-history-moved"]

@@ -121,7 +121,6 @@ class NodeMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     """
 
     chips: dict[int, ChipMemory] = {}
-    not_ready: int = 0
     isolated: str = ""
     vnpu_epoch: int = 0
     last_good: str = ""

@@ -31,7 +31,6 @@ WHOLE_CHIP: Final = frozenset({"huawei.com/Ascend910", "huawei.com/Ascend310", "
 STATIC_VNPU: Final = re.compile(r"^huawei\.com/(Ascend910-([2-6]|8|10|12|16)c|Ascend310P-(1|2|4)c)")
 PLUGIN_KEY: Final = "volcano.sh/schedule.plugin"
 POLICY_KEY: Final = "huawei.com/schedule_policy"
-SUPER_POD_BLOCK: Final = "sp-block"
 #: Upstream's word for a request that no node can ever meet.
 ILLEGAL_SIZE: Final = "InvalidResourceRequest"
 NO_HANDLER: Final = "no policy handler registered, NPU type may be invalid"
