@@ -21,6 +21,7 @@ from engine.serve.grpc.jobfacts import ENABLE_KEY
 from engine.serve.grpc.jobview import JobView
 from engine.serve.grpc.release import Releases
 from engine.serve.grpc.talk import Ousted, Talk
+from engine.serve.grpc.voice import RETURN
 from engine.wire import names, recoveryrecord
 from engine.wire.errors import WireError
 
@@ -64,6 +65,7 @@ class Desk:
         self._inited: set[str] = set()
         self._missing: dict[str, float] = {}
         self._seen = -1
+        self._adopted = float("-inf")
         self._telling: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         cluster.listen(self._wake.set)
@@ -82,7 +84,9 @@ class Desk:
         """The conversation of a registered job."""
         talk = self.talks.get(job)
         if talk is None and self._stage(job) == REGISTERED and len(self.talks) < self._max_jobs:
-            talk = self.talks[job] = Talk(self, job)
+            # clients of the server before may tell of faults before their streams stand again: these must not end that
+            returning = time.monotonic() - self._adopted < RETURN
+            talk = self.talks[job] = Talk(self, job, returning=returning)
         return talk
 
     async def init(self, view: JobView) -> None:
@@ -108,7 +112,7 @@ class Desk:
 
     async def adopt(self, epoch: int) -> int:
         """Take over every conversation that is kept in the cluster. Raises KubeError."""
-        self.epoch = epoch
+        self.epoch, self._adopted = epoch, time.monotonic()
         listing = await self.kube.list(CONFIGMAP, names.SYSTEM, recoveryrecord.SELECTOR)
         for raw in listing.items:
             try:

@@ -60,10 +60,18 @@ _MAX_OWED: Final = 32
 class Talk:
     """One job. ``voice`` are its streams; ``generation`` counts resets, of which waiting reports must learn."""
 
-    def __init__(self, desk: Desk, job: str, *, record: Record | None = None, stored: Object | None = None) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        job: str,
+        *,
+        record: Record | None = None,
+        stored: Object | None = None,
+        returning: bool = False,
+    ) -> None:
         self.job = job
         self.generation = 0
-        self.voice = Voice(job, returning=record is not None)
+        self.voice = Voice(job, returning=returning or record is not None)
         self.gone = False
         self._desk = desk
         first = record or Record(conversation=Conversation(job=job))
