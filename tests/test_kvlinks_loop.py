@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -25,7 +27,7 @@ from tests.gitrepo import Repo
 from tests.loop_world import Cluster, Loop, until
 from tests.redis_server import redis_process, redis_url  # noqa: F401
 
-PATIENCE = 40.0
+PATIENCE = 60.0
 OTHER = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: other, namespace: default}\ndata: {a: b}\n"
 
 
@@ -99,9 +101,12 @@ def loops() -> Iterator[list[Loop]]:
 
 
 def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+    """A port below those that the kernel gives to others at any moment (32768 and above)."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
 
 
 def kv_link(prefill: dict[int, int], timeout: str = "1s") -> str:
@@ -128,6 +133,7 @@ def rows(cluster: Cluster) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.timeout(300)
 def test_a_push_links_a_death_is_mended_and_a_deletion_unlinks(
     cluster: Cluster,
     programs: Programs,
