@@ -86,7 +86,7 @@ class Desk:
         if talk is None and self._stage(job) == REGISTERED and len(self.talks) < self._max_jobs:
             # clients of the server before may tell of faults before their streams stand again: these must not end that
             returning = time.monotonic() - self._adopted < RETURN
-            talk = self.talks[job] = Talk(self, job, returning=returning)
+            talk = self.talks[job] = Talk(self, job, expect=returning)
         return talk
 
     async def init(self, view: JobView) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
 from engine.kube import CONFIGMAP, NODE, POD, Conflict, Kube, KubeError, NotFound, Object, resource_for
 from engine.log import get
 from engine.model.cluster import Pod
+from engine.model.recovery import Rank
 from engine.model.recovery.conversation import MarkPods, Reset
 from engine.serve.grpc.cluster import Cluster
 from engine.serve.grpc.jobfacts import BACKUP_KEY, backup_of
@@ -26,6 +27,8 @@ POD_GROUP: Final = resource_for("scheduling.volcano.sh/v1beta1", "PodGroup")
 TRIES: Final = 3
 _SIGNALS: Final = {"flush": "flush", "faults": "fault", "restart": "restart", "clear": "clear"}
 _FLOW: Final = ("inHotSwitchFlow", "needOperatorOpe", "needVolcanoOpe", BACKUP_KEY)
+#: Label value of pods whose processes broke by themselves.
+SOFTWARE: Final = "software"
 STRESSED: Final = {"NodeHealthyStatus": "UnHealthy"}
 
 
@@ -141,4 +144,12 @@ class Hand:
         return False
 
 
-__all__ = ["POD_GROUP", "Hand"]
+def fault_labels(ranks: Iterable[Rank]) -> list[MarkPods]:
+    """The marks by which the planner replaces pods whose processes broke."""
+    by_kind: dict[str, list[str]] = {}
+    for rank in ranks:
+        by_kind.setdefault("retry-fault" if rank.retryable else SOFTWARE, []).append(rank.rank)
+    return [MarkPods(tuple(numbers), labels={"fault-type": value}) for value, numbers in sorted(by_kind.items())]
+
+
+__all__ = ["POD_GROUP", "SOFTWARE", "Hand", "fault_labels"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections import deque
 from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -38,6 +37,7 @@ from engine.model.recovery.conversation import (
     Tick,
     Written,
 )
+from engine.serve.grpc.hand import SOFTWARE, fault_labels
 from engine.serve.grpc.jobfacts import facts_of, intake, uids_after
 from engine.serve.grpc.jobview import JobView
 from engine.serve.grpc.kept import Kept, Ousted
@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 _log = get("grpc.recover")
-#: Label value of pods whose processes broke by themselves.
-SOFTWARE: Final = "software"
 _MAX_OWED: Final = 32
 
 
@@ -61,17 +59,11 @@ class Talk:
     """One job. ``voice`` are its streams; ``generation`` counts resets, of which waiting reports must learn."""
 
     def __init__(
-        self,
-        desk: Desk,
-        job: str,
-        *,
-        record: Record | None = None,
-        stored: Object | None = None,
-        returning: bool = False,
+        self, desk: Desk, job: str, *, record: Record | None = None, stored: Object | None = None, expect: bool = False
     ) -> None:
         self.job = job
         self.generation = 0
-        self.voice = Voice(job, returning=returning or record is not None)
+        self.voice = Voice(job, returning=expect or record is not None)
         self.gone = False
         self._desk = desk
         first = record or Record(conversation=Conversation(job=job))
@@ -225,14 +217,7 @@ class Talk:
         def current() -> bool:
             return not self.gone and self.conversation.since == since and self.conversation.status is None
 
-        if await self.voice.back(self.record.subscribers, current):
-            last = time.monotonic() + words.REPEAT
-            while current() and time.monotonic() < last:
-                await asyncio.sleep(0.2)
-            if current():
-                _log.info("said once more", job=self.job, signal=signal.kind, change=signal.change)
-                repeated = msgspec.structs.replace(signal, answer=False)
-                await self.voice.deliver(repeated, signal.uuid, self.record.subscribers, current)
+        await self.voice.repeat(signal, self.record.subscribers, current)
 
     def end(self) -> None:
         """The job is gone, or another server serves it: every stream ends."""
@@ -398,25 +383,18 @@ class Talk:
         """Pods whose processes are told to leave are labelled, so that the planner replaces them."""
         if "fault_nodes_exit" in signal.actions and signal.kind == words.CHANGE_STRATEGY and self.record.software:
             software = set(self.record.software)
-            for effect in _labels(rank for rank in signal.ranks if rank.rank in software):
+            for effect in fault_labels(rank for rank in signal.ranks if rank.rank in software):
                 await self._carry_out(effect, self._token)
 
     async def _mark(self, ranks: Iterable[Rank]) -> None:
         """Label the pods whose processes broke; not while they may be cured in place."""
         in_place = self._facts().in_place
-        labels = [e for e in _labels(ranks) if not (in_place and e.labels["fault-type"] == SOFTWARE)]
+        labels = [e for e in fault_labels(ranks) if not (in_place and e.labels["fault-type"] == SOFTWARE)]
         if labels:
             self._kept.record = msgspec.structs.replace(self.record, owed=(*self.record.owed, *labels)[-_MAX_OWED:])
             await self._remember(self.conversation, self.conversation)
             self._effects.extend((effect, self._token) for effect in labels)
             self._start()
-
-
-def _labels(ranks: Iterable[Rank]) -> list[MarkPods]:
-    by_kind: dict[str, list[str]] = {}
-    for rank in ranks:
-        by_kind.setdefault("retry-fault" if rank.retryable else SOFTWARE, []).append(rank.rank)
-    return [MarkPods(tuple(numbers), labels={"fault-type": value}) for value, numbers in sorted(by_kind.items())]
 
 
 __all__ = ["Ousted", "Talk"]

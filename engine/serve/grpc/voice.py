@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from engine.log import get
 from engine.model.recovery import words
 from engine.model.recovery.conversation import OperationResult, Signal
 from engine.serve.grpc import operations
 from engine.serve.grpc.streams import Outbox
 from engine.wire.clusterd import recover_pb2 as pb
 
+_log = get("grpc.recover")
 #: Seconds that a signal waits for a subscriber; killMaster waits longer.
 ENQUEUE: Final = float(words.SIGNAL_ENQUEUE)
 KILL_ENQUEUE: Final = float(words.KILL_ENQUEUE)
@@ -69,10 +71,15 @@ class Voice:
             await self._gather(subscribers, current)
         return await _hand_over(self.signals, message, patience, current if signal.answer else None)
 
-    async def back(self, subscribers: int, current: Callable[[], bool]) -> bool:
-        """Whether clients of a server that died came back; waits for them as long as they are expected."""
+    async def repeat(self, signal: Signal, subscribers: int, current: Callable[[], bool]) -> None:
+        """Say once more what may have been lost with a server, when its clients came back and nobody answers."""
         await self._gather(subscribers, current)
-        return bool(self.signals)
+        last = time.monotonic() + words.REPEAT
+        while current() and time.monotonic() < last:
+            await asyncio.sleep(0.2)
+        if self.signals and current():
+            _log.info("said once more", job=self._job, signal=signal.kind, change=signal.change)
+            await _hand_over(self.signals, self.message(signal), ENQUEUE)
 
     async def notify(self, kind: str, request: str) -> bool:
         """Whether an operation reached those who execute it."""
