@@ -13,19 +13,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-import msgspec
-
 from engine.documents import InitParams
-from engine.model.actions import BindPod, Evidence
 from engine.model.cluster import Pod
 from engine.model.diagnostics import Diagnostic
 from engine.model.history import JobMemory
 from engine.model.jobs import Gang
 from engine.plan import queue, views
-from engine.plan.gangs import MIN_AVAILABLE_KEY, task_of
-from engine.plan.place import binding, groupwise, regroup, rollback, search, softtable, switches, torconfig
+from engine.plan.gangs import task_of
+from engine.plan.place import groupwise, regroup, rollback, search, softtable, switches, torconfig
 from engine.plan.place import job as jobs
 from engine.plan.place.bench import MAX_SCORES, Bench, Seated, Wishes
+from engine.plan.place.bindings import Bindings
 from engine.plan.place.job import Job
 from engine.plan.place.pending import Story
 from engine.plan.place.repartition import Room
@@ -38,14 +36,11 @@ from engine.plan.place.verdict import (
     NOT_SUPPORTED,
     QUEUE_EXHAUSTED,
     Refusal,
-    ids,
 )
 from engine.plan.queue.contention import Contention
 from engine.plan.scope import Scope
 from engine.wire.names import SCHEDULER_CONFIGMAP, SCHEDULER_KEY, SCHEDULER_NAMESPACE
-from engine.wire.podannotations import OPERATOR_NAME, SUPER_POD_ID, SUPER_POD_RANK, Place, allocation
 
-PLACED: Final = "Placed"
 _CONFIGURED: Final = f"ConfigMap/{SCHEDULER_NAMESPACE}/{SCHEDULER_CONFIGMAP}"
 #: What a job can do that no handler places at all.
 WAYS_OUT: Final = {
@@ -54,9 +49,6 @@ WAYS_OUT: Final = {
     ENQUEUE_FAILED: "wait until so many chips are free, or state fewer in spec.minResources of its PodGroup",
     torconfig.UNKNOWN: f"import the switches as {torconfig.CONFIG}, or remove label {torconfig.LABEL}",
 }
-IN_PLACE: Final = "reschedule-in-place"
-#: Owners that give a replaced pod the name of the old one.
-NAMED_KINDS: Final = frozenset({"AscendJob", "Job", "StatefulSet", "PodGroup"})
 
 
 @dataclass(slots=True)
@@ -153,8 +145,9 @@ class _Gang:
         seated = {item.pod.key for item in placed}
         self.bench.restore_claims({key: item for key, item in self.claimed.items() if key not in seated})
         if placed:
-            self._bind(found, placed, ranks, memory)
-            self._remember(found, placed, ranks, memory)
+            bindings = Bindings(self.scope, self.bench, self.gang, found, ranks, memory)
+            bindings.order(placed)
+            bindings.remember(placed)
             self.quota.take(self.gang.queue, [item.pod for item in placed])
         if not placed and self.claimed and self._needed():
             rollback.run(self.scope, self.gang, self.started, self.waiting)
@@ -316,102 +309,6 @@ class _Gang:
         failed = frozenset(memory.fault_nodes if memory is not None else ())
         return Wishes(former, self.claimed, failed, frozenset(nodes.values()))
 
-    def _bind(self, job: Job, placed: Sequence[Seated], ranks: Mapping[str, int], memory: JobMemory | None) -> None:
-        partial = len(placed) < len(job.pods)
-        moment = round(self.scope.now * 1_000_000_000)
-        for item in placed:
-            # a device plugin serves the pods of its node by this time: those of one pass must differ
-            action = self._action(job, item, ranks, moment + self.bench.serial(item.node))
-            if partial and memory is not None and self._returns(item, ranks, memory):
-                action = msgspec.structs.replace(action, annotations=action.annotations | {IN_PLACE: "true"})
-            self.scope.actions.append(action)
-
-    def _returns(self, item: Seated, ranks: Mapping[str, int], memory: JobMemory) -> bool:
-        """Whether a pod of a job under recovery comes back, by its own name, to the node where it failed."""
-        named = self.gang.kind in NAMED_KINDS and self.gang.api_version != "batch/v1"
-        rank = ranks.get(item.pod.key)
-        return named and bool(memory.evicted) and rank is not None and memory.nodes.get(str(rank)) == item.node
-
-    def _action(self, job: Job, item: Seated, ranks: Mapping[str, int], now_ns: int) -> BindPod:
-        view = self.bench.views[item.node]
-        chips = ids(item.chips)
-        annotations: dict[str, str] = {}
-        if chips:
-            annotations = allocation(
-                item.pod,
-                view.node,
-                chips,
-                prefix=view.prefix,
-                resource=item.pod.resource,
-                now_ns=now_ns,
-                distributed=job.distributed,
-                is_operator_pod=OPERATOR_NAME in item.pod.labels,
-                whole_node=item.chips == view.base,
-                rank=self._written_rank(item.pod, ranks),
-                place=Place(view.report.super_pod_id, view.report.server_index, view.report.rack_id)
-                if view.report
-                else None,
-            )
-        if item.logical >= 0:
-            annotations |= {SUPER_POD_RANK: str(item.logical), SUPER_POD_ID: str(item.super_pod)}
-        annotations |= self.bench.given.get(item.pod.key, {})
-        if chips:
-            annotations = binding.amended(job, item, view, annotations, self.bench.parts)
-        names = tuple(view.chip(chip) for chip in chips)
-        where = f"{item.node} ({', '.join(names)})" if names else item.node
-        report = view.report
-        seen = f"kube-system/mindx-dl-deviceinfo-{item.node}@{report.resource_version}" if report and chips else ""
-        evidence = Evidence(rule=_rule(job), revision=self.scope.desired.revision, reports=(seen,) if seen else ())
-        return BindPod(
-            reason=PLACED,
-            message=f"{self.gang.kind} {self.gang.namespace}/{self.gang.name}: pod {item.pod.name} to {where}",
-            evidence=evidence,
-            preconditions={"uid": item.pod.uid, "gang": self.gang.key},
-            namespace=item.pod.namespace,
-            pod=item.pod.name,
-            node=item.node,
-            chips=names,
-            template=binding.template_of(item),
-            annotations=annotations,
-        )
-
-    def _written_rank(self, pod: Pod, ranks: Mapping[str, int]) -> int | None:
-        """The rank to write: for pods of a ReplicaSet or of a gang sized by annotation, unless the pod has one."""
-        sized = MIN_AVAILABLE_KEY in self.gang.annotations
-        if "hccl/rankIndex" in pod.annotations or not (pod.owner_kind == "ReplicaSet" or sized):
-            return None
-        return ranks.get(pod.key)
-
-    def _remember(self, job: Job, placed: Sequence[Seated], ranks: Mapping[str, int], memory: JobMemory | None) -> None:
-        """Where each rank runs now, for the next time; bare pods and jobs without NPU have no next time."""
-        if not job.resource or self.gang.kind == "Pod":
-            return
-        old = memory or JobMemory(uid=self.gang.uid)
-        nodes = dict(old.nodes)
-        nodes.update({str(ranks[item.pod.key]): item.node for item in placed if item.pod.key in ranks})
-        self.scope.memory.jobs[self.gang.key] = msgspec.structs.replace(
-            old,
-            uid=self.gang.uid,
-            nodes=dict(sorted(nodes.items())),
-            super_pods=self._super_pods(job, placed, ranks, old),
-            away=0,
-        )
-
-    def _super_pods(
-        self, job: Job, placed: Sequence[Seated], ranks: Mapping[str, int], old: JobMemory
-    ) -> dict[str, tuple[str, ...]]:
-        if job.topology not in ("superpod", "rack"):
-            return old.super_pods
-        blocks: dict[int, dict[int, str]] = {}
-        new = {item.pod.key: (item.logical, item.node) for item in placed if item.logical >= 0}
-        for pod in job.pods:
-            text = pod.annotations.get(SUPER_POD_RANK, "")
-            known = (int(text), pod.node) if text.isdecimal() and pod.node else None
-            seat = new.get(pod.key, known)
-            if seat is not None and pod.key in ranks:
-                blocks.setdefault(seat[0], {})[ranks[pod.key]] = seat[1]
-        return {str(key): tuple(row[rank] for rank in sorted(row)) for key, row in sorted(blocks.items())}
-
     def _enqueue(self, job: Job, pods: Sequence[Pod]) -> str:
         """The words of pods that want more chips than the cluster has free; empty otherwise.
 
@@ -449,16 +346,6 @@ def _fewest(pods: Sequence[Pod], least: int) -> int:
 
 def _require(wanted: int, free: int) -> str:
     return f"require npu num is {wanted}, but cluster npu num is {free}"
-
-
-def _rule(job: Job) -> str:
-    if job.topology:
-        return f"place/{job.topology}"
-    if job.shared is not None:
-        return f"place/{type(job.shared).__name__.lower()}"
-    if job.family is None:
-        return "place/count" if job.resource else "place/least-requested"
-    return f"place/{type(job.family).__name__.lower()}"
 
 
 __all__ = ["run"]
