@@ -151,5 +151,10 @@ def test_filters_parse_and_a_code_beats_a_level() -> None:
     assert found.tolerance("bad", "SeparateNPU") is None
 
 
+@pytest.mark.parametrize("seconds", ["²", "9" * 5000, "-1", "1.5", "0x3c", ""])
+def test_a_time_that_is_no_number_filters_nothing(seconds: str) -> None:
+    assert filters(f"A1:{seconds}", f"RestartRequest:{seconds}") == filters("", "")
+
+
 def test_public_codes_are_judged_by_the_report_too() -> None:
     assert level_of(Rules(table={"220001001": "SeparateNPU"}), PUBLIC, "220001001", "") == ("SeparateNPU", "table")

@@ -83,6 +83,7 @@ def test_reserve_counts_on_level1_only() -> None:
         ("level2=2", 8, None),
         ("level1=2,level2=3", 12, None),
         ("level1=3", 8, None),
+        pytest.param("level1=" + "9" * 5000, 8, None, id="too long"),
         ("", 8, None),
     ],
 )

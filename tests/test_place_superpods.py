@@ -100,6 +100,8 @@ def _shape(pods: int, each: int, sp_block: str | None) -> Shape:
         (_shape(4, 16, None), Blocks(4, 1, False)),
         (_shape(1, 4, "4"), Blocks(1, 1, False)),
         (_shape(4, 16, "0"), "sp-block is invalid"),
+        (_shape(4, 16, "²"), "sp-block is invalid"),
+        (_shape(4, 16, "9" * 5000), "sp-block is invalid"),
         (_shape(4, 16, "40"), "not multiple of node npu (16)"),
         (_shape(4, 16, "8"), "smaller than the node's 16 chips"),
         (_shape(4, 16, "256"), "sp-block(256/16=16) is bigger than size of super-pod(10)"),

@@ -13,7 +13,7 @@ from engine.model.actions import EvictPod, PatchObject, SignalJob
 from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey, Origin
 from engine.model.history import History, JobMemory
-from engine.plan import explain
+from engine.plan import explain, plan
 from engine.plan.jobstatus import ended
 from engine.plan.scope import Scope
 from engine.status.rescheduling import fault_npu
@@ -522,3 +522,28 @@ def test_the_evidence_says_where_the_job_is_written() -> None:
         "r1",
     )
     assert evictions(decide(world(gang())))["j-1"].evidence.file == "", "a job that is not in Git is written nowhere"
+
+
+@pytest.mark.parametrize("text", ["²", "9" * 5000])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("huawei.com/schedule.filter.faultLevel", "RestartNPU:{}"),
+        ("huawei.com/schedule.filter.faultCode", "80C98001:{}"),
+        ("wait-reschedule-timeout", "{}"),
+        ("sp-block", "{}"),
+        ("hccl/rankIndex", "{}"),
+        ("super-pod-rank", "{}"),
+    ],
+)
+def test_a_number_that_is_none_in_the_notes_of_one_job_stops_no_other(key: str, value: str, text: str) -> None:
+    odd = [
+        msgspec.structs.replace(one, annotations=one.annotations | {key: value.format(text)})
+        for one in gang(annotations={"recover-strategy": "recover"})
+    ]
+    labels = {"fault-scheduling": "force"}
+    other = pod("o-0", node="n2", chips=range(8), owner=("AscendJob", "o"), labels=labels, rank=0)
+    names = [f"n{i}" for i in range(6)]
+    bad = [report(n, faults=[fault(3)] if n in ("n0", "n2") else ()) for n in names]
+    found = plan(desired(), observed([node(n) for n in names], bad, [*odd, other]), NOW)
+    assert {a.pod for a in found.actions if isinstance(a, EvictPod)} == {"j-0", "j-1", "o-0"}

@@ -223,7 +223,9 @@ def _entries(text: str) -> list[tuple[str, int]]:
     out = []
     for item in text.split(",")[:1000]:
         name, colon, seconds = item.strip().partition(":")
-        if name and (not colon or (seconds.strip().isdigit() and int(seconds) <= 86_400)):
+        seconds = seconds.strip()
+        number = seconds.isascii() and seconds.isdecimal() and len(seconds) <= 9  # longer ones do not even convert
+        if name and (not colon or (number and int(seconds) <= 86_400)):
             out.append((name.strip(), int(seconds) * 1000 if colon else 60_000))
     return out
 

@@ -94,7 +94,7 @@ def change(existing: Sequence[Existing], wanted: Sequence[str]) -> Change:
 def cores(template: str) -> int:
     """AI cores of a template: the number after ``vir`` up to the first underscore; 0 for an unknown name."""
     digits = template.removeprefix("vir").split("_", 1)[0]
-    return int(digits) if digits.isdigit() else 0
+    return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) <= 9 else 0
 
 
 def _media(totals: Totals, rows: Sequence[Size]) -> str | None:

@@ -188,7 +188,7 @@ def _free_mask(text: str, prefix: str) -> int:
     mask = 0
     for token in text.split(",") if text else ():
         number = token.removeprefix(prefix)
-        if not number.isdigit() or int(number) > MAX_CHIP:
+        if not (number.isascii() and number.isdecimal() and len(number) <= 4) or int(number) > MAX_CHIP:
             return 0
         mask |= 1 << int(number)
     return mask

@@ -41,7 +41,7 @@ def node(obj: Mapping[str, Any]) -> Node:
     base = 0
     for name in devices:
         _, _, number = name.rpartition("-")
-        if number.isdigit() and len(number) < 5:
+        if number.isascii() and number.isdecimal() and len(number) < 5:
             base |= 1 << int(number)
     return Node(
         name=str(metadata.get("name", "")),

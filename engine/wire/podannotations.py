@@ -221,4 +221,4 @@ def _device(chip: int, base: Mapping[str, Any]) -> Device:
 def _number(text: str, default: int) -> int:
     """A node annotation's number; the default, never below -1, when it is missing or no number."""
     digits = text.removeprefix("-")
-    return int(text) if digits.isascii() and digits.isdecimal() else max(-1, default)
+    return int(text) if digits.isascii() and digits.isdecimal() and len(digits) <= 9 else max(-1, default)

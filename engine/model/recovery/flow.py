@@ -206,7 +206,7 @@ def _parsed(text: str) -> tuple[Rank, ...]:
     found = []
     for entry in text.split(","):
         rank, colon, kind = entry.strip().partition(":")
-        if colon and rank.isascii() and rank.isdigit() and kind in ("0", "1", "2"):
+        if colon and rank.isascii() and rank.isdecimal() and len(rank) <= 9 and kind in ("0", "1", "2"):
             found.append(Rank(rank, kind))
     return tuple(found)
 

@@ -161,7 +161,8 @@ class _Plan:
             view = self._bench.views.get(pod.node)
             if view is None or view.report is None or pod.key not in self._ranks:
                 continue
-            logical = int(text) if text.isascii() and text.isdecimal() else self._ranks[pod.key] // cut.size
+            known = text.isascii() and text.isdecimal() and len(text) <= 9
+            logical = int(text) if known else self._ranks[pod.key] // cut.size
             homes[logical] = view.report.super_pod_id
         return homes
 

@@ -86,7 +86,8 @@ def read_wish(shape: Shape) -> tuple[int, ...] | Refusal:
     wish: list[int] = []
     for number, part in enumerate(text.split(","), 1):
         key, _, value = part.strip().partition("=")
-        if key != f"level{number}" or not value.isdecimal() or int(value) < 1 or number > MAX_LEVELS:
+        known = value.isascii() and value.isdecimal() and len(value) <= 9
+        if key != f"level{number}" or not known or int(value) < 1 or number > MAX_LEVELS:
             return _invalid(f"annotation {AFFINITY_KEY}={text!r} must read level1=x,level2=y with positive numbers")
         wish.append(int(value))
     for below, above in pairwise(wish):

@@ -294,7 +294,8 @@ def _block(racks: Racks, cut: RackBlocks) -> Block:
 def _number(text: str | None, default: int) -> int:
     if text is None or not text.strip():
         return default
-    return int(text) if text.strip().isascii() and text.strip().isdecimal() else 0
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
 
 
 def _invalid(reason: str, text: str) -> Refusal:

@@ -91,7 +91,7 @@ class Blocks(NamedTuple):
 def blocks(shape: Shape, node_chips: int, super_pod_nodes: int) -> Blocks | Refusal:
     """The job's blocks by annotation ``sp-block`` (chips, default the whole job), or why they are illegal."""
     text = shape.annotations.get(BLOCK_KEY, "").strip()
-    chips = shape.total if not text else int(text) if text.isascii() and text.isdecimal() else 0
+    chips = shape.total if not text else int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
     soft = shape.labels.get(AFFINITY_LABEL) == "soft"
     if chips == 0:
         return _invalid(f"sp-block is invalid: {text or chips} is no number of chips")
