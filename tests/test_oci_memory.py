@@ -100,6 +100,27 @@ def test_layers(programs: Sequence[Path], tmp_path: Path) -> None:
     assert codes == {0, 1} and list(outside.iterdir()) == []
 
 
+@pytest.mark.skipif(bool(possible()), reason=f"another root {possible()}")
+@pytest.mark.parametrize("name", [".wh...", "a/.wh...", "a/b/.wh...", "a/.wh..", "a/.wh../", "./a/.wh..."])
+def test_a_whiteout_takes_nothing_away_above_itself(programs: Sequence[Path], tmp_path: Path, name: str) -> None:
+    root = tmp_path / "root"
+    (root / "a/b").mkdir(parents=True)
+    for file in ("kept", "a/kept", "a/b/kept"):
+        (root / file).write_text("kept")
+    body = io.BytesIO()
+    with tarfile.open(fileobj=body, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo(name))
+    done = subprocess.run(
+        [programs[0], "belay-check", "layer", str(root)],
+        input=body.getvalue(),
+        capture_output=True,
+        env=ENV,
+        timeout=60,
+    )
+    assert done.returncode == 1 and b"a whiteout in the layer leads upwards" in done.stderr, done.stderr
+    assert sorted(str(one.relative_to(root)) for one in root.rglob("kept")) == ["a/b/kept", "a/kept", "kept"]
+
+
 def layer() -> bytes:
     """A layer with an entry of every kind that is read."""
     body = io.BytesIO()

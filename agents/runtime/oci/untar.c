@@ -103,6 +103,8 @@ static int whiteout(char *name, char *base)
     if (!strncmp(base, WHITEOUT WHITEOUT, 2 * sizeof WHITEOUT - 2))
         return 0; /* bookkeeping of AUFS */
     memmove(base, base + sizeof WHITEOUT - 1, strlen(base + sizeof WHITEOUT - 1) + 1);
+    if (!strcmp(base, ".") || !strcmp(base, "..")) /* would take away what is above it, up to the whole root */
+        return fail("%.300s: a whiteout in the layer leads upwards", name);
     return *base ? remove_tree(AT_FDCWD, name) : 0;
 }
 
