@@ -16,6 +16,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from agents.node import jobfiles, linkfiles, rankfiles
 from agents.node.__main__ import _parser
 from agents.node.hardware import settings as hardware
 from engine.cli import main
@@ -26,6 +27,8 @@ __all__ = ["kubeconfig"]
 ROOT = Path(__file__).resolve().parents[1]
 NODES = ROOT / "deploy" / "overlays" / "nodes"
 UNITS = ROOT / "deploy" / "systemd"
+DRIVER_WRITES = ("/etc/vnpu.cfg", "/run/vnpu_cfg_lock", "/var/log/lingqu")
+"""Where the driver keeps vNPUs over a reboot and locks them, and where the bus switch's library logs."""
 COMPONENTS = sorted(path.name for path in (ROOT / "deploy" / "components").iterdir())
 
 
@@ -69,6 +72,31 @@ def test_the_agents_manifest_says_what_the_agent_understands(tmp_path: Path, com
     assert mounts == {volume["name"] for volume in pod["volumes"]}
     assert len({mount["mountPath"] for mount in container["volumeMounts"]}) == len(container["volumeMounts"])
     assert options.state_dir in {mount["mountPath"] for mount in container["volumeMounts"]}
+
+
+WRITTEN = [jobfiles.RESET_ROOT, jobfiles.TRACE_ROOT, linkfiles.ROOT, rankfiles.ROOT, *map(Path, DRIVER_WRITES)]
+"""What an agent of default settings writes on the host, beside its journal and kubelet's folders."""
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=str)
+def test_manifest_and_unit_let_the_agent_write_what_it_must(path: Path, tmp_path: Path) -> None:
+    pod = agent(built(tmp_path))
+    (container,) = pod["containers"]
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    mount = mounts[str(path)]
+    assert volumes[mount["name"]]["hostPath"]["path"] == str(path) and not mount.get("readOnly")
+
+    parsed = configparser.ConfigParser(strict=False, interpolation=None)
+    parsed.optionxform = str  # type: ignore[assignment,method-assign]
+    parsed.read(UNITS / "belay-agent.service")
+    service = parsed["Service"]
+    assert service["ProtectSystem"] == "strict"
+    writable = [Path(word.lstrip("-")) for word in service["ReadWritePaths"].split()]
+    for key, above in (("RuntimeDirectory", "/run"), ("LogsDirectory", "/var/log"), ("StateDirectory", "/var/lib")):
+        writable += [Path(above, word) for word in service[key].split()]
+    assert any(path.is_relative_to(folder) for folder in writable)
 
 
 @pytest.mark.parametrize("unit", ["belay-agent.service", "belay-containers.service"])
