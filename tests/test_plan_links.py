@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -288,6 +289,39 @@ def test_links_whose_deletion_the_budget_refuses_stay() -> None:
 def test_a_cluster_without_git_is_left_alone() -> None:
     before = run(LINK, world(*PODS))
     assert ours(plan(Desired(has_git=False), world(*PODS, objects=bodies(before)), NOW)) == []
+
+
+def test_the_copies_in_the_cluster_tell_of_links_where_nobody_names_the_repository(tmp_path: Path) -> None:
+    """`belay get links` and `belay explain link NAME` as people type them."""
+    copy = yaml.safe_load(LINK)
+    report = AgentReport("n1", "b", 1, int(NOW * 1000), 0, {}, 0, "", (), ())
+    items = [
+        *({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}} for name in NODES),
+        *(
+            {
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": {"name": one.name, "namespace": one.namespace, "uid": one.name, "labels": dict(one.labels)},
+                "spec": {"nodeName": one.node, "containers": [{"name": "c"}]},
+                "status": {"phase": "Running", "podIP": one.pod_ip},
+            }
+            for one in PODS
+        ),
+        copy, build_report(report, "Ascend910-", {}), reported(LinkReport(P0, "linked", 0.4, 5)),
+    ]  # fmt: skip
+    (tmp_path / "cluster.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+
+    def belay(*arguments: str) -> Any:
+        asked = [*arguments, "--cluster", str(tmp_path / "cluster.json"), "-o", "json"]
+        done = CliRunner().invoke(cli.main, asked)
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)
+
+    assert {(row["to"], row["state"]) for row in belay("get", "links")} == {
+        ("pod serve/p0", "linked"),
+        ("pod serve/p1", "ordered"),
+    }
+    assert belay("explain", "link", "chat")["links"] == {"linked": 1, "ordered": 1}
+    assert [action for action in belay("plan")["actions"] if action["evidence"]["rule"] == "links"] == []
 
 
 def test_orders_that_cannot_be_read_are_written_anew() -> None:

@@ -61,11 +61,17 @@ class Pair(NamedTuple):
 
 
 def run(scope: Scope) -> None:
-    """Orders what each node's processes keep, and says how each declared link is."""
-    if not scope.desired.has_git:
-        return
+    """Orders what each node's processes keep, and says how each declared link is.
+
+    Without Git the copies of the documents in the cluster tell who links to whom: orders stay as they are.
+    """
     pairs = list(_Resolution(scope).pairs()) if scope.desired.links else []
-    ends = _ends(pairs)
+    if scope.desired.has_git:
+        _tell_nodes(scope, _ends(pairs))
+    scope.links = linkstates.states(scope, pairs)
+
+
+def _tell_nodes(scope: Scope, ends: _Ends) -> None:
     live = {
         node: raw
         for node in scope.nodes
@@ -76,7 +82,6 @@ def run(scope: Scope) -> None:
         view = scope.nodes.get(node)
         if view is not None and not view.suspended:
             _order(scope, node, ends.get(node, {}), live.get(node))
-    scope.links = linkstates.states(scope, pairs)
 
 
 # ---- who links to whom
