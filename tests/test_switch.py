@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,6 +80,38 @@ def test_faults_are_read_whole_and_heard_of(library: Path, tmp_path: Path, monke
             switch.faults()
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize(("before", "after"), [(LINK_DOWN, CHIP), (CHIP, LINK_DOWN)])
+def test_what_is_told_while_the_library_is_read_is_not_lost(
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, after: str
+) -> None:
+    state, now, heard = tmp_path / "switch", [0.0], threading.Semaphore(0)
+    monkeypatch.setenv("BELAY_SIM_SWITCH_STATE", str(state))
+    state.write_text(f"{before}\n")
+
+    class Slow(Library):
+        """Whose answer is old by the time that it arrives."""
+
+        def call(self, name: str, *arguments: Any) -> None:
+            super().call(name, *arguments)
+            if name == "lq_dcmi_get_fault_info" and now[0]:
+                put(state, after)
+                assert heard.acquire(timeout=10) and heard.acquire(timeout=10), "one came and one went"
+
+    class Listening(Switch):
+        def _heard(self, pointer: Any) -> None:
+            super()._heard(pointer)
+            heard.release()
+
+    switch = Listening(Slow(library), monotonic=lambda: now[0])
+    chip = {LINK_DOWN: 2, CHIP: 4}
+    # the stand-in's thread looks for the first time now or a little later
+    time.sleep(0.1)
+    assert [one.chip for one in switch.faults()] == [chip[before]]
+    now[0] = READ_EVERY
+    assert [one.chip for one in switch.faults()] == [chip[after]]
+    assert [one.chip for one in switch.faults()] == [chip[after]]
 
 
 def put(state: Path, *lines: str) -> None:

@@ -53,9 +53,10 @@ class Switch:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._library, self._monotonic, self._now_ms = library, monotonic, now_ms
-        self._lock = threading.Lock()
+        self._lock, self._reading = threading.Lock(), threading.Lock()
         self._standing: list[Standing] = []
         self._read_at: float | None = None
+        self._meanwhile: list[tuple[Standing, bool]] | None = None
         library.call("lq_dcmi_init")
         # the library keeps the pointer: the object must live as long as the process
         self._callback = prototypes.SWITCH_CALLBACK(self._heard)
@@ -63,13 +64,24 @@ class Switch:
 
     def faults(self) -> list[Standing]:
         """What stands, ascending; blocks while the library is read whole."""
-        if self._read_at is None or self._monotonic() - self._read_at >= READ_EVERY:
-            begin = self._monotonic()
+        with self._reading:
+            if self._read_at is None or self._monotonic() - self._read_at >= READ_EVERY:
+                self._read_whole()
+        with self._lock:
+            return sorted(self._standing)
+
+    def _read_whole(self) -> None:
+        begin, self._meanwhile = self._monotonic(), []
+        try:
             found = self._read()
             with self._lock:
                 self._standing, self._read_at = found, begin
-        with self._lock:
-            return sorted(self._standing)
+                # what was told while the library was read may be newer than what it answered
+                for fault, recovered in self._meanwhile:
+                    self._note(fault, recovered)
+        finally:
+            with self._lock:
+                self._meanwhile = None
 
     def _read(self) -> list[Standing]:
         count, events = c_uint32(), (structs.SwitchEvent * MAX_FAULTS)()
@@ -81,12 +93,17 @@ class Switch:
     def _heard(self, pointer: Any) -> None:
         """Called from a thread of the library."""
         event = pointer.contents
-        fault = self._fault(event)
+        fault, recovered = self._fault(event), event.assertion == RECOVERED
         with self._lock:
-            # what is told twice stands once
-            self._standing = [one for one in self._standing if one.same != fault.same]
-            if event.assertion != RECOVERED and len(self._standing) < MAX_FAULTS:
-                self._standing.append(fault)
+            self._note(fault, recovered)
+            if self._meanwhile is not None:
+                self._meanwhile = [*self._meanwhile[1 - MAX_FAULTS :], (fault, recovered)]
+
+    def _note(self, fault: Standing, recovered: bool) -> None:
+        # what is told twice stands once
+        self._standing = [one for one in self._standing if one.same != fault.same]
+        if not recovered and len(self._standing) < MAX_FAULTS:
+            self._standing.append(fault)
 
     def _fault(self, event: structs.SwitchEvent) -> Standing:
         return Standing(
