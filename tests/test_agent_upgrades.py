@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from agents.drivers.base import Code
-from agents.node.faults import Present
+from agents.drivers.base import Assertion, Code, Event
+from agents.node.faults import FaultBook, Present
 from agents.node.policy import Judge
 from agents.node.upgrades import Upgrades
 from engine.model.cluster import Upgrade
@@ -196,6 +196,34 @@ def test_an_upgrade_is_dropped_its_release_window_after_the_recovery() -> None:
     assert judge.upgrades.level(0, "chip") == "SeparateNPU"  # strictly later
     seen(judge, 30_001 + HOUR, there=False)
     assert judge.upgrades.level(0, "chip") == "NormalNPU" and [r.code for r in judge.upgrades.ended] == [FAULT]
+
+
+def test_what_comes_while_it_is_raised_does_not_raise_it_again_once_a_person_ends_that() -> None:
+    judge = Judge(NodePolicy("p", Rules(frequency={FAULT: TWICE})))
+    for at in range(0, 80_000, 20_000):  # twice, and twice more
+        seen(judge, at, there=True)
+        seen(judge, at + 10_000, there=False)
+    assert judge.upgrades.manual == (0,)
+    judge.upgrades.release([0])
+    seen(judge, 90_000, there=False)
+    assert judge.upgrades.manual == ()
+    seen(judge, 100_000, there=True)
+    assert judge.upgrades.manual == ()
+    seen(judge, 110_000, there=False)
+    seen(judge, 120_000, there=True)
+    assert judge.upgrades.manual == (0,)
+
+
+@pytest.mark.parametrize("assertion", ["occur", "once"])
+@pytest.mark.parametrize(("gap", "raised"), [(200, True), (0, False)])
+def test_every_event_of_a_code_counts_though_it_is_there(assertion: Assertion, gap: int, raised: bool) -> None:
+    book, judge = FaultBook(), Judge(NodePolicy("p", Rules(frequency={FAULT: TWICE})))
+    for at in (1_000_000_000_000, 1_000_000_000_000 + gap):  # one that is told twice over has not come twice
+        book.event(Event(0, FAULT, assertion, time_ms=at), at)
+    (shown,) = book.chip(0)
+    assert shown.since_ms == 1_000_000_000_000
+    judge.observe({0: book.chip(0)}, 1_000_000_001_000, book.again())
+    assert bool(judge.upgrades.manual) == raised and book.again() == []
 
 
 def test_a_rule_that_goes_takes_its_upgrade_but_not_an_isolation_by_hand() -> None:

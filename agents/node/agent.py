@@ -230,7 +230,7 @@ class NodeAgent:
         state.settle_users(self._clock.monotonic(), now_ms)
         if self._events.look(state):
             self._news.set()
-        state.judge.observe({chip: state.book.chip(chip) for chip in state.ids}, now_ms)
+        state.judge.observe({chip: state.book.chip(chip) for chip in state.ids}, now_ms, state.book.again())
         self._keep_upgrades(now_ms)
         if self._executor is None:
             await self._establish()

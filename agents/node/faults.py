@@ -35,6 +35,7 @@ class FaultBook:
 
     def __init__(self) -> None:
         self._present: dict[int, dict[tuple[Plane, str], Present]] = {}
+        self._again: list[tuple[int, Present]] = []
         self._minute = 0
         self._count = 0
 
@@ -71,9 +72,18 @@ class FaultBook:
             return True
         chip = self._present.setdefault(event.chip, {})
         key = (event.plane, code)
+        entry = Present(code, event.plane, event.time_ms or now_ms, event.severity, event.assertion == "once")
         if key not in chip and len(chip) < MAX_CODES:
-            chip[key] = Present(code, event.plane, event.time_ms or now_ms, event.severity, event.assertion == "once")
+            chip[key] = entry
+        elif key in chip and len(self._again) < MAX_EVENTS_PER_MINUTE:
+            self._again.append((event.chip, entry))
         return False
+
+    def again(self) -> list[tuple[int, Present]]:
+        """Hand out the events that told of a code while it was there, by chip: they change nothing that is shown, but
+        each is an occurrence (component/ascend-device-plugin/pkg/common/upgradefault.go)."""
+        found, self._again = self._again, []
+        return found
 
     def passing(self) -> list[tuple[int, Present]]:
         """Return the codes that happen once and wait to be reported, by chip."""

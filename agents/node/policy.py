@@ -44,14 +44,23 @@ class Judge:
         """Return the level of one present code by itself."""
         return faults.level_of(self.rules, _KINDS[entry.plane], entry.code, "", severity=entry.severity)[0]
 
-    def observe(self, chips: Mapping[int, Sequence[Present]], now_ms: int) -> None:
-        """Count what is there now. Call it once per change of the book and per poll."""
+    def observe(
+        self, chips: Mapping[int, Sequence[Present]], now_ms: int, again: Sequence[tuple[int, Present]] = ()
+    ) -> None:
+        """Count what is there now. Call it once per change of the book and per poll.
+
+        ``again``: events that told of a code anew while it was there; each counts as an occurrence of its own.
+        """
         there: set[Key] = set()
+        told: dict[Key, list[int]] = {}
+        for chip, entry in again:
+            told.setdefault((chip, entry.plane, faults.code_key(entry.code)), []).append(entry.since_ms)
         for chip, entries in chips.items():
             for entry in entries:
                 key: Key = (chip, entry.plane, faults.code_key(entry.code))
                 there.add(key)
-                self._seen[key] = faults.present(self._seen.get(key), entry.since_ms, now_ms, self.rules, entry.code)
+                for at in (entry.since_ms, *told.get(key, ())):
+                    self._seen[key] = faults.present(self._seen.get(key), at, now_ms, self.rules, entry.code)
                 self._upgrade(key, now_ms)
         for gone in [known for known in self._seen if known not in there]:
             before = self._seen[gone]
@@ -78,9 +87,11 @@ class Judge:
 
     def _upgrade(self, key: Key, now_ms: int) -> None:
         rule, seen = self.rules.frequency.get(key[2]), self._seen[key]
-        if rule is not None and not self.upgrades.holds(key) and faults.too_often(seen, rule, now_ms):
-            self.upgrades.raised(key, rule.level, now_ms)
-            # the next upgrade needs as many new occurrences
+        if rule is not None and faults.too_often(seen, rule, now_ms):
+            if not self.upgrades.holds(key):
+                self.upgrades.raised(key, rule.level, now_ms)
+            # the next upgrade needs as many new occurrences, also where it would come on top of one that stands: who
+            # ends that by hand must not find the chip raised again at once
             self._seen[key] = msgspec.structs.replace(seen, occurrences=())
 
 
