@@ -64,7 +64,7 @@ def test_codes_stay_text_with_and_without_quotes(text: str, expected: str) -> No
         ("{at: 1s, node: a, chip: x, code: 80C98001}", "2:29", "chip: must be a whole number"),
         ("{at: 1s, node: A_b, ready: true}", "2:20", "node: 'A_b' is no node name"),
         ("{at: 1s, node: a, chip: 1, code: XYZ}", "2:38", "code: 'XYZ' is no fault code"),
-        ("{at: 1s, node: a}", "2:5", "says not what happens"),
+        ("{at: 1s, node: a}", "2:5", "does not say what happens"),
         ("{at: 1s, node: a, ready: true, silent: true}", "2:5", "gives ready and silent"),
         ("{at: 1s, node: a, ready: maybe}", "2:30", "must be one of true, false"),
         ("{at: 1s, node: a, code: 80C98001}", "2:5", "code needs chip"),
