@@ -145,6 +145,14 @@ def test_a_checkpoint_that_fails_lets_the_container_go_on(
     assert running.status() == "running" and not (running.image / "rootfs-diff.digest").exists()
 
 
+def test_a_second_checkpoint_that_fails_leaves_none_to_go_on_from(host: Host, running: Running) -> None:
+    assert running.checkpoint().returncode == 0 and (running.image / "rootfs-diff.digest").exists()
+    host.shell("echo 3 >/etc/code")
+    assert running.checkpoint().returncode == 1
+    # half of its files are of the second: the container must start afresh
+    assert not (running.image / "rootfs-diff.digest").exists() and running.status() == "running"
+
+
 def test_who_ends_the_checkpoint_does_not_leave_the_container_standing(host: Host, running: Running) -> None:
     host.shell("touch /etc/slow")
     arguments = [RUNTIME, "--root", str(running.root), "checkpoint", "--image-path", str(running.image), running.name]

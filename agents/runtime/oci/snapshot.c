@@ -223,6 +223,7 @@ int snapshot_checkpoint(const char *runc, const char *root, const char *id, cons
 {
     struct buf status = {0}, bundle = {0}, shm = {0};
     struct sigaction action = {.sa_handler = pass_on};
+    char digest[PATH_MAX];
     if (*to != '/' || strlen(to) > PATH_MAX - 64)
         return fail("--image-path: %.200s is no absolute path", to);
     if (read_state(runc, root, id, &status, &bundle) < 0 || snapshot_shared_memory(bundle.at, &shm) < 0)
@@ -231,6 +232,10 @@ int snapshot_checkpoint(const char *runc, const char *root, const char *id, cons
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
     umask(022);
+    /* an earlier checkpoint in this folder has not ended any more once its files are written over */
+    snprintf(digest, sizeof digest, "%s/" SNAPSHOT_DIGEST, to);
+    if (unlink(digest) < 0 && errno != ENOENT)
+        return fail("%.300s: %s", digest, strerror(errno));
     if (run(runc, root, "pause", id) < 0)
         return -1;
     int done = dump(runc, root, id, to, shm.at);
