@@ -279,7 +279,14 @@ def test_the_state_file_is_replaced_whole_and_private_enough(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [("{", "is no JSON"), ("{}", "a list of records"), ("[5]", "a list of records"), ('[{"CtrId": "a"}]', "lacks")],
+    [
+        ("{", "is no JSON"),
+        ("{}", "a list of records"),
+        ("[5]", "a list of records"),
+        ('[{"CtrId": "a"}]', "lacks"),
+        ('[{"CtrId": "a", "StatusStartTime": 1000000000000000000000}]', "is no time in Unix seconds"),
+        ('[{"CtrId": "a", "StatusStartTime": -1}]', "-1 is no time in Unix seconds"),
+    ],
 )
 def test_a_bad_state_file_is_named(tmp_path: Path, content: str, said: str) -> None:
     file = tmp_path / "status.json"

@@ -20,6 +20,8 @@ from agents.containers.states import Status
 FILE: Final = Path("/tmp/status.json")
 MODE: Final = 0o640
 MAX_FILE: Final = 100 << 20
+#: 31 December 9999: beyond it no date has four digits.
+MAX_SINCE: Final = 253_402_214_400
 WIDTH: Final = 65
 _BORDER: Final = "+" + "=" * 98 + "+"
 _RULES: Final[dict[str, tuple[int, str]]] = {
@@ -83,6 +85,8 @@ def read(file: Path, *, own: bool = False) -> list[dict[str, Any]]:
     for row in rows:
         if not isinstance(row.get("StatusStartTime"), int) or not isinstance(row.get("CtrId"), str):
             raise StatusError(f"{file}: a record lacks CtrId or StatusStartTime")
+        if not 0 <= row["StatusStartTime"] < MAX_SINCE:
+            raise StatusError(f"{file}: StatusStartTime {str(row['StatusStartTime'])[:24]} is no time in Unix seconds")
     return rows
 
 
