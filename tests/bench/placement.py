@@ -1,9 +1,10 @@
 """Decisions for large clusters: gangs of thousands, thousands of gangs, super pods, the growth of cost, and memory.
 
 "Decision" is one call of ``plan`` on a finished snapshot, all passes included (views, health, queue, placement, safety,
-document), in a process whose collector is set as a worker sets it. Cold is the first pass of a process that has parsed
-the objects; warm the next one on the same snapshot, when nothing has been bound yet. The clusters are free but for the
-last two rows; every gang is placed. Time that Kubernetes or Redis would take is not in it.
+document), in a process that holds this cluster only and whose collector is set as a worker sets it. Cold is the first
+pass of a process that has parsed the objects; warm the next one on the same snapshot, when nothing has been bound yet.
+The clusters are free but for the last two rows; every gang is placed. Time that Kubernetes or Redis would take is not
+in it.
 
 ![cost of a pass by nodes](growth.svg)
 """
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -47,12 +49,12 @@ PLOT = Path(__file__).with_name("growth.svg")
 
 def run() -> list[Result]:
     """Every row of the section; writes the plot of the growth."""
-    before = collector.thresholds()
-    collector.settle()
-    try:
-        return [*_gang(), *_gangs(), *_super_pods(), *_growth(), _memory()]
-    finally:
-        collector.restore(before)
+    return [*_part("gang"), *_part("gangs"), *_part("super pods"), *_growth(), _memory()]
+
+
+def _part(name: str) -> list[Result]:
+    """Some rows, measured in a process of their own."""
+    return [Result(**row) for row in json.loads(_alone("part", name))]
 
 
 def _gang() -> list[Result]:
@@ -246,6 +248,16 @@ def _hold(nodes: int, pods: int) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
 
 
+PARTS = {"gang": _gang, "gangs": _gangs, "super pods": _super_pods}
+
+
+def _measured(what: str, arguments: list[str]) -> object:
+    """What one process of its own measures."""
+    if what == "part":
+        collector.settle()
+        return [asdict(result) for result in PARTS[arguments[0]]()]
+    return _sizes(*map(int, arguments)) if what == "growth" else _hold(*map(int, arguments))
+
+
 if __name__ == "__main__":
-    what, *numbers = sys.argv[1:]
-    print(json.dumps(_sizes(*map(int, numbers)) if what == "growth" else _hold(*map(int, numbers))))
+    print(json.dumps(_measured(sys.argv[1], sys.argv[2:])))
