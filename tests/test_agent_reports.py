@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from agents.drivers.base import RESET_FINISHED
@@ -68,6 +69,37 @@ def test_a_310p_node_reports_its_own_keys(tmp_path: Path) -> None:
         assert world.device.unhealthy == 4 and world.device.network_unhealthy is None
 
     scenario(tmp_path, story, row=ROWS["atlas-300i-pro"])
+
+
+def test_a_310_node_tells_faults_under_the_key_of_the_device_plugin(tmp_path: Path) -> None:
+    row = ROWS["atlas-300i-pro"]
+    machine = msgspec.structs.replace(row.machine, prefix="Ascend310-", resource="huawei.com/Ascend310")
+
+    async def story(world: World) -> None:
+        await world.start()
+        world.driver.inject(2, FAULT)
+        await world.run(2)
+        cfg = json.loads(world.cluster.maps[DEVICE]["data"]["DeviceInfoCfg"])
+        lists = cfg["DeviceInfo"]["DeviceList"]
+        assert set(lists) == {"huawei.com/Ascend310", "huawei.com/Ascend310-Unhealthy", "huawei.com/Ascend310P-Fault"}
+        assert [fault["npu_name"] for fault in json.loads(lists["huawei.com/Ascend310P-Fault"])] == ["Ascend310-2"]
+        # and Belay's own engine finds them there
+        assert world.device.unhealthy == 4 and [fault.chip for fault in world.device.faults] == [2]
+
+    scenario(tmp_path, story, row=msgspec.structs.replace(row, machine=machine))
+
+
+@pytest.mark.parametrize("version", ["25.0 (B080)", "-25.0", "25.0\n", "v" * 64, "25/0"])
+def test_a_value_that_no_label_may_have_costs_only_itself(tmp_path: Path, version: str) -> None:
+    row = ROWS["atlas-300i-pro"]
+    machine = msgspec.structs.replace(row.machine, driver_version=version)
+
+    async def story(world: World) -> None:
+        await world.start(5)
+        labels = world.cluster.nodes[NODE]["metadata"]["labels"]
+        assert labels["accelerator"] == "huawei-Ascend310P" and "huawei.com/driver.version" not in labels
+
+    scenario(tmp_path, story, row=msgspec.structs.replace(row, machine=machine))
 
 
 def test_a_fault_is_reported_within_a_second_with_code_level_and_time(tmp_path: Path) -> None:

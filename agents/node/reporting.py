@@ -7,6 +7,7 @@ driver says and nothing of what was ordered: an isolation that came back as a fa
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -23,7 +24,10 @@ from engine.model.levels import MANUALLY_SEPARATE, NORMAL, RESETTABLE, SEPARATE,
 from engine.wire import deviceinfo, orders
 from engine.wire.gojson import go_json
 
-_LABEL_MAX: Final = 63
+#: What Kubernetes takes as a label's value; one that it does not would cost the node all of them.
+_LABEL: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+#: The device plugin gives the faults of 310 chips under the key of 310P ones, which is where readers look.
+_FAULT_KEYS: Final = {"huawei.com/Ascend310": "huawei.com/Ascend310P-Fault"}
 _PLANES: Final[tuple[tuple[Plane, str], ...]] = (("chip", CARD), ("network", NETWORK))
 
 
@@ -36,7 +40,7 @@ def device_list(state: NodeState, now_ms: int, *, with_times: bool = True) -> di
     lists = {
         resource: _names(state, free),
         f"{resource}-Unhealthy": _names(state, (c for c in state.ids if c not in healthy)),
-        f"{resource}-Fault": go_json(fault_elements(state, with_times)),
+        _FAULT_KEYS.get(resource, f"{resource}-Fault"): go_json(fault_elements(state, with_times)),
     }
     if state.machine.training:
         lists[f"{resource}-NetworkUnhealthy"] = _names(state, (c for c in state.ids if not state.network_healthy(c)))
@@ -139,7 +143,7 @@ def node_labels(state: NodeState, present: Mapping[str, str]) -> dict[str, str]:
             labels["huawei.com/topotree.rackid"] = str(machine.rack_id)
     if state.soft_share is not None:
         labels["huawei.com/scheduler.chip1softsharedev.enable"] = str(state.soft_share).lower()
-    return {key: value for key, value in sorted(labels.items()) if value and len(value) <= _LABEL_MAX}
+    return {key: value for key, value in sorted(labels.items()) if _LABEL.fullmatch(value)}
 
 
 def node_annotations(state: NodeState) -> dict[str, str]:
