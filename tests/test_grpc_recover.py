@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from engine.serve.grpc.server import GrpcServer
 from engine.wire.clusterd import recover_pb2 as pb
 from tests.grpc_world import NS, POD_GROUP, Client, Time, World, play, until
 from tests.worlds import desired
+
+WORKER = ",".join(f"{rank}:1" for rank in range(8, 16))
+"""Every rank of the second pod: its processes leave together when one of them is lost."""
 
 
 def short(signal: pb.ProcessManageSignal) -> str:
@@ -38,8 +42,9 @@ def test_a_process_fault_is_recovered_with_new_pods(tmp_path: Path) -> None:
             answer = await client.stopped()
             assert (answer.code, answer.info) == (0, "receive ReportStopComplete")
             heard = await client.next()
-            assert short(heard) == "globalFault on_global_rank+fault_nodes_exit nodes=1 ranks=9:1"
+            assert short(heard) == f"globalFault on_global_rank+fault_nodes_exit nodes=1 ranks={WORKER}"
             assert heard.uuid == stop.uuid
+            assert re.fullmatch("[0-9A-F]{16}-[0-9a-f]{32}", stop.uuid)
             body = await world.reset_json("pretrain")
             assert [row["RankId"] for row in body["RankList"]] == list(range(8, 16))
             assert (body["FaultFlushing"], body["RestartFaultProcess"]) == (False, False)
@@ -48,7 +53,7 @@ def test_a_process_fault_is_recovered_with_new_pods(tmp_path: Path) -> None:
             await client.offers("recover", "dump", "exit")
             assert (
                 short(await client.next())
-                == "changeStrategy change_strategy+fault_nodes_exit recover nodes=1 ranks=9:1"
+                == f"changeStrategy change_strategy+fault_nodes_exit recover nodes=1 ranks={WORKER}"
             )
             await world.replace("pretrain", 1)
             await until(lambda: cleared(world), "the reset ConfigMap is cleared")
@@ -144,16 +149,16 @@ def test_a_broken_chip_gives_its_processes_time_to_speak_then_begins(tmp_path: P
         await at.after(60)
         await at.hears("stopTrain stop_train ranks=11:1")
         await at.decided("dump", "exit")
-        await at.hears("changeStrategy change_strategy+fault_nodes_exit dump nodes=1 ranks=11:1")
+        await at.hears(f"changeStrategy change_strategy+fault_nodes_exit dump nodes=1 ranks={WORKER}")
         await at.client.done("dump")
-        await at.hears("changeStrategy change_strategy exit dump_exit ranks=11:1")
+        await at.hears(f"changeStrategy change_strategy exit dump_exit ranks={WORKER}")
         assert await at.marks("annotations", "ProcessRecoverStatus") == "dump-success"
         await at.waits_for("ListenScheduleResultState")
         await at.after(5)
         await at.waits_for("WaitRestartAllProcessState")
         assert (await at.world.reset_json("pretrain"))["RetryTime"] == 1
         await at.after(60)
-        await at.hears("changeStrategy change_strategy exit dump_exit ranks=11:1")
+        await at.hears(f"changeStrategy change_strategy exit dump_exit ranks={WORKER}")
         assert await at.marks("labels", "process-recover-enable") == "pause"
         await at.after(5)
         await at.waits_for("INIT")
@@ -261,7 +266,7 @@ def test_processes_restart_in_their_pods(tmp_path: Path) -> None:
         await at.client.stopped()
         await at.waits_for("WaitFaultFlushFinishedState")
         await at.after(1)
-        await at.hears("globalFault on_global_rank+fault_nodes_exit nodes=1 ranks=9:1")
+        await at.hears("globalFault on_global_rank+fault_nodes_exit ranks=9:1")
         assert (await at.world.reset_json("pretrain"))["RestartFaultProcess"] is True
         await at.client.offers("recover", "exit")
         await at.hears("changeStrategy change_strategy+fault_nodes_restart recover recover-in-place nodes=1 ranks=9:1")
@@ -294,12 +299,12 @@ def test_a_platform_takes_part(tmp_path: Path) -> None:
         await until(lambda: at.marks("annotations", "ProcessConfirmFault"), "the faults are handed over")
         assert await at.marks("annotations", "ProcessConfirmFault") == "9:1"
         await platform(ProcessResultFault="9:1,10:1")
-        await at.hears("globalFault on_global_rank+fault_nodes_exit nodes=1 ranks=9:1,10:1")
+        await at.hears(f"globalFault on_global_rank+fault_nodes_exit nodes=1 ranks={WORKER}")
         await at.client.offers("recover", "exit")
         await at.after(10)
         assert at.client.heard == []
         await platform(RankTableReady="true")
-        await at.hears("changeStrategy change_strategy+fault_nodes_exit recover nodes=1 ranks=9:1,10:1")
+        await at.hears(f"changeStrategy change_strategy+fault_nodes_exit recover nodes=1 ranks={WORKER}")
 
     conversation(tmp_path, story, notes={"ProcessRecoverStrategy": ""})
 
@@ -478,7 +483,7 @@ def test_a_smaller_job_grows_again(tmp_path: Path) -> None:
         await at.decided("downgrade", "exit")
         await at.waits_for("NotifyDecidedStrategyState")
         await at.after(20)
-        await at.hears('changeStrategy change_strategy downgrade {"scale-in-strategy": "DP"} ranks=9:1')
+        await at.hears(f'changeStrategy change_strategy downgrade {{"scale-in-strategy": "DP"}} ranks={WORKER}')
         await at.client.done("downgrade", 201, ("8", "9"))
         await at.hears("faultNodesExit fault_nodes_exit nodes=1")
         await at.client.done("downgrade")
@@ -486,7 +491,7 @@ def test_a_smaller_job_grows_again(tmp_path: Path) -> None:
         await at.world.pod("pretrain", 1)
         await until(lambda: at.server.cluster.jobs[at.client.job].running, "the pod is back")
         await at.after(5)
-        await at.hears('changeStrategy change_strategy upgrade {"scale-out-strategy": "DP"} ranks=9:1')
+        await at.hears(f'changeStrategy change_strategy upgrade {{"scale-out-strategy": "DP"}} ranks={WORKER}')
         await at.client.done("upgrade")
         await at.waits_for("INIT")
 

@@ -231,6 +231,41 @@ def test_faulty_processes_restart_in_their_pods() -> None:
     assert play.state is State.INIT
 
 
+def test_pods_whose_processes_start_again_in_them_are_not_told_to_leave() -> None:
+    play = Play(configured=ALL, in_place=True)
+    play.tell(software(("9", "1"))).tell(StopComplete(Report()))
+    play.after(1)
+    (told,) = (one for one in play.said if isinstance(one, Signal) and one.kind == "globalFault")
+    assert (told.actions, told.nodes) == (("on_global_rank", "fault_nodes_exit"), ())
+    assert [rank.rank for rank in told.ranks] == ["9"]
+
+
+def test_every_process_of_a_pod_that_leaves_counts_as_lost() -> None:
+    play = Play(configured=ALL)
+    play.tell(software(("9", "1"), ("16", "1"))).tell(StopComplete(Report()))
+    play.after(1)
+    play.tell(Offered(Report(strategies=CAN)))
+    told = [one for one in play.said if isinstance(one, Signal) and one.kind in ("globalFault", "changeStrategy")]
+    assert [one.nodes for one in told] == [("1", "2"), ("1", "2")]
+    for one in told:
+        assert one.ranks == tuple(Rank(str(number), "1") for number in range(8, 24))
+
+
+def test_a_pod_that_was_replaced_meanwhile_is_not_told_to_leave() -> None:
+    play = Play(configured=ALL)
+    play.tell(software(("9", "1"), ("16", "1"))).tell(StopComplete(Report()))
+    play.after(1)
+    play.set(changed=("1",)).heard()
+    play.tell(Offered(Report(strategies=CAN)))
+    assert play.heard()[0] == "changeStrategy change_strategy+fault_nodes_exit recover nodes=2"
+    play = Play(configured=ALL, changed=("1",))
+    play.tell(software(("9", "1"))).tell(StopComplete(Report()))
+    play.after(1)
+    assert play.heard()[-1] == "globalFault on_global_rank+fault_nodes_exit"
+    play.tell(Offered(Report(strategies=CAN)))
+    assert play.heard()[0] == "changeStrategy change_strategy recover"
+
+
 def test_in_place_waits_for_the_fault_to_go_and_then_replaces_pods() -> None:
     play = decided(Play(configured=ALL, in_place=True, in_place_clear=False), software(("9", "1")))
     assert (play.state, play.talk.phase) == (State.DECIDED, "in-place")

@@ -39,6 +39,7 @@ class Facts(msgspec.Struct, frozen=True):
     exists: bool = True
     running: bool = False
     replaced: bool = False  # every pod of a faulty rank was replaced and runs
+    changed: tuple[str, ...] = ()  # numbers of those pods that are other ones than when it began
     health: str = "UnHealthy"
     framework: str = "pytorch"
     devices_per_pod: int = 8

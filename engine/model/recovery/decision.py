@@ -74,7 +74,7 @@ def _decide(turn: Turn) -> Event | None:
         if turn.facts.in_place_clear:
             _change(turn)
         return None
-    if choice.strategy is not Strategy.RETRY and turn.talk.normal and turn.facts.in_place:
+    if choice.strategy is not Strategy.RETRY and turn.talk.normal:
         turn.widen()
     if choice.strategy is Strategy.RECOVER and turn.facts.platform is not None:
         turn.phase("rank-table", words.PLATFORM_LIMIT)
@@ -98,7 +98,8 @@ def _change(turn: Turn) -> None:
     elif change is Change.DOWNGRADE:
         extra = words.SCALE_IN_PARAMS
     if not talk.in_place and talk.normal and change in (Change.RECOVER, Change.DUMP, Change.EXIT):
-        actions, nodes = (*actions, "fault_nodes_exit"), turn.node_ranks(talk.ranks)
+        nodes = turn.leaving(talk.ranks)
+        actions = (*actions, "fault_nodes_exit") if nodes else actions
     turn.send(Signal(words.CHANGE_STRATEGY, actions, talk.ranks, change=change.value, nodes=nodes, extra=extra), event)
 
 
@@ -183,6 +184,7 @@ def kill_pods(turn: Turn) -> Event | None:
     """A retry failed for good: the pods of its ranks are replaced."""
     if turn.entering:
         turn.harden()
+        turn.widen()
         ranks = turn.pod_ranks(turn.talk.ranks)
         turn.effects.append(MarkPods(ranks, labels={"fault-type": "retry-fault"}))
         turn.write(Reset("faults", ranks))

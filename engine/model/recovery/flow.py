@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from engine.model.recovery import words
 from engine.model.recovery.choice import all_normal, dump_only, usable_retry
-from engine.model.recovery.conversation import Annotate, Rank, Release, Reset, Signal
+from engine.model.recovery.conversation import Annotate, Rank, Release, Reset, Signal, merged
 from engine.model.recovery.turn import Turn
 from engine.model.recovery.words import Change, Code, Event, Strategy
 
@@ -135,7 +135,7 @@ def global_fault(turn: Turn) -> Event | None:
         phase = "result"
     if phase == "result":
         if turn.facts.result_fault:
-            turn.remember(ranks=_parsed(turn.facts.result_fault) or turn.talk.ranks)
+            turn.remember(ranks=merged(turn.talk.ranks, _parsed(turn.facts.result_fault)))
             return _write_list(turn)
         if turn.expired:
             turn.fail(Code.CONFIRM_FAULT)
@@ -180,9 +180,12 @@ def _write_list(turn: Turn) -> Event | None:
 def _send_global(turn: Turn) -> None:
     talk = turn.talk
     if talk.normal:
-        nodes = turn.node_ranks(talk.ranks)
+        nodes: tuple[str, ...] = ()
+        if not turn.facts.in_place:  # pods whose processes may start again in them stay
+            turn.widen()
+            nodes = turn.leaving(turn.talk.ranks)
         turn.send(
-            Signal(words.GLOBAL_FAULT, ("on_global_rank", "fault_nodes_exit"), talk.ranks, nodes=nodes), Event.SENT
+            Signal(words.GLOBAL_FAULT, ("on_global_rank", "fault_nodes_exit"), turn.talk.ranks, nodes=nodes), Event.SENT
         )
         return
     network = any(rank.kind == words.HCCL for rank in talk.ranks) and usable_retry(turn.facts)

@@ -134,6 +134,10 @@ class Turn:
         numbers = {int(rank.rank) // per_pod for rank in ranks if rank.rank.isdigit()}
         return tuple(str(number) for number in sorted(numbers))
 
+    def leaving(self, ranks: tuple[Rank, ...]) -> tuple[str, ...]:
+        """The numbers of the pods that hold ``ranks`` and are still those that broke: new ones must not leave."""
+        return tuple(number for number in self.node_ranks(ranks) if number not in self.facts.changed)
+
     def pod_ranks(self, ranks: tuple[Rank, ...]) -> tuple[str, ...]:
         """Every rank of every pod that holds one of ``ranks``, ascending."""
         per_pod = max(1, self.facts.devices_per_pod)

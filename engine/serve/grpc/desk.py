@@ -71,8 +71,8 @@ class Desk:
         cluster.listen(self._wake.set)
 
     def uuid(self) -> str:
-        """The name of a signal's round: nanoseconds and 16 random bytes in upper-case hex."""
-        return f"{self._nanos():X}-{os.urandom(16).hex().upper()}"
+        """The name of a signal's round: nanoseconds in upper-case hex, 16 random bytes in lower-case (ClusterD's)."""
+        return f"{self._nanos():X}-{os.urandom(16).hex()}"
 
     # who is known
 

@@ -74,6 +74,7 @@ def facts_of(
         rank_table_ready=notes.get(TABLE_KEY),
         running=view.running,
         replaced=all(_replaced(pods.get(rank), record.uids.get(str(rank), "")) for rank in faulty),
+        changed=tuple(str(rank) for rank in faulty if _changed(pods.get(rank), record.uids.get(str(rank), ""))),
         health=UNHEALTHY if record.software else health,
         framework=labels.get("framework", "pytorch"),
         devices_per_pod=per_pod,
@@ -201,6 +202,10 @@ def _in_place(
 
 def _replaced(pod: Pod | None, before: str) -> bool:
     return pod is not None and pod.phase == "Running" and pod.deleting is None and pod.uid != before
+
+
+def _changed(pod: Pod | None, before: str) -> bool:
+    return pod is not None and bool(before) and pod.uid != before
 
 
 def _hot_reset(config: Config | None) -> bool:
