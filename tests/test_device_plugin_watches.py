@@ -15,9 +15,10 @@ from aiohttp import web
 
 from agents.drivers.base import Chip, DriverError
 from agents.drivers.rows import machine
+from agents.drivers.tools.hccn import HccnTool
 from agents.kubelet import flags
 from agents.kubelet.duplicates import Duplicates, chips_of, majors
-from agents.kubelet.hangs import Hangs, all_packets, limits
+from agents.kubelet.hangs import Flits, Hangs, all_packets, limits
 from agents.kubelet.kubeletpods import KubeletPods
 from agents.kubelet.pods import facts
 from agents.kubelet.softshare import ShareError, content, prepare
@@ -149,6 +150,58 @@ def test_packets_are_those_of_both_directions() -> None:
         return {"roce_rx_all_pkt_num": 3, "roce_tx_all_pkt_num": 4, "mac_rx_total_pkt_num": 100}
 
     assert asyncio.run(all_packets(counters, 0)) == 7
+
+
+PORTS = """+--------+--------+-------+----------+-------------+-------+
+| UdieID | PortID | Speed | PortType | Link Status | Media |
++--------+--------+-------+----------+-------------+-------+
+| 0      | 1      | 400G  | UB       | UP          | CU    |
+| 1      | 4      | 400G  | UB       | UP          | CU    |
++--------+--------+-------+----------+-------------+-------+
+"""
+
+
+@pytest.mark.parametrize("driver", [True, False])
+def test_flits_are_those_of_all_ports_of_an_ascend950_chip(driver: bool) -> None:
+    mute: set[int] = set()
+    carried = {1: 10, 4: 20}
+    asked = []
+
+    class Tool:
+        async def run(self, arguments: list[str]) -> str:
+            asked.append(arguments)
+            if "-dev_info" in arguments:
+                return PORTS
+            port = int(arguments[arguments.index("-p") + 1])
+            if port in mute:
+                raise DriverError("away")
+            assert arguments[arguments.index("-i") + 1] == "12"
+            return f"rx_busi_flit_num:{carried[port]}\ntx_busi_flit_num:1\nrx_send_ack_flit:500\n"
+
+    async def ask(call: str, chip: int, die: int, port: int, *, timeout: float) -> Any:
+        assert (call, chip) == ("ub_port", 2)
+        if not driver or port in mute:
+            raise DriverError("unknown")
+        counters = [0] * 48
+        # the 20th of 21 received ones, the 15th of 16 sent ones; the others are no work of the chip
+        counters[19], counters[35], counters[20] = carried[port], 1, 500
+        return {"mode": 0, "counters": counters}
+
+    async def scenario() -> None:
+        flits = Flits(ask, HccnTool(Tool()), {2: 12}.__getitem__)
+        assert await flits.count(2) == 32
+        carried[1] += 100
+        assert await flits.count(2) == 132
+        mute.add(4)
+        carried[1] += 1
+        assert await flits.count(2) == 133
+        assert sum("-dev_info" in arguments for arguments in asked) == 1
+        if driver:
+            mute.clear()
+            await flits.count(2)
+            assert all("-dev_info" in a or a[a.index("-p") + 1] == "4" for a in asked)
+
+    asyncio.run(scenario())
 
 
 # ---- duplicates

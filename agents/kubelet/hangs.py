@@ -6,8 +6,9 @@ Source: component/ascend-device-plugin/pkg/device/hangdetection; its configurati
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,8 @@ import msgspec
 
 from agents.drivers.base import Code, DriverError
 from agents.drivers.surroundings import Use
+from agents.drivers.tools.hccn import HccnTool, Port
+from agents.exporter.table import UB_KEYS
 from agents.node.clock import Clock
 from agents.node.detect import HANG_CODE, HangLimits, HangWatch
 from agents.node.log import Log
@@ -24,6 +27,7 @@ from agents.node.state import NodeState
 CONFIG: Final = Path("/usr/local/hangDetectionConfig.json")
 EVERY: Final = 60.0
 AI_CORE: Final = 2
+BUSY: Final = ("rx_busi_flit_num", "tx_busi_flit_num")
 SECONDS: Final = 5.0
 MAX_CONFIG: Final = 64 << 10
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
@@ -138,3 +142,34 @@ async def all_packets(counters: Callable[[int], Awaitable[Mapping[str, int]]], c
     """Packets that a chip's RoCE port has sent and received. Raises DriverError."""
     found = await counters(chip)
     return sum(found.get(name, 0) for name in ("roce_rx_all_pkt_num", "roce_tx_all_pkt_num"))
+
+
+class Flits:
+    """Flits that the ports of an Ascend950 chip have carried for its work, both ways; such chips have no RoCE of
+    their own. The map of ports is read once, from the first chip that tells it; counters come from the driver, else
+    from the tool. A port that does not answer counts what it counted last, or its neighbours would seem to stand still.
+    """
+
+    def __init__(self, ask: Ask, tool: HccnTool, logic: Callable[[int], int]) -> None:
+        self._ask, self._tool, self._logic = ask, tool, logic
+        self._ports: Sequence[Port] = ()
+        self._last: dict[tuple[int, Port], int] = {}
+
+    async def count(self, chip: int) -> int:
+        """In all since the chip was started. Raises DriverError when no chip has told its ports yet."""
+        if not self._ports:
+            self._ports = await self._tool.ports(self._logic(chip))
+        total = 0
+        for port in self._ports:
+            with contextlib.suppress(DriverError):
+                found = await self._counters(chip, port)
+                self._last[chip, port] = sum(found.get(key, 0) for key in BUSY)
+            total += self._last.get((chip, port), 0)
+        return total
+
+    async def _counters(self, chip: int, port: Port) -> Mapping[str, int]:
+        try:
+            found = await self._ask("ub_port", chip, port.die, port.port, timeout=SECONDS)
+        except DriverError:
+            return await self._tool.port_counters(self._logic(chip), port.die, port.port)
+        return dict(zip(UB_KEYS, found["counters"], strict=False))

@@ -22,7 +22,7 @@ from agents.kubelet.api import deviceplugin_pb2 as api
 from agents.kubelet.books import CHECKPOINT, Books
 from agents.kubelet.cutting import DriverCutter
 from agents.kubelet.duplicates import Duplicates
-from agents.kubelet.hangs import Hangs, all_packets, limits
+from agents.kubelet.hangs import Flits, Hangs, all_packets, limits
 from agents.kubelet.inventory import Offer, offers
 from agents.kubelet.ledger import Grant, Ledger
 from agents.kubelet.podcache import PodCache
@@ -164,9 +164,10 @@ class DevicePlugin:
         if calls is None or found is None:
             return None
         tool = HccnTool()
-        return Hangs(
-            state, calls.ask, lambda chip: all_packets(tool.counters, chip), found, self._clock, self._wake_agent
-        )  # fmt: skip
+        logic = {chip.id: chip.logic_id for chip in state.chips}
+        flits = Flits(calls.ask, tool, lambda chip: logic.get(chip, chip))
+        carried = flits.count if state.machine.prefix == "npu-" else lambda chip: all_packets(tool.counters, chip)
+        return Hangs(state, calls.ask, carried, found, self._clock, self._wake_agent)
 
     async def _begin(self) -> NodeState:
         # before its codes are known a faulty chip would be offered
