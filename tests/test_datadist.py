@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import logging
 import socket
 import threading
@@ -27,6 +28,7 @@ from agents.datadist import (
     frames,
 )
 from agents.datadist.links import MAX_LINKS
+from agents.node.log import JsonLines
 
 S = LLMStatusCode
 
@@ -376,12 +378,22 @@ def test_a_local_address_is_needed_without_communication_resources(ends: list[LL
 
 def test_a_short_time_out_is_warned_of(ends: list[LLMDataDist], caplog: pytest.LogCaptureFixture) -> None:
     prompt, client = end_of(ends, 1, listen=True), end_of(ends, 2)
-    with caplog.at_level(logging.WARNING, logger="agents.datadist.datadist"):
+    with caplog.at_level(logging.WARNING, logger="belay.datadist"):
         client.link_clusters([cluster_info(1, prompt.listening[0][1])], 199)
         assert "below 200 ms" in caplog.text
         caplog.clear()
         client.link_clusters([cluster_info(1, prompt.listening[0][1])], 200)
         assert caplog.text == ""
+
+
+def test_a_link_that_fails_is_logged_with_its_cluster_and_cause(
+    ends: list[LLMDataDist], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="belay.datadist"):
+        end_of(ends, 2).link_clusters([cluster_info(7, 1)])
+    line = json.loads(JsonLines().format(caplog.records[-1]))
+    assert (line["message"], line["cluster"], line["address"]) == ("a link failed", 7, "127.0.0.1:1")
+    assert "Errno 111" in line["error"]
 
 
 def test_nothing_works_before_init_or_after_the_end() -> None:

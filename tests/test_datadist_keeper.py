@@ -276,14 +276,14 @@ def test_a_crowd_of_broken_links_is_told_in_few_lines(caplog: pytest.LogCaptureF
     from agents.datadist.links import Sparing
 
     said, now = Sparing(), [100.0]
-    with pytest.MonkeyPatch.context() as patch, caplog.at_level("WARNING", "agents.datadist.links"):
+    with pytest.MonkeyPatch.context() as patch, caplog.at_level("WARNING", "belay.datadist.links"):
         patch.setattr("agents.datadist.links.time.monotonic", lambda: now[0])
         for number in range(512):
             said.warn("a link broke", cluster=number)
         assert len(caplog.records) == Sparing.LINES
         now[0] += Sparing.WINDOW
         said.warn("a link broke", cluster=1)
-    assert caplog.records[-1].__dict__["left_out_before"] == 512 - Sparing.LINES
+    assert caplog.records[-1].__dict__["belay_fields"]["left_out_before"] == 512 - Sparing.LINES
 
 
 # ---- the agent's side of the folder

@@ -196,6 +196,17 @@ def test_without_a_manager_reports_are_unregistered() -> None:
     assert managers.report_process_fault({1: 1}) == 400
 
 
+def test_scripts_name_their_job_by_the_message_of_the_service() -> None:
+    found = DLRecoverManager(pb.ClientInfo(jobId="job-7", role="agent"), "127.0.0.1:1", secure_conn=False)
+    try:
+        assert found.client.info == ClientInfo("job-7", "agent")
+    finally:
+        found.stop()
+    assert Client(pb.ClientInfo(jobId="j"), "x").info == ClientInfo("j")
+    with pytest.raises(TypeError, match="jobId and role, not dict"):
+        Client({"jobId": "j"}, "x")
+
+
 def test_a_service_that_is_away_costs_a_code_and_comes_back() -> None:
     found = DLRecoverManager(ClientInfo("j"), "127.0.0.1:1", secure_conn=False, controller=Recorder())
     try:

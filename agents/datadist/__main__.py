@@ -59,7 +59,7 @@ def _serve(options: argparse.Namespace, cluster: int, stop: threading.Event) -> 
         else:
             end.cache_manager.allocate_blocks_cache(desc, key)
         end.keep_links(options.folder)
-        _log.info("links are kept", cluster=cluster, listening=[f"{ip}:{port}" for ip, port in end.listening])
+        _log.info("links are kept", cluster=cluster, listening=", ".join(f"{ip}:{port}" for ip, port in end.listening))
         stop.wait()
     finally:
         end.finalize()

@@ -7,7 +7,6 @@ different is the transport: TCP through the host instead of HCCS or RoCE of the 
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
@@ -20,8 +19,9 @@ from agents.datadist.frames import Blocks, Kind
 from agents.datadist.keeper import Keeper
 from agents.datadist.links import Links
 from agents.datadist.status import LLMException, LLMStatusCode
+from agents.node.log import Log
 
-log = logging.getLogger(__name__)
+log = Log("datadist")
 
 INT32_MAX = 2**31 - 1
 ADVISED_MILLISECONDS = 200
@@ -100,9 +100,7 @@ class LLMDataDist:
         links = self._running()
         _check_call(clusters, timeout, local=not self._options.local_comm_res)
         if timeout < ADVISED_MILLISECONDS:
-            log.warning(
-                "a time-out below 200 ms makes links fail that would have been made", extra={"timeout_ms": timeout}
-            )
+            log.warning("a time-out below 200 ms makes links fail that would have been made", timeout_ms=timeout)
         return _overall(self._wait(links.link(clusters, timeout / 1000)))
 
     def unlink_clusters(

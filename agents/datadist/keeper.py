@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import logging
 import os
 import random
 import time
@@ -25,11 +24,12 @@ from agents.datadist.clusters import LLMClusterInfo
 from agents.datadist.links import Links
 from agents.datadist.peer import Peer
 from agents.datadist.status import LLMStatusCode
+from agents.node.log import Log
 from engine.model.links import BROKEN, FAILED, LINKED, LINKING, EndOrders, EndReport, LinkOrder, LinkReport
 from engine.wire import links as wire
 from engine.wire.errors import WireError
 
-log = logging.getLogger(__name__)
+log = Log("datadist.keeper")
 
 #: Seconds between two looks at the orders, and two questions whether a link still holds.
 PERIOD: Final = 1.0
@@ -80,10 +80,7 @@ class Keeper:
                     failing = False
                 except OSError as error:
                     if not failing:
-                        log.warning(
-                            "orders for links cannot be followed",
-                            extra={"folder": str(self._folder), "error": str(error)},
-                        )
+                        log.warning("orders for links cannot be followed", folder=self._folder, error=error)
                     failing = True
                 await asyncio.sleep(PERIOD)
         finally:
@@ -254,7 +251,7 @@ class Keeper:
 def _told(task: asyncio.Task[None]) -> None:
     """A link that nobody tends for a bug of ours is at least heard of."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("a link is tended no more", extra={"error": repr(error)[:300]})
+        log.error("a link is tended no more", error=repr(error))
 
 
 def _info(order: LinkOrder) -> LLMClusterInfo:

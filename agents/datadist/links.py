@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
 import socket
 import time
@@ -19,8 +18,9 @@ from agents.datadist.clusters import LLMClusterInfo, ip_text
 from agents.datadist.frames import BadFrame, Hello, Kind, Region, Welcome
 from agents.datadist.peer import CODES, Peer
 from agents.datadist.status import LLMStatusCode
+from agents.node.log import Log
 
-log = logging.getLogger(__name__)
+log = Log("datadist.links")
 
 MAX_LINKS = 512  # communications of one process (LLM-DataDist interface list, constraints of link_clusters)
 HANDSHAKE = 10.0  # seconds after which a half-made link is dropped on the listening side
@@ -46,7 +46,7 @@ class Sparing:
             return
         if self._left_out:
             facts["left_out_before"], self._left_out = self._left_out, 0
-        log.warning(message, extra=facts)
+        log.warning(message, **facts)
 
 
 class Links:

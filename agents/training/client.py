@@ -42,12 +42,13 @@ class Status:
 class Client:
     """Calls of one job. Threads may call at once; every call is bounded by ``CALL_SECONDS``.
 
+    ``info`` may also be the service's own message `ClientInfo`, which scripts written for MindCluster give.
     ``cert_path`` is a folder with ca.crt, tls.crt and tls.key, needed when ``secure``. Raises ValueError when a file is
-    missing, naming it.
+    missing, naming it; TypeError when ``info`` names no job.
     """
 
-    def __init__(self, info: ClientInfo, address: str, *, secure: bool = False, cert_path: str = "") -> None:
-        self.info, self._address = info, address
+    def __init__(self, info: Any, address: str, *, secure: bool = False, cert_path: str = "") -> None:
+        self.info, self._address = _client(info), address
         self._credentials = _credentials(cert_path) if secure else None
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
@@ -161,6 +162,15 @@ def server_address(environ: Mapping[str, str] | None = None) -> str:
     if host.count(":") > 1 and not host.startswith("["):
         host = f"[{host}]"
     return host if host.rpartition(":")[2].isdigit() and not host.endswith("]") else f"{host}:8899"
+
+
+def _client(info: Any) -> ClientInfo:
+    if isinstance(info, ClientInfo):
+        return info
+    job, role = getattr(info, "jobId", None), getattr(info, "role", "")
+    if not isinstance(job, str) or not isinstance(role, str):
+        raise TypeError(f"info must be a ClientInfo with jobId and role, not {type(info).__name__}")
+    return ClientInfo(job, role or ROLE)
 
 
 def _credentials(folder: str) -> grpc.ChannelCredentials:

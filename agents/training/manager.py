@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 
 import grpc
 
-from agents.training.client import Client, ClientInfo, Status
+from agents.training.client import Client, Status
 from agents.training.controller import Controller, MindIO
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,8 @@ CONTROLLERLESS: Final = frozenset({"new pod running", "fault_nodes_exit", "fault
 class DLRecoverManager:
     """The recovery conversation of one job, from the side of its processes. There is one in a process.
 
-    ``info`` names the job; ``cert_path`` is a folder with ca.crt, tls.crt and tls.key when ``secure_conn``. ``wait``
+    ``info`` (`ClientInfo`, ours or the service's message) names the job; ``cert_path`` is a folder with ca.crt, tls.crt
+    and tls.key when ``secure_conn``. ``wait``
     sleeps and answers whether the manager was stopped meanwhile.
     """
 
@@ -47,7 +48,7 @@ class DLRecoverManager:
 
     def __init__(
         self,
-        info: ClientInfo,
+        info: Any,
         server_addr: str,
         secure_conn: bool = True,
         cert_path: str = "",
@@ -88,7 +89,7 @@ class DLRecoverManager:
                 break
         return False
 
-    def register(self, request: ClientInfo | None = None) -> Status:
+    def register(self, request: Any = None) -> Status:
         """One Register call; ``request`` is accepted for compatibility, the manager's own job is meant."""
         del request
         return self.client.register()
