@@ -15,6 +15,7 @@ from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import ChipMemory, History, JobMemory, NodeMemory, Rescheduled
 from engine.model.plan import ChipState, Deferred, NodeState, Pending, Plan
 from engine.observe import observe
+from engine.plan import plan as decided
 from engine.reconcile.teller import Teller
 from engine.status import ClusterInfo, Condition, Ledger, SyncState, events, forgotten, memory_bodies, status_bodies
 from engine.status.bodies import MAX_BYTES
@@ -149,6 +150,36 @@ def test_aggregates_are_sharded_by_size_and_a_surplus_shard_is_blanked() -> None
 def test_network_lists_are_left_out_where_the_report_has_none() -> None:
     report = worlds.report("n0", network=None)
     assert not any(key.endswith("-NetworkUnhealthy") for key in device_list(report, ()))
+
+
+RIDES_OUT = {"huawei.com/schedule.filter.faultLevel": "RestartNPU:600"}
+
+
+@pytest.mark.parametrize(
+    ("at", "notes", "levels", "listed", "told"),
+    [
+        (NOW - 500, {}, {}, True, [("80C98001,80E18402", "RestartNPU")]),
+        (NOW - 500, RIDES_OUT, {}, False, [("80E18402", "NotHandleFault")]),
+        (NOW - 601, RIDES_OUT, {}, True, [("80C98001,80E18402", "RestartNPU")]),
+        (NOW - 500, {}, {"80C98001": "SubHealthFault"}, False, [("80C98001,80E18402", "SubHealthFault")]),
+        (NOW - 500, {}, {"80E18402": "SeparateNPU"}, True, [("80C98001,80E18402", "SeparateNPU")]),
+    ],
+)
+def test_a_scheduler_beside_belay_is_told_what_jobs_and_policies_make_of_a_fault(
+    at: float, notes: dict[str, str], levels: dict[str, str], listed: bool, told: list[tuple[str, str]]
+) -> None:
+    faults = [worlds.fault(3, at=at), worlds.fault(3, "80E18402", "NotHandleFault", at=at)]
+    pod = worlds.pod("j-0", node="n0", chips=range(8), owner=("AscendJob", "j"), annotations=notes)
+    seen = worlds.observed([worlds.node("n0")], [worlds.report("n0", faults=faults, unhealthy=[3])], [pod])
+    desired = worlds.desired(worlds.document("FaultPolicy", "own", levels=levels)) if levels else worlds.desired()
+    made = decided(desired, seen, NOW)
+    shard = named(ClusterInfo().bodies(made, seen))["cluster-info-device-0"]["cluster-info-device-0"]
+    lists = json.loads(shard)["mindx-dl-deviceinfo-n0"]["DeviceList"]
+    assert lists["huawei.com/Ascend910-Unhealthy"] == ("Ascend910-3" if listed else "")
+    rows = json.loads(lists["huawei.com/Ascend910-Fault"])
+    assert [(row["fault_code"], row["fault_level"]) for row in rows] == told
+    (node,) = json.loads(named(scheduler_bodies(made, seen))["vcjob-fault-npu-cm"]["fault-node"])
+    assert node["UnhealthyNPU"] == (["Ascend910-3"] if listed else [])
 
 
 def test_faulty_nodes_and_retries_are_told_as_the_scheduler_tells_them() -> None:

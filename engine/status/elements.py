@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from engine.model.cluster import DeviceReport
-from engine.model.levels import PRE_SEPARATE, worst
+from engine.model.faults import NETWORK
+from engine.model.levels import IN_SERVICE, PRE_SEPARATE, rank, worst
 from engine.model.plan import ChipState
 from engine.wire.deviceinfo import fault_element
 
 #: States in which a chip takes no work.
 OUT_OF_SERVICE: Final = frozenset({"isolated", "manually-isolated", "resetting", "recovering"})
+_SUSPECT: Final = "suspect"
 
 
 def takes_no_work(chip: ChipState) -> bool:
@@ -18,8 +20,22 @@ def takes_no_work(chip: ChipState) -> bool:
     return chip.state in OUT_OF_SERVICE and not (chip.level == PRE_SEPARATE and chip.used_by)
 
 
+def unhealthy(report: DeviceReport, chips: tuple[ChipState, ...]) -> int:
+    """The chips that readers must take for unhealthy: the report's own, as the pass judged them. One whose faults a job
+    rides out for now, or that a policy calls harmless, is not among them: whoever reads it moves the job.
+
+    Source: component/clusterd/pkg/application/faultmanager/cmprocess (filters take faults out of the lists too).
+    """
+    out = report.unhealthy
+    for chip in chips:
+        bit = 1 << int(chip.chip.rpartition("-")[2])
+        out = out | bit if takes_no_work(chip) else out & ~bit
+    return out
+
+
 def elements(report: DeviceReport, chips: tuple[ChipState, ...]) -> list[dict[str, Any]]:
-    """Fault elements merged per (kind, chip); a chip that only Belay isolated gets an element without a code.
+    """Fault elements merged per (kind, chip), without what is withheld; a chip that only Belay isolated gets an element
+    without a code.
 
     Source: component/clusterd/pkg/domain/faultdomain (merge and split of device faults).
     """
@@ -33,9 +49,22 @@ def elements(report: DeviceReport, chips: tuple[ChipState, ...]) -> list[dict[st
         if chip.state in OUT_OF_SERVICE and not any(key[1] == index for key in grouped):
             grouped[("CardUnhealthy", index)] = {}
     found = []
-    for (kind, index), codes in sorted(grouped.items()):
+    for (kind, index), told in sorted(grouped.items()):
+        own = judged.get(index) if kind != NETWORK else None
+        codes = _shown(told, own)
+        if told and not codes:
+            continue
         level = worst(*(level for _, level in codes.values())) if codes else ""
-        if index in judged and kind != "CardNetworkUnhealthy":
-            level = worst(level, judged[index].level) if level else judged[index].level
+        if own is not None and own.state != _SUSPECT:
+            level = worst(level, own.level) if level else own.level
         found.append(fault_element(kind, f"{report.prefix}{index}" if index >= 0 else "", codes, level))
     return found
+
+
+def _shown(codes: dict[str, tuple[int, str]], chip: ChipState | None) -> dict[str, tuple[int, str]]:
+    """The codes of a chip's own plane that readers may see: of one in service, none that says it is not."""
+    if chip is None or chip.state in OUT_OF_SERVICE:
+        return codes
+    if chip.state == _SUSPECT:
+        return {code: row for code, row in codes.items() if row[1] in IN_SERVICE}
+    return {code: (at, level if rank(level) <= rank(chip.level) else chip.level) for code, (at, level) in codes.items()}

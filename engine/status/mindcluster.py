@@ -14,7 +14,7 @@ from engine.model.cluster import DeviceReport, NodeReport, Observed, ids_of
 from engine.model.plan import ChipState, Plan
 from engine.status import publicstats
 from engine.status.bodies import MAX_BYTES, config_map
-from engine.status.elements import elements, takes_no_work
+from engine.status.elements import elements, unhealthy
 from engine.wire.gojson import go_json, read_object
 from engine.wire.names import DEVICE_PREFIX, NODE_NAMESPACE, NODE_PREFIX, VOLCANO_LABEL
 
@@ -101,10 +101,8 @@ class ClusterInfo:
 
 
 def device_list(report: DeviceReport, chips: tuple[ChipState, ...]) -> dict[str, str]:
-    """A node's ``DeviceList`` after Belay's judgement: its own lists plus what the pass took out of service."""
-    out = report.unhealthy
-    for chip in chips:
-        out |= 1 << int(chip.chip.rpartition("-")[2]) if takes_no_work(chip) else 0
+    """A node's ``DeviceList`` after Belay's judgement: its own lists as the pass judged their chips."""
+    out = unhealthy(report, chips)
     lists = {
         report.resource: _join(report.prefix, report.free & ~out),
         f"{report.resource}-Fault": go_json(elements(report, chips)),

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from engine.model.cluster import DeviceReport, Observed, ids_of, mask_of
+from engine.model.cluster import DeviceReport, Observed, ids_of
 from engine.model.history import JobMemory, Rescheduled
 from engine.model.jobs import Gang
 from engine.model.levels import IN_SERVICE
@@ -19,7 +19,7 @@ from engine.model.plan import ChipState, Plan
 from engine.plan.groups import group
 from engine.plan.victims import recorded_retries
 from engine.status.bodies import config_map
-from engine.status.elements import elements, takes_no_work
+from engine.status.elements import elements, unhealthy
 from engine.wire.gojson import go_json
 from engine.wire.names import NODE_NAMESPACE, SCHEDULER_NAMESPACE
 
@@ -70,16 +70,16 @@ def _nodes(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
         if report is None or (not chips and node.state == "healthy"):
             continue
         network = report.network_unhealthy or 0
-        unhealthy = report.unhealthy | mask_of([_number(c) for c in chips if takes_no_work(c)])
-        if not chips and not unhealthy and not network and node.state in ("healthy", "unknown"):
+        out = unhealthy(report, tuple(chips))
+        if not chips and not out and not network and node.state in ("healthy", "unknown"):
             continue
         rows.append(
             {
                 "FaultDeviceList": [{key: e[key] for key in _ELEMENT} for e in elements(report, tuple(chips))],
                 "NodeName": node.node,
-                "UnhealthyNPU": _names(report, unhealthy),
+                "UnhealthyNPU": _names(report, out),
                 "NetworkUnhealthyNPU": _names(report, network),
-                "NodeHealthState": _health(node.state, unhealthy, network),
+                "NodeHealthState": _health(node.state, out, network),
                 "UpdateTime": int(report.update_time),
             }
         )
@@ -154,7 +154,3 @@ def _health(state: str, unhealthy: int, network: int) -> str:
 
 def _names(report: DeviceReport, mask: int) -> list[str]:
     return [f"{report.prefix}{index}" for index in ids_of(mask)]
-
-
-def _number(chip: ChipState) -> int:
-    return int(chip.chip.rpartition("-")[2])
