@@ -163,8 +163,7 @@ class DevicePlugin:
             found = HangLimits()
         if calls is None or found is None:
             return None
-        tool = HccnTool()
-        logic = {chip.id: chip.logic_id for chip in state.chips}
+        tool, logic = HccnTool(), {chip.id: chip.logic_id for chip in state.chips}
         flits = Flits(calls.ask, tool, lambda chip: logic.get(chip, chip))
         carried = flits.count if state.machine.prefix == "npu-" else lambda chip: all_packets(tool.counters, chip)
         return Hangs(state, calls.ask, carried, found, self._clock, self._wake_agent)
