@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 
@@ -13,6 +14,7 @@ from engine.model.cluster import Observed
 from engine.model.plan import Plan
 from engine.observe import Observer
 from engine.plan import plan, settled
+from tests import listing
 from tests.bench import clusters, crowds
 from tests.bench.clusters import NOW
 
@@ -127,3 +129,30 @@ def test_random_changes_give_the_plans_of_a_fresh_process(desired: Desired, seed
                 observer.put(broken)
         seen = observer.observed()
         assert plan(desired, seen, now).digest() == afresh(desired, seen, now).digest()
+
+
+def test_what_people_and_public_faults_say_of_a_kept_node_leaves_what_is_kept_alone(desired: Desired) -> None:
+    observer = world()
+    plan(desired, observer.observed(), NOW)
+    manual = f'{{"Total": ["Ascend910-1"], "Detail": {{"Ascend910-1": [{{"LastSeparateTime": {int(NOW * 1000)}}}]}}}}'
+    fault = {
+        "faultId": "fault-00000001", "faultType": "NPU", "faultCode": "220001001", "faultTime": int(NOW * 1000) - 9000,
+        "assertion": "occur", "influence": [{"nodeName": crowds.name_of(7), "deviceIds": [3]}],
+    }  # fmt: skip
+    message = {
+        "id": "message-0001", "timestamp": int(NOW * 1000) - 9000, "version": "1.0", "resource": "CCAE",
+        "faults": [fault],
+    }  # fmt: skip
+    told = listing.config_map("cluster-system", "told", {"PublicFault": json.dumps(message)})
+    told["metadata"]["labels"] = {"mc-consumer-publicfault": "true"}
+    kept = {name: (entry.view.__copy__(), entry.view) for name, entry in settled._KEPT.items()}
+    for body in (listing.config_map("cluster-system", "clusterd-manual-info-cm", {crowds.name_of(6): manual}), told):
+        observer.put(body)
+        seen = observer.observed()
+        found = plan(desired, seen, NOW)
+        assert found.digest() == afresh(desired, seen, NOW).digest()
+    out = {(chip.node, chip.chip): chip.state for chip in found.chips if chip.state.endswith("isolated")}
+    assert out == {
+        (crowds.name_of(6), "Ascend910-1"): "manually-isolated", (crowds.name_of(7), "Ascend910-3"): "isolated",
+    }  # fmt: skip
+    assert kept and all(before == after for before, after in kept.values())

@@ -146,7 +146,10 @@ def _judge_node(
             kept = tuple(h for h in verdict.memory.holds if h.kind not in ("attempt-budget", "no-agent"))
             verdict.memory = msgspec.structs.replace(verdict.memory, holds=kept)
         out[chip] = verdict
-    view.resetting, view.recovering = state.resetting & view.base, (state.recovering & view.base)
+    under_way = state.resetting & view.base, state.recovering & view.base
+    if under_way != (view.resetting, view.recovering):
+        view = scope.own(name)
+        view.resetting, view.recovering = under_way
     return out
 
 

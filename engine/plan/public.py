@@ -36,7 +36,7 @@ def run(scope: Scope, desired: Desired) -> None:
     dropped = 0
     known = {name for name, memory in scope.memory.nodes.items() if memory.public}
     for name in sorted(scope.nodes.keys() & (said.keys() | foreign.keys() | known)):
-        view, before, mine = scope.nodes[name], scope.memory.nodes.get(name, _NOTHING), said.get(name, ())
+        before, mine = scope.memory.nodes.get(name, _NOTHING), said.get(name, ())
         if not mine and not before.public and name not in foreign:
             continue
         scope.unsettle(name)
@@ -47,6 +47,7 @@ def run(scope: Scope, desired: Desired) -> None:
         after = _graded(desired, after)
         if after != before.public:
             scope.memory.nodes[name] = msgspec.structs.replace(before, public=after)
+        view = scope.nodes[name]  # unsettling gave the pass one of its own
         if view.report is not None:
             view.report = publicinfo.merged(view.report, after, foreign.get(name, ()))
     if dropped:
