@@ -93,6 +93,8 @@ def set_at(body: Any, path: str, value: Any) -> Any:
         ("faults.0.faultLocation", {"k" * 17: ""}, "faults[0].faultLocation"),
         ("faults.0.faultLocation", {"k": "v" * 129}, "faults[0].faultLocation"),
         ("faults.0.description", "d" * 513, "faults[0].description"),
+        ("faults.0.description", "two\nlines", "faults[0].description"),
+        ("faults.0.description", "a\ttab", "faults[0].description"),
         ("faults.0.influence", [], "faults[0].influence"),
         ("faults.0.influence", [{"nodeName": "n0", "deviceIds": [0]}] * 1001, "faults[0].influence"),
         ("faults.0.influence.0.nodeName", "N0", "faults[0].influence[0].nodeName"),

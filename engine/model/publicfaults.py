@@ -259,9 +259,11 @@ def _fault_problems(row: Mapping[str, Any]) -> Iterable[Problem]:
         yield Problem(
             "faultLocation", f"must map at most {MAX_LOCATIONS} keys (16 characters) to text (128 characters)"
         )
-    description = row.get("description")
-    if description is not None and (not isinstance(description, str) or len(description) > MAX_DESCRIPTION):
-        yield Problem("description", f"must be text of at most {MAX_DESCRIPTION} characters")
+    description = row.get("description", "")
+    if description is not None and not _line(description):
+        yield Problem(
+            "description", f"must be text of at most {MAX_DESCRIPTION} characters without tabs and line breaks"
+        )
     influence = row.get("influence")
     if not isinstance(influence, list) or not 1 <= len(influence) <= MAX_INFLUENCES:
         yield Problem("influence", f"must be a list of 1 to {MAX_INFLUENCES} nodes")
@@ -312,6 +314,10 @@ def _text(value: object, pattern: re.Pattern[str]) -> bool:
 
 def _moment(value: object) -> bool:
     return type(value) is int and _EARLIEST <= value <= _LATEST
+
+
+def _line(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= MAX_DESCRIPTION and not any(char in value for char in "\t\n\f\r")
 
 
 def _location(value: object) -> bool:
