@@ -164,7 +164,6 @@ def _order(scope: Scope, gang: Gang, view: NodeView, pod: Pod, group: int, polic
     codes = tuple(sorted({code for c in members for code in view.chip_codes.get(c, ())}))
     report = view.report.resource_version if view.report else ""
     rule = view.product.spec.reset if view.product else None
-    scope.resetting[view.node.name] = scope.resetting.get(view.node.name, 0) | group
     scope.actions.append(
         ResetChips(
             node=view.node.name,

@@ -136,7 +136,6 @@ def _offer(scope: Scope, view: NodeView, group: int) -> None:
             _ask_for_reboot(scope, view, what, most, action.evidence)
         scope.deferred.append(Deferred(action, ATTEMPTS, rfc3339(until / 1000) if until else None))
         return
-    scope.resetting[name] = scope.resetting.get(name, 0) | group
     scope.actions.append(action)
 
 

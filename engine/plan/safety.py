@@ -236,8 +236,6 @@ class _Gate:
             self._scope.evicting.discard(f"{action.namespace}/{action.pod}")
             self._scope.reschedules.pop(action.budget_unit, None)
             self._scope.displaced.pop(action.budget_unit, None)
-        elif isinstance(action, ResetChips):
-            self._scope.resetting.pop(action.node, None)
 
 
 def _involuntary(action: EvictPod) -> bool:

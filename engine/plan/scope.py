@@ -200,8 +200,8 @@ class Scope:
 
     ``evicting`` are keys of pods this pass decided to evict; ``refused`` maps a gang key to nodes that
     must not take its new pods and why (rulings 3, 4; sub-health, previous faults); ``penalty`` lowers a
-    node's score for a gang (sub-health -1, earlier fault -64). ``resetting`` are chips that this pass orders to be
-    reset, ``reschedules`` what each evicted budget unit stands for, ``displaced`` the units that go for other jobs.
+    node's score for a gang (sub-health -1, earlier fault -64). ``reschedules`` are what each evicted budget unit stands
+    for, ``displaced`` the units that go for other jobs.
     ``judge`` holds the fault policies in force, once the health pass has settled which those are. ``roles`` says
     which roles Belay plays, filled on first use by ``engine.plan.roles``. ``blamed`` maps a pod's key to what relation
     faults decided for it (Separate or SubHealth). ``about``: the job or pod that somebody asks about. ``choices`` are
@@ -230,7 +230,6 @@ class Scope:
     refused: dict[str, dict[str, str]] = field(default_factory=dict)
     penalty: dict[str, dict[str, int]] = field(default_factory=dict)
     queue: list[str] = field(default_factory=list)
-    resetting: dict[str, int] = field(default_factory=dict)
     reschedules: dict[str, Reschedule] = field(default_factory=dict)
     displaced: dict[str, Displacement] = field(default_factory=dict)
     judge: Judge | None = None
