@@ -11,8 +11,9 @@ from engine.explanation import explain
 from engine.model.attribution import FaultRank
 from engine.model.cluster import ChipFault, Observed, Pod
 from engine.model.plan import Plan
+from engine.model.times import rfc3339
 from engine.status import memory_bodies
-from engine.status.jobs import impact
+from engine.status.jobs import impact, impact_body
 from tests.worlds import NOW, fault, node, node_report, observed, pod, report, switch
 
 JOB = [
@@ -84,6 +85,13 @@ def test_a_switch_hits_every_rank_on_its_node(level: str, told: str, state: str)
 def test_a_relation_fault_counts_by_its_label(label: str, state: str) -> None:
     pods = [msgspec.structs.replace(JOB[0], labels={"fault-type": label}), JOB[1]]
     assert impact(pods, world(pods=pods)) == (state, ())
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(2**70, "9999-12-31T23:59:59Z"), (-(2**70), "1000-01-01T00:00:00Z")])
+def test_a_fault_time_that_no_calendar_has_is_told_as_the_nearest_one(seconds: int, told: str) -> None:
+    assert rfc3339(seconds) == told
+    body = impact_body(("UnHealthy", (FaultRank(0, "p", "n", "c", "80C98001", "RestartNPU", seconds * 1000),)))
+    assert body["impact"]["faults"][0]["since"] == told
 
 
 def test_people_read_the_impact_in_the_job_s_status_and_explanation() -> None:

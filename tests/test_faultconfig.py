@@ -109,6 +109,7 @@ HELD = {"EventId": ["80c98001"], "FaultTimeout": 10, "RecoverTimeout": 20, "Faul
         ({"Times": 0}, "1 to 100"), ({"Times": 101}, "1 to 100"), ({"FaultHandling": "NormalNPU"}, "FaultHandling"),
         ({"FaultHandling": "Bad"}, "FaultHandling"), ({"ReleaseTimeWindow": 59}, "60 to 2^32"),
         ({"ReleaseTimeWindow": 2**32 + 1}, "60 to 2^32"), ({"ReleaseTimeWindow": 0}, "is required"),
+        ({"FaultHandling": ["SeparateNPU"]}, "FaultHandling"), ({"FaultHandling": {}}, "FaultHandling"),
     ],
 )  # fmt: skip
 def test_frequency_rules_out_of_range_are_left_out_and_the_others_hold(change: dict[str, Any], problem: str) -> None:
@@ -132,6 +133,7 @@ def test_frequency_rules_at_their_limits_hold(change: dict[str, Any]) -> None:
 @pytest.mark.parametrize("change", [
     {"EventId": None}, {"FaultTimeout": -1}, {"FaultTimeout": 601}, {"RecoverTimeout": 86_401},
     {"FaultHandling": "ManuallySeparateNPU"}, {"FaultHandling": "NormalNPU"}, {"FaultTimeout": True},
+    {"FaultHandling": ["SeparateNPU"]},
 ])  # fmt: skip
 def test_duration_rules_out_of_range_are_left_out(change: dict[str, Any]) -> None:
     custom = {"FaultDuration": [HELD | change, HELD | {"FaultTimeout": 0, "RecoverTimeout": 0}]}

@@ -316,7 +316,7 @@ def _frequency(row: Mapping[str, Any]) -> Rule | str:
         return "TimeWindow must be 60 to 864000 seconds"
     if type(times) is not int or not 1 <= times <= 100:
         return "Times must be 1 to 100"
-    if level not in _HANDLING:
+    if not isinstance(level, str) or level not in _HANDLING:
         return "FaultHandling must be a level from NotHandleFault to ManuallySeparateNPU"
     if type(release) is not int or not 60 <= release <= _NEVER:
         return "ReleaseTimeWindow must be 60 to 2^32 seconds"
@@ -335,7 +335,7 @@ def _duration(row: Mapping[str, Any]) -> Rule | str:
         return "FaultTimeout must be 0 to 600 seconds"
     if type(recover) is not int or not 0 <= recover <= 86_400:
         return "RecoverTimeout must be 0 to 86400 seconds"
-    if level not in _HANDLING or level == "ManuallySeparateNPU":
+    if not isinstance(level, str) or level not in _HANDLING or level == "ManuallySeparateNPU":
         return "FaultHandling must be a level from NotHandleFault to SeparateNPU"
     return Rule(codes, level, timeout=timeout, recover=recover)
 
