@@ -178,7 +178,7 @@ def test_a_memory_fault_is_retried_in_the_step(tmp_path: Path) -> None:
         await at.hears("globalFault on_global_rank ranks=2:0")
         assert (await at.world.reset_json("pretrain"))["RankList"] == []
         await at.client.offers("retry", "recover", "exit")
-        await at.hears("changeStrategy change_strategy retry ranks=2:0")
+        await at.hears("changeStrategy change_strategy retry nodes=0 ranks=2:0")
         await at.client.done("retry")
         await at.settled("retry-success")
 
@@ -200,7 +200,7 @@ def test_a_retry_enters_the_ledger_of_training_time(tmp_path: Path) -> None:
         await at.client.stopped()
         await at.hears("globalFault on_global_rank ranks=2:0")
         await at.client.offers("retry", "exit")
-        await at.hears("changeStrategy change_strategy retry ranks=2:0")
+        await at.hears("changeStrategy change_strategy retry nodes=0 ranks=2:0")
         at.time.pass_by(9)
         await at.client.done("retry")
         await at.settled("retry-success")
@@ -229,7 +229,7 @@ def test_a_lost_link_waits_for_routes_before_the_retry(tmp_path: Path) -> None:
         await at.after(2)
         assert at.client.heard == []
         await at.after(1)
-        await at.hears("changeStrategy change_strategy retry ranks=2:2,9:2")
+        await at.hears("changeStrategy change_strategy retry nodes=0,1 ranks=2:2,9:2")
         await at.client.done("retry", 406)
         await at.waits_for("ListenScheduleResultState")  # no recover is offered any more: exit
 
@@ -483,7 +483,7 @@ def test_a_smaller_job_grows_again(tmp_path: Path) -> None:
         await at.decided("downgrade", "exit")
         await at.waits_for("NotifyDecidedStrategyState")
         await at.after(20)
-        await at.hears(f'changeStrategy change_strategy downgrade {{"scale-in-strategy": "DP"}} ranks={WORKER}')
+        await at.hears(f'changeStrategy change_strategy downgrade {{"scale-in-strategy": "DP"}} nodes=1 ranks={WORKER}')
         await at.client.done("downgrade", 201, ("8", "9"))
         await at.hears("faultNodesExit fault_nodes_exit nodes=1")
         await at.client.done("downgrade")
@@ -491,7 +491,7 @@ def test_a_smaller_job_grows_again(tmp_path: Path) -> None:
         await at.world.pod("pretrain", 1)
         await until(lambda: at.server.cluster.jobs[at.client.job].running, "the pod is back")
         await at.after(5)
-        await at.hears(f'changeStrategy change_strategy upgrade {{"scale-out-strategy": "DP"}} ranks={WORKER}')
+        await at.hears(f'changeStrategy change_strategy upgrade {{"scale-out-strategy": "DP"}} nodes=1 ranks={WORKER}')
         await at.client.done("upgrade")
         await at.waits_for("INIT")
 

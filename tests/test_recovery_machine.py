@@ -157,7 +157,7 @@ def test_a_memory_fault_is_retried_in_the_step() -> None:
         "stopTrain stop_train",
         "annotate belay.dev/step-retry=1000000:3",
         "globalFault on_global_rank",
-        "changeStrategy change_strategy retry",
+        "changeStrategy change_strategy retry nodes=0",
     ]
     play.after(7).tell(Done(Report(strategy="retry")))
     assert play.heard() == ["annotate ProcessRecoverStatus=retry-success", "annotate belay.dev/step-retried=1008000"]
@@ -170,7 +170,7 @@ def test_a_fault_that_the_hardware_told_of_counts_as_told_once_the_job_stands() 
     play.after(6).tell(StopComplete(Report()))
     assert "annotate belay.dev/step-retry=1006000:3-4" in play.heard()
     play.tell(Offered(Report(strategies=CAN)))
-    assert play.heard() == ["changeStrategy change_strategy retry"], "told once"
+    assert play.heard() == ["changeStrategy change_strategy retry nodes=0"], "told once"
     mixed = Play(configured=ALL).tell(Faults((Rank("3", "0"), Rank("4", "1"))))
     mixed.after(10).after(60).tell(StopComplete(Report()))
     assert not any("step-retry" in text for text in mixed.heard()), "a normal fault is among them"
@@ -183,7 +183,7 @@ def test_a_network_fault_waits_for_routes_and_gives_clients_more_time() -> None:
     play.after(2.9)
     assert play.heard() == []
     play.after(0.1)
-    assert play.heard() == ["changeStrategy change_strategy retry"]
+    assert play.heard() == ["changeStrategy change_strategy retry nodes=0"]
 
 
 def test_routes_that_do_not_converge_end_the_job() -> None:
@@ -317,7 +317,7 @@ def test_a_node_lost_without_room_shrinks_and_grows_again() -> None:
     play.after(269)
     assert play.state is State.WAIT_RECOVER
     play.after(1)
-    assert play.heard() == ['changeStrategy change_strategy downgrade {"scale-in-strategy": "DP"}']
+    assert play.heard() == ['changeStrategy change_strategy downgrade {"scale-in-strategy": "DP"} nodes=1']
     play.tell(Done(Report(code=201, strategy="downgrade", isolate=("8", "24"))))
     assert play.heard() == ["faultNodesExit fault_nodes_exit nodes=1,3"]
     play.tell(Done(Report(strategy="downgrade")))
@@ -325,7 +325,7 @@ def test_a_node_lost_without_room_shrinks_and_grows_again() -> None:
     play.after(5)
     assert play.heard() == []
     play.set(running=True, replaced=True).after(5)
-    assert play.heard() == ['changeStrategy change_strategy upgrade {"scale-out-strategy": "DP"}']
+    assert play.heard() == ['changeStrategy change_strategy upgrade {"scale-out-strategy": "DP"} nodes=1']
     play.tell(Done(Report(strategy="upgrade")))
     assert play.state is State.INIT
 

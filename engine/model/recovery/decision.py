@@ -91,10 +91,10 @@ def _change(turn: Turn) -> None:
     talk = turn.talk
     change, event = _CHANGED[Strategy(talk.chosen)]
     actions: tuple[str, ...] = ("change_strategy",)
-    nodes: tuple[str, ...] = ()
+    nodes = turn.node_ranks(talk.ranks)
     extra = ""
     if talk.in_place:
-        actions, nodes, extra = (*actions, "fault_nodes_restart"), turn.node_ranks(talk.ranks), words.IN_PLACE_PARAMS
+        actions, extra = (*actions, "fault_nodes_restart"), words.IN_PLACE_PARAMS
     elif change is Change.DOWNGRADE:
         extra = words.SCALE_IN_PARAMS
     if not talk.in_place and talk.normal and change in (Change.RECOVER, Change.DUMP, Change.EXIT):

@@ -15,7 +15,7 @@ def scale_in(turn: Turn) -> Event | None:
         turn.send(
             Signal(
                 words.CHANGE_STRATEGY, ("change_strategy",), turn.talk.ranks, change=Change.DOWNGRADE.value,
-                extra=words.SCALE_IN_PARAMS,
+                nodes=turn.node_ranks(turn.talk.ranks), extra=words.SCALE_IN_PARAMS,
             ),
             Event.SCALE_IN_SENT,
         )  # fmt: skip
@@ -67,7 +67,7 @@ def running(turn: Turn) -> Event | None:
             turn.send(
                 Signal(
                     words.CHANGE_STRATEGY, ("change_strategy",), turn.talk.ranks, change=Change.UPGRADE.value,
-                    extra=words.SCALE_OUT_PARAMS,
+                    nodes=turn.node_ranks(turn.talk.ranks), extra=words.SCALE_OUT_PARAMS,
                 ),
                 Event.SCALE_OUT_SENT,
             )  # fmt: skip
