@@ -10,10 +10,12 @@ import pytest
 from engine.explanation import explain
 from engine.model.attribution import FaultRank
 from engine.model.cluster import ChipFault, Observed, Pod
+from engine.model.history import History, JobMemory, Rescheduled
 from engine.model.plan import Plan
 from engine.model.times import rfc3339
 from engine.status import memory_bodies
 from engine.status.jobs import impact, impact_body
+from engine.status.rescheduling import reschedule_reasons
 from tests.worlds import NOW, fault, node, node_report, observed, pod, report, switch
 
 JOB = [
@@ -92,6 +94,9 @@ def test_a_fault_time_that_no_calendar_has_is_told_as_the_nearest_one(seconds: i
     assert rfc3339(seconds) == told
     body = impact_body(("UnHealthy", (FaultRank(0, "p", "n", "c", "80C98001", "RestartNPU", seconds * 1000),)))
     assert body["impact"]["faults"][0]["since"] == told
+    story = History(jobs={"train/AscendJob/j": JobMemory(uid="u", records=(Rescheduled(seconds * 1000, ()),))})
+    text = reschedule_reasons(Plan(revision="r", now=NOW, history=story))["data"]["recent-reschedule-records"]
+    assert json.loads(text)["train/j-u"]["RescheduleRecords"][0]["LogFileFormatTime"][:5] == f"I{told[5:7]}{told[8:10]}"
 
 
 def test_people_read_the_impact_in_the_job_s_status_and_explanation() -> None:

@@ -10,12 +10,17 @@ _FIRST: Final = datetime(1000, 1, 1, tzinfo=UTC).timestamp()
 _LAST: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
 
 
+def utc(seconds: float) -> datetime:
+    """The moment in UTC; one beyond the years 1000 to 9999 is the nearest in them."""
+    return datetime.fromtimestamp(round(min(max(seconds, _FIRST), _LAST), 3), tz=UTC)
+
+
 def rfc3339(seconds: float) -> str:
     """``2026-09-01T08:00:00Z``; fractions of a second are kept to milliseconds when there are any.
 
     A time beyond the years 1000 to 9999 is written as the nearest in them.
     """
-    moment = datetime.fromtimestamp(round(min(max(seconds, _FIRST), _LAST), 3), tz=UTC)
+    moment = utc(seconds)
     if moment.microsecond:
         return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -8,7 +8,6 @@ text, not an empty list.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from engine.model.cluster import DeviceReport, Observed, ids_of
@@ -16,6 +15,7 @@ from engine.model.history import JobMemory, Rescheduled
 from engine.model.jobs import Gang
 from engine.model.levels import IN_SERVICE
 from engine.model.plan import ChipState, Plan
+from engine.model.times import utc
 from engine.plan.groups import group
 from engine.plan.victims import recorded_retries
 from engine.status.bodies import config_map
@@ -135,7 +135,7 @@ def _reason(name: str, memory: JobMemory, most: int) -> dict[str, Any]:
 def _record(record: Rescheduled) -> dict[str, Any]:
     seconds = record.time // 1000
     return {
-        "LogFileFormatTime": datetime.fromtimestamp(seconds, tz=UTC).strftime("I%m%d %H:%M:%S"),
+        "LogFileFormatTime": utc(seconds).strftime("I%m%d %H:%M:%S"),
         "RescheduleTimeStamp": seconds,
         "ReasonOfTask": [
             {"RescheduleReason": kind, "PodName": pod, "NodeName": node, "NodeRankIndex": rank}
