@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -61,6 +62,16 @@ def test_every_switch_code_is_reported_in_the_words_of_the_report(code: str, lev
     listed = deviceinfo.build("n0", device_list={}, update_time=MS // 1000, switch=body)
     parsed = deviceinfo.parse(listed).switch
     assert parsed is not None and parsed.codes == (code,) and parsed.level == WORDS[level][0]
+
+
+def test_a_switch_fault_is_reported_with_all_that_the_library_tells() -> None:
+    body = switch_info([SwitchFault(LINK, 3, 17, MS, peer_port=9, severity=2)], SWITCH_TABLE, MS // 1000)
+    assert [json.loads(text) for text in body["FaultCode"]] == [
+        {
+            "EventType": 0x08520003, "AssembledFaultCode": LINK, "PeerPortDevice": 2, "PeerPortId": 9,
+            "SwitchChipId": 3, "SwitchPortId": 17, "Severity": 2, "Assertion": 1, "AlarmRaisedTime": MS,
+        },
+    ]  # fmt: skip
 
 
 def test_a_switch_without_faults_unlisted_ones_floods_and_resets() -> None:

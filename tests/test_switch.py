@@ -24,7 +24,7 @@ from agents.node.hardware.part import NodeSurroundings
 from tests.test_dcmi import ME
 
 LINK_DOWN = "0x08520003 0xFFFFFFFF 1 3 2 17 1700000000000"
-CHIP = "0x00f103b0 155649 0xFFFF 0 4 0xFFFF 1700000000500"
+CHIP = "0x00f103b0 155649 0xFFFF 6 4 0xFFFF 1700000000500"
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_faults_are_read_whole_and_heard_of(library: Path, tmp_path: Path, monke
     monkeypatch.setenv("BELAY_SIM_SWITCH_STATE", str(state))
     state.write_text(f"{LINK_DOWN}\n")
     switch = Switch(Library(library), monotonic=lambda: now[0])
-    first = ("[0x08520003,na,npu,na]", 2, 17, 3, 1_700_000_000_000)
+    first = ("[0x08520003,na,npu,na]", 2, 17, 3, 1_700_000_000_000, 2)
     assert switch.faults() == [first]
 
     async def story() -> None:
@@ -141,7 +141,9 @@ def test_the_driver_process_holds_it(library: Path, tmp_path: Path, tmp_path_fac
         npu = driver(chips=4, chips_per_card=2, chip_name="Ascend910-9382", board=0xB0, super_pod=(0, 0))
         try:
             around = NodeSurroundings(None, None, switch=npu.switch)
-            assert await around.switch() == [SwitchFault("[0x00f103b0,155649,na,na]", 4, 0xFFFF, 1_700_000_000_500)]
+            assert await around.switch() == [
+                SwitchFault("[0x00f103b0,155649,na,na]", 4, 0xFFFF, 1_700_000_000_500, 6, 2)
+            ]
             assert npu.calls._process is not None
             npu.calls._process.kill()
             await npu.calls._process.wait()

@@ -21,12 +21,15 @@ class Alarm(msgspec.Struct, frozen=True, order=True):
 
 
 class SwitchFault(msgspec.Struct, frozen=True, order=True, rename="camel"):
-    """A fault of the LingQu switch: assembled code, switch chip and port, and when it was raised (ms)."""
+    """A fault of the LingQu switch: assembled code, switch chip and port, when it was raised (ms), the port of the peer
+    and the severity (0 suggestion, 1 minor, 2 major, 3 critical) as the switch's library tells them."""
 
     code: str
     chip: int = 0
     port: int = 0
     time_ms: int = 0
+    peer_port: int = 0
+    severity: int = 0
 
 
 class Client(msgspec.Struct, frozen=True):

@@ -105,10 +105,10 @@ def _event(fault: SwitchFault) -> dict[str, Any]:
         "EventType": int(alarm, 16) if alarm.startswith("0x") else 0,
         "AssembledFaultCode": fault.code,
         "PeerPortDevice": _PEERS.get(peer.lower(), 0),
-        "PeerPortId": 0,
+        "PeerPortId": fault.peer_port,
         "SwitchChipId": fault.chip,
         "SwitchPortId": fault.port,
-        "Severity": 0,
+        "Severity": fault.severity,
         "Assertion": 1,
         "AlarmRaisedTime": fault.time_ms,
     }

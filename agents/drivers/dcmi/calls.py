@@ -41,9 +41,12 @@ class Calls(Identity, Gauges, Control):
                 trusted(Path(file), frozenset(owners))
                 self._switch = Switch(Library(Path(file)))
         return [
-            {"code": one.code, "chip": one.chip, "port": one.port, "time": one.raised_ms}
+            {
+                "code": one.code, "chip": one.chip, "port": one.port, "time": one.raised_ms,
+                "peer_port": one.peer_port, "severity": one.severity,
+            }
             for one in self._switch.faults()
-        ]
+        ]  # fmt: skip
 
     def several(self, requests: list[list[Any]]) -> list[dict[str, Any]]:
         """Many readings in one turn: ``[name, argument…]`` each; answers ``{"value": …}`` or ``{"error", "code"}``.

@@ -292,7 +292,10 @@ class DcmiDriver:
             except DriverError:
                 return None
         rows = await self._ask("switch_faults", str(self._switch_library), sorted({0, *self._owners}))
-        return [SwitchFault(row["code"], row["chip"], row["port"], row["time"]) for row in rows]
+        return [
+            SwitchFault(row["code"], row["chip"], row["port"], row["time"], row["peer_port"], row["severity"])
+            for row in rows
+        ]
 
     async def close(self) -> None:
         """End the driver process."""

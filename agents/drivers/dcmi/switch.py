@@ -28,13 +28,14 @@ PEERS: Final = {0: "cpu", 1: "npu", 2: "L2"}
 
 
 class Standing(NamedTuple):
-    """A fault of the switch: what two events of one fault have in common, and when it was raised (ms)."""
+    """A fault of the switch: what two events of one fault have in common, when it was raised (ms), how grave it is."""
 
     code: str
     chip: int
     port: int
     peer_port: int
     raised_ms: int
+    severity: int
 
     @property
     def same(self) -> tuple[Any, ...]:
@@ -109,6 +110,7 @@ class Switch:
         return Standing(
             assembled(event.event_type, event.sub_type, event.peer_device, event.port),
             int(event.chip), int(event.port), int(event.peer_port), int(event.raised) or self._now_ms(),
+            int(event.severity),
         )  # fmt: skip
 
 

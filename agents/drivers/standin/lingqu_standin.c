@@ -63,11 +63,13 @@ static int there(const struct event *all, int count, const struct event *one)
     return 0;
 }
 
+static struct event before[MOST];
+static int had;
+
 static void *watch(void *unused)
 {
-    static struct event before[MOST], now[MOST];
-    int had, result, mute;
-    had = standing(before, &result, &mute);
+    static struct event now[MOST];
+    int result, mute;
     for (;; usleep(20000)) {
         int count = standing(now, &result, &mute);
         if (mute)
@@ -98,8 +100,11 @@ int lq_dcmi_init(void)
 int lq_dcmi_subscribe_fault_event(struct filter wanted, void (*handler)(struct event *))
 {
     pthread_t thread;
+    int result, mute;
     (void)wanted;
     told = handler;
+    /* before the thread runs: what comes from here on is told, however late it starts */
+    had = standing(before, &result, &mute);
     return pthread_create(&thread, NULL, watch, NULL) ? -1 : pthread_detach(thread);
 }
 
