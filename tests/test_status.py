@@ -152,6 +152,27 @@ def test_network_lists_are_left_out_where_the_report_has_none() -> None:
     assert not any(key.endswith("-NetworkUnhealthy") for key in device_list(report, ()))
 
 
+@pytest.mark.parametrize(
+    ("resource", "network", "keys"),
+    [
+        ("Ascend910", (), {"", "-Unhealthy", "-NetworkUnhealthy", "-Recovering", "-Fault"}),
+        ("npu", (), {"", "-Unhealthy", "-NetworkUnhealthy", "-Recovering", "-Fault"}),
+        ("Ascend310P", None, {"", "-Unhealthy", "-Fault"}),
+        # the device plugin writes the faults of 310 chips under the key of 310P ones
+        ("Ascend310", None, {"", "-Unhealthy", "P-Fault"}),
+    ],
+)
+def test_the_aggregate_has_the_keys_of_the_node_s_own_report(
+    resource: str, network: tuple[int, ...] | None, keys: set[str]
+) -> None:
+    own = worlds.report("n0", network=network, faults=[worlds.fault(3)], unhealthy=[3])
+    own = msgspec.structs.replace(own, resource=f"huawei.com/{resource}", prefix=f"{resource}-")
+    lists = device_list(own, (broken(),))
+    assert set(lists) == {f"huawei.com/{resource}{key}" for key in keys}
+    (fault,) = json.loads(next(value for key, value in lists.items() if key.endswith("-Fault")))
+    assert (fault["npu_name"], lists[f"huawei.com/{resource}-Unhealthy"]) == (f"{resource}-3", f"{resource}-3")
+
+
 RIDES_OUT = {"huawei.com/schedule.filter.faultLevel": "RestartNPU:600"}
 
 

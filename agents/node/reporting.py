@@ -26,8 +26,6 @@ from engine.wire.gojson import go_json
 
 #: What Kubernetes takes as a label's value; one that it does not would cost the node all of them.
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
-#: The device plugin gives the faults of 310 chips under the key of 310P ones, which is where readers look.
-_FAULT_KEYS: Final = {"huawei.com/Ascend310": "huawei.com/Ascend310P-Fault"}
 _PLANES: Final[tuple[tuple[Plane, str], ...]] = (("chip", CARD), ("network", NETWORK))
 
 
@@ -40,7 +38,7 @@ def device_list(state: NodeState, now_ms: int, *, with_times: bool = True) -> di
     lists = {
         resource: _names(state, free),
         f"{resource}-Unhealthy": _names(state, (c for c in state.ids if c not in healthy)),
-        _FAULT_KEYS.get(resource, f"{resource}-Fault"): go_json(fault_elements(state, with_times)),
+        deviceinfo.fault_key(resource): go_json(fault_elements(state, with_times)),
     }
     if state.machine.training:
         lists[f"{resource}-NetworkUnhealthy"] = _names(state, (c for c in state.ids if not state.network_healthy(c)))

@@ -150,7 +150,7 @@ class Server:
                     if kind == NETWORK and worst_level != NOT_HANDLE:
                         lists["-NetworkUnhealthy"].append(chip)
         device_list = {f"{self.resource}{k}": ",".join(self.device_name(c) for c in v) for k, v in lists.items()}
-        device_list[f"{self.resource}-Fault"] = json.dumps(elements, separators=(",", ":"))
+        device_list[deviceinfo.fault_key(self.resource)] = json.dumps(elements, separators=(",", ":"))
         status = _SWITCH_STATUS.get(self.switch, "UnHealthy")
         switch = {
             "FaultCode": list(self.switch_codes),

@@ -15,6 +15,7 @@ from engine.model.plan import ChipState, Plan
 from engine.status import publicstats
 from engine.status.bodies import MAX_BYTES, config_map
 from engine.status.elements import elements, unhealthy
+from engine.wire import deviceinfo
 from engine.wire.gojson import go_json, read_object
 from engine.wire.names import DEVICE_PREFIX, NODE_NAMESPACE, NODE_PREFIX, VOLCANO_LABEL
 
@@ -105,10 +106,12 @@ def device_list(report: DeviceReport, chips: tuple[ChipState, ...]) -> dict[str,
     out = unhealthy(report, chips)
     lists = {
         report.resource: _join(report.prefix, report.free & ~out),
-        f"{report.resource}-Fault": go_json(elements(report, chips)),
-        f"{report.resource}-Recovering": _join(report.prefix, report.recovering),
+        deviceinfo.fault_key(report.resource): go_json(elements(report, chips)),
         f"{report.resource}-Unhealthy": _join(report.prefix, out),
     }
+    # inference products have neither of these
+    if report.network_unhealthy is not None or report.recovering:
+        lists[f"{report.resource}-Recovering"] = _join(report.prefix, report.recovering)
     if report.network_unhealthy is not None:
         lists[f"{report.resource}-NetworkUnhealthy"] = _join(report.prefix, report.network_unhealthy)
     return dict(sorted(lists.items()))

@@ -24,6 +24,8 @@ _NETWORK = "-NetworkUnhealthy"
 _RECOVERING = "-Recovering"
 _FAULT = "-Fault"
 _SUFFIXES = (_NETWORK, _UNHEALTHY, _RECOVERING, _FAULT)
+#: The device plugin gives the faults of 310 chips under the key of 310P ones, which is where readers look.
+_FAULT_KEYS = {"huawei.com/Ascend310": "huawei.com/Ascend310P-Fault"}
 _KNOWN = ("huawei.com/Ascend910", "huawei.com/npu", "huawei.com/Ascend310P", "huawei.com/Ascend310")
 _NAME = re.compile(r"^([A-Za-z][A-Za-z0-9]*)-(\d{1,4})$")
 
@@ -127,6 +129,11 @@ def build(
         "metadata": {"name": DEVICE_PREFIX + node, "namespace": DEVICE_NAMESPACE, "labels": {CIM_LABEL: "true"}},
         "data": data,
     }
+
+
+def fault_key(resource: str) -> str:
+    """The key of a resource's faults in ``DeviceList`` (docs/zh/scheduling/06_api/02_ascend_device_plugin.md)."""
+    return _FAULT_KEYS.get(resource, resource + _FAULT)
 
 
 def fault_element(kind: str, name: str, codes: Mapping[str, tuple[int, str]], level: str) -> dict[str, Any]:
