@@ -14,7 +14,7 @@ from agents.drivers.dcmi.driver import DcmiDriver
 from agents.drivers.standin.build import build
 from agents.drivers.standin.state import Standin
 from agents.node.client import ApiError
-from agents.node.hardware.snapshots import AT_ONCE, FINISHED, Snapshots, wanted
+from agents.node.hardware.snapshots import AT_ONCE, DIGEST, FINISHED, Snapshots, wanted
 from agents.node.hardware.superpod import SuperPod
 from agents.node.hardware.superpod import wanted as marks
 from tests.agent_world import VirtualClock
@@ -173,7 +173,7 @@ def make(cluster: Cluster, tool: str, *pods: Mapping[str, Any], seconds: float =
 
 
 def test_a_container_is_checkpointed_once(tmp_path: Path) -> None:
-    tool = runtime(tmp_path, f'echo "$@" >> {tmp_path}/said; mkdir -p "$3"; echo x > "$3/image"')
+    tool = runtime(tmp_path, f'echo "$@" >> {tmp_path}/said; mkdir -p "$3"; echo x > "$3/{DIGEST}"')
     cluster, asked = Cluster(), pod(path=str(tmp_path / "images"))
     cluster.fail = 1
     make(cluster, tool, asked)
@@ -208,6 +208,25 @@ def test_an_empty_folder_is_an_attempt_that_did_not_end(tmp_path: Path) -> None:
     cluster = Cluster()
     make(cluster, runtime(tmp_path, "true"), pod(path=str(tmp_path / "images")))
     assert cluster.written[0][1] == {FINISHED: "false"}
+
+
+def test_a_checkpoint_whose_agent_was_killed_in_the_middle_did_not_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # all but the file that is written last
+    folder = tmp_path / "images" / "7"
+    (folder / "image").mkdir(parents=True)
+    (folder / "rootfs-diff.tar").write_bytes(b"half")
+    cluster, asked = Cluster(), pod(path=str(tmp_path / "images"))
+    make(cluster, runtime(tmp_path, f"touch {tmp_path}/ran"), asked)
+    assert cluster.written[0][1] == {FINISHED: "false"} and not (tmp_path / "ran").exists()
+    said = [str(record.__dict__["belay_fields"]["error"]) for record in caplog.records if record.levelname == "ERROR"]
+    assert said and f"{folder} exists and has no {DIGEST}: an earlier attempt did not end" in said[0]
+
+
+def test_the_file_that_ends_a_checkpoint_is_the_one_that_the_container_runtime_writes() -> None:
+    header = Path(__file__).parents[1] / "agents" / "runtime" / "oci" / "runtime.h"
+    assert f'#define SNAPSHOT_DIGEST "{DIGEST}"' in header.read_text()
 
 
 def test_eight_at_a_time(tmp_path: Path) -> None:

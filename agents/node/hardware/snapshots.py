@@ -23,6 +23,8 @@ VARIABLE: Final = "host_snapshot_path"
 RUNTIME: Final = "/usr/local/Ascend/Ascend-Docker-Runtime/ascend-docker-runtime"
 AT_ONCE: Final = 8
 RETRY: Final = 60.0
+#: The file of a checkpoint that the container runtime writes last (agents/runtime/oci/runtime.h, SNAPSHOT_DIGEST).
+DIGEST: Final = "rootfs-diff.digest"
 SECONDS: Final = 1800.0
 MAX_OUTPUT: Final = 4096
 _NUMBERS: Final = re.compile(r"[0-9]+")
@@ -139,10 +141,14 @@ class Snapshots:
         if not folder.is_absolute() or ".." in folder.parts:
             raise SnapshotError(f"{VARIABLE} {one.folder[:200]!r} must be an absolute path")
         if folder.is_dir():
-            if any(folder.iterdir()):
+            if (folder / DIGEST).is_file():
                 _log.info("a snapshot is there already", pod=f"{one.namespace}/{one.name}", folder=one.folder)
                 return
-            raise SnapshotError(f"{one.folder} exists and is empty: an earlier attempt did not end")
+            state = f"has no {DIGEST}" if any(folder.iterdir()) else "is empty"
+            raise SnapshotError(
+                f"{one.folder} exists and {state}: an earlier attempt did not end; remove the folder and the pod's "
+                f"annotation {FINISHED} to try again"
+            )
         process = await asyncio.create_subprocess_exec(
             self._runtime, "checkpoint", "--image-path", one.folder, one.container,
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
