@@ -25,10 +25,11 @@ from agents.datadist import (
     Placement,
 )
 from agents.datadist import keeper as keeping
-from agents.datadist.links import MAX_LINKS
+from agents.datadist.links import MAX_LINKS, Sparing
 from agents.node.linkfiles import LinkFolders
 from engine.model.links import EndOrders, EndReport, LinkOrder, LinkReport
 from engine.wire import links as wire
+from tests.bench.links import LOGGER
 
 PATIENCE = 15.0
 
@@ -334,3 +335,14 @@ def test_folders_of_withdrawn_processes_go(tmp_path: Path) -> None:
     desk.folders.withdraw("cluster-9")
     desk.folders.withdraw("cluster-9")
     assert desk.folders.standing() == []
+
+
+def test_the_log_that_the_benchmark_silences_is_the_one_that_broken_links_write(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("ERROR", LOGGER)
+    Sparing().warn("a link broke")
+    assert not caplog.records
+    caplog.set_level("WARNING", LOGGER)
+    Sparing().warn("a link broke")
+    assert [record.message for record in caplog.records] == ["a link broke"]

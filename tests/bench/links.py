@@ -39,10 +39,12 @@ LINKS, PEERS = 512, 64
 TIMEOUT_MS = 1000
 BLOCKS, BLOCK = 256, 1 << 20
 CLIENT = 1_000_000
+LOGGER = "belay.datadist"
 SERVERS = """
-import asyncio, sys
+import asyncio, logging, sys
 from agents.datadist import BlocksCacheKey, CacheDesc, DataType, LLMDataDist, LLMRole, Placement
-count, blocks, block = map(int, sys.argv[1:])
+count, blocks, block = map(int, sys.argv[2:])
+logging.getLogger(sys.argv[1]).setLevel(logging.ERROR)
 ends = []
 for number in range(1, count + 1):
     end = LLMDataDist(LLMRole.PROMPT, number)
@@ -63,7 +65,7 @@ def run() -> list[Result]:
     dead = Result("64 links, one peer never answers: over its time-out of 1,000 ms", "ms", 100)
     mending = Result("512 kept links end at once: all linked again", "ms")
     pull = Result("pull of 256 MiB in blocks of 1 MiB", "MiB/s")
-    logging.getLogger("agents.datadist").setLevel(logging.ERROR)  # what breaks here is meant to
+    logging.getLogger(LOGGER).setLevel(logging.ERROR)  # what breaks here is meant to
     with _servers(LINKS) as ports:
         infos = [_info(number, port) for number, port in enumerate(ports, start=1)]
         for _ in range(RUNS):
@@ -166,7 +168,7 @@ def _client() -> Iterator[LLMDataDist]:
 @contextlib.contextmanager
 def _servers(count: int) -> Iterator[list[int]]:
     process = subprocess.Popen(
-        [sys.executable, "-c", SERVERS, str(count), str(BLOCKS), str(BLOCK)],
+        [sys.executable, "-c", SERVERS, LOGGER, str(count), str(BLOCKS), str(BLOCK)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True,
     )  # fmt: skip
     try:
