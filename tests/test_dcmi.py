@@ -239,7 +239,7 @@ def test_vnpus_are_cut_used_and_given_back(library: Path, machine: Callable[...,
     async def go() -> None:
         async with driver(library, standin) as npu:
             made = await npu.create_vnpu(2, "vir10_3c_32g")
-            assert (made.chip, made.template, made.id) == (2, "vir10_3c_32g", 132)
+            assert (made.chip, made.template, made.id, made.vgroup) == (2, "vir10_3c_32g", 132, None)
             await npu.create_vnpu(2, "vir05_1c_16g")
             with pytest.raises(DcmiError, match="partition mismatch"):
                 await npu.create_vnpu(2, "vir10_3c_32g")
@@ -252,6 +252,21 @@ def test_vnpus_are_cut_used_and_given_back(library: Path, machine: Callable[...,
             standin.chip(2).vdevs[0].used = 0
             await npu.destroy_vnpu(132)
             assert [v.id for v in await npu.vnpus()] == [133]
+
+    run(go())
+
+
+def test_vgroups_are_as_the_driver_tells_them(library: Path, machine: Callable[..., Standin]) -> None:
+    templates = [("vir01", 1.0, 3072), ("vir02", 2.0, 6144)]
+    standin = machine(templates=templates, chip_name="Ascend310P3", aicores=8)
+
+    async def go() -> None:
+        async with driver(library, standin) as npu:
+            made = [await npu.create_vnpu(0, name) for name in ("vir01", "vir02", "vir01", "vir02")]
+            assert [vnpu.vgroup for vnpu in made] == [0, 1, 0, 2]
+            assert await npu.vnpus() == made
+            await npu.destroy_vnpu(made[1].id)
+            assert (await npu.create_vnpu(0, "vir02")).vgroup == 1
 
     run(go())
 

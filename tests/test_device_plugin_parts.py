@@ -61,7 +61,7 @@ def test_cores_are_cut_as_the_scheduler_chose_and_given_back_when_nobody_has_the
             assert answer.envs["ASCEND_VISIBLE_DEVICES"] == str(vnpu.id)
             assert answer.envs["ASCEND_RUNTIME_OPTIONS"] == "VIRTUAL"
             assert (answer.envs["WORLD_SIZE"], answer.envs["LOCAL_RANK"]) == ("1", "0")
-            real = f"Ascend310P-4c.3cpu-{vnpu.id}-0"
+            real = f"Ascend310P-4c.3cpu-{vnpu.id}-0_0"  # with its vGroup
             await node.until(lambda: node.notes("a").get("huawei.com/AscendReal") == real)
             # whole chips by the same resource
             two = node.pod("b", ["1"], resource=CORE, count=8, time=2) if chips > 1 else None
@@ -80,11 +80,26 @@ def test_cores_are_cut_as_the_scheduler_chose_and_given_back_when_nobody_has_the
             await node.boot()
             await node.until(lambda: bool(node.plugin.allocator and node.plugin.allocator.grants))
             assert [v.id for v in await node.driver.vnpus()] == [vnpu.id]
+            assert [g.real for g in node.plugin.allocator.grants if g.vdev] == [(real,)]  # type: ignore[union-attr]
             node.finish("a")
             node.delete("a")
             await node.until(lambda: not any(g.vdev for g in node.plugin.allocator.grants))  # type: ignore[union-attr]
             await node.kubelet.admit(node.pod("c", ["0-vir01"], resource=CORE, count=1, time=3), CORE)
             assert [v.template for v in await node.driver.vnpus()] == ["vir01"]
+
+    run(scenario)
+
+
+def test_the_names_of_vnpus_that_were_cut_tell_their_vgroups() -> None:
+    async def scenario() -> None:
+        async with Node(PRO, preset=False) as node:
+            # 310P: four groups of two cores and more; two vNPUs of one core share one
+            wanted = {"a": ("vir01", 1, "1c", 0), "b": ("vir02_1c", 2, "2c.1cpu", 1), "c": ("vir01", 1, "1c", 0)}
+            for time, (name, (template, cores, spec, group)) in enumerate(wanted.items(), start=1):
+                body = node.pod(name, [f"0-{template}"], resource=CORE, count=cores, time=time)
+                answer = await node.kubelet.admit(body, CORE)
+                real = f"Ascend310P-{spec}-{answer.envs['ASCEND_VISIBLE_DEVICES']}-0_{group}"
+                await node.until(lambda n=name, r=real: node.notes(n).get("huawei.com/AscendReal") == r)
 
     run(scenario)
 

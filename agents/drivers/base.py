@@ -103,11 +103,12 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class VNPU(msgspec.Struct, frozen=True, order=True):
-    """One virtual NPU: ``id`` is the vdev id (100 and up)."""
+    """One virtual NPU: ``id`` is the vdev id (100 and up), ``vgroup`` its vGroup where the driver tells one."""
 
     id: int
     chip: int
     template: str
+    vgroup: int | None = None
 
 
 class Driver(Protocol):

@@ -21,6 +21,7 @@ RESET_SECONDS: Final = 20.0
 """How long a healthy chip takes from reset to boot status 16; real chips take 10 s to 60 s."""
 
 FIRST_VNPU: Final = 100
+VGROUPS: Final = 4
 _MAX_EVENTS: Final = 10_000
 _NEVER: Final = 1 << 62
 
@@ -209,10 +210,22 @@ class SimulatedDriver:
         there = [self.row.sizes[v.template] for v in self._vnpus.values() if v.chip == chip]
         if why := unfit(self.row.totals, [*there, size]):
             raise DriverError(f"{template} does not fit on chip {chip}: {why}")
-        vnpu = VNPU(next(i for i in range(FIRST_VNPU, FIRST_VNPU + 1024) if i not in self._vnpus), chip, template)
+        number = next(i for i in range(FIRST_VNPU, FIRST_VNPU + 1024) if i not in self._vnpus)
+        vnpu = VNPU(number, chip, template, self._vgroup(chip, size.aicore))
         self._vnpus[vnpu.id] = vnpu
         self._remember_vnpus()
         return vnpu
+
+    def _vgroup(self, chip: int, cores: int) -> int | None:
+        """The vGroup of a new vNPU: 310P chips have four, of which two vNPUs of one core share one by time slices."""
+        if self.row.machine.prefix != "Ascend310P-":
+            return None
+        taken = dict.fromkeys(range(VGROUPS), 0)
+        for vnpu in self._vnpus.values():
+            if vnpu.chip == chip and vnpu.vgroup is not None:
+                taken[vnpu.vgroup] += self.row.sizes[vnpu.template].aicore
+        half = [group for group, used in taken.items() if used == 1 and cores == 1]
+        return next(iter([*half, *(group for group, used in taken.items() if not used)]), None)
 
     async def destroy_vnpu(self, vnpu: int) -> None:
         """Destroy a vNPU; this takes a second."""

@@ -45,7 +45,7 @@ class DriverCutter:
         """What annotations call a vNPU that was cut; empty when its template is unknown."""
         spec = self._suffixes.get(vnpu.template, "")
         kind = self._state.machine.prefix.rstrip("-")
-        return names.realised(kind, spec, vnpu.id, vnpu.chip, None) if spec else ""
+        return names.realised(kind, spec, vnpu.id, vnpu.chip, vnpu.vgroup) if spec else ""
 
     async def clear(self, used: set[int]) -> int:
         """Destroy every vNPU that is not used; how many. Raises DriverError and TimeoutError."""

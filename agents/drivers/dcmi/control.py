@@ -14,6 +14,8 @@ MAX_VDEVS: Final = 32
 MAX_PINGED: Final = 48
 MAX_SOURCES: Final = 32
 ANY_ID: Final = 0xFFFFFFFF
+#: vGroups of a chip are 0 to 3 (npu-smi, create-vnpu -g); a driver that has none tells another number.
+VGROUPS: Final = 4
 IN_BAND, OUT_OF_BAND = 1, 0
 
 
@@ -138,12 +140,12 @@ class Control(Interface):
                 "id": number, "template": bytes(info.name).decode("ascii", "replace"),
                 "used": bool(info.is_container_used), "aicore": float(info.computing.aic),
                 "core_used": info.computing.vdev_aicore_utilization, "memory_total": info.computing.vdev_memory_total,
-                "memory_free": info.computing.vdev_memory_free,
+                "memory_free": info.computing.vdev_memory_free, "vgroup": _vgroup(info.vfg_id),
             })  # fmt: skip
         return found
 
-    def create_vnpu(self, phy: int, template: str) -> int:
-        """Cut one vNPU; answers its id."""
+    def create_vnpu(self, phy: int, template: str) -> tuple[int, int | None]:
+        """Cut one vNPU; answers its id and its vGroup."""
         if len(template.encode()) > 31:
             raise DriverError(f"template {template[:64]!r} is longer than 31 bytes")
         wanted, made = structs.CreateVdev(), structs.CreatedVdev()
@@ -151,7 +153,7 @@ class Control(Interface):
         wanted.template_name = template.encode()
         place = self.place(phy)
         self.library.call("dcmi_create_vdevice", place.card, place.device, byref(wanted), byref(made))
-        return int(made.vdev_id)
+        return int(made.vdev_id), _vgroup(made.vfg_id)
 
     def destroy_vnpu(self, phy: int, vdev: int) -> None:
         """Give a vNPU back."""
@@ -175,6 +177,10 @@ class Control(Interface):
     def rescan(self, phy: int) -> None:
         """Find a chip again after an out-of-band reset."""
         self._chip("rescan_soc", self.place(phy), v2="rescan_device")
+
+
+def _vgroup(number: int) -> int | None:
+    return number if number < VGROUPS else None
 
 
 def _eid(text: str) -> bytes:

@@ -263,15 +263,15 @@ class DcmiDriver:
         found = []
         for phy, *_ in await self._places():
             for vnpu in await self._tried("vnpus", phy, default=[]):
-                found.append(VNPU(vnpu["id"], phy, vnpu["template"]))
+                found.append(VNPU(vnpu["id"], phy, vnpu["template"], vnpu["vgroup"]))
         self._vnpus = {vnpu.id: vnpu.chip for vnpu in found}
         return sorted(found)
 
     async def create_vnpu(self, chip: int, template: str) -> VNPU:
         """Cut a vNPU."""
-        number = int(await self._ask("create_vnpu", chip, template, timeout=RESET_SECONDS))
+        number, vgroup = await self._ask("create_vnpu", chip, template, timeout=RESET_SECONDS)
         self._vnpus[number] = chip
-        return VNPU(number, chip, template)
+        return VNPU(number, chip, template, vgroup)
 
     async def destroy_vnpu(self, vnpu: int) -> None:
         """Give a vNPU back."""

@@ -816,6 +816,25 @@ static float cores_of(const char *name, uint32_t *memory)
     return -1;
 }
 
+/* The vGroup of a new vNPU: 310P chips have four, of which two vNPUs of one core share one by time slices. */
+static uint32_t group_for(const struct sim_chip *c, float cores)
+{
+    float taken[4] = {0};
+    uint32_t memory = 0;
+    if (!strstr(state->chip_name, "310P"))
+        return ANY_ID;
+    for (int i = 0; i < SIM_VDEVS; i++)
+        if (c->vdevs[i].id && c->vdevs[i].group < 4)
+            taken[c->vdevs[i].group] += cores_of(c->vdevs[i].name, &memory);
+    for (uint32_t group = 0; group < 4; group++)
+        if (cores == 1 && taken[group] == 1)
+            return group;
+    for (uint32_t group = 0; group < 4; group++)
+        if (taken[group] == 0)
+            return group;
+    return ANY_ID;
+}
+
 int dcmi_get_device_info(int card, int device, int main_cmd, uint32_t sub, void *buffer, uint32_t *size)
 {
     CHIP("dcmi_get_device_info");
@@ -882,6 +901,7 @@ int dcmi_get_device_info(int card, int device, int main_cmd, uint32_t sub, void 
                 memset(&out->info, 0, sizeof out->info);
                 copy(out->info.name, c->vdevs[i].name, 16);
                 out->info.used = c->vdevs[i].used;
+                out->info.vfg = c->vdevs[i].group;
                 out->info.compute.aic = cores_of(c->vdevs[i].name, &memory);
                 out->info.compute.total = memory;
                 out->info.compute.freem = memory;
@@ -914,11 +934,13 @@ int dcmi_create_vdevice(int card, int device, struct create_vdev *wanted, struct
         return -8022;
     if (c->process_count)
         return BUSY;
+    c->vdevs[slot].group = wanted->vfg == ANY_ID ? group_for(c, cores) : wanted->vfg;
     c->vdevs[slot].id = wanted->vdev == ANY_ID ? (uint32_t)(c->phy * 16 + 100 + slot) : wanted->vdev;
     c->vdevs[slot].used = 0;
     copy(c->vdevs[slot].name, wanted->name, 32);
     memset(made, 0, sizeof *made);
     made->vdev = c->vdevs[slot].id;
+    made->vfg = c->vdevs[slot].group;
     return OK;
 }
 

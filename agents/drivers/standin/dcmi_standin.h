@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#define SIM_MAGIC 0x42444331u /* "BDC1" */
+#define SIM_MAGIC 0x42444332u /* "BDC2" */
 #define SIM_CHIPS 64
 #define SIM_CODES 128
 #define SIM_URMA 8
@@ -21,6 +21,7 @@
 struct sim_vdev {
     uint32_t id; /* 0: free */
     uint32_t used;
+    uint32_t group; /* vGroup; 0xFFFFFFFF: none */
     char name[32];
 };
 

@@ -13,7 +13,7 @@ from ctypes import c_char, c_float, c_int32, c_uint8, c_uint16, c_uint32, c_uint
 from pathlib import Path
 from typing import Final
 
-MAGIC: Final = 0x42444331
+MAGIC: Final = 0x42444332
 URMA, EIDS = 8, 16
 CHIPS, CODES, VDEVS, PROCESSES, TEMPLATES, OVERRIDES, EVENTS = 64, 128, 16, 32, 32, 64, 1024
 
@@ -21,7 +21,7 @@ CHIPS, CODES, VDEVS, PROCESSES, TEMPLATES, OVERRIDES, EVENTS = 64, 128, 16, 32, 
 class Vdev(ctypes.Structure):
     """One vNPU of a chip; id 0 is none."""
 
-    _fields_ = [("id", c_uint32), ("used", c_uint32), ("name", c_char * 32)]
+    _fields_ = [("id", c_uint32), ("used", c_uint32), ("group", c_uint32), ("name", c_char * 32)]
 
 
 class Process(ctypes.Structure):
