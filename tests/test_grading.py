@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,14 @@ from engine.model.diagnostics import Origin
 from engine.model.history import History
 from engine.model.plan import Plan
 from engine.plan import inforce
+from engine.plan import plan as decided
 from engine.plan.grading import Grading
 from engine.serve.grpc import faultview
 from engine.serve.grpc.jobview import impact, places, views
+from engine.status import ClusterInfo
 from engine.status.bodies import config_map
 from engine.status.memory import memory_bodies
+from engine.status.rescheduling import fault_npu
 from engine.wire import names
 from engine.wire.clusterd import fault_pb2 as pb
 from engine.wire.history import cluster_data
@@ -161,3 +165,121 @@ def test_subscribers_and_recovery_hear_what_the_policies_in_force_say(tmp_path: 
             await client.close()
 
     play(tmp_path, story)
+
+
+NET, BAD_SWITCH = "81078603", "[0x00f103b0,155907,na,na]"
+
+
+def told(spec: dict[str, Any] | None, **report_of: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """The entries of n0 for devices, its board and its switch that other components read after a pass; chip 3 faulty,
+    chip 5's parameter plane too, and the scheduler's ``vcjob-fault-npu-cm`` beside the first."""
+    policies = [policy("p", **spec)] if spec else []
+    text = {
+        "FaultCode": [BAD_SWITCH],
+        "FaultLevel": "Separate",
+        "UpdateTime": 7,
+        "NodeStatus": "UnHealthy",
+        "FaultTimeAndLevelMap": {f"{BAD_SWITCH}_0_1": {"fault_time": 1, "fault_level": "Separate"}},
+    }
+    own = msgspec.structs.replace(switch(codes=(BAD_SWITCH,)), text=json.dumps(text))
+    faults = [fault(3, "80C98001", "RestartNPU"), fault(5, NET, "PreSeparateNPU", kind="CardNetworkUnhealthy")]
+    seen = world(**{"faults": faults, "network": [5], "switch": own} | report_of)
+    seen = msgspec.structs.replace(seen, node_reports={"n0": node_report("n0", "SeparateFault")})
+    desired = replace(SHIPPED, fault_policies=(*SHIPPED.fault_policies, *policies))
+    made = decided(desired, seen, NOW)
+    bodies = {b["metadata"]["name"]: b["data"] for b in ClusterInfo().bodies(made, seen, desired)}
+    names_ = ("cluster-info-device-0", "cluster-info-node-cm", "cluster-info-switch-0")
+    device, board, link = (next(iter(json.loads(bodies[name][name]).values())) for name in names_)
+    rows = json.loads(fault_npu(made, seen, desired)["data"]["fault-node"] or "[]")
+    device["scheduler"] = rows[0]["NetworkUnhealthyNPU"] if rows else []
+    return device, board, link
+
+
+def shown(device: dict[str, Any], kind: str) -> list[str]:
+    rows = json.loads(device["DeviceList"]["huawei.com/Ascend910-Fault"])
+    return [row["fault_level"] for row in rows if row["fault_type"] == kind]
+
+
+@pytest.mark.parametrize(
+    ("level", "listed", "word"),
+    [
+        ("", True, "PreSeparateNPU"),
+        ("NotHandleFault", False, "NotHandleFault"),
+        ("SubHealthFault", True, "SubHealthFault"),
+        ("SeparateNPU", True, "SeparateNPU"),
+    ],
+)
+def test_a_policy_on_a_network_code_reaches_the_list_that_others_read(level: str, listed: bool, word: str) -> None:
+    device, _, _ = told({"levels": {NET: level}} if level else None)
+    names_ = ["Ascend910-5"] if listed else []
+    assert device["DeviceList"]["huawei.com/Ascend910-NetworkUnhealthy"] == ",".join(names_)
+    assert device["scheduler"] == names_
+    assert shown(device, "CardNetworkUnhealthy") == [word]
+
+
+def test_a_network_code_that_a_policy_makes_grave_is_listed_though_the_report_does_not() -> None:
+    quiet = [fault(5, NET, "NotHandleFault", kind="CardNetworkUnhealthy")]
+    assert told(None, faults=quiet, network=[])[0]["DeviceList"]["huawei.com/Ascend910-NetworkUnhealthy"] == ""
+    device, _, _ = told({"levels": {NET: "SeparateNPU"}}, faults=quiet, network=[])
+    assert device["DeviceList"]["huawei.com/Ascend910-NetworkUnhealthy"] == "Ascend910-5"
+
+
+@pytest.mark.parametrize(
+    ("spec", "level", "status", "words"),
+    [
+        (None, "Separate", "UnHealthy", "SeparateFault"),
+        ({"levels": {BAD_SWITCH: "NotHandleFault", "00000011": "NotHandleFault"}}, "NotHandle", "Healthy",
+         "NotHandleFault"),
+        ({"levels": {BAD_SWITCH: "SubHealthFault", "00000011": "PreSeparateNPU"}}, "SubHealthFault", "SubHealthy",
+         "PreSeparateFault"),
+        ({"levels": {BAD_SWITCH: "RestartRequest"}}, "RestartRequest", "UnHealthy", "SeparateFault"),
+        ({"levels": {BAD_SWITCH: "NotHandleFault"}, "scope": {"nodes": ["n1"]}}, "Separate", "UnHealthy",
+         "SeparateFault"),
+    ],
+)  # fmt: skip
+def test_policies_on_switch_and_node_codes_reach_what_others_read(
+    spec: dict[str, Any] | None, level: str, status: str, words: str
+) -> None:
+    _, board, link = told(spec)
+    assert (link["FaultLevel"], link["NodeStatus"]) == (level, status)
+    assert [row["fault_level"] for row in link["FaultTimeAndLevelMap"].values()] == [level]
+    assert [row["FaultLevel"] for row in board["FaultDevList"]] == [words]
+    # the node's chips are in use: PreSeparate spares their work
+    assert board["NodeStatus"] == ("UnHealthy" if words == "SeparateFault" else "Healthy")
+
+
+def test_a_switch_that_a_policy_makes_grave_is_told_as_separate() -> None:
+    harmless = {"FaultCode": [BAD_SWITCH], "FaultLevel": "NotHandle", "UpdateTime": 7, "NodeStatus": "Healthy"}
+    own = msgspec.structs.replace(switch("NotHandle", codes=(BAD_SWITCH,)), text=json.dumps(harmless))
+    _, _, link = told({"levels": {BAD_SWITCH: "SeparateNPU"}}, switch=own)
+    assert (link["FaultLevel"], link["NodeStatus"]) == ("Separate", "UnHealthy")
+
+
+@pytest.mark.parametrize(
+    ("spec", "level"),
+    [
+        ({"levels": {"80C98001": "NotHandleFault"}}, "NotHandleFault"),
+        ({"actions": {"RestartNPU": {"training": "ignore"}}}, "NotHandleFault"),
+        ({"levels": {"80C98001": "SubHealthFault"}}, "SubHealthFault"),
+        ({"levels": {"80C98001": "SubHealthFault"}, "actions": {"SubHealthFault": {"training": "ignore"}}},
+         "NotHandleFault"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("beside", [(), (fault(3, NET, "PreSeparateNPU", kind="CardNetworkUnhealthy"),)])
+def test_what_a_policy_hides_is_not_told_as_sub_health(
+    spec: dict[str, Any], level: str, beside: tuple[Any, ...]
+) -> None:
+    device, _, _ = told(spec, faults=[fault(3, "80C98001", "RestartNPU"), *beside])
+    assert shown(device, "CardUnhealthy") == [level]
+    assert device["DeviceList"]["huawei.com/Ascend910-Unhealthy"] == ""
+
+
+def test_what_is_hidden_for_other_work_only_is_told_as_it_is() -> None:
+    for spec in (None, {"actions": {"RestartNPU": {"inference": "ignore"}}}):
+        device, _, _ = told(spec, faults=[fault(3, "80C98001", "RestartNPU")])
+        assert shown(device, "CardUnhealthy") == ["RestartNPU"]
+        assert device["DeviceList"]["huawei.com/Ascend910-Unhealthy"] == "Ascend910-3"
+
+
+def test_where_no_policy_speaks_the_texts_stay_as_they_are() -> None:
+    assert told({"levels": {"80C98002": "SeparateNPU", "0000001F": "SeparateFault"}}) == told(None)

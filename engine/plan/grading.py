@@ -14,11 +14,11 @@ from typing import Final
 import msgspec
 
 from engine.documents import Desired, NodePool, Product
-from engine.model.cluster import DeviceReport, Node, NodeReport, Observed, Pod
-from engine.model.faults import code_key, level_of
+from engine.model.cluster import DeviceReport, Node, NodeReport, Observed, Pod, SwitchReport
+from engine.model.faults import NETWORK, code_key, level_of
 from engine.model.levels import NODE_LEVELS, NOT_HANDLE, SUB_HEALTH, node_rank, node_status
 from engine.plan import inforce, outages
-from engine.plan.judge import IDLE, TO_NODE, Judge, use_of
+from engine.plan.judge import DEFAULT_ACTIONS, IDLE, TO_NODE, Judge, Judgement, use_of
 from engine.plan.memo import Memo
 from engine.plan.scope import NodeView
 from engine.plan.views import chip_ids
@@ -26,13 +26,21 @@ from engine.plan.views import chip_ids
 _NO_DESIRED: Final = Desired()
 #: What a switch's level becomes where a policy makes its node better than it reports.
 _SWITCH_LEVELS: Final = {"Healthy": NOT_HANDLE, "SubHealthy": SUB_HEALTH, "PreSeparate": "PreSeparate"}
+_RESTART: Final = frozenset({"RestartRequest", "RestartRequestFault"})
+#: As which level a chip is told whose work a policy leaves alone, to those who know levels only.
+_ACTED: Final = {"ignore": NOT_HANDLE, "strategy": SUB_HEALTH}
 
 
 class Grading:
-    """Judges single codes by the policies in force. ``desired`` gives the tables and products that are shipped."""
+    """Judges single codes by the policies in force. ``desired`` gives the tables and products that are shipped.
 
-    def __init__(self, desired: Desired = _NO_DESIRED) -> None:
+    ``acts``: what policies have done about a level (``actions``) is told as a level too, for readers who act on levels
+    by themselves: what is ignored as NotHandleFault, what is left to the job's strategy as SubHealthFault.
+    """
+
+    def __init__(self, desired: Desired = _NO_DESIRED, *, acts: bool = False) -> None:
         self._desired = desired
+        self._acts = acts
         self._text = ""
         self._judge: Judge | None = None
         self._pools: tuple[NodePool, ...] = ()
@@ -69,10 +77,11 @@ class Grading:
             return
         self._text, self._judge = text, None
         policies = [p for p in inforce.previous_policies(text) or () if p.document.spec.mode == "enforce"]
-        policies = [p for p in policies if p.document.spec.levels]
+        acting = [p for p in policies if self._acts and p.document.spec.actions]
+        policies = [p for p in policies if p.document.spec.levels or p in acting]
         if policies:
             self._judge, self._pools = Judge(self._desired, policies), inforce.previous_pools(text)
-            self._by_use = any(p.document.spec.scope.workloads for p in policies)
+            self._by_use = bool(acting) or any(p.document.spec.scope.workloads for p in policies)
 
     def _view(self, node: Node, report: DeviceReport | None) -> NodeView:
         """As much of a view as a policy's scope asks for."""
@@ -95,19 +104,29 @@ class Grading:
         view, use = self._view(node, report), dict(uses)
         faults, changed = [], False
         for fault in report.faults:
-            rules = judge.of(view, use.get(fault.chip, IDLE)).rules
-            if fault.chip >= 0 and fault.code and code_key(fault.code) in rules.overrides:
-                level = level_of(rules, fault.kind, fault.code, fault.level)[0]
-                changed |= level != fault.level
-                fault = msgspec.structs.replace(fault, level=level)
+            how = use.get(fault.chip, IDLE)
+            judgement, level = judge.of(view, how), fault.level
+            if fault.chip >= 0 and fault.code:
+                if code_key(fault.code) in judgement.rules.overrides:
+                    level = level_of(judgement.rules, fault.kind, fault.code, fault.level)[0]
+                if self._acts and fault.kind != NETWORK:
+                    level = _acted(judgement, level, how)
+            if level != fault.level:
+                fault, changed = msgspec.structs.replace(fault, level=level), True
             faults.append(fault)
         switch = report.switch
-        if switch is not None and switch.codes:
-            status, _ = outages.switch_of(judge, view, switch)
-            if status != switch.node_status:
-                level = switch.level if status == "UnHealthy" else _SWITCH_LEVELS[status]
-                switch, changed = msgspec.structs.replace(switch, node_status=status, level=level), True
+        if switch is not None:
+            switch = _switch(judge, view, switch)
+            changed |= switch is not report.switch
         return msgspec.structs.replace(report, faults=tuple(faults), switch=switch) if changed else report
+
+    def switch_words(self, observed: Observed, report: DeviceReport) -> dict[str, str]:
+        """The levels that the policies of the last :meth:`of` give to codes on a report's node, by :func:`code_key`."""
+        node = observed.nodes.get(report.node)
+        if self._judge is None or node is None:
+            return {}
+        overrides = self._judge.of(self._view(node, report), IDLE).rules.overrides
+        return {code: level for code, (level, _) in overrides.items()}
 
     def _board(self, judge: Judge, node: Node, told: NodeReport) -> NodeReport:
         view = self._view(node, None)
@@ -121,6 +140,31 @@ class Grading:
             devices.append(msgspec.structs.replace(device, level=level))
         worst, _ = outages.hardware(judge, view, told)
         return msgspec.structs.replace(told, devices=tuple(devices), status=node_status(worst))
+
+
+def _switch(judge: Judge, view: NodeView, switch: SwitchReport) -> SwitchReport:
+    """A switch as the policies see it; the same object where none names one of its codes."""
+    overrides = judge.of(view, IDLE).rules.overrides if switch.codes else {}
+    given = [overrides[code_key(code)][0] for code in switch.codes if code_key(code) in overrides]
+    if not given:
+        return switch
+    status, _ = outages.switch_of(judge, view, switch)
+    level = _SWITCH_LEVELS.get(status, "")
+    if not level:
+        others = [code for code in switch.codes if code_key(code) not in overrides]
+        words = [*given, *(judge.table_level("switch", code) or switch.level for code in others)]
+        grave = [word for word in words if outages.status_of(word) == "UnHealthy"]
+        level = "RestartRequest" if all(word in _RESTART for word in grave) else "Separate"
+    if (status, level) == (switch.node_status, switch.level):
+        return switch
+    return msgspec.structs.replace(switch, node_status=status, level=level)
+
+
+def _acted(judgement: Judgement, level: str, use: str) -> str:
+    """The level whose usual treatment is what policies have done about ``level``; itself where none says another."""
+    wanted = judgement.action(level, use)
+    usual = DEFAULT_ACTIONS.get(level)
+    return level if usual is None or wanted == usual.of(use) else _ACTED.get(wanted, level)
 
 
 def _on_nodes(observed: Observed, names: set[str]) -> dict[str, list[Pod]]:

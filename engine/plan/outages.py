@@ -175,7 +175,7 @@ def switch_of(judge_: Judge, view: NodeView, switch: SwitchReport | None) -> tup
     """
     if switch is None:
         return "Healthy", ()
-    stated = max(switch.node_status, _status_of(switch.level), key=lambda s: _SWITCH_STATUS.get(s, 3))
+    stated = max(switch.node_status, status_of(switch.level), key=lambda s: _SWITCH_STATUS.get(s, 3))
     overrides = judge_.of(view, IDLE).rules.overrides if switch.codes else {}
     if not any(code_key(code) in overrides for code in switch.codes):
         return stated, switch.codes
@@ -183,11 +183,11 @@ def switch_of(judge_: Judge, view: NodeView, switch: SwitchReport | None) -> tup
     for code in switch.codes:
         override = overrides.get(code_key(code))
         level = override[0] if override else judge_.table_level("switch", code) or switch.level
-        judged.append(_status_of(level))
+        judged.append(status_of(level))
     return max(judged, key=lambda s: _SWITCH_STATUS.get(s, 3)), switch.codes
 
 
-def _status_of(level: str) -> str:
+def status_of(level: str) -> str:
     """The node status that a switch level means; the words of all tables are understood."""
     if level in ("", "NotHandle", "NotHandleFault"):
         return "Healthy"

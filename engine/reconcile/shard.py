@@ -190,7 +190,8 @@ class Shard:
         policies = self.policies.of(desired, plan, observed)
         roles = resolve(desired, observed)
         state = msgspec.structs.replace(self.intent.state(observed), roles=roles)
-        bodies = status_bodies(plan, observed, state, self.teller.info if roles["aggregate"] == "on" else None)
+        info = self.teller.info if roles["aggregate"] == "on" else None
+        bodies = status_bodies(plan, observed, state, info, desired)
         foreign = self.settings.foreign_consumers or roles["schedule"].startswith("off")
         later = await self.teller.tell([*bodies, *policy_bodies(policies)], foreign=foreign)
         await self.teller.tell_shadows(plan.shadows, plan.now)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from engine.documents import Desired
 from engine.model.cluster import Observed
 from engine.model.plan import Plan
 from engine.status.events import events
@@ -15,6 +16,7 @@ from engine.status.links import link_bodies, standing_links
 from engine.status.memory import forgotten, memory_bodies
 from engine.status.mindcluster import ClusterInfo
 from engine.status.people import Condition, SyncState, manual_bodies, pool_bodies, sync_body
+from engine.status.readers import NOTHING
 from engine.status.rescheduling import scheduler_bodies
 from engine.status.statistics import exceptions, statistic
 from engine.status.summaries import standing_summaries, summarised
@@ -36,19 +38,22 @@ __all__ = [
 ]
 
 
-def status_bodies(plan: Plan, observed: Observed, state: SyncState, info: ClusterInfo | None) -> list[dict[str, Any]]:
+def status_bodies(
+    plan: Plan, observed: Observed, state: SyncState, info: ClusterInfo | None, desired: Desired = NOTHING
+) -> list[dict[str, Any]]:
     """Every status ConfigMap of a pass; ``info`` is None where a live ClusterD holds the aggregate role.
 
-    What the NPU scheduler writes is written unless a live Volcano holds that role (``state.roles``).
+    What the NPU scheduler writes is written unless a live Volcano holds that role (``state.roles``). ``desired`` tells
+    the products that policies may be for.
     """
     bodies = [sync_body(state, plan), *pool_bodies(plan, observed), *manual_bodies(plan, observed)]
     bodies += share_bodies(plan, observed)
     bodies += link_bodies(plan)
     if info is not None:
-        bodies.extend(info.bodies(plan, observed))
+        bodies.extend(info.bodies(plan, observed, desired))
         bodies.extend(job_bodies(plan, observed))
     if state.roles.get("schedule", "off") == "on":
-        bodies.extend(scheduler_bodies(plan, observed))
+        bodies.extend(scheduler_bodies(plan, observed, desired))
     return bodies
 
 

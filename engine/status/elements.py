@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from engine.model.cluster import DeviceReport
 from engine.model.faults import NETWORK
-from engine.model.levels import IN_SERVICE, PRE_SEPARATE, rank, worst
+from engine.model.levels import IN_SERVICE, NORMAL, NOT_HANDLE, PRE_SEPARATE, rank, worst
 from engine.model.plan import ChipState
 from engine.wire.deviceinfo import fault_element
 
@@ -33,9 +33,34 @@ def unhealthy(report: DeviceReport, chips: tuple[ChipState, ...]) -> int:
     return out
 
 
-def elements(report: DeviceReport, chips: tuple[ChipState, ...]) -> list[dict[str, Any]]:
+def network_unhealthy(report: DeviceReport, raw: DeviceReport) -> int:
+    """The chips whose parameter plane readers must take for broken: the report's own, but where policies gave a
+    network code another level (``report`` over ``raw``) that level says it.
+
+    Source: component/ascend-device-plugin/pkg/device/ascendcommon.go (anything but Normal and NotHandle).
+    """
+    out = raw.network_unhealthy or 0
+    for chip in _regraded(report, raw, network=True):
+        levels = [fault.level for fault in report.faults if fault.kind == NETWORK and fault.chip == chip]
+        bit = 1 << chip
+        out = out & ~bit if all(level in (NORMAL, NOT_HANDLE) for level in levels) else out | bit
+    return out
+
+
+def _regraded(report: DeviceReport, raw: DeviceReport, *, network: bool) -> set[int]:
+    """Chips with a code on that plane whose level policies changed; grading keeps the order of faults."""
+    if report.faults is raw.faults:
+        return set()
+    pairs = zip(report.faults, raw.faults, strict=True)
+    return {a.chip for a, b in pairs if a.level != b.level and (a.kind == NETWORK) == network}
+
+
+def elements(
+    report: DeviceReport, chips: tuple[ChipState, ...], raw: DeviceReport | None = None
+) -> list[dict[str, Any]]:
     """Fault elements merged per (kind, chip), without what is withheld; a chip that only Belay isolated gets an element
-    without a code.
+    without a code. ``raw`` is the report as it came where ``report`` has the levels of policies: a chip in service that
+    they speak of is told with these, not with what else the pass saw of it.
 
     Source: component/clusterd/pkg/domain/faultdomain (merge and split of device faults).
     """
@@ -45,20 +70,27 @@ def elements(report: DeviceReport, chips: tuple[ChipState, ...]) -> list[dict[st
         if fault.code:
             codes[fault.code] = (fault.time_ms, fault.level)
     judged = {int(c.chip.rpartition("-")[2]): c for c in chips}
+    spoken = _regraded(report, raw, network=False) if raw is not None else set()
     for index, chip in judged.items():
         if chip.state in OUT_OF_SERVICE and not any(key[1] == index for key in grouped):
             grouped[("CardUnhealthy", index)] = {}
     found = []
     for (kind, index), told in sorted(grouped.items()):
         own = judged.get(index) if kind != NETWORK else None
-        codes = _shown(told, own)
+        plain = index in spoken and own is not None and own.state not in OUT_OF_SERVICE
+        codes = _mild(_shown(told, own)) if plain else _shown(told, own)
         if told and not codes:
             continue
         level = worst(*(level for _, level in codes.values())) if codes else ""
-        if own is not None and own.state != _SUSPECT:
+        if own is not None and own.state != _SUSPECT and not plain:
             level = worst(level, own.level) if level else own.level
         found.append(fault_element(kind, f"{report.prefix}{index}" if index >= 0 else "", codes, level))
     return found
+
+
+def _mild(codes: dict[str, tuple[int, str]]) -> dict[str, tuple[int, str]]:
+    """Codes of a chip that stays in service by a policy: what it overrules is told as harmless."""
+    return {code: (at, level if level in IN_SERVICE else NOT_HANDLE) for code, (at, level) in codes.items()}
 
 
 def _shown(codes: dict[str, tuple[int, str]], chip: ChipState | None) -> dict[str, tuple[int, str]]:

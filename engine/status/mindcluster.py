@@ -10,11 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from engine.documents import Desired
 from engine.model.cluster import DeviceReport, NodeReport, Observed, ids_of
+from engine.model.faults import code_key
+from engine.model.levels import NOT_HANDLE
 from engine.model.plan import ChipState, Plan
 from engine.status import publicstats
 from engine.status.bodies import MAX_BYTES, config_map
-from engine.status.elements import elements, unhealthy
+from engine.status.elements import elements, network_unhealthy, unhealthy
+from engine.status.readers import NOTHING, judged
 from engine.wire import deviceinfo
 from engine.wire.gojson import go_json, read_object
 from engine.wire.names import DEVICE_PREFIX, NODE_NAMESPACE, NODE_PREFIX, VOLCANO_LABEL
@@ -35,20 +39,24 @@ class ClusterInfo:
         self._memo: dict[str, tuple[tuple[Any, ...], str]] = {}
         self._shards: dict[str, int] = {}
 
-    def bodies(self, plan: Plan, observed: Observed) -> list[dict[str, Any]]:
-        """Every aggregated ConfigMap, surplus shards blanked."""
-        observed = publicstats.heard(plan, observed)
+    def bodies(self, plan: Plan, observed: Observed, desired: Desired = NOTHING) -> list[dict[str, Any]]:
+        """Every aggregated ConfigMap, surplus shards blanked. ``desired`` tells the products that policies are for."""
+        raw = publicstats.heard(plan, observed)
+        observed, grading = judged(plan, raw, desired)
         states: dict[str, list[ChipState]] = {}
         for chip in plan.chips:
             states.setdefault(chip.node, []).append(chip)
         devices = [
-            (DEVICE_PREFIX + node, self._device_entry(observed.reports[node], tuple(states.get(node, ()))))
+            (
+                DEVICE_PREFIX + node,
+                self._device_entry(observed.reports[node], tuple(states.get(node, ())), raw.reports[node]),
+            )
             for node in sorted(observed.reports)
             if node in observed.nodes
         ]
         used = {chip.node for chip in plan.chips if chip.used_by}
         switches = [
-            (_SWITCH_KEY + node, _switch_entry(node, report, node in used))
+            (_SWITCH_KEY + node, _switch_entry(node, report, node in used, grading.switch_words(observed, report)))
             for node, report in sorted(observed.reports.items())
             if report.switch is not None
         ]
@@ -63,15 +71,15 @@ class ClusterInfo:
             *publicstats.bodies(plan, observed),
         ]
 
-    def _device_entry(self, report: DeviceReport, chips: tuple[ChipState, ...]) -> str:
-        version = (report.resource_version, report.update_time, chips, report.faults)
+    def _device_entry(self, report: DeviceReport, chips: tuple[ChipState, ...], raw: DeviceReport) -> str:
+        version = (report.resource_version, report.update_time, chips, report.faults, raw.faults)
         known = self._memo.get(report.node)
         if known is not None and known[0] == version:
             return known[1]
         if len(self._memo) > _MEMO_LIMIT:
             self._memo.clear()
         entry: dict[str, Any] = {
-            "DeviceList": device_list(report, chips),
+            "DeviceList": device_list(report, chips, raw),
             "UpdateTime": int(report.update_time),
             "CmName": DEVICE_PREFIX + report.node,
             "SuperPodID": report.super_pod_id,
@@ -101,19 +109,22 @@ class ClusterInfo:
         self._shards[prefix] = max(len(shards), self._shards.get(prefix, 0))
 
 
-def device_list(report: DeviceReport, chips: tuple[ChipState, ...]) -> dict[str, str]:
-    """A node's ``DeviceList`` after Belay's judgement: its own lists as the pass judged their chips."""
+def device_list(report: DeviceReport, chips: tuple[ChipState, ...], raw: DeviceReport | None = None) -> dict[str, str]:
+    """A node's ``DeviceList`` after Belay's judgement: its own lists as the pass judged their chips. ``raw`` is the
+    report as it came where ``report`` has the levels that policies give.
+    """
+    raw = report if raw is None else raw
     out = unhealthy(report, chips)
     lists = {
         report.resource: _join(report.prefix, report.free & ~out),
-        deviceinfo.fault_key(report.resource): go_json(elements(report, chips)),
+        deviceinfo.fault_key(report.resource): go_json(elements(report, chips, raw)),
         f"{report.resource}-Unhealthy": _join(report.prefix, out),
     }
     # inference products have neither of these
     if report.network_unhealthy is not None or report.recovering:
         lists[f"{report.resource}-Recovering"] = _join(report.prefix, report.recovering)
     if report.network_unhealthy is not None:
-        lists[f"{report.resource}-NetworkUnhealthy"] = _join(report.prefix, report.network_unhealthy)
+        lists[f"{report.resource}-NetworkUnhealthy"] = _join(report.prefix, network_unhealthy(report, raw))
     return dict(sorted(lists.items()))
 
 
@@ -129,16 +140,37 @@ def _node_entry(report: NodeReport, used: bool) -> dict[str, Any]:
     }
 
 
-def _switch_entry(node: str, report: DeviceReport, used: bool) -> str:
-    """A switch's part as reported, its keys in the order of ClusterD's own structure."""
+def _switch_entry(node: str, report: DeviceReport, used: bool, words: dict[str, str]) -> str:
+    """A switch's part as reported, its keys in the order of ClusterD's own structure. ``words`` are the levels that
+    policies give to codes; where they name one of its own, level and status are what they make of the switch.
+    """
     body = read_object(node, "SwitchInfoCfg", report.switch.text) if report.switch and report.switch.text else {}
     entry = {key: body[key] for key in _SWITCH_FIELDS if key in body}
     entry |= {key: body[key] for key in sorted(body) if key not in _SWITCH_FIELDS}
+    if report.switch is not None and any(code_key(code) in words for code in report.switch.codes):
+        graded = {"FaultLevel": _switch_word(report.switch.level), "NodeStatus": report.switch.node_status}
+        entry |= {key: value for key, value in graded.items() if key in entry}
     if "NodeStatus" in entry:
         entry["NodeStatus"] = _settled(str(entry["NodeStatus"]), used)
-    if isinstance(entry.get("FaultTimeAndLevelMap"), dict):
-        entry["FaultTimeAndLevelMap"] = dict(sorted(entry["FaultTimeAndLevelMap"].items()))
+    times = entry.get("FaultTimeAndLevelMap")
+    if isinstance(times, dict):
+        entry["FaultTimeAndLevelMap"] = {key: _regraded(key, times[key], words) for key in sorted(times)}
     return go_json({**entry, "CmName": _SWITCH_KEY + node})
+
+
+def _regraded(place: str, row: Any, words: dict[str, str]) -> Any:
+    """One row of ``FaultTimeAndLevelMap``, whose key is ``<code>_<chip>_<port>``."""
+    level = words.get(code_key(place.rsplit("_", 2)[0]))
+    return {**row, "fault_level": _switch_word(level)} if level and isinstance(row, dict) else row
+
+
+def _switch_word(level: str) -> str:
+    """A level in the words of switch reports, which know five."""
+    if level in ("", "NotHandle", NOT_HANDLE):
+        return "NotHandle"
+    if level.startswith(("SubHealth", "RestartRequest")):
+        return "SubHealthFault" if level.startswith("SubHealth") else "RestartRequest"
+    return "PreSeparate" if level.startswith("PreSeparate") else "Separate"
 
 
 def _settled(status: str, used: bool) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from engine.documents import Desired
 from engine.model.cluster import DeviceReport, Observed, ids_of
 from engine.model.history import JobMemory, Rescheduled
 from engine.model.jobs import Gang
@@ -19,7 +20,8 @@ from engine.model.times import utc
 from engine.plan.groups import group
 from engine.plan.victims import recorded_retries
 from engine.status.bodies import config_map
-from engine.status.elements import elements, unhealthy
+from engine.status.elements import elements, network_unhealthy, unhealthy
+from engine.status.readers import NOTHING, judged
 from engine.wire.gojson import go_json
 from engine.wire.names import NODE_NAMESPACE, SCHEDULER_NAMESPACE
 
@@ -33,14 +35,16 @@ MAX_BYTES: Final = 950 * 1024
 _ELEMENT: Final = ("fault_type", "npu_name", "fault_level", "fault_handling", "large_model_fault_level", "fault_code")
 
 
-def scheduler_bodies(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
-    """What the NPU scheduler writes; nobody but the one who schedules may."""
-    return [fault_npu(plan, observed), reschedule_reasons(plan)]
+def scheduler_bodies(plan: Plan, observed: Observed, desired: Desired = NOTHING) -> list[dict[str, Any]]:
+    """What the NPU scheduler writes; nobody but the one who schedules may. ``desired`` tells the products that policies
+    may be for.
+    """
+    return [fault_npu(plan, observed, desired), reschedule_reasons(plan)]
 
 
-def fault_npu(plan: Plan, observed: Observed) -> dict[str, Any]:
+def fault_npu(plan: Plan, observed: Observed, desired: Desired = NOTHING) -> dict[str, Any]:
     """``volcano-system/vcjob-fault-npu-cm``: nodes with faults and the retries that jobs have left."""
-    rows, times = _nodes(plan, observed), _retries(plan, observed)
+    rows, times = _nodes(plan, observed, judged(plan, observed, desired)[0]), _retries(plan, observed)
     data = {"fault-node": go_json(rows) if rows else "", "remain-retry-times": go_json(times) if times else ""}
     return config_map(SCHEDULER_NAMESPACE, FAULT_NPU, data)
 
@@ -58,7 +62,7 @@ def reschedule_reasons(plan: Plan) -> dict[str, Any]:
     return config_map(NODE_NAMESPACE, REASONS, {RECORDS_KEY: text if len(text.encode()) <= MAX_BYTES else ""})
 
 
-def _nodes(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
+def _nodes(plan: Plan, raw: Observed, observed: Observed) -> list[dict[str, Any]]:
     states: dict[str, list[ChipState]] = {}
     for chip in plan.chips:
         if chip.level not in IN_SERVICE or chip.codes:
@@ -69,13 +73,14 @@ def _nodes(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
         chips = states.get(node.node, [])
         if report is None or (not chips and node.state == "healthy"):
             continue
-        network = report.network_unhealthy or 0
+        own = raw.reports[node.node]
+        network = network_unhealthy(report, own)
         out = unhealthy(report, tuple(chips))
         if not chips and not out and not network and node.state in ("healthy", "unknown"):
             continue
         rows.append(
             {
-                "FaultDeviceList": [{key: e[key] for key in _ELEMENT} for e in elements(report, tuple(chips))],
+                "FaultDeviceList": [{key: e[key] for key in _ELEMENT} for e in elements(report, tuple(chips), own)],
                 "NodeName": node.node,
                 "UnhealthyNPU": _names(report, out),
                 "NetworkUnhealthyNPU": _names(report, network),
