@@ -251,6 +251,64 @@ def test_a_reset_that_failed_is_for_somebody_else(tmp_path: Path, row: Row, key:
     scenario(tmp_path, story, row=row)
 
 
+def told_of(world: World) -> list[int]:
+    told = json.loads(world.cluster.nodes[NODE]["metadata"]["annotations"]["ResetInfo"])
+    return [row["PhyID"] for row in told["ThirdPartyResetDevs"]]
+
+
+@pytest.mark.parametrize("delay", [0.0, 40.0, 300.0])
+def test_what_a_tool_outside_has_reset_is_looked_for_after_the_delay(tmp_path: Path, delay: float) -> None:
+    async def story(world: World) -> None:
+        world.driver.fail_resets(1)
+        await faulty(world, 0)
+        world.order({0: 7})
+        await world.run(15)
+        assert world.result()[1].startswith("failed")
+        world.driver.reset_outside([0])
+        if delay:
+            await world.run(delay - 30)
+            assert world.driver.rescans == [] and told_of(world) == [0]
+        await world.run(60)
+        assert world.driver.rescans == [tuple(ALL)] or not delay
+        await world.run(400)
+        # once for each reset that failed, and the chip is on the list only where nobody had reset it by then
+        assert world.driver.rescans == [tuple(ALL)] and told_of(world) == ([] if delay else [0])
+
+    settings = Settings(third_party_delay=delay)
+    scenario(tmp_path, story, row=SUPER_POD, settings=settings)
+
+
+def test_chips_that_are_not_well_are_looked_for_again_only_when_idle_and_on_super_pods(tmp_path: Path) -> None:
+    async def failed(world: World) -> None:
+        world.driver.fail_resets(1)
+        await faulty(world, 0)
+        world.order({0: 7})
+        await world.run(100)
+        assert world.result()[1].startswith("failed")
+
+    async def unwell(world: World) -> None:
+        await failed(world)
+        await world.restart()  # a new agent remembers what failed
+        await world.run(400)
+        assert world.driver.rescans == [tuple(ALL)] and told_of(world) == [0]
+
+    async def used(world: World) -> None:
+        await failed(world)
+        world.driver.occupy(0, 1)
+        world.driver.reset_outside([0])
+        await world.run(400)
+        assert world.driver.rescans == [tuple(ALL[1:])] and told_of(world) == [0]
+
+    async def server(world: World) -> None:
+        await failed(world)
+        await world.run(400)
+        assert world.driver.rescans == []
+
+    scenario(tmp_path / "a", unwell, row=SUPER_POD)
+    scenario(tmp_path / "b", used, row=SUPER_POD)
+    scenario(tmp_path / "c", server)
+
+
 def test_pods_that_hold_chips_are_named_in_a_refusal(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         await faulty(world)

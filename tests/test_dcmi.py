@@ -232,6 +232,21 @@ def test_a_module_that_refuses_is_reset_out_of_band(library: Path, machine: Call
     run(go())
 
 
+def test_modules_are_looked_for_again_card_by_card(library: Path, machine: Callable[..., Standin]) -> None:
+    a3 = machine(chips=4, chips_per_card=2, chip_name="Ascend910-9382", board=0xB0, reset_group=0, super_pod=(0, 0))
+
+    async def go() -> None:
+        async with driver(library, a3) as npu:
+            # the second die of a module is found with the first
+            a3.script("dcmi_rescan_soc", result=-8020, phy=3)
+            await npu.rescan([0, 1, 2, 3])
+            a3.script("dcmi_rescan_soc", result=-8020, phy=2)
+            with pytest.raises(DcmiError, match="dcmi_rescan_soc"):
+                await npu.rescan([2, 3])
+
+    run(go())
+
+
 def test_vnpus_are_cut_used_and_given_back(library: Path, machine: Callable[..., Standin]) -> None:
     templates = [("vir05_1c_16g", 5.0, 16_384), ("vir10_3c_32g", 10.0, 32_768)]
     standin = machine(templates=templates)

@@ -95,14 +95,15 @@ def parsed(*arguments: str) -> argparse.Namespace:
 def test_the_originals_flags_are_settings() -> None:
     options = parsed(
         "-volcanoType=true", "-presetVirtualDevice=false", "--listWatchPeriod=9", "-hotReset=-1", "-linkdownTimeout=25",
-        "-deviceResetTimeout=150", "-enableSlowNode", "-useSingleDieMode=F", "-logLevel=-1",
+        "-deviceResetTimeout=150", "-thirdPartyScanDelay=0", "-enableSlowNode", "-useSingleDieMode=F", "-logLevel=-1",
     )  # fmt: skip
     env = {"HOST_IP": "10.1.2.3", "ASCEND_DOCKER_RUNTIME": "True", "KUBELET_PORT": "10255"}
     found = flags.plugin_settings(options, env)
     assert (found.volcano, found.preset, found.slow_node, found.single_die) == (True, False, True, False)
     assert (found.host_ip, found.runtime, found.kubelet_port, found.period) == ("10.1.2.3", True, 10255, 9.0)
     node = flags.node_settings(options, Settings())
-    assert (node.poll, node.boot_timeout, node.resets) == (9.0, 150.0, False)
+    assert (node.poll, node.boot_timeout, node.resets, node.third_party_delay) == (9.0, 150.0, False, 0.0)
+    assert Settings().third_party_delay == 300.0
     assert flags.policy(options, shipped_policy()).rules.duration["81078603"].timeout_ms == 25_000
     assert flags.log_level(options) == "DEBUG"
 
@@ -124,6 +125,7 @@ def test_defaults_are_the_originals() -> None:
         "-hotReset=3",
         "-linkdownTimeout=31",
         "-deviceResetTimeout=9",
+        "-thirdPartyScanDelay=-1",
         "-logLevel=4",
         "-maxAge=6",
         "-maxBackups=181",

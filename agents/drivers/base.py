@@ -149,6 +149,10 @@ class Driver(Protocol):
         """Begin to reset chips that did not come back by their board controller; False where there is none to ask."""
         ...
 
+    async def rescan(self, chips: Sequence[int]) -> None:
+        """Look for chips that something else has reset; where a driver knows no way to, nothing happens."""
+        ...
+
     async def boot_status(self, chip: int) -> int:
         """Return how far a chip's start has come; BOOTED when it is finished."""
         ...

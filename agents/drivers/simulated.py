@@ -91,6 +91,8 @@ class SimulatedDriver:
         self._spec_failures: int | None = None
         self.hang = False
         self.resets: list[tuple[int, ...]] = []
+        self.rescans: list[tuple[int, ...]] = []
+        self._outside: set[int] = set()
 
     # ---- the driver
 
@@ -179,6 +181,16 @@ class SimulatedDriver:
         finished = self._now_ms() + int(RESET_SECONDS * self._scale * 1000)
         self._booting.update(dict.fromkeys(chips, finished))
         return True
+
+    async def rescan(self, chips: Sequence[int]) -> None:
+        """Find again what a tool outside has reset, healed by that."""
+        await self._maybe_hang()
+        self.rescans.append(tuple(sorted(chips)))
+        found = sorted(self._outside & set(chips))
+        self._outside -= set(found)
+        for chip in found:
+            self._booting.pop(chip, None)
+        self._heal(found)
 
     async def boot_status(self, chip: int) -> int:
         """Tell whether the chip has started; a reset that has just finished heals it."""
@@ -339,6 +351,10 @@ class SimulatedDriver:
                 f"{name!r} is no chip of this node; they are {self.row.machine.prefix}0 to -{self.row.chips - 1}"
             )
         return int(number)
+
+    def reset_outside(self, chips: Sequence[int]) -> None:
+        """A tool outside resets chips; the driver notices when it is told to look for them again."""
+        self._outside |= set(chips)
 
     def _heal(self, chips: Sequence[int]) -> None:
         healed = []

@@ -83,7 +83,7 @@ FLAGS: Final = (
     Flag("dealWatchHandler", boolean, "always so: what a broken watch missed is listed anew"),
     Flag("checkCachedPods", boolean, "always so: pods are listed anew whenever a watch ends"),
     Flag("getPodFromKubelet", boolean, "read the node's pods from kubelet, not from the API server"),
-    Flag("thirdPartyScanDelay", between(0, 86400), "taken and unused: the driver is asked after every reset"),
+    Flag("thirdPartyScanDelay", between(0, 86400), "seconds from a failed reset on a super pod to a rescan"),
     Flag("deviceResetTimeout", between(10, 600), "seconds that a reset may take"),
     Flag("logLevel", between(-1, 3), "-1 debug, 0 info, 1 warning, 2 error, 3 critical"),
     Flag("logFile", str, "write the log to this file too"),
@@ -142,6 +142,8 @@ def node_settings(options: argparse.Namespace, settings: Settings) -> Settings:
         changes["poll"] = float(flags["listWatchPeriod"])
     if "deviceResetTimeout" in flags:
         changes["boot_timeout"] = float(flags["deviceResetTimeout"])
+    if "thirdPartyScanDelay" in flags:
+        changes["third_party_delay"] = float(flags["thirdPartyScanDelay"])
     if "hotReset" in flags:
         changes["resets"] = flags["hotReset"] >= 0
     return msgspec.structs.replace(settings, **changes)

@@ -22,6 +22,7 @@ from agents.node.log import Log
 from agents.node.notices import Notice
 from agents.node.online import Step, Watch
 from agents.node.plugins import ResetPlugins
+from agents.node.rescans import Rescans
 from agents.node.resetter import Resetter
 from agents.node.settings import MAX_TEXT, Settings
 from agents.node.state import NodeState
@@ -87,6 +88,8 @@ class Executor:
         self._pause_until = 0.0
         failed = {key for key, done in journal.done.items() if done.result.startswith("failed")}
         state.failed_resets |= {chip for chip in state.ids if state.name(chip) in failed}
+        self._rescans = Rescans(state, driver, clock, settings)
+        self._rescans.failed(state.failed_resets)
 
     @property
     def results(self) -> Mapping[str, Done]:
@@ -122,8 +125,12 @@ class Executor:
         for act in pending:
             soonest = min(soonest, self._consider(act, orders))
             if self._task is not None:
-                break
-        return soonest
+                return soonest
+        wait, chips = self._rescans.next()
+        if chips and wait <= 0:
+            self._task = asyncio.create_task(self._look_again(chips))
+            return self._settings.tick
+        return min(soonest, wait)
 
     async def close(self) -> None:
         """Stop. An act that is under way stays begun in the journal."""
@@ -236,6 +243,15 @@ class Executor:
             self._task = self._current = None
             self._wake()
 
+    async def _look_again(self, chips: Sequence[int]) -> None:
+        try:
+            await self._rescans.look(chips, self._facts.driver)
+        except Unknown as error:
+            _log.warning("what became of chips that were looked for again is not known", error=error)
+        finally:
+            self._task = None
+            self._wake()
+
     async def _run(self, act: Act) -> None:
         try:
             await self._confirm(act)
@@ -337,8 +353,10 @@ class Executor:
         for chip in act.chips:
             state.idle.pop(chip, None)
         state.failed_resets -= set(act.chips)
+        self._rescans.over(act.chips)
         if result != "ok":
             state.failed_resets |= set(act.chips)
+            self._rescans.failed(act.chips)
         self._finish(act, result)
         self._resetter.ended(act, result)
 

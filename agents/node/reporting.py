@@ -198,7 +198,7 @@ def reset_info(state: NodeState) -> str:
         if rank(level) >= rank(SEPARATE) or ordered == MANUALLY_SEPARATE:
             manual.append(row)
         elif level in RESETTABLE and chip.id in state.failed_resets:
-            (third if state.machine.super_pod_id >= 0 else manual).append(row)
+            (third if state.third_party else manual).append(row)
         elif level in RESETTABLE and _exhausted(state, chip.id):
             manual.append(row)
     return go_json({"ThirdPartyResetDevs": third, "ManualResetDevs": manual})

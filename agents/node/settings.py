@@ -15,6 +15,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     `rank_root` is the folder for rank tables as files, empty for none (simulated nodes share this machine's disk).
     `reset_root` and `trace_root` are those of what training managers read (`jobfiles`).
     Without `resets` every order to reset is refused.
+    `third_party_delay` after a failed reset that a tool outside may make good, the driver looks for the chips again.
     `scale` multiplies idle, boot, heartbeat, report and grace times; the least distance between two writes of one
     object (`spacing`) and the deadline of a driver call are not scaled, they protect the API server and the agent.
     """
@@ -25,6 +26,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     idle: float = 60.0
     boot_timeout: float = 180.0
     boot_poll: float = 1.0
+    third_party_delay: float = 300.0
     heartbeat: float = 60.0
     heartbeat_spread: float = 0.2
     device_period: float = 300.0

@@ -54,6 +54,11 @@ class NodeState:
         """The physical ids of the node's chips."""
         return [chip.id for chip in self.chips]
 
+    @property
+    def third_party(self) -> bool:
+        """Whether chips that the agent cannot reset are for a tool outside: on super pods they can be reset so."""
+        return self.machine.super_pod_id >= 0
+
     def name(self, chip: int) -> str:
         """Return the device name of a chip, e.g. ``Ascend910-3``."""
         return f"{self.machine.prefix}{chip}"

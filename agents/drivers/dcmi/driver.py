@@ -254,6 +254,15 @@ class DcmiDriver:
         except DriverError as error:
             raise DriverError(f"in-band: {first or 'no boot'}; out of band: {error}") from error
 
+    async def rescan(self, chips: Sequence[int]) -> None:
+        """Look for modules again; those that do not reset out of band are never lost to the driver."""
+        await self.machine()
+        if self._family not in (families.A3, families.A5):
+            return
+        cards = {phy: card for phy, _, card, _ in await self._places()}
+        for chip in sorted({cards.get(chip, -1 - chip): chip for chip in sorted(chips, reverse=True)}.values()):
+            await self._ask("rescan", chip, timeout=RESET_SECONDS)
+
     async def boot_status(self, chip: int) -> int:
         """How far a chip's start has come."""
         return int(await self._ask("boot", chip))

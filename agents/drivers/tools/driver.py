@@ -130,6 +130,9 @@ class SmiDriver:
         """There is no way to."""
         return False
 
+    async def rescan(self, chips: Sequence[int]) -> None:
+        """Nothing to do: npu-smi lists what the driver has found."""
+
     async def boot_status(self, chip: int) -> int:
         """BOOTED once the chip tells its health."""
         place = await self.place(chip)
