@@ -471,3 +471,35 @@ spec:
 def test_a_wholly_illegible_file_named_after_budgets_stops_disruption() -> None:
     assert load({"policies/our-budget.yaml": b"\t{{{"}).desired.budget_broken
     assert not load({"policies/pools.yaml": b"\t{{{"}).desired.budget_broken
+
+
+def test_codes_that_no_table_lists_are_named_beside_other_mistakes() -> None:
+    text = b"""apiVersion: belay.dev/v1alpha1
+kind: FaultPolicy
+metadata: {name: a}
+spec:
+  mode: nope
+  levels:
+    80C98OO1: RestartNPU
+    80C98001: RestartNPU
+    80C98002: Nonsense
+  frequency:
+    - {codes: ["80C98001", "80C99998"], times: 3, window: 24h, level: SeparateNPU, releaseAfter: 1h}
+  duration:
+    - {codes: ["80C99997"], timeout: 60s, recover: 60s, level: SeparateNPU}
+---
+apiVersion: belay.dev/v1alpha1
+kind: FaultPolicy
+metadata: {name: b}
+spec:
+  levels: {80C99996: SeparateNPU}
+"""
+    found = load({"policies/a.yaml": text}).diagnostics
+    told = {(d.line, d.column, d.severity): d.message for d in found}
+    assert [place for place in sorted(told) if place[2] == "error"] == [(5, 9, "error"), (9, 15, "error")]
+    unknown = {7: "80C98OO1", 11: "80C99998", 13: "80C99997", 19: "80C99996"}
+    columns = {7: 5, 11: 28, 13: 16, 19: 12}
+    assert {place: text for place, text in told.items() if place[2] == "warning"} == {
+        (line, columns[line], "warning"): f"no fault table lists code {code}: is it spelt right?"
+        for line, code in unknown.items()
+    }

@@ -17,7 +17,7 @@ from engine.model.diagnostics import Diagnostic, ObjectKey, Origin, Severity
 MAX_VERSIONS: Final = 50
 """Older versions of one file that are looked at for a good one."""
 #: Fields that name other documents whatever stands beside them.
-_NAMING: Final = frozenset({("spec", "product"), ("spec", "pool"), ("spec", "scope")})
+_NAMING: Final = frozenset(("spec", name) for name in ("product", "pool", "scope", "levels", "frequency", "duration"))
 
 
 @dataclass

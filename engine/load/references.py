@@ -153,6 +153,17 @@ def _check_policy(policy: FaultPolicy, names: Names) -> Iterator[Problem]:
     for index, product in enumerate(scope.products):
         yield from _product(product, ("spec", "scope", "products", index), names)
     for code in policy.spec.levels:
-        if code.upper() not in names.codes:
-            text = f"no fault table lists code {code}: is it spelt right?"
-            yield Problem(("spec", "levels", code), text, "warning", at_key=True)
+        yield from _code(code, ("spec", "levels", code), names, at_key=True)
+    for part, windows in (
+        ("frequency", [rule.codes for rule in policy.spec.frequency]),
+        ("duration", [rule.codes for rule in policy.spec.duration]),
+    ):
+        for index, codes in enumerate(windows):
+            for place, code in enumerate(codes):
+                yield from _code(code, ("spec", part, index, "codes", place), names)
+
+
+def _code(code: str, path: Path, names: Names, *, at_key: bool = False) -> Iterator[Problem]:
+    """A code that no table lists may be new, so it is no error."""
+    if code.upper() not in names.codes:
+        yield Problem(path, f"no fault table lists code {code}: is it spelt right?", "warning", at_key=at_key)
