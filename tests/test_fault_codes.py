@@ -180,3 +180,15 @@ def test_every_pair_of_levels_shows_the_worse() -> None:
             row = scope.chips[0]
             assert row.level == worst(one, other)
             assert (row.state == "isolated") is (worst(one, other) not in IN_SERVICE)
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_only_an_isolation_that_spares_work_says_so(used: bool) -> None:
+    """What else runs on the node is not on the chip."""
+    held = [3, 4] if used else [5]
+    pods = [pod("j-0", node="n0", chips=held, owner=("AscendJob", "j"))]
+    own = report("n0", faults=[fault(3, "80F38008", "PreSeparateNPU")], unhealthy=[])
+    scope = decide(observed([node("n0")], [own], pods))
+    (isolate,) = [a for a in scope.actions if isinstance(a, IsolateChip)]
+    stays = "; running work stays" if used else ""
+    assert isolate.message == f"Ascend910-3 of node n0: level PreSeparateNPU by 80F38008{stays}"

@@ -230,7 +230,7 @@ def _order_chips(scope: Scope, judge: Judge, view: NodeView, verdicts: dict[int,
                 reason="ManualIsolation" if level == MANUALLY_SEPARATE else "ChipFault",
                 message=f"{', '.join(names)} of node {name}: level {level}"
                 + (f" by {', '.join(codes)}" if codes else "")
-                + ("; running work stays" if level == PRE_SEPARATE else ""),
+                + ("; running work stays" if level == PRE_SEPARATE and any(c in view.used_by for c in fresh) else ""),
                 evidence=_evidence(scope, judge, rule, codes, reports),
             )
         )
