@@ -12,16 +12,20 @@ from typing import Any, Final
 import msgspec
 
 from engine.answers import GET, base_chips, chip_row, links
+from engine.documents import Desired
 from engine.errors import InputError
 from engine.load import load
 from engine.model.actions import kind_of
-from engine.model.cluster import Observed, ids_of
+from engine.model.attribution import HARMLESS, FaultRank
+from engine.model.cluster import Observed, Pod, ids_of
+from engine.model.levels import SUB_HEALTH
 from engine.model.links import LINKED
 from engine.model.plan import Pending, Plan
 from engine.model.times import rfc3339
 from engine.phrases import because
 from engine.plan.groups import group
 from engine.plan.linkstates import count
+from engine.status.elements import OUT_OF_SERVICE
 from engine.status.jobs import graded, impact, impact_body
 from engine.status.links import summary
 from engine.status.recoveries import conversation_body, effective, recovery_body, story
@@ -30,15 +34,19 @@ from engine.wire.links import name_of as link_orders
 
 _COMPARED: Final = 5000
 _TOLD_LINKS: Final = 50
+_TOLD_NODES: Final = 10
 
 
-def explain(kind: str, name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
+def explain(kind: str, name: str, plan: Plan, observed: Observed, desired: Desired | None = None) -> dict[str, Any]:
     """Why something is as it is: its state, what the next pass would do about it and why, what it remembers.
+    ``desired`` is what the plan was made for; None: what is shipped.
 
     Raises:
         InputError: there is no such thing.
     """
-    return {"pod": _pod, "job": _job, "chip": _chip, "node": _node, "link": _link}[kind](name, plan, observed)
+    if kind == "job":
+        return _job(name, plan, observed, load({}).desired if desired is None else desired)
+    return {"pod": _pod, "chip": _chip, "node": _node, "link": _link}[kind](name, plan, observed)
 
 
 def _pod(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
@@ -60,7 +68,7 @@ def _pod(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
     return body
 
 
-def _job(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
+def _job(name: str, plan: Plan, observed: Observed, desired: Desired) -> dict[str, Any]:
     gangs, _ = group(observed)
     known = {*gangs, *(f"{p.namespace}/{p.kind}/{p.name}" for p in plan.pending), *observed.history.jobs}
     key = _only(known, "job", name)
@@ -91,8 +99,11 @@ def _job(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
             {"time": rfc3339(record.time / 1000), "pods": [_hit(*task) for task in record.tasks]}
             for record in memory.records
         ]
-    judged = graded(plan, observed, load({}).desired)
-    body |= impact_body(impact(pods, judged)) | recovery_body(memory)
+    hit = impact(pods, graded(plan, observed, desired))
+    body |= impact_body(hit) | recovery_body(memory)
+    spared = _spared(pods, hit[1], plan, desired.settings.scheduler_names)
+    if spared:
+        body["notEvicted"] = spared
     body |= conversation_body(observed.recoveries.get(gang.uid) if gang is not None else None)
     told = story(memory)
     if told:
@@ -106,6 +117,33 @@ def _job(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
         used = memory is not None and memory.retries >= 0
         body["retriesLeft"] = min(asked, memory.retries) if memory is not None and used else asked
     return body
+
+
+def _spared(pods: Sequence[Pod], ranks: Sequence[FaultRank], plan: Plan, ours: Sequence[str]) -> str:
+    """Why nothing is evicted though a fault hits pods of the job: they are another scheduler's; empty otherwise.
+
+    The chips of a pod that tells none may be any of its node's.
+    """
+    grave = {rank.pod for rank in ranks if rank.level not in HARMLESS and rank.level != SUB_HEALTH}
+    sick = {chip.node for chip in plan.chips if chip.state in OUT_OF_SERVICE and chip.level not in HARMLESS}
+    found = [
+        pod
+        for pod in pods
+        if pod.scheduler not in ours
+        and pod.holds_chips
+        and (pod.key in grave or (pod.count and not pod.chips and pod.node in sick))
+    ]
+    if not found:
+        return ""
+    names, nodes = sorted({pod.scheduler for pod in found}), sorted({pod.node for pod in found})
+    shown = ", ".join(nodes[:_TOLD_NODES]) + (
+        f" and {len(nodes) - _TOLD_NODES} more" if len(nodes) > _TOLD_NODES else ""
+    )
+    return (
+        f"pods on faulty hardware of {shown} have schedulerName {', '.join(names)} (default-scheduler where none is "
+        f"set); Belay moves only pods of {', '.join(ours)} (SchedulingSettings.spec.schedulerNames): "
+        "set one of these in the pod template, or have their own scheduler move them"
+    )
 
 
 def _hit(kind: str, pod: str, node: str, rank: str) -> dict[str, str]:

@@ -13,9 +13,11 @@ from engine.model.cluster import ChipFault, Observed, Pod
 from engine.model.history import History, JobMemory, Rescheduled
 from engine.model.plan import Plan
 from engine.model.times import rfc3339
+from engine.plan import plan as decided
 from engine.status import memory_bodies
 from engine.status.jobs import impact, impact_body
 from engine.status.rescheduling import reschedule_reasons
+from tests import worlds
 from tests.worlds import NOW, fault, node, node_report, observed, pod, report, switch
 
 JOB = [
@@ -97,6 +99,40 @@ def test_a_fault_time_that_no_calendar_has_is_told_as_the_nearest_one(seconds: i
     story = History(jobs={"train/AscendJob/j": JobMemory(uid="u", records=(Rescheduled(seconds * 1000, ()),))})
     text = reschedule_reasons(Plan(revision="r", now=NOW, history=story))["data"]["recent-reschedule-records"]
     assert json.loads(text)["train/j-u"]["RescheduleRecords"][0]["LogFileFormatTime"][:5] == f"I{told[5:7]}{told[8:10]}"
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize(
+    ("scheduler", "ours", "why"),
+    [
+        ("volcano", (), False),
+        ("default-scheduler", (), True),
+        ("kueue", (), True),
+        ("kueue", ("kueue",), False),
+    ],
+)
+def test_why_pods_of_another_scheduler_stay_on_faulty_chips(
+    scheduler: str, ours: tuple[str, ...], why: bool, told: bool
+) -> None:
+    """Also where they do not tell which chips they have."""
+    settings = worlds.document("SchedulingSettings", "s", schedulerNames=list(ours))
+    wanted = worlds.desired(settings) if ours else worlds.desired()
+    own = worlds.pod("j-0", node="n0", chips=range(8) if told else (), count=8, owner=("AscendJob", "j"),
+                     labels={"fault-scheduling": "force"}, scheduler=scheduler)  # fmt: skip
+    bad = worlds.report("n0", faults=[worlds.fault(1, "80C98001", "SeparateNPU")])
+    seen = worlds.observed([worlds.node("n0")], [bad], [own])
+    made = decided(wanted, seen, NOW)
+    body = explain("job", "train/j", made, seen, wanted)
+    assert ("notEvicted" in body) == why
+    if why:
+        assert not [row for row in body["next"] if row["action"] == "EvictPod"]
+        assert body["notEvicted"] == (
+            f"pods on faulty hardware of n0 have schedulerName {scheduler} (default-scheduler where none is set); "
+            "Belay moves only pods of belay, volcano (SchedulingSettings.spec.schedulerNames): "
+            "set one of these in the pod template, or have their own scheduler move them"
+        )
+    elif told:
+        assert [row for row in body["next"] if row["action"] == "EvictPod"]
 
 
 def test_people_read_the_impact_in_the_job_s_status_and_explanation() -> None:

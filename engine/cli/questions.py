@@ -130,8 +130,8 @@ def explain(kind: str, name: str, output: str, **inputs: Any) -> None:
     from engine import show
     from engine.explanation import explain as explained
 
-    result, observed, _ = _plan(**inputs, about=name if kind in ("job", "pod") else "")
-    show.document(explained(kind, name, result, observed), output)
+    result, observed, desired = _plan(**inputs, about=name if kind in ("job", "pod") else "")
+    show.document(explained(kind, name, result, observed, desired), output)
 
 
 @click.command(short_help="Derive recorded passes again and compare.")
