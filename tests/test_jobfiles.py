@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,36 @@ def test_files_follow_the_config_map_and_go_with_the_pod(tmp_path: Path) -> None
         await until(lambda: not (folder / "reset.json").exists(), world)
         assert folder.is_dir()  # the pod still mounts it
         world.cluster.set_pods([])
+        await until(lambda: not folder.exists(), world)
+        await world.kill()
+
+    play(story)
+
+
+def test_a_file_that_is_written_while_the_pod_leaves_goes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written, may_write, writing, ended = jobfiles.write, threading.Event(), threading.Event(), threading.Event()
+
+    def slow_disk(place: Place, body: Any) -> bool:
+        writing.set()
+        assert may_write.wait(30)
+        try:
+            return written(place, body)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(jobfiles, "write", slow_disk)
+    root = tmp_path / "reset"
+    folder = root / f"default.{CONFIG}"
+
+    async def story() -> None:
+        world = World(tmp_path, settings=Settings(reset_root=str(root), trace_root=str(tmp_path / "trace")))
+        world.cluster.set_pods([mounting(root, folder.name)])
+        await world.start()
+        await until(writing.is_set, world)
+        world.cluster.set_pods([])
+        await world.run(5)
+        may_write.set()
+        await until(ended.is_set, world)
         await until(lambda: not folder.exists(), world)
         await world.kill()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -127,7 +129,8 @@ def pod(phase: str = "Running") -> Any:
 
 async def until(clock: VirtualClock, so: Callable[[], bool]) -> None:
     """Moves the time on until it is so; files are written by threads, which take no virtual time."""
-    for _ in range(200):
+    ends = time.monotonic() + 30.0
+    while time.monotonic() < ends:
         if so():
             return
         await clock.advance(0.5)
@@ -163,6 +166,39 @@ def test_a_node_follows_its_jobs_tables(tmp_path: Path) -> None:
         await until(clock, lambda: "symbolic link" in state.problems.get("rank table train.j", ""))
         folder.unlink()
         await until(clock, lambda: reads("hccl.json", FILE.table) and not state.problems)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(story())
+
+
+def test_a_table_that_is_written_while_the_pods_leave_is_followed_until_it_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, may_write, writing = RankFiles.write, threading.Event(), threading.Event()
+
+    def slow_disk(files: RankFiles, file: RankFile) -> bool:
+        writing.set()
+        assert may_write.wait(30)
+        return written(files, file)
+
+    monkeypatch.setattr(RankFiles, "write", slow_disk)
+    folder = tmp_path / "train.j"
+
+    async def story() -> None:
+        clock = VirtualClock()
+        cluster, state = FakeCluster(clock), _State()
+        task = asyncio.create_task(keep_rank_files(state, cluster, clock, tmp_path))  # type: ignore[arg-type]
+        cluster.set_map(rankfile.build(FILE))
+        state.pods = [pod()]
+        await until(clock, writing.is_set)
+        state.pods = []
+        await clock.advance(5)
+        may_write.set()
+        await until(clock, (folder / "version").exists)
+        await clock.advance(5)
+        cluster.set_map(None, "belay-system", "belay-ranktable-train.j")
+        await until(clock, lambda: not folder.exists())
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 

@@ -118,28 +118,38 @@ def clear(place: Place) -> None:
 
 async def keep_job_files(state: NodeState, cluster: Cluster, clock: Clock, roots: Roots) -> None:
     """Follow the ConfigMaps whose folders pods here mount. Never returns."""
-    following = dict[Place, asyncio.Task[None]]()
+    following = dict[Place, tuple[asyncio.Task[None], asyncio.Lock]]()
     async with asyncio.TaskGroup() as group:
         while True:
             wanted = mounted(state, roots) if state.pods_read else list(following)
             for place in wanted:
                 if place not in following:
-                    following[place] = group.create_task(_follow(state, cluster, clock, place))
+                    writing = asyncio.Lock()
+                    following[place] = group.create_task(_follow(state, cluster, clock, place, writing)), writing
             for place in sorted(following.keys() - set(wanted)):
-                following.pop(place).cancel()
-                try:
-                    await asyncio.to_thread(clear, place)
-                except OSError as error:
-                    _log.warning("job files cannot be removed", folder=place.folder.name, reason=error.strerror)
+                follower, writing = following.pop(place)
+                # a thread that writes outlives the cancellation, and would make the folder anew after it went
+                async with writing:
+                    follower.cancel()
+                    await _clear(place)
             await clock.sleep(PERIOD)
 
 
-async def _follow(state: NodeState, cluster: Cluster, clock: Clock, place: Place) -> None:
+async def _clear(place: Place) -> None:
+    try:
+        await asyncio.to_thread(clear, place)
+    except OSError as error:
+        _log.warning("job files cannot be removed", folder=place.folder.name, reason=error.strerror)
+
+
+async def _follow(state: NodeState, cluster: Cluster, clock: Clock, place: Place, writing: asyncio.Lock) -> None:
     problem = f"job files {place.folder.name}"
     async for body in cluster.config_map(place.namespace, place.config_map):
         while True:
             try:
-                if await asyncio.to_thread(write, place, body):
+                async with writing:
+                    changed = await asyncio.to_thread(write, place, body)
+                if changed:
                     _log.info("job files written", folder=place.folder.name)
                 state.problems.pop(problem, None)
                 break

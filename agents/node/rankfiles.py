@@ -99,8 +99,7 @@ async def keep_rank_files(state: NodeState, cluster: Cluster, clock: Clock, root
                 following[job].task = group.create_task(following[job].run())
             for job in sorted(following.keys() - wanted):
                 # a table that was written here is followed until it goes, even when the pods have left before it
-                if following[job].written is None:
-                    following[job].stop()
+                if await following[job].stop():
                     del following[job]
             await clock.sleep(PERIOD)
 
@@ -122,6 +121,7 @@ class _Follower:
         self._state, self._cluster, self._clock, self._files, self._job = state, cluster, clock, files, job
         self.written: RankFile | None = None
         self.task: asyncio.Task[None] | None = None
+        self._writing = asyncio.Lock()
 
     async def run(self) -> None:
         """Write what the ConfigMap says, and take the files away once it is gone."""
@@ -136,20 +136,23 @@ class _Follower:
                 await self._clock.sleep(PERIOD)
 
     async def _done(self, file: RankFile | None, problem: str) -> bool:
-        try:
-            if file is not None:
-                if await asyncio.to_thread(self._files.write, file):
-                    _log.info("rank table written", job="/".join(self._job), version=file.version)
-            elif self.written is not None:
-                await asyncio.to_thread(self._files.remove, self.written)
-        except OSError as error:
-            self._state.problems[problem] = f"rank table cannot be written: {error.strerror or error}"[:MAX_TEXT]
-            return False
-        self._state.problems.pop(problem, None)
-        self.written = file
-        return True
+        async with self._writing:
+            try:
+                if file is not None:
+                    if await asyncio.to_thread(self._files.write, file):
+                        _log.info("rank table written", job="/".join(self._job), version=file.version)
+                elif self.written is not None:
+                    await asyncio.to_thread(self._files.remove, self.written)
+            except OSError as error:
+                self._state.problems[problem] = f"rank table cannot be written: {error.strerror or error}"[:MAX_TEXT]
+                return False
+            self._state.problems.pop(problem, None)
+            self.written = file
+            return True
 
-    def stop(self) -> None:
-        """No pod here wants the table any more, and none stands here."""
-        if self.task is not None:
-            self.task.cancel()
+    async def stop(self) -> bool:
+        """Follow no further, unless a table stands here. No pod here wants the table any more."""
+        async with self._writing:  # a thread that writes outlives a cancellation
+            if self.written is None and self.task is not None:
+                self.task.cancel()
+            return self.written is None
