@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from agents.drivers.base import DriverError
 from agents.drivers.dcmi.errors import DcmiError
@@ -19,18 +19,14 @@ from agents.node.clock import Clock
 from agents.node.hardware import pinglist
 from agents.node.hardware.pinglist import Config, PingError, Tasks, address
 from agents.node.hardware.pingresults import PingFiles
+from agents.node.hardware.pings import COLLECT_FACTOR, CONFIG_MAP, NAMESPACE, Maps, PingNotes, read_list, settings
 from agents.node.log import Log
 
-NAMESPACE: Final = "cluster-system"
-CONFIG_MAP: Final = "pingmesh-config"
 SUPER_POD_MAP: Final = "super-pod-{}"
-LABEL: Final = ("app", "pingmesh")
 LOG_FOLDER: Final = Path("/user/mind-cluster/pingmesh")
 LOOK_EVERY: Final = 5.0
-COLLECT_FACTOR: Final = 10
 LIST_TRIES: Final = 24
 LIST_EVERY: Final = 600.0
-MAX_LIST: Final = 64 << 20
 CALL_SECONDS: Final = 30.0
 SHAPE: Final = {"size": 1792, "count": 10, "interval": 10, "timeout": 1}
 """Bytes of a packet, packets, milliseconds between them, seconds until one is lost."""
@@ -38,14 +34,6 @@ _log = Log("pingmesh")
 
 Ask = Callable[..., Awaitable[Any]]
 """A call of the driver: name, arguments, ``timeout``."""
-
-
-class Maps(Protocol):
-    """What is read of the API server."""
-
-    def config_map(self, namespace: str, name: str) -> AsyncIterator[Mapping[str, Any] | None]:
-        """Follow one ConfigMap."""
-        ...
 
 
 class PingMesh:
@@ -66,7 +54,8 @@ class PingMesh:
         by_eid: bool = False,
     ) -> None:
         self._node, self._super_pod, self._index, self._chips = node, super_pod, server_index, tuple(chips)
-        self._maps, self._ask, self._clock, self._files, self._folder = maps, ask, clock, files, folder
+        self._maps, self._ask, self._clock, self._folder = maps, ask, clock, folder
+        self._notes = PingNotes(_log, node, clock, files)
         self._by_eid, self._kind = by_eid, "ub_ping" if by_eid else "ping"
         self._uid = ""
         self._chosen = Config(False, 1)
@@ -75,7 +64,6 @@ class PingMesh:
         self._list: tuple[str, Tasks] | None = None
         self._list_failures = 0
         self._list_due = self._collect_due = 0.0
-        self._said = ""
         self._latest: dict[int, list[Ping]] | None = None
         self._bodies: dict[str, Mapping[str, Any] | None] = {}
 
@@ -102,7 +90,7 @@ class PingMesh:
                     await self.step()
                     await self._clock.sleep(LOOK_EVERY)
         finally:
-            self._files.close()
+            self._notes.close()
 
     async def _follow(self, name: str) -> None:
         async for body in self._maps.config_map(NAMESPACE, name):
@@ -118,7 +106,7 @@ class PingMesh:
             self._look()
         except PingError as error:
             # what is in force stays in force
-            self._say(str(error))
+            self._notes.problem(str(error))
         if self._wanted is not None:
             await self._settle(*self._wanted)
         if self._tasks and self._clock.monotonic() >= self._collect_due:
@@ -126,23 +114,15 @@ class PingMesh:
             await self.collect()
 
     def _look(self) -> None:
-        settings = self._read(CONFIG_MAP)
-        devices = self._read(SUPER_POD_MAP.format(self._super_pod))
-        if settings is None or devices is None:
+        given = settings(self._bodies.get(CONFIG_MAP))
+        devices = settings(self._bodies.get(SUPER_POD_MAP.format(self._super_pod)))
+        if given is None or devices is None:
             return
-        chosen = pinglist.config(settings, self._super_pod)
+        chosen = pinglist.config(given, self._super_pod)
         nodes = pinglist.members(devices, self._node, self._super_pod)
         if chosen is not None:
             self._wanted = (chosen, nodes)
-        self._said = ""
-
-    def _read(self, name: str) -> Mapping[str, Any] | None:
-        body = self._bodies.get(name)
-        labels = ((body or {}).get("metadata") or {}).get("labels") or {}
-        if body is None or labels.get(LABEL[0]) != LABEL[1]:
-            return None
-        data = body.get("data")
-        return data if isinstance(data, dict) else {}
+        self._notes.solved()
 
     async def _settle(self, chosen: Config, nodes: Mapping[str, Mapping[int, str]]) -> None:
         """Let the driver ping as is wanted; an assignment that has not changed is left alone."""
@@ -177,12 +157,12 @@ class PingMesh:
         if self._list is None and self._list_failures >= LIST_TRIES and self._clock.monotonic() < self._list_due:
             return None
         try:
-            data = await asyncio.to_thread(_read_list, self._folder / f"ping_list_{self._index}.json")
+            data = await asyncio.to_thread(read_list, self._folder / f"ping_list_{self._index}.json")
             self._list = (hashlib.sha256(data).hexdigest(), pinglist.listed(data, per_source=self._by_eid))
             self._list_failures = 0
         except (OSError, PingError) as error:
             self._list_failures += 1
-            self._say(f"the ping list cannot be used: {error}")
+            self._notes.problem(f"the ping list cannot be used: {error}")
             if self._list_failures < LIST_TRIES:
                 # asked for again with the next look, five seconds on
                 return self._list
@@ -201,19 +181,14 @@ class PingMesh:
                             await self._start(chip, task)
                         continue
                 except DriverError as error:
-                    self._say(f"no results of chip {chip}: {error}")
+                    self._notes.problem(f"no results of chip {chip}: {error}")
                     continue
                 results.setdefault(chip, {})[task] = found
         self._latest = {
             chip: [Ping(one["ok"], one["replies"]) for found in results.get(chip, {}).values() for one in found]
             for chip in self._tasks
         }
-        try:
-            await asyncio.to_thread(
-                self._files.write, self._uid, self._chosen, self._tasks, results, self._clock.now_ms()
-            )
-        except (OSError, ValueError) as error:
-            self._say(f"results cannot be written: {error}")
+        await self._notes.results(self._uid, self._chosen, self._tasks, results)
 
     async def _start(self, chip: int, task: int) -> None:
         addresses: object = [address(target.dst) for target in self._tasks[chip][task]]
@@ -223,27 +198,13 @@ class PingMesh:
         try:
             await self._ask(f"{self._kind}_start", chip, task, addresses, shape, timeout=CALL_SECONDS)
         except DriverError as error:
-            self._say(f"chip {chip} does not begin to ping: {error}")
+            self._notes.problem(f"chip {chip} does not begin to ping: {error}")
 
     async def _stop(self, chip: int, task: int) -> None:
         try:
             await self._ask(f"{self._kind}_stop", chip, task, timeout=CALL_SECONDS)
         except DriverError as error:
-            self._say(f"chip {chip} does not stop pinging: {error}")
-
-    def _say(self, what: str) -> None:
-        # every five seconds is too often for the same words
-        if what != self._said:
-            self._said = what
-            _log.warning("pings do not work as they should", node=self._node, error=what)
-
-
-def _read_list(file: Path) -> bytes:
-    with file.open("rb") as source:
-        data = source.read(MAX_LIST + 1)
-    if len(data) > MAX_LIST:
-        raise PingError(f"{file.name} is longer than {MAX_LIST} bytes")
-    return data
+            self._notes.problem(f"chip {chip} does not stop pinging: {error}")
 
 
 __all__ = ["PingMesh"]

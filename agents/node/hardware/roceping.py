@@ -15,15 +15,15 @@ import os
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from agents.node.clock import Clock
 from agents.node.hardware import pinglist
 from agents.node.hardware.pinglist import INTERNAL, Config, PingError, Target, Tasks
-from agents.node.hardware.pingmesh import COLLECT_FACTOR, CONFIG_MAP, LABEL, MAX_LIST, NAMESPACE
 from agents.node.hardware.pingresults import PingFiles
+from agents.node.hardware.pings import COLLECT_FACTOR, CONFIG_MAP, NAMESPACE, Maps, PingNotes, read_list, settings
 from agents.node.log import Log
 
 FOLDER: Final = "super-pod-roce"
@@ -40,12 +40,8 @@ Echo = Callable[[str, str], Awaitable[int | None]]
 """One echo from an address to another: microseconds until its answer, None when it got lost."""
 
 
-class Cluster(Protocol):
+class Cluster(Maps, Protocol):
     """What is read of the API server."""
-
-    def config_map(self, namespace: str, name: str) -> AsyncIterator[Mapping[str, Any] | None]:
-        """Follow one ConfigMap."""
-        ...
 
     async def get_node(self, node: str) -> Mapping[str, Any] | None:
         """Read a node."""
@@ -67,7 +63,8 @@ class RocePings:
         echo: Echo | None = None,
     ) -> None:
         self._node, self._super_pod, self._index = node, super_pod, server_index
-        self._cluster, self._clock, self._files, self._folder = cluster, clock, files, folder
+        self._cluster, self._clock, self._folder = cluster, clock, folder
+        self._notes = PingNotes(_log, node, clock, files)
         self._echo = echo or ping
         self._chosen = Config(False, 1)
         self._tasks: Tasks = {}
@@ -75,7 +72,6 @@ class RocePings:
         self._times: dict[Target, list[int | None]] = {}
         self._rounds = 0
         self._due = 0.0
-        self._said = ""
 
     async def run(self) -> None:
         """Run until cancelled; ends at once on servers that have no such pings. Raises ApiError."""
@@ -91,7 +87,7 @@ class RocePings:
                     pause = self._chosen.interval if self._tasks else 1.0
                     await self._clock.sleep(max(0.0, pause - (self._clock.monotonic() - begin)))
         finally:
-            self._files.close()
+            self._notes.close()
 
     async def _follow(self) -> None:
         async for body in self._cluster.config_map(NAMESPACE, CONFIG_MAP):
@@ -99,13 +95,13 @@ class RocePings:
 
     def heard(self, body: Mapping[str, Any] | None) -> None:
         """The configuration as it stands now; what cannot be read changes nothing."""
-        labels = ((body or {}).get("metadata") or {}).get("labels") or {}
-        if body is None or labels.get(LABEL[0]) != LABEL[1]:
+        given = settings(body)
+        if given is None:
             return
         try:
-            chosen = pinglist.roce_config(body.get("data") or {})
+            chosen = pinglist.roce_config(given)
         except PingError as error:
-            self._say(str(error))
+            self._notes.problem(str(error))
             return
         if chosen is not None and chosen != self._chosen:
             self._chosen, self._due = chosen, 0.0
@@ -129,19 +125,19 @@ class RocePings:
         """Read the list anew; without one, or switched off, nobody is pinged."""
         try:
             uid, tasks = await asyncio.to_thread(self._read) if self._chosen.active else ("", {})
-            self._said = ""
+            self._notes.solved()
         except (OSError, ValueError) as error:
-            self._say(f"the list cannot be used: {error}")
+            self._notes.problem(f"the list cannot be used: {error}")
             return
         if uid != self._uid:
             self._uid, self._tasks, self._times, self._rounds = uid, tasks, {}, 0
 
     def _read(self) -> tuple[str, Tasks]:
-        members = json.loads(_text(self._folder / RANGE))
+        members = json.loads(read_list(self._folder / RANGE))
         servers = members.get(str(self._super_pod)) if isinstance(members, dict) else None
         if not isinstance(servers, list) or str(self._index) not in servers:
             return "", {}
-        data = _text(self._folder / f"ping_list_{self._super_pod}_{self._index}.json")
+        data = read_list(self._folder / f"ping_list_{self._super_pod}_{self._index}.json")
         found = [one for by_task in pinglist.listed(data).values() for one in by_task[INTERNAL]][:MAX_ENTRIES]
         for one in found:
             for text in (one.src, one.dst):
@@ -152,25 +148,7 @@ class RocePings:
     async def _write(self, targets: tuple[Target, ...]) -> None:
         times, self._times, self._rounds = self._times, {}, 0
         results = {0: {INTERNAL: [_result(one, times.get(one, [])) for one in targets]}}
-        try:
-            await asyncio.to_thread(
-                self._files.write, self._uid, self._chosen, self._tasks, results, self._clock.now_ms()
-            )
-        except (OSError, ValueError) as error:
-            self._say(f"results cannot be written: {error}")
-
-    def _say(self, what: str) -> None:
-        if what != self._said:
-            self._said = what
-            _log.warning("pings do not work as they should", node=self._node, error=what)
-
-
-def _text(file: Path) -> bytes:
-    with file.open("rb") as source:
-        data = source.read(MAX_LIST + 1)
-    if len(data) > MAX_LIST:
-        raise PingError(f"{file.name} is longer than {MAX_LIST} bytes")
-    return data
+        await self._notes.results(self._uid, self._chosen, self._tasks, results)
 
 
 def _result(target: Target, answers: list[int | None]) -> dict[str, Any]:
