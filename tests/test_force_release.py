@@ -15,8 +15,8 @@ from engine.model.recovery.conversation import Done, Offered, Release, Report, S
 from engine.wire import faultjob
 from engine.wire.faultjob import Server, released
 from tests.grpc_world import Client, Time, World, play, until
-from tests.test_recovery_machine import CAN, software
-from tests.test_recovery_machine import Play as Machine
+from tests.recovery_talk import CAN, software
+from tests.recovery_talk import Play as Machine
 
 A, B, C = Server("a", 0, ("10", "11")), Server("b", 0, ("20",)), Server("c", 1, ("30",))
 

@@ -10,22 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.model.recovery import Code, Conversation, Facts, Rank, Report, State, account, reset, resumed, step
+from engine.model.recovery import Code, Conversation, Facts, Rank, Report, State, reset, resumed, step
 from engine.model.recovery.conversation import (
-    Annotate,
-    Degrade,
     Done,
     Effect,
     Faults,
     Input,
-    IsolateNodes,
     Label,
-    MarkPods,
-    NotifyOperation,
     Offered,
     Operation,
-    OperationResult,
-    Release,
     Replied,
     Reset,
     Sent,
@@ -38,97 +31,7 @@ from engine.model.recovery.conversation import (
 )
 from engine.model.recovery.machine import HANDLERS, unanswered
 from engine.model.recovery.table import NEXT, ROWS, allowed, diagram
-
-ALL = ("retry", "recover-in-place", "recover", "elastic-training", "dump", "exit")
-CAN = ("retry", "recover", "downgrade", "dump", "exit")
-
-
-class Play:
-    """A conversation with a client and a cluster that answer what the test says; outcomes are good unless told."""
-
-    def __init__(self, **facts: object) -> None:
-        self.talk = Conversation(job="job-1")
-        self.facts = Facts(configured=("recover", "dump", "exit"), running=True, replaced=True)
-        self.set(**facts)
-        self.now = 1_000_000
-        self.said: list[Effect] = []
-        self.fails: list[type[Effect]] = []
-        self.rounds = 0
-
-    def set(self, **facts: object) -> Play:
-        self.facts = msgspec.structs.replace(self.facts, **facts)
-        return self
-
-    def tell(self, told: Input) -> Play:
-        self.rounds += 1
-        result = step(self.talk, told, self.facts, self.now, f"uuid-{self.rounds}")
-        # what is kept is what a server reads back after a crash
-        self.talk = msgspec.json.decode(msgspec.json.encode(result.conversation), type=Conversation)
-        self.last = result
-        for effect in result.effects:
-            if isinstance(effect, Annotate) and effect.key == account.KEY:
-                self.facts = msgspec.structs.replace(self.facts, accounts=effect.value)
-                continue
-            self.said.append(effect)
-            ok = not any(isinstance(effect, kind) for kind in self.fails)
-            if isinstance(effect, (Signal, NotifyOperation)) and getattr(effect, "answer", True):
-                self.tell(Sent(ok, 0 if ok else 504))
-            elif isinstance(effect, (Reset, Label, Annotate, Release)) and getattr(effect, "answer", True):
-                self.tell(Written(ok))
-        return self
-
-    def after(self, seconds: float) -> Play:
-        self.now += round(seconds * 1000)
-        return self.tell(Tick())
-
-    def heard(self) -> list[str]:
-        """What was sent since the last time, short."""
-        said, self.said = self.said, []
-        return [short(effect) for effect in said]
-
-    @property
-    def state(self) -> State:
-        return self.talk.state
-
-
-def short(effect: Effect) -> str:
-    match effect:
-        case Signal():
-            parts = [effect.kind, "+".join(effect.actions), effect.change, effect.extra]
-            parts += [f"nodes={','.join(effect.nodes)}"] if effect.nodes else []
-            parts += [f"timeout={effect.timeout}"] if effect.timeout else []
-            return " ".join(part for part in parts if part)
-        case Reset():
-            return f"reset {effect.operation}" + (f" {effect.ranks[0]}-{effect.ranks[-1]}" if effect.ranks else "")
-        case Label():
-            return f"label {effect.key}={effect.value}"
-        case Annotate():
-            return f"annotate {effect.key}={effect.value}"
-        case MarkPods():
-            return f"pods {effect.pod or effect.ranks[0]} {effect.labels} {effect.annotations}"
-        case NotifyOperation():
-            return f"operation {effect.kind}"
-        case OperationResult():
-            return f"result {effect.text}"
-        case IsolateNodes():
-            return f"isolate {effect.nodes}"
-        case Release():
-            return "release " + ("clear" if effect.clear else ",".join(effect.ranks))
-        case Degrade():
-            return f"degrade {effect.pod}"
-
-
-def software(*ranks: tuple[str, str]) -> Faults:
-    return Faults(tuple(Rank(*rank) for rank in ranks), software=True)
-
-
-def decided(play: Play, fault: Faults, offers: tuple[str, ...] = CAN) -> Play:
-    """As far as the decision."""
-    play.tell(fault)
-    play.tell(StopComplete(Report()))
-    play.after(1)
-    play.tell(Offered(Report(strategies=offers)))
-    return play
+from tests.recovery_talk import ALL, CAN, Play, decided, short, software
 
 
 def test_a_process_fault_is_recovered_with_new_pods() -> None:
@@ -687,61 +590,6 @@ def _facts(chance: random.Random) -> Facts:
         in_place_clear=coin(), rank_zero_faulty=coin(0.3), pod_rescheduling=coin(), hot_reset=coin(0.1),
         route_failed=coin(0.1), backup_running=coin(), old_pod_gone=coin(),
     )  # fmt: skip
-
-
-# -- what a conversation tells once it is over
-
-
-def told(play: Play) -> account.Account:
-    return account.read(play.facts.accounts)[-1]
-
-
-def test_a_retry_tells_its_level_its_codes_and_each_step_with_its_time() -> None:
-    play = decided(Play(configured=ALL), software(("3", "0")))
-    begun = play.talk.story[0].at
-    play.after(7).tell(Done(Report(strategy="retry")))
-    one = told(play)
-    assert (one.level, one.good, one.pods, one.codes) == ("retry", True, (0,), ("80E01801",))
-    assert (one.begun, one.ended) == (begun, play.now)
-    assert [(note.event, note.state) for note in one.steps][-2:] == [
-        ("receiveReport", "CheckRecoverResultState"), ("recoverSuccess", "INIT"),
-    ]  # fmt: skip
-    assert [note.at for note in one.steps] == sorted(note.at for note in one.steps)
-
-
-def test_processes_that_started_again_in_their_pods_say_so() -> None:
-    play = decided(Play(configured=ALL, in_place=True, codes=("8C084E00",)), Faults((Rank("9", "1"),), software=True))
-    play.tell(Done(Report(strategy="recover")))
-    one = told(play)
-    assert (one.level, one.good, one.pods, one.codes) == ("in-place", True, (1,), ("8C084E00",))
-
-
-def test_what_did_not_help_is_told_as_well() -> None:
-    play = decided(Play(), software(("9", "1")))
-    play.after(15 * 60)  # nobody reports how it went
-    while play.state is not State.INIT:
-        play.after(60)
-    assert (told(play).level, told(play).good) == ("rescheduled", False)
-    assert 507 in {note.code for note in told(play).steps}
-
-
-def test_a_conversation_that_its_clients_leave_is_cancelled() -> None:
-    play = decided(Play(), software(("9", "1")))
-    over = account.told(play.talk, reset(play.talk, play.now + 5), play.facts)
-    assert over is not None and account.read(over.value)[-1].level == "cancelled"
-    assert account.told(play.talk, play.talk, play.facts) is None, "it goes on"
-
-
-def test_only_the_newest_accounts_are_kept_and_nonsense_is_none() -> None:
-    play = Play(configured=ALL)
-    moments = []
-    for _ in range(5):
-        decided(play.after(100), software(("3", "0"))).tell(Done(Report(strategy="retry")))
-        moments.append(told(play).begun)
-        assert len(play.facts.accounts) < 4096
-    assert [one.begun for one in account.read(play.facts.accounts)] == moments[-3:]
-    for text in ("", "{", "[1]", '[{"begun":5,"ended":1,"level":"retry"}]', "[" * 70_000):
-        assert account.read(text) == ()
 
 
 def test_a_signal_that_may_be_lost_with_its_server_is_known_until_it_is_answered() -> None:

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-import msgspec
 import pytest
 
-from engine.model.recovery import Conversation, Facts, Rank, Report, State, account, reset, step
+from engine.model.recovery import Conversation, Rank, Report, State, account, reset
 from engine.model.recovery.conversation import (
-    Annotate,
     Done,
     Effect,
     Faults,
@@ -23,25 +21,20 @@ from engine.model.recovery.conversation import (
     NotifyOperation,
     Offered,
     Operation,
-    Release,
     Replied,
     Reset,
-    Sent,
     Signal,
     Start,
     StopComplete,
     SubHealthy,
     Tick,
-    Written,
 )
 from engine.model.recovery.table import ROWS
 from tests.golden.stories import compare
-from tests.test_recovery_machine import ALL, CAN, short
+from tests.recovery_talk import ALL, CAN, Talk, answer, short, software
 
 Story = Callable[["Telling"], Any]
 STORIES: Final[dict[str, Story]] = {}
-_ANSWERED = (Reset, Label, Annotate, Release)
-
 
 #: The codes that are due, by event, or by state and event; 0 elsewhere.
 DUE: Final[dict[tuple[str, str], set[int]]] = {
@@ -57,31 +50,24 @@ DUE: Final[dict[tuple[str, str], set[int]]] = {
 }  # fmt: skip
 
 
-class Telling:
+class Telling(Talk):
     """A conversation that is written down. Effects succeed unless ``failing`` says otherwise."""
 
     def __init__(self) -> None:
-        self.talk = Conversation(job="job-1")
-        self.facts = Facts(configured=("recover", "dump", "exit"), running=True, replaced=True)
+        super().__init__()
         self.lines: list[str] = []
         self.taken: set[tuple[State, str, str]] = set()
         self.failing: Callable[[Effect], bool] = lambda _: False
-        self._now, self._rounds = 1_000_000, 0
 
     def set(self, what: str = "", **facts: object) -> Telling:
-        self.facts = msgspec.structs.replace(self.facts, **facts)
+        self.change(**facts)
         if what:
             self._say(f"({what})")
         return self
 
     def after(self, seconds: float) -> Telling:
-        self._now += round(seconds * 1000)
+        self.now += round(seconds * 1000)
         return self.tell(Tick())
-
-    def every(self, seconds: float, times: int) -> Telling:
-        for _ in range(times):
-            self.after(seconds)
-        return self
 
     def fails(self, kind: type[Effect], name: str = "") -> Telling:
         """From now on such effects fail."""
@@ -95,10 +81,12 @@ class Telling:
     def hung_up(self) -> Telling:
         """The last client left."""
         before = self.talk
-        self.talk = reset(before, self._now)
+        self.talk = reset(before, self.now)
         self._say("< the client hung up")
         self._steps(before)
-        self._account(account.told(before, self.talk, self.facts))
+        over = account.told(before, self.talk, self.facts)
+        if over is not None and self.accounted(over):
+            self._account()
         return self
 
     def tell(self, told: Input) -> Telling:
@@ -107,28 +95,23 @@ class Telling:
             one = inputs.pop(0)
             if what := heard(one):
                 self._say(what)
-            self._rounds += 1
             before = self.talk
-            done = step(before, one, self.facts, self._now, f"uuid-{self._rounds}")
-            # what is kept is what a server reads back after a crash
-            self.talk = msgspec.json.decode(msgspec.json.encode(done.conversation), type=Conversation)
+            done = self.take(one)
             if done.busy or done.code:
                 self._say(f"  busy: code {done.code}")
             self._steps(before)
             for effect in done.effects:
-                if isinstance(effect, Annotate) and effect.key == account.KEY:
-                    self._account(effect)
+                if self.accounted(effect):
+                    self._account()
                     continue
                 bad = self.failing(effect)
                 self._say(f"> {short(effect)}{' FAILS' if bad else ''}")
-                if isinstance(effect, Signal | NotifyOperation) and getattr(effect, "answer", True):
-                    inputs.append(Sent(not bad, 504 if bad else 0))
-                elif isinstance(effect, _ANSWERED) and getattr(effect, "answer", True):
-                    inputs.append(Written(not bad))
+                if (heard_of := answer(effect, not bad)) is not None:
+                    inputs.append(heard_of)
         return self
 
     def broken(self, *ranks: tuple[str, str]) -> Telling:
-        return self.tell(Faults(tuple(Rank(*rank) for rank in ranks), software=True))
+        return self.tell(software(*ranks))
 
     def decided(self, *ranks: tuple[str, str], offers: tuple[str, ...] = CAN) -> Telling:
         self.broken(*(ranks or (("9", "1"),))).tell(StopComplete(Report())).after(1)
@@ -146,7 +129,7 @@ class Telling:
         raise AssertionError(f"it never ends: {self.talk.state}")
 
     def _say(self, what: str) -> None:
-        self.lines.append(f"{(self._now - 1_000_000) / 1000:7.1f} s  {what}")
+        self.lines.append(f"{(self.now - 1_000_000) / 1000:7.1f} s  {what}")
 
     def _steps(self, before: Conversation) -> None:
         known, at = len(before.story), before.state
@@ -155,11 +138,8 @@ class Telling:
             self._say(f"= {note.event} → {note.state}{f'  (code {note.code})' if note.code else ''}")
             at = State(note.state)
 
-    def _account(self, effect: Annotate | None) -> None:
-        if effect is None:
-            return
-        self.facts = msgspec.structs.replace(self.facts, accounts=effect.value)
-        one = account.read(effect.value)[-1]
+    def _account(self) -> None:
+        one = account.read(self.facts.accounts)[-1]
         codes = f", codes {', '.join(one.codes)}" if one.codes else ""
         end = "training goes on" if one.good else "not recovered here"
         self._say(f"> account: {one.level}, {(one.ended - one.begun) / 1000:.1f} s{codes}, {end}")
