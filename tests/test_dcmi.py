@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from agents.drivers.base import BOOTED, CARD_DROP, DriverError
-from agents.drivers.dcmi import family, structs
+from agents.drivers.dcmi import family, structs, supervisor
 from agents.drivers.dcmi.driver import DcmiDriver
 from agents.drivers.dcmi.errors import DcmiError
 from agents.drivers.dcmi.library import find, trusted
@@ -148,10 +148,8 @@ def test_faults_are_read_and_told(library: Path, machine: Callable[..., Standin]
     async def go() -> None:
         async with driver(library, standin) as npu:
             assert {phy: list(codes) for phy, codes in (await npu.faults()).items()} == {n: [] for n in range(8)}
-            heard = asyncio.create_task(npu.events())
-            await asyncio.sleep(0.05)
             standin.raise_code(3, "80E01801", severity=3)
-            (event,) = await heard
+            (event,) = await npu.events()
             assert (event.chip, event.code, event.assertion, event.severity) == (3, "80E01801", "occur", 3)
             first = (await npu.faults())[3][0]
             assert (first.code, first.plane) == ("80E01801", "chip")
@@ -193,7 +191,7 @@ def test_the_network_has_a_plane_of_its_own(
 
 
 def test_resets_are_refused_in_use_and_heal_afterwards(library: Path, machine: Callable[..., Standin]) -> None:
-    standin = machine(reset_ms=100)
+    standin = machine(reset_ms=3_600_000)
 
     async def go() -> None:
         async with driver(library, standin) as npu:
@@ -205,7 +203,8 @@ def test_resets_are_refused_in_use_and_heal_afterwards(library: Path, machine: C
             standin.processes(6, [])
             await npu.reset(list(range(8)))
             assert await npu.boot_status(3) != BOOTED
-            await asyncio.sleep(0.15)
+            for phy in range(8):
+                standin.chip(phy).boot_at_ms = 1
             assert await npu.boot_status(3) == BOOTED
             assert list((await npu.faults())[3]) == []
             assert [standin.chip(phy).resets for phy in range(8)] == [1] * 8
@@ -308,6 +307,68 @@ def test_a_call_that_hangs_costs_itself_and_a_driver_that_hangs_is_started_again
             # events flow from the new process too
             standin.raise_code(1, "80E01801")
             assert (await npu.events())[0].chip == 1
+
+    run(go())
+
+
+def test_whoever_was_answered_misses_no_event(library: Path, machine: Callable[..., Standin]) -> None:
+    """An event that comes and goes at once stands in no list: polling would never find it."""
+    standin = machine()
+    standin.script("dcmi_subscribe_fault_event", delay_ms=150, times=1)
+
+    async def go() -> None:
+        async with driver(library, standin) as npu:
+            await npu.calls.ask("temperature", 1, timeout=5)
+            standin.raise_code(1, "80E01801")
+            standin.clear_code(1, "80E01801")
+            heard = [event.assertion for event in await npu.events()]
+            while len(heard) < 2:
+                heard += [event.assertion for event in await npu.events()]
+            assert heard == ["occur", "recover"]
+
+    run(go())
+
+
+@pytest.mark.parametrize(
+    ("result", "times", "heard"), [(-8005, 2, True), (-8005, 3, False), (-8255, 1, False)], ids=["third", "", "never"]
+)
+def test_events_are_asked_for_three_times(
+    library: Path,
+    machine: Callable[..., Standin],
+    monkeypatch: pytest.MonkeyPatch,
+    result: int,
+    times: int,
+    heard: bool,
+) -> None:
+    monkeypatch.setattr(supervisor, "SUBSCRIBE_PAUSE", 0.01)
+    standin = machine()
+    standin.script("dcmi_subscribe_fault_event", result=result, times=times)
+
+    async def go() -> None:
+        async with driver(library, standin) as npu:
+            assert await npu.calls.ask("temperature", 1, timeout=5) == 41
+            standin.raise_code(1, "80E01801")
+            # without events codes are polled
+            assert [code.code for code in (await npu.faults())[1]] == ["80E01801"]
+            if heard:
+                assert (await npu.events())[0].chip == 1
+            else:
+                assert standin.state.overrides[0].remaining == 0 and npu.calls.events.empty()
+
+    run(go())
+
+
+def test_a_subscription_that_hangs_keeps_nobody_from_the_driver(
+    library: Path, machine: Callable[..., Standin], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "SUBSCRIBE_SECONDS", 0.05)
+    standin = machine()
+    standin.script("dcmi_subscribe_fault_event", delay_ms=60_000)
+
+    async def go() -> None:
+        async with driver(library, standin) as npu:
+            assert await npu.calls.ask("temperature", 1, timeout=5) == 41
+            assert len(await npu.chips()) == 8 and npu.calls.starts == 1
 
     run(go())
 

@@ -24,6 +24,10 @@ MAX_HUNG: Final = 4
 MAX_WAITING: Final = 256
 MAX_EVENTS: Final = 10_000
 START_SECONDS: Final = 30.0
+SUBSCRIBE_SECONDS: Final = 5.0
+#: As often MindCluster's device plugin asks for events when it starts, a second apart.
+SUBSCRIBE_TRIES: Final = 3
+SUBSCRIBE_PAUSE: Final = 1.0
 BACKOFF: Final = (0.2, 1.0, 5.0, 10.0)
 READ_LIMIT: Final = 1 << 20
 
@@ -110,9 +114,32 @@ class Supervisor:
         self.v2, self.places = bool(greeting["v2"]), tuple(tuple(place) for place in greeting["places"])
         self.starts += 1
         self._reader = asyncio.create_task(self._read(process))
-        assert process.stdin is not None
-        process.stdin.write(json.dumps({"id": 0, "call": "subscribe"}).encode() + b"\n")
+        await self._subscribe(process)
         return process
+
+    async def _subscribe(self, process: asyncio.subprocess.Process) -> None:
+        """Ask for fault events. The first call waits for it: whoever was answered misses no event from then on.
+
+        A driver that does not take it is polled only; one that does not answer may yet take it, and is asked once.
+        """
+        assert process.stdin is not None
+        for attempt in range(SUBSCRIBE_TRIES):
+            await asyncio.sleep(SUBSCRIBE_PAUSE if attempt else 0)
+            taken = self._waiting[0] = asyncio.get_running_loop().create_future()
+            try:
+                process.stdin.write(json.dumps({"id": 0, "call": "subscribe"}).encode() + b"\n")
+                async with asyncio.timeout(SUBSCRIBE_SECONDS):
+                    await taken
+                return
+            except TimeoutError:
+                log.warning("no word about fault events, codes are polled", extra={"seconds": SUBSCRIBE_SECONDS})
+                return
+            except (DriverError, OSError) as error:
+                log.warning("no fault events, codes are polled", extra={"error": str(error), "attempt": attempt + 1})
+                if process.returncode is not None or (isinstance(error, DcmiError) and not error.supported):
+                    return
+            finally:
+                self._waiting.pop(0, None)
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
@@ -137,8 +164,6 @@ class Supervisor:
             return
         future = self._waiting.get(message["id"])
         if future is None or future.done():
-            if message["id"] == 0 and "error" in message:
-                log.warning("no fault events, codes are polled", extra={"error": message["error"]})
             return
         if "error" not in message:
             future.set_result(message["value"])

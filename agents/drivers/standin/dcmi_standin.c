@@ -1016,10 +1016,11 @@ int dcmi_rescan_soc(int card, int device)
 /* ---- events: a thread looks at the ring and calls back */
 
 static void (*heard)(struct event *);
+static uint64_t heard_from; /* what is raised after the subscription returns is told, however late the thread runs */
 
 static void *listen(void *unused)
 {
-    uint64_t read = state->events_written;
+    uint64_t read = heard_from;
     (void)unused;
     for (;;) {
         struct timespec t = {0, 20000000}; /* a real driver wakes us; looking more often would be measured as the agent's work */
@@ -1056,6 +1057,7 @@ int dcmi_subscribe_fault_event(int card, int device, struct filter filter, void 
     if (heard)
         return BUSY;
     heard = callback;
+    heard_from = state->events_written;
     if (pthread_create(&thread, NULL, listen, NULL))
         return INTERNAL;
     pthread_detach(thread);
