@@ -85,6 +85,13 @@ class Kubelet(services.RegistrationServicer, resource_services.PodResourcesListe
         await self.stop()
         await self.start()
 
+    async def forget(self) -> None:
+        """Nothing that plugins told until now counts any more, nor what of it is still on its way here."""
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            await channel.close(None)
+        self.devices.clear()
+
     async def Register(self, request: Any, context: Any) -> Any:
         self.registered.append(request.resource_name)
         old = self._channels.pop(request.resource_name, None)
@@ -237,6 +244,8 @@ class Node:
         shutil.rmtree(self.root, ignore_errors=True)
 
     async def boot(self, *, wait: bool = True) -> None:
+        # the end of an earlier agent's streams may be heard of only now: it must not look like this one's first word
+        await self.kubelet.forget()
         cluster = named(self.cluster, self.names)  # type: ignore[arg-type]
         self.plugin = DevicePlugin(
             NODE, self.driver, cluster, self.root / "state", self.settings, self.clock, lambda: self.agent.state,

@@ -159,7 +159,6 @@ def test_an_agent_that_starts_anew_knows_who_has_what(remembers: bool) -> None:
             await node.crash()
             if not remembers:
                 (node.root / "state" / "grants").unlink()
-            node.kubelet.devices.clear()
             await node.boot()
             await node.until(lambda: node.notes("a").get("huawei.com/AscendReal") == "Ascend910-3")
             with pytest.raises(grpc.aio.AioRpcError) as refusal:
@@ -178,7 +177,6 @@ def test_an_agent_that_dies_before_it_answers_leaves_nothing_behind() -> None:
             # the decision is on the disk, kubelet never hears it
             await node.plugin.allocator.allocate(RESOURCE, chips(2))
             await node.crash()
-            node.kubelet.devices.clear()
             await node.boot()
             assert (await node.kubelet.admit(body)).envs["ASCEND_VISIBLE_DEVICES"] == "2"
 

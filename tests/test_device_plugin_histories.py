@@ -113,7 +113,6 @@ class History:
         grants = self.node.root / "state" / "grants"
         if self.chance.random() < 0.3 and set(self.real) == {name for _, name in self.node.kubelet.names.values()}:
             grants.unlink(missing_ok=True)
-        self.node.kubelet.devices.clear()
         await self.node.boot()
         for name in self.waiting:
             await self.node.seen(name)

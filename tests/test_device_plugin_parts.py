@@ -76,7 +76,6 @@ def test_cores_are_cut_as_the_scheduler_chose_and_given_back_when_nobody_has_the
             # the agent forgets everything: kubelet's answer says whose the vNPU is
             await node.crash()
             (node.root / "state" / "grants").unlink()
-            node.kubelet.devices.clear()
             await node.boot()
             await node.until(lambda: bool(node.plugin.allocator and node.plugin.allocator.grants))
             assert [v.id for v in await node.driver.vnpus()] == [vnpu.id]
