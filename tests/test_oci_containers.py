@@ -122,6 +122,42 @@ def test_a_container_without_chips_sees_none(bundle: Bundle) -> None:
     assert "ASCEND_DOCKER_RUNTIME=True" in text
 
 
+@pytest.fixture(params=["as it is", "v2"])
+def hierarchy(request: pytest.FixtureRequest, host: Host) -> Iterator[str]:
+    """Cgroups as the machine has them, and version 2 alone, where programs in the kernel (BPF) judge devices: no file
+    tells their rules, so only an open from inside does."""
+    if request.param == "v2":
+        host.shell("mount -t cgroup2 cgroup2 /sys/fs/cgroup")
+    yield request.param
+    if request.param == "v2":
+        host.shell("umount /sys/fs/cgroup")
+
+
+@pytest.mark.parametrize("mode", ["legacy", "cdi"])
+def test_only_granted_devices_can_be_opened_from_inside(
+    bundle: Bundle, host: Host, oci_programs: Sequence[Path], hierarchy: str, mode: str
+) -> None:
+    if hierarchy == "v2":
+        assert host.run("stat", "-f", "-c", "%T", "/sys/fs/cgroup").stdout == "cgroup2fs\n"
+    host.install(oci_programs, mode=mode)
+    # chip 4 is one device of the kernel, every other chip and the managers are another
+    script = (
+        "head -c 0 /dev/davinci4 && echo granted; mknod /tmp/granted c 10 237; head -c 0 /tmp/granted && echo named;"
+        "mknod /tmp/other c 10 235; head -c 0 /tmp/other && echo leak; [ -e /dev/davinci3 ] && echo leak; true"
+    )
+    code, text = bundle.run(script, "ASCEND_VISIBLE_DEVICES=4")
+    host.install(oci_programs)
+    assert code == 0, text
+    assert {"granted", "named"} <= set(text.splitlines()) and "leak" not in text.splitlines(), text
+    assert "/tmp/other" in text and "Operation not permitted" in text
+
+
+def test_a_chip_that_another_container_has_cannot_be_opened_in_this_one(bundle: Bundle, hierarchy: str) -> None:
+    """Even by a node that the container makes itself, with the right to make any."""
+    code, text = bundle.run("mknod /tmp/chip c 10 237; head -c 0 /tmp/chip && echo leak; true")
+    assert code == 0 and "leak" not in text.splitlines() and "Operation not permitted" in text, text
+
+
 def test_links_of_the_image_lead_nowhere_outside(bundle: Bundle, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
