@@ -14,7 +14,8 @@ from agents.node.online import CODES, HEALING, PROCESSES, RESETTING, Step, Watch
 from engine.model.cluster import Online
 from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
 from engine.wire.orders import build_orders, parse_orders
-from tests.agent_world import FAULT, NODE, ORDERS_KEY, World, journal_lines, play, pod
+from tests import agent_world
+from tests.agent_world import FAULT, NODE, ORDERS_KEY, World, journal_lines, pod
 
 RING = [f"Ascend910-{chip}" for chip in range(8)]
 REQUEST, BUSINESS = "80818C00", "80E20207"
@@ -22,17 +23,13 @@ LEVELS = {FAULT: "RestartNPU", REQUEST: "RestartRequest", BUSINESS: "RestartBusi
 
 
 def scenario(folder: Path, story: Callable[[World], Awaitable[None]], **options: Any) -> None:
-    async def run() -> None:
-        world = World(folder, **options)
+    async def graded(world: World) -> None:
         world.policy = msgspec.structs.replace(
             world.policy, rules=msgspec.structs.replace(world.policy.rules, table=world.policy.rules.table | LEVELS)
         )
-        try:
-            await story(world)
-        finally:
-            await world.kill()
+        await story(world)
 
-    play(run)
+    agent_world.scenario(folder, graded, **options)
 
 
 def order(world: World, policy: str, epoch: int = 1, *, uid: str = "u-job", read: float = 30.0) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +17,11 @@ from agents.node.notices import Notice, reset_ended, reset_started
 from agents.node.plugins import OUT_OF_BAND, RECORD, ResetPlugins
 from agents.node.reporting import reset_info
 from engine.wire.orders import build_orders, parse_orders
-from tests.agent_world import FAULT, NODE, ORDERS_KEY, World, play
+from tests.agent_world import FAULT, NODE, ORDERS_KEY, World, scenario
 
 RING = [Chip(id=chip, logic_id=chip + 1, card=chip) for chip in (4, 5)]
 AT = 1_788_249_600_000
 ON = '[{"pluginName": "resetRecord", "state": "ON"}]'
-
-
-def scenario(folder: Path, story: Callable[[World], Awaitable[None]], **options: Any) -> None:
-    async def run() -> None:
-        world = World(folder, **options)
-        try:
-            await story(world)
-        finally:
-            await world.kill()
-
-    play(run)
 
 
 @pytest.mark.parametrize(

@@ -71,21 +71,17 @@ class Leader:
 
     async def settled(self, seconds: float = PATIENCE) -> bool:
         """Whether it is known who serves, within that time."""
-        last = time.monotonic() + seconds
-        while not self.leads and not self.holder:
-            left = last - time.monotonic()
-            if left <= 0:
-                return False
-            changed = self._changed
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left):
-                    await changed.wait()
-        return True
+        return await self._comes(lambda: self.leads or bool(self.holder), seconds)
 
     async def moved_on(self, seconds: float = FAILOVER) -> bool:
         """Whether somebody else (or we) came to serve within that time: the holder that is known does not answer."""
-        holder, last = self.holder, time.monotonic() + seconds
-        while not self.leads and self.holder in ("", holder):
+        holder = self.holder
+        return await self._comes(lambda: self.leads or self.holder not in ("", holder), seconds)
+
+    async def _comes(self, true: Callable[[], bool], seconds: float) -> bool:
+        """Whether ``true`` comes to hold within that time."""
+        last = time.monotonic() + seconds
+        while not true():
             left = last - time.monotonic()
             if left <= 0:
                 return False
