@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterable
 from typing import Final, NamedTuple
 
-from engine.kube import POD, Kube, KubeError, Object, end
+from engine.kube import Kube, KubeError, Object, end
 from engine.log import get
 
 _log = get("act")
@@ -137,7 +137,7 @@ class Following:
 
     async def _follow(self) -> None:
         try:
-            async for kind, pod in self._kube.watch(POD, rv=self._start, seconds=120, on_open=self._open.set):
+            async for kind, pod in self._kube.pod_heads(self._start, seconds=120, on_open=self._open.set):
                 if kind != "BOOKMARK":
                     self._take(kind == "DELETED", pod)
                 if len(self._seen) > MOST:

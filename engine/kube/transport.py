@@ -24,8 +24,10 @@ DEADLINE_SECONDS = 30.0
 """Longest time for one call including its retries."""
 ANSWER_LIMIT = 64 * 1024 * 1024
 """Largest answer in bytes; a page of 500 objects at etcd's limit of 1.5 MiB each would be larger, and is refused."""
-LINE_LIMIT = 8 * 1024 * 1024
+EVENT_LIMIT = 8 * 1024 * 1024
 """Largest watch event in bytes."""
+JSON = "application/json"
+PROTOBUF = "application/vnd.kubernetes.protobuf"
 _CONNECTIONS = 256
 _CLOSE_SECONDS = 2.0
 _IDLE_SECONDS = 60.0
@@ -91,7 +93,7 @@ class Transport:
         *,
         params: Mapping[str, str] | None = None,
         body: Any = None,
-        content_type: str = "application/json",
+        content_type: str = JSON,
         retry: Retry = "always",
         withhold: bool = False,
     ) -> Any:
@@ -112,27 +114,37 @@ class Transport:
                     raise
                 await self._sleep(delay)
 
-    async def lines(
-        self, path: str, params: Mapping[str, str], *, quiet: float, on_open: Callable[[], None] | None = None
-    ) -> AsyncGenerator[bytes]:
-        """The lines of a watch until the server ends it; ``quiet`` is the longest silence in s. Raises KubeError."""
+    async def events(
+        self,
+        path: str,
+        params: Mapping[str, str],
+        *,
+        quiet: float,
+        on_open: Callable[[], None] | None = None,
+        packed: bool = False,
+    ) -> AsyncGenerator[tuple[bytes, bool]]:
+        """The events of a watch until the server ends it; ``quiet`` is the longest silence in s. Raises KubeError.
+
+        ``packed`` asks for protobuf. Servers and kinds that have none answer in JSON all the same, so each event comes
+        with whether it is packed.
+        """
         where = f"WATCH {path}"
-        async with await self._answer("GET", path, params, None, "", self._watch_timeout(quiet)) as answer:
+        accept = f"{PROTOBUF}, {JSON}" if packed else JSON
+        timeout = self._watch_timeout(quiet)
+        async with await self._answer("GET", path, params, None, "", timeout, accept=accept) as answer:
             if answer.status != 200:
                 raise await self._error(answer, where, withhold=False)
             if on_open is not None:
                 on_open()
+            packed = answer.content_type == PROTOBUF
+            split = _frames if packed else _lines
             rest = bytearray()
             async for chunk in _chunks(answer, where):
                 rest += chunk
-                if b"\n" in chunk:
-                    *whole, tail = bytes(rest).split(b"\n")
-                    rest = bytearray(tail)
-                    for line in whole:
-                        if line:
-                            yield line
-                if len(rest) > LINE_LIMIT:
-                    raise Unavailable(f"{where}: an event is larger than {LINE_LIMIT} bytes", reason="AnswerTooLarge")
+                for whole in split(rest):
+                    yield whole, packed
+                if len(rest) > EVENT_LIMIT:
+                    raise Unavailable(f"{where}: an event is larger than {EVENT_LIMIT} bytes", reason="AnswerTooLarge")
 
     async def _once(
         self,
@@ -167,13 +179,15 @@ class Transport:
         data: bytes | None,
         content_type: str,
         timeout: aiohttp.ClientTimeout,
+        *,
+        accept: str = JSON,
     ) -> aiohttp.ClientResponse:
         """The head of an answer, to be released by the caller; a 401 makes the credentials be read anew, once."""
         if self._session is None or self._endpoint is None:
             raise RuntimeError("the Kubernetes client is not open: use it with 'async with'")
         for renewed in (False, True):
             endpoint = self._endpoint
-            headers = {**endpoint.headers, "Accept": "application/json"}
+            headers = {**endpoint.headers, "Accept": accept}
             if data is not None:
                 headers["Content-Type"] = content_type
             try:
@@ -253,6 +267,27 @@ async def _bounded_body(answer: aiohttp.ClientResponse, where: str) -> bytes:
             raise Unavailable(f"{where}: the answer is larger than {ANSWER_LIMIT} bytes", reason="AnswerTooLarge")
         chunks.append(chunk)
     return b"".join(chunks)
+
+
+def _lines(data: bytearray) -> list[bytes]:
+    """Take the whole lines out of ``data``."""
+    end = data.rfind(b"\n") + 1
+    whole = bytes(data[:end]).split(b"\n")
+    del data[:end]
+    return [line for line in whole if line]
+
+
+def _frames(data: bytearray) -> list[bytes]:
+    """Take the whole frames out of ``data``: each behind its length, four bytes, the greatest first."""
+    whole, start = [], 0
+    while len(data) - start >= 4:
+        end = start + 4 + int.from_bytes(data[start : start + 4])
+        if end > len(data):
+            break
+        whole.append(bytes(data[start + 4 : end]))
+        start = end
+    del data[:start]
+    return whole
 
 
 async def _chunks(answer: aiohttp.ClientResponse, where: str) -> AsyncIterator[bytes]:

@@ -1,0 +1,1 @@
+"""Generated code: what of the Kubernetes API is read in protobuf."""
