@@ -167,7 +167,7 @@ def test_subscribers_and_recovery_hear_what_the_policies_in_force_say(tmp_path: 
     play(tmp_path, story)
 
 
-NET, BAD_SWITCH = "81078603", "[0x00f103b0,155907,na,na]"
+NET, BAD_SWITCH = "81078607", "[0x00f103b0,155907,na,na]"
 
 
 def told(spec: dict[str, Any] | None, **report_of: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -283,3 +283,72 @@ def test_what_is_hidden_for_other_work_only_is_told_as_it_is() -> None:
 
 def test_where_no_policy_speaks_the_texts_stay_as_they_are() -> None:
     assert told({"levels": {"80C98002": "SeparateNPU", "0000001F": "SeparateFault"}}) == told(None)
+
+
+FLAP = {"codes": ["81078607"], "times": 2, "window": "24h", "level": "SeparateNPU", "releaseAfter": "1h"}
+LASTS = {"codes": ["81078607"], "timeout": "60s", "recover": "120s", "level": "PreSeparateNPU"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "level", "listed"),
+    [
+        (None, "NotHandleFault", False),
+        ({"duration": [LASTS]}, "PreSeparateNPU", True),
+        ({"duration": [LASTS | {"timeout": "10m", "level": "SeparateNPU"}]}, "NotHandleFault", False),
+        ({"duration": [LASTS | {"level": "NotHandleFault"}]}, "NotHandleFault", False),
+        ({"frequency": [FLAP | {"times": 1}]}, "SeparateNPU", True),
+        ({"frequency": [FLAP]}, "NotHandleFault", False),
+    ],
+)
+def test_windows_on_a_network_code_reach_the_lists_that_others_read(
+    spec: dict[str, Any] | None, level: str, listed: bool
+) -> None:
+    quiet = [fault(5, NET, "NotHandleFault", kind="CardNetworkUnhealthy", at=NOW - 600)]
+    device, _, _ = told(spec, faults=quiet, network=[])
+    names_ = ["Ascend910-5"] if listed else []
+    assert device["DeviceList"]["huawei.com/Ascend910-NetworkUnhealthy"] == ",".join(names_)
+    assert device["DeviceList"]["huawei.com/Ascend910-Unhealthy"] == "", "the network plane takes no chip out"
+    assert device["scheduler"] == names_
+    assert shown(device, "CardNetworkUnhealthy") == [level] and shown(device, "CardUnhealthy") == []
+    (row,) = json.loads(device["DeviceList"]["huawei.com/Ascend910-Fault"])
+    assert row["fault_time_and_level_map"][NET]["fault_level"] == level
+
+
+def test_a_network_code_that_came_too_often_is_told_until_its_window_ends_though_it_is_gone() -> None:
+    spec = {"frequency": [FLAP]}
+    desired = replace(SHIPPED, fault_policies=(*SHIPPED.fault_policies, policy("p", **spec)))
+    flap = [fault(5, NET, "NotHandleFault", kind="CardNetworkUnhealthy", at=NOW)]
+    moments = [(0.0, flap), (60.0, []), (120.0, [msgspec.structs.replace(flap[0], time_ms=int((NOW + 120) * 1000))])]
+    history = History()
+    for step, (later, faults) in enumerate([*moments, (180.0, []), (180.0 + 3590, []), (180.0 + 3610, [])]):
+        now = NOW + later
+        seen = world(faults=faults, network=[], update_time=now - 2, version=str(step))
+        made = decided(desired, msgspec.structs.replace(seen, history=history), now)
+        history = made.history
+        (body,) = [b for b in ClusterInfo().bodies(made, seen, desired) if "device" in b["metadata"]["name"]]
+        entry = next(iter(json.loads(body["data"]["cluster-info-device-0"]).values()))["DeviceList"]
+        told_ = entry["huawei.com/Ascend910-NetworkUnhealthy"], json.loads(entry["huawei.com/Ascend910-Fault"])
+        if step in (2, 3, 4):
+            assert told_[0] == "Ascend910-5"
+            assert [(r["fault_type"], r["fault_level"]) for r in told_[1]] == [("CardNetworkUnhealthy", "SeparateNPU")]
+            assert told_[1][0]["fault_code"] == (NET if step == 2 else "")
+        else:
+            assert told_[0] == "" and [r["fault_level"] for r in told_[1]] == ["NotHandleFault"] * (step == 0)
+
+
+def test_the_levels_of_both_planes_are_not_mixed_up() -> None:
+    """A chip's own harmless code is not told with the level of its broken network, nor the other way round."""
+    faults = [
+        fault(5, "80CD8003", "NotHandleFault"),
+        fault(5, NET, "SeparateNPU", kind="CardNetworkUnhealthy"),
+        fault(6, "80C98001", "RestartNPU"),
+        fault(6, NET, "SeparateNPU", kind="CardNetworkUnhealthy"),
+    ]
+    device, _, _ = told(None, faults=faults, network=[5, 6])
+    rows = json.loads(device["DeviceList"]["huawei.com/Ascend910-Fault"])
+    assert [(r["npu_name"], r["fault_type"], r["fault_level"]) for r in rows] == [
+        ("Ascend910-5", "CardNetworkUnhealthy", "SeparateNPU"),
+        ("Ascend910-6", "CardNetworkUnhealthy", "SeparateNPU"),
+        ("Ascend910-5", "CardUnhealthy", "NotHandleFault"),
+        ("Ascend910-6", "CardUnhealthy", "RestartNPU"),
+    ]

@@ -56,6 +56,17 @@ class ChipState(msgspec.Struct, frozen=True, rename="camel", gc=False):
     used_by: str | None
 
 
+class PlaneLevels(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What :class:`ChipState` says of both planes of a chip at once, apart.
+
+    ``chip`` is the level of the chip's own plane; ``network`` the levels that duration and frequency rules raised codes
+    of the parameter plane to, by code, whether the code is there or its hold only lasts.
+    """
+
+    chip: str
+    network: dict[str, str] = {}
+
+
 class LemonState(msgspec.Struct, frozen=True, rename="camel"):
     """How often a chip fails: its decayed number of failures, and whether placement avoids it among equals."""
 
@@ -82,8 +93,9 @@ class Plan(msgspec.Struct, frozen=True):
     """What one pass decided.
 
     ``actions`` are in execution order, every other list is sorted; ``history`` is the next value
-    of the memory, written before any disruptive action. ``shadows`` is what shadow policies would change; it is shown
-    in the status ConfigMaps and, as diagnostics, in the document. ``lemons`` are the chips that have failed of late,
+    of the memory, written before any disruptive action. ``planes`` tells, by node and chip, the planes of chips apart,
+    for ConfigMaps that do; it is not part of the document. ``shadows`` is what shadow policies would change; it is
+    shown in the status ConfigMaps and, as diagnostics, in the document. ``lemons`` are the chips that have failed of late,
     ``links`` how the links are that KVLinks declare.
     """
 
@@ -97,6 +109,7 @@ class Plan(msgspec.Struct, frozen=True):
     scores: dict[str, dict[str, float]] = {}
     diagnostics: tuple[Diagnostic, ...] = ()
     history: History = History()
+    planes: dict[str, dict[int, PlaneLevels]] = {}
     shadows: tuple[ShadowChange, ...] = ()
     lemons: tuple[LemonState, ...] = ()
     links: tuple[LinkState, ...] = ()

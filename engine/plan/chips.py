@@ -81,7 +81,7 @@ class Verdict:
     apply; ``tolerated``: it may be healed under its job; ``reset``: a reset may heal it once its group is idle;
     ``network``: its parameter plane is broken;
     ``forgiven``/``forgiven_network``: a policy lowered all that the report's lists name it for. ``visible`` are the
-    codes that nothing hides, with their levels.
+    codes that nothing hides, with their levels; ``raised`` the levels of network codes that rules or holds give.
     """
 
     level: str = NORMAL
@@ -103,6 +103,7 @@ class Verdict:
     message: str = ""
     memory: ChipMemory = field(default_factory=ChipMemory)
     visible: dict[str, str] = field(default_factory=dict)
+    raised: dict[str, str] = field(default_factory=dict)
 
     def raise_to(self, level: str, rule: str, *, network: bool = False) -> None:
         """Take a level into account, with the rule that gave it; a word that nobody knows counts as SeparateNPU."""
@@ -209,6 +210,8 @@ class Bench:
         if duration is not None and rank(duration.level) > rank(level):
             if timed_out(past, duration, now):
                 level, source = duration.level, duration.rule
+                if fault.kind == NETWORK:
+                    verdict.raised[fault.code] = level
             else:
                 verdict.suspect = True
                 verdict.network |= fault.kind == NETWORK
@@ -334,6 +337,8 @@ class Bench:
             if hold.kind in ("frequency", "duration"):
                 network = code_key(hold.rule) in self.judge.network_codes and hold.level != MANUALLY_SEPARATE
                 verdict.raise_to(hold.level, f"hold:{hold.kind}", network=network)
+                if network:
+                    verdict.raised[hold.rule] = worst(verdict.raised.get(hold.rule, NORMAL), hold.level)
                 if not hold.rule.startswith(PREFIX):  # failing hardware has no code of its own
                     verdict.codes.add(hold.rule)
                 verdict.types.add(NETWORK if network else CARD)

@@ -63,6 +63,7 @@ def document(scope: Scope) -> Plan:
         scores=scope.scores,
         diagnostics=tuple(scope.diagnostics),
         history=scope.memory.frozen(),
+        planes=scope.planes,
         lemons=tuple(scope.lemons),
         links=tuple(scope.links),
     )

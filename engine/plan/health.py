@@ -20,7 +20,7 @@ from engine.model.faults import level_of
 from engine.model.hardware import ManualPolicy
 from engine.model.history import ChipMemory, NodeMemory
 from engine.model.levels import MANUALLY_SEPARATE, NORMAL, PRE_SEPARATE, SUB_HEALTH
-from engine.model.plan import ChipState
+from engine.model.plan import ChipState, PlaneLevels
 from engine.plan import chips, correlate, inforce, lemons, manual, outages, progress, public, revision, settled, tables
 from engine.plan.chips import Bench, Held, Verdict
 from engine.plan.judge import Judge, use_of
@@ -157,6 +157,7 @@ def _apply(scope: Scope, judge: Judge, view: NodeView, verdicts: dict[int, Verdi
     """Fill the chip part of a view from its verdicts, and the node's memory."""
     recovering = view.recovering | (view.report.recovering & view.base if view.report else 0)
     out = network = forgiven = forgiven_network = 0
+    planes = scope.planes[view.node.name] = dict[int, PlaneLevels]()
     for chip, verdict in verdicts.items():
         bit = 1 << chip
         if not view.base & bit:
@@ -165,6 +166,7 @@ def _apply(scope: Scope, judge: Judge, view: NodeView, verdicts: dict[int, Verdi
         view.chip_codes[chip] = tuple(sorted(verdict.codes))
         view.chip_types[chip] = tuple(sorted(verdict.types))
         view.chip_state[chip] = verdict.state
+        planes[chip] = PlaneLevels(verdict.effective, dict(sorted(verdict.raised.items())))
         out |= bit if verdict.out else 0
         network |= bit if verdict.network else 0
         forgiven |= bit if verdict.forgiven else 0

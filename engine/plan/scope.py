@@ -22,7 +22,7 @@ from engine.model.history import History, JobMemory, NodeMemory
 from engine.model.jobs import Gang
 from engine.model.levels import NORMAL
 from engine.model.links import LinkState
-from engine.model.plan import ChipState, Deferred, LemonState, Pending
+from engine.model.plan import ChipState, Deferred, LemonState, Pending, PlaneLevels
 
 if TYPE_CHECKING:
     from engine.documents import Desired, Product
@@ -237,6 +237,7 @@ class Scope:
     roles: dict[str, str] = field(default_factory=dict)
     about: str = ""
     choices: dict[str, Choice] = field(default_factory=dict)
+    planes: dict[str, dict[int, PlaneLevels]] = field(default_factory=dict)
     lemons: list[LemonState] = field(default_factory=list)
     links: list[LinkState] = field(default_factory=list)
 

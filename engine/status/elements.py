@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from engine.model.cluster import DeviceReport
 from engine.model.faults import NETWORK
 from engine.model.levels import IN_SERVICE, NORMAL, NOT_HANDLE, PRE_SEPARATE, rank, worst
-from engine.model.plan import ChipState
+from engine.model.plan import ChipState, PlaneLevels
 from engine.wire.deviceinfo import fault_element
 
 #: States in which a chip takes no work.
 OUT_OF_SERVICE: Final = frozenset({"isolated", "manually-isolated", "resetting", "recovering"})
 _SUSPECT: Final = "suspect"
+#: The planes of a node's chips apart (``Plan.planes``), by chip.
+Planes = Mapping[int, PlaneLevels]
+NO_PLANES: Final[Planes] = {}
 
 
 def takes_no_work(chip: ChipState) -> bool:
@@ -33,9 +37,10 @@ def unhealthy(report: DeviceReport, chips: tuple[ChipState, ...]) -> int:
     return out
 
 
-def network_unhealthy(report: DeviceReport, raw: DeviceReport) -> int:
+def network_unhealthy(report: DeviceReport, raw: DeviceReport, planes: Planes = NO_PLANES) -> int:
     """The chips whose parameter plane readers must take for broken: the report's own, but where policies gave a
-    network code another level (``report`` over ``raw``) that level says it.
+    network code another level (``report`` over ``raw``) that level says it. What duration and frequency rules raised
+    (``planes``) is broken as well.
 
     Source: component/ascend-device-plugin/pkg/device/ascendcommon.go (anything but Normal and NotHandle).
     """
@@ -44,6 +49,9 @@ def network_unhealthy(report: DeviceReport, raw: DeviceReport) -> int:
         levels = [fault.level for fault in report.faults if fault.kind == NETWORK and fault.chip == chip]
         bit = 1 << chip
         out = out & ~bit if all(level in (NORMAL, NOT_HANDLE) for level in levels) else out | bit
+    for chip, plane in planes.items():
+        if any(level not in (NORMAL, NOT_HANDLE) for level in plane.network.values()):
+            out |= 1 << chip
     return out
 
 
@@ -56,11 +64,15 @@ def _regraded(report: DeviceReport, raw: DeviceReport, *, network: bool) -> set[
 
 
 def elements(
-    report: DeviceReport, chips: tuple[ChipState, ...], raw: DeviceReport | None = None
+    report: DeviceReport,
+    chips: tuple[ChipState, ...],
+    raw: DeviceReport | None = None,
+    planes: Planes = NO_PLANES,
 ) -> list[dict[str, Any]]:
-    """Fault elements merged per (kind, chip), without what is withheld; a chip that only Belay isolated gets an element
-    without a code. ``raw`` is the report as it came where ``report`` has the levels of policies: a chip in service that
-    they speak of is told with these, not with what else the pass saw of it.
+    """Fault elements merged per (kind, chip), without what is withheld; a chip that only Belay isolated, and a network
+    plane that only Belay keeps a level for, get an element without a code. ``raw`` is the report as it came where
+    ``report`` has the levels of policies: a chip in service that they speak of is told with these, not with what else
+    the pass saw of it. ``planes`` tells the levels of both planes apart.
 
     Source: component/clusterd/pkg/domain/faultdomain (merge and split of device faults).
     """
@@ -74,16 +86,25 @@ def elements(
     for index, chip in judged.items():
         if chip.state in OUT_OF_SERVICE and not any(key[1] == index for key in grouped):
             grouped[("CardUnhealthy", index)] = {}
+    for index, plane in planes.items():
+        if plane.network:
+            grouped.setdefault((NETWORK, index), {})
     found = []
     for (kind, index), told in sorted(grouped.items()):
         own = judged.get(index) if kind != NETWORK else None
+        plane = planes.get(index)
+        if kind == NETWORK and plane is not None:
+            told = {code: (at, worst(level, plane.network.get(code, level))) for code, (at, level) in told.items()}
         plain = index in spoken and own is not None and own.state not in OUT_OF_SERVICE
         codes = _mild(_shown(told, own)) if plain else _shown(told, own)
         if told and not codes:
             continue
         level = worst(*(level for _, level in codes.values())) if codes else ""
         if own is not None and own.state != _SUSPECT and not plain:
-            level = worst(level, own.level) if level else own.level
+            judged_as = own.level if plane is None else plane.chip
+            level = worst(level, judged_as) if level else judged_as
+        if kind == NETWORK and plane is not None and plane.network:
+            level = worst(*plane.network.values(), *([level] if level else ()))
         found.append(fault_element(kind, f"{report.prefix}{index}" if index >= 0 else "", codes, level))
     return found
 

@@ -17,7 +17,7 @@ from engine.model.levels import NOT_HANDLE
 from engine.model.plan import ChipState, Plan
 from engine.status import publicstats
 from engine.status.bodies import MAX_BYTES, config_map
-from engine.status.elements import elements, network_unhealthy, unhealthy
+from engine.status.elements import NO_PLANES, Planes, elements, network_unhealthy, unhealthy
 from engine.status.readers import NOTHING, judged
 from engine.wire import deviceinfo
 from engine.wire.gojson import go_json, read_object
@@ -49,7 +49,9 @@ class ClusterInfo:
         devices = [
             (
                 DEVICE_PREFIX + node,
-                self._device_entry(observed.reports[node], tuple(states.get(node, ())), raw.reports[node]),
+                self._device_entry(
+                    observed.reports[node], tuple(states.get(node, ())), raw.reports[node], plan.planes.get(node, {})
+                ),
             )
             for node in sorted(observed.reports)
             if node in observed.nodes
@@ -71,15 +73,17 @@ class ClusterInfo:
             *publicstats.bodies(plan, observed),
         ]
 
-    def _device_entry(self, report: DeviceReport, chips: tuple[ChipState, ...], raw: DeviceReport) -> str:
-        version = (report.resource_version, report.update_time, chips, report.faults, raw.faults)
+    def _device_entry(
+        self, report: DeviceReport, chips: tuple[ChipState, ...], raw: DeviceReport, planes: Planes
+    ) -> str:
+        version = (report.resource_version, report.update_time, chips, report.faults, raw.faults, planes)
         known = self._memo.get(report.node)
         if known is not None and known[0] == version:
             return known[1]
         if len(self._memo) > _MEMO_LIMIT:
             self._memo.clear()
         entry: dict[str, Any] = {
-            "DeviceList": device_list(report, chips, raw),
+            "DeviceList": device_list(report, chips, raw, planes),
             "UpdateTime": int(report.update_time),
             "CmName": DEVICE_PREFIX + report.node,
             "SuperPodID": report.super_pod_id,
@@ -109,22 +113,27 @@ class ClusterInfo:
         self._shards[prefix] = max(len(shards), self._shards.get(prefix, 0))
 
 
-def device_list(report: DeviceReport, chips: tuple[ChipState, ...], raw: DeviceReport | None = None) -> dict[str, str]:
+def device_list(
+    report: DeviceReport,
+    chips: tuple[ChipState, ...],
+    raw: DeviceReport | None = None,
+    planes: Planes = NO_PLANES,
+) -> dict[str, str]:
     """A node's ``DeviceList`` after Belay's judgement: its own lists as the pass judged their chips. ``raw`` is the
-    report as it came where ``report`` has the levels that policies give.
+    report as it came where ``report`` has the levels that policies give, ``planes`` the levels of both planes apart.
     """
     raw = report if raw is None else raw
     out = unhealthy(report, chips)
     lists = {
         report.resource: _join(report.prefix, report.free & ~out),
-        deviceinfo.fault_key(report.resource): go_json(elements(report, chips, raw)),
+        deviceinfo.fault_key(report.resource): go_json(elements(report, chips, raw, planes)),
         f"{report.resource}-Unhealthy": _join(report.prefix, out),
     }
     # inference products have neither of these
     if report.network_unhealthy is not None or report.recovering:
         lists[f"{report.resource}-Recovering"] = _join(report.prefix, report.recovering)
     if report.network_unhealthy is not None:
-        lists[f"{report.resource}-NetworkUnhealthy"] = _join(report.prefix, network_unhealthy(report, raw))
+        lists[f"{report.resource}-NetworkUnhealthy"] = _join(report.prefix, network_unhealthy(report, raw, planes))
     return dict(sorted(lists.items()))
 
 

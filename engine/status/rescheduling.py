@@ -74,13 +74,14 @@ def _nodes(plan: Plan, raw: Observed, observed: Observed) -> list[dict[str, Any]
         if report is None or (not chips and node.state == "healthy"):
             continue
         own = raw.reports[node.node]
-        network = network_unhealthy(report, own)
+        planes = plan.planes.get(node.node, {})
+        network = network_unhealthy(report, own, planes)
         out = unhealthy(report, tuple(chips))
         if not chips and not out and not network and node.state in ("healthy", "unknown"):
             continue
         rows.append(
             {
-                "FaultDeviceList": [{key: e[key] for key in _ELEMENT} for e in elements(report, tuple(chips), own)],
+                "FaultDeviceList": [{k: e[k] for k in _ELEMENT} for e in elements(report, tuple(chips), own, planes)],
                 "NodeName": node.node,
                 "UnhealthyNPU": _names(report, out),
                 "NetworkUnhealthyNPU": _names(report, network),
