@@ -17,12 +17,14 @@ def listen_schedule(turn: Turn) -> Event | None:
         if turn.facts.platform is not None:
             return Event.SCHEDULED
         return None
-    if turn.now - turn.talk.since >= words.RUNNING_POLL * 1000 and turn.facts.running:
+    if turn.now - turn.talk.since >= words.RUNNING_POLL * 1000 and turn.facts.running and turn.facts.replaced:
         return Event.SCHEDULED
-    if turn.expired:
-        turn.fail(Code.SCHEDULE_TIMEOUT)
-        return Event.SCHEDULE_TIMEOUT
-    return None
+    if not turn.expired:
+        return None
+    if turn.facts.running:
+        return Event.SCHEDULED  # with the pods that it has
+    turn.fail(Code.SCHEDULE_TIMEOUT)
+    return Event.SCHEDULE_TIMEOUT
 
 
 def restart_all(turn: Turn) -> Event | None:
@@ -34,9 +36,9 @@ def restart_all(turn: Turn) -> Event | None:
 
 
 def wait_restart_all(turn: Turn) -> Event | None:
-    """A minute in which agents read that."""
+    """A minute in which agents read that; a platform restarts the job itself."""
     if turn.entering:
-        turn.limit(words.RESTART_ALL_WAIT)
+        turn.limit(words.RESTART_ALL_WAIT if turn.facts.platform is None else 0)
     return Event.RESTARTED if turn.expired else None
 
 
@@ -97,10 +99,11 @@ def kill_job(turn: Turn) -> Event | None:
 
 
 def dump_exit(turn: Turn) -> Signal:
+    """The pods of the faults leave: told by their numbers, without ranks (`sendDumpExit` of ClusterD's controller)."""
+    nodes = turn.node_ranks(turn.talk.ranks)
     return Signal(
-        words.CHANGE_STRATEGY, ("change_strategy",), turn.talk.ranks, change=Change.EXIT.value,
-        extra=words.DUMP_EXIT_PARAMS,
-    )  # fmt: skip
+        words.CHANGE_STRATEGY, ("change_strategy",), change=Change.EXIT.value, nodes=nodes, extra=words.DUMP_EXIT_PARAMS
+    )
 
 
 __all__ = ["dump_exit", "fault_clear", "fault_retry", "kill_job", "listen_schedule", "restart_all", "wait_restart_all"]

@@ -283,6 +283,7 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     reply: Report | None = None
     hot_pod: str = ""
     degraded: bool = False
+    left: tuple[str, ...] = ()  # numbers of the pods that were told to leave
     released: bool = False  # the other nodes release what the faulty chips hold
     retried: tuple[tuple[int, str], ...] = ()  # when the job told that it repeats a step, and on which ranks
     codes: tuple[str, ...] = ()  # of the faults behind it

@@ -97,9 +97,14 @@ def _change(turn: Turn) -> None:
         actions, extra = (*actions, "fault_nodes_restart"), words.IN_PLACE_PARAMS
     elif change is Change.DOWNGRADE:
         extra = words.SCALE_IN_PARAMS
-    if not talk.in_place and talk.normal and change in (Change.RECOVER, Change.DUMP, Change.EXIT):
-        nodes = turn.leaving(talk.ranks)
-        actions = (*actions, "fault_nodes_exit") if nodes else actions
+    if not talk.in_place and change is not Change.RETRY:
+        leaving = turn.leaving(talk.ranks)
+        if talk.normal and not set(leaving) <= set(talk.left):
+            # their processes were to start again where they are, so the faults came without asking them to leave
+            actions = (*actions, "fault_nodes_exit")
+            turn.remember(left=(*talk.left, *leaving))
+        if change is Change.RECOVER or "fault_nodes_exit" in actions:
+            nodes = leaving
     turn.send(Signal(words.CHANGE_STRATEGY, actions, talk.ranks, change=change.value, nodes=nodes, extra=extra), event)
 
 
@@ -122,7 +127,8 @@ def wait_recover(turn: Turn) -> Event | None:
     if talk.phase == "schedule":
         if talk.status is not None and talk.status.code != Code.OK:
             return Event.REPORT
-        if talk.in_place or (facts.running and facts.replaced) or talk.status is not None:
+        read = talk.in_place and turn.now - talk.since >= words.IN_PLACE_READ * 1000  # agents know what to restart
+        if read or (not talk.in_place and facts.running and facts.replaced) or talk.status is not None:
             turn.phase("clear")
             turn.write(Reset("clear"))
             return None
@@ -186,6 +192,7 @@ def kill_pods(turn: Turn) -> Event | None:
         turn.harden()
         turn.widen()
         ranks = turn.pod_ranks(turn.talk.ranks)
+        turn.remember(left=turn.node_ranks(turn.talk.ranks))
         turn.effects.append(MarkPods(ranks, labels={"fault-type": "retry-fault"}))
         turn.write(Reset("faults", ranks))
         return None

@@ -184,6 +184,7 @@ def _send_global(turn: Turn) -> None:
         if not turn.facts.in_place:  # pods whose processes may start again in them stay
             turn.widen()
             nodes = turn.leaving(turn.talk.ranks)
+            turn.remember(left=nodes)
         turn.send(
             Signal(words.GLOBAL_FAULT, ("on_global_rank", "fault_nodes_exit"), turn.talk.ranks, nodes=nodes), Event.SENT
         )
