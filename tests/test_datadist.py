@@ -9,7 +9,6 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -29,34 +28,11 @@ from agents.datadist import (
 )
 from agents.datadist.links import MAX_LINKS
 from agents.node.log import JsonLines
+from tests.link_ends import cluster_info, end_of, ends, port_of
+
+__all__ = ["ends"]
 
 S = LLMStatusCode
-
-
-@pytest.fixture
-def ends() -> Iterator[list[LLMDataDist]]:
-    made: list[LLMDataDist] = []
-    yield made
-    for end in made:
-        end.finalize()
-
-
-def end_of(
-    ends: list[LLMDataDist], cluster: int, role: LLMRole = LLMRole.DECODER, listen: bool = False, **config: object
-) -> LLMDataDist:
-    end = LLMDataDist(role, cluster)
-    settings = LLMConfig(device_id=0, listen_ip_info="127.0.0.1:0" if listen else None, **config)  # type: ignore[arg-type]
-    end.init(settings.generate_options())
-    ends.append(end)
-    return end
-
-
-def cluster_info(number: int, port: int, ip: str = "127.0.0.1") -> LLMClusterInfo:
-    info = LLMClusterInfo()
-    info.remote_cluster_id = number
-    info.append_local_ip_info("127.0.0.1", 26000)
-    info.append_remote_ip_info(ip, port)
-    return info
 
 
 def desc(tensors: int = 2, blocks: int = 8, width: int = 16) -> CacheDesc:
@@ -68,10 +44,10 @@ def filled(tensors: int = 2, blocks: int = 8, width: int = 16) -> list[bytearray
 
 
 def linked(ends: list[LLMDataDist]) -> tuple[LLMDataDist, LLMDataDist, list[bytearray], LLMClusterInfo]:
-    prompt, decoder = end_of(ends, 1, LLMRole.PROMPT, listen=True), end_of(ends, 2)
+    prompt, decoder = end_of(ends, 1, LLMRole.PROMPT, port=0), end_of(ends, 2)
     memory = filled()
     prompt.cache_manager.register_blocks_cache(desc(), memory, BlocksCacheKey(1))
-    info = cluster_info(1, prompt.listening[0][1])
+    info = cluster_info(1, port_of(prompt))
     assert decoder.link_clusters([info]) == (S.LLM_SUCCESS, [S.LLM_SUCCESS])
     return prompt, decoder, memory, info
 
@@ -88,10 +64,10 @@ def test_blocks_are_pulled_as_they_were_registered(ends: list[LLMDataDist]) -> N
 
 
 def test_a_layer_range_moves_only_its_tensors(ends: list[LLMDataDist]) -> None:
-    prompt, decoder = end_of(ends, 1, LLMRole.PROMPT, listen=True), end_of(ends, 2)
+    prompt, decoder = end_of(ends, 1, LLMRole.PROMPT, port=0), end_of(ends, 2)
     memory = filled(tensors=6)
     prompt.cache_manager.register_blocks_cache(desc(6), memory, BlocksCacheKey(1, 7))
-    decoder.link_clusters([cluster_info(1, prompt.listening[0][1])])
+    decoder.link_clusters([cluster_info(1, port_of(prompt))])
     mine = [bytearray(8 * 32) for _ in range(2)]
     cache = decoder.cache_manager.register_blocks_cache(desc(2), mine)
     decoder.cache_manager.pull_blocks(
@@ -109,10 +85,10 @@ def test_raw_host_addresses_serve_as_memory(ends: list[LLMDataDist]) -> None:
 
 
 def test_the_listening_side_reads_and_writes_over_the_same_link(ends: list[LLMDataDist]) -> None:
-    prompt, decoder = end_of(ends, 1, LLMRole.PROMPT, listen=True), end_of(ends, 2)
+    prompt, decoder = end_of(ends, 1, LLMRole.PROMPT, port=0), end_of(ends, 2)
     far = filled()
     decoder.cache_manager.register_blocks_cache(desc(), far, BlocksCacheKey(2))
-    decoder.link_clusters([cluster_info(1, prompt.listening[0][1])])
+    decoder.link_clusters([cluster_info(1, port_of(prompt))])
     mine = [bytearray(b"\xff" * 256) for _ in range(2)]
     cache = prompt.cache_manager.register_blocks_cache(desc(), mine)
     wait_until(lambda: 2 in prompt.linked())
@@ -123,13 +99,13 @@ def test_the_listening_side_reads_and_writes_over_the_same_link(ends: list[LLMDa
 def test_both_sides_move_megabytes_at_once(ends: list[LLMDataDist]) -> None:
     shape = CacheDesc(1, [64, 1 << 18], DataType.DT_INT8, Placement.HOST)  # 16 MiB
     prompt, decoder = (
-        end_of(ends, 1, LLMRole.PROMPT, listen=True, sync_kv_timeout=30_000),
+        end_of(ends, 1, LLMRole.PROMPT, port=0, sync_kv_timeout=30_000),
         end_of(ends, 2, sync_kv_timeout=30_000),
     )
     content = [bytearray(i % 251 for i in range(1 << 18)) * 64, bytearray(i % 239 for i in range(1 << 18)) * 64]
     prompt.cache_manager.register_blocks_cache(shape, [content[0]], BlocksCacheKey(1))
     decoder.cache_manager.register_blocks_cache(shape, [content[1]], BlocksCacheKey(2))
-    decoder.link_clusters([cluster_info(1, prompt.listening[0][1])])
+    decoder.link_clusters([cluster_info(1, port_of(prompt))])
     wait_until(lambda: 2 in prompt.linked())
     got = [bytearray(16 << 20), bytearray(16 << 20)]
     every = list(range(64))
@@ -159,26 +135,26 @@ def test_memory_registered_after_the_link_cannot_be_reached(ends: list[LLMDataDi
 
 
 def test_local_caches_stay_local(ends: list[LLMDataDist]) -> None:
-    prompt, decoder = end_of(ends, 1, LLMRole.PROMPT, listen=True), end_of(ends, 2)
+    prompt, decoder = end_of(ends, 1, LLMRole.PROMPT, port=0), end_of(ends, 2)
     prompt.cache_manager.register_blocks_cache(desc(), filled(), BlocksCacheKey(1), remote_accessible=False)
-    decoder.link_clusters([cluster_info(1, prompt.listening[0][1])])
+    decoder.link_clusters([cluster_info(1, port_of(prompt))])
     cache = decoder.cache_manager.register_blocks_cache(desc(), filled())
     with pytest.raises(LLMException, match="was not registered"):
         decoder.cache_manager.pull_blocks(BlocksCacheKey(1), cache, [0], [0])
 
 
 def test_each_cluster_has_its_own_result_in_order(ends: list[LLMDataDist]) -> None:
-    first, second = end_of(ends, 1, listen=True), end_of(ends, 3, listen=True)
+    first, second = end_of(ends, 1, port=0), end_of(ends, 3, port=0)
     client = end_of(ends, 2)
     with contextlib.closing(socket.socket()) as closed:
         closed.bind(("127.0.0.1", 0))
         refused = closed.getsockname()[1]
         result = client.link_clusters(
             (
-                cluster_info(1, first.listening[0][1]),
+                cluster_info(1, port_of(first)),
                 cluster_info(9, refused),
-                cluster_info(3, second.listening[0][1]),
-                cluster_info(8, second.listening[0][1]),
+                cluster_info(3, port_of(second)),
+                cluster_info(8, port_of(second)),
             )
         )
     assert result == (S.LLM_LINK_FAILED, [S.LLM_SUCCESS, S.LLM_LINK_FAILED, S.LLM_SUCCESS, S.LLM_LINK_FAILED])
@@ -186,12 +162,12 @@ def test_each_cluster_has_its_own_result_in_order(ends: list[LLMDataDist]) -> No
 
 
 def test_a_silent_peer_costs_only_its_own_link_the_time_out(ends: list[LLMDataDist]) -> None:
-    servers = [end_of(ends, 10 + i, listen=True) for i in range(8)]
+    servers = [end_of(ends, 10 + i, port=0) for i in range(8)]
     client = end_of(ends, 2)
     with contextlib.closing(socket.socket()) as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        infos = [cluster_info(s.cluster_id, s.listening[0][1]) for s in servers]
+        infos = [cluster_info(s.cluster_id, port_of(s)) for s in servers]
         began = time.monotonic()
         overall, codes = client.link_clusters([cluster_info(99, silent.getsockname()[1]), *infos], 300)
         took = time.monotonic() - began
@@ -207,14 +183,14 @@ def test_a_second_link_to_the_same_cluster_is_told_so(ends: list[LLMDataDist]) -
 
 
 def test_a_cluster_named_twice_in_a_call_is_linked_once(ends: list[LLMDataDist]) -> None:
-    prompt, decoder = end_of(ends, 1, listen=True), end_of(ends, 2)
-    info = cluster_info(1, prompt.listening[0][1])
+    prompt, decoder = end_of(ends, 1, port=0), end_of(ends, 2)
+    info = cluster_info(1, port_of(prompt))
     assert decoder.link_clusters([info, info])[1] == [S.LLM_SUCCESS, S.LLM_PROCESSING_LINK]
 
 
 def test_more_links_than_may_be_are_refused_whole(ends: list[LLMDataDist]) -> None:
-    prompt, decoder = end_of(ends, 1, listen=True), end_of(ends, 2)
-    port = prompt.listening[0][1]
+    prompt, decoder = end_of(ends, 1, port=0), end_of(ends, 2)
+    port = port_of(prompt)
     infos = [cluster_info(number + 10, port) for number in range(MAX_LINKS + 1)]
     overall, codes = decoder.link_clusters(infos)
     assert overall is S.LLM_CLUSTER_NUM_EXCEED_LIMIT
@@ -260,8 +236,8 @@ def test_a_link_that_is_being_made_or_ended_is_in_hand(ends: list[LLMDataDist]) 
 
 
 def test_two_that_link_to_each_other_at_once_share_one_link(ends: list[LLMDataDist]) -> None:
-    one, two = end_of(ends, 1, listen=True), end_of(ends, 2, listen=True)
-    to_one, to_two = cluster_info(1, one.listening[0][1]), cluster_info(2, two.listening[0][1])
+    one, two = end_of(ends, 1, port=0), end_of(ends, 2, port=0)
+    to_one, to_two = cluster_info(1, port_of(one)), cluster_info(2, port_of(two))
     for _ in range(50):
         with ThreadPoolExecutor(2) as pool:
             results = list(pool.map(lambda pair: pair[0].link_clusters([pair[1]])[0], ((one, to_two), (two, to_one))))
@@ -310,7 +286,7 @@ def test_a_forced_unlink_leaves_the_far_end_broken_until_it_is_cleaned_too(ends:
 def test_a_dead_prompt_is_noticed_and_linked_again_after_its_return(ends: list[LLMDataDist]) -> None:
     prompt, decoder, _, info = linked(ends)
     decoder.check_link_status(1)
-    port = prompt.listening[0][1]
+    port = port_of(prompt)
     prompt.finalize()
     wait_until(lambda: decoder.linked()[1] is not None)
     with pytest.raises(LLMException, match="broken"):
@@ -377,12 +353,12 @@ def test_a_local_address_is_needed_without_communication_resources(ends: list[LL
 
 
 def test_a_short_time_out_is_warned_of(ends: list[LLMDataDist], caplog: pytest.LogCaptureFixture) -> None:
-    prompt, client = end_of(ends, 1, listen=True), end_of(ends, 2)
+    prompt, client = end_of(ends, 1, port=0), end_of(ends, 2)
     with caplog.at_level(logging.WARNING, logger="belay.datadist"):
-        client.link_clusters([cluster_info(1, prompt.listening[0][1])], 199)
+        client.link_clusters([cluster_info(1, port_of(prompt))], 199)
         assert "below 200 ms" in caplog.text
         caplog.clear()
-        client.link_clusters([cluster_info(1, prompt.listening[0][1])], 200)
+        client.link_clusters([cluster_info(1, port_of(prompt))], 200)
         assert caplog.text == ""
 
 
@@ -412,8 +388,8 @@ def test_the_role_changes_only_when_it_may(ends: list[LLMDataDist]) -> None:
     with pytest.raises(LLMException) as caught:
         decoder.switch_role(LLMRole.PROMPT)
     assert caught.value.status_code is S.LLM_FEATURE_NOT_ENABLED
-    prompt, other = end_of(ends, 5, listen=True), end_of(ends, 6, enable_switch_role=True)
-    info = cluster_info(5, prompt.listening[0][1])
+    prompt, other = end_of(ends, 5, port=0), end_of(ends, 6, enable_switch_role=True)
+    info = cluster_info(5, port_of(prompt))
     other.link_clusters([info])
     with pytest.raises(LLMException) as caught:
         other.switch_role(LLMRole.PROMPT)
@@ -421,7 +397,7 @@ def test_the_role_changes_only_when_it_may(ends: list[LLMDataDist]) -> None:
     other.unlink_clusters([info])
     other.switch_role(LLMRole.PROMPT, {"llm.listenIpInfo": "127.0.0.1:0"})
     assert other.role is LLMRole.PROMPT
-    back = cluster_info(6, other.listening[0][1])
+    back = cluster_info(6, port_of(other))
     wait_until(lambda: prompt.linked() == {})
     assert prompt.link_clusters([back])[0] is S.LLM_SUCCESS
 

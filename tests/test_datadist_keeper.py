@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,6 @@ from agents.datadist import (
     BlocksCacheKey,
     CacheDesc,
     DataType,
-    LLMClusterInfo,
-    LLMConfig,
     LLMDataDist,
     LLMException,
     LLMRole,
@@ -30,6 +28,9 @@ from agents.node.linkfiles import LinkFolders
 from engine.model.links import EndOrders, EndReport, LinkOrder, LinkReport
 from engine.wire import links as wire
 from tests.bench.links import LOGGER
+from tests.link_ends import cluster_info, end_of, ends, port_of
+
+__all__ = ["ends"]
 
 PATIENCE = 15.0
 
@@ -42,25 +43,9 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeping, "PAUSE_CEILING", 0.2)
 
 
-@pytest.fixture
-def ends() -> Iterator[list[LLMDataDist]]:
-    made: list[LLMDataDist] = []
-    yield made
-    for end in made:
-        end.finalize()
-
-
 def start(ends: list[LLMDataDist], cluster: int, port: int | None = None, **options: object) -> LLMDataDist:
-    """A cluster; with ``port`` it listens there, 0 picks one."""
-    end = LLMDataDist(LLMRole.MIX, cluster)
-    listen = None if port is None else f"127.0.0.1:{port}"
-    end.init(LLMConfig(listen_ip_info=listen, **options).generate_options())  # type: ignore[arg-type]
-    ends.append(end)
-    return end
-
-
-def port_of(end: LLMDataDist) -> int:
-    return end.listening[0][1]
+    """A cluster for prefill and decode alike."""
+    return end_of(ends, cluster, LLMRole.MIX, port, **options)
 
 
 class Desk:
@@ -167,10 +152,7 @@ def test_a_peer_that_is_not_there_is_tried_with_growing_pauses(ends: list[LLMDat
 
 def test_withdrawn_links_are_ended_on_both_sides_and_others_left_alone(ends: list[LLMDataDist], tmp_path: Path) -> None:
     desk, one, two, mine, me = (Desk(tmp_path, 9), *(start(ends, n, 0) for n in (1, 2, 3)), start(ends, 9))
-    info = LLMClusterInfo()
-    info.remote_cluster_id = 3
-    info.append_local_ip_info("127.0.0.1", 1)
-    info.append_remote_ip_info("127.0.0.1", port_of(mine))
+    info = cluster_info(3, port_of(mine))
     assert me.link_clusters([info])[0] is LLMStatusCode.LLM_SUCCESS
     desk.order((1, port_of(one)), (2, port_of(two)), (3, port_of(mine)))
     me.keep_links(desk.folder)
@@ -257,10 +239,7 @@ def test_clients_that_died_make_room_for_new_ones(ends: list[LLMDataDist], monke
     assert MAX_LINKS == 512
     monkeypatch.setattr("agents.datadist.links.MAX_LINKS", 4)
     server = start(ends, 1, 0)
-    info = LLMClusterInfo()
-    info.remote_cluster_id = 1
-    info.append_local_ip_info("127.0.0.1", 1)
-    info.append_remote_ip_info("127.0.0.1", port_of(server))
+    info = cluster_info(1, port_of(server))
     clients = [start(ends, 10 + n) for n in range(4)]
     for client in clients:
         assert client.link_clusters([info])[0] is LLMStatusCode.LLM_SUCCESS
