@@ -72,6 +72,23 @@ def test_the_plan_leaves_the_job_alone_while_it_is_tested() -> None:
     assert any(isinstance(a, IsolateChip) for a in plain)
 
 
+@pytest.mark.parametrize("code", [SEPARATE, SUB_HEALTH])
+def test_the_plan_shows_what_the_test_makes_a_chip_report(code: tuple[str, str]) -> None:
+    made = plan(desired(), seen(device_info(code), record()).observed(), NOW)
+    (row,) = made.chips
+    assert (row.chip, row.state, row.level, row.codes) == ("Ascend910-2", "suspect", code[1], (code[0],))
+    assert row.fault_type == ("CardUnhealthy",)
+    assert made.actions == () and made.history.nodes == {}, "nothing follows, nothing counts"
+
+
+def test_a_real_fault_beside_the_test_counts_and_is_shown_with_it() -> None:
+    made = plan(desired(), seen(device_info(SEPARATE, OTHER), record()).observed(), NOW)
+    (row,) = made.chips
+    assert (row.state, row.level, row.codes) == ("isolated", "SeparateNPU", ("80818C05", "80C98001"))
+    (isolated,) = [a for a in made.actions if isinstance(a, IsolateChip)]
+    assert (isolated.level, isolated.evidence.codes) == ("RestartNPU", ("80818C05", "80C98001"))
+
+
 @pytest.mark.parametrize(
     "other",
     [

@@ -91,7 +91,8 @@ class DeviceReport(msgspec.Struct, frozen=True):
     Masks: ``listed`` every chip the report names anywhere, ``free`` its own (sunset) free list,
     ``unhealthy``, ``recovering``; ``network_unhealthy`` is None when the key is missing
     (a distributed job under a network-aware handler is then refused).
-    ``super_pod_id`` -1 not in a super pod, -2 unsupported.
+    ``super_pod_id`` -1 not in a super pod, -2 unsupported. ``withheld`` are faults that a running stress test brings
+    about: shown, but nothing follows from them.
     """
 
     node: str
@@ -111,6 +112,7 @@ class DeviceReport(msgspec.Struct, frozen=True):
     super_pod_id: int
     server_index: int
     rack_id: int
+    withheld: tuple[ChipFault, ...] = ()
 
 
 class NodeDevice(msgspec.Struct, frozen=True):

@@ -95,8 +95,8 @@ class Plan(msgspec.Struct, frozen=True):
     ``actions`` are in execution order, every other list is sorted; ``history`` is the next value
     of the memory, written before any disruptive action. ``planes`` tells, by node and chip, the planes of chips apart,
     for ConfigMaps that do; it is not part of the document. ``shadows`` is what shadow policies would change; it is
-    shown in the status ConfigMaps and, as diagnostics, in the document. ``lemons`` are the chips that have failed of late,
-    ``links`` how the links are that KVLinks declare.
+    shown in the status ConfigMaps and, as diagnostics, in the document. ``lemons`` are the chips that have failed of
+    late, ``links`` how the links are that KVLinks declare.
     """
 
     revision: str

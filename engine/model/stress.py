@@ -1,6 +1,6 @@
 """Stress tests of running jobs: which nodes are under test, and what the test itself makes their chips report.
 
-The codes of a test's own findings are hidden on nodes under test: its result is told by the processes that run it, and
+The codes of a test's own findings are withheld on nodes under test (people see them, nothing follows): its result is told by the processes that run it, and
 what it finds isolates the node then. Source: component/clusterd/pkg/application/faultmanager/cmprocess/stresstest.
 """
 
@@ -42,14 +42,15 @@ def under_test(talk: Conversation) -> UnderTest | None:
 
 
 def hidden(report: DeviceReport) -> DeviceReport:
-    """The report without what a stress test makes chips report; the same object when there is nothing of it."""
-    kept = tuple(fault for fault in report.faults if code_key(fault.code) not in CODES)
-    if len(kept) == len(report.faults):
+    """The report with what a stress test makes chips report set apart; the same object when there is nothing of it."""
+    found = tuple(fault for fault in report.faults if code_key(fault.code) in CODES)
+    if not found:
         return report
-    touched = {fault.chip for fault in report.faults if code_key(fault.code) in CODES}
+    kept = tuple(fault for fault in report.faults if code_key(fault.code) not in CODES)
+    touched = {fault.chip for fault in found}
     bad = {fault.chip for fault in kept if fault.kind != NETWORK and fault.level not in IN_SERVICE}
     well = sum(1 << chip for chip in touched - bad if chip >= 0 and not report.manual >> chip & 1)
-    return msgspec.structs.replace(report, faults=kept, unhealthy=report.unhealthy & ~well)
+    return msgspec.structs.replace(report, faults=kept, unhealthy=report.unhealthy & ~well, withheld=found)
 
 
 __all__ = ["CODES", "STRESS", "UnderTest", "hidden", "under_test"]

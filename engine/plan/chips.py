@@ -141,6 +141,10 @@ class Bench:
         for fault in view.report.faults if view.report else ():
             if fault.chip >= 0:
                 self.faults.setdefault(fault.chip, []).append(fault)
+        self.withheld: dict[int, list[ChipFault]] = {}
+        for fault in view.report.withheld if view.report else ():
+            if fault.chip >= 0:
+                self.withheld.setdefault(fault.chip, []).append(fault)
 
     def pod_on(self, chip: int) -> Pod | None:
         """The live pod that holds the chip."""
@@ -198,6 +202,12 @@ class Bench:
             verdict.visible[fault.code] = level
             verdict.raise_to(level, source, network=network)
             explained |= not network and (level not in IN_SERVICE or source.startswith("FaultPolicy/"))
+        for fault in self.withheld.get(chip, ()):
+            verdict.suspect = True
+            verdict.codes.add(fault.code)
+            verdict.types.add(fault.kind)
+            level = level_of(rules, fault.kind, fault.code, fault.level)[0]
+            verdict.level = worst(verdict.level, level if level in CHIP_LEVELS else SEPARATE)
         self._remember(verdict, seen)
         return explained
 

@@ -95,6 +95,7 @@ def _plainly_clean(scope: Scope, name: str, view: NodeView) -> bool:
     report, observed = view.report, scope.observed
     if report is not None and (
         report.faults
+        or report.withheld
         or report.unhealthy
         or report.network_unhealthy
         or report.recovering
@@ -126,7 +127,7 @@ def _judge_node(
         else 0
     )
     named |= state.resetting | state.recovering | state.waiting | state.untaken
-    who = {*ids_of(named), *bench.faults, *memory.chips, *held}
+    who = {*ids_of(named), *bench.faults, *bench.withheld, *memory.chips, *held}
     who |= {upgrade.chip for upgrade in (report.upgrades if report else ())}
     who |= set(standing.isolate) if standing else set()
     out = {}

@@ -86,9 +86,8 @@ def elements(
     for index, chip in judged.items():
         if chip.state in OUT_OF_SERVICE and not any(key[1] == index for key in grouped):
             grouped[("CardUnhealthy", index)] = {}
-    for index, plane in planes.items():
-        if plane.network:
-            grouped.setdefault((NETWORK, index), {})
+    for index in [chip for chip, levels in planes.items() if levels.network]:
+        grouped.setdefault((NETWORK, index), {})
     found = []
     for (kind, index), told in sorted(grouped.items()):
         own = judged.get(index) if kind != NETWORK else None
