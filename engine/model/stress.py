@@ -1,7 +1,8 @@
 """Stress tests of running jobs: which nodes are under test, and what the test itself makes their chips report.
 
-The codes of a test's own findings are withheld on nodes under test (people see them, nothing follows): its result is told by the processes that run it, and
-what it finds isolates the node then. Source: component/clusterd/pkg/application/faultmanager/cmprocess/stresstest.
+The codes of a test's own findings are withheld on nodes under test (people see them, nothing follows): its result is
+told by the processes that run it, and what it finds isolates the node then.
+Source: component/clusterd/pkg/application/faultmanager/cmprocess/stresstest.
 """
 
 from __future__ import annotations
