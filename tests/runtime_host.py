@@ -24,6 +24,9 @@ HOME = "/usr/local/Ascend/Ascend-Docker-Runtime"
 LISTS = "/etc/ascend-docker-runtime.d"
 NODES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "fuse", "kmsg", "loop-control")
 """What the private /dev takes from the machine's."""
+FUSE, LOOP_CONTROL = (10, 229), (10, 237)
+"""Real devices of the kernel that no container may open by default, standing for chips."""
+_PACKAGES = {"busybox": "busybox-static", "docker": "docker.io", "dockerd": "docker.io"}
 
 _SETUP = r"""
 set -eu
@@ -54,6 +57,31 @@ def possible() -> str:
     if not shutil.which("unshare") or not shutil.which("nsenter"):
         return "needs unshare and nsenter (util-linux)"
     return ""
+
+
+def need(*programs: str) -> None:
+    """Fail, saying which Debian package is missing, unless all of them are there."""
+    for program in programs:
+        assert shutil.which(program), (
+            f"{program} is missing; on Debian: apt-get install {_PACKAGES.get(program, program)}"
+        )
+
+
+ON_A_HOST = [
+    pytest.mark.e2e,
+    pytest.mark.xdist_group("real-node"),
+    pytest.mark.skipif(bool(possible()), reason=f"a private host {possible()}"),
+]
+"""The marks of tests with a real runtime on such a host."""
+
+
+def busybox(rootfs: Path, programs: Sequence[str], folders: Sequence[str] = ()) -> None:
+    """A container's root with these programs in ``bin``, and empty folders."""
+    for below in ("bin", *folders):
+        (rootfs / below).mkdir(parents=True)
+    shutil.copy(shutil.which("busybox") or "", rootfs / "bin/busybox")
+    for name in programs:
+        (rootfs / "bin" / name).symlink_to("busybox")
 
 
 class Host:
@@ -141,6 +169,11 @@ class Host:
         ]
         self.shell("\n".join(lines))
 
+    def chips(self, count: int = 8, *, even: tuple[int, int] = FUSE) -> None:
+        """The devices of so many chips and of their manager; those of ``even`` numbers may be other devices."""
+        self.nodes({f"davinci{n}": FUSE if n % 2 else even for n in range(count)})
+        self.nodes(dict.fromkeys(("davinci_manager", "devmm_svm", "hisi_hdc"), FUSE))
+
     def driver(self, library: Path, **shape: Any) -> Standin:
         """A machine of chips behind the stand-in library, where the driver package puts it."""
         self.run(
@@ -175,4 +208,7 @@ def libdcmi(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_driver(tmp_path_factory.mktemp("dcmi"))
 
 
-__all__ = ["HOME", "LISTS", "Host", "libdcmi", "oci_programs", "possible"]
+__all__ = [
+    "FUSE", "HOME", "LISTS", "LOOP_CONTROL", "ON_A_HOST", "Host", "busybox", "libdcmi", "need", "oci_programs",
+    "possible",
+]  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -14,20 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime_host import HOME, Host, libdcmi, oci_programs, possible
+from tests.runtime_host import HOME, LOOP_CONTROL, ON_A_HOST, Host, busybox, libdcmi, need, oci_programs
 
 __all__ = ["libdcmi", "oci_programs"]
 
 RUNTIME = f"{HOME}/belay-oci-runtime"
 BELAY = str(Path(sys.executable).with_name("belay"))
 CONFIG = "/etc/containerd/config.toml"
-FUSE, LOOP_CONTROL = (10, 229), (10, 237)
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.xdist_group("real-node"),
-    pytest.mark.skipif(bool(possible()), reason=f"a private host {possible()}"),
-]
+pytestmark = ON_A_HOST
 
 
 class Containerd:
@@ -36,11 +30,8 @@ class Containerd:
     def __init__(self, host: Host, folder: Path) -> None:
         self.host, self.folder, self.socket = host, folder, folder / "c.sock"
         self.rootfs = folder / "rootfs"
-        for below in ("bin", "proc", "dev", "sys", "tmp", "run"):
-            (self.rootfs / below).mkdir(parents=True)
-        shutil.copy(shutil.which("busybox") or "", self.rootfs / "bin/busybox")
-        for name in ("sh", "ls", "cat", "env", "grep", "sleep", "head"):
-            (self.rootfs / "bin" / name).symlink_to("busybox")
+        programs = ("sh", "ls", "cat", "env", "grep", "sleep", "head")
+        busybox(self.rootfs, programs, ("proc", "dev", "sys", "tmp", "run"))
         command = host.command(
             "containerd", "--config", CONFIG, "--root", f"{folder}/root", "--state", f"{folder}/state",
             "--address", str(self.socket), "--log-level", "warn",
@@ -83,13 +74,10 @@ class Containerd:
 
 @pytest.fixture(scope="module")
 def host(oci_programs: Sequence[Path], libdcmi: Path) -> Iterator[Host]:
-    for program, package in (("containerd", "containerd"), ("runc", "runc"), ("busybox", "busybox-static")):
-        assert shutil.which(program), f"{program} is missing; on Debian: apt-get install {package}"
+    need("containerd", "runc", "busybox")
     with Host() as made:
         made.driver(libdcmi)
-        made.nodes(
-            {f"davinci{n}": FUSE for n in range(8)} | {"davinci_manager": FUSE, "devmm_svm": FUSE, "hisi_hdc": FUSE}
-        )
+        made.chips()
         made.write("/usr/local/Ascend/driver/lib64/driver/libdriver.so", "driver", "0444")
         made.shell("mkdir -p /etc/containerd; containerd config default >/etc/containerd/config.toml")
         yield made

@@ -3,38 +3,29 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.runtime_host import HOME, LISTS, Host, libdcmi, oci_programs, possible
+from tests.runtime_host import FUSE, HOME, LISTS, LOOP_CONTROL, ON_A_HOST, Host, busybox, libdcmi, need, oci_programs
 
 __all__ = ["libdcmi", "oci_programs"]
 
 RUNTIME = f"{HOME}/belay-oci-runtime"
 DRIVER = "/usr/local/Ascend/driver"
-FUSE, LOOP_CONTROL = (10, 229), (10, 237)
-"""Real devices of the kernel that no container may open by default, standing for chips."""
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.xdist_group("real-node"),
-    pytest.mark.skipif(bool(possible()), reason=f"a private host {possible()}"),
-]
+pytestmark = ON_A_HOST
 
 
 @pytest.fixture(scope="module")
 def host(oci_programs: Sequence[Path], libdcmi: Path) -> Iterator[Host]:
-    for program, package in (("runc", "runc"), ("busybox", "busybox-static")):
-        assert shutil.which(program), f"{program} is missing; on Debian: apt-get install {package}"
+    need("runc", "busybox")
     with Host() as made:
         made.install(oci_programs)
         made.driver(libdcmi)
-        chips = {f"davinci{n}": FUSE if n % 2 else LOOP_CONTROL for n in range(8)}
-        made.nodes(chips | {"davinci_manager": FUSE, "devmm_svm": FUSE, "hisi_hdc": FUSE})
+        made.chips(even=LOOP_CONTROL)
         for name in ("common/liba.so", "driver/libb.so"):
             made.write(f"{DRIVER}/lib64/{name}", name, "0444")
         made.write("/usr/local/bin/npu-smi", "#!/bin/sh\n", "0555")
@@ -48,11 +39,8 @@ class Bundle:
     def __init__(self, host: Host, folder: Path) -> None:
         self.host, self.folder = host, folder
         self.name, self.log, self.root = f"belay-{folder.name}", folder / "log.json", folder / "rootfs"
-        for below in ("bin", "proc", "dev", "sys", "tmp"):
-            (self.root / below).mkdir(parents=True)
-        shutil.copy(shutil.which("busybox") or "", self.root / "bin/busybox")
-        for name in ("sh", "ls", "cat", "env", "grep", "mknod", "stat", "touch", "head", "test"):
-            (self.root / "bin" / name).symlink_to("busybox")
+        programs = ("sh", "ls", "cat", "env", "grep", "mknod", "stat", "touch", "head", "test")
+        busybox(self.root, programs, ("proc", "dev", "sys", "tmp"))
         subprocess.run(["runc", "spec"], cwd=folder, check=True, timeout=30)
         self.spec = json.loads((folder / "config.json").read_text())
 

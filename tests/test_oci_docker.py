@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -21,7 +20,7 @@ from agents.containers.docker import Docker as Client
 from agents.containers.manager import Manager
 from agents.drivers.dcmi.driver import DcmiDriver
 from agents.drivers.standin.state import Standin
-from tests.runtime_host import HOME, Host, libdcmi, oci_programs, possible
+from tests.runtime_host import FUSE, HOME, LOOP_CONTROL, ON_A_HOST, Host, busybox, libdcmi, need, oci_programs
 from tests.test_containers import CODES, FREE, Faster, eventually
 from tests.test_dcmi import ME
 
@@ -30,14 +29,9 @@ __all__ = ["libdcmi", "oci_programs"]
 BELAY = str(Path(sys.executable).with_name("belay"))
 CONFIG = "/etc/docker/daemon.json"
 IMAGE = "belay-busybox"
-FUSE, LOOP_CONTROL = (10, 229), (10, 237)
 BEFORE = '{\n  "debug": false,\n  "runtimes": {"other": {"path": "/usr/sbin/runc"}}\n}\n'
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.xdist_group("real-node"),
-    pytest.mark.skipif(bool(possible()), reason=f"a private host {possible()}"),
-]
+pytestmark = ON_A_HOST
 
 
 class Docker:
@@ -60,10 +54,7 @@ class Docker:
         else:
             raise AssertionError((folder / "dockerd.log").read_text())
         rootfs = folder / "rootfs"
-        (rootfs / "bin").mkdir(parents=True)
-        shutil.copy(shutil.which("busybox") or "", rootfs / "bin/busybox")
-        for name in ("sh", "ls", "cat", "env", "sleep", "head", "mknod"):
-            (rootfs / "bin" / name).symlink_to("busybox")
+        busybox(rootfs, ("sh", "ls", "cat", "env", "sleep", "head", "mknod"))
         subprocess.run(["tar", "-C", str(rootfs), "-cf", f"{folder}/image.tar", "."], check=True, timeout=30)
         self.call("import", f"{folder}/image.tar", IMAGE)
 
@@ -87,14 +78,10 @@ class Docker:
 
 @pytest.fixture(scope="module")
 def host(oci_programs: Sequence[Path], libdcmi: Path) -> Iterator[Host]:
-    wanted = {"dockerd": "docker.io", "docker": "docker.io", "runc": "runc", "busybox": "busybox-static"}
-    for program, package in wanted.items():
-        assert shutil.which(program), f"{program} is missing; on Debian: apt-get install {package}"
+    need("dockerd", "docker", "runc", "busybox")
     with Host() as made:
         made.driver(libdcmi)
-        made.nodes(
-            {f"davinci{n}": FUSE for n in range(8)} | {"davinci_manager": FUSE, "devmm_svm": FUSE, "hisi_hdc": FUSE}
-        )
+        made.chips()
         made.write("/usr/local/Ascend/driver/lib64/driver/libdriver.so", "driver", "0444")
         made.write(CONFIG, BEFORE)
         yield made

@@ -16,18 +16,13 @@ from agents.runtime import engines
 from tests.containerd_server import missing
 from tests.kube_server import real_cluster
 from tests.node_server import IMAGE, NODE, RealNode
-from tests.runtime_host import HOME, LISTS, Host, libdcmi, oci_programs, possible
+from tests.runtime_host import HOME, LISTS, ON_A_HOST, Host, libdcmi, oci_programs
 
 __all__ = ["libdcmi", "oci_programs"]
 
 RUNTIME = f"{HOME}/belay-oci-runtime"
-FUSE = (10, 229)
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.xdist_group("real-node"),
-    pytest.mark.skipif(bool(possible()), reason=f"a private host {possible()}"),
-]
+pytestmark = ON_A_HOST
 
 
 class Node(RealNode):
@@ -78,8 +73,7 @@ def node(oci_programs: Sequence[Path], libdcmi: Path) -> Iterator[Node]:
         with Host() as host, real_cluster(Path(assets), folder) as kubeconfig:
             host.install(oci_programs)
             host.driver(libdcmi)
-            host.nodes({f"davinci{n}": FUSE for n in range(8)})
-            host.nodes(dict.fromkeys(("davinci_manager", "devmm_svm", "hisi_hdc"), FUSE))
+            host.chips()
             host.write("/usr/local/Ascend/driver/lib64/driver/libdriver.so", "driver", "0444")
             host.write(f"{LISTS}/base.list", "/usr/local/Ascend/driver/lib64\n", "0440")
             made = Node(host, folder, kubeconfig, Path(assets))

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.runtime_host import HOME, Host, libdcmi, oci_programs, possible
+from tests.runtime_host import HOME, ON_A_HOST, Host, busybox, libdcmi, need, oci_programs
 
 __all__ = ["libdcmi", "oci_programs"]
 
@@ -43,26 +43,18 @@ while [ $# -gt 0 ]; do
 done
 "$real" "${kept[@]}" && "$real" --root "${kept[1]}" start "${kept[-1]}"
 """
-FUSE = (10, 229)
 SCRIPT = "ls /dev; env; cat /etc/told; ls /root/.grusflag; echo ended"
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.xdist_group("real-node"),
-    pytest.mark.skipif(bool(possible()), reason=f"a private host {possible()}"),
-]
+pytestmark = ON_A_HOST
 
 
 @pytest.fixture(scope="module")
 def host(oci_programs: Sequence[Path], libdcmi: Path) -> Iterator[Host]:
-    for program, package in (("runc", "runc"), ("busybox", "busybox-static")):
-        assert shutil.which(program), f"{program} is missing; on Debian: apt-get install {package}"
+    need("runc", "busybox")
     with Host() as made:
         made.install(oci_programs)
         made.driver(libdcmi)
-        made.nodes(
-            {f"davinci{n}": FUSE for n in range(2)} | {"davinci_manager": FUSE, "devmm_svm": FUSE, "hisi_hdc": FUSE}
-        )
+        made.chips(2)
         made.write("/etc/ascend-docker-runtime.d/base.list", "")
         made.write("/usr/local/bin/runc", RUNC, "0755")
         made.env["PATH"] = "/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -100,13 +92,10 @@ class Case:
     def __init__(self, host: Host, folder: Path) -> None:
         self.host, self.folder, self.name = host, folder, f"back-{os.getpid()}"
         self.root, self.image, self.rootfs = folder / "k8s.io", folder / "images/7", folder / "rootfs"
-        for name in ("bin", "proc", "dev", "sys", "data/folder/below", "root", "etc"):
-            (self.rootfs / name).mkdir(parents=True)
+        folders = ("proc", "dev", "sys", "data/folder/below", "root", "etc")
+        busybox(self.rootfs, ("sh", "ls", "cat", "env", "sleep"), folders)
         for name in ("data/old", "data/kept", "data/folder/below/file"):
             (self.rootfs / name).write_text("old\n")
-        shutil.copy(shutil.which("busybox") or "", self.rootfs / "bin/busybox")
-        for name in ("sh", "ls", "cat", "env", "sleep"):
-            (self.rootfs / "bin" / name).symlink_to("busybox")
         subprocess.run(["runc", "spec"], cwd=folder, check=True, timeout=30)
         self.env = {"host_snapshot_path": str(folder / "images"), "pod_name": "decode-3-7", "PATH": "/bin"}
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.runtime_host import HOME, Host, oci_programs, possible
+from tests.runtime_host import HOME, ON_A_HOST, Host, need, oci_programs
 
 __all__ = ["oci_programs"]
 
@@ -41,17 +41,12 @@ printf '%s\\n' "$@" >/etc/given-ctr
 cat /etc/hostname /etc/passwd
 """
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.xdist_group("real-node"),
-    pytest.mark.skipif(bool(possible()), reason=f"a private host {possible()}"),
-]
+pytestmark = ON_A_HOST
 
 
 @pytest.fixture(scope="module")
 def host(oci_programs: Sequence[Path]) -> Iterator[Host]:
-    for program, package in (("runc", "runc"), ("busybox", "busybox-static")):
-        assert shutil.which(program), f"{program} is missing; on Debian: apt-get install {package}"
+    need("runc", "busybox")
     with Host() as made:
         made.install(oci_programs)
         made.write("/usr/local/bin/runc", RUNC, "0755")
