@@ -215,9 +215,11 @@ class Node:
     """A node with agent, plugin and kubelet. ``crash`` kills the agent where it stands, ``boot`` starts a new one."""
 
     def __init__(
-        self, row: Row | None = None, driver: Any = None, *, names: PublicNames | None = None, **settings: Any
-    ) -> None:
+        self, row: Row | None = None, driver: Any = None, *, names: PublicNames | None = None,
+        plugins: Path | None = None, hooks: Path | None = None, **settings: Any,
+    ) -> None:  # fmt: skip
         self.names = names or PublicNames()
+        self.plugins, self.hooks = plugins, hooks
         self.root = Path(tempfile.mkdtemp(prefix="bk"))
         self.kubelet = Kubelet(self.root / "k")
         self.clock = WallClock()
@@ -262,6 +264,8 @@ class Node:
             policy=NodePolicy("default", RULES),
             witnesses=self.plugin.witnesses,
             observers=[self.plugin.changed],
+            plugins=self.plugins,
+            hooks=self.hooks,
         )
         self.tasks = [asyncio.create_task(self.agent.run()), asyncio.create_task(self.plugin.run())]
         if wait:

@@ -16,6 +16,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from agents.kubelet.flags import plugin_settings
 from agents.node import jobfiles, linkfiles, rankfiles
 from agents.node.__main__ import _parser
 from agents.node.hardware import settings as hardware
@@ -72,6 +73,32 @@ def test_the_agents_manifest_says_what_the_agent_understands(tmp_path: Path, com
     assert mounts == {volume["name"] for volume in pod["volumes"]}
     assert len({mount["mountPath"] for mount in container["volumeMounts"]}) == len(container["volumeMounts"])
     assert options.state_dir in {mount["mountPath"] for mount in container["volumeMounts"]}
+
+
+@pytest.mark.parametrize("components", [("soft-shares",), tuple(COMPONENTS)])
+def test_soft_shares_have_the_flags_and_the_folders_they_need(tmp_path: Path, components: tuple[str, ...]) -> None:
+    pod = agent(built(tmp_path, *components))
+    (container,) = pod["containers"]
+    arguments = [a.replace("--journal", "--state-dir") for a in container["args"][1:]]
+    settings = plugin_settings(_parser().parse_args(["--node=n0", *arguments]), {})
+    assert settings.soft and settings.volcano
+    for server in ("Ascend910B-20", "Ascend910A3-24", "npu-20"):
+        settings.check(server, {})
+    volumes = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
+    mounts = {m["mountPath"]: m for m in container["volumeMounts"]}
+    # kubelet binds what the agent writes into containers: both must mean the same folder by the same name
+    mount = mounts[str(settings.enpu)]
+    assert volumes[mount["name"]] == str(settings.enpu) and not mount.get("readOnly")
+    assert volumes[mounts["/dev"]["name"]] == "/dev" and Path(settings.soft_share_dir).is_relative_to("/dev/shm")
+
+
+def test_plugins_of_resets_are_found_where_they_are_mounted(tmp_path: Path) -> None:
+    pod = agent(built(tmp_path, "reset-plugins"))
+    (container,) = pod["containers"]
+    arguments = [a.replace("--journal", "--state-dir") for a in container["args"][1:]]
+    options = _parser().parse_args(["--node=n0", *arguments])
+    (mount,) = [m for m in container["volumeMounts"] if m["mountPath"] == options.hot_reset_hooks]
+    assert mount["readOnly"] and Path(options.hot_reset_plugins).parent == Path(options.hot_reset_hooks)
 
 
 WRITTEN = [jobfiles.RESET_ROOT, jobfiles.TRACE_ROOT, linkfiles.ROOT, rankfiles.ROOT, *map(Path, DRIVER_WRITES)]

@@ -18,6 +18,7 @@ from agents.node import health
 from agents.node.credentials import CredentialsError
 from agents.node.fleet import FleetNode
 from agents.node.hardware import settings as hardware
+from agents.node.hooks import FOLDER as HOOKS
 from agents.node.jobfiles import RESET_ROOT
 from agents.node.linkfiles import ROOT as LINKS
 from agents.node.log import JsonLines, Log
@@ -78,6 +79,7 @@ async def _serve(options: argparse.Namespace, settings: Settings) -> None:
         links=_links(options),
         exporter=exporter.chosen(options),
         plugins=Path(options.hot_reset_plugins) if options.hot_reset_plugins else None,
+        hooks=Path(options.hot_reset_hooks) if options.hot_reset_hooks else None,
         names=read_names(Path(options.device_names)) if options.device_names else None,
         stop=stop,
     )
@@ -123,6 +125,12 @@ def _parser(prog: str = PROG) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--hot-reset-plugins", default=str(PLUGINS), metavar="FILE", help="which parts of resets are on; may be absent"
+    )
+    parser.add_argument(
+        "--hot-reset-hooks",
+        default=str(HOOKS),
+        metavar="DIR",
+        help="programs that take part in resets, PLUGIN/PreReset, CustomReset and AfterReset (default %(default)s)",
     )
     parser.add_argument(
         "--device-names",

@@ -16,6 +16,7 @@ from agents.node.client import ApiError, Cluster
 from agents.node.clock import Clock
 from agents.node.executor import Executor, Unknown
 from agents.node.fault_events import FaultEvents
+from agents.node.hooks import Hooks
 from agents.node.jobfiles import TRACE_ROOT, Roots, keep_job_files
 from agents.node.journal import Journal, JournalLost
 from agents.node.labels import keep_node
@@ -63,9 +64,10 @@ class NodeAgent:
         witnesses: Sequence[Witness] = (),
         observers: Sequence[Callable[[], None]] = (),
         plugins: Path | None = None,
+        hooks: Path | None = None,
     ) -> None:
         self._witnesses, self._observers = tuple(witnesses), tuple(observers)
-        self._plugins = ResetPlugins(plugins)
+        self._plugins, self._hooks = ResetPlugins(plugins), Hooks(hooks)
         self._events, self._news = FaultEvents(), asyncio.Event()
         self.node = node_name
         self._driver, self._cluster = driver, cluster
@@ -301,7 +303,7 @@ class NodeAgent:
             state.problems.pop("journal", None)
             self._executor = Executor(
                 state, self._journal, self._driver, self, self._clock, self._settings, self._wake.set, self._witnesses,
-                plugins=self._plugins, tell=self._tell,
+                plugins=self._plugins, hooks=self._hooks, tell=self._tell,
             )  # fmt: skip
             return
         self._journal_tries += 1

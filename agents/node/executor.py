@@ -16,6 +16,7 @@ from typing import Protocol
 from agents.drivers.base import Driver, DriverError
 from agents.node.acts import Act, ordered
 from agents.node.clock import Clock
+from agents.node.hooks import Hooks
 from agents.node.journal import Done, Journal
 from agents.node.layouts import blocked_by, needed_change
 from agents.node.log import Log
@@ -23,7 +24,7 @@ from agents.node.notices import Notice
 from agents.node.online import Step, Watch
 from agents.node.plugins import ResetPlugins
 from agents.node.rescans import Rescans
-from agents.node.resetter import Resetter
+from agents.node.resetter import LATE, Resetter
 from agents.node.settings import MAX_TEXT, Settings
 from agents.node.state import NodeState
 from agents.node.witness import Witness, WitnessError
@@ -72,10 +73,11 @@ class Executor:
         witnesses: Sequence[Witness] = (),
         *,
         plugins: ResetPlugins | None = None,
+        hooks: Hooks | None = None,
         tell: Callable[[Notice], None] = lambda _: None,
     ) -> None:
         self._witnesses = tuple(witnesses)
-        self._resetter = Resetter(state, driver, clock, settings, plugins or ResetPlugins(None), tell)
+        self._resetter = Resetter(state, driver, clock, settings, plugins or ResetPlugins(None), tell, hooks)
         self._watches: dict[tuple[tuple[str, ...], int], Watch] = {}
         self._state, self._journal, self._driver, self._facts = state, journal, driver, facts
         self._clock, self._settings, self._wake = clock, settings, wake
@@ -345,7 +347,7 @@ class Executor:
         except DriverError as error:
             result = f"failed: {error}"
         except TimeoutError:
-            result = "failed: the driver or the chips did not come back in time"
+            result = f"failed: {LATE}"
         except Unknown as error:
             result = f"failed: {error}"
         finally:
@@ -359,6 +361,8 @@ class Executor:
             self._rescans.failed(act.chips)
         self._finish(act, result)
         self._resetter.ended(act, result)
+        if trouble := self._resetter.trouble:
+            self._problem("hot reset plugins", trouble)
 
     # ---- layouts
 

@@ -36,6 +36,7 @@ class Parts:
         headers: Callable[[], Mapping[str, str]],
         plugins: Path | None = None,
         names: PublicNames | None = None,
+        hooks: Path | None = None,
     ) -> None:
         clock = Clock()
         self._kubelet = (
@@ -64,6 +65,7 @@ class Parts:
             witnesses=self.plugin.witnesses,
             observers=[self.plugin.changed],
             plugins=plugins,
+            hooks=hooks,
         )
 
     def _read_pods(self, names: PublicNames) -> Callable[[], Awaitable[Sequence[Mapping[str, Any]]]] | None:

@@ -55,5 +55,10 @@ class ResetPlugins:
         """Tell whether a plugin is on."""
         return self._on.get(name, False)
 
+    @property
+    def others(self) -> list[str]:
+        """The plugins of this site that are on (`hooks.py`), in the order of the file."""
+        return [name for name, state in self._on.items() if state and name not in DEFAULTS]
+
 
 __all__ = ["DEFAULTS", "FILE", "OUT_OF_BAND", "RECORD", "ResetPlugins"]

@@ -1,4 +1,5 @@
-"""Carrying out a reset that may run: in band, by the board controller where that does not help, and telling of it."""
+"""Carrying out a reset that may run: in band, by the board controller and by the site's plugins where that does not
+help, and telling of it."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Final
 from agents.drivers.base import BOOTED, Chip, Driver, DriverError
 from agents.node.acts import Act
 from agents.node.clock import Clock
+from agents.node.hooks import Device, Hooks
 from agents.node.log import Log
 from agents.node.notices import Notice, reset_ended, reset_started
 from agents.node.online import READY_SECONDS
@@ -17,6 +19,7 @@ from agents.node.state import NodeState
 
 #: Seconds that chips may take to boot after their board controller has reset them.
 OUT_OF_BAND_BOOT: Final = 150.0
+LATE: Final = "the driver or the chips did not come back in time"
 _log = Log("agent")
 
 
@@ -31,7 +34,9 @@ class Resetter:
         settings: Settings,
         plugins: ResetPlugins,
         tell: Callable[[Notice], None],
+        hooks: Hooks | None = None,
     ) -> None:
+        self._hooks = hooks or Hooks(None)
         self._state, self._driver, self._clock, self._settings = state, driver, clock, settings
         self._plugins, self._tell = plugins, tell
 
@@ -49,17 +54,57 @@ class Resetter:
 
         Raises DriverError or TimeoutError when the chips did not come back.
         """
-        settings = self._settings
+        ring, plugins = self._told(act), self._plugins.others
+        await self._hooks.run("PreReset", plugins, ring)
+        failure: DriverError | TimeoutError | None = None
+        try:
+            await self._reset(act, plugins, ring)
+        except (DriverError, TimeoutError) as error:
+            failure = error
+        # not while the agent is being ended: its time is for the journal
+        await self._hooks.run("AfterReset", plugins, ring)
+        if failure is not None:
+            raise failure
+        if act.online is not None:
+            await self._clock.sleep(self._settings.scaled(READY_SECONDS))
+
+    async def _reset(self, act: Act, plugins: Sequence[str], ring: Sequence[Device]) -> None:
+        settings, error = self._settings, ""
         boot = settings.boot_timeout if act.online is None else min(settings.boot_timeout, act.online.boot_seconds)
         try:
-            # the board controller takes longer than a driver's call may: it is asked apart
-            await self._clock.limit(self._driver.reset(act.chips, out_of_band=False), settings.driver_timeout)
-            await self._clock.limit(self._booted(act.chips), settings.scaled(boot))
-        except (DriverError, TimeoutError):
-            if not self._plugins.on(OUT_OF_BAND) or not await self._ask_the_board(act):
+            try:
+                # the board controller takes longer than a driver's call may: it is asked apart
+                await self._clock.limit(self._driver.reset(act.chips, out_of_band=False), settings.driver_timeout)
+                await self._clock.limit(self._booted(act.chips), settings.scaled(boot))
+            except (DriverError, TimeoutError):
+                if not self._plugins.on(OUT_OF_BAND) or not await self._ask_the_board(act):
+                    raise
+        except (DriverError, TimeoutError) as failure:
+            if not plugins:
                 raise
-        if act.online is not None:
-            await self._clock.sleep(settings.scaled(READY_SECONDS))
+            error = str(failure) or LATE
+        left = await self._hooks.custom(plugins, ring, error)
+        if left:
+            raise DriverError(left)
+        if error:
+            # believed once the chips say so themselves
+            await self._clock.limit(self._booted(act.chips), settings.scaled(OUT_OF_BAND_BOOT))
+
+    @property
+    def trouble(self) -> str:
+        """What went wrong with plugins since this was asked last; empty for nothing."""
+        return self._hooks.taken()
+
+    def _told(self, act: Act) -> list[Device]:
+        """The ring as plugins are told it."""
+        state, family = self._state, self._state.machine.server_type.rpartition("-")[0]
+        return [
+            Device(
+                logic=chip.logic_id, card=chip.card, device=chip.die, phy=chip.id, card_type=family,
+                faulty=not state.judge.healthy(state.book.chip(chip.id)), tokens_left=act.left,
+            )
+            for chip in self._ring(act)
+        ]  # fmt: skip
 
     def ended(self, act: Act, result: str) -> None:
         """A reset ended so; it is told where that is wanted."""

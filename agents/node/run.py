@@ -56,6 +56,7 @@ async def run_agent(
     exporter: ExporterSettings | None = None,
     health: HealthSettings | None = None,
     plugins: Path | None = None,
+    hooks: Path | None = None,
     names: PublicNames | None = None,
     links: Path | None = None,
     stop: asyncio.Event | None = None,
@@ -63,7 +64,8 @@ async def run_agent(
     """Run the agent of one node until `stop` is set (or for ever), with `plugin` its device plugin too, with
     `hardware` what NodeD does, with `exporter` metrics for Prometheus, with `health` kubelet's probe, with `links` the
     folder through which orders for links reach processes.
-    `plugins` is the file that switches parts of resets on and off, `names` what others call resources and chips.
+    `plugins` is the file that switches parts of resets on and off, `hooks` the folder of programs that take part in
+    them, `names` what others call resources and chips.
 
     Raises CredentialsError, and ValueError for an unknown driver or settings that do not fit the node.
     """
@@ -79,11 +81,23 @@ async def run_agent(
         serving = exporter_part(exporter, chosen)
     try:
         if plugin is None:
-            agent = NodeAgent(node_name, chosen, client, journal_dir, settings, policy=chosen_policy, plugins=plugins)
+            agent = NodeAgent(
+                node_name, chosen, client, journal_dir, settings, policy=chosen_policy, plugins=plugins, hooks=hooks
+            )
             work = agent.run()
         else:
             parts = Parts(
-                node_name, chosen, client, journal_dir, settings, chosen_policy, plugin, access.headers, plugins, names
+                node_name,
+                chosen,
+                client,
+                journal_dir,
+                settings,
+                chosen_policy,
+                plugin,
+                access.headers,
+                plugins,
+                names,
+                hooks,
             )
             agent, work = parts.agent, parts.run()
         if hardware is not None:

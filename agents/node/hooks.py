@@ -1,0 +1,162 @@
+"""Programs of a site that take part in resets: before one, after the driver has answered, and when it is over.
+
+MindCluster compiles such plugins into its device plugin (docs/zh/scheduling/05_developer_guide/
+02_dp_hot_reset_plugin_development.md). Here a plugin is a folder of programs named after its hooks,
+``<folder>/<pluginName>/PreReset``, ``CustomReset`` and ``AfterReset``, each of which may be missing. The names, what
+they are told, their times and the file that switches them on are MindCluster's:
+
+- every hook reads a JSON list of the ring's chips from its standard input (`Device`);
+- ``CustomReset`` reads what went wrong so far from ``HOT_RESET_ERROR``, empty for nothing. It answers with its exit
+  code: 0 when the chips are well now, else the first line that it writes to standard error is what is wrong. The next
+  plugin is told that, in the order of the configuration;
+- what becomes of ``PreReset`` and ``AfterReset`` changes nothing; trouble with them is reported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from agents.drivers.base import DriverError
+from agents.drivers.dcmi.library import trusted
+from agents.node.log import Log
+from agents.node.settings import MAX_TEXT
+from agents.processes import kill_session
+
+FOLDER: Final = Path("/usr/local/hotResetPlugins")
+Hook = Literal["PreReset", "CustomReset", "AfterReset"]
+#: Seconds that a program may take.
+SECONDS: Final[dict[Hook, float]] = {"PreReset": 10.0, "CustomReset": 300.0, "AfterReset": 10.0}
+ERROR: Final = "HOT_RESET_ERROR"
+MAX_PLUGINS: Final = 8
+MAX_OUTPUT: Final = 65_536
+PASSED_ON: Final = ("PATH", "LD_LIBRARY_PATH", "NODE_NAME")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_log = Log("agent")
+
+
+class Device(msgspec.Struct, frozen=True):
+    """One chip of the ring as hooks are told it; ``tokens_left`` are the resets that its group has left, -1 unknown."""
+
+    logic: int = msgspec.field(name="LogicID")
+    card: int = msgspec.field(name="CardID")
+    device: int = msgspec.field(name="DeviceID")
+    phy: int = msgspec.field(name="PhyID")
+    card_type: str = msgspec.field(name="CardType")
+    faulty: bool = msgspec.field(name="IsFaultDev")
+    tokens_left: int = msgspec.field(name="TokensLeft")
+
+
+class HookError(Exception):
+    """A hook did not end well; the text says which and why."""
+
+
+class Hooks:
+    """Runs them. ``trouble`` collects what went wrong beside the reset itself, until it is taken."""
+
+    def __init__(self, folder: Path | None, owners: frozenset[int] | None = None) -> None:
+        self._folder = folder
+        # who runs the agent may own the programs too; others may not write them
+        self._owners = frozenset({0, os.getuid()}) if owners is None else owners
+        self.trouble = ""
+
+    async def run(self, hook: Hook, plugins: Sequence[str], ring: Sequence[Device]) -> None:
+        """Run a hook of every plugin that has it. Never raises."""
+        for name in plugins[:MAX_PLUGINS]:
+            try:
+                await self._call(name, hook, ring, {})
+            except HookError as error:
+                self._note(str(error))
+
+    async def custom(self, plugins: Sequence[str], ring: Sequence[Device], error: str) -> str:
+        """Let every plugin try; what is wrong in the end, empty for nothing. ``error`` is what is wrong now."""
+        for name in plugins[:MAX_PLUGINS]:
+            try:
+                if await self._call(name, "CustomReset", ring, {ERROR: error}):
+                    error = ""
+            except HookError as answer:
+                error = str(answer)
+        return error
+
+    def taken(self) -> str:
+        """What went wrong since this was asked last."""
+        trouble, self.trouble = self.trouble, ""
+        return trouble
+
+    def _note(self, text: str) -> None:
+        _log.warning("a reset's plugin failed", reason=text)
+        self.trouble = self.trouble or text[:MAX_TEXT]
+
+    def _program(self, name: str, hook: Hook) -> Path | None:
+        if self._folder is None:
+            return None
+        if not _NAME.fullmatch(name):
+            raise HookError(f"{name[:64]!r} cannot name a plugin")
+        folder = self._folder / name
+        if not folder.is_dir():
+            raise HookError(f"plugin {name} is on, but there is no folder {folder}")
+        program = folder / hook
+        if not program.exists():
+            return None
+        try:
+            trusted(program, self._owners)
+        except (DriverError, OSError) as error:
+            raise HookError(f"plugin {name}: {error}") from error
+        return program
+
+    async def _call(self, name: str, hook: Hook, ring: Sequence[Device], env: dict[str, str]) -> bool:
+        """Run one; False when the plugin has no such hook. Raises HookError."""
+        program = self._program(name, hook)
+        if program is None:
+            return False
+        _log.info("a reset's plugin runs", plugin=name, hook=hook)
+        passed = {key: os.environ[key] for key in PASSED_ON if key in os.environ}
+        try:
+            process = await asyncio.create_subprocess_exec(
+                program, cwd="/", env=passed | env, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE, start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise HookError(f"plugin {name}: {program} cannot be run: {error.strerror}") from error
+        try:
+            async with asyncio.timeout(SECONDS[hook]):
+                said, _ = await asyncio.gather(_bounded(process), _told(process, msgspec.json.encode(ring)))
+                code = await process.wait()
+        except TimeoutError:
+            raise HookError(f"plugin {name}: {hook} did not end in {SECONDS[hook]:g} s and was killed") from None
+        finally:
+            await kill_session(process)
+        if code:
+            first = said.decode("utf-8", "replace").strip().partition("\n")[0].strip()
+            raise HookError(f"plugin {name}: {first or f'{hook} ended with code {code}'}"[:MAX_TEXT])
+        return True
+
+
+async def _told(process: asyncio.subprocess.Process, data: bytes) -> None:
+    assert process.stdin is not None
+    try:
+        process.stdin.write(data)
+        await process.stdin.drain()
+    except (BrokenPipeError, ConnectionResetError):
+        # it did not want to know
+        return
+    finally:
+        process.stdin.close()
+
+
+async def _bounded(process: asyncio.subprocess.Process) -> bytes:
+    """What it says, of which the beginning is kept; a program that talks on is not held up."""
+    assert process.stderr is not None
+    kept = b""
+    while part := await process.stderr.read(4096):
+        kept = (kept + part)[:MAX_OUTPUT]
+    return kept
+
+
+__all__ = ["ERROR", "FOLDER", "MAX_PLUGINS", "SECONDS", "Device", "Hook", "HookError", "Hooks"]
