@@ -21,7 +21,8 @@ from engine.model import actions as act
 from engine.model.actions import ACTION_KINDS, AnyAction, Owner
 from engine.model.history import History
 from engine.store import ActionOutcome, PassRecord
-from engine.wire import ledger, rankfile
+from engine.wire import ledger, rankfile, resetinfo
+from engine.wire.gojson import check_code
 from tests import worlds
 from tests.loop_world import Cluster
 
@@ -408,6 +409,39 @@ def test_rank_tables_and_signals_go_into_the_jobs_config_maps(cluster: Cluster, 
     assert words(cluster, edge, act.SignalJob(**WHY, namespace="default", name="j", signal="?", ranks=())) == [
         "refused"
     ]
+
+
+def test_older_managers_hear_of_an_episode_where_the_jobs_owner_asked_for_it(cluster: Cluster, edge: Edge) -> None:
+    """``fault-config-<job>`` goes before ``reset-config-<job>``: what is cut off in between is done again whole."""
+    for name in ("reset-config-old", "fault-config-old", "reset-config-new"):
+        meta = {"name": name, "namespace": "default"}
+        cluster.create(CONFIGMAP, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta})
+
+    def tell(job: str, signal: str, ranks: tuple[int, ...]) -> list[str]:
+        listed = [resetinfo.rank(r, r, status=signal, policy="reset", initial="reset") for r in ranks]
+        more = {"rankList": listed} if signal != "clear" else {}
+        one = act.SignalJob(**WHY, namespace="default", name=job, signal=signal, ranks=ranks, preconditions=more)
+        return words(cluster, edge, one)
+
+    def told() -> list[int]:
+        live = cluster.get(CONFIGMAP, "fault-config-old", "default")
+        assert live is not None
+        body = json.loads(live["data"]["fault-npus"])
+        assert live["data"]["checkCode"] == check_code(body) and list(body) == ["FaultRank", "UpdateTime"]
+        ranks: list[int] = body["FaultRank"]
+        return ranks
+
+    assert tell("old", "unrecovered", (4, 5)) == ["done"] and told() == [4, 5]
+    assert tell("old", "unrecovered", (4, 5)) == ["unchanged"]
+    assert tell("old", "recovered", (4, 5)) == ["done"] and told() == []
+    assert tell("new", "unrecovered", (0,)) == ["done"]
+    assert cluster.get(CONFIGMAP, "fault-config-new", "default") is None, "only the job's owner makes it"
+    live = cluster.get(CONFIGMAP, "fault-config-old", "default")
+    assert live is not None
+    cluster.run(cluster.kube.replace(CONFIGMAP, live | {"data": {}}))
+    assert tell("old", "clear", ()) == ["done"]
+    live = cluster.get(CONFIGMAP, "fault-config-old", "default")
+    assert live is not None and not live.get("data"), "who was told nothing is not told that it is over"
 
 
 def test_chips_are_claimed_once_and_claims_end(cluster: Cluster, edge: Edge) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
@@ -312,6 +313,31 @@ def test_the_first_words_of_an_episode_count_one_more_start() -> None:
     assert resetinfo.told(raw, "unrecovered", (), 100, rank_list=rows("unrecovered", "reset", "restart")) is None
     end = told(raw, "recovered", rows("recovered", "reset", "restart", ""))
     assert json.loads(end["reset.json"])["RetryTime"] == 5
+
+
+def test_older_managers_read_the_ranks_that_are_not_well() -> None:
+    """Byte for byte, with the CheckCode over the inner object in the order of its fields."""
+    raw: dict[str, Any] = {"metadata": {"name": "fault-config-j", "namespace": "train"}, "data": {"mine": "kept"}}
+
+    def after(signal: str, ranks: Any, now: int) -> dict[str, str] | None:
+        data = resetinfo.told_legacy(raw, signal, ranks, now)
+        if data is not None:
+            raw["data"] = data
+        return data
+
+    assert after("clear", (), 5) is None and after("fault", (1,), 5) is None, "nothing of an episode"
+    begun = after("unrecovered", (3, 1, 3), 7)
+    text = '{"FaultRank":[1,3],"UpdateTime":7}'
+    code = hashlib.sha256(text.encode()).hexdigest()
+    assert begun == {"mine": "kept", "fault-npus": text, "checkCode": code}
+    assert after("unrecovered", (1, 3), 8) is None and after("failed", (1, 3), 8) is None
+    ended = after("recovered", (1, 3), 9)
+    assert ended is not None and ended["fault-npus"] == '{"FaultRank":[],"UpdateTime":9}'
+    assert after("clear", (), 10) is None
+    for broken in ('{"FaultRank":[],"UpdateTime":1}', "[", "{}"):  # a CheckCode of something else, half a text, nothing
+        raw["data"] = {"fault-npus": broken, "checkCode": "00"}
+        mended = after("clear", (), 11)
+        assert mended is not None and mended["fault-npus"] == '{"FaultRank":[],"UpdateTime":11}'
 
 
 def test_once_isolated_nothing_more_is_said() -> None:

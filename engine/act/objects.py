@@ -140,7 +140,22 @@ async def _file_rank_table(edge: Edge, action: WriteRankTable) -> bool:
 
 
 async def signal_job(edge: Edge, action: SignalJob) -> bool:
-    """Tell a job's processes through ``reset-config-<job>`` in MindCluster's format (``engine.wire.resetinfo``)."""
+    """Tell a job's processes through ``reset-config-<job>`` in MindCluster's format (``engine.wire.resetinfo``).
+
+    Where its owner also made ``fault-config-<job>``, from which older managers read, that is brought in line first: a
+    write that is cut off in between is done again whole.
+    """
+
+    def legacy(live: Object) -> bool:
+        data = resetinfo.told_legacy(live, action.signal, action.ranks, int(edge.now()))
+        if data is not None:
+            live["data"] = data
+        return data is not None
+
+    if action.signal in resetinfo.LEGACY:
+        name = resetinfo.LEGACY_PREFIX + action.name
+        if await edge.kube.get(CONFIGMAP, name, action.namespace) is not None:
+            await change_config_map(edge, action.namespace, name, legacy)
 
     def change(live: Object) -> bool:
         try:

@@ -47,6 +47,7 @@ _ORDER: Final = {
 _FILLED: Final[dict[str, tuple[str, ...]]] = {
     "rings-config-": ("hccl.json", "version"),
     "reset-config-": ("reset.json", "checkCode", "restartType"),
+    "fault-config-": ("fault-npus", "checkCode"),
 }
 #: Per object: why it has to be patched, empty when it need not.
 _VERDICTS: Memo[tuple[str, str]] = Memo(32768)

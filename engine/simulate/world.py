@@ -223,6 +223,11 @@ class World(Agents):
             self.put(merged(live, {"spec": {"replicas": action.replicas}}))
 
     def _signal(self, action: act.SignalJob) -> None:
+        older = self.objects.get(ObjectKey("v1", "ConfigMap", action.namespace, f"fault-config-{action.name}"))
+        if older is not None:
+            known = resetinfo.told_legacy(older, action.signal, action.ranks, int(self.now))
+            if known is not None:
+                self.put(merged(older, {"data": known}))
         key = ObjectKey("v1", "ConfigMap", action.namespace, f"reset-config-{action.name}")
         live = self.objects.get(key)
         if live is None:

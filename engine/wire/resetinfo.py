@@ -15,6 +15,9 @@ from engine.wire.errors import WireError
 from engine.wire.gojson import check_code, go_json, read_object
 
 PREFIX: Final = "reset-config-"
+#: The ConfigMap of older training managers, which name the ranks that a reset under the job concerns and no more.
+LEGACY_PREFIX: Final = "fault-config-"
+LEGACY_KEY: Final = "fault-npus"
 RESET_KEY: Final = "reset.json"
 CODE_KEY: Final = "checkCode"
 TYPE_KEY: Final = "restartType"
@@ -29,7 +32,10 @@ SIGNALS: Final = (
     "flush", "fault", "restart", "podReschedule", "gracefulExit", "clear",
     online.UNRECOVERED, online.RECOVERED, online.FAILED,
 )  # fmt: skip
-_EPISODE: Final = frozenset({online.UNRECOVERED, online.RECOVERED, online.FAILED})
+#: Those of them that tell of chips that are healed under the job, and that this is over.
+EPISODE: Final = frozenset({online.UNRECOVERED, online.RECOVERED, online.FAILED})
+#: Those that older training managers read of too.
+LEGACY: Final = EPISODE | {"clear"}
 #: Policies of a rank under the device plugin's own online reset, with which no process recovery goes together.
 _ONLINE: Final = frozenset({"reset", "restart"})
 
@@ -104,7 +110,7 @@ def told(
             f"data.{RESET_KEY}.RankList",
             "the device plugin resets chips of this job online, which process recovery does not go together with",
         )
-    if signal in _EPISODE:
+    if signal in EPISODE:
         after, fresh = _episode(config_map, body, rank_list)
     else:
         after, fresh = {**body, **_change(body, signal, ranks)}, False
@@ -117,6 +123,29 @@ def told(
     after["UpdateTime"] = now
     data |= {RESET_KEY: go_json(after), CODE_KEY: check_code(after)}
     return data | ({TYPE_KEY: kind} if kind else {})
+
+
+def told_legacy(config_map: Mapping[str, Any], signal: str, ranks: Iterable[int], now: int) -> dict[str, str] | None:
+    """The data of ``fault-config-<job>`` after a signal; None when it says so already, or the signal is none of an
+    episode of online healing: ``fault-npus`` with the ranks that are not well (none once it is over), and the CheckCode
+    over it. ``now`` is Unix seconds. What cannot be read there is replaced.
+
+    Source: component/ascend-device-plugin/pkg/common (TaskFaultInfo, until v26.0).
+    """
+    if signal not in LEGACY:
+        return None
+    bad = sorted(set(ranks)) if signal in (online.UNRECOVERED, online.FAILED) else []
+    data = dict(config_map.get("data") or {})
+    if signal == "clear" and not data.get(LEGACY_KEY):
+        return None  # nobody was told anything
+    try:
+        before = read_object("", f"data.{LEGACY_KEY}", data.get(LEGACY_KEY) or "{}")
+    except WireError:
+        before = {}
+    if before.get("FaultRank") == bad and data.get(CODE_KEY) == check_code(before):
+        return None
+    after = {"FaultRank": bad, "UpdateTime": now}
+    return data | {LEGACY_KEY: go_json(after), CODE_KEY: check_code(after)}
 
 
 def _episode(
