@@ -20,7 +20,7 @@ from pathlib import Path
 from agents.drivers.standin.build import build
 from agents.drivers.standin.state import Standin
 from engine.kube import CONFIGMAP, NODE
-from tests.bench.exporter import MEASURED, REST, _children, _mebibytes, _process, _seconds
+from tests.bench.agentcost import cost, program
 from tests.bench.measure import Result
 from tests.kubelet_world import Kubelet, Node
 from tests.loop_world import Cluster
@@ -55,8 +55,6 @@ async def _allocations() -> Result:
 
 async def _agent(folder: Path) -> list[Result]:
     event = Result("driver event → device report in the API, p99", "ms", 300, percentile=99)
-    cpu = Result("agent with device plugin, 8 chips, 5 s: CPU with its driver process", "% of a core", 1)
-    memory = Result("the same: memory of the agent (RSS)", "MiB", 80)
     kubelet = Kubelet(folder / "k")
     await kubelet.start()
     with contextlib.closing(Cluster(folder)) as cluster:
@@ -70,23 +68,16 @@ async def _agent(folder: Path) -> list[Result]:
             "--device-plugin", "-volcanoType=true", "--kubelet-dir", str(folder / "k"),
             "--pod-resources", str(kubelet.pod_socket),
         ]  # fmt: skip
-        with _process(arguments, standin) as running:
+        with program(arguments, standin) as running:
             while not kubelet.devices:
                 await asyncio.sleep(0.1)
-            await asyncio.sleep(REST)
-            family = [running.pid, *_children(running.pid)]
-            for _ in range(int(MEASURED // 20) or 1):
-                before, begin = sum(map(_seconds, family)), time.monotonic()
-                await asyncio.sleep(min(20.0, MEASURED))
-                cpu.runs.append(100 * (sum(map(_seconds, family)) - before) / (time.monotonic() - begin))
-                memory.runs.append(_mebibytes(running.pid))
-            memory.remark = f"driver process beside it: {_mebibytes(family[1]):.0f} MiB"
+            costs = await cost(running.pid, "device plugin")
             for number in range(EVENTS):
                 event.runs.append(1000 * await asyncio.to_thread(_event, cluster, standin, number))
                 await asyncio.sleep(1.1 + (number % 7) / 20)
             event.remark = f"{EVENTS} faults that come and go"
     await kubelet.stop()
-    return [event, cpu, memory]
+    return [event, *costs]
 
 
 def _event(cluster: Cluster, standin: Standin, number: int) -> float:

@@ -10,10 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -22,13 +18,13 @@ from pathlib import Path
 from agents.drivers.standin.build import build
 from agents.drivers.standin.state import Standin
 from engine.kube import NODE
-from tests.bench.measure import ROOT, Result
+from tests.bench.agentcost import cost, program
+from tests.bench.measure import Result
 from tests.loop_world import Cluster
 from tests.test_exporter_prometheus import free_port
 
 SCRAPES = 400
 CROWD = 200
-REST, MEASURED = 30.0, float(os.environ.get("BELAY_BENCH_AGENT_SECONDS", "60"))
 TOOL = """#!/bin/sh
 case "$3" in
 -link) echo "link status: UP";;
@@ -76,7 +72,7 @@ def _exporter(folder: Path, *flags: str) -> Iterator[int]:
         "-ip=127.0.0.1", f"-port={port}", f"-driver=dcmi:{library}", f"-hccnTool={tool}", f"-configDir={folder}",
         "-containerMode=containerd", f"-endpoint={folder}/n.sock", f"-containerd={folder}/n.sock",
     ]  # fmt: skip
-    with _process(["-m", "agents.exporter", *arguments, *flags], standin):
+    with program(["-m", "agents.exporter", *arguments, *flags], standin):
         asyncio.run(_ready(port, 16))
         yield port
 
@@ -86,23 +82,6 @@ def _machine(folder: Path, chips: int) -> tuple[Standin, Path, Path]:
     tool.write_text(TOOL)
     tool.chmod(0o755)
     return Standin.create(folder / "state", chips=chips), build(folder / "lib"), tool
-
-
-@contextlib.contextmanager
-def _process(arguments: list[str], standin: Standin) -> Iterator[subprocess.Popen[bytes]]:
-    running = subprocess.Popen(
-        [sys.executable, *arguments], cwd=ROOT, stderr=subprocess.DEVNULL,
-        env={**os.environ, "BELAY_SIM_DCMI_STATE": str(standin.file)},
-    )  # fmt: skip
-    try:
-        yield running
-    finally:
-        running.send_signal(signal.SIGTERM)
-        try:
-            running.wait(40)
-        except subprocess.TimeoutExpired:
-            running.kill()
-            running.wait()
 
 
 async def _ready(port: int, chips: int) -> None:
@@ -160,8 +139,6 @@ async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
 
 async def _agent(folder: Path) -> list[Result]:
     """Memory and CPU of an agent with 8 chips, a poll of 5 s and the exporter, scraped every 15 s."""
-    cpu = Result("agent with exporter, 8 chips, 5 s: CPU with its driver process", "% of a core", 1)
-    memory = Result("the same: memory of the agent (RSS)", "MiB", 80)
     with contextlib.closing(Cluster(folder)) as cluster:
         await asyncio.to_thread(
             cluster.ensure, NODE, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "bench"}}
@@ -176,39 +153,15 @@ async def _agent(folder: Path) -> list[Result]:
             "-m", "agents.node", "--node", "bench", "--driver", f"dcmi:{library}", "--state-dir", str(folder / "agent"),
             "--kubeconfig", cluster.kubeconfig, "--rank-tables", "", f"--exporter={flags}",
         ]  # fmt: skip
-        with _process(arguments, standin) as running:
+        with program(arguments, standin) as running:
             await _ready(port, 8)
             scraping = asyncio.create_task(_scrape_on(port))
-            await asyncio.sleep(REST)
-            family = [running.pid, *_children(running.pid)]
-            for _ in range(int(MEASURED // 20) or 1):
-                before, begin = sum(map(_seconds, family)), time.monotonic()
-                await asyncio.sleep(min(20.0, MEASURED))
-                cpu.runs.append(100 * (sum(map(_seconds, family)) - before) / (time.monotonic() - begin))
-                memory.runs.append(_mebibytes(running.pid))
-            memory.remark = f"driver process beside it: {_mebibytes(family[1]):.0f} MiB"
+            found = await cost(running.pid, "exporter")
             scraping.cancel()
-    return [cpu, memory]
+    return found
 
 
 async def _scrape_on(port: int) -> None:
     while True:
         await asyncio.sleep(15)
         await _once(port)
-
-
-def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def _seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    # the processes that it waited for are part of what it costs
-    return sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")
-
-
-def _mebibytes(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    raise RuntimeError(f"process {pid} ended")

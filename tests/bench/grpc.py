@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import json
 import multiprocessing
-import os
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -24,6 +23,7 @@ from engine.serve.grpc.server import GrpcServer
 from engine.wire import globaltable
 from engine.wire.clusterd import config_pb2
 from tests.bench.measure import Result
+from tests.bench.running import cpu_seconds, resident
 from tests.grpc_world import NS, Client, World, until
 from tests.test_grpc_chaos import channel, join
 
@@ -163,27 +163,15 @@ async def _idle(world: World) -> list[Result]:
         storm.runs.append(time.perf_counter() - begin)
         await asyncio.sleep(5)
         for _ in range(3):
-            used, begin = _cpu(process), time.perf_counter()
+            used, begin = cpu_seconds(process), time.perf_counter()
             await asyncio.sleep(6)
-            cores.runs.append((_cpu(process) - used) / (time.perf_counter() - begin))
-            memory.runs.append(_memory(process))
+            cores.runs.append((cpu_seconds(process) - used) / (time.perf_counter() - begin))
+            memory.runs.append(resident(process))
         for client in clients:
             await client.hang_up()
         for one in channels:
             await one.close(None)
     return [memory, cores, storm]
-
-
-def _cpu(process: int) -> float:
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _memory(process: int) -> float:
-    for line in Path(f"/proc/{process}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    return 0.0
 
 
 async def _crowd(world: World) -> list[Result]:
@@ -196,7 +184,7 @@ async def _crowd(world: World) -> list[Result]:
         clients = [Client(port, jobs[i // 8], f"pod-{i % 8}", channels[i % 160]) for i in range(8000)]
         for first in range(0, len(clients), 800):
             await asyncio.gather(*(join(client) for client in clients[first : first + 800]))
-        memory.runs.append(_memory(process))
+        memory.runs.append(resident(process))
         hit = [clients[i : i + 8] for i in range(0, len(clients), 80)]
         tellers = [Client(port, group[0].job, channel=channel(port)) for group in hit]
         begin = time.perf_counter()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import subprocess
 import sys
 import time
@@ -36,6 +37,7 @@ from tests.bench import crowds
 from tests.bench.clusters import NOW
 from tests.bench.measure import ROOT, RUNS, Result
 from tests.bench.plot import Line, draw
+from tests.bench.running import resident
 from tests.simworld import merged
 
 GANG = 5000
@@ -244,8 +246,7 @@ def _hold(nodes: int, pods: int) -> float:
     for _ in range(2):
         found = plan(desired, observer.observed(), NOW)
         assert not any(isinstance(action, BindPod) for action in found.actions)
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
+    return resident(os.getpid())
 
 
 PARTS = {"gang": _gang, "gangs": _gangs, "super pods": _super_pods}

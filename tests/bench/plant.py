@@ -27,13 +27,12 @@ from engine.store import PassStore, StoreUnavailable, connect
 from engine.wire import deviceinfo, names
 from tests.bench.clusters import node as node_object
 from tests.bench.measure import Skipped
-from tests.bench.running import memory, tree
+from tests.bench.running import cpu_seconds, memory, tree
 from tests.kube_server import real_cluster
 
 CODE, LEVEL = "80DF8402", "SeparateNPU"
 """The chip stays out and nothing resets it."""
 CHIPS = 8
-_TICKS = os.sysconf("SC_CLK_TCK")
 _MODULES = {"controller": "engine.controller", "worker": "engine.tasks"}
 
 
@@ -95,7 +94,11 @@ class Plant:
 
     def cpu_seconds(self) -> float:
         """CPU time that they have used so far."""
-        return sum(_cpu(pid) for pid in self.pids()) / _TICKS
+        used = 0.0
+        for pid in self.pids():
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                used += cpu_seconds(pid)
+        return used
 
     # the cluster
 
@@ -257,15 +260,6 @@ def _wait(condition: Callable[[], bool], seconds: float, what: str) -> None:
         if time.monotonic() > ends:
             raise RuntimeError(f"{what} did not come up within {seconds:.0f} s")
         time.sleep(0.05)
-
-
-def _cpu(pid: int) -> int:
-    """Clock ticks."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0
-    return int(fields[11]) + int(fields[12])
 
 
 __all__ = ["CODE", "Orders", "Plant", "plant", "report"]

@@ -104,6 +104,20 @@ def tree(pid: int) -> list[int]:
     return found
 
 
+def resident(pid: int) -> float:
+    """MiB of one process (RSS). Raises RuntimeError when it has ended."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError(f"process {pid} ended")
+
+
+def cpu_seconds(pid: int, *, waited: bool = False) -> float:
+    """CPU time of one process so far; ``waited``: and of those that it waited for. Raises OSError when it is gone."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11 : 15 if waited else 13])) / os.sysconf("SC_CLK_TCK")
+
+
 def _pss(pid: int) -> int:
     """KiB."""
     try:
