@@ -14,7 +14,8 @@ from agents.node import fault_events, reporting
 from agents.node.acts import baseline, catch_up, reported
 from agents.node.client import ApiError, Cluster
 from agents.node.clock import Clock
-from agents.node.executor import Executor, Unknown
+from agents.node.executor import Executor
+from agents.node.facts import Unknown
 from agents.node.fault_events import FaultEvents
 from agents.node.hooks import Hooks
 from agents.node.jobfiles import TRACE_ROOT, Roots, keep_job_files

@@ -1,24 +1,22 @@
 """Executing orders: resets and vNPU layouts, each epoch at most once, and never on a chip in use.
 
-The order of things is the safety: read the facts anew, write the journal, act, write the journal, report. What
-cannot be
-known (the API server is away, the driver hangs) is a reason to wait, what is known and wrong is a reason to refuse,
-and an
-order that outlived its time is refused whatever else is true.
+The order of things is the safety: read the facts anew, write the journal, act, write the journal, report. What cannot
+be known (the API server is away, the driver hangs) is a reason to wait, what is known and wrong is a reason to refuse,
+and an order that outlived its time is refused whatever else is true.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
 
 from agents.drivers.base import Driver, DriverError
 from agents.node.acts import Act, ordered
 from agents.node.clock import Clock
+from agents.node.facts import Facts, Refused, Unknown
 from agents.node.hooks import Hooks
 from agents.node.journal import Done, Journal
-from agents.node.layouts import blocked_by, needed_change
+from agents.node.layouts import Layouts
 from agents.node.log import Log
 from agents.node.notices import Notice
 from agents.node.online import Step, Watch
@@ -28,34 +26,9 @@ from agents.node.resetter import LATE, Resetter
 from agents.node.settings import MAX_TEXT, Settings
 from agents.node.state import NodeState
 from agents.node.witness import Witness, WitnessError
-from engine.model.cluster import Orders, Pod
-from engine.model.vnpu import Change
+from engine.model.cluster import Orders
 
 _log = Log("agent")
-
-
-class Unknown(Exception):
-    """A fact that an act depends on cannot be read now."""
-
-
-class Facts(Protocol):
-    """Where the executor reads facts anew, right before it acts. Each method raises Unknown when it cannot."""
-
-    async def orders(self) -> Orders | None:
-        """Return the orders as they stand at the API server."""
-        ...
-
-    async def pods(self) -> Sequence[Pod]:
-        """Return the pods of this node as they stand at the API server."""
-        ...
-
-    async def driver(self) -> None:
-        """Read faults, processes and vNPUs from the driver into the state."""
-        ...
-
-
-class _Refused(Exception):
-    pass
 
 
 class Executor:
@@ -85,7 +58,7 @@ class Executor:
         self._unwritten: dict[str, Done] = {}
         self._task: asyncio.Task[None] | None = None
         self._current: Act | None = None
-        self._partitioning: set[int] = set()
+        self._layouts = Layouts(state, driver, facts, clock, settings)
         self._seen_generation = 0
         self._pause_until = 0.0
         failed = {key for key, done in journal.done.items() if done.result.startswith("failed")}
@@ -100,9 +73,9 @@ class Executor:
 
     @property
     def orders_seen(self) -> int:
-        """The newest generation that is fully taken into account: while an act that a newer generation withdrew
-        still runs,
-        this stays behind, because its chips are not free yet."""
+        """The newest generation that is fully taken into account: while an act that a newer generation withdrew still
+        runs, this stays behind, because its chips are not free yet.
+        """
         return self._seen_generation
 
     @property
@@ -112,8 +85,8 @@ class Executor:
 
     def step(self) -> float:
         """Look at the orders, refuse what must be refused, start what may start. Returns seconds until it is worth
-        looking again.
-        Call it whenever anything changed; it never blocks."""
+        looking again. Call it whenever anything changed; it never blocks.
+        """
         orders = self._state.orders
         acts = ordered(self._state, orders)
         pending = [act for act in acts if not self._is_done(act)]
@@ -200,7 +173,7 @@ class Executor:
         """Chips that an order is about to act on are offered to nobody from now on."""
         acting = set(self._current.chips) if self._current and not self._current.layout else set()
         self._state.withdrawn = (
-            acting | self._partitioning | {chip for act in pending if not act.layout for chip in act.chips}
+            acting | self._layouts.cutting | {chip for act in pending if not act.layout for chip in act.chips}
         )
         under = [act for act in [*pending, *([self._current] if self._current else [])] if act.online is not None]
         self._state.healing = {chip for act in under for chip in act.chips}
@@ -265,17 +238,17 @@ class Executor:
                 self._record(act, step.result)
             else:
                 await self._reset(act)
-        except _Refused as refusal:
+        except Refused as refusal:
             self._record(act, f"refused: {refusal}")
         self._problem("order", None)
 
     async def _confirm(self, act: Act) -> None:
-        """Check everything again on facts read now. Raises _Refused or Unknown."""
+        """Check everything again on facts read now. Raises Refused or Unknown."""
         state = self._state
         if self._stale(act):
-            raise _Refused(f"epoch {act.epoch} was already taken for a chip of the group")
+            raise Refused(f"epoch {act.epoch} was already taken for a chip of the group")
         if state.orders is not None and self._expired(act, state.orders):
-            raise _Refused("the order has expired")
+            raise Refused("the order has expired")
         fresh = await self._facts.orders()
         if act not in ordered(state, fresh):
             raise Unknown("the order was withdrawn meanwhile")
@@ -284,16 +257,16 @@ class Executor:
         await self._facts.driver()
         state.settle_users(self._clock.monotonic(), self._clock.now_ms())
         if fresh is not None and self._expired(act, fresh):
-            raise _Refused("the order has expired")
+            raise Refused("the order has expired")
         if not act.layout:
             await self._confirm_reset(act)
 
     async def _confirm_reset(self, act: Act) -> None:
         state = self._state
         if not self._settings.resets:
-            raise _Refused("resets are switched off on this node (-hotReset=-1)")
+            raise Refused("resets are switched off on this node (-hotReset=-1)")
         if unknown := [chip for chip in act.chips if chip not in state.ids]:
-            raise _Refused(f"there is no chip {state.name(unknown[0])}")
+            raise Refused(f"there is no chip {state.name(unknown[0])}")
         for chip in act.chips:
             try:
                 ring = set(await self._clock.limit(self._driver.reset_group(chip), self._settings.driver_timeout))
@@ -301,17 +274,17 @@ class Executor:
                 raise Unknown(f"the driver does not say what resets with {state.name(chip)}") from error
             if not ring <= set(act.chips):
                 missing = ", ".join(state.name(c) for c in sorted(ring - set(act.chips)))
-                raise _Refused(f"{state.name(chip)} resets together with {missing}")
+                raise Refused(f"{state.name(chip)} resets together with {missing}")
         if act.online is not None:
             if barred := self._barred(act):
-                raise _Refused(barred)
+                raise Refused(barred)
             await self._ask_witnesses(act)
             return
         if occupants := state.occupants(act.chips):
-            raise _Refused(f"in use by {occupants}")
+            raise Refused(f"in use by {occupants}")
         await self._ask_witnesses(act)
         if state.judge.healthy([e for c in act.chips for e in state.book.chip(c)]):
-            raise _Refused("no fault of the group is left")
+            raise Refused("no fault of the group is left")
         idle = state.idle_for(act.chips, self._clock.monotonic())
         if idle < self._settings.scaled(self._settings.idle):
             raise Unknown("the group has not been idle for long enough")
@@ -329,7 +302,7 @@ class Executor:
                 text = f"{self._state.name(min(held))} is in use by {held[min(held)]} ({witness.name})"
                 if self._lasted(act) < self._settings.scaled(self._settings.in_use_grace):
                     raise Unknown(text)
-                raise _Refused(text)
+                raise Refused(text)
 
     async def _reset(self, act: Act) -> None:
         state = self._state
@@ -367,65 +340,20 @@ class Executor:
     # ---- layouts
 
     async def _lay_out(self, act: Act) -> None:
-        state = self._state
-        orders = state.orders
-        wanted = dict(orders.vnpu_layout) if orders else {}
-        if unknown := [chip for chip in wanted if chip not in state.ids]:
-            raise _Refused(f"there is no chip {state.name(unknown[0])}")
-        changes = {chip: needed_change(state, chip, templates) for chip, templates in sorted(wanted.items())}
-        needed = {chip: change for chip, change in changes.items() if change.needed}
-        if not needed:
+        doable, blocked = self._layouts.wanted(self._lasted(act))
+        if not doable:
             self._record(act, "ok")
             return
-        blocked = {chip: why for chip, change in needed.items() if (why := blocked_by(state, chip, change))}
-        doable = {chip: change for chip, change in needed.items() if chip not in blocked}
-        if blocked and self._lasted(act) < self._settings.scaled(self._settings.in_use_grace):
-            raise Unknown(next(iter(blocked.values())))
-        idle = self._settings.scaled(self._settings.idle)
-        if any(not state.in_use(c) and state.idle_for([c], self._clock.monotonic()) < idle for c in doable):
-            raise Unknown("a chip has not been idle for long enough")
-        if not doable:
-            raise _Refused("; ".join(blocked.values()))
-        await self._partition(act, doable, blocked)
-
-    async def _partition(self, act: Act, doable: Mapping[int, Change], blocked: Mapping[int, str]) -> None:
         self._journal.begin(act.keys, act.epoch, self._clock.now_ms())
         self._problem("journal", None)
         _log.info("partition begins", node=self._state.node, epoch=act.epoch, chips=len(doable))
-        self._partitioning = set(doable)
-        self._state.withdrawn |= self._partitioning
-        result = f"refused: {'; '.join(blocked.values())}" if blocked else "ok"
-        try:
-            for chip, change in doable.items():
-                for vnpu in change.destroy:
-                    await self._unless_used(vnpu)
-                    await self._call(self._driver.destroy_vnpu(vnpu))
-                for template in change.create:
-                    await self._call(self._driver.create_vnpu(chip, template))
-        except (DriverError, Unknown) as error:
-            result = f"failed: {error}"
-        except TimeoutError:
-            result = "failed: the driver did not answer in time"
-        finally:
-            self._partitioning = set()
+        self._state.withdrawn |= set(doable)
+        result = await self._layouts.cut(doable, blocked)
         try:
             await self._facts.driver()
         except Unknown as error:
             self._problem("driver", str(error))
         self._finish(act, result)
-
-    async def _unless_used(self, vnpu: int) -> None:
-        """A pod may have come since the act began, through a kubelet that did not ask us.
-
-        Look before every destruction.
-        """
-        self._state.pods = await self._facts.pods()
-        self._state.settle_users(self._clock.monotonic(), self._clock.now_ms())
-        if user := self._state.users.vnpus.get(vnpu):
-            raise DriverError(f"vNPU {vnpu} is in use by {user}")
-
-    async def _call(self, call: Awaitable[object]) -> None:
-        await self._clock.limit(call, self._settings.driver_timeout)
 
     # ---- results
 
@@ -436,9 +364,9 @@ class Executor:
         self._log_result(act, result)
 
     def _finish(self, act: Act, result: str) -> None:
-        """Write the result of an act that ran. When the disk refuses, the result is kept in memory and reported;
-        after a restart
-        the act counts as interrupted."""
+        """Write the result of an act that ran. When the disk refuses, the result is kept in memory and reported; after
+        a restart the act counts as interrupted.
+        """
         try:
             self._journal.end(act.keys, act.epoch, result[:MAX_TEXT])
         except OSError as error:

@@ -1,12 +1,76 @@
-"""From the vNPUs of a chip to the ones ordered, and who is in the way."""
+"""From the vNPUs of chips to the ones ordered: what is needed, who is in the way, and the cutting itself."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 
-from agents.drivers.base import VNPU
+from agents.drivers.base import VNPU, Driver, DriverError
+from agents.node.clock import Clock
+from agents.node.facts import Facts, Refused, Unknown
+from agents.node.settings import Settings
 from agents.node.state import NodeState
 from engine.model.vnpu import Change, Existing, change
+
+
+class Layouts:
+    """Cuts the chips of a node as its orders lay them out. ``cutting``: chips that are being cut right now."""
+
+    def __init__(self, state: NodeState, driver: Driver, facts: Facts, clock: Clock, settings: Settings) -> None:
+        self._state, self._driver, self._facts, self._clock, self._settings = state, driver, facts, clock, settings
+        self.cutting: set[int] = set()
+
+    def wanted(self, lasted: float) -> tuple[dict[int, Change], dict[int, str]]:
+        """What can be changed, and what is in the way elsewhere, by chip; nothing when all is as ordered.
+
+        ``lasted``: seconds since the order was first seen; users get a grace to leave. Raises Refused, Unknown.
+        """
+        state, orders = self._state, self._state.orders
+        ordered = dict(orders.vnpu_layout) if orders else {}
+        if unknown := [chip for chip in ordered if chip not in state.ids]:
+            raise Refused(f"there is no chip {state.name(unknown[0])}")
+        changes = {chip: needed_change(state, chip, templates) for chip, templates in sorted(ordered.items())}
+        needed = {chip: change for chip, change in changes.items() if change.needed}
+        blocked = {chip: why for chip, change in needed.items() if (why := blocked_by(state, chip, change))}
+        doable = {chip: change for chip, change in needed.items() if chip not in blocked}
+        if blocked and lasted < self._settings.scaled(self._settings.in_use_grace):
+            raise Unknown(next(iter(blocked.values())))
+        idle = self._settings.scaled(self._settings.idle)
+        if any(not state.in_use(c) and state.idle_for([c], self._clock.monotonic()) < idle for c in doable):
+            raise Unknown("a chip has not been idle for long enough")
+        if blocked and not doable:
+            raise Refused("; ".join(blocked.values()))
+        return doable, blocked
+
+    async def cut(self, doable: Mapping[int, Change], blocked: Mapping[int, str]) -> str:
+        """Do it, and return the result. The journal has been written before."""
+        self.cutting = set(doable)
+        try:
+            for chip, change in doable.items():
+                for vnpu in change.destroy:
+                    await self._unless_used(vnpu)
+                    await self._call(self._driver.destroy_vnpu(vnpu))
+                for template in change.create:
+                    await self._call(self._driver.create_vnpu(chip, template))
+        except (DriverError, Unknown) as error:
+            return f"failed: {error}"
+        except TimeoutError:
+            return "failed: the driver did not answer in time"
+        finally:
+            self.cutting = set()
+        return f"refused: {'; '.join(blocked.values())}" if blocked else "ok"
+
+    async def _unless_used(self, vnpu: int) -> None:
+        """A pod may have come since the act began, through a kubelet that did not ask us.
+
+        Look before every destruction.
+        """
+        self._state.pods = await self._facts.pods()
+        self._state.settle_users(self._clock.monotonic(), self._clock.now_ms())
+        if user := self._state.users.vnpus.get(vnpu):
+            raise DriverError(f"vNPU {vnpu} is in use by {user}")
+
+    async def _call(self, call: Awaitable[object]) -> None:
+        await self._clock.limit(call, self._settings.driver_timeout)
 
 
 def needed_change(state: NodeState, chip: int, templates: Sequence[str]) -> Change:
@@ -32,3 +96,6 @@ def _busy(state: NodeState, vnpu: VNPU) -> bool:
     """A process on the chip that no pod explains may be on any of its vNPUs."""
     unexplained = state.processes.get(vnpu.chip, 0) > 0 and not state.users.chips.get(vnpu.chip)
     return vnpu.id in state.users.vnpus or unexplained
+
+
+__all__ = ["Layouts", "blocked_by", "needed_change"]

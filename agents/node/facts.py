@@ -1,0 +1,35 @@
+"""What is read anew right before an act, and the two ways in which an act may not begin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from engine.model.cluster import Orders, Pod
+
+
+class Unknown(Exception):
+    """A fact that an act depends on cannot be read now: a reason to wait."""
+
+
+class Refused(Exception):
+    """What is known speaks against an act: a reason to refuse its epoch for good."""
+
+
+class Facts(Protocol):
+    """Where facts are read anew. Each method raises Unknown when it cannot."""
+
+    async def orders(self) -> Orders | None:
+        """Return the orders as they stand at the API server."""
+        ...
+
+    async def pods(self) -> Sequence[Pod]:
+        """Return the pods of this node as they stand at the API server."""
+        ...
+
+    async def driver(self) -> None:
+        """Read faults, processes and vNPUs from the driver into the state."""
+        ...
+
+
+__all__ = ["Facts", "Refused", "Unknown"]
