@@ -19,12 +19,14 @@ import yaml
 from agents.drivers.rows import ROWS
 from agents.drivers.simulated import Row, SimulatedDriver
 from agents.node.client import ApiError, KubeClient
+from agents.node.clock import Clock
 from agents.node.credentials import CredentialsError, load
 from agents.node.fleet import Fleet, FleetNode, without
 from agents.node.hub import Hub
 from agents.node.log import JsonLines
 from agents.node.run import make_driver, run_agent, run_fleet
 from agents.node.settings import Settings
+from agents.node.sole import Sole
 from engine import log
 from engine.model.cluster import AgentReport, DeviceReport, Orders, ResetOrder
 from engine.sandbox.api.faults import FaultRule
@@ -181,6 +183,65 @@ def test_one_agent_survives_errors_dropped_watches_and_lag(tmp_path: Path) -> No
             await asyncio.wait_for(task, 5)
 
     play(story)
+
+
+def test_a_second_agent_waits_for_the_end_of_the_first_and_runs_no_epoch_again(tmp_path: Path) -> None:
+    """A pod deleted by force may run on beside its successor; both would find the same epoch in their orders."""
+
+    async def story() -> None:
+        async with sandbox(tmp_path) as (_, client, kubeconfig):
+            node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
+            await client._send("POST", "/api/v1/nodes", node, "application/json")
+            clock, row = Clock(), ROWS["atlas-800t-a2"]
+            # one machine: both reach the same chips
+            driver = SimulatedDriver(NODE, row, scale=0.02, now_ms=clock.now_ms, sleep=clock.sleep)
+            stops = [asyncio.Event(), asyncio.Event()]
+            agents = [
+                asyncio.create_task(
+                    run_agent(
+                        NODE, driver=driver, journal_dir=tmp_path / "a", kubeconfig=kubeconfig, settings=FAST, stop=stop
+                    )
+                )
+                for stop in stops
+            ]
+            first = await until(lambda: report(client), 15)
+            driver.inject(3, FAULT)
+            await client.put_config_map(reset_order(NODE, 3, 2, generation=5))
+            done = await until(lambda: _done(client, NODE, 2), 15)
+            assert done.chips[3].reset_result == "ok" and driver.resets == [tuple(range(8))]
+            driver.inject(3, FAULT)
+            stops[0].set()
+            await asyncio.wait_for(agents[0], 10)
+            # the successor knows what was done, though its order still stands
+            after = await until(lambda: _of_another(client, first.boot), 15)
+            assert after.chips[3].reset_epoch_done == 2 and driver.resets == [tuple(range(8))]
+            stops[1].set()
+            await asyncio.wait_for(agents[1], 10)
+
+    play(story)
+
+
+async def _of_another(client: KubeClient, boot: str) -> AgentReport | None:
+    found = await report(client)
+    return found if found is not None and found.boot != boot else None
+
+
+def test_an_agent_that_waits_can_be_ended_and_a_folder_without_locks_stops_nobody(tmp_path: Path) -> None:
+    async def story() -> None:
+        held, waits = Sole(tmp_path / "s"), Sole(tmp_path / "s")
+        await held.take()
+        waiting = asyncio.create_task(waits.take())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        held.release()
+        await asyncio.wait_for(waits.take(), 5)
+        waits.release()
+        (tmp_path / "file").write_text("")
+        await asyncio.wait_for(Sole(tmp_path / "file" / "s").take(), 5)
+
+    asyncio.run(story())
 
 
 async def _labelled(client: KubeClient) -> bool:

@@ -35,6 +35,7 @@ from agents.node.parts import Parts
 from agents.node.publicnames import PublicNames, named
 from agents.node.settings import Settings
 from agents.node.shipped import shipped_policy
+from agents.node.sole import Sole
 from engine.wire.policy import NodePolicy
 
 DRIVERS = ("dcmi", "npu_smi", "simulated")
@@ -64,6 +65,7 @@ async def run_agent(
     """Run the agent of one node until `stop` is set (or for ever), with `plugin` its device plugin too, with
     `hardware` what NodeD does, with `exporter` metrics for Prometheus, with `health` kubelet's probe, with `links` the
     folder through which orders for links reach processes.
+    While another agent works with the journal of `journal_dir`, this one waits and does nothing.
     `plugins` is the file that switches parts of resets on and off, `hooks` the folder of programs that take part in
     them, `names` what others call resources and chips.
 
@@ -74,12 +76,16 @@ async def run_agent(
     client = named(KubeClient(access), names or PublicNames())
     chosen = make_driver(driver, node_name, settings) if isinstance(driver, str) else driver
     chosen_policy = policy or shipped_policy(settings.pool)
+    sole = Sole(journal_dir)
     serving = None
     if exporter is not None:
         from agents.exporter.part import exporter_part
 
         serving = exporter_part(exporter, chosen)
     try:
+        await _until(stop, sole.take())
+        if stop is not None and stop.is_set():
+            return
         if plugin is None:
             agent = NodeAgent(
                 node_name, chosen, client, journal_dir, settings, policy=chosen_policy, plugins=plugins, hooks=hooks
@@ -116,6 +122,7 @@ async def run_agent(
         await client.close()
         if isinstance(driver, str) and isinstance(chosen, DcmiDriver):
             await chosen.close()
+        sole.release()
 
 
 async def run_fleet(
