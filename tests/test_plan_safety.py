@@ -152,6 +152,28 @@ def test_an_isolation_is_done_in_part_when_the_budget_ends_within_it() -> None:
     assert [d.action.chips for d in put_off(scope, IsolateChip)] == [("Ascend910-6",)]
 
 
+def test_a_reset_waits_for_the_isolation_of_every_chip_of_its_group() -> None:
+    """Only what is out of service may be reset: a budget or window that keeps a chip's isolation back keeps that too."""
+    idle = observed([node("n0")], [report("n0", faults=[fault(1), fault(4), fault(6)])])
+    (whole,) = kinds(decide(idle), ResetChips)
+    assert len(whole.chips) == 8 and len(kinds(decide(idle, limits(limit("IsolateChip", 3))), ResetChips)) == 1
+    scope = decide(idle, limits(limit("IsolateChip", 2), limit("ResetChips", 1)))
+    assert kinds(scope, ResetChips) == []
+    (waits,) = put_off(scope, ResetChips)
+    (rest,) = put_off(scope, IsolateChip)
+    assert rest.action.chips == ("Ascend910-6",) and (waits.budget, waits.until) == (rest.budget, rest.until)
+    kept = scope.memory.nodes["n0"].chips
+    assert all(row.epoch == 0 and row.resets == () for row in kept.values()), "no attempt is spent"
+    assert "default#1/cluster/cluster" not in scope.memory.budgets, "nor any of the budget for resets"
+
+
+def test_a_reset_on_another_node_does_not_wait() -> None:
+    idle = observed([node("n0"), node("n1")], [report("n0", faults=[fault(1)]), report("n1", faults=[fault(2)])])
+    scope = decide(idle, limits(limit("IsolateChip", 1)))
+    assert [a.node for a in kinds(scope, ResetChips)] == ["n0"]
+    assert [d.action.node for d in put_off(scope, ResetChips)] == ["n1"]
+
+
 def test_a_deferred_node_isolation_is_not_remembered_as_done() -> None:
     bad = [node_report(f"n{i:02d}") for i in range(4)]
     scope = decide(world(2, bad=False, node_reports=bad), limits(limit("IsolateNode", 1, per="superPod")))

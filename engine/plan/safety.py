@@ -1,7 +1,7 @@
 """Safety: keeps disruption within the budgets. Defers actions, adds none, and records what passes.
 
-A gang is deferred or let pass as a whole; an eviction that follows from a deferred isolation waits with it; a mass
-deletion beyond the budget is refused whole. Chips and nodes whose isolation waits still take no new work, because
+A gang is deferred or let pass as a whole; an eviction or a reset that follows from a deferred isolation waits with it;
+a mass deletion beyond the budget is refused whole. Chips and nodes whose isolation waits still take no new work, because
 the views keep them out. When a budget document cannot be read, nothing disruptive is done at all.
 """
 
@@ -24,6 +24,7 @@ from engine.model.actions import (
     SignalJob,
     kind_of,
 )
+from engine.model.cluster import mask_of
 from engine.model.diagnostics import Diagnostic
 from engine.model.plan import Deferred
 from engine.model.times import rfc3339
@@ -74,6 +75,7 @@ class _Gate:
         self._broken = scope.desired.budget_broken or scope.observed.reserved_broken
         self._units: dict[str, Refusal | None] = {}
         self._held: dict[str, tuple[int | None, Refusal]] = {}
+        self._out: dict[str, tuple[int, Refusal]] = {}
         self._nodes_of = _nodes_of_units(scope)
         self._undone = _undone(scope)
         self._rescued = _rescued(scope)
@@ -120,7 +122,9 @@ class _Gate:
             unit = f"{action.object_kind}/{action.namespace}/{action.name}"
             refusal = self._deletions or self._ledger.take(Demand(kind, unit, 1, ()))
         elif isinstance(action, ResetChips):
-            refusal = self._ledger.take(Demand(kind, f"{action.node}/{action.chips[0]}", 1, (action.node,)))
+            refusal = self._not_out(action)
+            if refusal is None:
+                refusal = self._ledger.take(Demand(kind, f"{action.node}/{action.chips[0]}", 1, (action.node,)))
         elif isinstance(action, PartitionChip):
             refusal = self._ledger.take(Demand(kind, f"{action.node}/{action.chip}", 1, (action.node,)))
         elif isinstance(action, IsolateNode):
@@ -189,6 +193,11 @@ class _Gate:
             return None
         return held[1]
 
+    def _not_out(self, action: ResetChips) -> Refusal | None:
+        """Why chips that reset together may not yet: one of them is still to be taken out of service."""
+        waiting = self._out.get(action.node)
+        return waiting[1] if waiting is not None and waiting[0] & _mask(action.chips) else None
+
     def _isolation(self, action: IsolateChip) -> Iterable[AnyAction]:
         """As many chips as the budgets allow are isolated now, in the order of their ids."""
         count, names = len(action.chips), action.chips
@@ -207,10 +216,10 @@ class _Gate:
 
     def _hold_chips(self, node: str, names: tuple[str, ...], refusal: Refusal) -> None:
         """What follows from the deferred isolation of these chips waits with it."""
-        ids = [int(name.rpartition("-")[2]) for name in names]
+        ids = _mask(names)
         before = self._held.get(node, (0, refusal))
-        mask = None if before[0] is None else before[0] | sum(1 << chip for chip in ids)
-        self._held[node] = (mask, refusal)
+        self._held[node] = (None if before[0] is None else before[0] | ids, refusal)
+        self._out[node] = (self._out.get(node, (0, refusal))[0] | ids, refusal)
 
     def _shut(self, kind: str, nodes: tuple[str, ...]) -> Refusal | None:
         """The maintenance window that keeps an action on these nodes back."""
@@ -236,6 +245,11 @@ class _Gate:
             self._scope.evicting.discard(f"{action.namespace}/{action.pod}")
             self._scope.reschedules.pop(action.budget_unit, None)
             self._scope.displaced.pop(action.budget_unit, None)
+
+
+def _mask(names: Iterable[str]) -> int:
+    """The chips of these device names."""
+    return mask_of([int(name.rpartition("-")[2]) for name in names])
 
 
 def _involuntary(action: EvictPod) -> bool:
