@@ -153,7 +153,7 @@ def test_an_isolation_is_done_in_part_when_the_budget_ends_within_it() -> None:
 
 
 def test_a_reset_waits_for_the_isolation_of_every_chip_of_its_group() -> None:
-    """Only what is out of service may be reset: a budget or window that keeps a chip's isolation back keeps that too."""
+    """Only what is out of service may be reset: what keeps a chip's isolation back keeps that back too."""
     idle = observed([node("n0")], [report("n0", faults=[fault(1), fault(4), fault(6)])])
     (whole,) = kinds(decide(idle), ResetChips)
     assert len(whole.chips) == 8 and len(kinds(decide(idle, limits(limit("IsolateChip", 3))), ResetChips)) == 1

@@ -1,8 +1,8 @@
 """Safety: keeps disruption within the budgets. Defers actions, adds none, and records what passes.
 
 A gang is deferred or let pass as a whole; an eviction or a reset that follows from a deferred isolation waits with it;
-a mass deletion beyond the budget is refused whole. Chips and nodes whose isolation waits still take no new work, because
-the views keep them out. When a budget document cannot be read, nothing disruptive is done at all.
+a mass deletion beyond the budget is refused whole. Chips and nodes whose isolation waits still take no new work,
+because the views keep them out. When a budget document cannot be read, nothing disruptive is done at all.
 """
 
 from __future__ import annotations
