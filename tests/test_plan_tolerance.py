@@ -80,6 +80,18 @@ def test_a_step_tried_again_is_given_its_time(
     assert outcome(decide(job(code, "RestartBusiness", age, notes=notes))) == expected
 
 
+def test_a_fault_that_came_once_keeps_a_clean_chip_from_nobody() -> None:
+    """ClusterD's memory of it is for its recovery service; no named hold stands for it here."""
+    before = decide(job(HCCL, "RestartBusiness", 5, notes=told(2)))
+    assert outcome(before) == STAYS
+    clean = job(HCCL, "RestartBusiness", 5, notes=told(2))
+    clean.reports["n1"] = report("n1", version="5001")
+    after = decide(msgspec.structs.replace(clean, history=before.memory.frozen()))
+    (row,) = [c for c in after.chips if (c.node, c.chip) == ("n1", "Ascend910-3")]
+    assert (row.state, row.level, row.codes) == ("healthy", "NormalNPU", ())
+    assert not after.memory.nodes["n1"].chips
+
+
 def test_only_jobs_that_retry_and_codes_that_a_retry_mends_are_given_it() -> None:
     assert outcome(decide(job(UCE, "RestartBusiness", 20, strategies="recover", notes=told(15)))) == GOES
     assert outcome(decide(job("80C98001", "RestartBusiness", 20, notes=told(15)))) == GOES

@@ -2,7 +2,11 @@
 
 A hidden fault neither isolates the chip nor moves the pod; its time over, it counts like any other. Codes tolerated
 for no time at all count at once. A job that tells in time of a step that it tries again is given the time for that;
-one whose processes are being started again in their pods keeps these for as long as that is under way. Source:
+one whose processes are being started again in their pods keeps these for as long as that is under way.
+
+Where ClusterD remembers an HCCL fault that came once for 60 s, and a switch's lost links for 180 s, so that its
+recovery service still finds them, nothing is remembered here: the conversation that a fault begins keeps it, and a chip
+whose newest report is clean is in service unless a hold of the closed list covers it. Source:
 component/clusterd/pkg/application/faultmanager/cmprocess (custom filter, recover-in-place, retry).
 """
 
