@@ -448,9 +448,10 @@ def test_profiling_switches(tmp_path: Path) -> None:
             assert (await modify(f"{NS}/nothing")).code == 404
             answer = await modify(f"{NS}/pretrain")
             assert (answer.code, answer.message) == (500, "notify subscribe failed")
+            assert (await get(f"{NS}/pretrain")).code == 404, "what failed is not in force"
             info = profiling_pb2.ProfilingClientInfo(jobId=job, role="r")
             call = client.stream("SubscribeDataTraceSwitch", info, profiling_pb2.DataStatusRes, "TrainingDataTrace")
-            assert (await call.read()).profilingSwitch.Step == "on"
+            await call.initial_metadata()
             assert (await modify(f"{NS}/pretrain", CommunicationOperator="off")).code == 200
             assert (await call.read()).profilingSwitch.CommunicationOperator == "off"
             assert await world.config_map("data-trace-pretrain") is None  # the pods mount none

@@ -5,12 +5,14 @@ Source: component/clusterd/pkg/application/profiling, docs/zh/scheduling/06_api/
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
+import grpc
 import msgspec
 
-from engine.kube import CONFIGMAP, Conflict, Kube, KubeError, Object
+from engine.kube import CONFIGMAP, Conflict, Kube, KubeError, Object, Unavailable
 from engine.log import get
 from engine.model.diagnostics import ObjectKey
 from engine.plan.owners import POD_GROUP_APIS
@@ -29,6 +31,8 @@ SWITCHES: Final = ("CommunicationOperator", "Step", "SaveCheckpoint", "FP", "Dat
 TOGETHER: Final = ("Step", "SaveCheckpoint", "FP", "DataLoader")
 OK, BAD, MISSING, FAILED = 200, 300, 404, 500
 _TRIES: Final = 3
+#: Seconds that a client waits for its switches to be written.
+_PATIENCE: Final = 40.0
 
 
 class TrainingDataTrace:
@@ -50,13 +54,14 @@ class TrainingDataTrace:
         if view is None:
             return pb.DataTypeRes(code=MISSING, message=f"job {request.jobNsName} not found")
         traced = [self._cluster.extra(pod).data_trace for pod in view.pods]
-        mounted = bool(traced) and all(traced)
-        if mounted and not await self._write(view, wanted):
-            return pb.DataTypeRes(code=FAILED, message=f"ConfigMap {PREFIX}{view.name} cannot be written")
+        if traced and all(traced):
+            if not await self._write(view, wanted):
+                return pb.DataTypeRes(code=FAILED, message=f"ConfigMap {PREFIX}{view.name} cannot be written")
+        elif not self._publishers.heard(view.id):
+            return pb.DataTypeRes(code=FAILED, message="notify subscribe failed")  # and nothing was switched
+        self._forget()
         self._switches[view.id] = wanted
-        heard = self._notify(view.id, wanted)
-        if not mounted and not heard:
-            return pb.DataTypeRes(code=FAILED, message="notify subscribe failed")
+        self._publishers.tell(view.id, _message(wanted))
         return pb.DataTypeRes(code=OK, message=f"successfully changed profiling switch of {request.jobNsName}")
 
     async def GetTrainingDataTraceSwitch(self, request: pb.DataStatusReq, context: Context) -> pb.DataStatusRes:
@@ -78,16 +83,22 @@ class TrainingDataTrace:
 
     async def SubscribeDataTraceSwitch(self, request: pb.ProfilingClientInfo, context: Context) -> None:
         """The switches as they are now, if anybody set them, and every change."""
-        publisher = self._publishers.register(request.jobId, request.role)
-        if publisher is None:
-            return
-        switches = self._switches.get(request.jobId)
-        view = self._cluster.jobs.get(request.jobId)
-        if switches is None and view is not None:
+        job, stored = request.jobId, None
+        view = self._cluster.jobs.get(job)
+        if view is None and not self._serves(job):
+            await context.abort(grpc.StatusCode.UNKNOWN, f"jobId={job} not registered, role={request.role}")
+        if view is not None and job not in self._switches:
             try:
-                switches = _read(await self._kube.get(CONFIGMAP, PREFIX + view.name, view.namespace))
+                stored = _read(await self._kube.get(CONFIGMAP, PREFIX + view.name, view.namespace))
             except KubeError as error:
-                _log.warning("switches not read", job=request.jobId, reason=str(error))
+                _log.warning("switches not read", job=job, reason=str(error))
+        self._forget()
+        publisher = self._publishers.register(job, request.role)
+        if publisher is None:
+            await context.abort(grpc.StatusCode.UNKNOWN, f"jobId={job} out of max serve jobs")
+            raise AssertionError("abort raises")
+        # whoever switched while this was read was not told of a subscriber: what was switched last counts
+        switches = self._switches.get(job, stored)
         await publisher.serve(context, _message(switches) if switches is not None else None)
 
     def close(self) -> None:
@@ -95,35 +106,57 @@ class TrainingDataTrace:
         self._publishers.close()
 
     def _job(self, name: str) -> JobView | None:
-        return next((v for v in self._cluster.jobs.values() if f"{v.namespace}/{v.name}" == name), None)
+        """The job of that name; of two, one of which is going, the one that runs."""
+        found = [view for view in self._cluster.jobs.values() if f"{view.namespace}/{view.name}" == name]
+        return max(found, key=lambda view: view.running, default=None)
 
-    def _notify(self, job: str, switches: Mapping[str, str]) -> bool:
-        return self._publishers.tell(job, _message(switches))
+    def _serves(self, job: str) -> bool:
+        """Whether it is an inference service of several jobs, which its pods name by their label."""
+        return bool(job) and any(pod.labels.get("jobID") == job for pod in self._cluster.observed.pods.values())
+
+    def _forget(self) -> None:
+        """Drop what is known of jobs that are gone."""
+        jobs = self._cluster.jobs
+        for gone in self._switches.keys() - jobs.keys():
+            del self._switches[gone]
+        self._publishers.forget(jobs.__contains__)
 
     async def _write(self, view: JobView, switches: Mapping[str, str]) -> bool:
+        """Whether the ConfigMap says so. A write whose answer was lost is looked for before it is called failed."""
         name = PREFIX + view.name
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                return await self._written(view, name, switches)
+        except TimeoutError:
+            return False
+
+    async def _written(self, view: JobView, name: str, switches: Mapping[str, str]) -> bool:
         for _ in range(_TRIES):
             try:
                 live = await self._kube.get(CONFIGMAP, name, view.namespace)
                 body = self._body(view, name, switches, live)
-                await (self._kube.replace if live is not None else self._kube.create)(CONFIGMAP, body)
+                if body != live:
+                    await (self._kube.replace if live is not None else self._kube.create)(CONFIGMAP, body)
                 return True
             except Conflict:
                 continue
+            except Unavailable as error:
+                _log.warning("switches not written yet", job=f"{view.namespace}/{view.name}", reason=str(error))
             except KubeError as error:
                 _log.warning("switches not written", job=f"{view.namespace}/{view.name}", reason=str(error))
                 return False
         return False
 
     def _body(self, view: JobView, name: str, switches: Mapping[str, str], live: Object | None) -> Object:
+        """The ConfigMap with the switches; ``live`` itself where it says all of that."""
         metadata: dict[str, Any] = dict((live or {}).get("metadata") or {"name": name, "namespace": view.namespace})
-        metadata.pop("managedFields", None)
         metadata["labels"] = {**(metadata.get("labels") or {}), "reset": "true"}
         owners = self._owners(view)
         if owners and not metadata.get("ownerReferences"):
             metadata["ownerReferences"] = owners
         data = {**((live or {}).get("data") or {}), KEY: go_json(dict(switches))}
-        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+        head = {"apiVersion": "v1", "kind": "ConfigMap"}
+        return {**(live or {}), **head, "metadata": metadata, "data": data}
 
     def _owners(self, view: JobView) -> list[dict[str, Any]]:
         """The owner of the PodGroup, or that of the pods where there is none."""

@@ -100,12 +100,15 @@ class Publishers(Generic[Message]):
                 if known[job] is not None:
                     publisher.publish(known[job])
 
-    def tell(self, job: str, message: Message) -> bool:
-        """Tell everybody who subscribed to the job; whether there was anybody."""
-        listening = [each for each in self._found.values() if each.job == job and each.used]
-        for publisher in listening:
-            publisher.publish(message)
-        return bool(listening)
+    def heard(self, job: str) -> bool:
+        """Whether anybody listens to what is told of the job."""
+        return any(each.used for each in self._found.values() if each.job == job)
+
+    def tell(self, job: str, message: Message) -> None:
+        """Tell everybody who subscribed to the job."""
+        for publisher in self._found.values():
+            if publisher.job == job and publisher.used:
+                publisher.publish(message)
 
     def forget(self, there: Callable[[str], bool]) -> None:
         """Drop registrations of jobs that are gone and to which nobody listens."""

@@ -205,7 +205,7 @@ class Recover:
     async def _execute(self, kind: str, request: pb.ClientInfo, context: Context) -> None:
         talk = await self._known(request.jobId, context, "jobId={} not registed, please wait agent register")
         outbox: Outbox[Any] = Outbox()
-        talk.voice.executors[kind].add(outbox)
+        talk.voice.execute(kind, outbox)
         try:
             await context.send_initial_metadata(())
             await outbox.pump(context)

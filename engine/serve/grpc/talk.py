@@ -172,26 +172,29 @@ class Talk:
 
     async def _reset(self, code: Code) -> None:
         async with self._lock:
-            before = self.conversation
-            after = machine.reset(before, self._desk.clock(), code)
-            await self._begin_anew(before, after, self._facts())
+            await self._begin_anew(code)
 
     # its subscribers
 
     async def attach(self, outbox: Outbox[pb.ProcessManageSignal]) -> None:
         """A subscriber came. It begins the conversation anew, as in the original, unless it comes back to one that a
-        dead server left, or joins others that are still there.
+        dead server left, or joins others that are still there. What was on its way before it began anew is not for it.
         """
-        again = any(one.role == outbox.role and one.host == outbox.host for one in self.signals)
-        alone = not self.signals
-        returning = self.voice.returning
-        talk = self.conversation
-        missed = machine.unanswered(talk, talk.since) if returning and talk.since >= self._adopted else None
-        if missed is not None:
-            outbox.put(self.voice.message(missed))  # it was said here to those who came back earlier
-        self.signals.add(outbox)
-        if (alone or again) and not returning:
-            await self.reset()
+        await self._whole(self._attach(outbox))
+
+    async def _attach(self, outbox: Outbox[pb.ProcessManageSignal]) -> None:
+        async with self._lock:
+            again = any(one.role == outbox.role and one.host == outbox.host for one in self.signals)
+            if (again or not self.signals) and not self.voice.returning:
+                await self._begin_anew(Code.CANCELLED)
+            if outbox.closed:
+                return  # it hung up meanwhile
+            talk = self.conversation
+            returning = self.voice.returning and talk.since >= self._adopted
+            missed = machine.unanswered(talk, talk.since) if returning else None
+            if missed is not None:
+                outbox.put(self.voice.message(missed))  # it was said here to those who came back earlier
+            self.voice.join(outbox)
 
     async def detach(self, outbox: Outbox[pb.ProcessManageSignal]) -> None:
         """A subscriber went away by itself; with the last one the conversation ends."""
@@ -286,7 +289,9 @@ class Talk:
             self._moved = asyncio.Event()
         return step
 
-    async def _begin_anew(self, before: Conversation, after: Conversation, facts: Facts) -> None:
+    async def _begin_anew(self, code: Code) -> None:
+        before, facts = self.conversation, self._facts()
+        after = machine.reset(before, self._desk.clock(), code)
         self.generation += 1
         self._token += 1
         self._effects.clear()
@@ -352,8 +357,12 @@ class Talk:
         match effect:
             case Signal():
                 await self._leave(effect)
-                count = self.record.subscribers
-                ok = await self.voice.deliver(effect, self._desk.uuid(), count, lambda: token == self._token)
+                count, generation = self.record.subscribers, self.generation
+
+                def current() -> bool:
+                    return token == self._token if effect.answer else generation == self.generation
+
+                ok = await self.voice.deliver(effect, self._desk.uuid(), count, current)
                 return Sent(ok, 0 if ok else int(Code.SIGNAL_QUEUE_BUSY)) if effect.answer else None
             case NotifyOperation():
                 ok = await self.voice.notify(effect.kind, effect.request)

@@ -37,6 +37,7 @@ class Voice:
         self.executors: dict[str, set[Outbox[Any]]] = {operations.NIC: set(), operations.STRESS: set()}
         self.results: dict[str, str] = {}
         self._job = job
+        self._saying: dict[int, Any] = {}
         self._until: float | None = time.monotonic() + RETURN if returning else None
         self._gathered = not returning
 
@@ -44,6 +45,20 @@ class Voice:
     def returning(self) -> bool:
         """Whether clients of a server that died may still come back to where they were."""
         return self._until is not None and time.monotonic() < self._until
+
+    def join(self, outbox: Outbox[pb.ProcessManageSignal]) -> None:
+        """One more listens; it hears what is on its way to the others at this moment."""
+        self._join(self.signals, outbox)
+
+    def execute(self, kind: str, outbox: Outbox[Any]) -> None:
+        """One more executes operations; it hears of the one that is on its way to the others at this moment."""
+        self._join(self.executors[kind], outbox)
+
+    def _join(self, boxes: set[Outbox[Any]], outbox: Outbox[Any]) -> None:
+        boxes.add(outbox)
+        saying = self._saying.get(id(boxes))
+        if saying is not None:
+            outbox.put(saying)
 
     def left(self) -> None:
         """The last client went away by itself: nobody is expected back."""
@@ -69,7 +84,7 @@ class Voice:
         message = self.message(signal, uuid)
         if not self._gathered:
             await self._gather(subscribers, current)
-        return await _hand_over(self.signals, message, patience, current if signal.answer else None)
+        return await self._hand_over(self.signals, message, patience, current)
 
     async def repeat(self, signal: Signal, subscribers: int, current: Callable[[], bool]) -> None:
         """Say once more what may have been lost with a server, when its clients came back and nobody answers."""
@@ -79,11 +94,11 @@ class Voice:
             await asyncio.sleep(0.2)
         if self.signals and current():
             _log.info("said once more", job=self._job, signal=signal.kind, change=signal.change)
-            await _hand_over(self.signals, self.message(signal), ENQUEUE)
+            await self._hand_over(self.signals, self.message(signal), ENQUEUE, current)
 
     async def notify(self, kind: str, request: str) -> bool:
         """Whether an operation reached those who execute it."""
-        return await _hand_over(self.executors[kind], operations.message(self._job, kind, request), ENQUEUE)
+        return await self._hand_over(self.executors[kind], operations.message(self._job, kind, request), ENQUEUE)
 
     def tell_operator(self, effect: OperationResult) -> None:
         """The result of an operation, to whoever waits for it or asks later."""
@@ -118,19 +133,27 @@ class Voice:
         while len(self.signals) < subscribers and time.monotonic() < last and current():
             await asyncio.sleep(_LOOK)
 
-
-async def _hand_over(
-    boxes: set[Outbox[Any]], message: Any, patience: float, current: Callable[[], bool] | None = None
-) -> bool:
-    """Whether at least one subscriber got it within ``patience`` seconds; slow ones get it when they read."""
-    last = time.monotonic() + patience
-    while not boxes and time.monotonic() < last and (current is None or current()):
-        await asyncio.sleep(_LOOK)
-    futures = [box.send(message) for box in list(boxes)]
-    if not futures:
-        return False
-    done, _ = await asyncio.wait(futures, timeout=patience)
-    return any(future.result() for future in done)
+    async def _hand_over(
+        self, boxes: set[Outbox[Any]], message: Any, patience: float, current: Callable[[], bool] | None = None
+    ) -> bool:
+        """Whether at least one subscriber got it within ``patience`` seconds; slow ones get it when they read. Nobody
+        gets what has become void while nobody was there.
+        """
+        last = time.monotonic() + patience
+        while not boxes and time.monotonic() < last and (current is None or current()):
+            await asyncio.sleep(_LOOK)
+        if current is not None and not current():
+            return False
+        futures = [box.send(message) for box in list(boxes)]
+        if not futures:
+            return False
+        self._saying[id(boxes)] = message
+        try:
+            done, _ = await asyncio.wait(futures, timeout=patience)
+        finally:
+            if self._saying.get(id(boxes)) is message:
+                del self._saying[id(boxes)]
+        return any(future.result() for future in done)
 
 
 __all__ = ["ENQUEUE", "RETURN", "Voice"]

@@ -1,0 +1,137 @@
+"""Clients that come to a conversation at the very moment in which something is said in it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.model.recovery.conversation import Signal
+from engine.serve.grpc import operations
+from engine.serve.grpc.streams import Outbox
+from engine.serve.grpc.voice import Voice
+from tests.grpc_world import Client, World, play, until
+
+STOP = Signal("stopTrain", ("stop_train",), uuid="u")
+
+
+def waiting(outbox: Outbox[Any]) -> list[str]:
+    return [message.signalType for message, _ in outbox._items]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_whoever_joins_while_a_signal_is_on_its_way_hears_it_once(first: bool) -> None:
+    async def main() -> None:
+        voice, slow, late = Voice("job", returning=False), Outbox[Any](), Outbox[Any]()
+        voice.join(slow)
+        saying = asyncio.ensure_future(voice.deliver(STOP, "u", 1, lambda: True))
+        if first:
+            voice.join(late)  # before anything was handed over
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        if not first:
+            assert waiting(slow) == ["stopTrain"]  # it reads slowly
+            voice.join(late)
+        assert waiting(late) == ["stopTrain"]
+        slow.discard()
+        late.discard()
+        await saying
+        after = Outbox[Any]()
+        voice.join(after)
+        assert waiting(after) == [], "it was said before this one came"
+
+    asyncio.run(main())
+
+
+def test_whoever_executes_hears_of_an_operation_on_its_way() -> None:
+    async def main() -> None:
+        voice, slow, late = Voice("job", returning=False), Outbox[Any](), Outbox[Any]()
+        voice.execute(operations.NIC, slow)
+        request = '{"ranks": ["1"], "ops": [true]}'
+        saying = asyncio.ensure_future(voice.notify(operations.NIC, request))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        voice.execute(operations.NIC, late)
+        assert len(late._items) == 1
+        slow.discard()
+        await saying
+
+    asyncio.run(main())
+
+
+def test_what_became_void_while_nobody_listened_is_not_said() -> None:
+    async def main() -> None:
+        voice, current = Voice("job", returning=False), [True]
+        saying = asyncio.ensure_future(voice.deliver(STOP, "u", 1, lambda: current[0]))
+        await asyncio.sleep(0)
+        outbox = Outbox[Any]()
+        current[0] = False
+        voice.join(outbox)
+        assert await saying is False
+        assert waiting(outbox) == []
+
+    asyncio.run(main())
+
+
+def test_the_first_client_begins_anew_and_hears_nothing_of_before(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        job = await world.job(strategy="recover")
+        async with world.server() as server:
+            client = Client(server.port, job)
+            assert (await client.call("Init", client.info)).code == 0
+            assert (await client.call("Register", client.info)).code == 0
+            await client.broke(("9", "1"))
+            talk = server.desk.talks[job]
+            await until(lambda: talk.conversation.uuid, "training shall stop, and nobody hears it")
+            before = talk.conversation.uuid
+            await client.listen()
+            await until(lambda: talk.signals, "it listens")
+            await client.broke(("10", "1"))
+            heard = await client.next()
+            assert [rank.rankId for rank in heard.faultRanks] == ["10"] and heard.uuid != before
+            await client.close()
+
+    play(tmp_path, story)
+
+
+def test_clients_that_come_at_the_same_time_share_one_conversation(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        job = await world.job(strategy="recover")
+        async with world.server() as server:
+            first = await Client(server.port, job).join()
+            await first.close()
+            clients = [Client(server.port, job, f"agent {number}") for number in range(8)]
+            await asyncio.gather(*(client.listen() for client in clients))
+            talk = server.desk.talks[job]
+            await until(lambda: len(talk.signals) == len(clients), "all listen")
+            await clients[0].broke(("9", "1"))
+            heard = [await client.next() for client in clients]
+            assert {signal.uuid for signal in heard} == {talk.conversation.uuid}
+            await clients[0].hang_up()  # one of many: the others go on
+            await clients[1].stopped()
+            assert [(await client.next()).signalType for client in clients[1:]] == ["globalFault"] * 7
+            for client in clients:
+                await client.close()
+
+    play(tmp_path, story)
+
+
+def test_a_client_that_hangs_up_while_it_joins_is_not_kept(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        job = await world.job(strategy="recover")
+        async with world.server() as server:
+            client = await Client(server.port, job).join()
+            await client.close()
+            talk = server.desk.talks[job]
+            await until(lambda: not talk.signals, "it has left")
+            outbox = Outbox[Any](role="r", host="h")
+            async with talk._lock:  # something is being written
+                joining = asyncio.ensure_future(talk.attach(outbox))
+                await asyncio.sleep(0)
+                outbox.discard()
+            await joining
+            assert not talk.signals
+
+    play(tmp_path, story)
