@@ -61,6 +61,10 @@ class Cutter(Protocol):
         """Cut a vNPU, after destroying those that are not ``used``: its name and id. Raises Refused."""
         ...
 
+    async def clear(self, used: set[int]) -> int:
+        """Destroy every vNPU that is not ``used``; how many. Raises DriverError and TimeoutError."""
+        ...
+
     def name(self, vnpu: VNPU) -> str:
         """What annotations call a vNPU that was cut; empty when its template is unknown."""
         ...
@@ -214,6 +218,12 @@ class Allocator:
                     except ValueError:
                         continue
         return out
+
+    async def tidy(self) -> None:
+        """Give back the vNPUs that nobody has, while no answer is being prepared: one that is being cut for a container
+        is in no list of those in use yet. Raises DriverError and TimeoutError."""
+        async with self._lock:
+            await self._cutter.clear(self.vdevs())
 
     def _vnpu_name(self, vdev: int) -> str:
         return next((self._cutter.name(vnpu) for vnpu in self._state.vnpus if vnpu.id == vdev), "")

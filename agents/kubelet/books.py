@@ -7,6 +7,7 @@ Sources: k8s.io/kubelet/pkg/apis/podresources, kubernetes pkg/kubelet/cm/devicem
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,6 +32,8 @@ from agents.node.publicnames import PublicNames
 CHECKPOINT: Final = "kubelet_internal_checkpoint"
 MAX_CHECKPOINT: Final = 10 << 20
 MAX_ANSWER: Final = 16 << 20
+#: A connection is closed so long after the last call over it has had its time.
+RETIRE_SECONDS: Final = 0.5
 #: kubelet's server refuses the name that a path would make; any name will do on a local socket.
 CHANNEL: Final = (("grpc.default_authority", "localhost"), ("grpc.max_receive_message_length", MAX_ANSWER))
 
@@ -60,6 +63,7 @@ class Books:
         self._names = names or PublicNames()
         self._socket, self._checkpoint, self._timeout = socket, checkpoint, timeout
         self._channel: grpc.aio.Channel | None = None
+        self._closing: set[asyncio.Task[None]] = set()
         self._alpha = False
         self._stamp: tuple[int, ...] = ()
         self._read: tuple[Holding, ...] = ()
@@ -67,18 +71,34 @@ class Books:
     async def close(self) -> None:
         """Close the connection."""
         channel, self._channel = self._channel, None
+        for task in list(self._closing):
+            task.cancel()
+        await asyncio.gather(*self._closing, return_exceptions=True)
         if channel is not None:
             await channel.close(None)
+
+    def _retire(self, channel: grpc.aio.Channel | None) -> None:
+        """Ask over another connection from now on. Who still waits for an answer over this one has its own time for it:
+        closing at once would cancel the task that waits."""
+        if channel is None or channel is not self._channel:
+            return
+        self._channel = None
+        task = asyncio.create_task(channel.close(self._timeout + RETIRE_SECONDS))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     async def listed(self) -> list[Holding]:
         """What the pod resources socket tells of our resources. Raises BooksError."""
         if not self._socket.exists():
-            await self.close()
+            self._retire(self._channel)
             raise BooksError(f"there is no {self._socket}")
+        if self._channel is None:
+            self._channel = grpc.aio.insecure_channel(f"unix:{self._socket}", options=CHANNEL)
+        channel = self._channel
         try:
-            answer = await self._ask()
+            answer = await self._ask(channel)
         except grpc.aio.AioRpcError as error:
-            await self.close()
+            self._retire(channel)
             raise BooksError(f"{self._socket}: {error.code().name}: {str(error.details())[:120]}") from error
         return [
             Holding("", pod.namespace, pod.name, container.name, resource, self._own(devices.device_ids))
@@ -92,18 +112,16 @@ class Books:
     def _own(self, ids: Iterable[str]) -> tuple[str, ...]:
         return tuple(self._names.device(name, outward=False) for name in ids)
 
-    async def _ask(self) -> Any:
-        if self._channel is None:
-            self._channel = grpc.aio.insecure_channel(f"unix:{self._socket}", options=CHANNEL)
+    async def _ask(self, channel: grpc.aio.Channel) -> Any:
         if not self._alpha:
-            stub = podresources_v1_pb2_grpc.PodResourcesListerStub(self._channel)  # type: ignore[no-untyped-call]
+            stub = podresources_v1_pb2_grpc.PodResourcesListerStub(channel)  # type: ignore[no-untyped-call]
             try:
                 return await stub.List(podresources_v1_pb2.ListPodResourcesRequest(), timeout=self._timeout)
             except grpc.aio.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
                     raise
                 self._alpha = True
-        older = podresources_v1alpha1_pb2_grpc.PodResourcesListerStub(self._channel)  # type: ignore[no-untyped-call]
+        older = podresources_v1alpha1_pb2_grpc.PodResourcesListerStub(channel)  # type: ignore[no-untyped-call]
         return await older.List(podresources_v1alpha1_pb2.ListPodResourcesRequest(), timeout=self._timeout)
 
     def checkpoint(self) -> tuple[Holding, ...]:

@@ -195,7 +195,6 @@ class DevicePlugin:
         if ledger.lost:
             _log.error("the ledger of grants is put aside, kubelet's books are followed", reason=ledger.lost)
         cutter = DriverCutter(self._driver, state, self._suffixes, self._clock)
-        self._cutter = cutter
         self.allocator = Allocator(state, self._settings, ledger, self._books, self._pods, self._clock, cutter)
         if state.pods_read and not self._own_pods:
             self._pods.heard(state.bodies)
@@ -349,7 +348,7 @@ class DevicePlugin:
         if self.allocator.problem:
             return False
         try:
-            await self._cutter.clear(self.allocator.vdevs())
+            await self.allocator.tidy()
             state.vnpus = await self._clock.limit(self._driver.vnpus(), 30.0)
         except (DriverError, TimeoutError) as error:
             state.problems["vNPUs"] = f"unused vNPUs stay: {error}"[:MAX_TEXT]
