@@ -173,3 +173,26 @@ def test_a_backup_lands_in_the_super_pod_of_its_source() -> None:
     scope = scope_of(world)
     assert nodes_of(scope) == {"case-1-hot-ab12": "n2"}, scope.pending
     assert bindings(scope)["case-1-hot-ab12"].annotations["super-pod-rank"] == "0"
+
+
+@pytest.mark.parametrize("ending", [(), (0,), (0, 1, 2)])
+def test_pods_of_a_deployment_take_the_ranks_of_those_that_go(ending: tuple[int, ...]) -> None:
+    """Else the rank table of three pods would hold ranks from three on: the old ones are in it no more."""
+    notes = {POLICY: "chip8-node8"}
+    owner: Any = {"owner": ("ReplicaSet", "d-5f"), "owner_api": "apps/v1"}
+    declared = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "spec": {"replicas": 3 if ending else 4}}
+    declared["metadata"] = {"namespace": "train", "name": "d-5f", "uid": "u-d"}
+
+    def old(rank: int) -> Any:
+        leaves = worlds.NOW - 5 if rank in ending else None
+        held: Any = {"node": f"n{rank}", "chips": range(8), "rank": rank, "annotations": notes, "deleting": leaves}
+        return worlds.pod(f"d-5f-old{rank}", **held, **owner)
+
+    fresh = [worlds.pod(f"d-5f-new{i}", count=8, annotations=notes, **owner) for i in range(len(ending) or 1)]
+    names = [f"n{i}" for i in range(6)]
+    world = worlds.observed(
+        [worlds.node(name) for name in names], [worlds.report(name) for name in names], [*map(old, range(3)), *fresh],
+        objects=[declared],
+    )  # fmt: skip
+    given = sorted(action.annotations["hccl/rankIndex"] for action in bindings(scope_of(world)).values())
+    assert given == ([str(rank) for rank in ending] or ["3"])

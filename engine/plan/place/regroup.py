@@ -74,27 +74,37 @@ def backup_source(pod: Pod) -> str:
 def ranks(job: Job, waiting: Sequence[Pod]) -> dict[str, int]:
     """A rank for every pod with chips: what it declares, else the smallest number that is still free in the job.
 
-    A backup has the rank of the pod that it stands by for; pods on their way out come last.
+    A backup has the rank of the pod that it stands by for. A pod on its way out is in no rank table any more
+    (component/ascend-operator/pkg/ranktable), so that the one in its place takes its rank; what it keeps comes last.
     """
-    pods = sorted(job.pods or waiting, key=lambda pod: pod.deleting is not None)
-    sources = {pod.key: backup_source(pod) for pod in pods}
+    pods = job.pods or waiting
+    staying = [pod for pod in pods if pod.deleting is None]
+    leaving = [pod for pod in pods if pod.deleting is not None]
+    sources = {pod.key: backup_source(pod) for pod in staying}
     found: dict[str, int] = {}
     taken: set[int] = set()
-    for pod in pods:
+    for pod in staying:
         rank = declared_rank(pod)
         if rank is not None and rank not in taken and not sources[pod.key]:
             found[pod.key] = rank
             taken.add(rank)
+    lent = {pod.key: declared_rank(pod) for pod in leaving}
     for key, source in sources.items():
-        if source in found:
-            found[key] = found[source]
+        rank = found.get(source, lent.get(source)) if source else None
+        if rank is not None:
+            found[key] = rank
+            taken.add(rank)
     free = 0
-    for pod in pods:
-        if pod.key not in found:
+    for pod in (*staying, *leaving):
+        if pod.key in found:
+            continue
+        rank = lent.get(pod.key)
+        if rank is None or rank in taken:
             while free in taken:
                 free += 1
-            found[pod.key] = free
-            taken.add(free)
+            rank = free
+        found[pod.key] = rank
+        taken.add(rank)
     return found
 
 
