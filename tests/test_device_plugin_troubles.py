@@ -250,3 +250,50 @@ def test_a_checkpoint_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch:
         file.truncate((1 << 20) + 1)
     with pytest.raises(BooksError, match="larger than 1 MiB"):
         Books(tmp_path / "none", path, 1.0).checkpoint()
+
+
+@pytest.mark.parametrize("what", ["kubelet.sock", ""])
+def test_a_link_in_the_place_of_kubelets_socket_is_not_followed(what: str) -> None:
+    """Whoever could put a link there could have the chips registered with somebody else."""
+
+    async def scenario() -> None:
+        async with Node() as node:
+            folder = node.root / "k"
+            path = folder / what if what else folder
+            elsewhere = node.root / "elsewhere"
+            before = len(node.kubelet.registered)
+            path.rename(elsewhere)
+            path.symlink_to(elsewhere)
+            assert node.agent.state is not None
+            problems = node.agent.state.problems
+            await node.until(lambda: problems.get("kubelet", "").endswith("is a symbolic link"))
+            assert len(node.kubelet.registered) == before
+            path.unlink()
+            elsewhere.rename(path)
+            await node.until(lambda: len(node.kubelet.free()) == 8 and "kubelet" not in problems, 10)
+
+    run(scenario)
+
+
+def test_a_kubelet_that_registers_and_never_listens_ends_the_agent_for_a_new_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("agents.kubelet.registrar.LISTENS", 0.0)
+
+    async def scenario() -> None:
+        node = Node()
+        ended = asyncio.Event()
+
+        async def deaf(resource: str, channel: Any) -> None:
+            """It takes the registration, and that is all."""
+
+        node.kubelet._listen = deaf  # type: ignore[method-assign]
+        await node.kubelet.start()
+        await node.boot(wait=False)
+        node.plugin._registrar._end = ended.set
+        await asyncio.wait_for(ended.wait(), 30)
+        assert len(node.kubelet.registered) >= 15
+        await node.crash()
+        await node.kubelet.stop()
+
+    run(scenario)
