@@ -500,6 +500,15 @@ def test_a_damaged_file_that_asks_for_chips_is_refused_with_its_place(container:
     assert "config.json:2:6: no JSON value" in done.stderr
 
 
+def test_an_endless_environment_is_refused_where_it_may_ask_for_chips(container: Container, host: Host) -> None:
+    """It is not read to its end; runc would start the container, without the chips that it asks for."""
+    many = [f"A{number}=b" for number in range(65_536)]
+    assert "process.env has more than 65535 lines" in container.refused(*many, "ASCEND_VISIBLE_DEVICES=0")
+    host.shell("rm -f /etc/runc-called")
+    container.create(*many)
+    assert container.ran()
+
+
 def test_without_a_bundle_runc_says_what_it_thinks(container: Container, host: Host) -> None:
     assert host.run(f"{HOME}/belay-oci-runtime", "create", "c", cwd=container.folder).returncode == 0
     assert container.ran()[1:] == ["create", "c"]

@@ -293,6 +293,8 @@ static int create(const struct call *call)
     }
     bool readable = env_read(&doc, &env) == 0;
     json_free(&doc);
+    if (!readable && env.count >= MAX_ENTRIES && memmem(spec.at, spec.len, VISIBLE, sizeof VISIBLE - 1))
+        return refused(call, "asks for NPUs"); /* runc would start it, without any */
     const char *visible = readable ? env_last(&env, VISIBLE) : "";
     if (*visible && strcmp(visible, "void")) {
         int code = give(call, bundle, file, &spec, &env, visible);
