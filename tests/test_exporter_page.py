@@ -162,6 +162,25 @@ def test_values_that_could_not_be_read(metric: str, value: float, shown: str | N
     )
 
 
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_no_number_costs_itself_and_not_the_page(odd: float) -> None:
+    world = World(machine("Ascend910B"))
+    total = "npu_chip_info_hccs_bandwidth_info_total_tx"
+    world.put("hccs", [Value(total, odd), Value("npu_chip_info_hccs_bandwidth_info_total_rx", 2.5)])
+    assert world.lines(total) == [] and len(world.lines("npu_chip_info_hccs_bandwidth_info_total_rx")) == 1
+    samples = {"hccs": world.cache.of("hccs", world.now())}
+    assert "total_rx=2.5" in telegraf.lines(world.machine, samples, (), TIME_MS)
+
+
+def test_containers_of_an_ascend950_are_found_by_its_logic_id() -> None:
+    world = World(machine("Ascend910A5", chips=[chip(0, logic=3), chip(3, logic=0)]))
+    world.show({3: [container("ns_pod_main", 3)]})
+    world.put("utilization", [Value("npu_chip_info_utilization", 7)])
+    world.put("utilization", [Value("npu_chip_info_utilization", 8)], phy=3)
+    (mine,) = [line for line in world.lines("npu_chip_info_utilization") if 'pod_name="pod"' in line]
+    assert 'id="0"' in mine
+
+
 def test_only_ten_error_codes_are_shown_and_telegraf_gets_all() -> None:
     world = World()
     codes = [Value("npu_chip_info_error_code", 100 + n, suffix=f"_{n}" if n else "") for n in range(12)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -39,9 +40,14 @@ class Sample(NamedTuple):
 
 
 def checked(values: list[Value]) -> tuple[Value, ...]:
-    """Values as they are shown: the failed marker is -1, what checked sources could not read is left out."""
+    """Values as they are shown: the failed marker is -1, what checked sources could not read is left out.
+
+    So is what is no number: the driver and its tools tell some values as floating point, where that can happen.
+    """
     found = []
     for value in values:
+        if not math.isfinite(value.value):
+            continue
         if value.value == FAILED:
             value = value._replace(value=-1)
         elif value.value in UNREAD and BY_NAME[value.metric].checked:
