@@ -194,6 +194,9 @@ def test_documents_are_immutable() -> None:
         ("KVLink", {"timeout": "0s"}),
         ("Product", {"reset": {"groupSize": 8, "scope": "chip"}}),
         ("FaultTable", {"levels": {"SeparateFault": ["0100000D"]}}),
+        ("FaultTable", {"unlisted": {"rule": "level", "otherwise": "NotHandleFault"}}),
+        ("FaultTable", {"plane": "chip"}),
+        ("FaultTable", {"plane": "chip", "unlisted": {"rule": "level"}}),
     ],
 )  # fmt: skip
 def test_closing_rules(kind: str, change: dict[str, Any]) -> None:

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from agents.node.shipped import shipped_policy
 from engine.documents import Desired
 from engine.model.faults import Rules, level_of
 from engine.model.hardware import ManualPolicy
 from engine.plan import tables
 from engine.plan.judge import Judge
 from engine.wire import faultconfig
+from engine.wire.policy import NodePolicy, build_policy, parse_policy
 from tests.worlds import NOW, decide, desired, document, fault, node, node_report, observed, report, switch
 
 DEVICE, NODE, CLUSTER = faultconfig.DEVICE, faultconfig.NODE, faultconfig.CLUSTER
@@ -205,6 +207,23 @@ def test_the_tables_judge_reports_that_carry_no_level() -> None:
     own = document("FaultPolicy", "p", levels={"80818200": "SubHealthFault"})
     scope = decide(observed(nodes, reports, objects=[table]), desired(own))
     assert scope.chips[0].level == "SubHealthFault"
+
+
+def test_a_table_of_ones_own_says_what_codes_mean_that_it_does_not_list() -> None:
+    said = {"rule": "level", "bySeverity": {"0": "SubHealthFault"}, "otherwise": "RestartNPU"}
+    own = document("FaultTable", "mine", plane="chip", severity=["NotHandleFault"], levels={}, unlisted=said)
+    world = observed([node("n0")], [report("n0", faults=[fault(1, "8ABCDEF0", "")], unhealthy=[1])])
+    assert [c.level for c in decide(world, desired()).chips] == ["SeparateNPU"]
+    assert [c.level for c in decide(world, desired(own)).chips] == ["RestartNPU"]
+    judged = Judge(desired(own), ()).for_pool("default", "").rules
+    assert level_of(judged, "CardUnhealthy", "8ABCDEF0", "", severity=0) == ("SubHealthFault", "unlisted")
+    assert level_of(judged, "CardNetworkUnhealthy", "8ABCDEF0", "") == ("PreSeparateNPU", "unlisted")
+    told = parse_policy(build_policy(NodePolicy("default", judged))).rules
+    assert told == judged, "agents judge alike"
+
+
+def test_the_shipped_table_is_the_agents_own_too() -> None:
+    assert shipped_policy().rules.unlisted == Judge(desired(), ()).for_pool("default", "").rules.unlisted
 
 
 def test_node_and_switch_codes_without_a_level_follow_the_tables() -> None:

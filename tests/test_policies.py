@@ -87,12 +87,11 @@ def test_codes_are_found_whatever_their_case(shipped: Desired) -> None:
 
 
 def test_unlisted_codes_follow_the_reference(shipped: Desired) -> None:
-    chip = shipped.tables["chip"]
-    assert chip.unlisted_level(severity=0) == chip.unlisted_level(severity=1) == "NotHandleFault"
-    assert chip.unlisted_level(severity=2) == chip.unlisted_level() == "SeparateNPU"
-    assert chip.unlisted_level(severity=0, network=True) == "PreSeparateNPU"
-    assert shipped.tables["node"].unlisted_level() is None
-    assert shipped.tables["switch"].spec.unlisted.rule == "drop"
+    said = shipped.tables["chip"].spec.unlisted
+    assert (said.by_severity, said.otherwise, said.network) == (
+        {"0": "NotHandleFault", "1": "NotHandleFault"}, "SeparateNPU", "PreSeparateNPU",
+    )  # fmt: skip
+    assert shipped.tables["node"].spec.unlisted.rule == shipped.tables["switch"].spec.unlisted.rule == "drop"
     assert shipped.tables["public"].spec.unlisted.rule == "reject"
     assert len(shipped.tables["public"].spec.senders) == 6
 

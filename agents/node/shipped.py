@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from engine.model.faults import Duration, Frequency, Rules, code_key
+from engine.model.faults import Duration, Frequency, Rules, Unlisted, code_key
 from engine.wire.policy import NodePolicy
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -24,9 +24,11 @@ _MAX_FILE: Final = 4 << 20
 
 
 def shipped_policy(pool: str = "default", folder: Path | None = None) -> NodePolicy:
-    """Return a policy of the chip fault tables below `folder` (default: the shipped one). Without any table every
-    code counts as
-    unlisted, which isolates. Raises ValueError naming the file that cannot be read."""
+    """Return a policy of the chip fault tables below `folder` (default: the shipped one).
+
+    Without any table every code counts as unlisted, which isolates. Raises ValueError naming the file that cannot be
+    read.
+    """
     rules = Rules()
     root = folder or next((candidate for candidate in _FOLDERS if candidate.is_dir()), None)
     for spec in _tables(root) if root is not None else ():
@@ -41,6 +43,7 @@ def shipped_policy(pool: str = "default", folder: Path | None = None) -> NodePol
             table=rules.table | _levels(spec),
             frequency=rules.frequency | _frequency(spec),
             duration=rules.duration | _duration(spec),
+            unlisted=_unlisted(spec.get("unlisted") or {}),
         )
     return NodePolicy(pool, rules)
 
@@ -69,6 +72,14 @@ def _levels(spec: Mapping[str, Any]) -> dict[str, str]:
     # from low to high, so that a code under two levels has the higher
     order = [level for level in spec.get("severity") or levels if level in levels]
     return {code_key(code): level for level in order for code in levels[level] or ()}
+
+
+def _unlisted(said: Mapping[str, Any]) -> Unlisted:
+    known = Unlisted()
+    return Unlisted(
+        dict(said.get("bySeverity") or known.by_severity), said.get("otherwise") or known.otherwise,
+        said.get("network") or known.network,
+    )  # fmt: skip
 
 
 def _frequency(spec: Mapping[str, Any]) -> dict[str, Frequency]:

@@ -31,8 +31,8 @@ class CodeDetail(Document):
 class UnlistedRule(Document):
     """What a code that no list names means.
 
-    ``level``: judged by the event's severity, else ``otherwise``, and ``network`` on the parameter plane;
-    ``drop``: not reported at all; ``reject``: the message that carries it is refused.
+    ``level`` (the plane ``chip``): judged by the event's severity, else ``otherwise``, and ``network`` on the parameter
+    plane; ``reject`` (``public``): the message that carries it is refused; ``drop`` (the others): not reported at all.
     """
 
     rule: Literal["level", "drop", "reject"]
@@ -62,6 +62,15 @@ class FaultTableSpec(Document):
                 raise ValueError(f"level {level} has no place in severity")
         return self
 
+    @model_validator(mode="after")
+    def _unlisted_fits_the_plane(self) -> FaultTableSpec:
+        due = {"chip": "level", "public": "reject"}.get(self.plane, "drop")
+        if self.unlisted.rule != due:
+            raise ValueError(f"unlisted.rule of the plane {self.plane} can only be {due}")
+        if due == "level" and self.unlisted.otherwise is None:
+            raise ValueError("unlisted.otherwise is missing: a code that no list names needs a level")
+        return self
+
 
 class FaultTable(BelayDocument):
     """The levels of one plane's codes."""
@@ -88,12 +97,3 @@ class FaultTable(BelayDocument):
     def level_of(self, code: str) -> str | None:
         """The level of a listed code, whatever its case; ``None`` when no list names it."""
         return self.code_levels.get(code.upper())
-
-    def unlisted_level(self, *, severity: int | None = None, network: bool = False) -> str | None:
-        """The level of a code that no list names; ``None`` when such a code is dropped or refused."""
-        rule = self.spec.unlisted
-        if rule.rule != "level":
-            return None
-        if network and rule.network:
-            return rule.network
-        return rule.by_severity.get(str(severity), rule.otherwise)

@@ -53,11 +53,26 @@ class Duration(msgspec.Struct, frozen=True):
     rule: str = ""
 
 
+class Unlisted(msgspec.Struct, frozen=True):
+    """What a chip's code means that no table names: by the driver's severity, else ``otherwise``; ``network`` on the
+    parameter plane. Severities: "0" suggestion, "1" minor, "2" major, "3" critical.
+    """
+
+    by_severity: dict[str, str] = msgspec.field(default_factory=lambda: {"0": NOT_HANDLE, "1": NOT_HANDLE})
+    otherwise: str = SEPARATE
+    network: str = PRE_SEPARATE
+
+    def level(self, kind: str, severity: int | None = None) -> str:
+        """The level; ``severity`` None: the driver did not tell."""
+        return self.network if kind == NETWORK else self.by_severity.get(str(severity), self.otherwise)
+
+
 class Rules(msgspec.Struct, frozen=True):
     """Everything a code is judged by; keys are :func:`code_key` of the code.
 
     ``overrides`` are the fault policies in scope: code → (level, rule name); ``table`` the shipped levels. ``planes``
-    are the tables of the planes ``node`` and ``switch`` in their own words, for those who report them.
+    are the tables of the planes ``node`` and ``switch`` in their own words, for those who report them; ``unlisted`` is
+    what the chips' table says of codes that it does not list.
     """
 
     overrides: dict[str, tuple[str, str]] = {}
@@ -65,6 +80,7 @@ class Rules(msgspec.Struct, frozen=True):
     frequency: dict[str, Frequency] = {}
     duration: dict[str, Duration] = {}
     planes: dict[str, dict[str, str]] = {}
+    unlisted: Unlisted = Unlisted()
 
 
 def code_key(code: str) -> str:
@@ -81,16 +97,6 @@ def moment(time: int, now_ms: int) -> int:
     return min(time * 1000 if time < _SECONDS_BELOW else time, now_ms)
 
 
-def unlisted(kind: str, severity: int | None = None) -> str:
-    """The level of a code that no table names.
-
-    ``severity`` is the driver's (0 suggestion, 1 minor, 2 major, 3 critical); None when it is unknown.
-    """
-    if kind == NETWORK:
-        return PRE_SEPARATE
-    return NOT_HANDLE if severity in (0, 1) else SEPARATE
-
-
 def level_of(rules: Rules, kind: str, code: str, reported: str, *, severity: int | None = None) -> tuple[str, str]:
     """A code's level and where it comes from: policy, then report, then shipped table, then the unlisted-code rule.
 
@@ -105,7 +111,7 @@ def level_of(rules: Rules, kind: str, code: str, reported: str, *, severity: int
     listed = rules.table.get(key)
     if listed is not None:
         return _on_plane(kind, listed), "table"
-    return unlisted(kind, severity), "unlisted"
+    return rules.unlisted.level(kind, severity), "unlisted"
 
 
 def _on_plane(kind: str, level: str) -> str:

@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from engine.documents import Declared, Desired, DurationRule, FaultPolicy, FrequencyRule
+from engine.documents import Declared, Desired, DurationRule, FaultPolicy, FaultTable, FrequencyRule
 from engine.model.actions import Evidence
 from engine.model.cluster import Pod
 from engine.model.diagnostics import Origin
-from engine.model.faults import Duration, Frequency, Rules, code_key
+from engine.model.faults import Duration, Frequency, Rules, Unlisted, code_key
 from engine.model.lemons import LemonRules
 from engine.model.levels import (
     FREE_RESTART,
@@ -252,7 +252,20 @@ def _shipped(desired: Desired) -> Rules:
         frequency |= _frequencies(table.spec.frequency, f"FaultTable/{table.name}#frequency")
         duration |= _durations(table.spec.duration, f"FaultTable/{table.name}#duration")
     planes = {plane: dict(desired.tables[plane].code_levels) for plane in ("node", "switch") if plane in desired.tables}
-    return Rules(table=levels, frequency=frequency, duration=duration, planes=planes)
+    beyond = _unlisted(desired.tables.get("chip"))
+    return Rules(table=levels, frequency=frequency, duration=duration, planes=planes, unlisted=beyond)
+
+
+def _unlisted(table: FaultTable | None) -> Unlisted:
+    """What the chips' table says of codes that it does not list; as shipped where it does not say."""
+    said = table.spec.unlisted if table is not None else None
+    if said is None or said.otherwise is None:
+        return Unlisted()
+    return Unlisted(
+        by_severity={severity: TO_CHIP.get(level, level) for severity, level in sorted(said.by_severity.items())},
+        otherwise=TO_CHIP.get(said.otherwise, said.otherwise),
+        network=TO_CHIP.get(said.network, said.network) if said.network else Unlisted().network,
+    )
 
 
 def _network_codes(desired: Desired) -> frozenset[str]:
