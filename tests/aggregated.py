@@ -59,7 +59,7 @@ def custom_kinds(folder: Path, kubeconfig: Path, apply: Callable[[dict[str, Any]
         loop.close()
 
 
-def _await(reader: Reader, path: str, seconds: float = 30.0) -> None:
+def _await(reader: Reader, path: str, seconds: float = 90.0) -> None:
     ends = time.monotonic() + seconds
     while not (reader.get(path) or {}).get("resources"):
         assert time.monotonic() < ends, f"{path} is not served within {seconds:g} s"

@@ -32,16 +32,18 @@ NAMESPACES = ("belay-system", "belay-nodes", "mindx-dl", "volcano-system")
 
 
 class Cluster:
-    """An API server and a client of it, usable from synchronous tests."""
+    """An API server and a client of it, usable from synchronous tests; ``kubeconfig`` names one that runs already."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, kubeconfig: Path | None = None) -> None:
         self.folder = folder
-        self.kubeconfig = str(folder / "kubeconfig")
+        self.kubeconfig = str(kubeconfig or folder / "kubeconfig")
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         self.server = ApiServer()
-        self.run(self.server.start())
-        self.server.write_kubeconfig(Path(self.kubeconfig))
+        self._owned = kubeconfig is None
+        if self._owned:
+            self.run(self.server.start())
+            self.server.write_kubeconfig(Path(self.kubeconfig))
         self.kube = Kube.from_config(self.kubeconfig)
         self.run(self.kube.__aenter__())
         for name in NAMESPACES:
@@ -52,7 +54,8 @@ class Cluster:
 
     def close(self) -> None:
         self.run(self.kube.__aexit__())
-        self.run(self.server.stop())
+        if self._owned:
+            self.run(self.server.stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def ensure(self, res: Any, obj: Object) -> Object:

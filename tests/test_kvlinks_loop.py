@@ -23,7 +23,9 @@ from engine.observe import observe
 from engine.plan import plan
 from engine.sandbox import definitions
 from engine.snapshot import fetch
+from tests.aggregated import custom_kinds
 from tests.gitrepo import Repo
+from tests.kube_server import real_cluster
 from tests.loop_world import Cluster, Loop, until
 from tests.redis_server import redis_process, redis_url  # noqa: F401
 
@@ -76,13 +78,29 @@ class Programs:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path)
-    made.run(definitions.ensure(made.kube))
-    for name in ("node-1", "node-2"):
-        made.add_node(name)
-    yield made
-    made.close()
+def kind() -> str:
+    return "sandbox"
+
+
+@pytest.fixture
+def cluster(kind: str, tmp_path: Path) -> Iterator[Cluster]:
+    with contextlib.ExitStack() as stack:
+        if kind == "real":
+            kubeconfig = stack.enter_context(real_cluster(Path(os.environ["KUBEBUILDER_ASSETS"]), tmp_path))
+            made = Cluster(tmp_path, kubeconfig)
+            stack.callback(made.close)
+
+            def register(body: dict[str, Any]) -> None:
+                made.create(made.run(made.kube.resource(body["apiVersion"], body["kind"])), body)
+
+            stack.enter_context(custom_kinds(tmp_path, kubeconfig, register))
+        else:
+            made = Cluster(tmp_path)
+            stack.callback(made.close)
+            made.run(definitions.ensure(made.kube))
+        for name in ("node-1", "node-2"):
+            made.add_node(name)
+        yield made
 
 
 @pytest.fixture
@@ -133,7 +151,13 @@ def rows(cluster: Cluster) -> list[dict[str, Any]]:
     return found
 
 
+REAL = pytest.param(
+    "real", marks=pytest.mark.skipif("KUBEBUILDER_ASSETS" not in os.environ, reason="no real kube-apiserver")
+)
+
+
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["sandbox", REAL])
 def test_a_push_links_a_death_is_mended_and_a_deletion_unlinks(
     cluster: Cluster,
     programs: Programs,
