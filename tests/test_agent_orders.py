@@ -607,6 +607,32 @@ def test_a_vnpu_in_use_is_never_touched(tmp_path: Path) -> None:
     scenario(tmp_path, story, row=INFER)
 
 
+def test_a_vnpu_that_is_taken_while_others_are_destroyed_stays(tmp_path: Path) -> None:
+    """Through a kubelet that did not ask this agent."""
+
+    async def story(world: World) -> None:
+        await world.start(70)
+        world.order(layout={0: ["vir02", "vir02", "vir02"]}, layout_epoch=1)
+        await world.run(90)
+        destroy, gone = world.driver.destroy_vnpu, []
+
+        async def slow(vnpu: int) -> None:
+            await destroy(vnpu)
+            gone.append(vnpu)
+            taken = next(v for v in await world.driver.vnpus() if v.chip == 0)
+            name = f"Ascend310P-2c-{taken.id}-0"
+            world.cluster.set_pods([pod("infer-0", [name], resource=f"{P}-2c")])
+
+        world.driver.destroy_vnpu = slow  # type: ignore[method-assign]
+        world.order(layout={0: ["vir04"]}, layout_epoch=2)
+        await world.run(30)
+        assert len(gone) == 1 and templates(world, 0) == ["vir02", "vir02"]
+        assert world.report.vnpu_epoch_done == 2
+        assert world.report.vnpu_result.startswith("failed: vNPU") and "default/infer-0" in world.report.vnpu_result
+
+    scenario(tmp_path, story, row=INFER)
+
+
 def test_a_pod_that_does_not_say_which_vnpu_blocks_all_of_its_size(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         await world.start(70)
