@@ -89,7 +89,6 @@ ANSWERS: list[tuple[str, str, Ask, Any]] = [
     ("-g -dev_info -i 0", DEV_INFO, lambda t: t.ports(0), [
         Port(0, 4, "ETH", False), Port(0, 5, "ETH", True), Port(1, 9, "UB", True),
     ]),
-    ("-g -port_info -i 0 -u 1 -p 9", "port_info:\nport_enable : on\n", lambda t: t.port_enabled(0, 1, 9), True),
     ("-g -link -i 0 -u 1 -p 9", "link status: UP\n", lambda t: t.port_link(0, 1, 9), True),
     (
         "-g -bandwidth -i 0 -u 1 -p 9 -time 100",

@@ -12,7 +12,7 @@ from typing import Any
 from engine.load import load
 from engine.model.cluster import AgentVNPU
 from engine.model.vnpu import unfit
-from engine.wire.parts import parse_cores, real_vnpu
+from engine.wire.parts import parse_cores
 from tests.simworld import INFER, Node, World
 
 CORE = "huawei.com/npu-core"
@@ -133,9 +133,8 @@ class VNPUWorld(World):
         live: dict[int, str] = {}
         for pod in self.pods().values():
             real = (pod["metadata"].get("annotations") or {}).get("huawei.com/AscendReal", "")
-            number = real_vnpu(real) if pod["spec"].get("nodeName") == node.name else None
-            if number is not None:
-                live[number] = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+            if real.count("-") == 3 and pod["spec"].get("nodeName") == node.name:
+                live[int(real.split("-")[2])] = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
         gone = sorted(set(live) - {vnpu.id for vnpu in node.vnpus})
         assert not gone, f"vNPU {gone} of {node.name} was destroyed under {live[gone[0]]}"
         node.vnpus = [AgentVNPU(v.id, v.chip, v.template, live.get(v.id, "")) for v in node.vnpus]

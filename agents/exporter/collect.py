@@ -18,8 +18,7 @@ from agents.exporter.source import Answer, Source
 from agents.exporter.table import of_group
 
 MOST_CODES: Final = 128
-SHOWN_CODES: Final = 10
-"""Error codes of one chip that Prometheus sees; Telegraf gets up to 128."""
+"""Error codes of one chip that Telegraf gets; Prometheus shows those that `table.py` has rows for, ten."""
 
 MEGABYTE: Final = 1 << 20
 NETWORK_GOOD: Final = (0, 6)
@@ -196,4 +195,4 @@ COLLECTORS: Final[Mapping[str, Collector]] = {
     "vnpu": vnpu,
 }  # fmt: skip
 
-__all__ = ["COLLECTORS", "Collector", "Reader", "SHOWN_CODES", "first_link"]
+__all__ = ["COLLECTORS", "Collector", "Reader", "first_link"]

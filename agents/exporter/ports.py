@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Any, Final
 
 from agents.drivers.base import DriverError
@@ -139,9 +139,6 @@ class Ports:
         return values or None
 
 
-Collect = Callable[[Machine, Chip], Awaitable[list[Value] | None]]
-
-
 def _where(port: Port) -> tuple[tuple[str, str], str]:
     return (str(port.die), str(port.port)), f"_{port.die}_{port.port}"
 
@@ -154,4 +151,4 @@ async def _tried(work: Awaitable[Any]) -> Any:
         return None
 
 
-__all__ = ["Collect", "Ports"]
+__all__ = ["Ports"]

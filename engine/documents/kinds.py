@@ -247,10 +247,6 @@ class SafetyBudget(BelayDocument):
     kind: Literal["SafetyBudget"]
     spec: SafetyBudgetSpec
 
-    def limits_on(self, action: str) -> tuple[BudgetLimit, ...]:
-        """The limits that name an action, in the order they are written."""
-        return tuple(limit for limit in self.spec.limits if action in limit.actions)
-
 
 class Verify(Document):
     """How commits are checked; ``allowed_signers`` is a file outside the repository."""

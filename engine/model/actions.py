@@ -199,25 +199,6 @@ AnyAction = (
     | WriteRankTable
 )
 
-#: Names of the closed set, in the order of the contract's table.
-ACTION_KINDS: tuple[str, ...] = (
-    "CreateObject",
-    "PatchObject",
-    "DeleteObject",
-    "CreatePod",
-    "BindPod",
-    "EvictPod",
-    "IsolateChip",
-    "ReleaseChip",
-    "IsolateNode",
-    "ReleaseNode",
-    "ResetChips",
-    "PartitionChip",
-    "ScaleJob",
-    "SignalJob",
-    "WriteRankTable",
-)
-
 
 def kind_of(action: Action) -> str:
     """The action's kind, e.g. ``BindPod``."""

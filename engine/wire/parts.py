@@ -24,7 +24,7 @@ _POLICY_NAMES: Final = {number: name for name, number in POLICY_NUMBERS.items()}
 
 _PART: Final = re.compile(r"^(\d{1,4})-([a-z0-9_]{1,32})$")
 #: ``Ascend310P-2c.1cpu-105-0_3``: size, vNPU, chip, vGroup.
-_REAL: Final = re.compile(r"^[A-Za-z0-9]+-([a-z0-9.]+)-(\d{1,9})-(\d{1,4})(?:_(\d{1,3}))?$")
+_REAL: Final = re.compile(r"^[A-Za-z0-9]+-[a-z0-9.]+-\d{1,9}-\d{1,4}(?:_(\d{1,3}))?$")
 _CHIP: Final = re.compile(r"^[A-Za-z][A-Za-z0-9]*-(\d{1,4})(?:-\d{1,4})?$")
 _HEAD: Final = re.compile(r"(\d{1,4})(?:-|$)")
 _SHARED: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*-(\d{1,4})-\d{1,4}$")
@@ -68,7 +68,7 @@ def parse_cores(text: str) -> Cores | None:
 def vgroup(real: str) -> int | None:
     """The vGroup of a realised vNPU, ``Ascend310P-2c.1cpu-105-0_3`` → 3; None when the name tells none."""
     match = _REAL.match(real)
-    return int(match[4]) if match and match[4] is not None else None
+    return int(match[1]) if match and match[1] is not None else None
 
 
 @lru_cache(maxsize=65536)
@@ -80,12 +80,6 @@ def chip_of(name: str) -> int | None:
     """
     match = _HEAD.match(name) or _SHARED.match(name) or _TAIL.search(name)
     return int(match[1]) if match else None
-
-
-def real_vnpu(real: str) -> int | None:
-    """The vNPU's id in the name of a realised one; None for whole chips."""
-    match = _REAL.match(real)
-    return int(match[2]) if match else None
 
 
 def parse_share(annotations: Mapping[str, str], resource: str) -> Share | None:

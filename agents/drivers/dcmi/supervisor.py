@@ -1,7 +1,8 @@
 """The parent's end of the driver process: deadlines, restarts, events.
 
-A call past its deadline fails with TIMED_OUT and leaves its thread behind; with `MAX_HUNG` of them, or when the
-process dies, a new one takes its place (the driver was reloaded, a chip hangs). It waits between failing starts.
+A call past its deadline fails with TIMED_OUT and leaves its thread behind; with `MAX_HUNG` of them, when the process
+dies, or when every call fails as after a reload of the driver, a new one takes its place. It waits between failing
+starts.
 """
 
 from __future__ import annotations
@@ -30,6 +31,12 @@ SUBSCRIBE_TRIES: Final = 3
 SUBSCRIBE_PAUSE: Final = 1.0
 BACKOFF: Final = (0.2, 1.0, 5.0, 10.0)
 READ_LIMIT: Final = 1 << 20
+#: What every call answers once the driver was loaded anew below a library that had opened it before: internal error,
+#: ioctl, send, receive. One chip that is lost answers otherwise, or others still answer well.
+STALE: Final = frozenset({-8005, -8009, -8010, -8011})
+#: When so many calls in a row, over so many seconds, answered nothing else, the library is loaded anew.
+STALE_CALLS: Final = 16
+STALE_SECONDS: Final = 15.0
 
 
 class Supervisor:
@@ -43,6 +50,7 @@ class Supervisor:
         self._reader: asyncio.Task[None] | None = None
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._next, self._hung, self._failures = 0, 0, 0
+        self._stale, self._stale_since = 0, 0.0
         self._starting = asyncio.Lock()
         self._not_before = 0.0
         self.events: asyncio.Queue[dict[str, Any]] = asyncio.Queue(MAX_EVENTS)
@@ -64,7 +72,12 @@ class Supervisor:
             process.stdin.write(json.dumps({"id": number, "call": call, "args": arguments}).encode() + b"\n")
             async with asyncio.timeout(timeout):
                 await process.stdin.drain()
-                return await future
+                answer = await future
+            self._stale = 0
+            return answer
+        except DcmiError as error:
+            await self._suspect(process, error.code)
+            raise
         except TimeoutError:
             self._hung += 1
             log.warning("a driver call hangs", extra={"call": call, "hung": self._hung})
@@ -75,6 +88,19 @@ class Supervisor:
             raise DriverError("the driver process ended") from error
         finally:
             self._waiting.pop(number, None)
+
+    async def _suspect(self, process: asyncio.subprocess.Process, code: int) -> None:
+        """Count answers of a library that has lost its driver; when nothing else is heard any more, load it anew."""
+        now = asyncio.get_running_loop().time()
+        if code not in STALE:
+            self._stale = 0
+            return
+        if not self._stale:
+            self._stale_since = now
+        self._stale += 1
+        if self._stale >= STALE_CALLS and now - self._stale_since >= STALE_SECONDS and process is self._process:
+            self._stale = 0
+            await self._end("every call fails: the driver was loaded anew")
 
     async def _running(self) -> asyncio.subprocess.Process:
         async with self._starting:
@@ -177,10 +203,6 @@ class Supervisor:
         if process is not None:
             log.warning("the driver process is started again", extra={"error": why})
             await _kill(process)
-
-    async def reload(self) -> None:
-        """Start the process anew at the next call: the driver below was reloaded."""
-        await self._end("the driver was reloaded")
 
     async def close(self) -> None:
         """End the process; waiting calls fail."""

@@ -78,11 +78,6 @@ class HccnTool:
         """The ports of an Ascend 950 chip, ascending."""
         return ports(await self._ask("-g", "-dev_info", "-i", logic))
 
-    async def port_enabled(self, logic: int, die: int, port: int) -> bool:
-        """Whether a port is wired."""
-        found = pairs(await self._ask("-g", "-port_info", "-i", logic, "-u", die, "-p", port))
-        return _needed(found, "port_enable", "port_info").lower() == "on"
-
     async def port_link(self, logic: int, die: int, port: int) -> bool:
         """Whether a port's link is up."""
         return link(await self._ask("-g", "-link", "-i", logic, "-u", die, "-p", port))
@@ -226,12 +221,6 @@ def _found(pattern: re.Pattern[str], text: str, what: str) -> str:
     if match := pattern.search(text):
         return match[1]
     raise DriverError(f"hccn_tool: {what} is not in {_shown(text)}")
-
-
-def _needed(found: dict[str, str], key: str, what: str) -> str:
-    if key not in found:
-        raise DriverError(f"hccn_tool: {what} has no {key}")
-    return found[key]
 
 
 def _shown(text: str) -> str:

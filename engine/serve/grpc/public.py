@@ -47,11 +47,6 @@ def _shipped() -> Any:
     return load({}).desired
 
 
-def shipped_table() -> Table:
-    """What Belay ships."""
-    return table_of(_shipped())
-
-
 def table_of(desired: Any) -> Table:
     """What declarations say."""
     table = desired.tables.get("public")
@@ -209,4 +204,4 @@ def _settle(batch: list[tuple[str, str, asyncio.Future[bool]]], kept: bool) -> N
             future.set_result(kept)
 
 
-__all__ = ["PubFault", "Table", "body_of", "shipped_table", "table_of"]
+__all__ = ["PubFault", "Table", "body_of", "table_of"]
