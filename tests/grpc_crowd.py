@@ -23,6 +23,10 @@ from tests.test_grpc_chaos import Trainer, channel
 
 #: The order of a conversation's signals; a repetition after a server's death is the same signal again.
 ORDER = ("stopTrain", "globalFault", "changeStrategy")
+#: Clients that share a connection: it carries 64 calls at a time, and one host has 512 connections.
+SHARED = 40
+#: Longest pause of a client between two tries, as in MindCluster's client library (seconds).
+LONGEST = 10.0
 
 
 class Killable(Protocol):
@@ -55,6 +59,7 @@ class Listener(Client):
         self._chance = chance
 
     async def run(self) -> None:
+        failures = 0
         while True:
             try:
                 await self.call("Init", self.info)
@@ -63,66 +68,102 @@ class Listener(Client):
                 await call.initial_metadata()
                 self.listens = True
                 async for signal in call:
+                    failures = 0
                     if signal.signalType != "keep-alive":
                         self.signals.append(signal)
             except grpc.aio.AioRpcError:
                 pass
             self.listens = False
-            await asyncio.sleep(self._chance.uniform(0.1, 0.8))
+            failures += 1
+            await asyncio.sleep(_pause(self._chance, failures))
 
 
 class Master(Trainer):
-    """The client that answers for its job; ``listens`` once its first stream stands."""
+    """The client that answers for its job."""
 
-    def __init__(self, world: World, name: str, port: int, job: str, event: Callable[[str], Awaitable[None]]) -> None:
-        super().__init__(port, job, event)
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        port: int,
+        job: str,
+        event: Callable[[str], Awaitable[None]],
+        shared: grpc.aio.Channel,
+        chance: random.Random,
+    ) -> None:
+        super().__init__(port, job, event, shared=shared)
         self.name = name
         self.replaced = lambda: world.replace(name, 0)
+        self._chance = chance
+
+    def pause(self, failures: int) -> float:
+        return _pause(self._chance, failures)
 
     @property
     def recoveries(self) -> int:
         return self.heard.count("changeStrategy recover")
 
 
-async def play(world: World, servers: Killable, seed: int, size: Size) -> int:
-    """Live through all waves; answers how many conversations there were."""
+def _pause(chance: random.Random, failures: int) -> float:
+    """Seconds before the next try: a storm of clients that never waited longer would be refused for ever."""
+    return chance.uniform(0.5, 1.0) * min(LONGEST, 0.25 * 2.0 ** min(failures, 8))
+
+
+async def play(world: World, servers: Killable, seed: int, size: Size, say: Callable[[str], None] = print) -> int:
+    """Live through all waves; answers how many conversations there were. ``say`` hears how far it is."""
     chance = random.Random(seed)
     await world.node("n0")
     names = [f"crowd-{i}" for i in range(size.jobs)]
-    jobs = [(name, await world.job(name, pods=1, strategy="recover", nodes=False)) for name in names]
+    ids: dict[str, str] = {}
+    for at in range(0, size.jobs, 16):
+        some = names[at : at + 16]
+        made = await asyncio.gather(*(world.job(name, pods=1, strategy="recover", nodes=False) for name in some))
+        ids.update(zip(some, made, strict=True))
 
     async def event(_: str) -> None:
         return
 
-    masters = [Master(world, name, servers.port, job, event) for name, job in jobs]
-    # a connection carries 64 calls at a time, streams among them
-    shared = [channel(servers.port) for _ in range(1 + size.jobs * (size.clients - 1) // 40)]
+    shared = [channel(servers.port) for _ in range(1 + size.jobs * size.clients // SHARED)]
+    masters = [
+        Master(world, name, servers.port, job, event, shared[at % len(shared)], chance)
+        for at, (name, job) in enumerate(ids.items())
+    ]
     listeners = [
         Listener(servers.port, job, f"agent {i}", shared[(i + at) % len(shared)], chance)
-        for at, (_, job) in enumerate(jobs)
+        for at, job in enumerate(ids.values())
         for i in range(1, size.clients)
     ]
     async with _living([*(one.run() for one in masters), *(one.run() for one in listeners)]):
-        await until(lambda: all(one.listens for one in listeners), "all listen", size.patience)
+        await _all_listen(listeners, say, size)
         told: dict[str, int] = {}
-        for _ in range(size.waves):
+        for wave in range(1, size.waves + 1):
             hit = chance.sample(masters, size.hit)
             for one in hit:
                 told[one.name] = told.get(one.name, 0) + 1
             await asyncio.gather(_killed(servers, chance, size.kills), *(_break(one, chance) for one in hit))
-            for one in hit:
+            for count, one in enumerate(hit, 1):
                 times = told[one.name]
                 await until(partial(_recovered, world, one.name, times), f"{one.name} recovered", size.patience)
+                if count == len(hit):
+                    say(f"wave {wave} of {size.waves}: {count} jobs recovered")
             await until(lambda: _empty(world), "nothing is kept", size.patience)
-            await until(lambda: all(one.listens for one in listeners), "all listen again", size.patience)
-        names_of = {job: name for name, job in jobs}
+            await _all_listen(listeners, say, size)
+        names_of = {job: name for name, job in ids.items()}
         for listener in listeners:
             _check(listener, told.get(names_of[listener.job], 0))
         for one in masters:
             assert one.recoveries == told.get(one.name, 0), (one.name, one.heard)
-    for one in (*shared, *(master.client.channel for master in masters)):
+    for one in shared:
         await one.close(None)
     return sum(told.values())
+
+
+async def _all_listen(listeners: list[Listener], say: Callable[[str], None], size: Size) -> None:
+    try:
+        await until(lambda: all(one.listens for one in listeners), "all listen", size.patience)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {sum(one.listens for one in listeners)} of {len(listeners)} do") from None
+    say(f"all {len(listeners)} listen")
 
 
 @contextlib.asynccontextmanager

@@ -61,20 +61,29 @@ class Trainer:
     ``event`` is called after everything that it hears or has reported.
     """
 
-    def __init__(self, port: int, job: str, event: Callable[[str], Any], role: str = "master agent") -> None:
-        self.client = Client(port, job, role, channel=channel(port))
+    def __init__(
+        self,
+        port: int,
+        job: str,
+        event: Callable[[str], Any],
+        role: str = "master agent",
+        shared: grpc.aio.Channel | None = None,
+    ) -> None:
+        self.client = Client(port, job, role, channel=shared or channel(port))
         self.heard: list[str] = []
         self._event = event
         self._seen: set[tuple[str, ...]] = set()
         self.replaced: Callable[[], Any] | None = None
 
     async def run(self) -> None:
+        failures = 0
         while True:
             try:
                 await self.client.call("Init", self.client.info)
                 await self.client.call("Register", self.client.info)
                 call = self.client.stream("SubscribeProcessManageSignal", self.client.info)
                 async for signal in call:
+                    failures = 0
                     if signal.signalType == "keep-alive":
                         continue
                     key = (signal.uuid, signal.signalType, *signal.actions, signal.changeStrategy)
@@ -83,7 +92,12 @@ class Trainer:
                         self.heard.append(f"{signal.signalType} {signal.changeStrategy}".strip())
                         await self.answer(signal)
             except grpc.aio.AioRpcError:
-                await asyncio.sleep(0.05)
+                failures += 1
+                await asyncio.sleep(self.pause(failures))
+
+    def pause(self, failures: int) -> float:
+        """Seconds until it comes back after so many failures in a row."""
+        return 0.05
 
     async def answer(self, signal: pb.ProcessManageSignal) -> None:
         await self._event(f"heard {signal.signalType}")
@@ -100,11 +114,11 @@ class Trainer:
         await self._event(f"reported {signal.signalType}")
 
     async def until_answered(self, report: Callable[[], Any]) -> None:
-        for _ in range(200):
+        for failures in range(1, 201):
             with contextlib.suppress(grpc.aio.AioRpcError):
                 if (await report()).code == 0:
                     return
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(self.pause(failures))
         raise AssertionError("never answered")
 
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from engine.serve.grpc import cluster as followed
 from engine.serve.grpc import desk as room
 from engine.serve.grpc.desk import PERIOD, Desk
 
@@ -41,3 +42,24 @@ def test_a_look_that_always_fails_is_told_and_tried_again_at_the_usual_pace(
     asyncio.run(main())
     assert looks == 3 and pauses == [PERIOD] * 3
     assert [record.getMessage() for record in caplog.records] == ["looking at the jobs failed"] * 3
+
+
+def test_after_a_snapshot_that_took_long_calls_are_answered_for_twice_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, rests, costs = [0.0], list[float](), iter([0.01, 0.5])
+
+    async def sleep(seconds: float) -> None:
+        rests.append(seconds)
+        if len(rests) == 2:
+            raise asyncio.CancelledError
+
+    async def main() -> None:
+        cluster = followed.Cluster(cast(Any, None), ())
+        cluster._dirty.set()  # there is always something new
+        monkeypatch.setattr(cluster, "refresh", lambda: clock.append(clock[-1] + next(costs)))
+        monkeypatch.setattr(followed, "time", SimpleNamespace(monotonic=lambda: clock[-1]))
+        monkeypatch.setattr(followed, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
+        with pytest.raises(asyncio.CancelledError):
+            await cluster.run()
+
+    asyncio.run(main())
+    assert rests == [followed.PACE, pytest.approx(1.0)]

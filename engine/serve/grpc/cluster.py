@@ -1,6 +1,7 @@
 """What the services see of the cluster: one list+watch a kind, parsed as the planner parses it, jobs by their id.
 
-A snapshot is made at most every quarter of a second and only after something that matters to jobs has changed.
+A snapshot is made at most every quarter of a second and only after something that matters to jobs has changed; where
+one takes long (thousands of jobs, a busy machine) the next waits twice as long, so that calls are answered in between.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from engine.serve.grpc.jobview import Hit, JobView, impact, views
 from engine.snapshot import Watched
 from engine.wire import globaltable, names, recoveryrecord
 
-#: Least seconds between two snapshots.
+#: Least seconds between two snapshots, and how many times as long as the last one took.
 PACE: Final = 0.25
+REST: Final = 2.0
 WATCHED: Final[tuple[Watched, ...]] = (
     Watched(NODE),
     Watched(POD),
@@ -84,8 +86,9 @@ class Cluster:
         try:
             while True:
                 await self._dirty.wait()
+                begin = time.monotonic()
                 self.refresh()
-                await asyncio.sleep(PACE)
+                await asyncio.sleep(max(PACE, REST * (time.monotonic() - begin)))
         finally:
             await end(*tasks)
 
