@@ -46,14 +46,73 @@ def test_a_group_that_waits_says_why_and_once(tmp_path: Path) -> None:
     items = [listing.node("n1"), listing.report("n1"), *listing.job("big", 2, 8)]
     (found,) = patches(items, tmp_path)
     assert found["reason"] == "PodGroupInqueue"
-    (condition,) = found["patch"]["status"]["conditions"]
+    condition, step = found["patch"]["status"]["conditions"]
     assert (condition["type"], condition["status"], condition["reason"]) == (
         "Unschedulable", "True", "NotEnoughResources",
     )  # fmt: skip
     assert condition["message"].startswith("2/2 tasks in gang unschedulable: ")
+    assert (step["type"], step["status"], step["reason"]) == ("Unschedulable", "True", "JobEnqueueFailed")
+    assert step["message"] == "require npu num is 16, but cluster npu num is 8"
     after = copy.deepcopy(items)
     after[2] = merge(after[2], found["patch"])
     assert patches(after, tmp_path) == []
+
+
+RING = {"accelerator-type": "module"}
+STUCK: dict[str, tuple[list[dict[str, Any]], str, str]] = {
+    "a request that no server of the kind serves": (
+        [listing.node("n1"), listing.report("n1"), *listing.job("j", 1, 3, policy="chip4-node4")],
+        "JobValidateFailed", "InvalidResourceRequest: expected: job<j> req npu num should small than 4",
+    ),
+    "a kind of chip that nobody handles": (
+        [listing.node("n1"), listing.report("n1"), listing.pod("j-0", count=8, group="j"),
+         listing.group("j", 1, 0, notes={"volcano.sh/schedule.plugin": "Ascend999"})],
+        "JobValidateFailed", "NotSupportPolicy: no policy handler registered, NPU type may be invalid",
+    ),
+    "a pod too few": (
+        [listing.node("n1"), listing.report("n1"), *listing.job("j", 2, 4)[:2]],
+        "JobValidateFailed", "NotEnoughPod: the pods of job is not enough, req: 2, actual: 1",
+    ),
+    "free chips in the wrong places": (
+        [listing.node("n1", labels=RING), listing.report("n1", busy=(0, 1, 4, 5)),
+         listing.pod("a", on="n1", chips=(0, 1)), listing.pod("b", on="n1", chips=(4, 5)), *listing.job("j", 1, 4)],
+        "NodePredicateFailed", "0/1 nodes are available: 1 npu topology not meet job require",
+    ),
+    "free nodes in the wrong places": (
+        [*(listing.node(f"n{i}", chips=16) for i in range(2)),
+         *(listing.report(f"n{i}", chips=16, super_pod=i) for i in range(2)),
+         *listing.job("j", 2, 16, policy="chip2-node16-sp", notes={"sp-block": "32"})],
+        "BatchOrderFailed", "node top: super-pod-id: 0, node count: 1",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", STUCK)
+def test_a_group_says_at_which_step_it_is_stuck(case: str, tmp_path: Path) -> None:
+    items, reason, words = STUCK[case]
+    (found,) = patches(items, tmp_path)
+    first, step = found["patch"]["status"]["conditions"]
+    assert (first["reason"], step["reason"]) == ("NotEnoughResources", reason)
+    assert words in step["message"] and (step["type"], step["status"]) == ("Unschedulable", "True")
+    index = next(i for i, item in enumerate(items) if item["kind"] == "PodGroup")
+    assert patches([*items[:index], merge(items[index], found["patch"]), *items[index + 1 :]], tmp_path) == []
+
+
+def test_a_few_free_chips_more_or_less_do_not_write_to_every_group(tmp_path: Path) -> None:
+    items = [listing.node("n1"), listing.report("n1"), *listing.job("j", 1, 8)]
+    held = [listing.pod(f"r{i}", on="n1", chips=[i]) for i in range(2)]
+    (found,) = patches([*items, *held], tmp_path)
+    assert found["patch"]["status"]["conditions"][1]["reason"] == "JobEnqueueFailed"
+    items[2] = merge(items[2], found["patch"])
+    more = [listing.node("n2"), listing.report("n2"), listing.pod("r3", on="n2", chips=[0])]
+    assert patches([*items, *held, *more], tmp_path) == []
+
+
+def test_a_closed_queue_is_no_step_of_the_plugin(tmp_path: Path) -> None:
+    closed = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "default"},
+              "status": {"state": "Closed"}}  # fmt: skip
+    (found,) = patches([listing.node("n1"), listing.report("n1"), *listing.job("j", 1, 8), closed], tmp_path)
+    assert [row["reason"] for row in found["patch"]["status"]["conditions"]] == ["NotEnoughResources"]
 
 
 def test_a_group_whose_pods_run_is_running_and_then_left_alone(tmp_path: Path) -> None:

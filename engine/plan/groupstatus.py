@@ -2,8 +2,9 @@
 
 An operator that makes pods itself waits until its group's phase is neither empty nor Pending, so a group without pods
 is let in too. Phases, conditions and their words are Volcano's: github.com/volcano-sh/volcano/pkg/scheduler/framework
-(jobStatus) and pkg/scheduler/plugins/gang (OnSessionClose). A condition's message is renewed with its reason or its
-numbers, not with every count of nodes in it.
+(jobStatus) and pkg/scheduler/plugins/gang (OnSessionClose). Beside the gang plugin's condition stands the one of
+MindCluster's plugin, which tells at which step a job is stuck (component/ascend-for-volcano/plugin/job.go; ClusterD
+reads it). A condition's message is renewed with its reason or its numbers, not with every count of nodes in it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,15 @@ from engine.plan.gangs import shard_for, shard_of
 from engine.plan.jobstatus import merge_patch
 from engine.plan.lifecycle import POD_GROUP_API, part, rows, texts
 from engine.plan.memo import Settled
-from engine.plan.place.verdict import ENQUEUE_FAILED, QUEUE_EXHAUSTED
+from engine.plan.place.verdict import (
+    ENQUEUE_FAILED,
+    GANG_INCOMPLETE,
+    INVALID_REQUEST,
+    NOT_SUPPORTED,
+    QUEUE_CLOSED,
+    QUEUE_EXHAUSTED,
+    QUEUE_MISSING,
+)
 from engine.plan.scope import Scope
 
 RULE: Final = "podgroup"
@@ -31,6 +40,14 @@ UNSCHEDULABLE: Final = "Unschedulable"
 READY: Final = "tasks in gang are ready to be scheduled"
 SHORT: Final = "NotEnoughResources"
 _OURS: Final = frozenset({SCHEDULED, UNSCHEDULABLE})
+#: Steps at which MindCluster's plugin refuses a job: too few chips in the cluster, a wrong request, no node, no set of
+#: nodes that suit each other.
+VALIDATE_FAILED: Final = "JobValidateFailed"
+PREDICATE_FAILED: Final = "NodePredicateFailed"
+ORDER_FAILED: Final = "BatchOrderFailed"
+_INVALID: Final = frozenset({INVALID_REQUEST, NOT_SUPPORTED, GANG_INCOMPLETE})
+_QUEUES: Final = frozenset({QUEUE_EXHAUSTED, QUEUE_CLOSED, QUEUE_MISSING})
+_CHIPS_MISSING: Final = "require npu num is "
 MAX_MESSAGE: Final = 1000
 #: By shard: the snapshot after whose pass every group's status was as it should be.
 _SETTLED: Final = Settled(16)
@@ -192,14 +209,40 @@ def _conditions(
     if pending is not None and numbers.waiting:
         total = max(needed, numbers.placed + numbers.waiting)
         start = f"{numbers.waiting}/{total} tasks in gang unschedulable: {pending.reason}: "
-        if [row.get("type") for row in ours] == [UNSCHEDULABLE] and str(ours[0].get("message")).startswith(start):
+        told = [(SHORT, start + pending.message), *refused_at(pending)]
+        known = [str(row.get("reason")) for row in ours if row.get("type") == UNSCHEDULABLE]
+        if _alike(known, [reason for reason, _ in told]) and str(ours[0].get("message")).startswith(start):
             return before
-        return [*others, _condition(scope, UNSCHEDULABLE, SHORT, (start + pending.message)[:MAX_MESSAGE])]
+        return [*others, *(_condition(scope, UNSCHEDULABLE, reason, text[:MAX_MESSAGE]) for reason, text in told)]
     if numbers.placed >= needed and numbers.placed:
         if [row.get("type") for row in ours] == [SCHEDULED]:
             return before
         return [*others, _condition(scope, SCHEDULED, READY, "")]
     return before
+
+
+def _alike(known: Sequence[str], told: Sequence[str]) -> bool:
+    """Whether the conditions' reasons may stay: with every few chips that become free or are taken, jobs would change
+    between too few chips in the cluster and too few on any node.
+    """
+    steps = {ENQUEUE_FAILED, PREDICATE_FAILED}
+    return list(known) == list(told) or (len(known) == len(told) > 1 and {known[1], told[1]} == steps)
+
+
+def refused_at(pending: Pending) -> list[tuple[str, str]]:
+    """(reason, message) of the condition that MindCluster's plugin sets for a job that waits.
+
+    None where a queue refuses it: of that the plugin knows nothing.
+    """
+    text = pending.message
+    if pending.reason in _QUEUES:
+        return []
+    if pending.reason in _INVALID:
+        return [(VALIDATE_FAILED, f"{pending.reason}: {text}" if pending.reason == NOT_SUPPORTED else text)]
+    if text.startswith(_CHIPS_MISSING):
+        return [(ENQUEUE_FAILED, text.partition("; ")[0])]
+    alone = text.startswith("0/") or not pending.nodes
+    return [(PREDICATE_FAILED if alone else ORDER_FAILED, text)]
 
 
 def _condition(scope: Scope, kind: str, reason: str, message: str) -> dict[str, Any]:
