@@ -158,3 +158,24 @@ def test_a_changed_rule_changes_its_upgrades_and_a_deleted_one_frees_all_but_wha
     assert state(snapshot, none, at=at + 1)[0] == "healthy"
     by_hand = state(snapshot, with_level("ManuallySeparateNPU"), at=at + 1)[1]
     assert state(world(history=by_hand, at=at + 2), none, at=at + 2)[0] == "manually-isolated"
+
+
+def test_an_entry_that_a_person_broke_gives_nothing_back() -> None:
+    """Whoever deletes a name from the list may also leave it unreadable: what it said last stays in force."""
+    before = decide(world(objects=[clusterd("Ascend910-3")]), desired())
+    memory = before.memory.frozen()
+
+    def then(text: str) -> tuple[str, list[str]]:
+        broken = listing(manualinfo.NAMESPACE, manualinfo.NAME, {"n0": text})
+        scope = decide(world(objects=[broken], history=memory), desired())
+        row = next((c for c in scope.chips if c.chip == "Ascend910-3"), None)
+        assert memory.nodes["n0"].chips[3].holds == scope.memory.nodes["n0"].chips[3].holds or row is None
+        return row.state if row else "healthy", [d.field for d in scope.diagnostics if d.severity == "error"]
+
+    assert then('{"Total":["Ascend910-3"') == ("manually-isolated", ["data.n0"])
+    assert then('{"Total":["Ascend910 3"]}') == ("manually-isolated", ["data.n0.Total"])
+    assert then('{"Total":"Ascend910-3"}') == ("manually-isolated", ["data.n0"])
+    assert then('{"Total":[]}') == ("healthy", []), "a list that can be read gives back what it does not name"
+    other = listing(manualinfo.NAMESPACE, manualinfo.NAME, {"n1": "{"})
+    scope = decide(world(objects=[other], history=memory), desired())
+    assert all(c.state == "healthy" for c in scope.chips), "the slip in another node's entry keeps nothing here"

@@ -213,3 +213,17 @@ def test_a_ledger_names_every_claimed_chip() -> None:
     cm["data"]["claims.json"] = '{"u":["a/p","n1","Ascend910-","zz",5]}'
     with pytest.raises(WireError, match="nothing is placed"):
         ledger.parse(cm)
+
+
+@pytest.mark.parametrize("text", ["null", "", "{}"])
+def test_what_go_never_filled_is_nothing(text: str) -> None:
+    """A nil map or pointer is written as ``null``; the CheckCode covers neither, so neither makes a report doubtful."""
+    made = device_map()
+    made["data"] |= {"UpgradeFaultReason": text, "SwitchInfoCfg": text}
+    read = deviceinfo.parse(made)
+    assert read.upgrades == () and (read.switch is None or (text == "{}" and read.switch.node_status == "Healthy"))
+    for key in ("UpgradeFaultReason", "SwitchInfoCfg"):
+        made = device_map()
+        made["data"][key] = "[]"
+        with pytest.raises(WireError, match=f"data.{key}"):
+            deviceinfo.parse(made)

@@ -62,13 +62,27 @@ def _listed(scope: Scope) -> HeldChips:
     listed, problems = manualinfo.parse(raw)
     scope.diagnostics.extend(Diagnostic("error", p.object, "", 0, 0, p.field, p.message) for p in problems)
     after = policy.release_ms if policy is not None else 0
-    out: HeldChips = {}
+    out = _kept(scope, {problem.field.partition(".")[2] for problem in problems})
     for node, named in listed.items():
         for chip, entries in named.items():
             newest = max((entry.since_ms for entry in entries), default=0)
             until = newest + after if newest and after else 0
             if not until or scope.now_ms < until:
                 out.setdefault(node, {})[chip] = (Held(LIST_RULE, until),)
+    return out
+
+
+def _kept(scope: Scope, fields: set[str]) -> HeldChips:
+    """What the list last said of nodes whose entry cannot be read any more (a person's slip must give nothing back):
+    ``fields`` are the keys, or places below them."""
+    out: HeldChips = {}
+    for node, memory in scope.memory.nodes.items():
+        if node not in fields and f"{node}.Total" not in fields:
+            continue
+        for chip, row in memory.chips.items():
+            for hold in row.holds:
+                if (hold.kind, hold.rule) == ("manual", LIST_RULE):
+                    out.setdefault(node, {})[chip] = (Held(LIST_RULE, hold.until),)
     return out
 
 

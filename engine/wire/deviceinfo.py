@@ -273,7 +273,7 @@ def _upgrades(where: str, text: object, prefix: str) -> tuple[Upgrade, ...]:
     if not text:
         return ()
     field = "data.UpgradeFaultReason"
-    reasons = read_object(where, field, text)
+    reasons = read_object(where, field, text) if text != "null" else {}  # a map that Go never filled
     rows = []
     for name, entries in sorted(reasons.items()):
         chip = chip_id(where, field, name, prefix)
@@ -296,7 +296,7 @@ def _upgrades(where: str, text: object, prefix: str) -> tuple[Upgrade, ...]:
 
 
 def _switch(where: str, text: object) -> SwitchReport | None:
-    if not text:
+    if not text or text == "null":
         return None
     body = read_object(where, "data.SwitchInfoCfg", text)
     codes = set()
