@@ -90,7 +90,9 @@ def objects_of(data: bytes, name: str) -> list[dict[str, Any]]:
     for document in documents:
         if not isinstance(document, dict):
             raise InputError(f"holds {_WORDS.get(type(document), 'a value')}", where=name, hint=_EXPECTED)
-        if str(document.get("kind", "")).endswith("List") and "items" in document:
+        if str(document.get("kind", "")).endswith("List") and ("items" in document or "metadata" not in document):
+            if "items" not in document:
+                raise InputError("a List without items", where=name, hint=_EXPECTED)
             items = document["items"] or []
             if not isinstance(items, list):
                 raise InputError("is no list", where=f"{name}: items", hint=_EXPECTED)

@@ -171,12 +171,22 @@ class Observer:
                 self._offered.pop(key.name, None)
             objects.check_devices(node)
         elif key.kind == "Pod" and key.api_version == "v1":
-            parsed = objects.pod(obj)
-            self._pods[parsed.key] = parsed
+            self._take_pod(obj)
         elif key.kind == "ConfigMap" and key.api_version == "v1" and self._parse_config_map(key, obj):
             return
         else:
             self._objects[key] = dict(obj)
+
+    def _take_pod(self, obj: Mapping[str, Any]) -> None:
+        try:
+            parsed = objects.pod(obj)
+        except (TypeError, AttributeError, ValueError):
+            held = objects.holder(obj)
+            known = None if held is None else self._pods.get(held.key)
+            if held is not None and (known is None or not known.node):
+                self._pods[held.key] = held  # refused, but what it runs on is not free
+            raise
+        self._pods[parsed.key] = parsed
 
     def _parse_config_map(self, key: ObjectKey, obj: Mapping[str, Any]) -> bool:
         """Whether the ConfigMap was one of the formats that have a noun of their own."""

@@ -296,6 +296,7 @@ HOSTILE: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "cut": (b'{"kind": "List",\n "items": [', (":2:12: ", "not valid JSON", "complete?")),
     "text": (b"hello", ("holds a text", "kubectl get")),
     "numbers": (b"[1, 2]", ("holds a list",)),
+    "a List of nothing": (b'{"kind": "List", "apiVersion": "v1"}', ("a List without items", "kubectl get")),
     "item": (b'{"kind": "List", "items": [1]}', ("items[0]", "a number")),
     "items": (b'{"kind": "List", "items": {}}x', ("not valid JSON",)),
     "no kind": (b'{"a": 1}', ("has no apiVersion",)),

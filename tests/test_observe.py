@@ -132,6 +132,52 @@ def test_objects_with_fields_of_a_wrong_type_are_named_not_fatal() -> None:
     assert any("allocatable[cpu]" in d.field for d in seen.diagnostics)
 
 
+def test_what_an_unreadable_pod_runs_on_is_not_free() -> None:
+    chips, now = ",".join(f"Ascend910-{n}" for n in range(8)), 1788249600.0
+    server = node("n1")
+    server["status"]["allocatable"]["pods"] = "110"
+    server["status"]["capacity"] = server["status"]["allocatable"]
+    cluster = [server, device("n1", free=chips, at=1788249598), pod("new", schedulerName="volcano")]
+    holder = pod("old", annotations={"huawei.com/AscendReal": chips}, nodeName="n1", containers=5)
+    for nothing in ([], [pod("old", annotations=holder["metadata"]["annotations"], containers=5)]):
+        done = plan(load({}).desired, observe([*cluster, *nothing]), now)
+        assert [a.node for a in done.actions if isinstance(a, BindPod)] == ["n1"], "nobody is on a chip"
+    observer = Observer()
+    observer.put(pod("old"))
+    for item in (*cluster, holder):
+        observer.put(item)
+    for seen in (observe([*cluster, holder]), observer.observed()):
+        assert seen.pods["a/old"].chips == tuple(chips.split(","))
+        assert [d.field for d in seen.diagnostics] == ["spec.containers"]
+        done = plan(load({}).desired, seen, now)
+        assert [a for a in done.actions if isinstance(a, BindPod)] == []
+    observer.delete(ObjectKey("v1", "Pod", "a", "old"))
+    assert "a/old" not in observer.observed().pods
+
+
+def test_negative_amounts_are_refused_by_name() -> None:
+    less = pod("p", containers=[{"name": "c", "resources": {"requests": {"cpu": "-500m"}}}])
+    offered = node("n")
+    offered["status"]["allocatable"]["huawei.com/Ascend910"] = -8
+    assert [(d.object, d.field, d.message) for d in observe([less, offered]).diagnostics] == [
+        ("Node/n", "status.allocatable[huawei.com/Ascend910]", "'-8' is negative"),
+        ("Pod/a/p", "spec.containers[c].resources[cpu]", "'-500m' is negative"),
+    ]
+
+
+def test_a_jobs_memory_that_names_no_job_is_refused_by_name() -> None:
+    for name in ("{}", "a/b", "a/b/c/d", "a//c", 7):
+        memory = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "belay-job-x", "namespace": "belay-system"},
+            "data": {"job": name, "memory.json": "{}"},
+        }
+        seen = observe([memory])
+        assert [(d.object, d.field) for d in seen.diagnostics] == [("ConfigMap/belay-system/belay-job-x", "data.job")]
+        assert plan(load({}).desired, seen, 100.0).actions == ()
+
+
 def test_scheduler_arguments_come_as_text() -> None:
     conf = (
         "actions: allocate\nconfigurations:\n- name: init-params\n"

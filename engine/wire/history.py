@@ -45,11 +45,18 @@ def parse_cluster(config_map: Mapping[str, Any]) -> ClusterMemory:
 
 
 def parse_job(config_map: Mapping[str, Any]) -> tuple[str, JobMemory] | None:
-    """(``namespace/Kind/name``, memory) of a ``belay-job-*``; None while it holds no memory."""
-    data = config_map.get("data") or {}
-    key = data.get(JOB_NAME_KEY)
+    """(``namespace/Kind/name``, memory) of a ``belay-job-*``; None while it holds no memory.
+
+    Raises:
+        WireError: the memory cannot be read, or nobody can say whose it is.
+    """
+    key = str((config_map.get("data") or {}).get(JOB_NAME_KEY) or "")
     memory = _read(config_map, JOB_KEY, JobMemory)
-    return (str(key), memory) if key and memory is not None else None
+    if not key or memory is None:
+        return None
+    if key.count("/") != 2 or not all(key.split("/")):
+        raise _refusal(config_map, JOB_NAME_KEY, f"{key[:80]!r} names no job: write namespace/Kind/name")
+    return key, memory
 
 
 def node_data(memory: NodeMemory) -> dict[str, str]:
@@ -78,6 +85,9 @@ def _read(config_map: Mapping[str, Any], key: str, shape: type[Any]) -> Any:
     try:
         return msgspec.json.decode(text, type=shape)
     except (msgspec.DecodeError, msgspec.ValidationError, TypeError, RecursionError) as error:
-        metadata = config_map.get("metadata") or {}
-        where = f"ConfigMap/{metadata.get('namespace', '')}/{metadata.get('name', '')}"
-        raise WireError(where, f"data.{key}", f"is not a memory that this version wrote: {error}") from error
+        raise _refusal(config_map, key, f"is not a memory that this version wrote: {error}") from error
+
+
+def _refusal(config_map: Mapping[str, Any], key: str, text: str) -> WireError:
+    metadata = config_map.get("metadata") or {}
+    return WireError(f"ConfigMap/{metadata.get('namespace', '')}/{metadata.get('name', '')}", f"data.{key}", text)

@@ -136,6 +136,24 @@ def pod(obj: Mapping[str, Any]) -> Pod:
     )
 
 
+def holder(obj: Mapping[str, Any]) -> Pod | None:
+    """What a bound pod that `pod` refuses holds all the same: the chips that its annotations name, and nothing that it
+    asks for. None where it is on no node, or has ended."""
+    metadata, spec, phase = _part(obj, "metadata"), _part(obj, "spec"), _part(obj, "status").get("phase")
+    node, scheduler = spec.get("nodeName"), spec.get("schedulerName")
+    if not isinstance(node, str) or not node or phase in ("Succeeded", "Failed"):
+        return None
+    known = ("namespace", "name", "uid", "resourceVersion", "labels", "annotations")
+    owners = metadata.get("ownerReferences")
+    readable = isinstance(owners, list) and all(isinstance(owner, dict) for owner in owners)
+    return pod({
+        "metadata": {key: metadata[key] for key in known if key in metadata}
+        | {"ownerReferences": owners if readable else []},
+        "spec": {"nodeName": node, "schedulerName": scheduler},
+        "status": {"phase": phase},
+    })  # fmt: skip
+
+
 def held_chips(annotations: Mapping[str, str], resource: str) -> tuple[str, ...]:
     """Device names that a pod's annotations give it: ``huawei.com/AscendReal``, else the resource annotation."""
     text = annotations.get(ASCEND_REAL) or (annotations.get(resource) if resource else "") or ""
@@ -258,4 +276,6 @@ def _amounts(where: str, field: str, value: object) -> dict[str, int]:
             out[resource] = amount(resource, quantity)
         except ValueError as error:
             raise WireError(where, f"{field}[{resource}]", str(error)) from error
+        if out[resource] < 0:
+            raise WireError(where, f"{field}[{resource}]", f"{str(quantity)[:40]!r} is negative")
     return out
