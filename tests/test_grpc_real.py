@@ -1,16 +1,106 @@
-"""A recovery through a real kube-apiserver, which here stores no custom objects: jobs are known by their pods."""
+"""The services of `Recover` and the others through a real kube-apiserver.
+
+One that stores no custom objects knows jobs by their pods. Where the aggregation layer lends it AscendJobs and
+PodGroups (`tests.aggregated`), the conversations of the other test files are played again in it, as they stand there.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import os
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from engine.kube import NODE, POD, Kube
-from tests.grpc_world import NS, Client, World, until
-from tests.kube_server import kubeconfig  # noqa: F401
+import pytest
+
+from engine.kube import CONFIGMAP, NODE, POD, Kube
+from tests import test_force_release, test_grpc_recover, test_grpc_rules
+from tests.aggregated import custom_kinds
+from tests.grpc_world import ASCEND_JOB, NS, POD_GROUP, Client, World, until
+from tests.kube_server import kubeconfig, real_cluster  # noqa: F401
 from tests.test_grpc_chaos import Servers, recovers
+
+#: What is played again: each writes or watches something else of the cluster.
+AGAIN = (
+    (test_grpc_rules, "test_init_and_register_in_their_order"),
+    (test_grpc_rules, "test_a_job_whose_pod_group_goes_is_forgotten"),
+    (test_grpc_rules, "test_a_global_rank_table_is_pushed_when_all_members_are_complete"),
+    (test_grpc_rules, "test_faults_are_told_to_subscribers_and_on_request"),
+    (test_grpc_rules, "test_summaries_go_to_known_roles"),
+    (test_grpc_rules, "test_profiling_switches"),
+    (test_grpc_rules, "test_public_faults_enter_by_the_door_of_their_config_maps"),
+    (test_grpc_recover, "test_a_process_fault_is_recovered_with_new_pods"),
+    (test_grpc_recover, "test_a_memory_fault_is_retried_in_the_step"),
+    (test_grpc_recover, "test_a_platform_takes_part"),
+    (test_grpc_recover, "test_links_are_moved_and_the_operator_learns_of_it"),
+    (test_grpc_recover, "test_a_stress_test_that_finds_a_fault_isolates_the_node_and_recovers"),
+    (test_grpc_recover, "test_a_sub_healthy_pod_is_switched_to_its_backup"),
+    (test_grpc_recover, "test_a_smaller_job_grows_again"),
+    (test_force_release, "test_the_cluster_hears_of_it_and_forgets_it"),
+)
+#: ConfigMaps that Kubernetes itself keeps.
+KEPT = ("kube-root-ca.crt", "extension-apiserver-authentication", "cluster-info")
+
+
+@pytest.fixture(scope="module")
+def lent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The kubeconfig of a real kube-apiserver that serves AscendJobs and PodGroups too."""
+    assets = os.environ.get("KUBEBUILDER_ASSETS")
+    if not assets:
+        pytest.skip("KUBEBUILDER_ASSETS is not set: no real kube-apiserver")
+    folder = tmp_path_factory.mktemp("lent")
+
+    async def create(path: Path, body: dict[str, Any]) -> None:
+        async with Kube.from_config(str(path)) as kube:
+            await kube.create(await kube.resource(body["apiVersion"], body["kind"]), body)
+
+    with (
+        real_cluster(Path(assets), folder) as path,
+        custom_kinds(folder, path, lambda body: asyncio.run(create(path, body))),
+    ):
+        # the lender has namespaces of its own
+        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NS}}
+        asyncio.run(create(folder / "custom-kinds.kubeconfig", space))
+        yield str(path)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("module", "name"), AGAIN, ids=[name for _, name in AGAIN])
+def test_it_goes_the_same_way(
+    module: ModuleType, name: str, lent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = 0
+
+    def play(folder: Path, story: Callable[[World], Awaitable[None]], *, pod_groups: bool = True) -> None:
+        async def go() -> None:
+            nonlocal played
+            world = World(folder)
+            async with Kube.from_config(lent) as kube:
+                world.kube = kube
+                await wipe(kube)
+                world.custom = False  # the definitions are behind the aggregation layer
+                await world.prepare()
+                world.custom = True
+                await story(world)
+                played += 1
+
+        asyncio.run(go())
+
+    monkeypatch.setattr(module, "play", play)
+    getattr(module, name)(tmp_path)
+    assert played == 1
+
+
+async def wipe(kube: Kube) -> None:
+    """Remove what an earlier story left."""
+    for resource in (POD, POD_GROUP, ASCEND_JOB, NODE, CONFIGMAP):
+        for one in (await kube.list(resource)).items:
+            metadata = one["metadata"]
+            if metadata["name"] not in KEPT:
+                grace = 0 if resource is POD else None
+                await kube.delete(resource, metadata["name"], metadata.get("namespace"), grace=grace)
 
 
 def test_a_recovery_is_carried_through(kubeconfig: str, tmp_path: Path) -> None:  # noqa: F811
