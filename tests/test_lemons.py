@@ -186,7 +186,7 @@ def test_repeat_offenders_are_shown_to_whoever_asks() -> None:
     )
     told = explain("chip", "n0/0", result, world)["failures"]
     assert told == {"rate": 3.0, "threshold": 2.0, "avoided": True}
-    status = read_back([*pool_bodies(result, world)])
+    status = read_back([*pool_bodies(result)])
     assert [(row["chip"], row["avoided"]) for row in status.pools[0].lemons] == [
         ("Ascend910-0", True), ("Ascend910-1", False),
     ]  # fmt: skip

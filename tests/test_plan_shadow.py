@@ -173,7 +173,7 @@ def test_plans_with_and_without_a_shadow_are_the_same(snapshot: Observed, intent
 def test_status_tells_what_shadows_would_change() -> None:
     world = sick()
     result = plan(desired(shadow(levels={CODE: "SeparateNPU"})), world, NOW)
-    bodies = {b["metadata"]["name"]: b for b in [sync_body(SyncState(), result), *pool_bodies(result, world)]}
+    bodies = {b["metadata"]["name"]: b for b in [sync_body(SyncState(), result), *pool_bodies(result)]}
     status = read_back(bodies.values())
     assert [(s["policy"], s["change"], s["action"]) for s in status.shadow] == [
         ("s", "new", "EvictPod"), ("s", "new", "IsolateChip"),

@@ -126,7 +126,7 @@ class Allocator:
         return {name: name in ids or (chip is not None and free.get(chip, False)) for name, chip in stands.items()}
 
     def _offered(self, chip: int) -> bool:
-        return self._state.healthy(chip) and self._state.withheld(chip, self._clock.now_ms()) is None
+        return self._state.healthy(chip) and self._state.withheld(chip) is None
 
     def live_uids(self) -> set[str] | None:
         """UIDs of pods that are not finished; None while pods are not known."""
@@ -330,11 +330,10 @@ class Allocator:
     def _blocked(self, wanted: Wanted, offer: Offer) -> str:
         """Why a pod cannot have the chips that it was given; empty when it can."""
         users = holders.users(self.grants, (self._pods.known or {}).values(), self._annotated)
-        now = self._clock.now_ms()
         for chip, parts in wanted.chips:
             if chip not in offer.parts:
                 return f"there is no {self.real_name(chip)} to give"
-            if reason := self._state.withheld(chip, now):
+            if reason := self._state.withheld(chip):
                 return f"{self.real_name(chip)} is not given: {reason}"
             others = users.get(chip, [])
             if others and sum(count for _, _, count in others) + parts > offer.parts[chip]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from agents.drivers.base import Driver, DriverError
+from agents.drivers.base import Code, Driver, DriverError
 from agents.node import fault_events, reporting
 from agents.node.acts import baseline, catch_up, reported
 from agents.node.client import ApiError, Cluster
@@ -118,7 +118,7 @@ class NodeAgent:
 
     def withheld(self, chip: int) -> str | None:
         """Say why a chip must not be given to new work, None when it may. The device plugin goes by this."""
-        return "the agent has not started" if self.state is None else self.state.withheld(chip, self._clock.now_ms())
+        return "the agent has not started" if self.state is None else self.state.withheld(chip)
 
     def look_again(self) -> None:
         """Read the driver again at once, because something else than the driver saw a change."""
@@ -265,17 +265,26 @@ class NodeAgent:
         state, limit = self._known(), self._settings.driver_timeout
         try:
             codes = await self._clock.limit(self._driver.faults(), limit)
+            # before the rest: what stops one of the other readings must not hide a fault
+            self._take_codes(state, codes)
             processes = await self._clock.limit(self._driver.processes(), limit)
             vnpus = await self._clock.limit(self._driver.vnpus(), limit)
         except DriverError as error:
             raise Unknown(f"the driver failed: {error}") from error
         except TimeoutError as error:
             raise Unknown("the driver did not answer in time") from error
-        if state.found:
-            codes = {chip: (*codes.get(chip, ()), *state.found.get(chip, ())) for chip in {*codes, *state.found}}
-        state.book.poll(codes, self._clock.now_ms())
         state.processes, state.vnpus, state.polled = dict(processes), vnpus, True
         state.problems.pop("driver", None)
+
+    def _take_codes(self, state: NodeState, codes: Mapping[int, Sequence[Code]]) -> None:
+        unread = [chip for chip in state.ids if chip not in codes]
+        if unread:
+            text = f"driver: the codes of {state.name(unread[0])} cannot be read, they stay as they were"
+            state.problems["codes"] = text[:MAX_TEXT]
+        else:
+            state.problems.pop("codes", None)
+        listed = {chip: (*found, *state.found.get(chip, ())) for chip, found in codes.items()}
+        state.book.poll(listed, self._clock.now_ms())
 
     # ---- journal and report
 

@@ -34,7 +34,7 @@ def device_list(state: NodeState, now_ms: int, *, with_times: bool = True) -> di
     resource = state.machine.resource
     carved = {vnpu.chip for vnpu in state.vnpus}
     healthy = {chip for chip in state.ids if state.healthy(chip)}
-    free = [c for c in healthy if c not in carved and not state.in_use(c) and state.withheld(c, now_ms) is None]
+    free = [c for c in healthy if c not in carved and not state.in_use(c) and state.withheld(c) is None]
     lists = {
         resource: _names(state, free),
         f"{resource}-Unhealthy": _names(state, (c for c in state.ids if c not in healthy)),

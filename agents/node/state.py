@@ -90,9 +90,8 @@ class NodeState:
         """Return for how many seconds none of the chips has been used; 0 while one is."""
         return min((monotonic - self.idle[chip][0] if chip in self.idle else 0.0 for chip in chips), default=0.0)
 
-    def withheld(self, chip: int, now_ms: int) -> str | None:
-        """Say why the chip must not be given to new work, None when it may. This is what ListAndWatch and Allocate go
-        by."""
+    def withheld(self, chip: int) -> str | None:
+        """Say why the chip must not be given to new work, None when it may: what ListAndWatch and Allocate go by."""
         if chip in self.resetting:
             return "it is being reset"
         if chip in self.withdrawn:

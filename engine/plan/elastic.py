@@ -44,8 +44,8 @@ def run(scope: Scope) -> None:
             seconds = (scope.now_ms - memory.small) // 1000
             text = f"scaled out: all {gang.replicas} pods train again after {seconds} s"
             scope.memory.jobs[key] = _noted(memory, scope.now_ms, text, small=0)
-        elif goes_on(gang, victims.memory_of(scope, gang), pods, training, scope.now_ms):
-            _small(scope, gang, memory, pods, training)
+        elif goes_on(gang, victims.memory_of(scope, gang), training, scope.now_ms):
+            _small(scope, gang, memory, training)
 
 
 def configured(gang: Gang) -> bool:
@@ -65,7 +65,7 @@ def waits(gang: Gang) -> int:
     return seconds if WAIT_RANGE[0] <= seconds <= WAIT_RANGE[1] else WAIT_RANGE[1]
 
 
-def goes_on(gang: Gang, memory: JobMemory, pods: list[Pod], training: list[Pod], now_ms: int) -> bool:
+def goes_on(gang: Gang, memory: JobMemory, training: list[Pod], now_ms: int) -> bool:
     """Whether a job trains without its missing pods now."""
     if not memory.records or not training or len(training) >= gang.replicas:
         return False
@@ -78,7 +78,7 @@ def _leaves(scope: Scope, pod: Pod) -> bool:
     return pod.deleting is not None or pod.key in scope.evicting
 
 
-def _small(scope: Scope, gang: Gang, memory: JobMemory, pods: list[Pod], training: list[Pod]) -> None:
+def _small(scope: Scope, gang: Gang, memory: JobMemory, training: list[Pod]) -> None:
     ranks = {rank for pod in training if (rank := declared_rank(pod)) is not None}
     missing = [str(rank) for rank in range(gang.replicas) if rank not in ranks]
     shown = ", ".join(missing[:_RANKS]) + (f" and {len(missing) - _RANKS} more" if len(missing) > _RANKS else "")

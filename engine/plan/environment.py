@@ -67,7 +67,7 @@ def variables(
     out = _common(spec, replica, index, around)
     if spec.npu[1]:
         out += _BY_FRAMEWORK[spec.framework](spec, replica, index, around)
-        out += _recovery(spec, replica, {str(v.get("name")): str(v.get("value") or "") for v in written})
+        out += _recovery(spec, {str(v.get("name")): str(v.get("value") or "") for v in written})
     return out
 
 
@@ -163,7 +163,7 @@ def _tensorflow(spec: AscendSpec, replica: Replica, index: int, around: Surround
 _BY_FRAMEWORK: Final = {"pytorch": _pytorch, "mindspore": _mindspore, "tensorflow": _tensorflow}
 
 
-def _recovery(spec: AscendSpec, replica: Replica, written: Mapping[str, str]) -> _Variables:
+def _recovery(spec: AscendSpec, written: Mapping[str, str]) -> _Variables:
     """What the annotation ``recover-strategy`` and the labels about recovery add."""
     chosen = [word.strip() for word in spec.annotations.get(RECOVER_STRATEGY, "").split(",")]
     chosen = [word for word in chosen if word in _STRATEGIES]

@@ -149,7 +149,7 @@ def _gang(key: str, owner: Owner, pods: list[Pod], finder: Owners, classes: Mapp
     by_task = _first_of_each_task(sample)
     annotations = {**_own_annotations(sample[0]), **annotations_of(owner.raw), **annotations_of(group)}
     labels = {**_joined_labels(by_task), **labels_of(owner.raw), **labels_of(group)}
-    replicas = _replicas(owner, group, live, finder)
+    replicas = _replicas(owner, group, live)
     priority_class = _priority_class(owner, group, sample[0])
     return Gang(
         key=key,
@@ -206,7 +206,7 @@ def _joined_labels(pods: list[Pod]) -> dict[str, str]:
     return {key: "|".join(values) for key, values in merged.items()}
 
 
-def _replicas(owner: Owner, group: Mapping[str, Any], live: list[Pod], finder: Owners) -> int:
+def _replicas(owner: Owner, group: Mapping[str, Any], live: list[Pod]) -> int:
     spec = spec_of(owner.raw)
     if owner.kind == "AscendJob" and spec:
         return sum(count(row.get("replicas"), 1) for row in rows(spec.get("replicaSpecs")))

@@ -330,7 +330,7 @@ def _tell(scope: Scope, gang: Gang, pod: Pod, healing: Healing) -> bool:
     status = {"": online.UNRECOVERED, _OK: online.RECOVERED, _FAILED: online.FAILED}[healing.ended]
     wanted = [
         resetinfo.rank(
-            rank, logic, status=status, policy=healing.policy, initial=healing.initial, codes=_codes(scope, healing)
+            rank, logic, status=status, policy=healing.policy, initial=healing.initial, codes=_codes(healing)
         )
         for rank, logic in _members(scope, pod, healing)
     ]
@@ -351,7 +351,7 @@ def _tell(scope: Scope, gang: Gang, pod: Pod, healing: Healing) -> bool:
     return False
 
 
-def _codes(scope: Scope, healing: Healing) -> tuple[str, ...]:
+def _codes(healing: Healing) -> tuple[str, ...]:
     return () if healing.ended == _OK else healing.codes
 
 

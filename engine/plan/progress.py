@@ -49,7 +49,7 @@ def of(view: NodeView, orders: Orders | None, agent: AgentReport | None, memory:
         epoch = order.epoch if order else remembered.epoch
         row = agent.chips.get(chip) if agent else None
         if row is not None and row.reset_epoch_done >= epoch:
-            answered = _answered(view, chip, remembered, row.reset_result, orders, agent, now_ms)
+            answered = _answered(view, chip, remembered, agent, now_ms)
             if answered is not remembered:
                 changed[chip] = answered
             if answered.recovering or (remembered.epoch < epoch and _unremembered(view, chip, orders, agent)):
@@ -82,15 +82,7 @@ def _deadline(orders: Orders | None, remembered: ChipMemory) -> int:
     return (orders.issued_ms if orders else remembered.ordered) + ORDER_LIFE_MS
 
 
-def _answered(
-    view: NodeView,
-    chip: int,
-    remembered: ChipMemory,
-    result: str,
-    orders: Orders | None,
-    agent: AgentReport | None,
-    now_ms: int,
-) -> ChipMemory:
+def _answered(view: NodeView, chip: int, remembered: ChipMemory, agent: AgentReport | None, now_ms: int) -> ChipMemory:
     """The memory after an answer: its time is kept until a newer report is in, then the order is closed."""
     if not remembered.ordered:
         return remembered

@@ -68,7 +68,7 @@ class Tolerance:
         if gang.key not in self._told:
             first = _first(self._scope, gang)
             self._told[gang.key] = steps.read((first.annotations if first else {}) | gang.annotations)
-        told, chips, rank = self._told[gang.key], chip_ids(pod), _rank(self._scope, gang, pod)
+        told, chips, rank = self._told[gang.key], chip_ids(pod), _rank(gang, pod)
         if told is None or rank is None or chip not in chips:
             return False
         return told.hides(rank * len(chips) + chips.index(chip), raised_ms, self._scope.now_ms)
@@ -124,7 +124,7 @@ def restarting(scope: Scope, gang: Gang, pod: Pod) -> Standing | None:
     found = scope.observed.recoveries.get(gang.uid)
     if found is None or not found.in_place_open(scope.now_ms) or gang.labels.get(ENABLE_KEY) == "pause":
         return None
-    rank, each = _rank(scope, gang, pod), max(1, len(chip_ids(pod)))
+    rank, each = _rank(gang, pod), max(1, len(chip_ids(pod)))
     hit = rank is not None and any(r.rank.isdecimal() and int(r.rank) // each == rank for r in found.ranks)
     return found if hit else None
 
@@ -165,7 +165,7 @@ def _first(scope: Scope, gang: Gang) -> Pod | None:
     return next((pod for pod in pods if pod is not None and declared_rank(pod) == 0), None)
 
 
-def _rank(scope: Scope, gang: Gang, pod: Pod) -> int | None:
+def _rank(gang: Gang, pod: Pod) -> int | None:
     """The pod's rank: as declared, else its place among the gang's pods."""
     declared = declared_rank(pod)
     if declared is not None:

@@ -46,7 +46,7 @@ def status_bodies(
     What the NPU scheduler writes is written unless a live Volcano holds that role (``state.roles``). ``desired`` tells
     the products that policies may be for.
     """
-    bodies = [sync_body(state, plan), *pool_bodies(plan, observed), *manual_bodies(plan, observed)]
+    bodies = [sync_body(state, plan), *pool_bodies(plan), *manual_bodies(plan, observed)]
     bodies += share_bodies(plan, observed)
     bodies += link_bodies(plan)
     if info is not None:

@@ -115,7 +115,7 @@ def _shadow(change: ShadowChange) -> dict[str, Any]:
     }
 
 
-def pool_bodies(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
+def pool_bodies(plan: Plan) -> list[dict[str, Any]]:
     """``belay-pool-<pool>``: counts, and every node and chip that is not plainly healthy."""
     pools: dict[str, dict[str, Any]] = {}
     pool_of = {}

@@ -62,7 +62,7 @@ def facts_of(
     faulty = fault_pods(talk.ranks, per_pod)
     pods = view.by_rank()
     configured = configured_of(notes)
-    eligible, clear = _in_place(talk, faulty, records, per_pod, labels.get(SUB_HEALTH_KEY, "ignore"))
+    eligible, clear = _in_place(faulty, records, per_pod, labels.get(SUB_HEALTH_KEY, "ignore"))
     return Facts(
         configured=configured,
         sub_health=labels.get(SUB_HEALTH_KEY, "ignore"),
@@ -190,9 +190,7 @@ def _hot(view: JobView, records: Sequence[FaultRank], per_pod: int) -> SubHealth
     return SubHealthy(pods[first].name, merged((), tuple(by_pod[first])), pods=len(by_pod))
 
 
-def _in_place(
-    talk: Conversation, faulty: Sequence[int], records: Sequence[FaultRank], per_pod: int, sub_health: str
-) -> tuple[bool, bool]:
+def _in_place(faulty: Sequence[int], records: Sequence[FaultRank], per_pod: int, sub_health: str) -> tuple[bool, bool]:
     """Whether restarting processes cures every fault, and whether the hardware's own faults are gone."""
     tolerated = HARMLESS | ({SUB_HEALTH} if sub_health == "ignore" else set())
     levels = {row.level for row in records if row.rank // per_pod in faulty and row.level not in tolerated}
