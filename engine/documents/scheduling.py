@@ -160,7 +160,8 @@ class Queue(Document):
     Amounts are Kubernetes quantities per resource (``cpu: 4`` is four cores). ``deserved`` states its share, which
     otherwise follows from ``weight``; ``guarantee`` is kept free of other queues. ``preemptable``: within the queue,
     jobs of higher priority may evict others; ``reclaimable``: queues below their share may evict what it has beyond
-    its own.
+    its own; ``movable``: pods of its Deployments may be moved to other chips where that makes room for a job that
+    needs more chips of one node than lie free together.
     """
 
     name: Name
@@ -172,6 +173,7 @@ class Queue(Document):
     guarantee: Amounts = Field(default_factory=dict)
     reclaimable: Flag = False
     preemptable: Flag = False
+    movable: Flag = False
 
 
 class Starvation(Document):

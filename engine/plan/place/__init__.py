@@ -20,10 +20,11 @@ from engine.model.history import JobMemory
 from engine.model.jobs import Gang
 from engine.plan import queue, views
 from engine.plan.gangs import task_of
-from engine.plan.place import groupwise, regroup, rollback, search, softtable, switches, torconfig
+from engine.plan.place import groupwise, regroup, rollback, search, slots, softtable, switches, torconfig
 from engine.plan.place import job as jobs
 from engine.plan.place.bench import MAX_SCORES, Bench, Seated, Wishes
 from engine.plan.place.bindings import Bindings
+from engine.plan.place.consolidate import Consolidation
 from engine.plan.place.job import Job
 from engine.plan.place.pending import Story
 from engine.plan.place.repartition import Room
@@ -73,12 +74,13 @@ def run(scope: Scope) -> None:
     quota, roster = queue.Quota(scope), queue.Roster(scope)
     trials = Trials(scope, bench, quota, lambda gang: _Gang(scope, bench, quota, roster, gang))
     contention = Contention(scope, quota, trials, roster)
-    room = Room(scope, bench, trials)
+    room, together = Room(scope, bench, trials), Consolidation(scope, bench, trials)
     served = contention.serve(lambda gang: _placed(_Gang(scope, bench, quota, roster, gang)))
     for key in queue.turns(scope, quota, [key for key in scope.queue if key not in served]):
-        contention.note(room.seen(_placed(_Gang(scope, bench, quota, roster, scope.gangs[key]))))
+        contention.note(together.seen(room.seen(_placed(_Gang(scope, bench, quota, roster, scope.gangs[key])))))
     contention.settle()
     room.make()
+    together.make()
     if bench.unrecorded:
         text = f"scores of {bench.unrecorded} placed pods are not kept, a plan holds at most {MAX_SCORES} of them"
         scope.diagnostics.append(Diagnostic("info", "", "", 0, 0, "scores", text))
@@ -222,6 +224,9 @@ class _Gang:
             rule = switches.place if job.topology == torconfig.RULE else groupwise.seat
             found = rule(self.bench, job, seekers, ranks, memory)
             if isinstance(found, Refusal):
+                stuck = slots.hopeless(self.bench, job, seekers)
+                if stuck is not None:
+                    return [], Failure(self.waiting, None, stuck, self.bench.story(job, stuck))
                 told = self.bench.story(job, seekers[0], found)
                 return [], Failure(self.waiting, found, seekers[0], told)
             placed = found
