@@ -124,6 +124,8 @@ def test_with_a_duration_rule_frequency_counts_timeouts() -> None:
     late = present(seen, NOW, NOW + 21_000, TIMED, "81078603")
     assert late.occurrences == (NOW + 20_000,)
     assert present(late, NOW, NOW + 50_000, TIMED, "81078603") is late
+    again = present(late, NOW + 40_000, NOW + 50_000, TIMED, "81078603")
+    assert again is late, "another event of a fault that has timed out is no other time-out"
 
 
 def test_a_code_that_went_is_remembered_only_while_a_rule_needs_it() -> None:
@@ -137,7 +139,11 @@ def test_a_code_that_went_is_remembered_only_while_a_rule_needs_it() -> None:
 
 def test_bus_errors_beside_an_uncorrectable_error_are_by_products() -> None:
     assert companion("80C98009", NOW - 3000, (NOW - 7000,), NOW) == "drop"
+    assert companion("80C98009", NOW - 3000, (NOW - 8000,), NOW) == "drop", "five seconds count"
+    assert companion("80C98009", NOW - 3000, (NOW + 2000,), NOW + 2000) == "drop", "before it as well as after"
+    assert companion("80C98009", NOW - 8000, (NOW - 13_001,), NOW) == "keep"
     assert companion("80C98009", NOW - 3000, (), NOW) == "wait"
+    assert companion("80C98009", NOW - 4999, (), NOW) == "wait"
     assert companion("80CB8009", NOW - 5000, (), NOW) == "keep"
     assert companion("80C98001", NOW - 3000, (NOW - 3000,), NOW) == "keep"
 

@@ -62,6 +62,15 @@ def test_a_network_fault_is_not_reset() -> None:
     assert resets(decide(observed([node("n0")], [report("n0", faults=[net], network=[3])]))) == []
 
 
+def test_a_reset_is_for_the_chips_own_fault_and_says_so() -> None:
+    net = fault(3, "81078603", "PreSeparateNPU", kind="CardNetworkUnhealthy")
+    both = observed([node("n0")], [report("n0", faults=[fault(3, level="RestartNPU"), net], network=[3])])
+    scope = decide(both)
+    (made,) = resets(scope)
+    assert made.message.startswith("node n0: Ascend910-3 RestartNPU may be healed by a reset")
+    assert [c.level for c in scope.chips] == ["PreSeparateNPU"], "people see the worse of both"
+
+
 @pytest.mark.parametrize(
     "busy",
     [

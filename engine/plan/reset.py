@@ -112,7 +112,8 @@ def _offer(scope: Scope, view: NodeView, group: int) -> None:
     faulty = ids_of(group & view.resettable)
     codes = tuple(sorted({code for c in faulty for code in view.chip_codes.get(c, ())}))
     rule = view.product.spec.reset if view.product else None
-    what = ", ".join(f"{view.chip(c)} {view.chip_level[c]}" for c in faulty)
+    planes = scope.planes.get(name, {})  # what is healed is the chip, not its network
+    what = ", ".join(f"{view.chip(c)} {planes[c].chip if c in planes else view.chip_level[c]}" for c in faulty)
     with_peers = f"; {len(members)} chips reset together" if len(members) > 1 else ""
     action = ResetChips(
         node=name,
