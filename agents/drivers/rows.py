@@ -1,8 +1,7 @@
 """Server models for simulated nodes.
 
-A row can be made from a product of policies/products (`from_product`), so that a new model is a new file there.
-Chip names, AI
-cores and memory are those of the device plugin's labels (docs/zh/scheduling/06_api/12_k8s.md).
+A row can be made from a product of policies/products (`from_product`), so that a new model is a new file there. Chip
+names, AI cores and memory are those of the device plugin's labels (docs/zh/scheduling/06_api/12_k8s.md).
 """
 
 from __future__ import annotations

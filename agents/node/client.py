@@ -1,8 +1,7 @@
 """The little of the Kubernetes API that an agent needs, over aiohttp: ConfigMaps, its pods, its node.
 
-Reading follows list and watch with bookmarks; a broken watch is resumed, an expired one (410) listed anew, errors
-back off
-with full jitter (Kubernetes API concepts, "Efficient detection of changes").
+Reading follows list and watch with bookmarks; a broken watch is resumed, an expired one (410) listed anew, errors back
+off with full jitter (Kubernetes API concepts, "Efficient detection of changes").
 """
 
 from __future__ import annotations
@@ -171,11 +170,10 @@ class KubeClient:
     async def follow(
         self, path: str, selector: Mapping[str, str] | None = None, *, needles: Sequence[bytes] = ()
     ) -> AsyncIterator[Follow]:
-        """Yield the objects of a collection by `namespace/name`: once listed (with None), then after every change
-        (with the object
-        that changed or went). The mapping is live, do not keep it. Never ends; errors are retried. With `needles`
-        an event is
-        left unread unless its text holds one of them."""
+        """Yield the objects of a collection by `namespace/name`: once listed (with None), then after every change (with
+        the object that changed or went). The mapping is live, do not keep it. Never ends; errors are retried. With
+        `needles` an event is left unread unless its text holds one of them.
+        """
         failures = 0
         chosen = selector or {}
         while True:

@@ -286,9 +286,9 @@ def _spec(body: Mapping[str, Any] | None, key: str = FAULTS_KEY) -> dict[str, An
 
 
 def without(spec: Mapping[str, Any], healed: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Return the description without the given codes of the given chips; drops are over, and so is what happens
-    once. A chip with
-    nothing left is left out."""
+    """Return the description without the given codes of the given chips; drops are over, and so is what happens once. A
+    chip with nothing left is left out.
+    """
     after: dict[str, Any] = {}
     for key, value in spec.items():
         codes = healed.get(key)

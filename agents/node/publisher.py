@@ -18,9 +18,8 @@ _log = Log("agent")
 class Publisher:
     """Call `update` with what matters whenever it may have changed; `run` does the rest.
 
-    `build` makes the newest body at the moment of writing, `write` sends it, `period` gives the seconds until the
-    next write
-    without a change, `written` is called after each success.
+    `build` makes the newest body at the moment of writing, `write` sends it, `period` gives the seconds until the next
+    write without a change, `written` is called after each success.
     """
 
     def __init__(

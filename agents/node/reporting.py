@@ -82,10 +82,10 @@ def device_signature(state: NodeState, now_ms: int) -> object:
 def agent_report(
     state: NodeState, done: Mapping[str, Done], orders_seen: int, errors: Sequence[str], stages: Mapping[str, str]
 ) -> AgentReport:
-    """Return the report without its sequence number and times; two are equal when nothing has changed. `done`
-    holds acts that
-    have a result: to call a running one done would free its chips for placement. `stages`: what resets under jobs wait
-    for."""
+    """Return the report without its sequence number and times; two are equal when nothing has changed. `done` holds
+    acts that have a result: to call a running one done would free its chips for placement. `stages`: what resets under
+    jobs wait for.
+    """
     chips = {}
     for chip in state.chips:
         act = done.get(state.name(chip.id), Done(0, ""))

@@ -20,11 +20,12 @@ from engine.wire.podannotations import physical_names
 class NodeState:
     """Chips are named by physical id. `withdrawn` chips are offered to nobody because an order is about to act on them,
     `resetting` ones are being acted on, the newest reset of `failed_resets` did not help, `healing` ones are healed
-    under the job that uses them, which nobody is to move for them meanwhile. `bodies` are the pods as they
-    were read, once `pods_read`; `polled`: the driver has told its codes. `levels`: the addresses of
-    Ascend950 chips by network level. `soft_share`: whether
-    the device plugin shares chips softly, None without one. `found` are codes that the agent itself sees
-    and the driver does not know of. `idle` holds, per chip, since when nobody uses it: (monotonic s, Unix ms)."""
+    under the job that uses them, which nobody is to move for them meanwhile. `bodies` are the pods as they were read,
+    once `pods_read`; `polled`: the driver has told its codes. `levels`: the addresses of Ascend950 chips by network
+    level. `soft_share`: whether the device plugin shares chips softly, None without one. `found` are codes that the
+    agent itself sees and the driver does not know of. `idle` holds, per chip, since when nobody uses it: (monotonic s,
+    Unix ms).
+    """
 
     node: str
     machine: Machine
@@ -46,6 +47,7 @@ class NodeState:
     resetting: set[int] = field(default_factory=set)
     failed_resets: set[int] = field(default_factory=set)
     healing: set[int] = field(default_factory=set)
+    unread: set[int] = field(default_factory=set)
     problems: dict[str, str] = field(default_factory=dict)
     levels: dict[int, tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
 
@@ -62,6 +64,17 @@ class NodeState:
     def name(self, chip: int) -> str:
         """Return the device name of a chip, e.g. ``Ascend910-3``."""
         return f"{self.machine.prefix}{chip}"
+
+    def take_codes(self, codes: Mapping[int, Sequence[Code]], now_ms: int) -> None:
+        """Take what the driver lists by chip; one that it leaves out could not be read."""
+        missing = [chip for chip in self.ids if chip not in codes]
+        self.unread = set(missing) if not self.polled else self.unread & set(missing)
+        if missing:
+            self.problems["codes"] = f"driver: the codes of {self.name(missing[0])} cannot be read"
+        else:
+            self.problems.pop("codes", None)
+        listed = {chip: (*found, *self.found.get(chip, ())) for chip, found in codes.items()}
+        self.book.poll(listed, now_ms)
 
     def settle_users(self, monotonic: float, now_ms: int) -> None:
         """Work out anew who uses what, and since when chips are idle. Any use restarts the idle clock."""
@@ -99,6 +112,8 @@ class NodeState:
         if self.orders is not None and (level := self.orders.isolate.get(chip)):
             # PreSeparateNPU spares who is there, which withholding from new work does too
             return f"isolated by order: {level}"
+        if chip in self.unread:
+            return "its codes cannot be read"
         level = self.judge.local_level(chip, self.book.chip(chip))
         if level not in IN_SERVICE:
             return f"faulty: {level}"
@@ -109,7 +124,7 @@ class NodeState:
         ordered. While it is healed under its job it stays out, as the device plugin left it out."""
         if chip in self.healing:
             return True
-        if chip in self.resetting:
+        if chip in self.resetting or chip in self.unread:
             return False
         levels = [self.judge.level(entry) for entry in self.book.chip(chip) if entry.plane == "chip"]
         levels.append(self.judge.upgrades.level(chip, "chip"))

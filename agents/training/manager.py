@@ -32,8 +32,7 @@ class DLRecoverManager:
     """The recovery conversation of one job, from the side of its processes. There is one in a process.
 
     ``info`` (`ClientInfo`, ours or the service's message) names the job; ``cert_path`` is a folder with ca.crt, tls.crt
-    and tls.key when ``secure_conn``. ``wait``
-    sleeps and answers whether the manager was stopped meanwhile.
+    and tls.key when ``secure_conn``. ``wait`` sleeps and answers whether the manager was stopped meanwhile.
     """
 
     _only: ClassVar[DLRecoverManager | None] = None

@@ -1,8 +1,7 @@
 """A Kubernetes API server in one process: real kubectl works against it, and every object survives a restart.
 
-`ApiServer` is the whole interface; everything else in the package is its machinery. See engine/sandbox/README.md
-for what it does
-and what it leaves out.
+`ApiServer` is the whole interface; everything else in the package is its machinery. See engine/sandbox/README.md for
+what it does and what it leaves out.
 """
 
 from __future__ import annotations

@@ -19,12 +19,10 @@ class FaultRule(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """One fault. It hits requests whose verb, resource (plural, or `plural/subresource`), namespace and name are
     listed (empty: any).
 
-    `mode`: `error` answers `status` (with Retry-After `retryAfter` seconds for 429 and 503), `latency` delays
-    requests by `latency`
-    seconds, `drop-watch` cuts a watch after `latency` seconds, `watch-lag` delays each watch event by up to
-    `latency` seconds.
-    `probability` per request, from a generator seeded with `seed`; the rule ends after `count` hits or `duration`
-    seconds (0: never).
+    `mode`: `error` answers `status` (with Retry-After `retryAfter` seconds for 429 and 503), `latency` delays requests
+    by `latency` seconds, `drop-watch` cuts a watch after `latency` seconds, `watch-lag` delays each watch event by up
+    to `latency` seconds. `probability` per request, from a generator seeded with `seed`; the rule ends after `count`
+    hits or `duration` seconds (0: never).
     """
 
     mode: str

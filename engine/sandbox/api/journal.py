@@ -1,11 +1,9 @@
 """Durability: an append-only log of changes and a snapshot, in one folder.
 
 Each change is one line, `crc32 json`, written before the request is answered: a killed process loses nothing. The
-operating system is
-told to flush (fsync) in batches, so a power failure loses at most the last batch. When the log has grown past the
-snapshot, state is
-written to a new snapshot (temporary file, fsync, rename) and the old files go; the folder holds at most about three
-times the state.
+operating system is told to flush (fsync) in batches, so a power failure loses at most the last batch. When the log has
+grown past the snapshot, state is written to a new snapshot (temporary file, fsync, rename) and the old files go; the
+folder holds at most about three times the state.
 """
 
 from __future__ import annotations

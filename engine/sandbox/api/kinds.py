@@ -39,11 +39,9 @@ class ScalePaths:
 class Resource:
     """One served resource.
 
-    `storage` names the collection: two versions of one kind share it. `status` tells whether status is a
-    subresource, `generation`
-    whether metadata.generation is kept. `custom` marks kinds that a CustomResourceDefinition brought; `crd_schema`
-    is then the
-    OpenAPI v3 schema of the version, `columns` its printer columns.
+    `storage` names the collection: two versions of one kind share it. `status` tells whether status is a subresource,
+    `generation` whether metadata.generation is kept. `custom` marks kinds that a CustomResourceDefinition brought;
+    `crd_schema` is then the OpenAPI v3 schema of the version, `columns` its printer columns.
     """
 
     group: str

@@ -1,9 +1,8 @@
 """Field numbers of Kubernetes' protobuf messages, for the types that clients send in that form.
 
-kubectl 1.32 and later send protobuf from `create`, `drain`, `scale`, `auth can-i` and the like. Source:
-generated.proto files of
-k8s.io/api and k8s.io/apimachinery (Apache-2.0). One line per message: the names of fields 1, 2, 3, ...; `-` for
-numbers not used.
+kubectl 1.32 and later send protobuf from `create`, `drain`, `scale`, `auth can-i` and the like. Source: generated.proto
+files of k8s.io/api and k8s.io/apimachinery (Apache-2.0). One line per message: the names of fields 1, 2, 3, ...; `-`
+for numbers not used.
 """
 
 from __future__ import annotations

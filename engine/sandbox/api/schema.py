@@ -62,10 +62,9 @@ KEY_DEFAULTS = {"protocol": "TCP"}
 class Node:
     """The shape of one value.
 
-    `type`: object (named fields), map (free keys), list, string, integer, number, boolean, quantity or any. `keys`
-    are the merge keys
-    of a list of objects, `is_set` marks lists merged as sets, `atomic` values that are replaced whole. `preserve`
-    keeps unknown fields.
+    `type`: object (named fields), map (free keys), list, string, integer, number, boolean, quantity or any. `keys` are
+    the merge keys of a list of objects, `is_set` marks lists merged as sets, `atomic` values that are replaced whole.
+    `preserve` keeps unknown fields.
     """
 
     __slots__ = ("_fields", "_model", "atomic", "embedded", "is_set", "items", "keys", "name", "preserve", "type")

@@ -1,8 +1,8 @@
 """Writes schemas.json: field names, types and one-line descriptions of the built-in kinds.
 
-Source: the models of the official Kubernetes Python client (Apache-2.0), which are generated from Kubernetes'
-OpenAPI document. Kept as
-data so that the server needs neither the client's 44 MB nor its import time. Run after an upgrade of the client:
+Source: the models of the official Kubernetes Python client (Apache-2.0), which are generated from Kubernetes' OpenAPI
+document. Kept as data so that the server needs neither the client's 44 MB nor its import time. Run after an upgrade of
+the client:
 
     python -m engine.sandbox.api.schemagen
 """

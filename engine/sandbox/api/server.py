@@ -46,11 +46,10 @@ MAX_LINE = 64 * 1024
 class ApiServer:
     """A Kubernetes API server on one port of one host.
 
-    `port` 0 takes any free one. With `data_dir` every object survives a restart. `token` None makes a random one
-    (kept in `data_dir`), an
-    empty one turns authentication off. Clients show the token as bearer, or as the first part of the path: kubectl
-    sends no bearer
-    tokens over plain HTTP, so the server address in the kubeconfig carries it. `clock` gives unix seconds.
+    `port` 0 takes any free one. With `data_dir` every object survives a restart. `token` None makes a random one (kept
+    in `data_dir`), an empty one turns authentication off. Clients show the token as bearer, or as the first part of the
+    path: kubectl sends no bearer tokens over plain HTTP, so the server address in the kubeconfig carries it. `clock`
+    gives unix seconds.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """The versioned object store: one counter of resourceVersions, one collection per kind, a bounded history for watches.
 
-Everything is synchronous and runs on the event loop's thread, so a read-check-write is atomic without a lock.
-Objects in the store are
-never changed: a write replaces the entry. Each version's bytes are made once and serve gets, lists and watches.
+Everything is synchronous and runs on the event loop's thread, so a read-check-write is atomic without a lock. Objects
+in the store are never changed: a write replaces the entry. Each version's bytes are made once and serve gets, lists and
+watches.
 """
 
 from __future__ import annotations

@@ -24,10 +24,9 @@ class Subresources:
         self._deletion = deletion
 
     def bind(self, pods: Resource, namespace: str, name: str, binding: Any, *, dry_run: bool) -> None:
-        """Assign a pod to a node, once: annotations of the Binding are merged into the pod, labels are ignored,
-        and the node need not
-        exist (pkg/registry/core/pod/storage/storage.go, assignPod). Preconditions in the Binding are ignored, as
-        API server 1.20 does.
+        """Assign a pod to a node, once: annotations of the Binding are merged into the pod, labels are ignored, and the
+        node need not exist (pkg/registry/core/pod/storage/storage.go, assignPod). Preconditions in the Binding are
+        ignored, as API server 1.20 does.
         """
         if not isinstance(binding, dict):
             raise bad_request("the object provided is unrecognized (must be of type Binding)")

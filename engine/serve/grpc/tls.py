@@ -95,7 +95,8 @@ class Certificates:
         found = []
         for file in (self._files.key, self._files.certificate, self._files.authority):
             try:
-                data = file.read_bytes()[:_MAX_BYTES]
+                with file.open("rb") as source:
+                    data = source.read(_MAX_BYTES)
             except OSError as error:
                 raise InputError(f"cannot be read: {error.strerror or error}", where=str(file)) from error
             if b"-----BEGIN " not in data:
