@@ -36,6 +36,8 @@ WATCHED: Final[tuple[Watched, ...]] = (
     Watched(resource_for("apps/v1", "ReplicaSet")),
     Watched(resource_for("batch/v1", "Job")),
     Watched(resource_for("scheduling.k8s.io/v1", "PriorityClass"), optional=True),
+    Watched(resource_for("policy/v1", "PodDisruptionBudget"), optional=True),
+    Watched(Resource("policy/v1beta1", "PodDisruptionBudget", "poddisruptionbudgets", True), optional=True),
     Watched(resource_for("apiextensions.k8s.io/v1", "CustomResourceDefinition"), optional=True),
     Watched(resource_for("mindxdl.gitee.com/v1", "AscendJob"), optional=True),
     Watched(resource_for("batch.volcano.sh/v1alpha1", "Job"), optional=True),

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from engine.cli import main
 from engine.settings import PREFIX, Settings
+from engine.snapshot import WATCHED
 
 ROOT = Path(__file__).resolve().parents[1]
 BASE = ROOT / "deploy" / "base"
@@ -78,6 +79,18 @@ def test_accounts_and_roles_belong_together() -> None:
         ref = binding["roleRef"]
         assert (ref["kind"], ref["name"], binding["metadata"].get("namespace")) in roles
         assert {subject["name"] for subject in binding["subjects"]} <= accounts
+
+
+def test_the_engine_may_read_whatever_it_watches() -> None:
+    (role,) = (d for d in documents() if d["kind"] == "ClusterRole" and d["metadata"]["name"] == "belay-engine")
+    rights = {
+        (group, kind)
+        for rule in role["rules"] if {"list", "watch"} <= set(rule["verbs"])
+        for group in rule["apiGroups"] for kind in rule["resources"]
+    }  # fmt: skip
+    for one in WATCHED:
+        group = one.resource.api_version.rpartition("/")[0]
+        assert rights & {(group, one.resource.plural), (group, "*")}, one.resource
 
 
 def test_agents_cannot_write_orders_or_pods() -> None:

@@ -2,8 +2,9 @@
 
 ``lines`` are the queues and what each may have and deserves (``share``), ``order`` says whose turn it is, ``roster``
 which pods wait. What happens when there is no room is decided around placement: ``consent`` (who may be evicted for
-whom), ``units`` (what can be evicted), ``contention`` (the least that must go), ``reserve`` (nodes kept for a job that
-has waited too long). Queues may use everything up to their capability while nobody else wants it.
+whom), ``shields`` (whom PodDisruptionBudgets protect), ``units`` (what can be evicted), ``contention`` (the least that
+must go), ``reserve`` (nodes kept for a job that has waited too long). Queues may use everything up to their capability
+while nobody else wants it.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ out as a sentence (``settle``). What is freed for a job stays its own: the histo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -23,6 +24,7 @@ from engine.plan.queue.reserve import Guard, Placing
 from engine.plan.queue.roster import Roster
 from engine.plan.queue.search import Exhausted, least
 from engine.plan.queue.share import over, within
+from engine.plan.queue.shields import Shields
 from engine.plan.queue.units import Unit, units_of
 from engine.plan.queue.units import unit as single
 from engine.plan.scope import Displacement, NodeView, Scope
@@ -142,7 +144,7 @@ class Contention:
                 if reason == RECLAIMED and not self._deserves(gang, pods):
                     continue
                 rows = self._serving(self._victims(gang, reason), case, job.resource)
-                allowed = self._over_share(pods) if reason == RECLAIMED else _anything
+                allowed = self._over_share(pods) if reason == RECLAIMED else self._unshielded
                 try:
                     found = least(case, [row.unit for row in rows], allowed, pods=len(pods)) if rows else None
                 except Exhausted:
@@ -176,7 +178,7 @@ class Contention:
                     frozenset(pod.key for pod in unit.pods),
                 )
                 for unit, told in sorted(rows, key=lambda row: row[0].key)
-                if told
+                if told and self._unshielded((unit,))
             ]
         return self._victims_of[key]
 
@@ -210,6 +212,8 @@ class Contention:
         shares = self._quota.shares
 
         def allowed(units: Sequence[Unit]) -> bool:
+            if not self._unshielded(units):
+                return False
             left: dict[str, Amounts] = {}
             for unit in sorted(units, key=lambda unit: unit.key):
                 queue = unit.gang.queue
@@ -221,6 +225,14 @@ class Contention:
             return True
 
         return allowed
+
+    @cached_property
+    def _shields(self) -> Shields:
+        return Shields(self._scope.observed, self._scope.evicting)
+
+    def _unshielded(self, units: Sequence[Unit]) -> bool:
+        """Whether no PodDisruptionBudget stands before these."""
+        return self._shields.let(pod for unit in units for pod in unit.pods)
 
     def _units(self, gangs: Iterable[Gang], resource: str) -> list[Unit]:
         """What of these gangs runs on chips of this resource (empty: on anything) and can be evicted, all of it ours
