@@ -8,8 +8,7 @@ component/ascend-device-plugin/pkg/device/ascendcommon.go.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -53,65 +52,14 @@ from engine.plan.judge import IDLE, Judge, Judgement, use_of
 from engine.plan.progress import UNTAKEN_MS, Progress
 from engine.plan.scope import NodeView
 from engine.plan.tolerance import Tolerance
-from engine.wire import manualinfo
+from engine.plan.verdict import LIST_RULE, MANUAL_KEY, Held, Verdict
 
-MANUAL_KEY: Final = "report#ManuallySeparateNPU"
-LIST_RULE: Final = f"ConfigMap/{manualinfo.NAMESPACE}/{manualinfo.NAME}#Total"
 BAD_BOOT: Final = "bad-boot"
 #: What a policy says where a chip is to be healed under its job, and the levels that this can heal; a FreeRestartNPU
 #: chip is kept until the job leaves it.
 TOLERATE: Final = "tolerate"
 HEALED_ONLINE: Final = frozenset({RESTART_REQUEST, RESTART_BUSINESS, RESTART})
 _AUTOFILL: Final = "AUTOFILLFAULTCODE"
-
-
-class Held(NamedTuple):
-    """A chip taken out by hand: the rule of the Isolation document or of ClusterD's list, and its end (0: open)."""
-
-    rule: str
-    until_ms: int
-
-
-@dataclass(slots=True)
-class Verdict:
-    """What is known and decided about one chip.
-
-    ``level`` is the worst over both planes and withheld codes (what people see); ``effective`` the chip plane's
-    alone (what acts). ``out``: takes no new work; ``hit``: the task on it must go; ``sub``: sub-health strategies
-    apply; ``tolerated``: it may be healed under its job; ``reset``: a reset may heal it once its group is idle;
-    ``network``: its parameter plane is broken;
-    ``forgiven``/``forgiven_network``: a policy lowered all that the report's lists name it for. ``visible`` are the
-    codes that nothing hides, with their levels; ``raised`` the levels of network codes that rules or holds give.
-    """
-
-    level: str = NORMAL
-    effective: str = NORMAL
-    plane: str = NORMAL
-    codes: set[str] = field(default_factory=set)
-    types: set[str] = field(default_factory=set)
-    state: str = "healthy"
-    out: bool = False
-    hit: bool = False
-    sub: bool = False
-    tolerated: bool = False
-    reset: bool = False
-    network: bool = False
-    suspect: bool = False
-    forgiven: bool = False
-    forgiven_network: bool = False
-    rule: str = ""
-    message: str = ""
-    memory: ChipMemory = field(default_factory=ChipMemory)
-    visible: dict[str, str] = field(default_factory=dict)
-    raised: dict[str, str] = field(default_factory=dict)
-
-    def raise_to(self, level: str, rule: str, *, network: bool = False) -> None:
-        """Take a level into account, with the rule that gave it; a word that nobody knows counts as SeparateNPU."""
-        level = level if level in CHIP_LEVELS else SEPARATE
-        if network:
-            self.plane = worst(self.plane, level)
-        elif rank(level) > rank(self.effective):
-            self.effective, self.rule = level, rule
 
 
 class Bench:

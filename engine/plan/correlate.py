@@ -20,9 +20,9 @@ from engine.model.history import ChipMemory, Hold, JobFault, JobMemory, NodeMemo
 from engine.model.jobs import Gang
 from engine.model.levels import MANUALLY_SEPARATE, NORMAL, NOT_HANDLE, SUB_HEALTH
 from engine.plan import outages, roles, victims
-from engine.plan.chips import Verdict
 from engine.plan.relation_carriers import carriers, super_pod
 from engine.plan.scope import Scope
+from engine.plan.verdict import Verdict
 from engine.plan.views import chip_ids
 
 _NOTHING: Final = NodeMemory()

@@ -22,12 +22,13 @@ from engine.model.history import ChipMemory, NodeMemory
 from engine.model.levels import MANUALLY_SEPARATE, NORMAL, PRE_SEPARATE, SUB_HEALTH
 from engine.model.plan import ChipState, PlaneLevels
 from engine.plan import chips, correlate, inforce, lemons, manual, outages, progress, public, revision, settled, tables
-from engine.plan.chips import Bench, Held, Verdict
+from engine.plan.chips import Bench
 from engine.plan.judge import Judge, use_of
 from engine.plan.manual import HeldChips
 from engine.plan.memo import Memo
 from engine.plan.scope import NodeView, Scope
 from engine.plan.tolerance import Tolerance
+from engine.plan.verdict import Held, Verdict
 
 TIMELINE: Final = 20
 _NOTHING: Final = NodeMemory()

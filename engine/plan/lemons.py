@@ -8,9 +8,9 @@ from engine.model import lemons
 from engine.model.history import Lemon, NodeMemory
 from engine.model.levels import IN_SERVICE
 from engine.model.plan import LemonState
-from engine.plan.chips import LIST_RULE, MANUAL_KEY, Verdict
 from engine.plan.judge import IDLE, Judge
 from engine.plan.scope import NodeView, Scope
+from engine.plan.verdict import LIST_RULE, MANUAL_KEY, Verdict
 
 _BY_HAND = (MANUAL_KEY, LIST_RULE)
 

@@ -12,8 +12,8 @@ from engine.documents import Declared, Isolation
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.times import rfc3339
 from engine.plan import tables
-from engine.plan.chips import LIST_RULE, Held
 from engine.plan.scope import Scope
+from engine.plan.verdict import LIST_RULE, Held
 from engine.wire import manualinfo, names
 
 HeldChips = dict[str, dict[int, tuple[Held, ...]]]

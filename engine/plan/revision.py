@@ -13,9 +13,9 @@ from engine.documents import Declared, Desired, FaultPolicy
 from engine.model.cluster import ids_of
 from engine.model.diagnostics import Diagnostic
 from engine.plan import budgets, inforce, outages
-from engine.plan.chips import Verdict
 from engine.plan.judge import Judge
 from engine.plan.scope import Scope
+from engine.plan.verdict import Verdict
 
 Policies = tuple[Declared[FaultPolicy], ...]
 Verdicts = dict[str, dict[int, Verdict]]
