@@ -98,6 +98,14 @@ def test_box16_single_pods_need_index_pairs() -> None:
 
 
 @pytest.mark.parametrize(
+    ("free", "want", "reason"), [((0, 1, 8), 4, "NPUResourceShortage"), ((0, 1, 8), 3, "TopologyNotMet")]
+)
+def test_box16_tells_too_few_chips_from_chips_in_two_rings(free: tuple[int, ...], want: int, reason: str) -> None:
+    text = f"NPUResourceShortage: node top<[0 1 8]> can not meet task req<{want}>"
+    assert Box16().judge(seat(*free, allocatable=16), Ask(want)) == Refusal(reason, text)
+
+
+@pytest.mark.parametrize(
     ("free", "want", "score"),
     [
         ((0,), 1, 512),
@@ -183,6 +191,25 @@ def test_duo_spread_jobs(free: tuple[int, ...], want: int, chips: list[int], sco
     duo, ask = DuoChip(), Ask(want, spread=True)
     assert duo.judge(seat(*free), ask) == score
     assert ids(duo.choose(seat(*free), ask)) == chips
+
+
+@pytest.mark.parametrize(
+    ("want", "free", "unfit"),
+    [
+        *((1, chips, unfit) for chips, unfit in (((0,), 1), ((0, 1, 2), 3), ((0, 1, 2, 3, 4, 5, 6), 7))),
+        *((1, tuple(range(count)), unfit) for count, unfit in ((2, 9), (4, 10), (6, 11), (8, 12), (10, 16))),
+        *((3, tuple(range(count)), unfit) for count, unfit in ((3, 1), (5, 3), (7, 5), (4, 9), (6, 10), (8, 11))),
+        *((5, tuple(range(count)), unfit) for count, unfit in ((5, 1), (7, 3), (6, 9), (8, 10))),
+        *((7, tuple(range(count)), unfit) for count, unfit in ((7, 1), (8, 9))),
+        *((2, tuple(range(count)), count - 1) for count in range(2, 9)),
+        *((4, tuple(range(count)), count - 3) for count in range(4, 9)),
+        *((6, tuple(range(count)), count - 5) for count in range(6, 9)),
+        *((8, tuple(range(count)), unfit) for count, unfit in ((8, 1), (9, 16))),
+        *((want, tuple(range(16)), 16) for want in (9, 10, 16)),
+    ],
+)
+def test_duo_spread_jobs_against_the_whole_table(want: int, free: tuple[int, ...], unfit: int) -> None:
+    assert DuoChip().judge(seat(*free), Ask(want, spread=True)) == 8 * (16 - unfit)
 
 
 def test_duo_other_rules() -> None:

@@ -60,6 +60,18 @@ def test_the_chip_that_is_shared(chips: list[int], used: Any, wish: Soft, chip: 
     assert choose(chips, used, wish, 32 * GIB) == chip
 
 
+def test_310p_jobs_do_not_look_at_the_policy() -> None:
+    """factory.go maps policies for the 910 and npu resources only; 310P chips cannot be shared softly."""
+    kind: dict[str, Any] = {"resource": "huawei.com/Ascend310P", "prefix": "Ascend310P-"}
+    pods, group = gang(
+        1, 5, resource=kind["resource"], annotations={"huawei.com/schedule_policy": "chip1-softShareDev"}
+    )
+    node = worlds.node("n0", labels={"accelerator": "huawei-Ascend310P"}, **kind)
+    scope = scope_of(observed([node], [worlds.report("n0", **kind)], pods, objects=[group]))
+    assert bindings(scope)["case-0"].chips == tuple(f"Ascend310P-{chip}" for chip in range(5))
+    assert scope.scores == {"train/case-0": {"n0": 6392}}
+
+
 def test_a_share_is_written_into_the_binding() -> None:
     scope = placed(sharing("a", "n0", 1, 20, 10 * GIB), shares("p", 30, 20 * GIB))
     (bound,) = bindings(scope).values()

@@ -46,6 +46,12 @@ def test_row_major_order_of_the_document() -> None:
     assert _from(select(_sizes(19, 50), [0], Blocks(16, 1, False), 2, fresh_id=2)) == [19]
 
 
+def test_reserves_are_broken_first_where_a_node_is_left_over() -> None:
+    """Rows of the table from the last to the first, within a cell the larger super pod."""
+    assert _from(select(_sizes(2, 3), [0], Blocks(2, 1, False), 2, fresh_id=1)) == [3]
+    assert _from(select(_sizes(3, 4, 5), [0, 1], Blocks(3, 2, False), 4, fresh_id=2)) == [4, 5]
+
+
 def test_ids_ascend_and_nodes_keep_their_order() -> None:
     found = select(_sizes(5, 6), [0, 1], Blocks(2, 2, False), 2, fresh_id=2)
     assert found == {0: Block(6, ("s6-0", "s6-1")), 1: Block(6, ("s6-2", "s6-3"))}

@@ -6,17 +6,19 @@ component/ascend-for-volcano (selectNodeFromOriginVSuperPod, getSuperPodRanks, r
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final
 
-from engine.model.cluster import Node, Pod
+from engine.model.cluster import Pod
 from engine.model.history import JobMemory
 from engine.plan.gangs import task_of
-from engine.plan.place import multilevel, rack950, regroup, services, superpod
+from engine.plan.place import rack950, regroup, services, superpod, treewise
 from engine.plan.place.bench import Bench, Seated
 from engine.plan.place.job import Job
 from engine.plan.place.rack950 import RackBlocks
 from engine.plan.place.shelves import Shelves
+from engine.plan.place.slots import Slot, exchanged, pools, staying_pods
 from engine.plan.place.superpod import CHOSEN_SCORE, Block
 from engine.plan.place.verdict import TOPOLOGY, Refusal
 
@@ -25,24 +27,84 @@ RANK_KEY: Final = "super-pod-rank"
 Cut = superpod.Blocks | RackBlocks
 
 
-class Slot(NamedTuple):
-    """A node for one rank; ``logical`` and ``super_pod`` are -1 outside super pods."""
-
-    node: str
-    logical: int = -1
-    super_pod: int = -1
-
-
 def seat(
     bench: Bench, job: Job, waiting: Sequence[Pod], ranks: Mapping[str, int], memory: JobMemory | None
 ) -> list[Seated] | Refusal:
     """Nodes and chips for all waiting pods, or why there are none; what it returns is already put on the bench."""
+    found = _slots(bench, job, waiting, ranks, memory)
+    placed = found if isinstance(found, Refusal) else _put(bench, job, waiting, ranks, found)
+    if not isinstance(placed, Refusal):
+        return placed
+    for slots in _otherwise(bench, job, waiting, ranks, memory, found):
+        again = _put(bench, job, waiting, ranks, slots)
+        if not isinstance(again, Refusal):
+            return again
+    return placed
+
+
+def _slots(
+    bench: Bench,
+    job: Job,
+    waiting: Sequence[Pod],
+    ranks: Mapping[str, int],
+    memory: JobMemory | None,
+    among: Sequence[str] | None = None,
+) -> dict[str, Slot] | Refusal:
+    """A slot for every waiting pod by its key; ``among``: the candidates, by default those of the first pod."""
     if job.topology in ("superpod", "rack"):
-        found = _super_pods(bench, job, waiting, ranks, memory)
-    else:
-        found = _tree(bench, job, waiting, ranks, memory, bench.candidates(job, waiting[0]))
-    if isinstance(found, Refusal):
-        return found
+        return _super_pods(bench, job, waiting, ranks, memory, among)
+    candidates = bench.candidates(job, waiting[0]) if among is None else among
+    return treewise.slots(bench, job, waiting, ranks, memory, candidates)
+
+
+def _otherwise(
+    bench: Bench,
+    job: Job,
+    waiting: Sequence[Pod],
+    ranks: Mapping[str, int],
+    memory: JobMemory | None,
+    first: dict[str, Slot] | Refusal,
+) -> Iterator[dict[str, Slot]]:
+    """Further ways for pods that do not all ask for the same; none for those that do."""
+
+    homes = _homes(bench, job)
+    wider = list(pools(bench, job, waiting, homes))
+    for among in (None, *wider) if wider else ():
+        slots = first if among is None else _slots(bench, job, waiting, ranks, memory, among)
+        if not isinstance(slots, Refusal):
+            # pods change places within a block and rack, or within a unit of level1
+            found = exchanged(bench, job, waiting, slots, lambda slot: (slot.logical, homes[0](slot.node)), wider[-1])
+            if found is not None:
+                yield found
+
+
+def _homes(bench: Bench, job: Job) -> list[Callable[[str], Hashable]]:
+    """Where a node stands, the narrowest place first: rack and super pod, or the units of a tree."""
+
+    def super_pod(name: str) -> Hashable:
+        report = bench.views[name].report
+        return report.super_pod_id if report is not None else -1
+
+    def rack(name: str) -> Hashable:
+        report = bench.views[name].report
+        return (report.super_pod_id, report.rack_id) if report is not None else -1
+
+    if job.topology == "rack":
+        return [rack, super_pod]
+    if job.topology == "superpod":
+        return [super_pod]
+    depth = max((len(levels) for levels in bench.trees.values()), default=1)
+    return [partial(_unit, bench, level) for level in range(1, depth + 1)]
+
+
+def _unit(bench: Bench, level: int, name: str) -> Hashable:
+    return treewise.unit(bench, name, level)
+
+
+def _put(
+    bench: Bench, job: Job, waiting: Sequence[Pod], ranks: Mapping[str, int], found: Mapping[str, Slot]
+) -> list[Seated] | Refusal:
+    """Puts every pod into its slot; none when one of them does not fit there."""
     chosen = _scores(job, waiting, ranks, found)
     placed: list[Seated] = []
     for pod in waiting:
@@ -50,6 +112,7 @@ def seat(
         table = bench.table(job, pod)
         if slot.node not in table.scores or bench.allowed(pod, slot.node) is not None:
             bench.take_back(placed)
+            bench.forget([item.pod for item in placed])
             return Refusal(TOPOLOGY, f"node {slot.node} does not fit pod {pod.name}")
         bench.record(job, pod, table, chosen[pod.key])
         item = Seated(pod, slot.node, table.chips(slot.node), slot.logical, slot.super_pod)
@@ -76,6 +139,7 @@ def _super_pods(
     waiting: Sequence[Pod],
     ranks: Mapping[str, int],
     memory: JobMemory | None,
+    among: Sequence[str] | None,
 ) -> dict[str, Slot] | Refusal:
     cut = job.blocks
     if cut is None:
@@ -83,7 +147,8 @@ def _super_pods(
     held = regroup.not_released(bench, job, waiting, memory)
     if held is not None:
         return held
-    free = _by_super_pod(bench, job, waiting[0], least_idle=job.shape.pods <= 1 and not isinstance(cut, RackBlocks))
+    alone = job.shape.pods <= 1 and not isinstance(cut, RackBlocks)
+    free = _by_super_pod(bench, job, waiting[0], among, least_idle=alone)
     if isinstance(cut, RackBlocks):
         return _RackPlan(bench, job, waiting, ranks, memory, free).slots(cut)
     if isinstance(job.family, superpod.SuperPodNode):
@@ -110,7 +175,7 @@ class _Plan:
         self._waiting = sorted(waiting, key=lambda pod: ranks[pod.key])
         self._failed = frozenset(memory.fault_nodes) if memory else frozenset()
         waiting_keys = {pod.key for pod in waiting}
-        self._staying = _staying(job, waiting_keys)
+        self._staying = staying_pods(job, waiting_keys)
 
     def slots(self, cut: Cut) -> dict[str, Slot] | Refusal:
         """The slot of every waiting pod by its key."""
@@ -271,103 +336,16 @@ def _block_of(rank: int, sizes: Mapping[int, int]) -> int:
     return max(sizes) + 1
 
 
-def _by_super_pod(bench: Bench, job: Job, pod: Pod, *, least_idle: bool) -> dict[int, Sequence[str]]:
+def _by_super_pod(
+    bench: Bench, job: Job, pod: Pod, among: Sequence[str] | None, *, least_idle: bool
+) -> dict[int, Sequence[str]]:
     """Candidates per physical super pod; sub-healthy nodes and those that failed before last, then by name.
 
     ``least_idle``, for single pods: nodes with the fewest free chips, sub-healthy ones only where there is no other.
     """
     table = bench.table(job, pod)
-    if not bench.neighbours.concerns(pod):
+    if among is None and not bench.neighbours.concerns(pod):
         return table.shelves(by_idle=least_idle).pools()
     penalty = bench.scope.penalty.get(job.gang.key, {})
-    return Shelves(bench.views, penalty, bench.candidates(job, pod), by_idle=least_idle).pools()
-
-
-def _staying(job: Job, waiting: Collection[str]) -> list[Pod]:
-    """The job's other pods that run and stay."""
-    return [pod for pod in job.pods if pod.key not in waiting and pod.node and pod.deleting is None]
-
-
-def _tree(
-    bench: Bench,
-    job: Job,
-    waiting: Sequence[Pod],
-    ranks: Mapping[str, int],
-    memory: JobMemory | None,
-    candidates: Sequence[str],
-) -> dict[str, Slot] | Refusal:
-    wish = multilevel.read_wish(job.shape)
-    if isinstance(wish, Refusal):
-        return wish
-    waiting_keys = {pod.key for pod in waiting}
-    staying = {ranks[pod.key]: pod.node for pod in _staying(job, waiting_keys) if pod.key in ranks}
-    ordered = sorted(waiting, key=lambda pod: ranks[pod.key])
-    if staying:
-        return _beside(bench, wish, ordered, ranks, staying, list(candidates))
-    nodes = {name: bench.views[name].node for name in candidates}
-    found = _former_tree(bench, wish, len(waiting), memory, nodes)
-    if found is None:
-        failed = set(memory.fault_nodes) if memory else set()
-        sound = [node for name, node in nodes.items() if name not in failed]
-        found = multilevel.select(sound, bench.trees, wish, len(waiting))
-        if isinstance(found, Refusal) and len(sound) < len(nodes):  # where the job failed before comes last
-            found = multilevel.select(nodes.values(), bench.trees, wish, len(waiting))
-    if isinstance(found, Refusal):
-        return found
-    return {pod.key: Slot(name) for pod, name in zip(ordered, found, strict=True)}
-
-
-def _former_tree(
-    bench: Bench, wish: tuple[int, ...], pods: int, memory: JobMemory | None, nodes: Mapping[str, Node]
-) -> tuple[str, ...] | Refusal | None:
-    """The job's former nodes, the faulty ones replaced; None when it has none or must be placed anew."""
-    if memory is None or len(memory.nodes) != pods or not all(rank.isdecimal() for rank in memory.nodes):
-        return None
-    former = {int(rank): name for rank, name in memory.nodes.items()}
-    whole = all(name in nodes for name in former.values())
-    if not memory.fault_nodes and not (whole and bench.params.prefer_previous_node):
-        return None
-    usable = set(nodes) - set(memory.fault_nodes)
-    return regroup.on_tree(former, usable, nodes, bench.trees, wish, lambda name, at: _unit(bench, name, at))
-
-
-def _beside(
-    bench: Bench,
-    wish: Sequence[int],
-    ordered: Sequence[Pod],
-    ranks: Mapping[str, int],
-    staying: dict[int, str],
-    free: list[str],
-) -> dict[str, Slot] | Refusal:
-    """Completes a running job: each pod joins the units of the ranks it shares groups with, deepest level first."""
-    out: dict[str, Slot] = {}
-    for pod in ordered:
-        rank = ranks[pod.key]
-        options = [name for name in sorted(free) if _fits_groups(bench, wish, rank, name, staying)]
-        if not options:
-            text = f"there is no node left in the groups of rank {rank} for multilevel scheduling"
-            return Refusal(TOPOLOGY, text)
-        out[pod.key] = Slot(options[0])
-        staying[rank] = options[0]
-        free.remove(options[0])
-    return out
-
-
-def _fits_groups(bench: Bench, wish: Sequence[int], rank: int, name: str, taken: Mapping[int, str]) -> bool:
-    """Whether a node lies in the same unit as every rank of the same group, at every level that the job names."""
-    for depth, size in enumerate(wish, 1):
-        mates = [node for other, node in taken.items() if other // size == rank // size]
-        if any(_unit(bench, mate, depth) != _unit(bench, name, depth) for mate in mates):
-            return False
-    return True
-
-
-def _unit(bench: Bench, name: str, depth: int) -> tuple[str, ...] | None:
-    """The unit of a node at a level: its tree and the labels from the top down to that level."""
-    view = bench.views.get(name)
-    if view is None:
-        return None
-    labels = view.node.labels
-    tree = labels.get(multilevel.TREE_LABEL, multilevel.DEFAULT_TREE)
-    levels = bench.trees.get(tree, ())
-    return (tree, *(labels.get(level.label, "") for level in levels[depth - 1 :]))
+    fitting = bench.candidates(job, pod) if among is None else among
+    return Shelves(bench.views, penalty, fitting, by_idle=least_idle).pools()

@@ -34,6 +34,8 @@ DVPP_NULL: Final = "null"
 DVPP_VALUES: Final = frozenset({"yes", "no", DVPP_NULL})
 SOFT_HANDLER: Final = "softshare"
 SHARE_POLICIES: Final = ("fixed-share", "elastic", "best-effort")
+#: Resources whose jobs are placed by ``huawei.com/schedule_policy``; 300I and 310P jobs never look at it.
+BY_POLICY: Final = frozenset({"huawei.com/Ascend910", "huawei.com/npu"})
 #: Shares of a chip: each is offered to Kubernetes as so many devices.
 FULL: Final = 100
 NO_HANDLER: Final = "no policy handler registered, NPU type may be invalid"
@@ -79,7 +81,7 @@ def of(
     """
     if resource == NPU_CORE:
         return _dynamic(gang, list(pods), desired, params)
-    product = desired.product_for_policy(policy, resource) if policy else None
+    product = desired.product_for_policy(policy, resource) if policy and resource in BY_POLICY else None
     if product is None or product.spec.placement.handler != SOFT_HANDLER:
         return None
     return _soft(gang, list(pods), count, policy)

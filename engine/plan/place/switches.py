@@ -16,6 +16,7 @@ from engine.plan.place.bench import Bench, Seated
 from engine.plan.place.job import Job
 from engine.plan.place.leaves import Board
 from engine.plan.place.nslb import Leaf, Part, Wish
+from engine.plan.place.slots import pools
 from engine.plan.place.torconfig import LABEL
 from engine.plan.place.verdict import TOPOLOGY, Refusal
 
@@ -36,12 +37,29 @@ def place(
 ) -> list[Seated] | Refusal:
     """Nodes and chips for all waiting pods, one pod a node, or why there are none.
 
-    What it returns is already put on the bench; ``memory`` says where the ranks were before.
+    What it returns is already put on the bench; ``memory`` says where the ranks were before. Candidates are those of
+    the first pod, and where that fails and pods ask for different things, the nodes that fit all of them.
     """
     switches = torconfig.read(bench.scope.observed)
     if isinstance(switches, Refusal):
         return switches
-    candidates = bench.candidates(job, waiting[0])
+    found = _placed(bench, job, switches, bench.candidates(job, waiting[0]), waiting, ranks, memory)
+    if isinstance(found, Refusal):
+        common = next(pools(bench, job, waiting), None)
+        again = found if common is None else _placed(bench, job, switches, common, waiting, ranks, memory)
+        return found if isinstance(again, Refusal) else again
+    return found
+
+
+def _placed(
+    bench: Bench,
+    job: Job,
+    switches: Switches,
+    candidates: Sequence[str],
+    waiting: Sequence[Pod],
+    ranks: Mapping[str, int],
+    memory: JobMemory | None,
+) -> list[Seated] | Refusal:
     if len(candidates) < len(waiting):
         text = f"node num {len(candidates)} is not meet job require {len(waiting)}"
         return Refusal(TOPOLOGY, f"tor check failed not enough resource by {text}")
