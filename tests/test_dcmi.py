@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import json
 import os
 import stat
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -23,6 +24,9 @@ from agents.drivers.dcmi.supervisor import MAX_HUNG
 from agents.drivers.standin.build import BuildError, build
 from agents.drivers.standin.state import SimChip, SimState, Standin
 from agents.kubelet.topology import single_dies
+from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
+from tests.agent_world import NODE
+from tests.kubelet_world import Node
 
 ME = frozenset({0, os.getuid()})
 
@@ -172,6 +176,80 @@ def test_a_chip_off_the_bus_is_a_dropped_card(library: Path, machine: Callable[.
             found = await npu.faults()
             assert [code.code for code in found[2]] == [CARD_DROP]
             assert list(found[3]) == []
+            # nothing else that is asked about the node fails for it
+            standin.processes(6, [4711])
+            assert await npu.processes() == {6: 1}
+            assert [chip.ip for chip in await npu.chips()][1:4] == ["10.0.0.2", "", "10.0.0.4"]
+            assert await npu.vnpus() == []
+
+    run(go())
+
+
+def test_a_first_chip_off_the_bus_does_not_hide_what_the_machine_is(
+    library: Path, machine: Callable[..., Standin]
+) -> None:
+    standin = machine()
+
+    async def go() -> None:
+        async with driver(library, standin) as npu:
+            await npu.calls.ask("version", timeout=5)
+            standin.chip(0).dropped = 1
+            described = await npu.machine()
+            assert (described.chip_name, described.memory_gb) == ("910B3", 64)
+            assert [code.code for code in (await npu.faults())[0]] == [CARD_DROP]
+            for phy in range(1, 8):
+                standin.chip(phy).dropped = 1
+            other = DcmiDriver(library, sleep=asyncio.sleep, owners=ME)
+            other.calls = npu.calls
+            with pytest.raises(DcmiError, match="not ready"):
+                await other.machine()
+
+    run(go())
+
+
+def test_vnpus_of_a_chip_off_the_bus_are_those_it_had(library: Path, machine: Callable[..., Standin]) -> None:
+    standin = machine(templates=[("vir05_1c_16g", 5.0, 16_384)])
+
+    async def go() -> None:
+        async with driver(library, standin) as npu:
+            made = [await npu.create_vnpu(phy, "vir05_1c_16g") for phy in (2, 3)]
+            assert await npu.vnpus() == sorted(made)
+            standin.chip(2).dropped = 1
+            assert await npu.vnpus() == sorted(made)
+            await npu.destroy_vnpu(made[1].id)
+            assert await npu.vnpus() == [made[0]]
+            standin.chip(2).dropped = 0
+            await npu.destroy_vnpu(made[0].id)
+            assert await npu.vnpus() == []
+
+    run(go())
+
+
+def test_one_chip_that_cannot_be_read_costs_itself(library: Path, machine: Callable[..., Standin]) -> None:
+    standin = machine()
+
+    async def go() -> None:
+        async with driver(library, standin) as npu:
+            standin.raise_code(5, "80E01801")
+            before = (await npu.faults())[5][0].time_ms
+            standin.script("dcmi_get_device_health", result=-8009, phy=3)
+            found = await npu.faults()
+            assert sorted(found) == [0, 1, 2, 4, 5, 6, 7] and found[5][0].time_ms == before
+            # as long as it cannot be read its codes keep their time
+            standin.script("dcmi_get_device_health", result=-8009, phy=5)
+            assert 5 not in await npu.faults()
+            standin.unscript()
+            assert (await npu.faults())[5][0].time_ms == before
+            standin.script("dcmi_get_device_health", result=-8009)
+            with pytest.raises(DcmiError, match="ioctl failed"):
+                await npu.faults()
+            standin.unscript()
+            # who uses a chip must be known before anything is reset: here one failure is everybody's
+            standin.script("dcmi_get_device_resource_info", result=-8009, phy=3)
+            with pytest.raises(DcmiError, match="ioctl failed"):
+                await npu.processes()
+            standin.script("dcmi_get_device_boot_status", result=-8012, phy=4)
+            assert await npu.boot_status(4) == 0
 
     run(go())
 
@@ -373,6 +451,80 @@ def test_a_subscription_that_hangs_keeps_nobody_from_the_driver(
     run(go())
 
 
+@pytest.mark.parametrize("turns", [False, True])
+def test_a_driver_that_was_loaded_anew_is_opened_anew(
+    library: Path, machine: Callable[..., Standin], monkeypatch: pytest.MonkeyPatch, turns: bool
+) -> None:
+    """The library goes on answering, with errors only: what it had opened is gone."""
+    monkeypatch.setattr(supervisor, "STALE_SECONDS", (0.0, 0.0))
+    standin = machine()
+
+    async def go() -> None:
+        async with driver(library, standin) as npu:
+
+            async def ask(chip: int) -> int:
+                if not turns:
+                    return int(await npu.calls.ask("temperature", chip, timeout=5))
+                turn = [["temperature", chip], ["temperature", chip]]
+                answers = await npu.calls.ask("several", turn, timeout=5)
+                if "value" not in answers[1]:
+                    raise DcmiError(answers[1]["function"], answers[1]["code"])
+                return int(answers[1]["value"])
+
+            async def fails(times: int) -> None:
+                for _ in range(times):
+                    with pytest.raises(DcmiError):
+                        await ask(1)
+
+            assert await ask(1) == 41
+            # a chip that is lost while others answer, and chips that say what they are, are no reload
+            standin.script("dcmi_get_device_temperature", result=-8009, phy=1)
+            for _ in range(3):
+                await fails(supervisor.STALE_CALLS - 1)
+                assert await ask(2) == 42
+            standin.script("dcmi_get_device_temperature", result=-8012)
+            await fails(supervisor.STALE_CALLS + 1)
+            assert npu.calls.starts == 1
+            # what the driver does not support it says without one: that is no sign of life
+            standin.script("dcmi_get_device_temperature", result=-8009)
+            await fails(supervisor.STALE_CALLS - 1)
+            standin.script("dcmi_get_device_temperature", result=-8255)
+            await fails(1)
+            standin.script("dcmi_get_device_temperature", result=-8009)
+            await fails(1)
+            standin.unscript()
+            assert await ask(1) == 41 and npu.calls.starts == 2
+            standin.raise_code(1, "80E01801")
+            assert (await npu.events())[0].chip == 1
+
+    run(go())
+
+
+def test_a_driver_that_stumbles_is_not_opened_anew_at_once_nor_ever_more_often(
+    library: Path, machine: Callable[..., Standin]
+) -> None:
+    standin = machine()
+
+    async def go() -> None:
+        async with driver(library, standin) as npu:
+            await npu.machine()
+            standin.script("dcmi_get_device_temperature", result=-8009)
+            for _ in range(3 * supervisor.STALE_CALLS):
+                with pytest.raises(DcmiError):
+                    await npu.calls.ask("temperature", 1, timeout=5)
+            assert npu.calls.starts == 1 and npu.calls._patience == 15.0
+            for patience in (30.0, 60.0, 120.0, 240.0, 480.0, 600.0, 600.0):
+                npu.calls._stale, npu.calls._stale_since = supervisor.STALE_CALLS, float("-inf")
+                with pytest.raises(DcmiError):
+                    await npu.calls.ask("temperature", 1, timeout=5)
+                assert npu.calls._patience == patience
+            standin.unscript()
+            assert await npu.calls.ask("temperature", 1, timeout=5) == 41 and npu.calls._patience == 15.0
+            assert npu.calls.starts == 8
+
+    run(go())
+
+
 def test_a_driver_process_that_dies_is_replaced(library: Path, machine: Callable[..., Standin]) -> None:
     async def go() -> None:
         async with driver(library, machine()) as npu:
@@ -512,5 +664,60 @@ def test_a_driver_that_keeps_dies_together_is_told_of(library: Path, machine: Ca
             newer = msgspec.structs.replace(found, server_type="Ascend910A3-24")
             assert "given out together: dcmi_get_multi_die_policy: the library lacks" in await single_dies(npu, newer)
             npu.calls = calls
+
+    run(go())
+
+
+def codes_told(node: Node) -> dict[str, str]:
+    """Chip → codes, as the device report tells them."""
+    body = node.cluster.maps[DEVICE_NAMESPACE, DEVICE_PREFIX + NODE]
+    lists = json.loads(body["data"]["DeviceInfoCfg"])["DeviceInfo"]["DeviceList"]
+    return {one["npu_name"]: one["fault_code"] for one in json.loads(lists["huawei.com/Ascend910-Fault"])}
+
+
+def test_an_agent_tells_of_a_chip_off_the_bus_and_goes_on_with_the_others(
+    library: Path, machine: Callable[..., Standin]
+) -> None:
+    standin = machine()
+
+    async def go() -> None:
+        async with driver(library, standin) as npu, Node(driver=npu) as node:
+            standin.chip(0).dropped = 1
+            await node.until(lambda: codes_told(node) == {"Ascend910-0": CARD_DROP}, 20)
+            await node.until(lambda: len(node.kubelet.free()) == 7, 20)
+            standin.raise_code(5, "80E01801")
+            await node.until(lambda: codes_told(node).get("Ascend910-5") == "80E01801", 20)
+            # an agent that starts now knows as much
+            await node.crash()
+            await node.boot()
+            await node.until(lambda: len(codes_told(node)) == 2 and len(node.kubelet.free()) == 6, 20)
+            standin.chip(0).dropped = 0
+            await node.until(lambda: "Ascend910-0" in node.kubelet.free(), 20)
+
+    run(go())
+
+
+def test_a_chip_that_was_never_read_is_given_to_nobody_and_one_that_was_stays_as_it_was(
+    library: Path, machine: Callable[..., Standin]
+) -> None:
+    standin = machine()
+
+    async def go() -> None:
+        async with driver(library, standin) as npu:
+            standin.script("dcmi_get_device_health", result=-8009, phy=3)
+            async with Node(driver=npu) as node:
+                state = node.agent.state
+                assert state is not None
+                await node.until(lambda: len(node.kubelet.free()) == 7, 20)
+                assert state.withheld(3) == "its codes cannot be read" and not state.healthy(3)
+                assert "the codes of Ascend910-3 cannot be read" in state.problems["codes"]
+                standin.unscript()
+                await node.until(lambda: len(node.kubelet.free()) == 8 and "codes" not in state.problems, 20)
+                standin.raise_code(2, "80E01801")
+                await node.until(lambda: len(node.kubelet.free()) == 7, 20)
+                standin.script("dcmi_get_device_health", result=-8009, phy=2)
+                standin.clear_code(2, "80E01801")
+                await node.until(lambda: "Ascend910-2" in state.problems.get("codes", ""), 20)
+                assert [code.code for code in state.book.chip(2)] == ["80E01801"] and state.unread == set()
 
     run(go())

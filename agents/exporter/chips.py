@@ -94,16 +94,22 @@ class ChipList:
         if not places:
             raise DriverError("the driver lists no NPU")
         if self._known is None:
-            self._known = await self._kind(places[0][0])
+            self._known = await self._kind([place[0] for place in places])
         family, board, mainboard, driver = self._known
         found = [await self._chip(place, family) for place in places]
         return Machine(family=family, board=board, mainboard=mainboard, driver=driver, chips=tuple(found))
 
-    async def _kind(self, phy: int) -> tuple[str, int, int, str]:
-        wanted = (("chip_info", phy), ("board", phy), ("mainboard", phy), ("version",))
-        info, board, mainboard, version = await self._source.read(phy, wanted)
-        if not info.ok:
-            raise DriverError(info.error)
+    async def _kind(self, chips: Sequence[int]) -> tuple[str, int, int, str]:
+        """By the first chip that says what it is: one that dropped off the bus says nothing."""
+        errors = []
+        for phy in chips:
+            wanted = (("chip_info", phy), ("board", phy), ("mainboard", phy), ("version",))
+            info, board, mainboard, version = await self._source.read(phy, wanted)
+            if info.ok:
+                break
+            errors.append(info.error)
+        else:
+            raise DriverError(errors[0])
         number = board.value["board"] if board.ok else 0
         family = families.family(info.value["name"], number)
         main = mainboard.value if mainboard.ok else 0

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from agents.drivers.base import Code, Driver, DriverError
+from agents.drivers.base import Driver, DriverError
 from agents.node import fault_events, reporting
 from agents.node.acts import baseline, catch_up, reported
 from agents.node.client import ApiError, Cluster
@@ -266,7 +266,7 @@ class NodeAgent:
         try:
             codes = await self._clock.limit(self._driver.faults(), limit)
             # before the rest: what stops one of the other readings must not hide a fault
-            self._take_codes(state, codes)
+            state.take_codes(codes, self._clock.now_ms())
             processes = await self._clock.limit(self._driver.processes(), limit)
             vnpus = await self._clock.limit(self._driver.vnpus(), limit)
         except DriverError as error:
@@ -275,16 +275,6 @@ class NodeAgent:
             raise Unknown("the driver did not answer in time") from error
         state.processes, state.vnpus, state.polled = dict(processes), vnpus, True
         state.problems.pop("driver", None)
-
-    def _take_codes(self, state: NodeState, codes: Mapping[int, Sequence[Code]]) -> None:
-        unread = [chip for chip in state.ids if chip not in codes]
-        if unread:
-            text = f"driver: the codes of {state.name(unread[0])} cannot be read, they stay as they were"
-            state.problems["codes"] = text[:MAX_TEXT]
-        else:
-            state.problems.pop("codes", None)
-        listed = {chip: (*found, *state.found.get(chip, ())) for chip, found in codes.items()}
-        state.book.poll(listed, self._clock.now_ms())
 
     # ---- journal and report
 

@@ -44,9 +44,9 @@ class FaultBook:
         return tuple(entry for _, entry in sorted(self._present.get(chip, {}).items()))
 
     def poll(self, codes: Mapping[int, Sequence[Code]], now_ms: int) -> bool:
-        """Take what the driver lists as the truth, keep the first time of what was known. Tells whether anything
-        changed."""
-        fresh: dict[int, dict[tuple[Plane, str], Present]] = {}
+        """Take what the driver lists as the truth, keep the first time of what was known; a chip that it does not list
+        could not be read, and stays as it was. Tells whether anything changed."""
+        fresh = {chip: known for chip, known in self._present.items() if chip not in codes}
         for chip, listed in codes.items():
             known = self._present.get(chip, {})
             entries = {key: entry for key, entry in known.items() if entry.once}

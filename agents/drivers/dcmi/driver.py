@@ -11,7 +11,7 @@ from typing import Any, Final
 from agents.drivers.base import CARD_DROP, VNPU, Assertion, Chip, Code, DriverError, Event, Machine, Plane
 from agents.drivers.dcmi import family as families
 from agents.drivers.dcmi.calls import OUT_OF_BAND
-from agents.drivers.dcmi.errors import NOT_READY, DcmiError
+from agents.drivers.dcmi.errors import NOT_READY, TIMED_OUT, DcmiError
 from agents.drivers.dcmi.library import find
 from agents.drivers.dcmi.supervisor import Supervisor
 from agents.drivers.dcmi.switch import NAME as SWITCH_LIBRARY
@@ -53,6 +53,7 @@ class DcmiDriver:
         self._board = self._mainboard = 0
         self._seen: dict[tuple[int, str], int] = {}
         self._vnpus: dict[int, int] = {}
+        self._cut: tuple[VNPU, ...] = ()
 
     async def _ask(self, call: str, *arguments: Any, timeout: float = CALL_SECONDS) -> Any:
         return await self.calls.ask(call, *arguments, timeout=timeout)
@@ -66,17 +67,15 @@ class DcmiDriver:
         """Describe the node by its first chip."""
         if self._machine is not None:
             return self._machine
-        first = (await self._places())[0][0]
-        info = await self._ask("chip_info", first)
-        self._board = (await self._ask("board", first))["board"]
+        first, info, self._board = await self._first()
         self._family = families.family(info["name"], self._board)
-        self._mainboard = await self._tried("mainboard", first, default=0)
-        self._product = await self._tried("product", first, default="")
+        self._mainboard = await self._told("mainboard", first, default=0)
+        self._product = await self._told("product", first, default="")
         mode = families.RUN_MODES[self._family]
         memory = await self._memory_gb(first)
         pod: Mapping[str, int] = {}
         if self._family in (families.A3, families.A5):
-            pod = await self._tried("super_pod", first, default={})
+            pod = await self._told("super_pod", first, default={})
         labels = {}
         if self._board in families.INFER_CARD_BOARDS:
             labels["accelerator-type"] = "card-910b-infer"
@@ -108,6 +107,26 @@ class DcmiDriver:
                 return int(found["total"]) // DRIVER_ROOT_MB
         return 0
 
+    async def _first(self) -> tuple[int, Mapping[str, Any], int]:
+        """The first chip that says what it is, what it says, and its board: one that dropped off the bus says nothing,
+        and the others tell as well what kind of machine this is."""
+        failure: DriverError | None = None
+        for phy, *_ in await self._places():
+            try:
+                return phy, await self._ask("chip_info", phy), (await self._ask("board", phy))["board"]
+            except DcmiError as error:
+                failure = failure or error
+        raise failure or DriverError("the driver lists no NPU")
+
+    async def _told(self, call: str, *arguments: Any, default: Any) -> Any:
+        """What a chip says of itself; the default when it says nothing."""
+        try:
+            return await self._ask(call, *arguments)
+        except DcmiError as error:
+            if error.code == TIMED_OUT:
+                raise
+            return default
+
     async def _tried(self, call: str, *arguments: Any, default: Any) -> Any:
         try:
             return await self._ask(call, *arguments)
@@ -117,35 +136,44 @@ class DcmiDriver:
             return default
 
     async def chips(self) -> Sequence[Chip]:
-        """List the chips with serial number, address and super-pod id."""
+        """List the chips with serial number, address and super-pod id; what a chip does not say is empty."""
         await self.machine()
         found = []
         for phy, logic, card, device in await self._places():
             pod, brother = -2, -1
             urma: tuple[tuple[str, ...], ...] = ()
             if self._family == families.A5:
-                urma = tuple(tuple(eids) for eids in await self._tried("urma", phy, default=()))
+                urma = tuple(tuple(eids) for eids in await self._told("urma", phy, default=()))
             if self._family == families.A3:
-                brother = await self._tried("brother", phy, default=-1)
+                brother = await self._told("brother", phy, default=-1)
             if self._family in (families.A3, families.A5):
-                pod = (await self._tried("super_pod", phy, default={"sdid": -2}))["sdid"]
+                pod = (await self._told("super_pod", phy, default={"sdid": -2}))["sdid"]
             found.append(
                 Chip(
                     id=phy, logic_id=logic, card=card, die=device, super_device_id=pod, associated_card=brother,
-                    urma=urma, serial=await self._tried("serial", phy, default=""),
-                    ip=await self._tried("ip", phy, default=""),
+                    urma=urma, serial=await self._told("serial", phy, default=""),
+                    ip=await self._told("ip", phy, default=""),
                 )
             )  # fmt: skip
         return found
 
     async def faults(self) -> Mapping[int, Sequence[Code]]:
-        """Read every present code of every chip, and whether its network is well."""
+        """Read every present code of every chip, and whether its network is well.
+
+        A chip that cannot be read is left out; raises DriverError when none can.
+        """
         await self.machine()
         found: dict[int, Sequence[Code]] = {}
+        failure: DriverError | None = None
         for phy, *_ in await self._places():
-            found[phy] = await self._codes(phy)
+            try:
+                found[phy] = await self._codes(phy)
+            except DcmiError as error:
+                failure = failure or error
+        if not found and failure is not None:
+            raise failure
         present = {(phy, code.code) for phy, codes in found.items() for code in codes}
-        self._seen = {key: at for key, at in self._seen.items() if key in present}
+        self._seen = {key: at for key, at in self._seen.items() if key in present or key[0] not in found}
         return found
 
     async def _codes(self, phy: int) -> Sequence[Code]:
@@ -196,10 +224,16 @@ class DcmiDriver:
         return events
 
     async def processes(self) -> Mapping[int, int]:
-        """Count the processes on each chip."""
+        """Count the processes on each chip; none use one that dropped off the bus."""
         found = {}
         for phy, *_ in await self._places():
-            if count := len(await self._ask("processes", phy)):
+            try:
+                count = len(await self._ask("processes", phy))
+            except DcmiError as error:
+                if error.code != NOT_READY:
+                    raise
+                continue
+            if count:
                 found[phy] = count
         return found
 
@@ -264,15 +298,26 @@ class DcmiDriver:
             await self._ask("rescan", chip, timeout=RESET_SECONDS)
 
     async def boot_status(self, chip: int) -> int:
-        """How far a chip's start has come."""
-        return int(await self._ask("boot", chip))
+        """How far a chip's start has come; one that is not on the bus has not begun."""
+        try:
+            return int(await self._ask("boot", chip))
+        except DcmiError as error:
+            if error.code != NOT_READY:
+                raise
+            return 0
 
     async def vnpus(self) -> Sequence[VNPU]:
-        """List the vNPUs."""
+        """List the vNPUs; those of a chip that dropped off the bus as they were last."""
         found = []
         for phy, *_ in await self._places():
-            for vnpu in await self._tried("vnpus", phy, default=[]):
-                found.append(VNPU(vnpu["id"], phy, vnpu["template"], vnpu["vgroup"]))
+            try:
+                for vnpu in await self._tried("vnpus", phy, default=[]):
+                    found.append(VNPU(vnpu["id"], phy, vnpu["template"], vnpu["vgroup"]))
+            except DcmiError as error:
+                if error.code != NOT_READY:
+                    raise
+                found += [vnpu for vnpu in self._cut if vnpu.chip == phy]
+        self._cut = tuple(found)
         self._vnpus = {vnpu.id: vnpu.chip for vnpu in found}
         return sorted(found)
 

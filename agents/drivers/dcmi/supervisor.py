@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Set
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,11 +33,12 @@ SUBSCRIBE_PAUSE: Final = 1.0
 BACKOFF: Final = (0.2, 1.0, 5.0, 10.0)
 READ_LIMIT: Final = 1 << 20
 #: What every call answers once the driver was loaded anew below a library that had opened it before: internal error,
-#: ioctl, send, receive. One chip that is lost answers otherwise, or others still answer well.
+#: ioctl, send, receive. Where one chip is lost, others still answer well.
 STALE: Final = frozenset({-8005, -8009, -8010, -8011})
-#: When so many calls in a row, over so many seconds, answered nothing else, the library is loaded anew.
-STALE_CALLS: Final = 16
-STALE_SECONDS: Final = 15.0
+#: After so many such answers, over so many seconds, without a good one the library is loaded anew; after twice as many
+#: seconds each time that did not help, up to the second number.
+STALE_CALLS: Final = 6
+STALE_SECONDS: Final = (15.0, 600.0)
 
 
 class Supervisor:
@@ -50,7 +52,7 @@ class Supervisor:
         self._reader: asyncio.Task[None] | None = None
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._next, self._hung, self._failures = 0, 0, 0
-        self._stale, self._stale_since = 0, 0.0
+        self._stale, self._stale_since, self._patience = 0, 0.0, STALE_SECONDS[0]
         self._starting = asyncio.Lock()
         self._not_before = 0.0
         self.events: asyncio.Queue[dict[str, Any]] = asyncio.Queue(MAX_EVENTS)
@@ -73,10 +75,10 @@ class Supervisor:
             async with asyncio.timeout(timeout):
                 await process.stdin.drain()
                 answer = await future
-            self._stale = 0
+            await self._suspect(process, _codes(answer))
             return answer
         except DcmiError as error:
-            await self._suspect(process, error.code)
+            await self._suspect(process, {error.code})
             raise
         except TimeoutError:
             self._hung += 1
@@ -89,17 +91,18 @@ class Supervisor:
         finally:
             self._waiting.pop(number, None)
 
-    async def _suspect(self, process: asyncio.subprocess.Process, code: int) -> None:
-        """Count answers of a library that has lost its driver; when nothing else is heard any more, load it anew."""
+    async def _suspect(self, process: asyncio.subprocess.Process, codes: Set[int]) -> None:
+        """Look at what a call answered (`_codes`): a library that has lost its driver is loaded anew."""
         now = asyncio.get_running_loop().time()
-        if code not in STALE:
-            self._stale = 0
+        if not codes:
+            self._stale, self._patience = 0, STALE_SECONDS[0]
+        if codes.isdisjoint(STALE):
             return
         if not self._stale:
             self._stale_since = now
         self._stale += 1
-        if self._stale >= STALE_CALLS and now - self._stale_since >= STALE_SECONDS and process is self._process:
-            self._stale = 0
+        if self._stale >= STALE_CALLS and now - self._stale_since >= self._patience and process is self._process:
+            self._stale, self._patience = 0, min(2 * self._patience, STALE_SECONDS[1])
             await self._end("every call fails: the driver was loaded anew")
 
     async def _running(self) -> asyncio.subprocess.Process:
@@ -211,6 +214,13 @@ class Supervisor:
             self._reader.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._reader
+
+
+def _codes(answer: Any) -> Set[int]:
+    """The error codes of a good answer: of a turn of readings in which none was good, else none."""
+    if not isinstance(answer, list) or not all(isinstance(one, dict) and "code" in one for one in answer):
+        return frozenset()
+    return {one["code"] for one in answer}
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:
