@@ -475,3 +475,9 @@ def wait_until(condition: object, seconds: float = 5.0) -> None:
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.005)
+
+
+def test_a_frame_nested_too_deep_to_read_is_a_bad_one() -> None:
+    body = b'{"cluster":1,"peer":2,"role":1,"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    with pytest.raises(frames.BadFrame, match="Hello"):
+        frames.decode(body, frames.Hello)

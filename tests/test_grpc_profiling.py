@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from engine.kube import POD, Kube, Unavailable
+from engine.serve.grpc import profiling
 from engine.serve.grpc.cluster import Extra
 from engine.serve.grpc.server import GrpcServer
 from engine.wire.clusterd import profiling_pb2 as pb
@@ -140,3 +141,10 @@ def test_nothing_is_kept_of_jobs_that_are_gone(tmp_path: Path) -> None:
             await client.close()
 
     play(tmp_path, story)
+
+
+def test_switches_that_cannot_be_read_are_none() -> None:
+    deep = "[" * 100_000 + "]" * 100_000
+    for text in (deep, "[]", "{", '{"Step":5}'):
+        read = profiling._read({"data": {"profilingSwitch": text}})
+        assert read is None or set(read.values()) == {"off"}, text

@@ -13,7 +13,9 @@ import pytest
 
 from engine.errors import InputError
 from engine.kube import CONFIGMAP
+from engine.model.recovery import Rank
 from engine.serve.grpc.limits import Bucket, Connections, Rates
+from engine.serve.grpc.recover import _ranks
 from engine.serve.grpc.server import where
 from engine.serve.grpc.streams import Outbox
 from engine.settings import Settings
@@ -92,6 +94,12 @@ async def report(client: Client, what: str) -> Any:
     if what == "Status":
         return await client.done("exit")
     return await client.broke(("0", "1"))
+
+
+def test_both_kinds_of_fault_of_one_rank_are_heard() -> None:
+    told = (("8", "2"), ("8", "0"), ("9", "0"), ("9", "1"), ("x", "1"), ("7", "5"), ("-1", "0"), ("٣", "1"))
+    rows = [pb.FaultRank(rankId=rank, faultType=kind) for rank, kind in told]
+    assert _ranks(rows) == (Rank("7", "1"), Rank("8", "0"), Rank("8", "2"), Rank("9", "1"))
 
 
 def test_a_second_report_waits_until_the_first_is_taken_or_all_begins_anew(tmp_path: Path) -> None:

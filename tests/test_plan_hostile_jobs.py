@@ -135,3 +135,32 @@ def test_a_headless_service_in_the_place_of_the_leaders_is_named() -> None:
     world.step()
     assert world.message().startswith("SyncServiceFailed: service train-master-0 is headless")
     assert world.pods() == []
+
+
+DEEP = '{"a":' + "[" * 100_000 + "]" * 100_000 + "}"
+
+
+def test_texts_nested_too_deep_to_read_stop_no_pass() -> None:
+    marks = {"mind-cluster/scaling-rule": "rule", "mind-cluster/group-name": "g", "jobID": "j"}
+    retried = ascend_job("retried", uid="r", labels={"fault-retry-times": "3"})
+    retries = config_map("vcjob-fault-npu-cm", {"remain-retry-times": DEEP})
+    retries["metadata"]["namespace"] = "volcano-system"
+    world = World(
+        config_map("rings-config-train", {"hccl.json": DEEP}),
+        config_map("rule", {"elastic_scaling.json": DEEP}),
+        retries,
+        ascend_job(),
+        ascend_job("scaled", uid="s", labels=marks),
+        retried,
+    )
+    world.settle()
+    world.run_all()
+    for name in world.pods():
+        notes = world.pod(name)["metadata"]["annotations"]
+        if name.startswith("retried"):
+            notes["ascend.kubectl.kubernetes.io/ascend-910-configuration"] = DEEP
+    world.settle()
+    assert "has no valid elastic_scaling.json" in " ".join(world.diagnostics)
+    table = world.find("ConfigMap", "rings-config-train")["data"]["hccl.json"]
+    assert '"completed"' in table, "an unreadable table is written anew"
+    assert "scaled-master-0" not in world.pods() and "train-master-0" in world.pods()

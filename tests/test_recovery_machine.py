@@ -179,6 +179,30 @@ def test_in_place_waits_for_the_fault_to_go_and_then_replaces_pods() -> None:
     assert play.heard()[-1] == "changeStrategy change_strategy dump nodes=1", "they were told to leave before"
 
 
+def test_only_processes_that_can_recover_restart_in_their_pods() -> None:
+    play = decided(Play(configured=ALL, in_place=True), software(("9", "1")), offers=("dump", "exit"))
+    assert play.heard()[-1] == "changeStrategy change_strategy+fault_nodes_exit dump nodes=1"
+
+
+def test_a_normal_fault_of_a_rank_takes_the_place_of_its_retryable_ones() -> None:
+    play = Play(configured=ALL).tell(software(("3", "0"), ("4", "2")))
+    play.tell(Faults((Rank("3", "1"), Rank("4", "0")), software=True))
+    assert play.talk.ranks == (Rank("3", "1"), Rank("4", "0"), Rank("4", "2"))
+
+
+def test_memory_and_network_faults_together_are_no_retry() -> None:
+    play = Play(configured=ALL).tell(software(("3", "0"), ("4", "2"))).tell(StopComplete(Report()))
+    play.after(1)
+    assert play.heard()[-1] == "globalFault on_global_rank+fault_nodes_exit nodes=0"
+
+
+@pytest.mark.parametrize(("framework", "change"), [("pytorch", "dump"), ("mindspore", "exit")])
+def test_mindspore_writes_no_checkpoint_while_its_links_are_switched(framework: str, change: str) -> None:
+    play = Play(configured=("dump", "recover"), framework=framework, nic_switched=True)
+    decided(play, software(("9", "1")), offers=("dump",))
+    assert play.talk.chosen == change
+
+
 def test_pods_that_were_to_stay_are_told_to_leave_when_worse_came_in_between() -> None:
     play = Play(configured=ALL, in_place=True)
     play.tell(software(("9", "1"))).tell(StopComplete(Report())).after(1).heard()
@@ -215,6 +239,15 @@ def test_a_failed_recovery_falls_back_to_a_dump_and_the_job_restarts() -> None:
     play.after(5)
     assert play.heard() == ["label process-recover-enable=on"]
     assert play.state is State.INIT
+
+
+def test_what_was_decided_counts_when_the_processes_name_something_else() -> None:
+    play = dumped()
+    assert play.state is State.LISTEN_SCHEDULE
+    play = Play(configured=("dump",)).tell(software(("9", "1")))
+    play.heard()
+    play.tell(Done(Report(strategy="recover")))
+    assert play.heard()[0] == "annotate ProcessRecoverStatus=dump-success"
 
 
 def dumped(**facts: object) -> Play:

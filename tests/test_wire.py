@@ -9,7 +9,7 @@ import pytest
 
 from engine.model.cluster import AgentChip, AgentReport, AgentVNPU, NodeDevice, Orders, ResetOrder, ids_of, mask_of
 from engine.model.history import ChipMemory, CodeSeen, Hold, JobMemory, NodeMemory
-from engine.wire import deviceinfo, history, ledger, nodeinfo, orders
+from engine.wire import deviceinfo, globaltable, history, ledger, nodeinfo, orders, podannotations, recoveryrecord
 from engine.wire.errors import WireError
 from engine.wire.gojson import check_code, go_json
 
@@ -227,3 +227,14 @@ def test_what_go_never_filled_is_nothing(text: str) -> None:
         made["data"][key] = "[]"
         with pytest.raises(WireError, match=f"data.{key}"):
             deviceinfo.parse(made)
+
+
+DEEP = '{"x":' + "[" * 100_000 + "]" * 100_000 + "}"
+
+
+def test_conversations_and_tables_nested_too_deep_to_read_are_unreadable_ones() -> None:
+    with pytest.raises(WireError, match=r"data\.conversation\.json"):
+        recoveryrecord.parse({"metadata": {"name": "n"}, "data": {recoveryrecord.KEY: DEEP}})
+    assert globaltable.read(DEEP) == {}
+    with pytest.raises(ValueError, match="cannot be read"):
+        podannotations.configuration({podannotations.CONFIGURATION_NPU: DEEP[:100_000]})

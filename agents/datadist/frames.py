@@ -96,7 +96,7 @@ def decode(data: bytes | bytearray, shape: type[Body]) -> Body:
     """A described body. Raises BadFrame that says what is wrong."""
     try:
         return msgspec.json.decode(data, type=shape)
-    except (msgspec.DecodeError, ValueError) as error:
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise BadFrame(f"{shape.__name__}: {error}"[:300]) from error
 
 

@@ -136,7 +136,7 @@ def _recorded_retries(bench: Bench, job: Job) -> int | None:
         return None
     try:
         records = msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None  # a record that nobody can read limits nothing; the memory still does
     entry = records.get(f"{job.key.namespace}/{job.key.name}-{job.uid}") if isinstance(records, dict) else None
     times = entry.get("Times") if isinstance(entry, dict) else None

@@ -263,7 +263,7 @@ def _parse(text: object) -> dict[str, Any]:
     """The table in the ConfigMap; an unreadable one is none."""
     try:
         table = msgspec.json.decode(text) if isinstance(text, str) else {}
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return {}
     return table if isinstance(table, dict) else {}
 

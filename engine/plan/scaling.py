@@ -52,7 +52,7 @@ def _steps(text: object) -> list[dict[str, int]] | None:
             {str(row["group_name"]): (int(row["group_num"]), int(row["server_num_per_group"])) for row in entry}
             for entry in (step["group_list"] for step in body["elastic_scaling_list"])
         ]
-    except (msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError, ValueError):
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, KeyError, TypeError, ValueError):
         return None
     for before, after in pairwise(steps):
         for name, sizes in after.items():

@@ -108,7 +108,7 @@ def recorded_retries(observed: Observed, gang: Gang, uid: str) -> int:
         return -1
     try:
         rows = msgspec.json.decode(text, type=dict[str, _Remaining])
-    except (msgspec.DecodeError, msgspec.ValidationError):
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):
         return -1  # a record that nobody can read limits nothing; the memory still does
     names = (f"{gang.namespace}/{gang.pod_group}", f"{gang.namespace}/{gang.name}-{uid}")
     row = next((rows[name] for name in names if name in rows), None)

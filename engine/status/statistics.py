@@ -153,6 +153,6 @@ def _read(data: Mapping[str, Any]) -> dict[str, Statistic]:
     """The numbers so far; a list that somebody broke starts anew."""
     try:
         found = msgspec.json.decode(str(data.get("data") or "[]"), type=list[Statistic])
-    except (msgspec.DecodeError, msgspec.ValidationError):
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):
         return {}
     return {row.id: row for row in found}

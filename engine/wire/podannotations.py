@@ -159,7 +159,7 @@ def configuration(annotations: Mapping[str, str]) -> Configuration | None:
         # A Go encoder writes null for an empty list.
         body["devices"] = body.get("devices") or []
         return msgspec.convert(body, Configuration, strict=False)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
         raise ValueError(f"annotation {key} cannot be read: {error}; let the device plugin write it again") from error
 
 

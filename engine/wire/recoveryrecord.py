@@ -85,7 +85,7 @@ def parse(config_map: Mapping[str, Any]) -> Record:
         else:
             raise WireError(where, f"data.{KEY}", "is missing")
         return msgspec.json.decode(raw, type=Record)
-    except (msgspec.DecodeError, binascii.Error, zlib.error) as error:
+    except (msgspec.DecodeError, RecursionError, binascii.Error, zlib.error) as error:
         raise WireError(where, f"data.{KEY}", f"cannot be read: {str(error)[:200]}") from error
 
 

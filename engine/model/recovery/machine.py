@@ -267,9 +267,4 @@ def begun(talk: Conversation) -> bool:
     return talk.state is not State.INIT or talk.operation is not None
 
 
-def ranks_of(pairs: dict[str, str]) -> tuple[Rank, ...]:
-    """Ranks as the client library keeps them: number to kind."""
-    return merged((), tuple(Rank(rank, kind) for rank, kind in pairs.items()))
-
-
-__all__ = ["HANDLERS", "begun", "ranks_of", "reset", "resumed", "step", "unanswered"]
+__all__ = ["HANDLERS", "begun", "reset", "resumed", "step", "unanswered"]

@@ -193,7 +193,7 @@ def _read(live: Mapping[str, Any] | None) -> dict[str, str] | None:
         return None
     try:
         rows = msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.DecodeError, msgspec.ValidationError):
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):
         return None
     return {name: "on" if rows.get(name) == "on" else "off" for name in SWITCHES}
 

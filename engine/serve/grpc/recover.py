@@ -12,9 +12,8 @@ from typing import Any, Final
 import grpc
 
 from engine.model.recovery import Code, Rank, Report
-from engine.model.recovery.conversation import Done, Input, Offered, Start, StopComplete
-from engine.model.recovery.machine import ranks_of
-from engine.model.recovery.words import KEEP_ALIVE, KEEP_ALIVE_PERIOD, RETRY_TYPES
+from engine.model.recovery.conversation import Done, Input, Offered, Start, StopComplete, merged
+from engine.model.recovery.words import KEEP_ALIVE, KEEP_ALIVE_PERIOD, NORMAL, RETRY_TYPES
 from engine.serve.grpc import operations
 from engine.serve.grpc.desk import Desk
 from engine.serve.grpc.jobfacts import ENABLE_KEY, SUB_HEALTH_KEY
@@ -264,12 +263,8 @@ def _unregistered(job: str) -> pb.Status:
 
 def _ranks(rows: Any) -> tuple[Rank, ...]:
     """The ranks of a request; what is no rank is left out, unknown kinds of fault are normal ones."""
-    found: dict[str, str] = {}
-    for row in rows[:_MAX_RANKS]:
-        if _number(row.rankId):
-            kind = row.faultType if row.faultType in RETRY_TYPES else "1"
-            found[row.rankId] = "1" if "1" in (kind, found.get(row.rankId)) else kind
-    return ranks_of(found)
+    told = (row for row in rows[:_MAX_RANKS] if _number(row.rankId))
+    return merged((), tuple(Rank(r.rankId, r.faultType if r.faultType in RETRY_TYPES else NORMAL) for r in told))
 
 
 def _number(text: str) -> bool:
