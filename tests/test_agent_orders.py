@@ -708,6 +708,11 @@ def test_a_torn_line_is_dropped_because_its_act_never_began(tmp_path: Path) -> N
         again.open()
         assert again.done["a"] == Done(4, "failed: interrupted" if cut > 0 else "ok")
         assert again.last("a") == 4
+        # what is written after it is not glued to what was left of it
+        again.begin(["a"], 5, 2)
+        third = Journal(tmp_path)
+        third.open()
+        assert third.done["a"] == Done(5, "failed: interrupted")
 
 
 def test_the_journal_is_bounded_and_survives_its_own_rewriting(tmp_path: Path) -> None:

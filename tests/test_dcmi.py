@@ -19,6 +19,8 @@ from agents.drivers.base import BOOTED, CARD_DROP, DriverError
 from agents.drivers.dcmi import family, structs, supervisor
 from agents.drivers.dcmi.driver import DcmiDriver
 from agents.drivers.dcmi.errors import DcmiError
+from agents.drivers.dcmi.identity import Identity
+from agents.drivers.dcmi.interface import Place
 from agents.drivers.dcmi.library import find, trusted
 from agents.drivers.dcmi.supervisor import MAX_HUNG
 from agents.drivers.standin.build import BuildError, build
@@ -298,13 +300,19 @@ def test_a_module_that_refuses_is_reset_out_of_band(library: Path, machine: Call
 
     async def go() -> None:
         async with driver(library, standin) as npu:
-            npu._sleep = lambda seconds: asyncio.sleep(0)
+            paused: list[float] = []
+
+            async def pause(seconds: float) -> None:
+                paused.append(seconds)
+
+            npu._sleep = pause
             with pytest.raises(DcmiError, match="reset failed"):
                 await npu.reset([0, 1])
             standin.chip(0).reset_fails = 1
             standin.chip(0).outband = 1
             await npu.reset([0, 1])
             assert [standin.chip(phy).resets for phy in range(4)] == [1, 1, 0, 0]
+            assert paused == [3.0], "the bus settles before the module is looked for again"
 
     run(go())
 
@@ -387,6 +395,103 @@ def test_a_call_that_hangs_costs_itself_and_a_driver_that_hangs_is_started_again
             assert (await npu.events())[0].chip == 1
 
     run(go())
+
+
+def test_readings_are_in_the_units_that_they_say(library: Path, machine: Callable[..., Standin]) -> None:
+    standin = machine()
+    chip = standin.chip(1)
+    chip.temperature, chip.power, chip.voltage = -3, 931, 87
+    chip.frequency[7], chip.utilisation[12] = 1650, 44
+    chip.hbm_total, chip.hbm_used, chip.hbm_temperature, chip.hbm_bandwidth = 65_536, 4_096, 51, 17
+
+    async def go() -> None:
+        async with driver(library, standin) as npu:
+
+            async def ask(call: str, *arguments: int) -> Any:
+                return await npu.calls.ask(call, 1, *arguments, timeout=5)
+
+            assert (await ask("temperature"), await ask("power"), await ask("voltage")) == (-3, 93.1, 0.87)
+            assert (await ask("frequency", 7), await ask("utilisation", 12)) == (1650, 44)
+            hbm = await ask("hbm")
+            assert (hbm["total"], hbm["used"], hbm["temperature"], hbm["bandwidth"]) == (65_536, 4_096, 51, 17)
+
+    run(go())
+
+
+def test_a_network_check_that_hangs_is_no_fault_and_one_that_fails_is_not_silence(
+    library: Path, machine: Callable[..., Standin], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agents.drivers.dcmi.driver.NETWORK_SECONDS", 0.1)
+    standin = machine(chips=2)
+
+    async def go() -> None:
+        async with driver(library, standin) as npu:
+            await npu.machine()
+            standin.raise_code(1, "80E01801")
+            standin.script("dcmi_get_device_network_health", delay_ms=60_000, phy=1)
+            assert [code.code for code in (await npu.faults())[1]] == ["80E01801"]
+            standin.unscript()
+            standin.script("dcmi_get_device_network_health", result=-8006)
+            assert [code.code for code in (await npu.faults())[1]] == ["80E01801"]
+            standin.script("dcmi_get_device_network_health", result=-8005, phy=1)
+            assert sorted(await npu.faults()) == [0]
+
+    run(go())
+
+
+def test_more_than_so_many_calls_do_not_wait_for_a_driver(
+    library: Path, machine: Callable[..., Standin], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "MAX_WAITING", 3)
+    standin = machine()
+
+    async def go() -> None:
+        async with driver(library, standin) as npu:
+            await npu.machine()
+            standin.script("dcmi_get_device_temperature", delay_ms=60_000)
+            waiting = [asyncio.create_task(npu.calls.ask("temperature", 1, timeout=30)) for _ in range(3)]
+            while len(npu.calls._waiting) < 3:
+                await asyncio.sleep(0)
+            with pytest.raises(DriverError, match="3 calls to the driver wait already"):
+                await npu.calls.ask("power", 1, timeout=5)
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+            assert await npu.calls.ask("power", 2, timeout=5) > 0
+
+    run(go())
+
+
+class Addresses:
+    """A library that knows addresses of one kind only."""
+
+    def __init__(self, kind: int, raw: bytes) -> None:
+        self.kind, self.raw = kind, raw
+
+    def has(self, name: str) -> bool:
+        return True
+
+    def call(self, name: str, *arguments: Any) -> None:
+        if name == "dcmi_get_device_ip":
+            address = arguments[4]._obj
+            if address.ip_type != self.kind:
+                raise DcmiError(name, -8255)
+            address.address[: len(self.raw)] = self.raw
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw", "text"),
+    [
+        (0, bytes([10, 0, 0, 7]), "10.0.0.7"),
+        (0, bytes(4), ""),
+        (1, bytes.fromhex("20010db8000000000000000000000005"), "2001:db8::5"),
+        (1, bytes(16), ""),
+    ],
+)
+def test_an_address_may_be_of_either_kind(kind: int, raw: bytes, text: str) -> None:
+    found = Identity.__new__(Identity)
+    found.library, found.v2, found.places = Addresses(kind, raw), False, (Place(0, 0, 0, 0),)  # type: ignore[assignment]
+    assert found.ip(0) == text
 
 
 def test_whoever_was_answered_misses_no_event(library: Path, machine: Callable[..., Standin]) -> None:
@@ -571,9 +676,15 @@ def test_a_library_that_others_may_write_is_not_loaded(library: Path, tmp_path: 
     copy.chmod(0o666)
     with pytest.raises(DriverError, match="mode 0666 lets others write"):
         trusted(copy, ME)
+    copy.chmod(0o664)
+    with pytest.raises(DriverError, match="mode 0664 lets others write"):
+        trusted(copy, ME)
     copy.chmod(0o644)
     with pytest.raises(DriverError, match="belongs to user"):
         trusted(copy, frozenset({os.getuid() + 1}))
+    folder.chmod(0o775)
+    with pytest.raises(DriverError, match="lib: mode 0775 lets others write"):
+        trusted(copy, ME)
 
 
 def test_the_library_is_looked_for_where_loaders_look(library: Path, tmp_path: Path) -> None:

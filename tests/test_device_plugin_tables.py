@@ -9,13 +9,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.drivers.base import VNPU, Chip
 from agents.drivers.rows import ROWS, machine
-from agents.kubelet import choice, flags, mapping, names
+from agents.kubelet import annotate, choice, flags, mapping, names
 from agents.kubelet.api.deviceplugin_pb2 import ContainerAllocateResponse, DeviceSpec
 from agents.kubelet.books import Books, BooksError, parse_checkpoint
 from agents.kubelet.choice import Demand
@@ -26,8 +27,12 @@ from agents.kubelet.response import Given, respond, topo_file
 from agents.kubelet.settings import PluginSettings
 from agents.kubelet.templates import suffixes
 from agents.kubelet.topology import cpus
+from agents.node.policy import Judge
 from agents.node.settings import Settings
 from agents.node.shipped import shipped_policy
+from agents.node.state import NodeState
+from engine.wire.policy import NodePolicy
+from tests.agent_world import RULES
 
 NPU = "huawei.com/Ascend910"
 
@@ -445,3 +450,19 @@ def test_preferred_ids_are_available_ones_and_those_of_the_wanted_chips(
 @pytest.mark.parametrize(("text", "found"), [("0-2,5", {0, 1, 2, 5}), ("", set()), ("x,3", {3}), ("7\n", {7})])
 def test_lists_of_processors(text: str, found: set[int]) -> None:
     assert cpus(text) == found
+
+
+def test_the_configuration_annotation_of_a_vnpu_has_the_address_of_this_host() -> None:
+    known = NodeState(
+        "n", machine("huawei.com/Ascend910", "910B3"), [Chip(id=2, logic_id=2, card=2, ip="10.0.0.3")],
+        Judge(NodePolicy("default", RULES)),
+    )  # fmt: skip
+    pod = facts({"metadata": {"uid": "u", "name": "p"}})
+    whole = Grant(1, NPU, ("Ascend910-2",), ("Ascend910-2",), ((2, 1),), uid="u")
+    for grant, address in (
+        (whole, "10.0.0.3"),
+        (msgspec.structs.replace(whole, vdev=132), "127.0.0.1"),
+        (msgspec.structs.replace(whole, chips=((5, 1),)), "-1"),
+    ):
+        body = json.loads(annotate.configuration([grant], pod, known, "10.1.0.1"))
+        assert [device["device_ip"] for device in body["devices"]] == [address]

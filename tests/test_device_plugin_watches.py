@@ -336,11 +336,13 @@ def test_what_a_pod_says_of_its_share_is_not_trusted() -> None:
 
 def test_pods_are_read_from_kubelet_with_the_token() -> None:
     async def scenario() -> None:
-        seen = []
+        seen, status = [], [200]
 
         async def pods(request: web.Request) -> web.Response:
             seen.append(request.headers.get("Authorization"))
-            return web.json_response({"items": [{"metadata": {"name": "a"}}, 3]})
+            # a refusal is JSON too, without items: it must not look like a node without pods
+            body = {"items": [{"metadata": {"name": "a"}}, 3]} if status == [200] else {"kind": "Status", "code": 401}
+            return web.json_response(body, status=status[0])
 
         app = web.Application()
         app.router.add_get("/pods", pods)
@@ -352,6 +354,9 @@ def test_pods_are_read_from_kubelet_with_the_token() -> None:
         reader = KubeletPods("127.0.0.1", port, lambda: {"Authorization": "Bearer t"}, scheme="http")
         assert await reader.read() == [{"metadata": {"name": "a"}}]
         assert seen == ["Bearer t"]
+        status[0] = 401
+        with pytest.raises(ApiError, match="401"):
+            await reader.read()
         await runner.cleanup()
         with pytest.raises(ApiError):
             await reader.read()

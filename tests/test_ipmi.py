@@ -172,10 +172,11 @@ def test_the_password_is_no_argument_and_must_be_private(bmc: simulator.Bmc, too
     said = (tmp_path / "said").read_text()
     assert simulator.USER in said or tool == "freeipmi"
     assert simulator.PASSWORD not in said
-    bmc.password_file.chmod(0o644)
-    with pytest.raises(BmcError, match="mode 0600 or less; it is 0644"):
-        run(Bmc(reach(bmc, tool)).raw(0x30, 0x94, b""))
-    assert stat.S_IMODE(bmc.password_file.stat().st_mode) == 0o644
+    for mode in (0o644, 0o640, 0o620, 0o601):
+        bmc.password_file.chmod(mode)
+        with pytest.raises(BmcError, match=f"mode 0600 or less; it is {mode:04o}"):
+            run(Bmc(reach(bmc, tool)).raw(0x30, 0x94, b""))
+        assert stat.S_IMODE(bmc.password_file.stat().st_mode) == mode
 
 
 def test_a_wrong_password_is_told_and_not_repeated(bmc: simulator.Bmc) -> None:
