@@ -67,6 +67,15 @@ def test_memory_jobs_stay_in_one_domain() -> None:
     assert isinstance(found, Refusal) and "UBMemSchedule" in found.message
 
 
+def test_memory_jobs_take_the_domain_with_the_fewest_nodes_that_holds_them() -> None:
+    """Sixteen racks are a domain."""
+    sizes = {0: 8, 1: 8, 15: 2, 16: 8, 31: 5, 32: 7, 33: 2}
+    places = [Place(f"r{rack}n{i}", 0, rack) for rack, size in sizes.items() for i in range(size)]
+    assert _used(_select(places, 10, 2, 1, memory=True)) == {"r31": 5, "r16": 5}
+    assert _used(_select(places, 9, 1, 1, memory=True)) == {"r33": 2, "r32": 7}
+    assert _used(_select(places, 18, 2, 1, memory=True)) == {"r0": 8, "r1": 8, "r15": 2}
+
+
 def test_several_super_pods_avoid_broken_networks_and_soft_takes_the_rest() -> None:
     places = [place._replace(network=place.name != "s1r0n0") for place in _full(2)]
     assert isinstance(_select(places, 24, 8, 8, limit=16), Refusal)

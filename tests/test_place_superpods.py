@@ -70,6 +70,16 @@ def test_too_few_whole_blocks() -> None:
     assert isinstance(select(_sizes(3, 1), [0, 1], Blocks(2, 2, True), 0, fresh_id=2, partial=True), Refusal)
 
 
+def test_partial_blocks_come_from_beyond_the_reserve_first() -> None:
+    """Rows from the block's size down to the reserve, then from 0 up to it: 2 nodes are row 0, 3 are row 1."""
+    found = select(_sizes(2, 3), [0], Blocks(4, 1, True), 2, fresh_id=1)
+    assert found == {0: Block(2, ("s2-0", "s2-1")), 1: Block(3, ("s3-0", "s3-1"))}
+    further = select(_sizes(2, 3, 5), [0, 1], Blocks(4, 2, True), 2, fresh_id=2)
+    assert not isinstance(further, Refusal)
+    taken = [(key, block.super_pod, len(block.nodes)) for key, block in further.items()]
+    assert taken == [(0, 5, 4), (1, 5, 1), (2, 2, 2), (3, 3, 1)]
+
+
 @pytest.mark.parametrize("soft", [False, True])
 def test_feasible_exactly_when_capacity_allows(soft: bool) -> None:
     for sizes in combinations(range(1, 8), 3):
