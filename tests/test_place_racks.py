@@ -67,6 +67,11 @@ def test_memory_jobs_stay_in_one_domain() -> None:
     assert isinstance(found, Refusal) and "UBMemSchedule" in found.message
 
 
+def test_blocks_are_filled_from_the_tightest_racks() -> None:
+    assert _used(_select(_racks(8, 3, 6), 9, 9, 1)) == {"r1": 3, "r2": 6}
+    assert _used(_select(_racks(8, 3, 6), 12, 12, 2)) == {"r0": 4, "r1": 2, "r2": 6}
+
+
 def test_memory_jobs_take_the_domain_with_the_fewest_nodes_that_holds_them() -> None:
     """Sixteen racks are a domain."""
     sizes = {0: 8, 1: 8, 15: 2, 16: 8, 31: 5, 32: 7, 33: 2}
