@@ -127,8 +127,12 @@ def free_port() -> int:
             return port
 
 
-def kv_link(prefill: dict[int, int], timeout: str = "1s") -> str:
-    """Clusters 1… on node-1 at ports of this machine, cluster 9 on node-2."""
+def kv_link(prefill: dict[int, int], timeout: str = "10s") -> str:
+    """Clusters 1… on node-1 at ports of this machine, cluster 9 on node-2.
+
+    A process that is killed is noticed by its socket; the time is for one that hangs, as every process of a machine
+    with too much to do does for a second now and then, and its link would break in the middle of a look at it.
+    """
     listed = ", ".join(f'{{id: {n}, addresses: ["127.0.0.1:{p}"], node: node-1}}' for n, p in prefill.items())
     return (
         "apiVersion: belay.dev/v1alpha1\nkind: KVLink\nmetadata: {name: chat}\nspec:\n"
