@@ -121,6 +121,20 @@ def test_a_lower_job_makes_way_and_the_room_stays_with_the_one_it_went_for() -> 
     assert scope.memory.jobs["train/PodGroup/want"].nominated == {}
 
 
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_what_has_ended_by_itself_is_not_waited_for(phase: str) -> None:
+    """Its object may stay for ever; what it held is free, for the job it was to go for and for others after it."""
+    low, want = running("low", [("n0", range(4))], priorityClassName="low"), wanting()
+    history = planned(low, want, objects=CLASSES).memory.frozen()
+    ended = [placing.edited(pod, phase=phase) for pod in low[0]]
+    scope = planned((ended, low[1]), want, objects=CLASSES, history=history)
+    assert [a.pod for a in scope.actions if isinstance(a, BindPod)] == ["want-0"]
+    other = running("other", [("n0", range(8))], pod={"priority": 2000})
+    scope = planned((ended, low[1]), other, want, objects=CLASSES, history=history)
+    assert not evicted(scope), "nobody goes a second time"
+    assert scope.memory.jobs["train/PodGroup/want"].nominated == {}
+
+
 def test_an_eviction_that_nobody_carried_out_is_repeated_and_not_paid_twice() -> None:
     low, want = running("low", [("n0", range(8))], priorityClassName="low"), wanting()
     first = planned(low, want, objects=CLASSES)

@@ -62,6 +62,23 @@ def test_fragile_jobs_and_fewer_dequeues_come_first() -> None:
     assert _first(tired, unreadable) == "b-0"
 
 
+def test_a_job_with_no_more_than_its_minimum_comes_before_one_with_spare_pods_whatever_they_hold() -> None:
+    """``ready <= minAvailable`` is fragile: one more pod of it comes before more spare pods of a smaller job."""
+    rows = {"a": (2, 1, range(1)), "b": (2, 2, range(4))}
+    waiting, groups, running = [], [], []
+    for name, (count, least, chips) in rows.items():
+        pods, group = gang(count + 1, 1, name=name, annotations=A2, least=least)
+        waiting.append(pods[-1])
+        groups.append(group)
+        running += [
+            worlds.pod(f"{name}-{i}", node=f"n{i}", rank=i, annotations=dict(pods[i].annotations),
+                       chips=[chip + (1 if name == "b" else 0) for chip in chips])
+            for i in range(count)
+        ]  # fmt: skip
+    scope = scope_of(worlds.world(2, pods=[*running, *waiting], objects=groups))
+    assert scope.queue == ["train/PodGroup/b", "train/PodGroup/a"]
+
+
 @pytest.mark.parametrize(
     ("queues", "name", "reason"),
     [
@@ -111,6 +128,16 @@ def test_missing_pods_hold_a_gang_back() -> None:
     assert len(scope_of(_world((pods[:2], group), extra=[done])).actions) == 2
     leaving = worlds.pod("case-2", node="n0", chips=[0], deleting=worlds.NOW, annotations=dict(pods[2].annotations))
     assert not scope_of(_world((pods[:2], group), extra=[leaving])).actions
+
+
+def test_gated_pods_wait_for_their_gate_and_hold_their_gang_back() -> None:
+    pods, group = gang(2, 1, annotations=A2)
+    gated = [pods[0], placing.edited(pods[1], gates=True)]
+    scope = scope_of(_world((gated, group)))
+    assert not nodes_of(scope) and scope.pending[0].message.endswith("req: 2, actual: 1")
+    assert scope.pending[0].pods == ("case-0",)
+    smaller = {**group, "spec": {**group["spec"], "minMember": 1}}
+    assert sorted(nodes_of(scope_of(_world((gated, smaller))))) == ["case-0"]
 
 
 def test_evicted_pods_of_this_pass_do_not_count() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.model.cluster import Pod
-from engine.model.history import History
+from engine.model.history import History, JobMemory
 from engine.plan import safety
 from engine.plan.scope import Memory, Scope
 from tests import placing, worlds
@@ -195,3 +195,57 @@ def test_services_never_end_so_that_nothing_is_kept_for_them_to_end(kind: str) -
     service = worlds.pod("svc-0", node="n0", chips=range(4), owner=(kind, "svc"), owner_api="apps/v1")
     scope = scope_of(worlds.world(1, pods=[service, *pods], objects=[group]), desired=_settings())
     assert scope.memory.jobs["train/PodGroup/big"].reserved == ()
+
+
+def _waiting(
+    name: str, count: int = 2, *, each: int = 8, ages: tuple[float, ...] = ()
+) -> tuple[list[Pod], dict[str, Any]]:
+    pods, group = gang(count, each, name=name, annotations=A2, created=worlds.NOW - 3600)
+    aged = zip(pods, ages or (3600,) * count, strict=True)
+    return [placing.edited(pod, created=worlds.NOW - age) for pod, age in aged], group
+
+
+def _stuck(*gangs: Any, nodes: int = 3, history: History | None = None, broken: str = "") -> Scope:
+    """A job of an hour on every node, and gangs that wait for them to end."""
+    busy = [worlds.pod(f"busy-{i}", node=f"n{i}", chips=range(4), annotations=dict(A2)) for i in range(nodes)]
+    pods = [pod for rows, _ in gangs for pod in rows]
+    known = history or History()
+    world = worlds.world(nodes, pods=[*busy, *pods], objects=[group for _, group in gangs if group], history=known)
+    if broken:
+        world.nodes[broken] = placing.edited(world.nodes[broken], ready=False)
+    return scope_of(world, desired=_settings(), memory=Memory.of(known))
+
+
+def _kept(scope: Scope, name: str) -> tuple[str, ...]:
+    memory = scope.memory.jobs.get(f"train/PodGroup/{name}")
+    return memory.reserved if memory is not None else ()
+
+
+def test_a_kept_node_that_breaks_is_replaced_at_once() -> None:
+    big = _waiting("big")
+    first = _stuck(big)
+    assert _kept(first, "big") == ("n0", "n1")
+
+    known = first.memory.frozen()
+    assert _kept(_stuck(big, history=known, broken="n0"), "big") == ("n1", "n2")
+    assert _kept(_stuck(big, history=known), "big") == ("n0", "n1"), "as long as they are well they stay"
+
+
+def test_a_job_waits_since_its_newest_pod_was_made() -> None:
+    """One whose pods are only now made anew after a fault has not waited an hour."""
+    assert _kept(_stuck(_waiting("big", ages=(3600, 3600))), "big")
+    assert not _kept(_stuck(_waiting("big", ages=(3600, 30))), "big")
+
+
+def test_one_job_of_a_queue_at_a_time() -> None:
+    scope = _stuck(_waiting("a", 1), _waiting("b", 1), nodes=4)
+    assert _kept(scope, "a") == ("n0",) and not _kept(scope, "b")
+
+
+def test_a_job_for_which_others_go_needs_no_nodes_kept() -> None:
+    leaving = worlds.pod("low-0", node="n0", chips=range(4, 8), annotations=dict(A2), deleting=worlds.NOW + 20)
+    told = JobMemory(uid="u-big", nominated={leaving.uid: int(worlds.NOW * 1000) - 5000})
+    big = _waiting("big", 1, each=4)
+    for memory, kept in ((told, False), (JobMemory(uid="u-big"), True)):
+        history = History(jobs={"train/PodGroup/big": memory})
+        assert bool(_kept(_stuck((big[0], big[1]), ([leaving], {}), nodes=1, history=history), "big")) is kept
