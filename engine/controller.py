@@ -23,7 +23,7 @@ from engine.errors import InputError, SourceError
 from engine.inbox import Inbox
 from engine.kube import Kube, KubeError, Reflector, end
 from engine.lease import Lease
-from engine.settings import Settings, from_environment, with_source_file
+from engine.settings import Settings, from_environment, warn, with_source_file
 from engine.snapshot import WATCHED, Watched
 from engine.source import FetchResult, Revision, Source, SourceConfig
 from engine.store import (
@@ -376,6 +376,7 @@ def main(kubeconfig: str | None = None, source_file: str | None = None) -> int:
     """`belay controller`: the settings come from the environment. Raises InputError for bad ones."""
     settings = from_environment(kubeconfig=kubeconfig, source_file=source_file)
     log.configure(settings.log_level, "controller")
+    warn(_log)
     asyncio.run(_serve(settings))
     return 0
 

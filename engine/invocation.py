@@ -107,7 +107,7 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _fail(text: str) -> None:
-    if os.environ.get(DEBUG):
+    if os.environ.get(DEBUG, "0") not in ("", "0"):
         import traceback
 
         traceback.print_exc()

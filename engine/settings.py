@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import os
+import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 
 from engine.errors import InputError
+from engine.log import Log
 
 PREFIX: Final = "BELAY_"
 
@@ -71,19 +74,32 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return Path(self.data)
 
 
-_POSITIVE: Final = (
-    "source_interval",
-    "resync",
-    "claim",
-    "lease",
-    "expiry",
-    "patience",
-    "order_life",
-    "batch",
-    "in_flight",
-    "visibility",
-    "stall",
-)
+_DAY: Final = 86400.0
+_BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
+    "source_interval": (0.001, 30 * _DAY),
+    "resync": (0.001, _DAY),
+    "debounce": (0.0, 60.0),
+    "claim": (0.001, 3600.0),
+    "lease": (0.001, 3600.0),
+    "expiry": (0.001, 3600.0),
+    "patience": (0.001, 3600.0),
+    "order_life": (0.001, _DAY),
+    "batch": (1, 10_000),
+    "batch_bytes": (1024, 64 * 1024 * 1024),
+    "in_flight": (1, 10_000),
+    "visibility": (0.001, _DAY),
+    "stall": (0.001, _DAY),
+    "health_port": (0, 65535),
+    "grpc_health_port": (0, 65535),
+}
+_NEVER_EMPTY: Final = ("redis_url", "identity", "shard", "data", "source_branch", "log_level")
+_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
+_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+_EXPECTED: Final = {"float": "a number", "int": "a whole number", "bool": "0, 1, true or false"}
+#: Variables of this prefix that are no settings of these processes.
+_OTHERS: Final = frozenset(PREFIX + name for name in ("DEBUG", "TIME_SCALE", "WEBHOOK_SECRET", "WORKER_RESTARTS"))
+#: What Kubernetes tells every container about the Services of its namespace.
+_SERVICE: Final = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
 
 
 def from_environment(environ: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
@@ -104,16 +120,29 @@ def from_environment(environ: Mapping[str, str] | None = None, **overrides: Any)
     settings = _convert(values)
     if settings.source_file:
         settings = with_source_file(settings)
-    for name in _POSITIVE:
-        if getattr(settings, name) <= 0:
-            raise InputError("must be greater than 0", where=PREFIX + name.upper())
-    if not 0 <= settings.health_port <= 65535:
-        raise InputError("must be a port, or 0 for none", where=PREFIX + "HEALTH_PORT")
-    if not 0 <= settings.grpc_health_port <= 65535:
-        raise InputError("must be a port, or 0 for none", where=PREFIX + "GRPC_HEALTH_PORT")
+    _check(settings)
     if settings.expiry + settings.claim > 3600:
         raise InputError("claims and messages must not outlive an hour", where="BELAY_CLAIM, BELAY_EXPIRY")
     return settings
+
+
+def misspelt(environ: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
+    """(variable, the setting that it resembles) for variables that are no settings but look like one."""
+    given = os.environ if environ is None else environ
+    known = [PREFIX + field.name.upper() for field in msgspec.structs.fields(Settings)]
+    strange = [
+        name
+        for name in sorted(given)
+        if name.startswith(PREFIX) and name not in known and name not in _OTHERS and not _SERVICE.fullmatch(name)
+    ]
+    near = [(name, difflib.get_close_matches(name[:80], known, n=1, cutoff=0.85)) for name in strange[:100]]
+    return [(name, found[0]) for name, found in near if found]
+
+
+def warn(log: Log) -> None:
+    """Name variables of the environment that nobody reads, but that were meant for us."""
+    for name, meant in misspelt():
+        log.warning(f"{name} is no setting: did you mean {meant}?")
 
 
 def with_source_file(settings: Settings) -> Settings:
@@ -145,9 +174,30 @@ def to_environment(settings: Settings) -> dict[str, str]:
     }
 
 
+def _check(settings: Settings) -> None:
+    for name, (least, most) in _BOUNDS.items():
+        value = getattr(settings, name)
+        if not least <= value <= most:  # NaN is in no bounds
+            text = f"must be from {least:.12g} to {most:.12g}, but is {value:.12g}"
+            raise InputError(text, where=PREFIX + name.upper())
+    for name in _NEVER_EMPTY:
+        if not getattr(settings, name):
+            raise InputError("is empty: give a value, or unset it", where=PREFIX + name.upper())
+    if not _LABEL.fullmatch(settings.shard):
+        text = f"{settings.shard[:80]!r} is no shard: lower-case letters, digits and '-', at most 63 characters"
+        raise InputError(text, where=PREFIX + "SHARD")
+    if settings.log_level.upper() not in _LEVELS:
+        text = f"{settings.log_level[:40]!r} is no log level: write {', '.join(_LEVELS[:-1])} or {_LEVELS[-1]}"
+        raise InputError(text, where=PREFIX + "LOG_LEVEL")
+
+
 def _convert(values: dict[str, Any]) -> Settings:
     try:
         return msgspec.convert(values, Settings, strict=False)
     except msgspec.ValidationError as error:
-        field = str(error).rpartition("$.")[2].rstrip("`")
-        raise InputError(str(error).split(" - ")[0], where=PREFIX + field.upper()) from error
+        name = str(error).rpartition("$.")[2].rstrip("`")
+        field = next(field for field in msgspec.structs.fields(Settings) if field.name == name)
+        choices = get_args(field.type)
+        wanted = " or ".join(choices) or _EXPECTED.get(getattr(field.type, "__name__", ""), "something else")
+        text = f"must be {wanted}, but is {str(values[name])[:40]!r}"
+        raise InputError(text, where=PREFIX + name.upper()) from error

@@ -18,7 +18,7 @@ from celery.signals import worker_init, worker_shutting_down
 from engine import collector, log, watchdog
 from engine.messages import ACT, RECONCILE, configuration, send, waiting
 from engine.reconcile import TASK_SECONDS, Worker
-from engine.settings import Settings, from_environment
+from engine.settings import Settings, from_environment, warn
 from engine.store import StoreUnavailable, connect, eviction_warning
 from engine.triggers import Triggers
 
@@ -61,6 +61,7 @@ def _started(**_: object) -> None:
     """After a restart nothing waits: claims of this identity's earlier life end, and their shards are due at once."""
     settings = from_environment()
     log.configure(settings.log_level, "worker")
+    warn(_log)
     collector.settle()
     for name in ("celery.worker.strategy", "celery.app.trace"):  # a line for every message received and done
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -26,7 +26,7 @@ from engine.metrics import BelayCollector
 from engine.serve import page, webhook
 from engine.serve.facts import Facts
 from engine.serve.grpc.server import serving
-from engine.settings import Settings, from_environment
+from engine.settings import Settings, from_environment, warn
 from engine.store import StoreUnavailable, connect
 
 SECRET_VARIABLE = "BELAY_WEBHOOK_SECRET"
@@ -151,6 +151,7 @@ def main(listen: str) -> int:
     host, port = address(listen)
     settings = from_environment()
     log.configure(settings.log_level, "server")
+    warn(_log)
     asyncio.run(_serve(settings, host, port, os.environ.get(SECRET_VARIABLE, "")))
     return 0
 

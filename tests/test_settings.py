@@ -1,0 +1,59 @@
+"""What operators tell processes through the environment: read, bounded, and refused by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.errors import InputError
+from engine.settings import from_environment, misspelt
+
+WRONG = {
+    "RESYNC=nan": "from 0.001 to 86400, but is nan",
+    "STALL=inf": "from 0.001 to 86400, but is inf",
+    "RESYNC=soon": "must be a number, but is 'soon'",
+    "RESYNC=": "must be a number, but is ''",
+    "DEBOUNCE=-1": "from 0 to 60, but is -1",
+    "BATCH=1.5": "must be a whole number, but is '1.5'",
+    "BATCH=99999999999": "from 1 to 10000, but is 99999999999",
+    "BATCH_BYTES=-1": "from 1024 to 67108864, but is -1",
+    "IN_FLIGHT=0": "from 1 to 10000, but is 0",
+    "GRPC_HEALTH_PORT=65536": "from 0 to 65535, but is 65536",
+    "RECORDINGS=maybe": "must be 0, 1, true or false, but is 'maybe'",
+    "SOURCE_VERIFY=pgp": "must be none or ssh or gpg, but is 'pgp'",
+    "SHARD=a b": "'a b' is no shard",
+    "SHARD=": "is empty",
+    "IDENTITY=": "is empty",
+    "DATA=": "is empty",
+    "LOG_LEVEL=loud": "'loud' is no log level: write DEBUG, INFO",
+}
+
+
+@pytest.mark.parametrize("given", WRONG)
+def test_a_wrong_setting_is_refused_by_its_name(given: str) -> None:
+    name, _, value = given.partition("=")
+    with pytest.raises(InputError) as refused:
+        from_environment({f"BELAY_{name}": value})
+    assert str(refused.value).startswith(f"BELAY_{name}: ") and WRONG[given] in str(refused.value)
+
+
+def test_what_people_write_is_read() -> None:
+    found = from_environment({"BELAY_LOG_LEVEL": "debug", "BELAY_RECORDINGS": "false", "BELAY_DEBOUNCE": "0"})
+    assert (found.log_level, found.recordings, found.debounce) == ("debug", False, 0.0)
+
+
+def test_a_setting_that_nobody_reads_is_named_with_the_one_that_was_meant() -> None:
+    strange = {"BELAY_RESINC": "5", "BELAY_LOGLEVEL": "INFO", "BELAY_SOURCE_URI": "x", "BELAY_RESYNC": "5"}
+    theirs = {
+        "BELAY_REDIS_PORT": "tcp://10.0.0.1:6379",
+        "BELAY_REDIS_PORT_6379_TCP_ADDR": "10.0.0.1",
+        "BELAY_REDIS_SERVICE_HOST": "10.0.0.1",
+        "BELAY_DEBUG": "1",
+        "BELAY_WEBHOOK_SECRET": "s",
+        "BELAY_CANARY": "1",
+        "LEASE": "1",
+    }
+    assert misspelt(strange | theirs) == [
+        ("BELAY_LOGLEVEL", "BELAY_LOG_LEVEL"),
+        ("BELAY_RESINC", "BELAY_RESYNC"),
+        ("BELAY_SOURCE_URI", "BELAY_SOURCE_URL"),
+    ]
