@@ -36,6 +36,7 @@ def passes() -> tuple[tuple[str, Callable[[Scope], None]], ...]:
         online,
         place,
         queue,
+        recall,
         recover,
         reset,
         safety,
@@ -44,6 +45,7 @@ def passes() -> tuple[tuple[str, Callable[[Scope], None]], ...]:
     )
 
     return (
+        ("recall", recall.run),
         ("views", views.run),
         ("gangs", groups.run),
         ("sync", sync.run),

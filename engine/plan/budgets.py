@@ -143,10 +143,13 @@ class Ledger:
         if not reserved:
             return own
         oldest, rows, known = self._scope.now_ms - limit.window * 1000, set(own), {unit for _, unit, _ in own}
+        newest = self._scope.now_ms + limit.window * 1000  # beyond it a clock was wrong: it must not count for ever
         others = [
             (at, unit, count)
             for at, unit, count, shard in reserved
-            if at > oldest and (at, unit, count) not in rows and (shard != self._scope.shard or unit not in known)
+            if oldest < at < newest
+            and (at, unit, count) not in rows
+            and (shard != self._scope.shard or unit not in known)
         ]
         return [*own, *others]
 

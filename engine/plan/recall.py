@@ -1,0 +1,126 @@
+"""What the memory says of a time that has not come: written by a clock that was ahead, and brought back to now.
+
+Windows, holds and attempts are judged by their times. One pass of a machine whose clock ran a year ahead would else
+keep chips out, jobs in place and budgets spent for a year. Small differences between machines stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+import msgspec
+
+from engine.model.history import ChipMemory, CodeSeen, Hold, JobMemory, NodeMemory, PublicSeen
+from engine.plan.outages import FUTURE_TOLERANCE
+from engine.plan.scope import Scope
+
+#: How far apart the clocks of machines may be (ms).
+AHEAD_MS: Final = round(FUTURE_TOLERANCE * 1000)
+_Row = TypeVar("_Row")
+
+
+def run(scope: Scope) -> None:
+    """Bring times of the memory that lie ahead of now back to it; what has none stays the same object."""
+    clock, memory = _Clock(scope.now_ms), scope.memory
+    for name, node in memory.nodes.items():
+        memory.nodes[name] = clock.node(node)
+    for key, job in memory.jobs.items():
+        memory.jobs[key] = clock.job(job)
+    for budget, rows in memory.budgets.items():
+        if any(row[0] > clock.latest for row in rows):
+            memory.budgets[budget] = tuple(sorted((clock.at(at), unit, count) for at, unit, count in rows))
+
+
+class _Clock:
+    """``latest``: the newest time that is believed (Unix ms)."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._now, self.latest = now_ms, now_ms + AHEAD_MS
+
+    def at(self, time: int) -> int:
+        return time if time <= self.latest else self._now
+
+    def times(self, times: tuple[int, ...]) -> tuple[int, ...]:
+        """The newest becomes now, those that are ahead with it keep their distance: each still counts for itself."""
+        ahead = max(times, default=0) - self._now
+        if self._now + ahead <= self.latest:
+            return times
+        return tuple(sorted(time - ahead if time > self.latest else time for time in times))
+
+    def node(self, node: NodeMemory) -> NodeMemory:
+        chips = _changed(node.chips, {chip: self.chip(row) for chip, row in node.chips.items()})
+        public = _changed(node.public, {key: self.public(seen) for key, seen in node.public.items()})
+        partitions = self.times(node.partitions)
+        if chips is node.chips and public is node.public and partitions is node.partitions:
+            return node
+        return msgspec.structs.replace(node, chips=chips, public=public, partitions=partitions)
+
+    def chip(self, row: ChipMemory) -> ChipMemory:
+        if _newest(row) <= self.latest:
+            return row
+        return msgspec.structs.replace(
+            row,
+            codes={code: self.code(seen) for code, seen in row.codes.items()},
+            holds=tuple(self.hold(hold) for hold in row.holds),
+            isolated=self.at(row.isolated),
+            ordered=self.at(row.ordered),
+            recovering=self.at(row.recovering),
+            resets=self.times(row.resets),
+            hardware={code: self.times(times) for code, times in row.hardware.items()},
+        )
+
+    def code(self, seen: CodeSeen) -> CodeSeen:
+        return msgspec.structs.replace(
+            seen,
+            first=self.at(seen.first),
+            last=self.at(seen.last),
+            recovered=self.at(seen.recovered),
+            occurrences=self.times(seen.occurrences),
+        )
+
+    def hold(self, hold: Hold) -> Hold:
+        """Lasts as long as it was to last, from now."""
+        if hold.since <= self.latest:
+            return hold
+        until = self._now + hold.until - hold.since if hold.until else 0
+        return msgspec.structs.replace(hold, since=self._now, until=until)
+
+    def public(self, seen: PublicSeen) -> PublicSeen:
+        if seen.shown <= self.latest:
+            return seen
+        until = self._now + seen.until - seen.shown if seen.until else 0
+        return msgspec.structs.replace(seen, shown=self._now, until=until)
+
+    def job(self, job: JobMemory) -> JobMemory:
+        reschedules = self.times(job.reschedules)
+        if reschedules is not job.reschedules:
+            job = msgspec.structs.replace(job, reschedules=reschedules)
+        # a forced deletion is remembered by the negative of its time
+        if any(abs(at) > self.latest for at in job.evicted.values()):
+            evicted = {uid: self.at(at) if at > 0 else -self.at(-at) for uid, at in job.evicted.items()}
+            job = msgspec.structs.replace(job, evicted=evicted)
+        if job.healing is not None and max(job.healing.since, job.healing.at) > self.latest:
+            healing = msgspec.structs.replace(job.healing, since=self.at(job.healing.since), at=self.at(job.healing.at))
+            job = msgspec.structs.replace(job, healing=healing)
+        if any(fault.at > self.latest for fault in job.faults):
+            faults = tuple(sorted({msgspec.structs.replace(fault, at=self.at(fault.at)) for fault in job.faults}))
+            job = msgspec.structs.replace(job, faults=faults)
+        return job
+
+
+def _newest(row: ChipMemory) -> int:
+    """The newest time that a chip's memory knows of; the ends of holds are none."""
+    newest = max(row.isolated, row.ordered, row.recovering, *row.resets)
+    for seen in row.codes.values():
+        newest = max(newest, seen.first, seen.last, seen.recovered, *seen.occurrences)
+    for times in row.hardware.values():
+        newest = max([newest, *times])
+    return max([newest, *(hold.since for hold in row.holds)])
+
+
+def _changed(before: Mapping[_Row, object], after: dict[_Row, object]) -> Mapping[_Row, object]:
+    return before if all(after[key] is before[key] for key in before) else after
+
+
+__all__ = ["AHEAD_MS", "run"]
