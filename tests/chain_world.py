@@ -30,10 +30,9 @@ from engine.sandbox.reader import Reader
 from engine.settings import Settings, to_environment
 from engine.wire import names, sync
 from tests.aggregated import custom_kinds
-from tests.containerd_server import missing
 from tests.gitrepo import Repo
 from tests.kube_server import real_cluster
-from tests.node_server import NODE
+from tests.node_server import NODE, node_assets
 from tests.runtime_host import LISTS, Host
 from tests.test_exporter_prometheus import free_port, program
 from tests.test_oci_kubelet import Node
@@ -245,19 +244,14 @@ def allowed(host: Host, process: Path) -> set[str]:
 @contextlib.contextmanager
 def chain(programs: Sequence[Path], library: Path, **shape: Any) -> Iterator[Chain]:
     """A cluster of one node whose chips have ``shape`` (`Standin.create`); nothing of Belay's runs yet."""
-    assets = os.environ.get("KUBEBUILDER_ASSETS")
-    if not assets or not (Path(assets) / "kubelet").exists():
-        pytest.skip("KUBEBUILDER_ASSETS is not set or holds no kubelet")
-    if why := missing():
-        assert not os.environ.get("CI"), f"containers cannot be run: {why} is missing"
-        pytest.skip(f"no real node: {why} is missing")
+    assets = node_assets()
     program("prometheus")
     # short, because the path of a socket may have 107 letters
     folder = Path(tempfile.mkdtemp(prefix="ch-", dir="/tmp"))
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         host = stack.enter_context(Host())
-        kubeconfig = stack.enter_context(real_cluster(Path(assets), folder))
+        kubeconfig = stack.enter_context(real_cluster(assets, folder))
         host.install(programs)
         machine = host.driver(library, **shape)
         chips = machine.state.chips
@@ -268,7 +262,7 @@ def chain(programs: Sequence[Path], library: Path, **shape: Any) -> Iterator[Cha
         host.write(f"{LISTS}/base.list", "/usr/local/Ascend/driver/lib64\n", "0440")
         (folder / "redis").mkdir()
         redis = stack.enter_context(start_redis(folder / "redis"))
-        node = Node(host, folder, kubeconfig, Path(assets))
+        node = Node(host, folder, kubeconfig, assets)
         stack.callback(node.stop)
         stack.enter_context(custom_kinds(folder, kubeconfig, lambda body: node.kubectl("apply", "-f", "-", given=body)))
         node.kubectl("apply", "-f", str(ROOT / "deploy" / "base" / "namespaces.yaml"))

@@ -72,7 +72,7 @@ def containerd_socket() -> Iterator[Path]:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"containerd did not start: {(folder / 'log').read_text()[-2000:]}")
             time.sleep(0.1)
-        ctr(socket, "images", "import", str(_image(folder)))
+        ctr(socket, "images", "import", str(sleeper(folder)))
         probe = ctr(
             socket, "run", own_root(socket), "--rm", "--null-io", IMAGE, "probe", "/sleeper", "--version", check=False
         )
@@ -81,7 +81,7 @@ def containerd_socket() -> Iterator[Path]:
         yield socket
     finally:
         if process is not None:
-            _end(socket, process)
+            end(socket, process)
         for line in Path("/proc/mounts").read_text().splitlines():
             if f" {folder}/" in line:
                 subprocess.run(["umount", "-l", line.split()[1]], check=False, capture_output=True, timeout=20)
@@ -109,7 +109,7 @@ def tasks(socket: Path, namespace: str = "default") -> dict[str, str]:
     return {line.split()[0]: line.split()[2] for line in lines}
 
 
-def _end(socket: Path, process: subprocess.Popen[bytes]) -> None:
+def end(socket: Path, process: subprocess.Popen[bytes]) -> None:
     for namespace in ctr(socket, "namespaces", "ls", "-q", check=False).stdout.split():
         for container in ctr(socket, "-n", namespace, "tasks", "ls", "-q", check=False).stdout.split():
             ctr(socket, "-n", namespace, "tasks", "rm", "-f", container, check=False)
@@ -121,30 +121,37 @@ def _end(socket: Path, process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _image(folder: Path) -> Path:
-    (folder / "sleeper.c").write_text(_PROGRAM)
-    program = folder / "sleeper"
-    subprocess.run(
-        ["gcc", "-static", "-O2", "-o", str(program), str(folder / "sleeper.c")],
-        check=True, capture_output=True, timeout=60,
-    )  # fmt: skip
+def sleeper(folder: Path) -> Path:
+    """The archive of `IMAGE`, whose program sleeps."""
+    return image(folder, IMAGE, "sleeper", _PROGRAM)
+
+
+def image(folder: Path, tag: str, name: str, source: str) -> Path:
+    """An archive of an image that holds one program, ``/name``, compiled from C; ``folder`` keeps the program."""
+    program = folder / name
+    if not program.exists():
+        (folder / f"{name}.c").write_text(source)
+        subprocess.run(
+            ["gcc", "-static", "-O2", "-o", str(program), str(folder / f"{name}.c")],
+            check=True, capture_output=True, timeout=60,
+        )  # fmt: skip
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as tar:
-        _add(tar, "sleeper", program.read_bytes(), 0o755)
+        _add(tar, name, program.read_bytes(), 0o755)
     digest = hashlib.sha256(layer.getvalue()).hexdigest()
     config = json.dumps(
         {
             "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine),
             "os": "linux",
-            "config": {"Cmd": ["/sleeper"], "Env": ["PATH=/"]},
+            "config": {"Cmd": [f"/{name}"], "Env": ["PATH=/"]},
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
         }
     ).encode()
-    name = hashlib.sha256(config).hexdigest() + ".json"
-    manifest = json.dumps([{"Config": name, "RepoTags": [IMAGE], "Layers": ["layer.tar"]}]).encode()
-    out = folder / "image.tar"
+    file = hashlib.sha256(config).hexdigest() + ".json"
+    manifest = json.dumps([{"Config": file, "RepoTags": [tag], "Layers": ["layer.tar"]}]).encode()
+    out = folder / f"{tag.rpartition('/')[2].replace(':', '-')}.tar"
     with tarfile.open(out, "w") as tar:
-        for member, data in ((name, config), ("layer.tar", layer.getvalue()), ("manifest.json", manifest)):
+        for member, data in ((file, config), ("layer.tar", layer.getvalue()), ("manifest.json", manifest)):
             _add(tar, member, data, 0o644)
     return out
 

@@ -19,9 +19,9 @@ from engine.kube import CONFIGMAP, NAMESPACE, NODE, POD, Kube, Object, resource_
 from engine.sandbox import definitions
 from engine.sandbox.api import ApiServer
 from engine.serve.grpc.server import GrpcServer
-from engine.wire import deviceinfo, recoveryrecord
+from engine.wire import recoveryrecord
 from engine.wire.clusterd import recover_pb2 as pb
-from tests.worlds import A2_LABELS
+from tests.worlds import A2_LABELS, device_report
 
 NS = "train"
 ASCEND_JOB = resource_for("mindxdl.gitee.com/v1", "AscendJob")
@@ -116,19 +116,7 @@ class World:
         super_pod: int = -2,
     ) -> None:
         """The node's device report; ``bad`` gives code and level of faulty chips."""
-        faults = bad or {}
-        elements = [
-            deviceinfo.fault_element("CardUnhealthy", f"Ascend910-{chip}", {code: (at, level)}, level)
-            for chip, (code, level) in sorted(faults.items())
-        ]
-        lists = {
-            "huawei.com/Ascend910": ",".join(f"Ascend910-{i}" for i in range(chips) if i not in faults),
-            "huawei.com/Ascend910-Unhealthy": ",".join(f"Ascend910-{i}" for i in sorted(faults)),
-            "huawei.com/Ascend910-NetworkUnhealthy": "",
-            "huawei.com/Ascend910-Recovering": "",
-            "huawei.com/Ascend910-Fault": json.dumps(elements),
-        }
-        body = deviceinfo.build(name, device_list=lists, update_time=int(time.time()), super_pod_id=super_pod)
+        body = device_report(name, chips, bad or {}, int(time.time()), at=at, super_pod=super_pod)
         await self.kube.apply(body, field_manager="device-plugin")
 
     async def job(

@@ -11,11 +11,13 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+
+import pytest
 
 from engine.controller import Controller, source_of
 from engine.kube import CONFIGMAP, LEASE, NAMESPACE, NODE, POD, Kube, Object
@@ -24,11 +26,19 @@ from engine.reconcile import Worker
 from engine.sandbox.api import ApiServer
 from engine.settings import Settings
 from engine.store import StoreUnavailable
-from engine.wire import deviceinfo, names
-from tests.worlds import A2_LABELS
+from engine.wire import names
+from tests.worlds import A2_LABELS, device_report
 
 T = TypeVar("T")
 NAMESPACES = ("belay-system", "belay-nodes", "mindx-dl", "volcano-system")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """An API server of the test's own."""
+    made = Cluster(tmp_path)
+    yield made
+    made.close()
 
 
 class Cluster:
@@ -93,20 +103,8 @@ class Cluster:
 
     def report(self, name: str, chips: int = 8, bad: dict[int, tuple[str, str]] | None = None) -> None:
         """Write a node's device report; ``bad`` gives code and level of faulty chips."""
-        faults = bad or {}
         now = int(time.time())
-        elements = [
-            deviceinfo.fault_element("CardUnhealthy", f"Ascend910-{chip}", {code: (now * 1000, level)}, level)
-            for chip, (code, level) in sorted(faults.items())
-        ]
-        lists = {
-            "huawei.com/Ascend910": ",".join(f"Ascend910-{i}" for i in range(chips) if i not in faults),
-            "huawei.com/Ascend910-Unhealthy": ",".join(f"Ascend910-{i}" for i in sorted(faults)),
-            "huawei.com/Ascend910-NetworkUnhealthy": "",
-            "huawei.com/Ascend910-Recovering": "",
-            "huawei.com/Ascend910-Fault": json.dumps(elements),
-        }
-        body = deviceinfo.build(name, device_list=lists, update_time=now)
+        body = device_report(name, chips, bad or {}, now, at=now * 1000)
         self.run(self.kube.apply(body, field_manager="device-plugin"))
 
     def add_pod(self, name: str, chips: int, ns: str = "default") -> Object:

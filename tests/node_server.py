@@ -7,13 +7,10 @@ run containers, and fails there in CI.
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import os
 import shutil
 import subprocess
-import tarfile
 import tempfile
 import time
 from collections.abc import Iterator
@@ -22,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.containerd_server import ctr, missing
+from tests.containerd_server import ctr, image, missing
 from tests.kube_server import real_cluster
 
 NODE = "real-node"
@@ -117,7 +114,7 @@ class RealNode:
         self._containerd = self._spawn("containerd", "containerd", "--config", str(self.folder / "containerd.toml"))
         self.until("containerd", lambda: not ctr(self._socket, "version", check=False).returncode, 30)
         for tag in (PAUSE, IMAGE):
-            ctr(self._socket, "-n", "k8s.io", "images", "import", str(_image(self.folder, tag)))
+            ctr(self._socket, "-n", "k8s.io", "images", "import", str(image(self.folder, tag, "teller", _PROGRAM)))
         (self.folder / "kubelet.yaml").write_text(_KUBELET)
         self.plugins.mkdir()
         self.start_kubelet()
@@ -187,21 +184,26 @@ class RealNode:
             return subprocess.Popen(list(command), stdout=log, stderr=log, start_new_session=True, env=env)
 
 
-@pytest.fixture(scope="module")
-def real_node() -> Iterator[RealNode]:
-    """A node that is ready, with namespaces of Belay."""
+def node_assets() -> Path:
+    """The folder with kubelet and the API server; skips where there is none or containers cannot be run."""
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     if not assets or not (Path(assets) / "kubelet").exists():
         pytest.skip("KUBEBUILDER_ASSETS is not set or holds no kubelet")
     if why := missing():
-        if os.environ.get("CI"):
-            pytest.fail(f"containers cannot be run: {why} is missing")
+        assert not os.environ.get("CI"), f"containers cannot be run: {why} is missing"
         pytest.skip(f"no real node: {why} is missing")
+    return Path(assets)
+
+
+@pytest.fixture(scope="module")
+def real_node() -> Iterator[RealNode]:
+    """A node that is ready, with namespaces of Belay."""
+    assets = node_assets()
     # short, because the path of a socket may have 107 letters
     folder = Path(tempfile.mkdtemp(prefix="rn-"))
     try:
-        with real_cluster(Path(assets), folder) as kubeconfig:
-            node = RealNode(folder, kubeconfig, Path(assets))
+        with real_cluster(assets, folder) as kubeconfig:
+            node = RealNode(folder, kubeconfig, assets)
             try:
                 node.start()
                 for namespace in ("belay-nodes", "belay-system"):
@@ -211,37 +213,3 @@ def real_node() -> Iterator[RealNode]:
                 node.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _image(folder: Path, tag: str) -> Path:
-    program = folder / "teller"
-    if not program.exists():
-        (folder / "teller.c").write_text(_PROGRAM)
-        subprocess.run(
-            ["gcc", "-static", "-O2", "-o", str(program), str(folder / "teller.c")],
-            check=True, capture_output=True, timeout=60,
-        )  # fmt: skip
-    layer = io.BytesIO()
-    with tarfile.open(fileobj=layer, mode="w") as tar:
-        _add(tar, "teller", program.read_bytes(), 0o755)
-    config = json.dumps(
-        {
-            "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine),
-            "os": "linux",
-            "config": {"Cmd": ["/teller"], "Env": ["PATH=/"]},
-            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer.getvalue()).hexdigest()}"]},
-        }
-    ).encode()
-    name = hashlib.sha256(config).hexdigest() + ".json"
-    manifest = json.dumps([{"Config": name, "RepoTags": [tag], "Layers": ["layer.tar"]}]).encode()
-    out = folder / f"{tag.rpartition('/')[2].replace(':', '-')}.tar"
-    with tarfile.open(out, "w") as tar:
-        for member, data in ((name, config), ("layer.tar", layer.getvalue()), ("manifest.json", manifest)):
-            _add(tar, member, data, 0o644)
-    return out
-
-
-def _add(tar: tarfile.TarFile, name: str, data: bytes, mode: int) -> None:
-    info = tarfile.TarInfo(name)
-    info.size, info.mode = len(data), mode
-    tar.addfile(info, io.BytesIO(data))

@@ -37,7 +37,7 @@ def socket(containerd_socket: Path) -> Iterator[Path]:
 
 def start(socket: Path, name: str, *options: str, namespace: str = "default") -> None:
     if namespace != "default" and IMAGE not in ctr(socket, "-n", namespace, "images", "ls", "-q").stdout:
-        ctr(socket, "-n", namespace, "images", "import", str(socket.parent / "image.tar"))
+        ctr(socket, "-n", namespace, "images", "import", str(socket.parent / "sleeper-local.tar"))
     ctr(socket, "-n", namespace, "run", own_root(socket), "--detach", "--null-io", *options, IMAGE, name)
 
 

@@ -48,10 +48,10 @@ def cri() -> Iterator[Path]:
         while ctr(socket, "version", check=False).returncode:
             assert process.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()[-2000:]
             time.sleep(0.1)
-        ctr(socket, "-n", "k8s.io", "images", "import", str(containerd_server._image(folder)))
+        ctr(socket, "-n", "k8s.io", "images", "import", str(containerd_server.sleeper(folder)))
         yield socket
     finally:
-        containerd_server._end(socket, process)
+        containerd_server.end(socket, process)
         for line in Path("/proc/mounts").read_text().splitlines():
             if f" {folder}/" in line:
                 subprocess.run(["umount", "-l", line.split()[1]], check=False, capture_output=True, timeout=20)

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from agents.runtime import engines
-from tests.containerd_server import missing
 from tests.kube_server import real_cluster
-from tests.node_server import IMAGE, NODE, RealNode
+from tests.node_server import IMAGE, NODE, RealNode, node_assets
 from tests.runtime_host import HOME, LISTS, ON_A_HOST, Host, libdcmi, oci_programs
 
 __all__ = ["libdcmi", "oci_programs"]
@@ -62,21 +61,16 @@ class Node(RealNode):
 
 @pytest.fixture(scope="module")
 def node(oci_programs: Sequence[Path], libdcmi: Path) -> Iterator[Node]:
-    assets = os.environ.get("KUBEBUILDER_ASSETS")
-    if not assets or not (Path(assets) / "kubelet").exists():
-        pytest.skip("KUBEBUILDER_ASSETS is not set or holds no kubelet")
-    if why := missing():
-        assert not os.environ.get("CI"), f"containers cannot be run: {why} is missing"
-        pytest.skip(f"no real node: {why} is missing")
+    assets = node_assets()
     folder = Path(tempfile.mkdtemp(prefix="ro-", dir="/tmp"))
     try:
-        with Host() as host, real_cluster(Path(assets), folder) as kubeconfig:
+        with Host() as host, real_cluster(assets, folder) as kubeconfig:
             host.install(oci_programs)
             host.driver(libdcmi)
             host.chips()
             host.write("/usr/local/Ascend/driver/lib64/driver/libdriver.so", "driver", "0444")
             host.write(f"{LISTS}/base.list", "/usr/local/Ascend/driver/lib64\n", "0440")
-            made = Node(host, folder, kubeconfig, Path(assets))
+            made = Node(host, folder, kubeconfig, assets)
             try:
                 made.start()
                 yield made

@@ -14,15 +14,10 @@ from engine.messages import ACT, RECONCILE
 from engine.recording import replay
 from engine.sandbox.api.faults import FaultRule
 from engine.store import connect
-from tests.loop_world import Cluster, Loop, until
+from tests.loop_world import Cluster, Loop, cluster, until
 from tests.redis_server import redis_process, redis_url  # noqa: F401
 
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path)
-    yield made
-    made.close()
+__all__ = ["cluster"]
 
 
 @pytest.fixture

@@ -13,17 +13,12 @@ from engine.kube import CONFIGMAP, resource_for
 from engine.sandbox import definitions
 from engine.store import connect
 from tests.gitrepo import Repo
-from tests.loop_world import Cluster, Loop, until
+from tests.loop_world import Cluster, Loop, cluster, until
 from tests.redis_server import redis_process, redis_url  # noqa: F401
 
+__all__ = ["cluster"]
+
 Start = Callable[..., Loop]
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.fixture

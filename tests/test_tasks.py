@@ -19,8 +19,10 @@ from engine.errors import InputError
 from engine.messages import RECONCILE, broker_url, configuration, send
 from engine.settings import Settings, from_environment, to_environment
 from engine.store import PassStore, connect
-from tests.loop_world import Cluster, until
+from tests.loop_world import Cluster, cluster, until
 from tests.redis_server import redis_process, redis_url, start_redis  # noqa: F401
+
+__all__ = ["cluster"]
 
 pytestmark = pytest.mark.e2e
 
@@ -68,13 +70,6 @@ class Processes:
                 process.wait(10)
             except subprocess.TimeoutExpired:
                 self.kill(process)
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -33,6 +33,7 @@ from engine.model.diagnostics import ObjectKey
 from engine.model.history import History
 from engine.plan import groups, health, recover, reset, safety, views
 from engine.plan.scope import Memory, Scope
+from engine.wire import deviceinfo
 
 #: 2026-09-01T08:00:00Z, the time of most test worlds.
 NOW = 1788249600.0
@@ -148,6 +149,24 @@ def report(
         server_index=server_index,
         rack_id=rack_id,
     )
+
+
+def device_report(
+    name: str, chips: int, bad: dict[int, tuple[str, str]], now: int, *, at: int = 0, super_pod: int = -2
+) -> dict[str, Any]:
+    """The report of a device plugin at ``now``: ``bad`` gives code and level of chips, faulty since ``at`` (ms)."""
+    elements = [
+        deviceinfo.fault_element("CardUnhealthy", f"Ascend910-{chip}", {code: (at, level)}, level)
+        for chip, (code, level) in sorted(bad.items())
+    ]
+    lists = {
+        "huawei.com/Ascend910": ",".join(f"Ascend910-{i}" for i in range(chips) if i not in bad),
+        "huawei.com/Ascend910-Unhealthy": ",".join(f"Ascend910-{i}" for i in sorted(bad)),
+        "huawei.com/Ascend910-NetworkUnhealthy": "",
+        "huawei.com/Ascend910-Recovering": "",
+        "huawei.com/Ascend910-Fault": json.dumps(elements),
+    }
+    return deviceinfo.build(name, device_list=lists, update_time=now, super_pod_id=super_pod)
 
 
 def node_report(name: str, level: str = "SeparateFault", *, codes: Iterable[str] = ("00000011",)) -> NodeReport:
