@@ -23,6 +23,7 @@ from agents.drivers.dcmi.identity import Identity
 from agents.drivers.dcmi.interface import Place
 from agents.drivers.dcmi.library import find, trusted
 from agents.drivers.dcmi.supervisor import MAX_HUNG
+from agents.drivers.rows import ROWS
 from agents.drivers.standin.build import BuildError, build
 from agents.drivers.standin.state import SimChip, SimState, Standin
 from agents.kubelet.topology import single_dies
@@ -250,6 +251,11 @@ def test_one_chip_that_cannot_be_read_costs_itself(library: Path, machine: Calla
             standin.script("dcmi_get_device_resource_info", result=-8009, phy=3)
             with pytest.raises(DcmiError, match="ioctl failed"):
                 await npu.processes()
+            standin.script("dcmi_get_device_info", result=-8009, phy=3)
+            assert await npu.vnpus() == []
+            standin.script("dcmi_get_device_info", result=-8009)
+            with pytest.raises(DcmiError, match="ioctl failed"):
+                await npu.vnpus()
             standin.script("dcmi_get_device_boot_status", result=-8012, phy=4)
             assert await npu.boot_status(4) == 0
 
@@ -804,6 +810,34 @@ def test_an_agent_tells_of_a_chip_off_the_bus_and_goes_on_with_the_others(
             await node.until(lambda: len(codes_told(node)) == 2 and len(node.kubelet.free()) == 6, 20)
             standin.chip(0).dropped = 0
             await node.until(lambda: "Ascend910-0" in node.kubelet.free(), 20)
+
+    run(go())
+
+
+def test_a_chip_that_answers_nothing_keeps_no_node_from_work_and_nothing_is_reset_meanwhile(
+    library: Path, machine: Callable[..., Standin]
+) -> None:
+    standin = machine()
+
+    async def go() -> None:
+        async with driver(library, standin) as npu:
+            for call in ("dcmi_get_device_health", "dcmi_get_device_resource_info", "dcmi_get_device_info"):
+                standin.script(call, result=-8006, phy=3)
+            async with Node(driver=npu) as node:
+                state = node.agent.state
+                assert state is not None
+                await node.until(lambda: len(node.kubelet.free()) == 7, 20)
+                await node.kubelet.admit(node.pod("a", ["Ascend910-1"]))
+                standin.raise_code(5, "80E01801")
+                await node.until(lambda: codes_told(node).get("Ascend910-5") == "80E01801", 20)
+                node.delete("a")
+                node.kubelet.remove("u-a")
+                node.driver.row = ROWS["atlas-800t-a2"]
+                node.order_reset(range(8), 1)
+                await node.until(lambda: "waits" in state.problems.get("order", ""), 20)
+                assert [standin.chip(phy).resets for phy in range(8)] == [0] * 8
+                standin.unscript()
+                await node.until(lambda: standin.chip(5).resets == 1, 20)
 
     run(go())
 

@@ -267,13 +267,13 @@ class NodeAgent:
             codes = await self._clock.limit(self._driver.faults(), limit)
             # before the rest: what stops one of the other readings must not hide a fault
             state.take_codes(codes, self._clock.now_ms())
-            processes = await self._clock.limit(self._driver.processes(), limit)
-            vnpus = await self._clock.limit(self._driver.vnpus(), limit)
+            state.vnpus = await self._clock.limit(self._driver.vnpus(), limit)
+            state.polled = True
+            state.processes = dict(await self._clock.limit(self._driver.processes(), limit))
         except DriverError as error:
             raise Unknown(f"the driver failed: {error}") from error
         except TimeoutError as error:
             raise Unknown("the driver did not answer in time") from error
-        state.processes, state.vnpus, state.polled = dict(processes), vnpus, True
         state.problems.pop("driver", None)
 
     # ---- journal and report

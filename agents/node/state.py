@@ -20,12 +20,12 @@ from engine.wire.podannotations import physical_names
 class NodeState:
     """Chips are named by physical id. `withdrawn` chips are offered to nobody because an order is about to act on them,
     `resetting` ones are being acted on, the newest reset of `failed_resets` did not help, `healing` ones are healed
-    under the job that uses them, which nobody is to move for them meanwhile. `bodies` are the pods as they were read,
-    once `pods_read`; `polled`: the driver has told its codes. `levels`: the addresses of Ascend950 chips by network
-    level. `soft_share`: whether the device plugin shares chips softly, None without one. `found` are codes that the
-    agent itself sees and the driver does not know of. `idle` holds, per chip, since when nobody uses it: (monotonic s,
-    Unix ms).
-    """
+    under the job that uses them, which nobody is to move for them meanwhile. The codes of `unread` ones have never been
+    read; those of others stay as they were while they cannot be. `bodies` are the pods as they were read, once
+    `pods_read`; `polled`: the driver has told its codes and vNPUs. `levels`: the addresses of Ascend950 chips by
+    network level. `soft_share`: whether the device plugin shares chips softly, None without one. `found` are codes that
+    the agent itself sees and the driver does not know of. `idle` holds, per chip, since when nobody uses it: (monotonic
+    s, Unix ms)."""
 
     node: str
     machine: Machine

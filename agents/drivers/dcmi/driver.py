@@ -307,16 +307,18 @@ class DcmiDriver:
             return 0
 
     async def vnpus(self) -> Sequence[VNPU]:
-        """List the vNPUs; those of a chip that dropped off the bus as they were last."""
-        found = []
-        for phy, *_ in await self._places():
+        """List the vNPUs; those of a chip that cannot be asked as they were last. Raises DriverError when none can."""
+        found, failures = [], []
+        places = await self._places()
+        for phy, *_ in places:
             try:
                 for vnpu in await self._tried("vnpus", phy, default=[]):
                     found.append(VNPU(vnpu["id"], phy, vnpu["template"], vnpu["vgroup"]))
             except DcmiError as error:
-                if error.code != NOT_READY:
-                    raise
+                failures.append(error)
                 found += [vnpu for vnpu in self._cut if vnpu.chip == phy]
+        if len(failures) == len(places):
+            raise failures[0]
         self._cut = tuple(found)
         self._vnpus = {vnpu.id: vnpu.chip for vnpu in found}
         return sorted(found)
