@@ -196,9 +196,14 @@ def test_faults_come_stay_and_go() -> None:
         assert (await driver.faults())[1] == first
         assert [(code.code, code.time_ms) for code in first] == [("80C98001", 1000), ("80E01801", 1000)]
         assert not await driver.healthy(1)
+        # a chip that cannot be read costs itself, and its codes keep their time
+        del tool.outputs["info -t health -i 1 -c 0"]
+        assert list(await driver.faults()) == [0]
+        tool.outputs["info -t health -i 1 -c 0"] = HEALTH_BAD
+        assert (await driver.faults())[1] == first
         tool.outputs["info -t health -i 1 -c 0"] = HEALTH_OK
         assert list((await driver.faults())[1]) == []
-        del tool.outputs["info -t health -i 1 -c 0"]
+        del tool.outputs["info -t health -i 1 -c 0"], tool.outputs["info -t health -i 0 -c 0"]
         with pytest.raises(DriverError):
             await driver.faults()
 

@@ -123,7 +123,8 @@ class Driver(Protocol):
         ...
 
     async def faults(self) -> Mapping[int, Sequence[Code]]:
-        """Read every present code of every chip; a chip that cannot be reached has the code CARD_DROP."""
+        """Read every present code of every chip; a chip that is off the bus has the code CARD_DROP, one that cannot be
+        read is left out."""
         ...
 
     async def events(self) -> Sequence[Event]:

@@ -94,13 +94,20 @@ class SmiDriver:
         return found
 
     async def faults(self) -> Mapping[int, Sequence[Code]]:
-        """Read the codes of every chip."""
+        """Read the codes of every chip; one that cannot be read is left out. Raises DriverError when none can."""
         found, present = {}, set()
+        failure: DriverError | None = None
         for phy, place in sorted((await self._all()).items()):
-            codes = await self.smi.codes(place.card, place.chip)
+            try:
+                codes = await self.smi.codes(place.card, place.chip)
+            except DriverError as error:
+                failure = failure or error
+                continue
             present |= {(phy, code) for code in codes}
             found[phy] = [Code(code, self._seen.setdefault((phy, code), self._now_ms())) for code in codes]
-        self._seen = {key: at for key, at in self._seen.items() if key in present}
+        if not found and failure is not None:
+            raise failure
+        self._seen = {key: at for key, at in self._seen.items() if key in present or key[0] not in found}
         return found
 
     async def events(self) -> Sequence[Event]:
