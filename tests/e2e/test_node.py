@@ -162,7 +162,8 @@ def test_from_a_pod_of_the_engine_to_the_environment_of_its_container(real_node:
 def test_a_fault_takes_a_chip_away_and_a_reset_brings_it_back(real_node: RealNode, agent: Agent) -> None:
     agent.machine.raise_code(3, FAULT)
     real_node.until("7 chips", lambda: real_node.devices(RESOURCE) == ("8", "7"), 30)
-    assert listed(real_node, "-Unhealthy") == ["Ascend910-3"]
+    # kubelet hears of it at once, a report is written once a second at most
+    real_node.until("the report", lambda: listed(real_node, "-Unhealthy") == ["Ascend910-3"], 30)
     create(real_node, "seven", 7)
     assert "Ascend910-3" not in bind(real_node)["seven"]["chips"]
     running(real_node, "seven")
