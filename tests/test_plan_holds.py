@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.model.actions import ResetChips
-from engine.model.cluster import Observed
+import msgspec
+
+from engine.model.actions import ReleaseChip, ResetChips
+from engine.model.cluster import AgentVNPU, Observed
 from engine.model.history import ChipMemory, CodeSeen, History, Hold, NodeMemory
 from engine.plan import plan
+from engine.plan.health import noted
 from engine.status.events import RELEASE, release_events
 from tests.worlds import NOW, agent, decide, desired, document, fault, node, observed, orders, report, reset_order
 
@@ -109,3 +112,103 @@ def test_an_upgrade_that_ends_is_told_once_in_the_device_plugins_words() -> None
     )
     later = world(bad=False, history=result.history)
     assert release_events(later, plan(over, later, NOW + 1)) == []
+
+
+OFTEN = {"codes": ["A1"], "times": 2, "window": "24h", "level": "SeparateNPU", "releaseAfter": "1h"}
+
+
+def flapped(rule: dict[str, Any] = OFTEN) -> tuple[History, Any]:
+    """Chip 3, raised by the rule a moment ago; its code is still there."""
+    policy = document("FaultPolicy", "p", frequency=[rule])
+    past = CodeSeen(first=1, last=1, present=False, occurrences=(int((NOW - 3600) * 1000),), recovered=1)
+    before = remembered(codes={"A1": past})
+    scope = decide(seen(NOW, NOW - 5, before), desired(policy))
+    assert [h.kind for h in scope.memory.nodes["n0"].chips[3].holds] == ["frequency"]
+    return scope.memory.frozen(), policy
+
+
+def seen(now: float, raised: float | None, history: History) -> Observed:
+    faults = [fault(3, "A1", "NotHandleFault", at=raised)] if raised is not None else []
+    return observed([node("n0")], [report("n0", faults=faults, update_time=now - 1)], history=history)
+
+
+def test_after_an_upgrade_counting_starts_anew() -> None:
+    """Else a code that merely stays would lengthen the hold in every pass."""
+    history, policy = flapped()
+    since: list[int] = []
+    for later, raised in ((600.0, NOW - 5), (1200.0, NOW + 1100), (1800.0, NOW + 1700)):
+        scope = decide(seen(NOW + later, raised, history), desired(policy), now=NOW + later)
+        history = scope.memory.frozen()
+        since.append(scope.memory.nodes["n0"].chips[3].holds[0].since // 1000 - int(NOW))
+    assert since == [0, 0, 1800], "not by staying, not by one more occurrence, by the second"
+
+
+def test_a_rule_that_is_deleted_takes_its_upgrades_with_it_but_not_what_a_person_must_end() -> None:
+    history, _ = flapped()
+    scope = decide(seen(NOW + 60, None, history))
+    assert scope.chips == [] and scope.memory.nodes["n0"].chips[3].holds == ()
+    by_hand, _ = flapped({"codes": ["A1"], "times": 2, "window": "24h", "level": "ManuallySeparateNPU"})
+    scope = decide(seen(NOW + 60, None, by_hand))
+    assert [(c.state, c.level) for c in scope.chips] == [("manually-isolated", "ManuallySeparateNPU")]
+    assert [(h.kind, h.until) for h in scope.memory.nodes["n0"].chips[3].holds] == [("frequency", 0)]
+
+
+def test_a_duration_rule_never_lowers_a_level_nor_holds_it_back() -> None:
+    rule = {"codes": ["80C98001"], "timeout": "60s", "recover": "60s", "level": "SubHealthFault"}
+    policy = document("FaultPolicy", "p", duration=[rule])
+    for age in (5, 600):
+        bad = observed([node("n0")], [report("n0", faults=[fault(3, at=NOW - age)])])
+        (row,) = decide(bad, desired(policy)).chips
+        assert (row.state, row.level) == ("isolated", "RestartNPU")
+
+
+def test_what_a_person_took_out_is_reset_by_no_policy() -> None:
+    policy = document("FaultPolicy", "p", actions={"ManuallySeparateNPU": {"idle": "reset"}})
+    held = report("n0", faults=[fault(3)], manual=[3])
+    scope = decide(observed([node("n0")], [held]), desired(policy))
+    assert [c.state for c in scope.chips] == ["manually-isolated"]
+    assert [a for a in scope.actions if isinstance(a, ResetChips)] == []
+
+
+def test_while_nobody_takes_orders_the_next_one_waits() -> None:
+    """The hold lasts as long as it says, in every pass, also when the first order is out of sight."""
+    hold = Hold("no-agent", "RestartNPU", since=int(NOW * 1000), until=int((NOW + 900) * 1000), rule="notAfter")
+    for at, count in ((0.0, 0), (899.0, 0), (901.0, 1)):
+        snapshot = world(written=NOW + at - 1, history=remembered(holds=(hold,), epoch=1))
+        found = [a for a in decide(snapshot, now=NOW + at).actions if isinstance(a, ResetChips)]
+        assert len(found) == count, at
+
+
+def test_a_chip_is_not_released_while_its_reset_is_under_way() -> None:
+    standing = orders("n0", isolate={3: "RestartNPU"}, resets={c: reset_order(1, range(8)) for c in range(8)})
+    scope = decide(world(bad=False, standing=[standing]))
+    assert [a for a in scope.actions if isinstance(a, ReleaseChip)] == []
+    assert {c.state for c in scope.chips} == {"resetting"}
+
+
+def test_attempts_that_a_policy_lowered_are_free_again_when_few_enough_are_left() -> None:
+    times = tuple(int((NOW - minutes * 60) * 1000) for minutes in (300, 200, 100))
+    history = History(nodes={"n0": NodeMemory(chips=dict.fromkeys(range(8), ChipMemory(epoch=3, resets=times)))})
+    policy = document("FaultPolicy", "p", attempts={"reset": {"max": 2, "window": "6h"}})
+    scope = decide(world(history=history), desired(policy))
+    # the second of the three must leave the window: 200 minutes ago, so in 160
+    assert [d.until for d in scope.deferred if isinstance(d.action, ResetChips)] == ["2026-09-01T10:40:00Z"]
+
+
+def test_a_used_vnpu_keeps_its_chips_group_from_a_reset() -> None:
+    free, used = (
+        msgspec.structs.replace(agent("n0"), vnpus=(AgentVNPU(100, 5, "vir04", user),)) for user in ("", "train/p")
+    )
+    assert len(resets(world(agents=[free]))) == 1 and resets(world(agents=[used])) == []
+
+
+def test_nothing_is_reset_while_nobody_knows_which_chips_are_promised() -> None:
+    assert len(resets(world())) == 1
+    assert resets(msgspec.structs.replace(world(), ledger_broken=True)) == []
+
+
+def test_a_timeline_is_bounded() -> None:
+    memory = ChipMemory()
+    for moment in range(50):
+        memory = noted(memory, moment, f"{moment}")
+    assert [at for at, _ in memory.timeline] == list(range(30, 50))
