@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from agents.drivers.base import DriverError
 from agents.drivers.dcmi.supervisor import Supervisor
 from agents.drivers.standin.build import build
 from agents.drivers.standin.state import Standin
@@ -439,3 +440,15 @@ def test_configuration_is_followed_without_a_restart(tmp_path: Path, monkeypatch
         running.cancel()
 
     asyncio.run(go())
+
+
+def test_a_first_chip_that_says_nothing_does_not_keep_the_exporter_from_the_others() -> None:
+    info = {"name": "910B3", "type": "Ascend", "version": "V1", "aicores": 20}
+    places = ((0, 0, 0, 0), (1, 1, 1, 0))
+    source = Recorded({("chip_info", 1): info, ("board", 1): {"board": 0x30}, "version": "25.0"}, places)
+    here = asyncio.run(ChipList(source).read())
+    assert (here.family, here.driver) == ("Ascend910B", "25.0")
+    # it is listed all the same, with what is known of it
+    assert [(chip.phy, chip.chip_name) for chip in here.chips] == [(0, ""), (1, "910B3")]
+    with pytest.raises(DriverError, match="chip_info: no answer"):
+        asyncio.run(ChipList(Recorded({}, places)).read())
