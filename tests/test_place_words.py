@@ -407,3 +407,17 @@ def test_too_few_chips_of_a_ring_are_told_as_a_topology_that_is_not_met(
     found = listing.plan([*items, *job("j", 1, 4, spec={"nodeSelector": labels})], tmp_path).pending
     assert found["reason"] == "TopologyNotMet" and found["nodes"] == {"TopologyNotMet": 1}
     assert "npu topology not meet job require,network unhealthy card is [" in found["message"]
+
+
+def test_what_would_help_names_what_is_missing(tmp_path: Path) -> None:
+    """Chips with a healthy network for a distributed job, vNPUs of the size asked for."""
+    nodes = [item for name in ("n1", "n2") for item in (listing.node(name), listing.report(name, network=[0]))]
+    found = listing.plan([*nodes, *job("j", 2, 8, policy="chip8-node8")], tmp_path)
+    assert "needs 8 free chips with a healthy network on 2 more nodes" in found.pending["unblock"]
+    size = "huawei.com/Ascend910-2c"
+    cut = [listing.node("n1", sizes={size: "4"}), listing.report("n1")]
+    pods = [listing.pod(f"v-{i}", group="v", requests={size: "1"}) for i in range(6)]
+    group = listing.group("v", 6, 0)
+    group["spec"]["minResources"] = {size: "6"}
+    found = listing.plan([*cut, group, *pods], tmp_path)
+    assert found.pending["unblock"] == f"needs 1 free {size} for each of 2 more pods (nearest is n1 with 0 free)"

@@ -183,6 +183,47 @@ def test_the_own_queue_gives_before_another_one() -> None:
     assert evicted(shared(*world, wanting(queue="b"), queues=queues)) == ["mine-0"]
 
 
+RING = {"accelerator-type": "module"}
+
+
+def test_why_nobody_goes_is_told_truly() -> None:
+    """By whom it is not allowed: by the cluster's rules, by the kind of job, or by a budget."""
+    held, want = labelled(low("a", ("n0", EIGHT)), app="a"), wanting()
+    shielded = tidal(held, want, objects=[budget("p", 0, {"app": "a"})]).pending[0]
+    assert "lost) would do; a PodDisruptionBudget does not allow that now" in (shielded.unblock or "")
+    forbidden = planned(held, want, objects=[priority("high", 1000), priority("low", 100)],
+                        desired=with_settings(queues=[])).pending[0]  # fmt: skip
+    assert "would do; no queue or priority class allows that by itself" in (forbidden.unblock or "")
+    soft = {"huawei.com/schedule_policy": "chip2-node16-sp", "sp-block": "16"}
+    pods, group = placing.gang(1, 16, name="want", annotations=soft)
+    group["spec"]["priorityClassName"] = "high"
+    sixteen: Any = {"chips": 16}
+    world = worlds.observed(
+        [worlds.node("n0", **sixteen)], [worlds.report("n0", super_pod_id=0, **sixteen)],
+        [*low("a", ("n0", range(16)))[0], *pods],
+        objects=[low("a")[1], group, priority("high", 1000, "PreemptLowerPriority"), priority("low", 100, "Never")],
+    )  # fmt: skip
+    kind = placing.scope_of(world, desired=with_settings(queues=[])).pending[0]
+    assert "would do; jobs of this kind evict nobody by themselves" in (kind.unblock or "")
+
+
+def test_free_chips_in_the_wrong_rings_are_told_and_not_made() -> None:
+    """The reference evicts for chips that are missing only: a ring server's words are none it would evict for."""
+    first, second = running("a", [("n0", range(2))], **LOW), running("b", [("n0", range(4, 6))], **LOW)
+    for _, group in (first, second):
+        group["metadata"]["annotations"] = {}
+    pods, group = placing.gang(1, 4, name="want", annotations={})
+    group["spec"]["priorityClassName"] = "high"
+    world = worlds.observed(
+        [worlds.node("n0", labels=RING)], [worlds.report("n0")], [*first[0], *second[0], *pods],
+        objects=[first[1], second[1], group, priority("high", 1000, "PreemptLowerPriority"),
+                 priority("low", 100, "Never")],
+    )  # fmt: skip
+    scope = placing.scope_of(world, desired=with_settings(queues=[]))
+    assert not evicted(scope) and scope.pending[0].reason == "TopologyNotMet"
+    assert "would do; chips are not freed by themselves only to lie together" in (scope.pending[0].unblock or "")
+
+
 class TestBudgetsOfPods:
     """PodDisruptionBudgets: what the API server would refuse is not tried."""
 

@@ -12,7 +12,7 @@ from engine.plan.place.a3 import A3
 from engine.plan.place.box16 import Box16
 from engine.plan.place.card310 import Card310
 from engine.plan.place.duo import DuoCard
-from engine.plan.place.job import Job
+from engine.plan.place.job import WHOLE_CHIP, Job
 from engine.plan.place.mesh4 import Mesh4
 from engine.plan.place.ring8 import Ring8
 from engine.plan.place.table import MISSING
@@ -139,6 +139,8 @@ def way_out(
 
 def _chips(job: Job, pod: Pod, reason: str, near: Sequence[str], views: Mapping[str, NodeView], lacking: int) -> str:
     """``needs 8 free chips in one ring on 2 more nodes (nearest is n1 with 4 free, the others held by train/b)``."""
+    if pod.resource not in WHOLE_CHIP:
+        return _parts(pod, near, views, lacking)
     best = min(near, key=lambda name: (-views[name].free.bit_count(), name))
     view = views[best]
     free = view.free.bit_count()
@@ -153,12 +155,27 @@ def _chips(job: Job, pod: Pod, reason: str, near: Sequence[str], views: Mapping[
         )
     if job.topology:
         return f"needs {_blocks(job)}: end work on a neighbour of {best}, or use soft affinity {nearest}"
-    counted = " that Kubernetes counts as free" if reason == SHORTAGE and free >= pod.count else ""
+    counted = ""
+    if reason == SHORTAGE and free >= pod.count:
+        aware = job.distributed and job.family is not None and job.family.network_aware
+        broken = aware and (view.free & ~(view.network or 0)).bit_count() < pod.count
+        counted = " with a healthy network" if broken else " that Kubernetes counts as free"
     wanted = f"{_many(pod.count, 'free chip')}{_together(job, pod.count)}{counted}"
     whole = 2 * pod.count > view.base.bit_count()
     if lacking == 1 or whole:
         return f"needs {wanted} on {_many(lacking, 'more node')} {nearest}"
     return f"needs {wanted} for each of {lacking} more pods {nearest}"
+
+
+def _parts(pod: Pod, near: Sequence[str], views: Mapping[str, NodeView], lacking: int) -> str:
+    """The same for what is counted by name alone, as vNPUs that were cut beforehand are."""
+    left = {
+        name: views[name].node.allocatable.get(pod.resource, 0) - views[name].requested.get(pod.resource, 0)
+        for name in near
+    }
+    best = min(near, key=lambda name: (-left[name], name))
+    who = "" if lacking == 1 else f" for each of {lacking} more pods"
+    return f"needs {pod.count} free {pod.resource}{who} (nearest is {best} with {max(0, left[best])} free)"
 
 
 def _blocks(job: Job) -> str:

@@ -30,13 +30,15 @@ from engine.plan.queue.units import unit as single
 from engine.plan.scope import Displacement, NodeView, Scope
 
 if TYPE_CHECKING:
+    from engine.plan.place.job import Job
     from engine.plan.place.trial import Trials
 
 PREEMPTED: Final = "Preempted"
 RECLAIMED: Final = "Reclaimed"
+TOPOLOGY: Final = "TopologyNotMet"
 #: Reasons that evictions can cure.
 CURABLE: Final = frozenset(
-    {"NPUResourceShortage", "JobEnqueueFailed", "TopologyNotMet", "QueueExhausted", "NodeUnstable", "TooManyPods"}
+    {"NPUResourceShortage", "JobEnqueueFailed", TOPOLOGY, "QueueExhausted", "NodeUnstable", "TooManyPods"}
 )
 #: Begins the reasons of Kubernetes' other resources, which evictions can cure too.
 INSUFFICIENT: Final = "Insufficient"
@@ -320,8 +322,21 @@ class Contention:
                 except Exhausted:
                     return
                 if found:
-                    words.extend(self._scope, gang, words.would_do(gang, found, allowed=False))
+                    words.extend(self._scope, gang, words.would_do(gang, found, self._why_not(placing, job, found)))
                     return
+
+    def _why_not(self, placing: Placing, job: Job, units: Sequence[Unit]) -> str:
+        """Why these do not go although that would make room; empty where it cannot be told in a few words."""
+        from engine.plan.place.trial import preempts
+
+        gang, ask = placing.gang, self._consent
+        if not all(ask.preempted(gang, unit) or ask.reclaimed(gang, unit) for unit in units):
+            return "no queue or priority class allows that by itself"
+        if not preempts(job):
+            return "jobs of this kind evict nobody by themselves"
+        if not self._unshielded(units):
+            return "a PodDisruptionBudget does not allow that now"
+        return "chips are not freed by themselves only to lie together" if placing.why == TOPOLOGY else ""
 
 
 def _anything(_units: Sequence[Unit]) -> bool:

@@ -36,15 +36,14 @@ def waits_for(pods: Sequence[Pod]) -> str:
     return f"room is being made: {len(pods)} pod{'s' if len(pods) > 1 else ''} told to go for it ({names})"
 
 
-def would_do(gang: Gang, units: Sequence[Unit], *, allowed: bool) -> str:
-    """The cheapest set that would make room."""
+def would_do(gang: Gang, units: Sequence[Unit], why_not: str) -> str:
+    """The cheapest set that would make room, and why it does not go by itself."""
     rows = [f"{_what(unit)} ({_importance(gang, unit)}, {_time(unit.seconds)} lost)" for unit in units]
     below = all(unit.gang.priority < gang.priority for unit in units)
     shown = _some(rows)
     if not below:
         return f"the end of {shown} would do"
-    tail = "" if allowed else "; no queue or priority class allows that by itself"
-    return f"evicting {shown} would do{tail}"
+    return f"evicting {shown} would do; {why_not}" if why_not else f"evicting {shown} would do"
 
 
 def named(gang: Gang) -> str:
