@@ -259,6 +259,27 @@ def test_on_a3_completion_errors_count_when_the_link_fault_times_out() -> None:
     assert follow(alone, [at(1, LINK)], a3=True, since_ms=MS, now_ms=MS + 300_001)[1] == {}
 
 
+@pytest.mark.parametrize(
+    ("link", "cqe", "blamed"), [(0, 0, True), (0, 300, True), (0, 301, False), (1, 0, False), (200, 0, False)]
+)
+def test_on_a3_only_completion_errors_of_the_time_after_the_link_fault_blame_it(
+    link: int, cqe: int, blamed: bool
+) -> None:
+    """Seconds at which each came; the error is there for one pass only, as such errors are."""
+    memory, decided = (), {}
+    for second in sorted({0, link, cqe, link + 300, link + 301}):
+        there = [at(1, LINK)] * (second >= link) + [at(0, CQE)] * (second == cqe)
+        memory, found = follow(memory, there, a3=True, since_ms=MS, now_ms=MS + second * 1000)
+        decided |= found
+    assert (decided == {("n0", 1): "Separate"}) is blamed and bool(decided) is blamed
+
+
+def test_a_fault_is_judged_thirty_seconds_after_it_came() -> None:
+    fault_ = JobFault(MS, "n0", 1, "X")
+    assert hardware.judge([fault_], MS + 29_999) == ((fault_,), ())
+    assert hardware.judge([fault_], MS + 30_000) == ((), (fault_,))
+
+
 def test_a_switch_fault_that_outlasts_its_time_is_sub_health_and_an_older_one_is_ignored() -> None:
     memory, _ = follow((), [at(-1, LINGQU)], a3=True, since_ms=MS, now_ms=MS)
     assert follow(memory, [at(-1, LINGQU)], a3=True, since_ms=MS, now_ms=MS + 300_001)[1] == {("n0", -1): "SubHealth"}

@@ -380,6 +380,15 @@ def test_a_lost_node_is_a_fault_and_a_wave_is_not() -> None:
     deleted = {n: v for n, v in silent.nodes.items() if n != "n0"}
     assert len(evictions(decide(msgspec.structs.replace(silent, nodes=deleted)))) == 2
     assert evictions(decide(msgspec.structs.replace(silent, nodes={}))) == {}
+    half = {n: v for n, v in silent.nodes.items() if n not in ("n0", "n1")}
+    mates = [n for n in silent.nodes if n not in ("n0", "n1")][:1]
+    for left, expected in ((mates, 0), ([*mates, "x"], 2)):
+        # two of three nodes are gone: somebody else's mistake; two of four: as many as are left
+        nodes = {n: half.get(n, node(n)) for n in left}
+        both = {"train/j-0": msgspec.structs.replace(silent.pods["train/j-0"], node="n0"),
+                "train/j-1": msgspec.structs.replace(silent.pods["train/j-1"], node="n1")}  # fmt: skip
+        scope = decide(msgspec.structs.replace(silent, nodes=nodes, pods=dict(silent.pods) | both))
+        assert len(evictions(scope)) == expected, left
     wave = {n: node(n, ready=False, ready_changed=NOW - 50) for n in silent.nodes}
     assert evictions(decide(msgspec.structs.replace(silent, nodes=wave))) == {}
 

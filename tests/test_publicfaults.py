@@ -265,6 +265,12 @@ def test_a_live_clusterds_own_list_counts_while_it_lists_and_belays_list_does_no
         "data": {"PublicFaults": rows, "FaultNum": '{"publicFaultNum":1}'},
     }
     assert set(chips(scope(objects=[listing]))) == {"n0/1"}
+    heard = message("recover", fault_id="by-grpc-1", resource="CCAE", code="020001001", chips=[1], at=MS)
+    own = message(fault_id="by-grpc-1", resource="CCAE", code="020001001", chips=[2], at=MS - 1000)
+    known = scope(own).memory.frozen()
+    assert set(chips(scope(own, history=known, objects=[listing]))) == {"n0/2"}, "Belay's own word on it is newer"
+    ended = scope(heard, own, history=known, objects=[listing])
+    assert "n0/1" not in chips(ended), "the list has not heard of the end yet"
     listing["metadata"]["labels"] = {"app.kubernetes.io/managed-by": "belay"}
     assert not chips(scope(objects=[listing]))
 
