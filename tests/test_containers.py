@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -432,6 +433,18 @@ class Faster(Clock):
         await asyncio.sleep(seconds / 20)
 
 
+@contextlib.asynccontextmanager
+async def managed(manager: Manager) -> AsyncIterator[None]:
+    """Runs until the end of the block."""
+    await manager.prepare()
+    task = asyncio.create_task(manager.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
 def test_docker_and_the_drivers_interface_together(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     library = build(tmp_path_factory.mktemp("dcmi"))
 
@@ -441,11 +454,7 @@ def test_docker_and_the_drivers_interface_together(tmp_path: Path, tmp_path_fact
         engine.add("train", ["ASCEND_VISIBLE_DEVICES=0-3"])
         engine.add("infer", ["ASCEND_VISIBLE_DEVICES=7"])
         file = tmp_path / "status.json"
-        manager = Manager(driver, docker, CODES, "ringRecover", Faster(), file=file)
-        task = None
-        try:
-            await manager.prepare()
-            task = asyncio.create_task(manager.run())
+        async with managed(Manager(driver, docker, CODES, "ringRecover", Faster(), file=file)):
             await eventually(lambda: len(status.read(file)) == 2)
             standin.processes(2, [4711])
             standin.raise_code(2, FREE)
@@ -458,11 +467,7 @@ def test_docker_and_the_drivers_interface_together(tmp_path: Path, tmp_path_fact
             await eventually(lambda: {c["State"] for c in engine.containers.values()} == {"running"})
             await eventually(lambda: {row["Status"] for row in json.loads(file.read_text())} == {"running"})
             assert [standin.chip(phy).resets for phy in range(8)] == [1] * 8
-        finally:
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-            await driver.close()
+        await driver.close()
 
     with_docker(tmp_path, story)
 

@@ -21,7 +21,7 @@ from agents.containers.manager import Manager
 from agents.drivers.dcmi.driver import DcmiDriver
 from agents.drivers.standin.state import Standin
 from tests.runtime_host import FUSE, HOME, LOOP_CONTROL, ON_A_HOST, Host, busybox, libdcmi, need, oci_programs
-from tests.test_containers import CODES, FREE, Faster, eventually
+from tests.test_containers import CODES, FREE, Faster, eventually, managed
 from tests.test_dcmi import ME
 
 __all__ = ["libdcmi", "oci_programs"]
@@ -174,11 +174,7 @@ def test_fault_stop_reset_start_over_dockers_socket(docker: Docker, libdcmi: Pat
         standin, file = Standin.create(tmp_path / "state", reset_ms=300), tmp_path / "status.json"
         driver = DcmiDriver(libdcmi, sleep=asyncio.sleep, owners=ME, env={"BELAY_SIM_DCMI_STATE": str(standin.file)})
         client = Client(docker.socket)
-        manager = Manager(driver, client, CODES, "ringRecover", Faster(), file=file)
-        task = None
-        try:
-            await manager.prepare()
-            task = asyncio.create_task(manager.run())
+        async with managed(Manager(driver, client, CODES, "ringRecover", Faster(), file=file)):
             await eventually(lambda: len(status.read(file)) == 2)
             standin.processes(2, [4711])
             standin.raise_code(2, FREE)
@@ -187,12 +183,8 @@ def test_fault_stop_reset_start_over_dockers_socket(docker: Docker, libdcmi: Pat
             standin.processes(2, [])
             await eventually(lambda: running() == {"train", "infer", "plain"}, 40)
             assert {standin.chip(phy).resets for phy in range(8)} == {1}
-        finally:
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-            await client.close()
-            await driver.close()
+        await client.close()
+        await driver.close()
 
     try:
         asyncio.run(asyncio.wait_for(main(), 100))

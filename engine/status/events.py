@@ -106,23 +106,9 @@ def release_events(observed: Observed, plan: Plan) -> list[dict[str, Any]]:
 
 
 def _release(node: str, message: str, now: float) -> dict[str, Any]:
-    moment = rfc3339(float(int(now)))
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": f"{node[:190]}.{RELEASE}.{int(now * 1000)}", "namespace": names.DEVICE_NAMESPACE},
-        "type": "Normal",
-        "reason": RELEASE,
-        "action": RELEASE,
-        "message": message[:1000],
-        "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node},
-        "source": {"component": "belay"},
-        "reportingComponent": "belay.dev/engine",
-        "reportingInstance": "belay",
-        "firstTimestamp": moment,
-        "lastTimestamp": moment,
-        "count": 1,
-    }
+    metadata = {"name": f"{node[:190]}.{RELEASE}.{int(now * 1000)}", "namespace": names.DEVICE_NAMESPACE}
+    subject = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node}
+    return _body(metadata, subject, "Normal", RELEASE, RELEASE, message, now)
 
 
 def _of_node(action: AnyAction) -> bool:
@@ -134,18 +120,26 @@ def _event(action: AnyAction, now: float) -> dict[str, Any]:
     api_version, kind, namespace, name = _subject(action)
     subject = {"apiVersion": api_version, "kind": kind, "namespace": namespace, "name": name} | _uid(action)
     where = namespace or "default"
-    moment = rfc3339(float(int(now)))
     verdict = _verdict(action) or {}
     warns = isinstance(action, _WARNING) or action.reason == "ResetsFailed" or verdict.get("type") in _BAD
     digest = hashlib.sha256(f"{kind_of(action)}|{namespace}|{name}|{action.message}|{now}".encode()).hexdigest()[:16]
+    reason, message = str(verdict.get("reason") or action.reason), str(verdict.get("message") or action.message)
+    metadata = {"name": f"{name[:200]}.{digest}", "namespace": where}
+    return _body(metadata, subject, "Warning" if warns else "Normal", reason, kind_of(action), message, now)
+
+
+def _body(
+    metadata: dict[str, str], subject: dict[str, str], kind: str, reason: str, action: str, message: str, now: float
+) -> dict[str, Any]:
+    moment = rfc3339(float(int(now)))
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": f"{name[:200]}.{digest}", "namespace": where},
-        "type": "Warning" if warns else "Normal",
-        "reason": str(verdict.get("reason") or action.reason)[:128],
-        "action": kind_of(action),
-        "message": str(verdict.get("message") or action.message)[:1000],
+        "metadata": metadata,
+        "type": kind,
+        "reason": reason[:128],
+        "action": action,
+        "message": message[:1000],
         "involvedObject": subject,
         "source": {"component": "belay"},
         "reportingComponent": "belay.dev/engine",
