@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import combinations, permutations
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine.model.cluster import Node
+from engine.model.history import History, JobMemory
 from engine.plan.place.multilevel import Level, read_trees, read_wish, select
+from engine.plan.place.treewise import _Beside, unit
 from engine.plan.place.verdict import Refusal, Shape
 from tests import placing, worlds
 from tests.placing import POLICY, gang, nodes_of, scope_of
@@ -49,6 +55,17 @@ def test_level1_only_jobs_stay_in_one_level2_unit_when_they_can() -> None:
     assert {unit[:2] for unit in _units(select(nodes, TREES, (2,), 4))} == {"g2"}
     spread = _units(select(_nodes({"g1": {"a": 2}, "g2": {"b": 2}}), TREES, (2,), 4))
     assert sorted(spread) == ["g1-a", "g1-a", "g2-b", "g2-b"]
+
+
+def test_what_lies_broken_inside_counts_tenfold() -> None:
+    """An odd node in one super pod (10) is worse than a whole super pod that is left over (2)."""
+    nodes = _nodes({"g1": {"a": 3, "b": 2}, "g2": {"c": 2, "d": 2, "e": 2}})
+    assert {unit[:2] for unit in _units(select(nodes, TREES, (2, 4), 4))} == {"g2"}
+
+
+def test_of_the_units_that_must_be_broken_the_smallest_is() -> None:
+    trees = {"default": (Level(SP),)}
+    assert _units(select(_nodes({"g": {"a": 6, "b": 5}}), trees, (2,), 2)) == ["g-b", "g-b"]
 
 
 def test_no_room() -> None:
@@ -132,3 +149,62 @@ def test_a_running_job_is_completed_in_its_groups() -> None:
     scope = scope_of(_observed([*running, pods[1]], group, _nodes({"g0": {"z": 4}, "g1": {"a": 2, "b": 2}})))
     assert nodes_of(scope) == {"case-1": "g1-a-1"}
     assert placing.bindings(scope)["case-1"].evidence.rule == "place/multilevel"
+
+
+def test_a_group_that_is_missing_whole_gets_a_unit_with_room_for_all_of_it() -> None:
+    """The first free node by name is alone in its super pod."""
+    pods, group = gang(4, 8, annotations=ML)
+    running = [
+        worlds.pod(f"case-{i}", node=f"g1-a-{i}", chips=range(8), rank=i, annotations=dict(pods[i].annotations))
+        for i in (0, 1)
+    ]
+    scope = scope_of(_observed([*running, *pods[2:]], group, _nodes({"g0": {"z": 4}, "g1": {"a": 3, "b": 2}})))
+    assert nodes_of(scope) == {"case-2": "g1-b-0", "case-3": "g1-b-1"}
+
+
+def test_a_running_job_comes_back_to_a_failed_node_last() -> None:
+    pods, group = gang(4, 8, annotations=ML)
+    running = [
+        worlds.pod(f"case-{i}", node=node, chips=range(8), rank=i, annotations=dict(pods[i].annotations))
+        for i, node in ((0, "g1-a-0"), (2, "g1-b-0"), (3, "g1-b-1"))
+    ]
+    memory = JobMemory(uid="u-case", nodes={"1": "g1-a-1"}, fault_nodes=("g1-a-1",))
+    history = History(nodes={}, jobs={"train/PodGroup/case": memory})
+    for free, node in ((3, "g1-a-2"), (2, "g1-a-1")):
+        observed = _observed([*running, pods[1]], group, _nodes({"g1": {"a": free, "b": 2}}))
+        scope = scope_of(msgspec.structs.replace(observed, history=history))
+        assert nodes_of(scope) == {"case-1": node}
+
+
+@pytest.mark.parametrize("wish", [(2, 4), (2,), (1, 2), (4,)])
+@pytest.mark.parametrize(
+    "layout", [{"x": {"a": 3, "b": 2}, "y": {"c": 2}}, {"x": {"a": 2, "b": 3}, "y": {"c": 1, "d": 1}}]
+)
+def test_a_job_is_completed_exactly_when_that_can_be_done(wish: tuple[int, ...], layout: Any) -> None:
+    """All ways in which some of four ranks run, with every subset of ranks missing; each answer is legal."""
+    nodes = {node.name: node for node in _nodes(layout)}
+    bench: Any = SimpleNamespace(views={n: SimpleNamespace(node=node) for n, node in nodes.items()}, trees=TREES)
+
+    def legal(seats: Mapping[int, str]) -> bool:
+        return all(
+            unit(bench, seats[one], depth) == unit(bench, seats[other], depth)
+            for depth, size in enumerate(wish, 1)
+            for one, other in combinations(seats, 2)
+            if one // size == other // size
+        )
+
+    ways = [seats for names in permutations(nodes, 4) if legal(seats := dict(enumerate(names)))]
+    for missing in (m for count in (1, 2, 3) for m in combinations(range(4), count)):
+        staying = {tuple(sorted((r, n) for r, n in seats.items() if r not in missing)) for seats in ways}
+        for rows in sorted(staying):
+            runs = dict(rows)
+            free = {name: node for name, node in nodes.items() if name not in runs.values()}
+            for gone in ("", *list(free)[:2]):
+                left = {name: node for name, node in free.items() if name != gone}
+                rest = permutations(left, len(missing))
+                can = any(legal(runs | dict(zip(missing, names, strict=True))) for names in rest)
+                found = _Beside(bench, wish, runs, left, ()).slots([(rank, f"r{rank}") for rank in missing])
+                assert isinstance(found, Refusal) != can, (runs, missing, sorted(left))
+                if not isinstance(found, Refusal):
+                    assert legal(runs | {rank: found[f"r{rank}"].node for rank in missing})
+                    assert len({slot.node for slot in found.values()} & set(left)) == len(missing)

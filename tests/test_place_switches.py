@@ -153,6 +153,22 @@ def test_a_job_across_switches_takes_the_same_positions_under_each() -> None:
     assert _nodes(nslb.version_1([*leaves, _leaf(3, (2,))], 4, _wish(5, LARGE))) == ["n00", "n01", "n32", "n03", "n11"]
 
 
+def test_as_many_pods_as_a_switch_has_servers_take_the_first_of_every_position() -> None:
+    """Filling one position under many switches is for jobs that are smaller than a switch."""
+    broken = [_leaf(0, (0,)), _leaf(1, (1,)), _leaf(2, (0,)), _leaf(3, (1,))]
+    assert _nodes(nslb.version_1(broken, 2, _wish(2, NORMAL))) == ["n00", "n11"]
+
+
+def test_a_large_job_takes_the_fullest_free_switches_for_itself_under_version_2() -> None:
+    leaves = [_leaf(0, (0, 1, 2)), _leaf(1, range(4))]
+    parts = nslb.version_2(leaves, 4, _wish(5), 2)
+    assert not isinstance(parts, Refusal)
+    assert [(part.nodes, part.kind) for part in parts] == [
+        (("n10", "n11", "n12", "n13"), EXCLUSIVE),
+        (("n00",), SHARED),
+    ]
+
+
 def _occupied(random: Random, width: int, count: int) -> list[Leaf]:
     return [_leaf(tor, [slot for slot in range(width) if random.random() < 0.7]) for tor in range(count)]
 

@@ -5,7 +5,8 @@ Source: component/ascend-for-volcano/internal/npu/policy/multilevelscheduling (s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 from engine.model.cluster import Node, Pod
 from engine.model.history import JobMemory
@@ -14,6 +15,9 @@ from engine.plan.place.bench import Bench
 from engine.plan.place.job import Job
 from engine.plan.place.slots import Slot, staying_pods
 from engine.plan.place.verdict import TOPOLOGY, Refusal
+
+#: The level above all others: its unit is the tree.
+ANYWHERE: Final = multilevel.MAX_LEVELS + 1
 
 
 def slots(
@@ -31,12 +35,12 @@ def slots(
     waiting_keys = {pod.key for pod in waiting}
     staying = {ranks[pod.key]: pod.node for pod in staying_pods(job, waiting_keys) if pod.key in ranks}
     ordered = sorted(waiting, key=lambda pod: ranks[pod.key])
-    if staying:
-        return _beside(bench, wish, ordered, ranks, staying, list(candidates))
+    failed = frozenset(memory.fault_nodes) if memory else frozenset[str]()
     nodes = {name: bench.views[name].node for name in candidates}
+    if staying:
+        return _Beside(bench, wish, staying, nodes, failed).slots([(ranks[pod.key], pod.key) for pod in ordered])
     found = _former_tree(bench, wish, len(waiting), memory, nodes)
     if found is None:
-        failed = set(memory.fault_nodes) if memory else set()
         sound = [node for name, node in nodes.items() if name not in failed]
         found = multilevel.select(sound, bench.trees, wish, len(waiting))
         if isinstance(found, Refusal) and len(sound) < len(nodes):  # where the job failed before comes last
@@ -60,35 +64,84 @@ def _former_tree(
     return regroup.on_tree(former, usable, nodes, bench.trees, wish, lambda name, at: unit(bench, name, at))
 
 
-def _beside(
-    bench: Bench,
-    wish: Sequence[int],
-    ordered: Sequence[Pod],
-    ranks: Mapping[str, int],
-    staying: dict[int, str],
-    free: list[str],
-) -> dict[str, Slot] | Refusal:
-    """Completes a running job: each pod joins the units of the ranks it shares groups with, deepest level first."""
-    out: dict[str, Slot] = {}
-    for pod in ordered:
-        rank = ranks[pod.key]
-        options = [name for name in sorted(free) if _fits_groups(bench, wish, rank, name, staying)]
-        if not options:
-            text = f"there is no node left in the groups of rank {rank} for multilevel scheduling"
-            return Refusal(TOPOLOGY, text)
-        out[pod.key] = Slot(options[0])
-        staying[rank] = options[0]
-        free.remove(options[0])
-    return out
+class _Beside:
+    """Completes a running job: what groups miss comes from the units where they run; groups that are missing whole go
+    where the group above them runs, and are packed there as a job of their own.
+    """
 
+    def __init__(
+        self,
+        bench: Bench,
+        wish: tuple[int, ...],
+        staying: Mapping[int, str],
+        nodes: Mapping[str, Node],
+        failed: Collection[str],
+    ) -> None:
+        """``staying``: the node of every rank that runs; ``nodes``: candidates, those of ``failed`` come last."""
+        self._bench, self._wish, self._staying, self._failed = bench, wish, staying, failed
+        self._free = {name: nodes[name] for name in sorted(nodes, key=lambda name: (name in failed, name))}
 
-def _fits_groups(bench: Bench, wish: Sequence[int], rank: int, name: str, taken: Mapping[int, str]) -> bool:
-    """Whether a node lies in the same unit as every rank of the same group, at every level that the job names."""
-    for depth, size in enumerate(wish, 1):
-        mates = [node for other, node in taken.items() if other // size == rank // size]
-        if any(unit(bench, mate, depth) != unit(bench, name, depth) for mate in mates):
-            return False
-    return True
+    def slots(self, missing: Sequence[tuple[int, str]]) -> dict[str, Slot] | Refusal:
+        """A slot for every (rank, key), ranks ascending."""
+        out: dict[str, Slot] = {}
+        left: list[tuple[int, str]] = []
+        for rank, key in missing:
+            home = self._home(rank, self._wish[0], 1)
+            if home is None:
+                left.append((rank, key))
+                continue
+            name = next((name for name in self._free if unit(self._bench, name, 1) == home), None)
+            if name is None:
+                return self._full(rank)
+            out[key] = self._take(name)
+        for depth in range(1, len(self._wish) + 1):
+            groups, left = self._groups(depth, left), []
+            for home, members in groups:
+                if home is None:
+                    left += members
+                elif not self._pack(depth, home, members, out):
+                    return self._full(members[0][0])
+        return out
+
+    def _groups(
+        self, depth: int, missing: Sequence[tuple[int, str]]
+    ) -> list[tuple[tuple[str, ...] | None, list[tuple[int, str]]]]:
+        """What is missing by the groups above a level, with the unit where each of these runs: None while nowhere."""
+        above = self._wish[depth] if depth < len(self._wish) else None
+        parents: dict[int, list[tuple[int, str]]] = {}
+        for rank, key in missing:
+            parents.setdefault(rank // above if above else 0, []).append((rank, key))
+        return [(self._home(members[0][0], above, depth + 1), members) for members in parents.values()]
+
+    def _pack(
+        self, depth: int, home: tuple[str, ...], members: Sequence[tuple[int, str]], out: dict[str, Slot]
+    ) -> bool:
+        """Seats groups of a level that are missing whole in a unit; False when it lacks the room."""
+        size = self._wish[depth - 1]
+        groups = sorted({rank // size for rank, _ in members})
+        at = depth + 1 if depth < len(self._wish) else ANYWHERE
+        inside = [node for name, node in self._free.items() if unit(self._bench, name, at) == home]
+        sound = [node for node in inside if node.name not in self._failed]
+        for nodes in (sound, inside):
+            found = multilevel.select(nodes, self._bench.trees, self._wish[:depth], len(groups) * size)
+            if not isinstance(found, Refusal):
+                for rank, key in members:
+                    out[key] = self._take(found[groups.index(rank // size) * size + rank % size])
+                return True
+        return False
+
+    def _home(self, rank: int, size: int | None, depth: int) -> tuple[str, ...] | None:
+        """The unit where the group of ``size`` runs that the rank is in, the tree for no size; None: nowhere."""
+        mates = (node for other, node in self._staying.items() if size is None or other // size == rank // size)
+        homes = (unit(self._bench, node, depth if size is not None else ANYWHERE) for node in mates)
+        return next((home for home in homes if home is not None), None)
+
+    def _take(self, name: str) -> Slot:
+        del self._free[name]
+        return Slot(name)
+
+    def _full(self, rank: int) -> Refusal:
+        return Refusal(TOPOLOGY, f"there is no node left in the groups of rank {rank} for multilevel scheduling")
 
 
 def unit(bench: Bench, name: str, depth: int) -> tuple[str, ...] | None:
