@@ -13,7 +13,7 @@ from engine.model import hardware, relations
 from engine.model.actions import EvictPod, PatchObject
 from engine.model.cluster import Pod
 from engine.model.hardware import ManualPolicy
-from engine.model.history import History, JobFault
+from engine.model.history import History, JobFault, Related
 from engine.model.relations import Carrier, follow
 from engine.plan import plan
 from engine.plan.gangs import gang_key
@@ -266,7 +266,8 @@ def test_on_a3_only_completion_errors_of_the_time_after_the_link_fault_blame_it(
     link: int, cqe: int, blamed: bool
 ) -> None:
     """Seconds at which each came; the error is there for one pass only, as such errors are."""
-    memory, decided = (), {}
+    memory: tuple[Related, ...] = ()
+    decided: dict[tuple[str, int], str] = {}
     for second in sorted({0, link, cqe, link + 300, link + 301}):
         there = [at(1, LINK)] * (second >= link) + [at(0, CQE)] * (second == cqe)
         memory, found = follow(memory, there, a3=True, since_ms=MS, now_ms=MS + second * 1000)

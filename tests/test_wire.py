@@ -238,3 +238,13 @@ def test_conversations_and_tables_nested_too_deep_to_read_are_unreadable_ones() 
     assert globaltable.read(DEEP) == {}
     with pytest.raises(ValueError, match="cannot be read"):
         podannotations.configuration({podannotations.CONFIGURATION_NPU: DEEP[:100_000]})
+
+
+def test_codes_are_read_in_upper_case_whatever_was_written() -> None:
+    """Configurations mix the case, and so do some reports; the level of a code is found all the same."""
+    element = deviceinfo.fault_element("CardUnhealthy", "Ascend910-1", {"80c98001": (5, "RestartNPU")}, "SeparateNPU")
+    mixed = {**element, "fault_code": "80c98001, 80E01801", "fault_level": "SeparateNPU"}
+    read = deviceinfo.parse(device_map(**{"huawei.com/Ascend910-Fault": go_json([mixed])}))
+    assert [(f.code, f.level, f.time_ms) for f in read.faults] == [
+        ("80C98001", "RestartNPU", 5), ("80E01801", "SeparateNPU", 0)
+    ]  # fmt: skip
