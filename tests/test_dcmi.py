@@ -136,6 +136,35 @@ def test_a_super_pod_knows_its_places(library: Path, machine: Callable[..., Stan
     run(go())
 
 
+@pytest.mark.parametrize("dropped", [(5,), (4, 5), (4, 5, 6, 7)])
+@pytest.mark.parametrize("known", [False, True])
+def test_a_module_off_the_bus_still_resets_with_the_one_beside_it(
+    library: Path, machine: Callable[..., Standin], dropped: tuple[int, ...], known: bool
+) -> None:
+    standin = machine(
+        chips=16, chips_per_card=2, chip_name="Ascend910-9382", board=0xB0, aicores=24, reset_group=0, super_pod=(3, 2)
+    )
+    for phy in range(16):
+        standin.chip(phy).brother = standin.chip(phy).card ^ 1
+
+    async def go() -> None:
+        async with driver(library, standin) as npu:
+            await npu.machine()
+            if known:
+                assert {chip.associated_card for chip in await npu.chips() if chip.id in (4, 5)} == {3}
+            for phy in dropped:
+                standin.chip(phy).dropped = 1
+            group = [4, 5, 6, 7] if known or len(dropped) < 4 else [4, 5]
+            assert list(await npu.reset_group(5)) == group
+            standin.script("dcmi_get_netdev_brother_device", result=-8009)
+            with pytest.raises(DcmiError, match="ioctl failed"):
+                await npu.reset_group(5)
+            # what resets must be known for certain; the list of chips goes on without
+            assert {chip.associated_card for chip in await npu.chips()} == {-1}
+
+    run(go())
+
+
 def test_the_second_generation_of_the_interface_serves_too(library: Path, machine: Callable[..., Standin]) -> None:
     async def go() -> None:
         async with driver(library, machine(chip_name="Ascend950PR", v2=True, super_pod=(1, 0))) as npu:

@@ -108,6 +108,7 @@ def test_an_answer_that_the_disk_does_not_take_is_none(monkeypatch: pytest.Monke
             await node.crash()
             await node.boot()
             assert [grant.chips for grant in node.plugin.allocator.grants] == [((3, 1),)]
+            assert not (node.root / "state" / "grants.damaged").exists()
 
     run(scenario)
 

@@ -54,6 +54,7 @@ class DcmiDriver:
         self._seen: dict[tuple[int, str], int] = {}
         self._vnpus: dict[int, int] = {}
         self._cut: tuple[VNPU, ...] = ()
+        self._brothers: dict[int, int | None] = {}
 
     async def _ask(self, call: str, *arguments: Any, timeout: float = CALL_SECONDS) -> Any:
         return await self.calls.ask(call, *arguments, timeout=timeout)
@@ -145,7 +146,7 @@ class DcmiDriver:
             if self._family == families.A5:
                 urma = tuple(tuple(eids) for eids in await self._told("urma", phy, default=()))
             if self._family == families.A3:
-                brother = await self._told("brother", phy, default=-1)
+                brother = await self._brother_told(phy)
             if self._family in (families.A3, families.A5):
                 pod = (await self._told("super_pod", phy, default={"sdid": -2}))["sdid"]
             found.append(
@@ -243,10 +244,40 @@ class DcmiDriver:
         cards = {phy: card for phy, _, card, _ in await self._places()}
         if chip not in cards:
             raise DriverError(f"no chip {chip}")
-        brother = None
-        if self._family == families.A3:
-            brother = await self._tried("brother", chip, default=None)
+        brother = await self._brother(chip) if self._family == families.A3 else None
         return families.reset_group(self._family, self._board, self._mainboard, self._product, chip, cards, brother)
+
+    async def _brother_told(self, chip: int) -> int:
+        try:
+            found = await self._brother(chip)
+        except DcmiError as error:
+            if error.code == TIMED_OUT:
+                raise
+            found = None
+        return -1 if found is None else found
+
+    async def _brother(self, chip: int) -> int | None:
+        """The card that shares optical ports with a chip's, None where there is none (A3).
+
+        A chip off the bus does not say, and is the one to be reset: its card said before, or the other card does.
+        """
+        cards = {phy: card for phy, _, card, _ in await self._places()}
+        mine = cards[chip]
+        for phy in sorted(cards, key=lambda phy: (phy != chip, cards[phy] != mine, phy)):
+            try:
+                found = await self._tried("brother", phy, default=None)
+            except DcmiError as error:
+                if error.code != NOT_READY:
+                    raise
+                if mine in self._brothers:
+                    return self._brothers[mine]
+                continue
+            if cards[phy] == mine:
+                self._brothers[mine] = found
+                return int(found) if found is not None else None
+            if found == mine:
+                return cards[phy]
+        return None
 
     async def reset(self, chips: Sequence[int], *, out_of_band: bool = True) -> None:
         """Begin an in-band reset; where a module refuses it and the out-of-band channel is open, reset by that.
