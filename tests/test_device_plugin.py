@@ -14,7 +14,7 @@ import pytest
 from agents.drivers.base import Chip
 from agents.drivers.rows import machine
 from agents.drivers.simulated import Row
-from agents.kubelet.allocator import Refused
+from agents.kubelet.cutting import Refused
 from tests.agent_world import FAULT
 from tests.kubelet_world import RESOURCE, Node
 

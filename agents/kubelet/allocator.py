@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
-from agents.drivers.base import VNPU
 from agents.kubelet import choice, holders, mapping, names
 from agents.kubelet.books import Books, BooksError, Holding
 from agents.kubelet.choice import Demand, Wanted
+from agents.kubelet.cutting import Cutter, Refused
 from agents.kubelet.inventory import Offer, cores_of
 from agents.kubelet.ledger import Grant, Ledger
+from agents.kubelet.podcache import PodCache
 from agents.kubelet.pods import MAX_TIME, PodFacts
 from agents.kubelet.settings import PluginSettings
 from agents.node.client import ApiError
@@ -33,48 +34,11 @@ PREFER_WAIT: Final = 0.2
 _log = Log("kubelet")
 
 
-class Refused(Exception):
-    """Why devices are not given; kubelet shows the text on the pod."""
-
-
-class Pods(Protocol):
-    """The pods of this node."""
-
-    @property
-    def known(self) -> Mapping[str, PodFacts] | None:
-        """By UID, as last heard; None before the first time."""
-        ...
-
-    async def fresh(self) -> Mapping[str, PodFacts]:
-        """Read now. Raises OSError or ApiError when that is impossible."""
-        ...
-
-    async def news(self, seconds: float) -> None:
-        """Wait until something changes, at most so long."""
-        ...
-
-
-class Cutter(Protocol):
-    """Makes room for a part of a chip."""
-
-    async def cut(self, chip: int, template: str, used: set[int]) -> tuple[str, int]:
-        """Cut a vNPU, after destroying those that are not ``used``: its name and id. Raises Refused."""
-        ...
-
-    async def clear(self, used: set[int]) -> int:
-        """Destroy every vNPU that is not ``used``; how many. Raises DriverError and TimeoutError."""
-        ...
-
-    def name(self, vnpu: VNPU) -> str:
-        """What annotations call a vNPU that was cut; empty when its template is unknown."""
-        ...
-
-
 class Allocator:
     """Knows the grants. All methods belong to one event loop; answers are given one at a time."""
 
     def __init__(
-        self, state: NodeState, settings: PluginSettings, ledger: Ledger, books: Books, pods: Pods, clock: Clock,
+        self, state: NodeState, settings: PluginSettings, ledger: Ledger, books: Books, pods: PodCache, clock: Clock,
         cutter: Cutter,
     ) -> None:  # fmt: skip
         self._state, self._settings, self._ledger, self._books = state, settings, ledger, books

@@ -10,7 +10,6 @@ from typing import Final
 
 from agents.drivers.base import VNPU, Driver, DriverError
 from agents.kubelet import names
-from agents.kubelet.allocator import Refused
 from agents.node.clock import Clock
 from agents.node.log import Log
 from agents.node.state import NodeState
@@ -19,7 +18,11 @@ SECONDS: Final = 30.0
 _log = Log("kubelet")
 
 
-class DriverCutter:
+class Refused(Exception):
+    """Why devices are not given; kubelet shows the text on the pod."""
+
+
+class Cutter:
     """Cuts through the driver. ``suffixes``: template → spec in the vNPU's name."""
 
     def __init__(self, driver: Driver, state: NodeState, suffixes: Mapping[str, str], clock: Clock) -> None:

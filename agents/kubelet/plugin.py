@@ -17,10 +17,10 @@ from typing import Any, Final, Protocol
 from agents.drivers.base import Driver, DriverError
 from agents.drivers.tools.hccn import HccnTool
 from agents.kubelet import annotate, softshare, topology
-from agents.kubelet.allocator import Allocator, Refused
+from agents.kubelet.allocator import Allocator
 from agents.kubelet.api import deviceplugin_pb2 as api
 from agents.kubelet.books import CHECKPOINT, Books
-from agents.kubelet.cutting import DriverCutter
+from agents.kubelet.cutting import Cutter, Refused
 from agents.kubelet.duplicates import Duplicates
 from agents.kubelet.hangs import Flits, Hangs, all_packets, limits
 from agents.kubelet.inventory import Offer, offers
@@ -194,7 +194,7 @@ class DevicePlugin:
         ledger.open()
         if ledger.lost:
             _log.error("the ledger of grants is put aside, kubelet's books are followed", reason=ledger.lost)
-        cutter = DriverCutter(self._driver, state, self._suffixes, self._clock)
+        cutter = Cutter(self._driver, state, self._suffixes, self._clock)
         self.allocator = Allocator(state, self._settings, ledger, self._books, self._pods, self._clock, cutter)
         if state.pods_read and not self._own_pods:
             self._pods.heard(state.bodies)

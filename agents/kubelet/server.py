@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import grpc
 
-from agents.kubelet.allocator import Refused
 from agents.kubelet.api import deviceplugin_pb2 as api
 from agents.kubelet.api import deviceplugin_pb2_grpc as services
 from agents.kubelet.books import CHANNEL
+from agents.kubelet.cutting import Refused
 from agents.node.clock import Clock
 from agents.node.log import Log
 
