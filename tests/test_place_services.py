@@ -34,6 +34,7 @@ def test_an_instance_spares_reserves_then_seeks_friends_then_fills_up() -> None:
     assert _homes(instance_blocks(_pools(s1=6, s2=8), [0], 2, 2, {}, idlest=False)) == [1]
     assert _homes(instance_blocks(_pools(s1=6, s2=8), [0], 2, 2, {}, idlest=True)) == [2]
     assert _homes(instance_blocks(_pools(s1=6, s2=8), [0, 1], 2, 2, {2: 1}, idlest=False)) == [2, 2]
+    assert _homes(instance_blocks(_pools(s1=3, s2=8), [0], 2, 2, {1: 9}, idlest=False)) == [2]
     failed = instance_blocks(_pools(s1=3), [0, 1], 2, 0, {}, idlest=False)
     assert isinstance(failed, Refusal)
     assert failed.message == "not enough virtual super-pod to schedule, required 2, total 1"

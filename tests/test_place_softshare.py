@@ -50,6 +50,7 @@ def test_the_value_of_a_node(used: Any, chips: list[int], wish: Soft, value: int
     [
         ([3, 1, 2], {}, Soft(50, 16 * GIB, FIXED, 1), 1),
         ([0, 1, 2], {0: (40, 10 * GIB, FIXED), 1: (30, 10 * GIB, FIXED)}, Soft(20, 10 * GIB, FIXED, 1), 0),
+        ([0, 1, 2], {0: (30, 10 * GIB, FIXED), 1: (40, 10 * GIB, FIXED)}, Soft(20, 10 * GIB, FIXED, 1), 1),
         ([0, 1], {0: (20, 10 * GIB, ELASTIC)}, Soft(20, 10 * GIB, FIXED, 1), 1),
         ([0], {0: (80, 10 * GIB, FIXED)}, Soft(30, GIB, FIXED, 1), None),
         ([0], {0: (10, 30 * GIB, FIXED)}, Soft(10, 3 * GIB, FIXED, 1), None),
