@@ -364,3 +364,28 @@ async def join(client: Client) -> None:
             assert error.code() == grpc.StatusCode.UNAVAILABLE or "qps exceeded" in (error.details() or "")
             await asyncio.sleep(random.uniform(0.2, 1.0))
     raise AssertionError("never joined")
+
+
+def test_more_clients_than_a_connection_carries_come_by_a_server_that_stands_by(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        job = await world.job(strategy="recover")
+        async with world.server("server-0") as leads, world.server("server-1") as stands_by:
+            clients = [
+                Client(stands_by.port, job, f"agent {number}", channel=channel(stands_by.port)) for number in range(130)
+            ]
+            for call in ("Init", "Register"):
+                assert (await clients[0].call(call, clients[0].info)).code == 0
+            async with asyncio.timeout(60):
+                await asyncio.gather(*(client.listen() for client in clients))
+            await until(lambda: len(leads.desk.talks[job].signals) == len(clients), "all listen")
+            assert (await clients[0].broke(("9", "1"))).code == 0, "calls still come through"
+            assert {(await client.next()).signalType for client in clients} == {"stopTrain"}
+            for client in clients:
+                await client.hang_up()
+            await until(lambda: not leads.desk.talks[job].signals, "all have left")
+            assert stands_by._relay is not None
+            await until(lambda: not any(line.calls for line in stands_by._relay._lines), "nothing is counted as open")
+            for client in clients:
+                await client.channel.close(None)
+
+    play(tmp_path, story)

@@ -96,6 +96,28 @@ def test_only_clients_of_the_same_authority_are_let_in_and_certificates_may_be_r
     play(tmp_path, story)
 
 
+def test_servers_reach_each_other_with_renewed_certificates(tmp_path: Path) -> None:
+    authority(tmp_path, "one")
+    authority(tmp_path, "two")
+    files = certificate(tmp_path, "server", "one")
+
+    async def story(world: World) -> None:
+        async with (
+            world.server("server-0", certificates=Certificates(files)),
+            world.server("server-1", certificates=Certificates(files)) as stands_by,
+        ):
+            renewed, client = certificate(tmp_path, "renewed", "two"), certificate(tmp_path, "client", "two")
+            os.replace(renewed.certificate, files.certificate)
+            os.replace(renewed.key, files.key)
+            files.authority.write_bytes((tmp_path / "two.crt").read_bytes())
+            known = grpc.ssl_channel_credentials(
+                (tmp_path / "two.crt").read_bytes(), client.key.read_bytes(), client.certificate.read_bytes()
+            )
+            assert await answers(stands_by.port, known), "handed on with what is valid now"
+
+    play(tmp_path, story)
+
+
 def test_plaintext_beyond_loopback_must_be_asked_for() -> None:
     assert allowed_plaintext(Settings(), "127.0.0.1") and allowed_plaintext(Settings(), "::1")
     assert not allowed_plaintext(Settings(), "10.0.0.7")

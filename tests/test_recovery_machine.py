@@ -241,6 +241,21 @@ def test_a_failed_recovery_falls_back_to_a_dump_and_the_job_restarts() -> None:
     assert play.state is State.INIT
 
 
+@pytest.mark.parametrize(
+    ("health", "sub_health", "saves"),
+    [
+        ("UnHealthy", "ignore", True),
+        ("SubHealthy", "graceExit", True),
+        ("SubHealthy", "ignore", False),
+        ("SubHealthy", "hotSwitch", False),
+        ("Healthy", "graceExit", False),
+    ],
+)
+def test_a_job_that_only_dumps_does_so_while_its_faults_last(health: str, sub_health: str, saves: bool) -> None:
+    play = Play(configured=("dump",), health=health, sub_health=sub_health).tell(software(("9", "1")))
+    assert play.state is (State.WAIT_DUMP if saves else State.WAIT_STOP)
+
+
 def test_what_was_decided_counts_when_the_processes_name_something_else() -> None:
     play = dumped()
     assert play.state is State.LISTEN_SCHEDULE

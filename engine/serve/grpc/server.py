@@ -118,7 +118,7 @@ class GrpcServer:
         leader = self.leader = Leader(
             self._kube, self._identity, reached, begin=self._begin, lose=self._lose, duration=self._duration
         )
-        credentials = self._certificates.client() if self._certificates is not None else None
+        credentials = self._certificates.client if self._certificates is not None else None
         relay = self._relay = Relay(leader, credentials)
         services = (
             (recover_pb2, "Recover", self._recover),

@@ -63,6 +63,7 @@ class Certificates:
         self._files = files
         self._seen: tuple[tuple[int, int], ...] = ()
         self._last = self._read()
+        self._shown: tuple[tuple[int, int], ...] = self._seen  # what the server's handshakes were given last
 
     def server(self) -> grpc.ServerCredentials:
         """Credentials of a server that lets in only clients with a certificate of the authority."""
@@ -70,21 +71,28 @@ class Certificates:
         return grpc.dynamic_ssl_server_credentials(self._configured(), newest, True)
 
     def client(self) -> grpc.ChannelCredentials:
-        """Credentials to call other servers with."""
+        """Credentials to call other servers with, as the files are now."""
+        self._renew()
         key, certificate, authority = self._last
         return grpc.ssl_channel_credentials(authority, key, certificate)
 
     def _newest(self) -> grpc.ServerCertificateConfiguration | None:
         """The configuration when the files have changed; None while they have not. Called at every handshake."""
+        self._renew()
+        if self._shown == self._seen:
+            return None
+        self._shown = self._seen
+        return self._configured()
+
+    def _renew(self) -> None:
         try:
             if self._stamps() == self._seen:
-                return None
+                return
             self._last = self._read()
         except (OSError, InputError) as error:
             _log.warning("certificates not read again; the last ones stay in force", reason=str(error))
-            return None
+            return
         _log.info("certificates renewed")
-        return self._configured()
 
     def _configured(self) -> grpc.ServerCertificateConfiguration:
         key, certificate, authority = self._last
