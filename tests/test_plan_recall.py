@@ -41,10 +41,10 @@ def test_a_hold_that_a_wrong_clock_took_lasts_no_longer_than_its_rule_says() -> 
         history = made.history
     assert state(made) == "isolated"
     seen: list[tuple[float, str]] = []
-    for at in (0.0, 590.0, 601.0):
-        made = plan(rule, world(NOW + at, history=history), NOW + at)
+    for later in (0.0, 590.0, 601.0):
+        made = plan(rule, world(NOW + later, history=history), NOW + later)
         history = made.history
-        seen.append((at, state(made)))
+        seen.append((later, state(made)))
     assert seen == [(0.0, "isolated"), (590.0, "isolated"), (601.0, "healthy")]
 
 

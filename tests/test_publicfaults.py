@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from engine.observe import observe
 from engine.plan import plan
 from engine.plan.scope import Scope
 from engine.status.mindcluster import ClusterInfo
+from engine.status.rescheduling import fault_npu
 from engine.wire import history as history_wire
 from engine.wire import publicinfo
 from tests.worlds import NOW, decide, desired, document, fault, node, observed, pod, report
@@ -293,6 +295,14 @@ def test_readers_of_mindcluster_see_the_faults_in_seconds_and_the_list_of_them()
     assert '\\"fault_type\\":\\"PublicFault\\"' in device
     assert '\\"fault_time\\":' + str((MS - 5000) // 1000) in device
     assert '"huawei.com/Ascend910-Unhealthy":"Ascend910-0,Ascend910-3"' in device
+    (row,) = json.loads(fault_npu(result, world)["data"]["fault-node"])
+    assert row["UnhealthyNPU"] == ["Ascend910-0", "Ascend910-3"] and row["NodeHealthState"] == "CardUnhealthy"
+    assert [(e["fault_type"], e["npu_name"], e["fault_code"]) for e in row["FaultDeviceList"]] == [
+        ("PublicFault", "Ascend910-0", "220001001"), ("PublicFault", "Ascend910-3", "220001001")
+    ]  # fmt: skip
+    mild = observed([node("n0")], [report("n0")], public=public(message(code="110001010", chips=[2])))
+    (row,) = json.loads(fault_npu(plan(desired(), mild, NOW), mild)["data"]["fault-node"])
+    assert [e["fault_level"] for e in row["FaultDeviceList"]] == ["SubHealthFault"] and row["UnhealthyNPU"] == []
     listed = bodies["statistic-fault-info"]
     assert listed["FaultNum"] == '{"publicFaultNum":1}'
     assert listed["PublicFaults"] == (

@@ -19,6 +19,7 @@ from engine.model.plan import ChipState, Plan
 from engine.model.times import utc
 from engine.plan.groups import group
 from engine.plan.victims import recorded_retries
+from engine.status import publicstats
 from engine.status.bodies import config_map
 from engine.status.elements import elements, network_unhealthy, unhealthy
 from engine.status.readers import NOTHING, judged
@@ -44,7 +45,8 @@ def scheduler_bodies(plan: Plan, observed: Observed, desired: Desired = NOTHING)
 
 def fault_npu(plan: Plan, observed: Observed, desired: Desired = NOTHING) -> dict[str, Any]:
     """``volcano-system/vcjob-fault-npu-cm``: nodes with faults and the retries that jobs have left."""
-    rows, times = _nodes(plan, observed, judged(plan, observed, desired)[0]), _retries(plan, observed)
+    raw = publicstats.heard(plan, observed)  # what others say of chips is among the faults that it reads
+    rows, times = _nodes(plan, raw, judged(plan, raw, desired)[0]), _retries(plan, observed)
     data = {"fault-node": go_json(rows) if rows else "", "remain-retry-times": go_json(times) if times else ""}
     return config_map(SCHEDULER_NAMESPACE, FAULT_NPU, data)
 
