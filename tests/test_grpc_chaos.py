@@ -276,6 +276,26 @@ def test_a_server_comes_up_in_a_cluster_that_knows_nothing_of_belay(tmp_path: Pa
     play(tmp_path, story)
 
 
+def test_a_record_that_somebody_else_touched_is_written_over(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        job = await world.job(strategy="recover")
+        async with world.server() as server:
+            client = await Client(server.port, job).join()
+            await client.broke(("9", "1"))
+            await client.next()
+            talk = server.desk.talks[job]
+            await until(lambda: talk.conversation.state == "WaitReportStopCompleteState", "it waits for the report")
+            await asyncio.sleep(0.2)
+            (record,) = await world.records()
+            record["metadata"]["annotations"] = {"somebody": "was here"}  # by the hand of a person: no newer server
+            await world.kube.replace(CONFIGMAP, record)
+            assert (await client.stopped()).code == 0
+            assert (await client.next()).signalType == "globalFault"
+            await client.close()
+
+    play(tmp_path, story)
+
+
 def test_an_outlived_server_cannot_write_over_its_successor(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         job = await world.job(strategy="recover")

@@ -14,11 +14,13 @@ import pytest
 from engine.errors import InputError
 from engine.kube import CONFIGMAP
 from engine.model.recovery import Rank
+from engine.serve.grpc.jobs import MAX_NPUS, signal
 from engine.serve.grpc.limits import Bucket, Connections, Rates
 from engine.serve.grpc.recover import _ranks
 from engine.serve.grpc.server import where
 from engine.serve.grpc.streams import Outbox
 from engine.settings import Settings
+from engine.status.summaries import Summary
 from engine.wire import publicinfo
 from engine.wire.clusterd import config_pb2, fault_pb2, job_pb2, profiling_pb2, pubfault_pb2
 from engine.wire.clusterd import recover_pb2 as pb
@@ -405,6 +407,12 @@ def test_summaries_go_to_known_roles(tmp_path: Path) -> None:
             await client.close()
 
     play(tmp_path, story)
+
+
+@pytest.mark.parametrize(("cards", "told"), [(MAX_NPUS, True), (MAX_NPUS + 1, False)])
+def test_the_rank_table_of_a_job_that_is_too_large_is_not_told(cards: int, told: bool) -> None:
+    job = Summary("id", NS, "j", "running", ('{"status":"complete"}',), {}, cards, npu=False)
+    assert bool(signal(job, "uuid").HcclJson) is told
 
 
 def test_a_role_has_twenty_subscriptions(tmp_path: Path) -> None:

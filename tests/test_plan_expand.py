@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -418,6 +419,8 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
      "InvalidReplicaSpec: Master replicaSpec is not valid: containers is undefined"),
     ("leaders", {"replicas": {"Master": replica(2)}},
      "InvalidReplicaSpec: Master replicaSpec is not valid, the replicas must be only 1"),
+    ("no leader's pod", {"replicas": {"Master": replica(0)}},
+     "InvalidReplicaSpec: Master replicaSpec is not valid, the replicas must be only 1"),
     ("image", {"replicas": {"Master": replica(pod=template(image=""))}},
      "InvalidContainer: Master replicaSpec is not valid: Image is undefined in the container of ascend"),
     ("container", {"replicas": {"Master": replica(pod=template(container="main"))}},
@@ -530,6 +533,24 @@ def test_the_scaling_rule_fills_the_smallest_configuration_first(group: str, run
     world = World(config_map("rule", RULE), *groups, job)
     world.settle()
     assert bool(world.pods()) is created
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        [{"group_name": "new", "group_num": "1", "server_num_per_group": "1"}],
+        [{"group_name": "g0", "group_num": "3", "server_num_per_group": "1"}],
+        [{"group_name": "g0", "group_num": "1", "server_num_per_group": "2"}],
+    ],
+)
+def test_a_scaling_rule_whose_groups_grow_creates_nothing(second: list[dict[str, str]]) -> None:
+    first = [{"group_name": "g0", "group_num": "2", "server_num_per_group": "1"}]
+    rule = {"version": "1.0", "elastic_scaling_list": [{"group_list": first}, {"group_list": second}]}
+    marks = {"mind-cluster/scaling-rule": "rule", "jobID": "j", "mind-cluster/group-name": "g0"}
+    world = World(config_map("rule", {"elastic_scaling.json": json.dumps(rule)}), ascend_job(labels=marks))
+    world.settle()
+    assert world.pods() == []
+    assert "groups may only shrink" in " ".join(world.diagnostics)
 
 
 def test_a_scaling_rule_goes_on_when_belay_itself_schedules() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.model.recovery import Code, Conversation, Facts, Rank, Report, State, reset, resumed, step
+from engine.model.recovery import Code, Conversation, Facts, Rank, Report, State, reset, resumed, step, steps
 from engine.model.recovery.conversation import (
     Done,
     Effect,
@@ -239,6 +239,16 @@ def test_a_failed_recovery_falls_back_to_a_dump_and_the_job_restarts() -> None:
     play.after(5)
     assert play.heard() == ["label process-recover-enable=on"]
     assert play.state is State.INIT
+
+
+def test_a_retry_that_ended_well_says_nothing_of_a_fault_after_it() -> None:
+    told = steps.Retried(((3, 3, 20_000),), completed=25_000)
+    later = 100_000
+    assert told.hides(3, 15_000, later), "told in time, and done in time"
+    assert not told.hides(3, 26_000, later), "it was raised when that was over"
+    assert not told.hides(4, 15_000, later), "nobody told of this rank"
+    assert not steps.Retried(((3, 3, 20_000),), completed=50_001).hides(3, 15_000, later), "it took too long"
+    assert not steps.Retried(((3, 3, 25_001),), completed=26_000).hides(3, 15_000, later), "it was told too late"
 
 
 @pytest.mark.parametrize(

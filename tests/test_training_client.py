@@ -136,7 +136,7 @@ def test_signals_become_calls_of_the_controller(client: DLRecoverManager, servic
         signal("save_and_exit", kind="saveAndExit"),
         signal("hot switch", kind="hot-switch"),
         signal("new pod running", kind="hot-switch"),
-        signal("stop_train", "stop_train"),
+        signal("stop_train", "stop_train", timeout=900),
     )  # fmt: skip
     assert done == [
         ("stop_train", {9: 1}, "stop", None),
