@@ -26,7 +26,8 @@ from agents.datadist import (
     Placement,
     frames,
 )
-from agents.datadist.links import MAX_LINKS
+from agents.datadist.caches import Registry
+from agents.datadist.links import MAX_LINKS, Links
 from agents.node.log import JsonLines
 from tests.link_ends import cluster_info, end_of, ends, port_of
 
@@ -481,3 +482,12 @@ def test_a_frame_nested_too_deep_to_read_is_a_bad_one() -> None:
     body = b'{"cluster":1,"peer":2,"role":1,"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     with pytest.raises(frames.BadFrame, match="Hello"):
         frames.decode(body, frames.Hello)
+
+
+@pytest.mark.parametrize(("own", "code"), [(2, S.LLM_PROCESSING_LINK), (9, None)])
+def test_of_two_links_made_at_once_that_of_the_lower_number_stays(own: int, code: S | None) -> None:
+    links = Links(own, int(LLMRole.MIX), Registry(), 1, 10.0)
+    hello = frames.Hello(5, own, int(LLMRole.MIX))
+    assert links._refusal(hello) is None
+    links._linking.add(5)  # this side is just linking to it as well
+    assert links._refusal(hello) is code
