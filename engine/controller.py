@@ -12,20 +12,19 @@ import functools
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from pathlib import Path
 
 import msgspec
 import orjson
 import redis.asyncio
 
 from engine import log
-from engine.errors import InputError, SourceError
+from engine.errors import SourceError
 from engine.inbox import Inbox
 from engine.kube import Kube, KubeError, Reflector, end
 from engine.lease import Lease
-from engine.settings import Settings, from_environment, warn, with_source_file
+from engine.settings import Settings, from_environment, warn
 from engine.snapshot import WATCHED, Watched
-from engine.source import FetchResult, Revision, Source, SourceConfig
+from engine.source import FetchResult, Revision, Source, declared
 from engine.store import (
     CONTROLLER_BEAT,
     PassStore,
@@ -41,7 +40,6 @@ from engine.triggers import Triggers
 
 _log = log.get("controller")
 TICK_SECONDS = 0.25
-SOURCE_FILE_SECONDS = 1.0
 BEAT_SECONDS = 5.0
 """How often a leading controller with a complete snapshot says in Redis that it lives."""
 BEAT_KEPT_SECONDS = 3600.0
@@ -273,7 +271,7 @@ class Controller:
             if not self._settings.source_file:
                 return await self._follow_source(self._source)
             following = asyncio.ensure_future(self._follow_source(self._source))
-            changed = asyncio.ensure_future(self._source_changed(self._source.config))
+            changed = asyncio.ensure_future(declared.changed(self._settings, self._source.config))
             try:
                 await asyncio.wait((following, changed), return_when=asyncio.FIRST_COMPLETED)
                 if following.done():
@@ -282,24 +280,6 @@ class Controller:
                 _log.info("the Source document changed", suspend=self._source.config.suspend)
             finally:
                 await end(following, changed)
-
-    async def _source_changed(self, config: SourceConfig) -> Source:
-        """Wait for a Source document that says something else; a broken one is told once and changes nothing."""
-        seen, file = None, Path(self._settings.source_file)
-        while True:
-            await asyncio.sleep(SOURCE_FILE_SECONDS)
-            version = await asyncio.to_thread(_version, file)
-            if version is None or version == seen:
-                continue
-            seen = version
-            try:
-                settings = await asyncio.to_thread(with_source_file, self._settings)
-                source = source_of(settings)
-            except InputError as error:
-                _log.error("the Source document is not usable, the last one stays in force", reason=str(error))
-                continue
-            if source is not None and source.config != config:
-                return source
 
     async def _follow_source(self, source: Source) -> None:
         async for cause in source.watch(self._stop):
@@ -363,15 +343,6 @@ class Controller:
                 await self._stop.wait()
 
 
-def _version(file: Path) -> tuple[int, int, int] | None:
-    """What changes when a file is written or replaced; None while it is away (it then says nothing new)."""
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
-
-
 def main(kubeconfig: str | None = None, source_file: str | None = None) -> int:
     """`belay controller`: the settings come from the environment. Raises InputError for bad ones."""
     settings = from_environment(kubeconfig=kubeconfig, source_file=source_file)
@@ -393,25 +364,9 @@ async def _serve(settings: Settings) -> None:
             settings,
             kube,
             functools.partial(send, application, connect(settings.redis_url), RECONCILE),
-            source=source_of(settings),
+            source=declared.source_of(settings),
         )
         loop = asyncio.get_running_loop()
         for name in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(name, controller.stop)
         await controller.run()
-
-
-def source_of(settings: Settings) -> Source | None:
-    """The repository that the settings name, None when they name none. Raises InputError for an impossible one."""
-    if not settings.source_url:
-        return None
-    config = SourceConfig(
-        url=settings.source_url,
-        branch=settings.source_branch,
-        path=settings.source_path,
-        interval=settings.source_interval,
-        verify_mode=settings.source_verify,
-        allowed_signers=Path(settings.source_signers) if settings.source_signers else None,
-        suspend=settings.source_suspend,
-    )
-    return Source(config, settings.data_folder / "git")

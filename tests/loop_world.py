@@ -19,12 +19,13 @@ from typing import Any, TypeVar
 
 import pytest
 
-from engine.controller import Controller, source_of
+from engine.controller import Controller
 from engine.kube import CONFIGMAP, LEASE, NAMESPACE, NODE, POD, Kube, Object
 from engine.messages import ACT, RECONCILE
 from engine.reconcile import Worker
 from engine.sandbox.api import ApiServer
 from engine.settings import Settings
+from engine.source import declared
 from engine.store import StoreUnavailable
 from engine.wire import names
 from tests.worlds import A2_LABELS, device_report
@@ -176,7 +177,7 @@ class Loop:
 
         async def main() -> None:
             async with Kube.from_config(self.settings.kubeconfig) as kube:
-                source = source_of(self.settings)
+                source = declared.source_of(self.settings)
                 made.append(Controller(self.settings, kube, partial(self.send, RECONCILE), source=source))
                 await made[0].run()
 
