@@ -152,6 +152,24 @@ def test_a_job_on_racks_and_its_completion() -> None:
     assert not crowded.actions and "whole rack schedule" in crowded.pending[0].message
 
 
+@pytest.mark.parametrize("count", [4, 8])
+def test_pods_whose_rack_is_given_come_before_parts_that_are_missing_whole(count: int) -> None:
+    """Rack 0 is the tightest for two nodes, but one of its two is the only one that the last part can have."""
+    pods, group = gang(count, 8, annotations=NOTES, **KIND)
+    last = count - 2
+    notes = [{**pod.annotations, "super-pod-rank": str(i // 4)} for i, pod in enumerate(pods)]
+    seats = {last: "r0n0"} | {rank: f"r2n{rank}" for rank in range(2, last)}
+    bound = [
+        worlds.pod(f"case-{rank}", node=node, chips=range(8), rank=rank, annotations=notes[rank], **KIND)
+        for rank, node in seats.items()
+    ]
+    waiting = [pod for rank, pod in enumerate(pods) if rank not in seats]
+    scope = scope_of(_world([*bound, *waiting], group, {0: 3, 1: 3, 2: 8}))
+    placed = nodes_of(scope)
+    assert placed.pop(f"case-{count - 1}") == "r0n1"
+    assert sorted(placed) == ["case-0", "case-1"] and len({node[:2] for node in placed.values()}) == 1
+
+
 def test_nodes_outside_racks_are_named() -> None:
     pods, group = gang(4, 8, annotations=NOTES, **KIND)
     scope = scope_of(_world(pods, group, {-1: 4}))

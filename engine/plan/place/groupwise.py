@@ -185,11 +185,11 @@ class _Plan:
         for pod in self._waiting:
             groups.setdefault(_block_of(self._ranks[pod.key], sizes), []).append(pod)
         out: dict[str, Slot] = {}
-        for logical, pods in sorted(groups.items()):
-            if logical in homes:
-                refusal = self._complete(cut, logical, homes[logical], pods, out)
-                if refusal is not None:
-                    return refusal
+        running = [(logical, groups[logical]) for logical in sorted(groups) if logical in homes]
+        for logical, pods in self._in_turn(cut, running):
+            refusal = self._complete(cut, logical, homes[logical], pods, out)
+            if refusal is not None:
+                return refusal
         fresh = [logical for logical in sorted(groups) if logical not in homes]
         taken = self._former(fresh, cut)
         rest = [logical for logical in fresh if logical not in taken]
@@ -255,6 +255,10 @@ class _Plan:
         self._free[home] = pool
         return None
 
+    def _in_turn(self, cut: Cut, running: list[tuple[int, list[Pod]]]) -> list[tuple[int, list[Pod]]]:
+        """The missing pods of running blocks in the order in which they are seated."""
+        return running
+
     def _former(self, fresh: Sequence[int], cut: Cut) -> dict[int, Block]:
         """Blocks of the job's last run that can be used again, whole or with replaced nodes."""
         if self._memory is None or not (self._failed or self._bench.params.prefer_previous_node):
@@ -298,8 +302,7 @@ class _RackPlan(_Plan):
 
     def _complete(self, cut: Cut, logical: int, home: int, pods: list[Pod], out: dict[str, Slot]) -> Refusal | None:
         """Missing pods join the rack of their part, or a rack of the super pod with room for the whole part."""
-        part = cut.part if isinstance(cut, RackBlocks) else 1
-        racks = {self._ranks[pod.key] // part: self._rack(pod.node) for pod in self._staying if pod.key in self._ranks}
+        part, racks = self._racks(cut)
         wanted: dict[int, list[Pod]] = {}
         for pod in pods:
             wanted.setdefault(self._ranks[pod.key] // part, []).append(pod)
@@ -314,6 +317,21 @@ class _RackPlan(_Plan):
                 out[pod.key] = Slot(place.name, logical, home)
                 self._free[home] = [name for name in self._free[home] if name != place.name]
         return None
+
+    def _in_turn(self, cut: Cut, running: list[tuple[int, list[Pod]]]) -> list[tuple[int, list[Pod]]]:
+        """First those that only one rack is left for, then parts that are missing whole."""
+        part, racks = self._racks(cut)
+        turns = []
+        for tied in (True, False):
+            for logical, pods in running:
+                turns.append((logical, [pod for pod in pods if (self._ranks[pod.key] // part in racks) == tied]))
+        return turns
+
+    def _racks(self, cut: Cut) -> tuple[int, dict[int, int]]:
+        """(nodes of a part, the rack of every part that runs)."""
+        part = cut.part if isinstance(cut, RackBlocks) else 1
+        staying = [pod for pod in self._staying if pod.key in self._ranks]
+        return part, {self._ranks[pod.key] // part: self._rack(pod.node) for pod in staying}
 
     def _rack(self, name: str) -> int:
         view = self._bench.views.get(name)
