@@ -14,6 +14,7 @@ from engine.model.cluster import Observed, ids_of
 from engine.model.diagnostics import ObjectKey
 from engine.model.plan import ChipState, NodeState, Plan
 from engine.model.times import rfc3339
+from engine.plan.gangs import pending_by_gang
 from engine.plan.groups import group
 from engine.plan.jobstatus import ended
 from engine.status.jobs import runs, succeeded
@@ -72,8 +73,8 @@ def chips(plan: Plan, observed: Observed) -> Answer:
 
 def jobs(plan: Plan, observed: Observed) -> Answer:
     """Every job that wants NPUs."""
-    pending = {f"{p.namespace}/{p.kind}/{p.name}": p for p in plan.pending}
     gangs, gang_of = group(observed)
+    pending = pending_by_gang(plan.pending, gangs)
     done = succeeded(observed, gang_of)
     rows = []
     for key in sorted({*gangs, *pending}):
@@ -85,7 +86,7 @@ def jobs(plan: Plan, observed: Observed) -> Answer:
         wait = pending.get(key)
         running = sum(pod.phase == "Running" for pod in pods)
         going = gang is not None and runs(gang, running, done.get(key, 0))
-        owner = ObjectKey(gang.api_version, kind, namespace, name) if gang is not None else None
+        owner = ObjectKey(gang.api_version, gang.kind, namespace, name) if gang is not None else None
         end = ended(observed.objects.get(owner)) if owner is not None else ""
         rows.append(
             {

@@ -23,8 +23,10 @@ from engine.model.links import LINKED
 from engine.model.plan import Pending, Plan
 from engine.model.times import rfc3339
 from engine.phrases import because
+from engine.plan.gangs import pending_by_gang
 from engine.plan.groups import group
 from engine.plan.linkstates import count
+from engine.plan.owners import JOB_KINDS
 from engine.status.elements import OUT_OF_SERVICE
 from engine.status.jobs import graded, impact, impact_body
 from engine.status.links import summary
@@ -70,8 +72,8 @@ def _pod(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
 
 def _job(name: str, plan: Plan, observed: Observed, desired: Desired) -> dict[str, Any]:
     gangs, _ = group(observed)
-    known = {*gangs, *(f"{p.namespace}/{p.kind}/{p.name}" for p in plan.pending), *observed.history.jobs}
-    key = _only(known, "job", name)
+    waits = pending_by_gang(plan.pending, gangs)
+    key = _only({*gangs, *waits, *observed.history.jobs}, "job", name)
     namespace, kind, job = key.split("/", 2)
     gang = gangs.get(key)
     pods = [observed.pods[p] for p in gang.pods if p in observed.pods] if gang else []
@@ -84,13 +86,12 @@ def _job(name: str, plan: Plan, observed: Observed, desired: Desired) -> dict[st
             plan,
             lambda a: (
                 getattr(a, "namespace", "") == namespace
-                and (getattr(a, "pod", None) in keys or getattr(a, "name", None) == job)
+                and (getattr(a, "pod", None) in keys or (getattr(a, "name", None) == job and _about(a, kind)))
             ),
         ),
     }
-    waiting = [p for p in plan.pending if (p.namespace, p.name) == (namespace, job)]
-    if waiting:
-        body["pending"] = _pending(waiting[0])
+    if key in waits:
+        body["pending"] = _pending(waits[key])
     memory = plan.history.jobs.get(key)
     if memory is not None:
         body["reschedules"] = [rfc3339(ms / 1000) for ms in memory.reschedules]
@@ -273,6 +274,12 @@ def _pending(pending: Pending) -> dict[str, Any]:
         "nodes": pending.nodes,
         "unblock": pending.unblock,
     }
+
+
+def _about(action: Any, kind: str) -> bool:
+    """Whether an action on an object of the job's name is about the job: no other job's of that name."""
+    other = getattr(action, "object_kind", kind)
+    return other in (kind.partition(".")[0], "PodGroup") or other not in JOB_KINDS
 
 
 def _only(known: Collection[str], kind: str, name: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.jobs import Gang
+from engine.model.plan import Pending
 from engine.model.times import parse_rfc3339
 from engine.plan.memo import Memo
 from engine.plan.owners import (
@@ -53,6 +54,18 @@ _GANGS: Final[Memo[Gang]] = Memo(32768)
 def gang_key(api_version: str, kind: str, namespace: str, name: str) -> str:
     """``namespace/Kind/name``; a ``batch/v1`` Job is ``Job.batch``, so that it never meets a Volcano Job's memory."""
     return f"{namespace}/{'Job.batch' if api_version == 'batch/v1' else kind}/{name}"
+
+
+def pending_by_gang(pending: Iterable[Pending], gangs: Mapping[str, Gang]) -> dict[str, Pending]:
+    """What waits, by the key of its gang; an entry of a ``batch/v1`` Job says Job, as one of a Volcano Job does."""
+    found: dict[str, Pending] = {}
+    for entry in pending:
+        key, batch = (gang_key(api, entry.kind, entry.namespace, entry.name) for api in ("", "batch/v1"))
+        if entry.kind == "Job" and batch in gangs:
+            first = f"{entry.namespace}/{entry.pods[0]}" if entry.pods else ""
+            key = batch if key not in gangs or first in gangs[batch].pods else key
+        found[key] = entry
+    return found
 
 
 def task_of(pod: Pod) -> str:

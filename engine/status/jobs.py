@@ -14,7 +14,7 @@ from engine.model.history import JobMemory
 from engine.model.jobs import Gang
 from engine.model.plan import Pending, Plan
 from engine.model.times import rfc3339
-from engine.plan.gangs import declared_rank
+from engine.plan.gangs import declared_rank, pending_by_gang
 from engine.plan.grading import Grading
 from engine.plan.groups import group
 from engine.plan.jobstatus import ended
@@ -44,8 +44,8 @@ def graded(plan: Plan, observed: Observed, desired: Desired) -> Observed:
 
 def job_status(plan: Plan, observed: Observed, desired: Desired | None = None) -> list[dict[str, Any]]:
     """One ConfigMap per NPU job or remembered job. ``desired`` tells the products that policies may be for."""
-    pending = {f"{p.namespace}/{p.kind}/{p.name}": p for p in plan.pending}
     gangs, gang_of = group(observed)
+    pending = pending_by_gang(plan.pending, gangs)
     done = succeeded(observed, gang_of)
     judged = graded(plan, observed, desired or _NOTHING)
     bodies = []

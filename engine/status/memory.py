@@ -8,6 +8,8 @@ from engine.documents import Desired
 from engine.model.cluster import Observed
 from engine.model.history import NodeMemory
 from engine.model.plan import Plan
+from engine.plan.gangs import pending_by_gang
+from engine.plan.groups import group
 from engine.status.bodies import config_map
 from engine.status.jobs import job_status
 from engine.wire import history, names, rankfile
@@ -18,7 +20,7 @@ _JOB_KINDS = frozenset({"AscendJob", "Job", "Deployment", "StatefulSet"})
 def forgotten(plan: Plan, observed: Observed) -> list[str]:
     """Names of the ``belay-job-*`` and ``belay-ranktable-*`` ConfigMaps (``belay-system``) of jobs gone for good."""
     gone = sorted(set(observed.history.jobs) - set(plan.history.jobs))
-    kept = {f"{p.namespace}/{p.kind}/{p.name}" for p in plan.pending}
+    kept = pending_by_gang(plan.pending, group(observed)[0]) if gone else {}
     return [names.job_config_map(*_parts(key)) for key in gone if key not in kept] + _rank_files(observed)
 
 

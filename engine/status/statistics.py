@@ -14,6 +14,7 @@ import msgspec
 from engine.model.cluster import Observed
 from engine.model.diagnostics import ObjectKey
 from engine.model.plan import Pending, Plan
+from engine.plan.gangs import pending_by_gang
 from engine.plan.groups import group
 from engine.plan.jobstatus import FAILED as ENDED_BADLY
 from engine.plan.owners import ASCEND_API, POD_GROUP_APIS, VOLCANO_API
@@ -92,8 +93,8 @@ def exceptions(plan: Plan, observed: Observed) -> dict[str, Any]:
     gangs, _ = group(observed)
     rows: dict[str, str] = {}
     used = 0
-    for entry in plan.pending:
-        gang = gangs.get(f"{entry.namespace}/{entry.kind}/{entry.name}")
+    for key, entry in pending_by_gang(plan.pending, gangs).items():
+        gang = gangs.get(key)
         if gang is None or not gang.uid or gang.kind == "Pod":
             continue
         conditions = {"status": _phase(observed, gang.namespace, gang.pod_group), "reason": _reason(entry)}
