@@ -93,8 +93,8 @@ def exceptions(plan: Plan, observed: Observed) -> dict[str, Any]:
     gangs, _ = group(observed)
     rows: dict[str, str] = {}
     used = 0
-    for key, entry in pending_by_gang(plan.pending, gangs).items():
-        gang = gangs.get(key)
+    for job, entry in pending_by_gang(plan.pending, gangs).items():
+        gang = gangs.get(job)
         if gang is None or not gang.uid or gang.kind == "Pod":
             continue
         conditions = {"status": _phase(observed, gang.namespace, gang.pod_group), "reason": _reason(entry)}
