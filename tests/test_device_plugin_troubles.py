@@ -4,6 +4,7 @@ breaks while it is being cut, words arrive late."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 from collections.abc import Callable, Coroutine
@@ -136,6 +137,36 @@ def test_an_agent_that_is_ended_while_it_cuts_leaves_no_vnpu_behind_and_serves_t
             answer = await node.kubelet.admit(body, CORE)
             (vnpu,) = await node.driver.vnpus()
             assert answer.envs["ASCEND_VISIBLE_DEVICES"] == str(vnpu.id) and vnpu.template == "vir04_3c"
+
+    run(scenario)
+
+
+def test_what_is_cut_while_unused_vnpus_are_looked_for_is_not_taken_for_one() -> None:
+    async def scenario() -> None:
+        async with Node(PRO, preset=False) as node:
+            allocator = node.plugin.allocator
+            assert allocator is not None
+            await node.until(lambda: not allocator._lock.locked())
+            real, asked, go_on = node.driver.vnpus, asyncio.Event(), asyncio.Event()
+
+            async def slow() -> Any:
+                node.driver.vnpus = real
+                asked.set()
+                await go_on.wait()
+                return await real()
+
+            node.driver.vnpus = slow
+            looking = asyncio.create_task(allocator.tidy())
+            await asked.wait()
+            body = node.pod("a", ["0-vir04_3c"], resource=CORE, count=4)
+            giving = asyncio.create_task(node.kubelet.admit(body, CORE))
+            # without a turn for each it would be given now, and be gone in a moment
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(giving), 0.3)
+            go_on.set()
+            await looking
+            answer = await giving
+            assert [str(vnpu.id) for vnpu in await real()] == [answer.envs["ASCEND_VISIBLE_DEVICES"]]
 
     run(scenario)
 

@@ -106,8 +106,11 @@ def test_programs_are_bounded_in_time_in_words_and_in_number(site: Site, monkeyp
     assert len(run(found.custom(["talker"], RING, ""))) < 200
     for number in range(12):
         site.plugin(f"n{number}", {"AfterReset": "true"})
-    run(found.run("AfterReset", [f"n{number}" for number in range(12)], RING))
-    assert len([line for line in site.lines() if line.startswith("n")]) == hooks.MAX_PLUGINS
+        site.plugin(f"n{number}", {"CustomReset": "exit 1"})
+    every = [f"n{number}" for number in range(12)]
+    run(found.run("AfterReset", every, RING))
+    assert len([line for line in site.lines() if "AfterReset" in line]) == hooks.MAX_PLUGINS
+    assert run(found.custom(every, RING, "")) == f"plugin n{hooks.MAX_PLUGINS - 1}: CustomReset ended with code 1"
 
 
 @pytest.mark.parametrize(
@@ -166,9 +169,16 @@ def test_a_plugins_word_decides_and_its_cure_is_believed_once_the_chips_boot(sit
     site.plugin("bmc", {"CustomReset": "true", "AfterReset": "true"})
     made, driver, act = resetter(site)
     driver.fail_resets(1)
+    asked: list[int] = []
+
+    async def boots(chip: int) -> int:
+        asked.append(chip)
+        return BOOTED if asked.count(chip) > 2 else 0
+
+    driver.boot_status = boots  # type: ignore[method-assign]
     run(made.reset(act))
+    assert {chip: asked.count(chip) for chip in range(8)} == dict.fromkeys(range(8), 3)
     assert site.lines()[0].startswith("bmc CustomReset [") and "reset failed" in site.lines()[0]
-    assert run(driver.boot_status(0)) == BOOTED
     # a plugin that is not content makes a reset of the driver's a failed one
     site.plugin("check", {"CustomReset": "echo link 3 is down >&2; exit 1"})
     made, _, act = resetter(site)
