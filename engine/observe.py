@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sized
 from typing import Any
 
 import msgspec
-import yaml
 
 from engine.model import stress
 from engine.model.cluster import AgentReport, DeviceReport, Node, NodeReport, Observed, Orders, Pod, PublicReport
@@ -31,12 +30,11 @@ from engine.wire import (
     publicinfo,
     recoveryrecord,
     reservations,
+    schedulerconf,
     sync,
 )
 from engine.wire.errors import WireError
 from engine.wire.shapes import misfit
-
-_SCHEDULER_CONFIG_MAX = 256 * 1024
 
 
 def observe(items: Iterable[Mapping[str, Any]], shard: str = names.MAIN_SHARD) -> Observed:
@@ -262,7 +260,7 @@ class Observer:
 
     def _take_scheduler(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
         if key.name == names.SCHEDULER_CONFIGMAP:
-            self._init_params = scheduler_arguments(str((obj.get("data") or {}).get(names.SCHEDULER_KEY, "")))
+            self._init_params = schedulerconf.arguments(str((obj.get("data") or {}).get(names.SCHEDULER_KEY, "")))
         self._objects[key] = dict(obj)
 
     _Take = Callable[["Observer", ObjectKey, Mapping[str, Any]], None]
@@ -402,25 +400,3 @@ class Observer:
         self._objects = {key: self._objects[key] for key in sorted(self._objects)}
         self._memories = dict(sorted(self._memories.items()))
         self._unsorted = False
-
-
-def scheduler_arguments(text: str) -> dict[str, str]:
-    """``init-params`` arguments of a ``volcano-scheduler.conf``; empty when there are none.
-
-    Raises:
-        WireError: not YAML, or too long.
-    """
-    where = f"ConfigMap/{names.SCHEDULER_NAMESPACE}/{names.SCHEDULER_CONFIGMAP}"
-    field = f"data.{names.SCHEDULER_KEY}"
-    if len(text) > _SCHEDULER_CONFIG_MAX:
-        raise WireError(where, field, f"is {len(text)} bytes long, the limit is {_SCHEDULER_CONFIG_MAX}")
-    try:
-        body = yaml.load(text, Loader=yaml.CBaseLoader)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise WireError(where, field, f"is not valid YAML: {error}") from error
-    configurations = body.get("configurations") if isinstance(body, dict) else None
-    for entry in configurations if isinstance(configurations, list) else ():
-        if isinstance(entry, dict) and entry.get("name") == "init-params":
-            arguments = entry.get("arguments")
-            return {str(k): str(v) for k, v in arguments.items()} if isinstance(arguments, dict) else {}
-    return {}

@@ -1,4 +1,4 @@
-"""``volcano-scheduler.conf``: which actions Volcano's scheduler is told to run, and whether its gang plugin protects.
+"""``volcano-scheduler.conf``: the actions of Volcano's scheduler, its gang plugin's protection, ``init-params``.
 
 Format: Volcano, pkg/scheduler/conf/scheduler_conf.go. Tidal scheduling is switched on by it
 (docs/zh/scheduling/04_usage/10_tidal_scheduling of MindCluster): action ``preempt`` or ``reclaim``, and a gang plugin
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from engine.model.diagnostics import ObjectKey
+from engine.wire.errors import WireError
 from engine.wire.names import SCHEDULER_CONFIGMAP, SCHEDULER_KEY, SCHEDULER_NAMESPACE
 
 #: Longest configuration that is read.
@@ -48,13 +49,9 @@ def of(objects: Mapping[ObjectKey, Mapping[str, Any]]) -> SchedulerConf:
 @lru_cache(maxsize=8)
 def parse(text: str) -> SchedulerConf:
     """Actions and gang switches of a configuration; whatever has another shape states nothing."""
-    if len(text) > _LONGEST:
-        return SchedulerConf()
     try:
-        body = yaml.load(text, Loader=yaml.CBaseLoader)
-    except (yaml.YAMLError, RecursionError):
-        return SchedulerConf()
-    if not isinstance(body, dict):
+        body = _read(text)
+    except WireError:
         return SchedulerConf()
     stated = body.get("actions")
     actions = None
@@ -64,6 +61,31 @@ def parse(text: str) -> SchedulerConf:
     switches = {"preempt": "enablePreemptable", "reclaim": "enableReclaimable"}
     free = {action for action, key in switches.items() if all(str(g.get(key)).lower() == "false" for g in gangs)}
     return SchedulerConf(actions, frozenset(free))
+
+
+def arguments(text: str) -> dict[str, str]:
+    """The arguments of ``init-params``, as text; empty when there are none.
+
+    Raises:
+        WireError: not YAML, or too long.
+    """
+    configurations = _read(text).get("configurations")
+    for entry in configurations if isinstance(configurations, list) else ():
+        if isinstance(entry, dict) and entry.get("name") == "init-params":
+            found = entry.get("arguments")
+            return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+    return {}
+
+
+def _read(text: str) -> dict[str, Any]:
+    where, field = f"ConfigMap/{SCHEDULER_NAMESPACE}/{SCHEDULER_CONFIGMAP}", f"data.{SCHEDULER_KEY}"
+    if len(text) > _LONGEST:
+        raise WireError(where, field, f"is {len(text)} characters long, the limit is {_LONGEST}")
+    try:
+        body = yaml.load(text, Loader=yaml.CBaseLoader)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise WireError(where, field, f"is not valid YAML: {error}") from error
+    return body if isinstance(body, dict) else {}
 
 
 def _plugins(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
