@@ -188,6 +188,30 @@ def test_partial_request_and_network() -> None:
     assert "require npu(0) should be equal to node npu(16), actual: task<worker> req npu: 8" in scope.pending[0].message
 
 
+@pytest.mark.parametrize(("block", "placed"), [("32", True), ("16", False)])
+def test_broken_networks_matter_between_blocks_only(block: str, placed: bool) -> None:
+    """Both pods of one block lie in one super pod; only several blocks speak over the parameter plane."""
+    pods, group = gang(2, 16, annotations={POLICY: "chip2-node16-sp", "sp-block": block})
+    nodes = [worlds.node(f"n{i}", chips=16, labels=A3) for i in range(2)]
+    reports = [worlds.report(f"n{i}", chips=16, super_pod_id=0, network=(3,)) for i in range(2)]
+    scope = scope_of(worlds.observed(nodes, reports, pods, objects=[group], init_params={"super-pod-size": "10"}))
+    assert bool(bindings(scope)) == placed
+    assert placed or scope.pending[0].nodes == {"NPUResourceShortage": 2}
+
+
+def test_a_running_block_takes_back_the_node_that_failed_last() -> None:
+    pods, group = gang(2, 16, annotations=SP)
+    stays = worlds.pod("case-0", node="n10", chips=range(16), rank=0, annotations={
+        **pods[0].annotations, "super-pod-rank": "0",
+    })  # fmt: skip
+    memory = JobMemory(uid="u-case", nodes={"0": "n10", "1": "n11"}, fault_nodes=("n11",))
+    history = History(jobs={"train/PodGroup/case": memory})
+    for count, node in ((3, "n12"), (2, "n11")):
+        assert nodes_of(scope_of(_world([stays, pods[1]], group, {1: count}, history=history))) == {"case-1": node}
+    healthy = History(jobs={"train/PodGroup/case": JobMemory(uid="u-case", nodes={"0": "n10", "1": "n12"})})
+    assert nodes_of(scope_of(_world([stays, pods[1]], group, {1: 3}, history=healthy))) == {"case-1": "n12"}
+
+
 def test_single_pod_takes_the_least_idle_node() -> None:
     pods, group = gang(1, 4, annotations={POLICY: "chip2-node16-sp", "sp-block": "4"})
     world = _world([*pods, placing.busy("n12", range(8))], group, {1: 4})
