@@ -163,7 +163,7 @@ def test_moves_are_few_and_everybody_finds_a_place(data: Any) -> None:
             pods.append(serving(f"h{index}", node, *free[:size], owner=owner))
             held[node] |= sum(1 << chip for chip in free[:size])
     want = data.draw(st.sampled_from([2, 4, 8]))
-    snapshot = world(*pods, asks("p", want), nodes=3)
+    snapshot = world(*pods, asks("p", want, created=NOW - 60), nodes=3)
     first = plan(declared(), snapshot, NOW)
     moved = {one.pod: one for one in made(first, EvictPod)}
     gone = [pod for pod in pods if pod.name in moved]
@@ -176,7 +176,27 @@ def test_moves_are_few_and_everybody_finds_a_place(data: Any) -> None:
             asks(f"{pod.name}-again", pod.count, owner=("ReplicaSet", pod.owner_name), owner_api="apps/v1", created=NOW)
             for pod in gone
         ]
-        after = msgspec.structs.replace(world(*left, asks("p", want), *again, nodes=3), history=first.history)
+        waiting = asks("p", want, created=NOW - 60)
+        after = msgspec.structs.replace(world(*left, waiting, *again, nodes=3), history=first.history)
         second = plan(declared(), after, NOW + 30)
         assert {bind.pod for bind in made(second, BindPod)} == {"p", *(pod.name for pod in again)}
         assert not made(second, EvictPod)
+
+
+def test_nobody_moves_for_what_is_kept_for_another() -> None:
+    """A server that is kept for a job that starves is free again once it runs elsewhere."""
+    a, b = serving("a", "n1", 0, 1, 2, 3), [serving(f"b{i}", "n0", i) for i in range(5)]
+    c = serving("c", "n2", 0, owner=None)
+    starving = asks("p", 8, created=NOW - 7200)
+    first = plan(declared(), world(a, *b, c, starving, nodes=3), NOW)
+    assert [one.pod for one in made(first, EvictPod)] == ["a"]
+    again = asks("a2", 4, owner=("ReplicaSet", "rs-a"), owner_api="apps/v1", created=NOW)
+    second = plan(
+        declared(), msgspec.structs.replace(world(*b, c, starving, again, nodes=3), history=first.history), NOW + 30
+    )
+    assert [(one.pod, one.node) for one in made(second, BindPod)] == [("p", "n1")] and not made(second, EvictPod)
+    runs = serving("p", "n1", *range(8), owner=None)
+    third = plan(
+        declared(), msgspec.structs.replace(world(*b, c, runs, again, nodes=3), history=second.history), NOW + 31
+    )
+    assert [(one.pod, one.node) for one in made(third, BindPod)] == [("a2", "n2")] and not made(third, EvictPod)

@@ -40,6 +40,10 @@ TICK: Final = 0.5
 """Hours between two looks at the queue."""
 LOAD: Final = 1.0
 """Chip hours asked for over chip hours there are."""
+LOST: Final = 0.1
+"""Hours of work that a job does once more when it was moved: what a service takes to start, and then some."""
+SESSIONS: Final = 12
+"""How often a policy is asked at one look at most; they are still after two or three."""
 
 
 class Request(NamedTuple):
@@ -54,6 +58,11 @@ class Request(NamedTuple):
     @property
     def chips(self) -> float:
         return self.size / CORES if self.cores else float(self.size)
+
+    @property
+    def service(self) -> bool:
+        """Whether it is a pod of a Deployment, which makes it anew when it goes; others are training jobs."""
+        return not self.cores and self.size <= 2
 
 
 class Place(NamedTuple):
@@ -97,12 +106,16 @@ class State:
             self.rings[place.node] |= place.chips
 
 
+Choice = tuple[Request, Place | None]
+"""Where a job that waits is to run; None: it runs, and is to go and wait for another place."""
+
+
 class Policy(Protocol):
     """Chooses places for jobs that wait, in the order in which they came; ``running`` is everything that runs."""
 
     def choose(
         self, now: float, state: State, waiting: Sequence[Request], running: dict[int, tuple[Request, Place]]
-    ) -> list[tuple[Request, Place]]: ...
+    ) -> Sequence[Choice]: ...
 
 
 class FirstFit:
@@ -166,7 +179,7 @@ class Reference:
 
 
 class Gated(Reference):
-    """The reference policy behind Volcano's default queue: action enqueue with plugin proportion.
+    """The reference policy with ``forceEnqueue: "false"``: plugin proportion decides who is let in by action enqueue.
 
     A job is looked at once its minResources fit beside what runs and what was let in before it and still waits; so jobs
     that were let in and find no place keep their share from those behind them. Sessions follow each other until
@@ -223,61 +236,115 @@ def trace(seed: int) -> list[Request]:
     return [job._replace(number=number) for number, job in enumerate(ordered)]
 
 
+class Look(NamedTuple):
+    """One look at the queue: what was free, who waited, and the chips in use afterwards beyond those before."""
+
+    state: State
+    queue: list[Request]
+    gained: float
+
+
 class Play(NamedTuple):
-    """A trace as one policy ran it: the share of all chip hours that were used, and what it looked like every tick.
+    """A trace as one policy ran it: the share of all chip hours that did work, and what it looked like every tick.
 
     ``contended`` is the share of the ticks after which work still waited, ``idle`` that of the chips without work then;
-    ``waits`` are the mean hours in the queue by size of ring jobs, those that still wait included.
+    ``waits`` are the mean hours in the queue by size of ring jobs, those that still wait included; ``moves`` counts
+    jobs that were moved.
     """
 
     used: float
-    looks: list[tuple[State, list[Request], list[tuple[Request, Place]]]]
+    looks: list[Look]
     contended: float
     idle: float
     waits: dict[int, float]
+    moves: int
+
+
+class _Month:
+    """What runs and waits. Who is moved does ``LOST`` hours of his work once more; they count as no use."""
+
+    def __init__(self, jobs: Sequence[Request]) -> None:
+        self.state = State()
+        self.running: dict[int, tuple[Request, Place]] = {}
+        self.waiting: list[Request] = []
+        self.used = 0.0
+        self.moves = 0
+        self.waits: dict[int, list[float]] = {1: [], 2: [], 4: [], 8: []}
+        self._coming = list(reversed(jobs))
+        self._left = {job.number: job.hours for job in jobs}
+        self._again: dict[int, float] = {}
+        self._since: dict[int, float] = {}
+
+    def comes_to(self, now: float) -> None:
+        """Those that have ended go, those that have come wait."""
+        for number in [n for n, since in self._since.items() if since + self._again.get(n, 0) + self._left[n] <= now]:
+            self._stop(number, now)
+        while self._coming and self._coming[-1].arrival <= now:
+            self.waiting.append(self._coming.pop())
+
+    def take(self, choices: Sequence[Choice], now: float) -> None:
+        for job, place in choices:
+            if place is None:
+                if not job.service:
+                    raise ValueError(f"job {job.number} may not be moved")
+                self._stop(job.number, now)
+                self._again[job.number] = LOST
+                self.waiting = sorted([*self.waiting, job], key=lambda one: one.number)
+                self.moves += 1
+                continue
+            self.state.take(job, place)
+            self.running[job.number] = (job, place)
+            self._since[job.number] = now
+            if not job.cores and job.number not in self._again:
+                self.waits[job.size].append(now - job.arrival)
+        placed = {job.number for job, place in choices if place is not None}
+        self.waiting = [job for job in self.waiting if job.number not in placed]
+
+    def busy(self) -> float:
+        """Chips in use."""
+        return sum(job.chips for job, _ in self.running.values())
+
+    def end(self, now: float) -> None:
+        for number in list(self.running):
+            self._stop(number, now)
+        for job in self.waiting:
+            if not job.cores:
+                self.waits[job.size].append(now - job.arrival)
+
+    def _stop(self, number: int, now: float) -> None:
+        job, place = self.running.pop(number)
+        self.state.give_back(job, place)
+        done = min(self._left[number], max(0.0, now - self._since.pop(number) - self._again.get(number, 0.0)))
+        self._left[number] -= done
+        self.used += job.chips * done
 
 
 def play(jobs: Sequence[Request], policy: Policy) -> Play:
-    """Runs the jobs: at every tick those that ended go, those that came wait, and the policy places what it can."""
-    state, waiting = State(), list[Request]()
-    running: dict[int, tuple[Request, Place]] = {}
-    ends: dict[int, float] = {}
-    coming = list(reversed(jobs))
-    looks = []
-    used = 0.0
+    """Runs the jobs: at every tick those that ended go, those that came wait, and the policy is asked until nothing
+    moves any more, as schedulers are that look every second.
+    """
+    month, looks = _Month(jobs), []
     idle: list[float] = []
-    waits: dict[int, list[float]] = {1: [], 2: [], 4: [], 8: []}
     for step in range(int(DAYS * 24 / TICK)):
         now = step * TICK
-        for number in [number for number, end in ends.items() if end <= now]:
-            state.give_back(*running.pop(number))
-            del ends[number]
-        while coming and coming[-1].arrival <= now:
-            waiting.append(coming.pop())
-        before, queue = state.copy(), list(waiting)
-        placed = policy.choose(now, state.copy(), queue, running)
-        for job, place in placed:
-            state.take(job, place)
-            running[job.number] = (job, place)
-            ends[job.number] = now + job.hours
-            used += job.chips * min(job.hours, DAYS * 24 - now)
-            if not job.cores:
-                waits[job.size].append(now - job.arrival)
-        taken = {job.number for job, _ in placed}
-        waiting = [job for job in waiting if job.number not in taken]
-        looks.append((before, queue, placed))
-        if waiting:
-            busy = sum(job.chips for job, _ in running.values())
-            idle.append(1.0 - busy / CAPACITY)
-    for job in waiting:
-        if not job.cores:
-            waits[job.size].append(DAYS * 24 - job.arrival)
+        month.comes_to(now)
+        before, queue, busy = month.state.copy(), list(month.waiting), month.busy()
+        for _ in range(SESSIONS):
+            choices = policy.choose(now, month.state.copy(), list(month.waiting), month.running)
+            if not choices:
+                break
+            month.take(choices, now)
+        looks.append(Look(before, queue, month.busy() - busy))
+        if month.waiting:
+            idle.append(1.0 - month.busy() / CAPACITY)
+    month.end(DAYS * 24.0)
     return Play(
-        used / (CAPACITY * DAYS * 24),
+        month.used / (CAPACITY * DAYS * 24),
         looks,
         len(idle) / len(looks),
         statistics.fmean(idle) if idle else 0.0,
-        {size: statistics.fmean(hours) if hours else 0.0 for size, hours in waits.items()},
+        {size: statistics.fmean(hours) if hours else 0.0 for size, hours in month.waits.items()},
+        month.moves,
     )
 
 

@@ -23,6 +23,7 @@ from engine.plan.place.verdict import FRAGMENTED, SHORTAGE, TOPOLOGY
 from engine.plan.queue import words
 from engine.plan.queue.consent import critical
 from engine.plan.queue.lines import PREEMPTABLE_KEY
+from engine.plan.queue.reserve import RESERVED
 from engine.plan.queue.search import Exhausted
 from engine.plan.scope import Displacement, NodeView, Scope
 from engine.plan.victims import memory_of
@@ -44,6 +45,7 @@ class Consolidation:
         self._scope, self._bench, self._trials = scope, bench, trials
         self._queues = {queue.name for queue in scope.desired.settings.queues if queue.movable}
         self._stuck: list[Placing] = []
+        self._in_vain: set[tuple[object, ...]] = set()
 
     def seen(self, placing: Placing) -> Placing:
         """Takes down what became of a gang in its turn; returns it."""
@@ -72,6 +74,9 @@ class Consolidation:
             return False  # pods were told to go for it already, or there is too little wherever it lies
         needs = gang.min_available - sum(1 for key in gang.pods if self._scope.observed.pods[key].node)
         pods = placing.left[: max(1, needs)]
+        kind = (self._trials.kind(gang, pods), len(pods))
+        if kind in self._in_vain:
+            return False
         ways = sorted(self._ways(job, gang, pod), key=lambda way: (_chips(way), len(way), way[0].node, way[0].key))
         for way in ways[:MAX_TRIED]:
             if self._trials.moves(gang, pods, way, way):
@@ -81,11 +86,15 @@ class Consolidation:
                 names = ", ".join(one.key for one in way)
                 words.amend(self._scope, gang, f"room is being made: moving {names} away from {way[0].node}")
                 return True
+        self._in_vain.add(kind)
         return bool(ways)
 
     def _ways(self, job: Job, gang: Gang, pod: Pod) -> Iterator[tuple[Pod, ...]]:
         """Sets of pods of one node without which its chips would suffice by number."""
-        for name, refusal in self._bench.table(job, pod).refusals.items():
+        refusals = self._bench.table(job, pod).refusals
+        if any(refusal.reason == RESERVED for refusal in refusals.values()):
+            return  # what is kept for somebody else is free again once he runs: nobody has to move for that
+        for name, refusal in refusals.items():
             view = self._bench.views[name]
             counted = view.node.allocatable.get(pod.resource, 0)
             missing = pod.count - (counted - view.requested.get(pod.resource, 0))

@@ -86,6 +86,7 @@ class Room:
     def __init__(self, scope: Scope, bench: Bench, trials: Trials) -> None:
         self._scope, self._bench, self._trials = scope, bench, trials
         self._stuck: list[Placing] = []
+        self._in_vain: set[tuple[object, ...]] = set()
         self._cut: set[tuple[str, int]] = set()
 
     def seen(self, placing: Placing) -> Placing:
@@ -251,6 +252,9 @@ class Room:
         if leaving and self._trials.moves(gang, pods, leaving, ()):
             words.amend(self._scope, gang, words.waits_for(leaving))
             return
+        kind = (self._trials.kind(gang, pods), len(pods))
+        if kind in self._in_vain:
+            return
         for way in self._ways(gang, job, pods[0], leaving):
             if not self._trials.moves(gang, pods, (*leaving, *way.pods), way.pods):
                 continue
@@ -264,6 +268,7 @@ class Room:
             self._trials.hold(gang, pods, (*leaving, *way.pods))
             words.amend(self._scope, gang, f"room is being made: moving {names}", reason=FRAGMENTED)
             return
+        self._in_vain.add(kind)
 
     def _leaving(self, job: Job, pod: Pod) -> tuple[Pod, ...]:
         """Pods with AI cores that are on their way out, on nodes that refused the job for want of room."""
@@ -289,18 +294,28 @@ class Room:
             node = self._bench.parts.core_node(view)
             if isinstance(node, CoreNode):
                 nodes.append((view, node, self._on_chips(view, gone)))
-        budget = MAX_SETS
+        budget, room = MAX_SETS, self._loose(gone)
         for size in range(1, MAX_MOVED + 1):
             sets = (
                 (view, tuple(found))
                 for view, node, chips in nodes
                 for found in _sets(node, chips, pod.count, size)
-                if all(self._movable(gang, one) for one in found)
+                if room.may_take(found, pod.count) and all(self._movable(gang, one) for one in found)
             )
             rows = list(islice(sets, budget))
             budget -= len(rows)
             ranked = sorted(rows, key=lambda row: (not _declared(row[0], row[1]), _cores(row[1])))
             yield from (Way(found, _declared(view, found)) for view, found in ranked)
+
+    def _loose(self, gone: set[str]) -> _Loose:
+        free: dict[tuple[str, int], int] = {}
+        for view in self._bench.views.values():
+            node = self._bench.parts.core_node(view) if view.node.allocatable.get(NPU_CORE) else None
+            if isinstance(node, CoreNode):
+                there = self._on_chips(view, gone)
+                most = node.totals.aicore
+                free |= {(view.node.name, chip): most - _cores(there.get(chip, ())) for chip in ids(view.base)}
+        return _Loose(free)
 
     def _on_chips(self, view: NodeView, gone: set[str]) -> dict[int, list[Pod]]:
         chips: dict[int, list[Pod]] = {}
@@ -345,11 +360,28 @@ class Room:
         )
 
 
+class _Loose:
+    """The cores that are free on each chip: a cheap reason why a move can never work, before it is tried."""
+
+    def __init__(self, free: Mapping[tuple[str, int], int]) -> None:
+        self._free = free
+        self._widest = sorted(free, key=lambda chip: -free[chip])
+        self._total = sum(free.values())
+
+    def may_take(self, movers: Sequence[Pod], cores: int) -> bool:
+        """Whether a request for ``cores`` and the largest of those who go for it might find a place."""
+        own = {(pod.node, _chip(pod)) for pod in movers}
+        left = sum(self._free.get(chip, 0) for chip in own) + _cores(movers) - cores
+        elsewhere = next((self._free[chip] for chip in self._widest if chip not in own), 0)
+        return self._total >= cores and max(pod.count for pod in movers) <= max(left, elsewhere)
+
+
 def _sets(node: CoreNode, chips: Mapping[int, list[Pod]], cores: int, size: int) -> Iterator[Sequence[Pod]]:
     """Sets of ``size`` pods whose going may make room: of one chip, or all those of as many chips as are wanted."""
     if cores % node.totals.aicore:
         for chip in sorted(chips):
-            yield from combinations(chips[chip], size)
+            least = cores - node.totals.aicore + _cores(chips[chip])
+            yield from (found for found in combinations(chips[chip], size) if _cores(found) >= least)
         return
     wanted = cores // node.totals.aicore
     for count in range(1, min(wanted, size) + 1):
