@@ -14,7 +14,8 @@ import errno
 import fcntl
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -163,17 +164,17 @@ class LinkPart:
         self._try("the root folder", lambda: standing.extend(self._folders.standing()))
         for holder in standing:
             if holder not in wanted:
-                self._try(holder, lambda holder=holder: self._folders.withdraw(holder))
+                self._try(holder, partial(self._folders.withdraw, holder))
         ends = []
         for holder, end in sorted(wanted.items()):
-            problem = self._try(holder, lambda end=end: self._folders.order(end))
+            problem = self._try(holder, partial(self._folders.order, end))
             report = self._folders.report(end)
             if problem:
                 report = EndReport(end.cluster, holder, report.alive, report.links, problem)
             ends.append(report)
         return tuple(ends)
 
-    def _try(self, holder: str, act: Any) -> str:
+    def _try(self, holder: str, act: Callable[[], object]) -> str:
         """Do something in a folder; the first of a row of failures is logged. Returns the problem."""
         try:
             act()

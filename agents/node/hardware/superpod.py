@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from agents.drivers.base import DriverError
 from agents.node.clock import Clock
+from agents.node.hardware.pings import Maps
 from agents.node.log import Log
 
 NAMESPACE: Final = "cluster-system"
@@ -29,14 +30,6 @@ _log = Log("superpod")
 Ask = Callable[..., Awaitable[Any]]
 Marks = dict[str, tuple[str, tuple[int, ...]]]
 """Job → what tells one fault of it from the next, and the super device ids that are marked for it."""
-
-
-class Maps(Protocol):
-    """What is read of the API server."""
-
-    def config_map(self, namespace: str, name: str) -> AsyncIterator[Mapping[str, Any] | None]:
-        """Follow one ConfigMap."""
-        ...
 
 
 def wanted(data: Mapping[str, Any], node: str) -> Marks:

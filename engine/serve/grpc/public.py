@@ -7,6 +7,7 @@ holds all that it says. Source: component/clusterd/pkg/application/publicfault, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -99,11 +100,9 @@ class PubFault:
         """Keep what comes, and clean up, until cancelled."""
         try:
             while True:
-                try:
+                with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(CLEAN_SECONDS):
                         await self._news.wait()
-                except TimeoutError:
-                    pass
                 self._news.clear()
                 batch, self._waiting = self._waiting, []
                 kept = False
