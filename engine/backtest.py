@@ -1,7 +1,8 @@
 """`belay policy test`: recorded passes under the policies of their time and under another one, and the difference.
 
 The world of every frame is as it was recorded; what another policy would have remembered of codes (occurrences,
-upgrades) is carried from frame to frame, what it would have changed in the world is not. An action that only the
+upgrades) is carried from frame to frame, what it would have changed in the world is not. So it is for both sides in
+Lists of a cluster without Belay, which hold no memory. An action that only the
 policies of the time took is ``avoided``; it is ``missed`` if the recording shows that its fault was no passing one:
 still reported ten minutes later, or the pod failed. What only the new policy does is ``new``.
 """
@@ -23,7 +24,7 @@ from engine.load.yaml12 import MAX_BYTES
 from engine.model import actions as act
 from engine.model.actions import AnyAction, kind_of
 from engine.model.cluster import Observed
-from engine.model.history import ChipMemory
+from engine.model.history import ChipMemory, History
 from engine.model.times import rfc3339
 from engine.observe import observe
 from engine.offline import desired_from, every_role, moment, newest, policies_of, recorded, tree_of
@@ -36,6 +37,7 @@ from engine.wire.orders import chip_number
 #: Most frames of one comparison; the newest ones are taken.
 MAX_FRAMES: Final = 2_000
 MAX_NOTES: Final = 20
+_NOTHING: Final = History()
 _EXPECTED: Final = "A List must hold the nodes and their mindx-dl-deviceinfo-* ConfigMaps."
 #: A fault that is still reported so much later was no passing one (seconds).
 LASTED: Final = 600.0
@@ -127,6 +129,7 @@ def compare(
     story = _Story()
     source = _Source(policy, tree, overlays)
     tracks: dict[str, Mapping[str, Mapping[int, ChipMemory]]] = {}
+    known: Mapping[str, Mapping[int, ChipMemory]] = {}
     frames, first, last = 0, 0.0, 0.0
     for file in files:
         frame = source.frame(file)
@@ -135,10 +138,15 @@ def compare(
             continue
         notes += [f"{file}: {finding}" for finding in frame.observed.diagnostics]
         frames, first, last = frames + 1, first or frame.now, frame.now
-        now = plan(frame.before, frame.observed, frame.now, shard=frame.shard)
+        seen, alone = frame.observed, _without_memory(frame.observed)
+        if alone and known:
+            seen = remembering(frame.before, seen, known, seen.history)
+        now = plan(frame.before, seen, frame.now, shard=frame.shard)
         world = remembering(frame.after, frame.observed, tracks.get(frame.shard, {}), now.history)
         other = plan(frame.after, world, frame.now, shard=frame.shard)
-        tracks[frame.shard] = track(now.history, other.history)
+        # where the next frame has no memory of its own, all of it is carried on, else what differs from that
+        known = track(_NOTHING, now.history) if alone else {}
+        tracks[frame.shard] = track(_NOTHING if alone else now.history, other.history)
         story.take(frame, decided(now), decided(other))
     if not frames:
         raise InputError("holds no device report, so there is nothing to replay", where=str(files[0]), hint=_EXPECTED)
@@ -147,6 +155,11 @@ def compare(
     names = tuple(sorted(source.names))
     avoided, new, missed = story.told()
     return Verdict(names, frames, rfc3339(first), rfc3339(last), avoided, new, missed, tuple(notes))
+
+
+def _without_memory(observed: Observed) -> bool:
+    """Whether Belay did not run where the frame was taken: such a List holds nothing of what came before."""
+    return not observed.history.nodes and not observed.history.policy_revision
 
 
 class _Source:

@@ -10,6 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from engine import cli, recording
+from engine.wire.deviceinfo import build, fault_element
+from tests import listing, worlds
 from tests.simworld import A2, Node, World
 
 HEAD = "apiVersion: belay.dev/v1alpha1\nkind: FaultPolicy\nmetadata: {name: %s}\nspec: %s\n"
@@ -164,6 +166,35 @@ def test_a_series_of_lists_is_a_recording_too(tmp_path: Path) -> None:
         film.world.pass_time(60)
     found = verdict(policy(tmp_path, f'{{levels: {{"{MILD}": SeparateNPU}}}}'), "--against", str(folder))
     assert ("IsolateChip", "n0/Ascend910-3") in rows(found["new"]) and found["frames"] == 3
+
+
+def test_a_frequency_rule_counts_over_lists_of_a_cluster_without_belay(tmp_path: Path) -> None:
+    """Such Lists hold no memory, neither of the policies of the time nor of the one that is tried."""
+    lists = tmp_path / "lists"
+    lists.mkdir()
+    often = "80A18008"  # the shipped rule: twice in a day means ManuallySeparateNPU
+    moments = ((0, {3: MILD}), (60, {}), (120, {3: MILD, 5: often}), (180, {}), (240, {3: MILD, 5: often}), (300, {}))
+    for second, bad in moments:
+        now = int(worlds.NOW) + second
+        codes = {
+            c: (now * 1000 - 500, "SubHealthFault" if code == MILD else "NotHandleFault") for c, code in bad.items()
+        }
+        rows_ = [fault_element("CardUnhealthy", f"Ascend910-{c}", {bad[c]: codes[c]}, codes[c][1]) for c in bad]
+        made = listing.report("n0")
+        lists_of = json.loads(made["data"]["DeviceInfoCfg"])["DeviceInfo"]["DeviceList"]
+        lists_of["huawei.com/Ascend910-Fault"] = json.dumps(rows_)
+        body = build("n0", device_list=lists_of, update_time=now)
+        items = [listing.node("n0", labels=worlds.A2_LABELS), body]
+        (lists / f"{second:04d}.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    rule = "{frequency: [{codes: ['CODE'], times: TIMES, window: 1h, level: SeparateNPU, releaseAfter: 10m}]}"
+    strict = rule.replace("CODE", MILD).replace("TIMES", "3")
+    found = verdict(policy(tmp_path, strict), "--against", str(lists))
+    (new,) = found["new"]
+    assert (new["action"], new["on"], new["frames"]) == ("IsolateChip", "n0/Ascend910-3", 2)
+    assert found["avoided"] == [] and found["missed"] == []
+    lax = rule.replace("CODE", often).replace("TIMES", "100")
+    found = verdict(policy(tmp_path, lax, "q"), "--against", str(lists))
+    assert [(row["action"], row["on"]) for row in found["avoided"]] == [("IsolateChip", "n0/Ascend910-5")]
 
 
 def test_bad_input_is_said_and_exits_2(tmp_path: Path, passing: str) -> None:
