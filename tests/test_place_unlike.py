@@ -103,6 +103,32 @@ def test_pods_on_a_tree_change_places_within_a_unit(tmp_path: Path) -> None:
     assert answer.nodes == {"j-0": "vb", "j-1": "va"}
 
 
+@pytest.mark.parametrize("policy", [SP, TREE])
+@pytest.mark.parametrize("rule", ["anti-affinity", "spread"])
+def test_pods_that_keep_each_other_apart_take_other_nodes_of_their_place(
+    tmp_path: Path, policy: str, rule: str
+) -> None:
+    """The first two nodes of each place are in the same zone."""
+    selector = {"labelSelector": {"matchLabels": {"app": "j"}}, "topologyKey": "zone"}
+    apart: dict[str, Any] = {
+        "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [selector]}}
+    }
+    if rule == "spread":
+        apart = {"topologySpreadConstraints": [{**selector, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]}
+    items = [params(resource_level_config='{"default":{"level1":{"label":"unit"}}}', super_pod_size="10")]
+    for home, i in product((0, 1), range(4)):
+        labels = {"zone": f"z{i // 2}", "unit": str(home)}
+        items += [node(f"s{home}n{i}", chips=16, labels=labels)]
+        items += [report(f"s{home}n{i}", chips=16, super_pod=home, index=i)]
+    notes = {"sp-block": "32"} if policy == SP else {"huawei.com/affinity-config": "level1=2"}
+    gang = job("j", 2, 16, policy=policy, notes=notes, spec=apart)
+    for pod in gang[1:]:
+        pod["metadata"]["labels"] = {"app": "j"}
+    answer = listing.plan([*items, *gang], tmp_path)
+    assert answer.nodes == {"j-0": "s0n0", "j-1": "s0n2"}
+    assert answer.scores("j-1")["s0n2"] == 100_000_000
+
+
 def test_switch_affinity_takes_nodes_that_fit_all_pods(tmp_path: Path) -> None:
     servers = [{"server_ip": f"10.9.0.{i}", "npu_count": 8, "slice_id": i} for i in range(4)]
     info = {"version": "1.0", "tor_count": 4, "server_list": [{"tor_id": 0, "tor_ip": "10.9.9.1", "server": servers}]}

@@ -18,7 +18,7 @@ from engine.plan.place.bench import Bench, Seated
 from engine.plan.place.job import Job
 from engine.plan.place.rack950 import RackBlocks
 from engine.plan.place.shelves import Shelves
-from engine.plan.place.slots import Slot, exchanged, pools, staying_pods
+from engine.plan.place.slots import Slot, exchanged, one_by_one, pools, staying_pods
 from engine.plan.place.superpod import CHOSEN_SCORE, Block
 from engine.plan.place.verdict import TOPOLOGY, Refusal
 
@@ -65,7 +65,7 @@ def _otherwise(
     memory: JobMemory | None,
     first: dict[str, Slot] | Refusal,
 ) -> Iterator[dict[str, Slot]]:
-    """Further ways for pods that do not all ask for the same; none for those that do."""
+    """Further ways, for pods that do not all ask for the same, or that do not go beside each other."""
 
     homes = _homes(bench, job)
     wider = list(pools(bench, job, waiting, homes))
@@ -76,6 +76,10 @@ def _otherwise(
             found = exchanged(bench, job, waiting, slots, lambda slot: (slot.logical, homes[0](slot.node)), wider[-1])
             if found is not None:
                 yield found
+    if not isinstance(first, Refusal):  # pods of the gang itself keep others off nodes
+        found = one_by_one(bench, job, waiting, first, homes[0])
+        if found is not None:
+            yield found
 
 
 def _homes(bench: Bench, job: Job) -> list[Callable[[str], Hashable]]:

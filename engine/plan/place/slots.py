@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, S
 from typing import NamedTuple
 
 from engine.model.cluster import Pod
-from engine.plan.place.bench import Bench
+from engine.plan.place.bench import Bench, Seated
 from engine.plan.place.job import Job
 
 
@@ -92,6 +92,36 @@ def exchanged(
         out.update((pod.key, offered[at]) for pod, at in zip(members, taken, strict=True))
         used.update(offered[at].node for at in taken)
     return out
+
+
+def one_by_one(
+    bench: Bench, job: Job, pods: Sequence[Pod], slots: Mapping[str, Slot], home: Callable[[str], Hashable]
+) -> dict[str, Slot] | None:
+    """Slots as given, but a pod that does not go beside those before it gets another node of the same ``home``.
+
+    Nothing stays on the bench; None when a pod finds no such node.
+    """
+    used = {slot.node for slot in slots.values()}
+    spare: dict[Hashable, list[str]] = {}
+    for name in sorted(bench.table(job, pods[0]).scores):
+        if name not in used:
+            spare.setdefault(home(name), []).append(name)
+    out: dict[str, Slot] = {}
+    placed: list[Seated] = []
+    for pod in pods:
+        table, slot = bench.table(job, pod), slots[pod.key]
+        options = [slot.node, *spare.get(home(slot.node), ())]
+        node = next((name for name in options if name in table.scores and bench.allowed(pod, name) is None), None)
+        if node is None:
+            break
+        if node != slot.node:
+            spare[home(node)].remove(node)
+        out[pod.key] = slot._replace(node=node)
+        item = Seated(pod, node, table.chips(node))
+        bench.put(item)
+        placed.append(item)
+    bench.take_back(placed)
+    return out if len(out) == len(pods) else None
 
 
 def _row(bench: Bench, job: Job, pod: Pod, offered: Sequence[Slot]) -> list[bool]:
