@@ -731,6 +731,17 @@ def test_the_journal_is_bounded_and_survives_its_own_rewriting(tmp_path: Path) -
     Journal(tmp_path).open()
 
 
+def test_an_old_epochs_answer_takes_nothing_back(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.establish({"a": Done(5, "ok")})
+    journal.begin(["a"], 7, 1)
+    journal.end(["a", "b"], 3, "refused: late")
+    assert journal.done == {"a": Done(5, "ok"), "b": Done(3, "refused: late")} and journal.running == {"a": 7}
+    again = Journal(tmp_path)
+    again.open()
+    assert again.done == {"a": Done(7, "failed: interrupted"), "b": Done(3, "refused: late")}
+
+
 def test_beginning_an_old_epoch_is_a_bug_that_raises(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.establish({"a": Done(3, "ok")})

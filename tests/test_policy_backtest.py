@@ -173,7 +173,14 @@ def test_a_frequency_rule_counts_over_lists_of_a_cluster_without_belay(tmp_path:
     lists = tmp_path / "lists"
     lists.mkdir()
     often = "80A18008"  # the shipped rule: twice in a day means ManuallySeparateNPU
-    moments = ((0, {3: MILD}), (60, {}), (120, {3: MILD, 5: often}), (180, {}), (240, {3: MILD, 5: often}), (300, {}))
+    moments: tuple[tuple[int, dict[int, str]], ...] = (
+        (0, {3: MILD}),
+        (60, {}),
+        (120, {3: MILD, 5: often}),
+        (180, {}),
+        (240, {3: MILD, 5: often}),
+        (300, {}),
+    )
     for second, bad in moments:
         now = int(worlds.NOW) + second
         codes = {
