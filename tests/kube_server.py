@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from engine.sandbox.reader import Reader
+from tests.needs import assets
 
 TOKEN = "admin-token"
 
@@ -31,10 +32,7 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if given:
         yield given
         return
-    assets = os.environ.get("KUBEBUILDER_ASSETS")
-    if not assets:
-        pytest.skip("KUBEBUILDER_ASSETS is not set: no real kube-apiserver")
-    with real_cluster(Path(assets), tmp_path_factory.mktemp("kube")) as path:
+    with real_cluster(assets("etcd", "kube-apiserver"), tmp_path_factory.mktemp("kube")) as path:
         yield str(path)
 
 

@@ -21,6 +21,7 @@ import pytest
 
 from tests.containerd_server import ctr, image, missing
 from tests.kube_server import real_cluster
+from tests.needs import assets, lacking
 
 NODE = "real-node"
 IMAGE = "docker.io/library/teller:local"
@@ -185,14 +186,13 @@ class RealNode:
 
 
 def node_assets() -> Path:
-    """The folder with kubelet and the API server; skips where there is none or containers cannot be run."""
-    assets = os.environ.get("KUBEBUILDER_ASSETS")
-    if not assets or not (Path(assets) / "kubelet").exists():
-        pytest.skip("KUBEBUILDER_ASSETS is not set or holds no kubelet")
+    """The folder with kubelet and the API server; skips where nobody offers one, fails where it holds too little or
+    containers cannot be run.
+    """
+    folder = assets("etcd", "kube-apiserver", "kubelet", "kubectl")
     if why := missing():
-        assert not os.environ.get("CI"), f"containers cannot be run: {why} is missing"
-        pytest.skip(f"no real node: {why} is missing")
-    return Path(assets)
+        lacking(f"no real node: {why} is missing")
+    return folder
 
 
 @pytest.fixture(scope="module")

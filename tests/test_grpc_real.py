@@ -7,7 +7,6 @@ PodGroups (`tests.aggregated`), the conversations of the other test files are pl
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +19,7 @@ from tests import test_force_release, test_grpc_recover, test_grpc_rules
 from tests.aggregated import custom_kinds
 from tests.grpc_world import ASCEND_JOB, NS, POD_GROUP, Client, World, until
 from tests.kube_server import kubeconfig, real_cluster  # noqa: F401
+from tests.needs import assets
 from tests.test_grpc_chaos import Servers, recovers
 
 #: What is played again: each writes or watches something else of the cluster.
@@ -47,9 +47,7 @@ KEPT = ("kube-root-ca.crt", "extension-apiserver-authentication", "cluster-info"
 @pytest.fixture(scope="module")
 def lent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The kubeconfig of a real kube-apiserver that serves AscendJobs and PodGroups too."""
-    assets = os.environ.get("KUBEBUILDER_ASSETS")
-    if not assets:
-        pytest.skip("KUBEBUILDER_ASSETS is not set: no real kube-apiserver")
+    control_plane = assets("etcd", "kube-apiserver")
     folder = tmp_path_factory.mktemp("lent")
 
     async def create(path: Path, body: dict[str, Any]) -> None:
@@ -57,7 +55,7 @@ def lent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             await kube.create(await kube.resource(body["apiVersion"], body["kind"]), body)
 
     with (
-        real_cluster(Path(assets), folder) as path,
+        real_cluster(control_plane, folder) as path,
         custom_kinds(folder, path, lambda body: asyncio.run(create(path, body))),
     ):
         # the lender has namespaces of its own

@@ -20,6 +20,7 @@ from agents.node.hardware import ipmi
 from agents.node.hardware.bmc import Bmc, BmcError, Reach
 from agents.node.shipped import shipped_policy
 from tests import bmc as simulator
+from tests.needs import lacking
 
 NODE_TABLE = dict(shipped_policy().rules.planes["node"])
 
@@ -30,8 +31,8 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
 
 @pytest.fixture(scope="session")
 def module(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if (why := simulator.missing()) and not os.environ.get("CI"):
-        pytest.skip(why)
+    if why := simulator.missing():
+        lacking(why)
     return simulator.compiled(tmp_path_factory.mktemp("bmc"))
 
 

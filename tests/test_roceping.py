@@ -15,9 +15,10 @@ import pytest
 from agents.node.hardware.pingresults import COLUMNS, PingFiles
 from agents.node.hardware.roceping import LOOK_EVERY, RocePings, ping, tp95
 from tests.agent_world import VirtualClock
+from tests.needs import required
 
 
-@pytest.mark.skipif(os.geteuid() != 0 and not os.environ.get("CI"), reason="raw sockets need root")
+@pytest.mark.skipif(os.geteuid() != 0 and not required(), reason="raw sockets need root")
 def test_real_echoes() -> None:
     async def main() -> None:
         found = await ping("127.0.0.1", "127.0.0.2")

@@ -83,8 +83,6 @@ MUTATIONS = {
 }
 
 
-@pytest.mark.soak
-@pytest.mark.skipif(not os.environ.get("BELAY_SOAK"), reason="long: set BELAY_SOAK=1")
 @pytest.mark.parametrize("name", sorted(MUTATIONS))
 def test_it_finds_what_is_broken_on_purpose(name: str) -> None:
     done = subprocess.run(
