@@ -1,0 +1,114 @@
+"""Two at once: claims written between a read and a write, and the order of what a batch holds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.act import TABLE, Batch, Edge, Fence, claim, run
+from engine.kube import CONFIGMAP, Kube
+from engine.lease import shard_lease
+from engine.model import actions as act
+from engine.model.actions import AnyAction, Owner
+from engine.store import PassRecord
+from engine.wire import ledger, names
+from tests import worlds
+from tests.loop_world import Cluster
+
+WHY: dict[str, Any] = {"reason": "Test", "message": "a test"}
+NOW = 1_800_000_000.0
+LEDGER = names.LEDGER_PREFIX + "main"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path)
+    yield made
+    made.close()
+
+
+def _bind(name: str, chip: int) -> act.BindPod:
+    return act.BindPod(
+        **WHY, namespace="default", pod=name, node="node-1", chips=(f"Ascend910-{chip}",), annotations={},
+        preconditions={"uid": f"u{name}"},
+    )  # fmt: skip
+
+
+def _evict(name: str) -> act.EvictPod:
+    return act.EvictPod(
+        **WHY, namespace="default", pod=name, grace_period_seconds=0, force=False, owner=Owner("Pod", name),
+        budget_unit=name,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("before", [(), ("c",)], ids=["the first ledger", "one that is there"])
+def test_whoever_claims_between_a_read_and_a_write_is_not_lost(cluster: Cluster, before: tuple[str, ...]) -> None:
+    """The chip both want is one's; the chip that only one of them wants stays claimed as well."""
+    pods = [worlds.pod(name, uid=f"u{name}") for name in "abc"]
+
+    async def both() -> tuple[dict[str, str], dict[str, str], dict[str, ledger.Claim]]:
+        async with Kube.from_config(cluster.kubeconfig) as mine, Kube.from_config(cluster.kubeconfig) as rivals:
+            await mine.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": names.SYSTEM}})
+            await claim(mine, "main", [_bind(name, 7) for name in before], pods, NOW)
+            read, rival = mine.get, {}
+
+            async def late(*arguments: Any) -> Any:
+                found = await read(*arguments)
+                if arguments[1] == LEDGER and not rival:
+                    rival.update((await claim(rivals, "main", [_bind("a", 0)], pods, NOW)).refused, done="yes")
+                return found
+
+            mine.get = late  # type: ignore[method-assign]
+            refused = (await claim(mine, "main", [_bind("b", 0), _bind("c", 7)], pods, NOW)).refused
+            live = await read(CONFIGMAP, LEDGER, names.SYSTEM)
+            assert live is not None
+            return refused, rival, ledger.parse(live)
+
+    refused, rival, held = asyncio.run(both())
+    assert set(refused) == {"ub"} and rival == {"done": "yes"}
+    assert {uid: one.chips() for uid, one in held.items()} == {
+        "ua": ("node-1/Ascend910-0",), "uc": ("node-1/Ascend910-7",),
+    }  # fmt: skip
+
+
+def test_neighbours_of_a_kind_run_together_and_kinds_one_after_the_other(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is told to go is told before anybody is put in his place."""
+    told: list[str] = []
+    here = 0
+
+    async def evict(_edge: Edge, action: act.EvictPod) -> bool:
+        nonlocal here
+        here += 1
+        while here < 2:  # both are on their way, or this never ends
+            await asyncio.sleep(0)
+        told.append(action.pod)
+        return True
+
+    async def bind(_edge: Edge, action: act.BindPod) -> bool:
+        told.append(action.pod)
+        return True
+
+    monkeypatch.setitem(TABLE, act.EvictPod, evict)
+    monkeypatch.setitem(TABLE, act.BindPod, bind)
+    row: list[AnyAction] = [_evict("x"), _evict("y")]
+    actions = [_bind("first", 0), *row, _bind("last", 1)]
+
+    async def carried() -> list[str]:
+        async with Kube.from_config(cluster.kubeconfig) as kube:
+            lease = shard_lease(kube, "main", "me")
+            epoch = await lease.acquire()
+            assert epoch is not None
+            edge = Edge(kube, "main", Fence(kube, "main", epoch), now=lambda: NOW)
+            result = await run(
+                edge, Batch(PassRecord("p", "main", epoch, "d", 1, 0.0, 30.0), 1, list(enumerate(actions)))
+            )
+            return [outcome.result for outcome in result.outcomes]
+
+    assert asyncio.run(asyncio.wait_for(carried(), 20)) == ["done"] * 4
+    assert told[0] == "first" and sorted(told[1:3]) == ["x", "y"] and told[3] == "last"
