@@ -162,6 +162,13 @@ def test_sub_healthy_nodes_are_taken_last() -> None:
     assert sorted(nodes_of(scope).values()) == ["n11", "n12"]
 
 
+def test_nodes_where_the_job_failed_are_taken_after_sub_healthy_ones() -> None:
+    pods, group = gang(2, 16, annotations=SP)
+    penalty = {"train/PodGroup/case": {"n10": -64, "n11": -1}}
+    scope = scope_of(_world(pods, group, {1: 3}), penalty=penalty, states={"n11": "sub-healthy"})
+    assert nodes_of(scope) == {"case-0": "n12", "case-1": "n11"}
+
+
 def test_a_running_block_is_completed_in_its_own_super_pod() -> None:
     pods, group = gang(4, 16, annotations=SP)
     notes = {**pods[0].annotations, "super-pod-rank": "0", "super-pod-id": "1"}
