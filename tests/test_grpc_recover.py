@@ -277,6 +277,27 @@ def test_processes_restart_in_their_pods(tmp_path: Path) -> None:
     conversation(tmp_path, story, strategy="recover-in-place,recover")
 
 
+def test_pods_that_were_to_stay_are_replaced_when_a_chip_breaks_meanwhile(tmp_path: Path) -> None:
+    async def story(at: Play) -> None:
+        await at.client.broke(("9", "1"))
+        await at.hears("stopTrain stop_train ranks=9:1")
+        await at.world.report("n0", bad={2: ("80C98001", "RestartNPU")}, at=at.time())
+        await until(lambda: len(at.server.desk.talks[at.client.job].conversation.ranks) == 2, "both faults are known")
+        await at.client.stopped()
+        await at.waits_for("WaitFaultFlushFinishedState")
+        await at.after(1)
+        heard = await at.client.next()
+        assert (heard.signalType, list(heard.nodeRankIds)) == ("globalFault", ["0", "1"])
+
+        async def marked() -> bool:
+            pod = await at.world.kube.get(POD, "pretrain-worker-1", NS)
+            return pod is not None and pod["metadata"].get("labels", {}).get("fault-type") == "software"
+
+        await until(marked, "the planner learns that the pod leaves")
+
+    conversation(tmp_path, story, strategy="recover-in-place,recover")
+
+
 def test_a_platform_takes_part(tmp_path: Path) -> None:
     async def story(at: Play) -> None:
         world, group = at.world, f"pretrain-{at.client.job}"

@@ -17,7 +17,7 @@ import msgspec
 from engine.kube import Object
 from engine.log import get
 from engine.model.attribution import HEALTHY
-from engine.model.recovery import Code, Conversation, Facts, Rank, State, Step, account, machine, resumed, words
+from engine.model.recovery import Code, Conversation, Facts, Rank, State, Step, account, machine, resumed
 from engine.model.recovery.conversation import (
     Annotate,
     Degrade,
@@ -390,7 +390,7 @@ class Talk:
 
     async def _leave(self, signal: Signal) -> None:
         """Pods whose processes are told to leave are labelled, so that the planner replaces them."""
-        if "fault_nodes_exit" in signal.actions and signal.kind == words.CHANGE_STRATEGY and self.record.software:
+        if "fault_nodes_exit" in signal.actions and signal.nodes and self.record.software:
             software = set(self.record.software)
             for effect in fault_labels(rank for rank in signal.ranks if rank.rank in software):
                 await self._carry_out(effect, self._token)
