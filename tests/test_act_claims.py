@@ -87,6 +87,8 @@ def test_neighbours_of_a_kind_run_together_and_kinds_one_after_the_other(
         here += 1
         while here < 2:  # both are on their way, or this never ends
             await asyncio.sleep(0)
+        for _ in range(200):  # long enough for anything that does not wait for it
+            await asyncio.sleep(0)
         told.append(action.pod)
         return True
 
