@@ -122,6 +122,40 @@ def test_nothing_is_done_while_the_journal_cannot_be_written(tmp_path: Path, mon
     scenario(tmp_path, story)
 
 
+def test_a_result_that_the_disk_refuses_is_reported_and_counts_as_interrupted_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(world: World) -> None:
+        await faulty(world)
+        full = False
+        real, reset = os.fsync, world.driver.reset
+
+        def fsync(descriptor: int) -> None:
+            if full and "journal" in os.readlink(f"/proc/self/fd/{descriptor}"):
+                raise OSError(28, "No space left on device")
+            real(descriptor)
+
+        async def fills(chips: Any, **how: Any) -> None:
+            nonlocal full
+            full = True
+            await reset(chips)
+
+        monkeypatch.setattr("agents.node.linefile.os.fsync", fsync)
+        world.driver.reset = fills  # type: ignore[method-assign]
+        world.order({3: 7})
+        await world.run(40)
+        assert len(world.driver.resets) == 1 and world.result(3) == (7, "ok"), "else its chips stay out for good"
+        assert any("journal" in error for error in world.report.errors)
+        await world.run(60)
+        assert len(world.driver.resets) == 1
+        full = False
+        await world.restart()
+        await world.run(40)
+        assert len(world.driver.resets) == 1 and world.result(3)[0] == 7, "never again, whatever is known of its end"
+
+    scenario(tmp_path, story)
+
+
 @pytest.mark.parametrize("moment", ["before the reset", "during the reset", "before the result"])
 def test_a_crash_after_the_journal_entry_is_failed_interrupted_and_never_run_again(tmp_path: Path, moment: str) -> None:
     async def story(world: World) -> None:
