@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.model.cluster import Observed, Pod
+from engine.serve.grpc.jobfacts import wait_of
 from engine.serve.grpc.jobview import JobView, impact, views
 from engine.status import jobs
 from tests.worlds import fault, node, node_report, observed, pod, report
@@ -70,3 +72,10 @@ def test_a_job_runs_when_as_many_pods_as_it_needs_run_and_stay() -> None:
     assert (view.running, view.up, view.chips_per_pod) == (True, PODS, 2)
     leaving = {key: msgspec.structs.replace(one, deleting=1.0) for key, one in list(seen.pods.items())[:1]}
     assert not only(msgspec.structs.replace(seen, pods=seen.pods | leaving)).running
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("30", 30), ("270", 270), ("29", 270), ("271", 270), ("-40", 270), ("a", 270), ("", 270)]
+)
+def test_a_time_for_rescheduling_out_of_its_range_does_not_count(text: str, seconds: int) -> None:
+    assert wait_of({"wait-reschedule-timeout": text}) == seconds

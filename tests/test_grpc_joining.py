@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from engine.model.recovery.conversation import Signal
+from engine.kube import POD
+from engine.model.recovery.conversation import MarkPods, Signal
 from engine.serve.grpc import operations
 from engine.serve.grpc.streams import Outbox
 from engine.serve.grpc.voice import Voice
-from tests.grpc_world import Client, World, play, until
+from tests.grpc_world import NS, Client, World, play, until
 
 STOP = Signal("stopTrain", ("stop_train",), uuid="u")
 
@@ -133,5 +134,19 @@ def test_a_client_that_hangs_up_while_it_joins_is_not_kept(tmp_path: Path) -> No
                 outbox.discard()
             await joining
             assert not talk.signals
+
+    play(tmp_path, story)
+
+
+def test_a_mark_for_a_pod_does_not_meet_the_one_that_replaced_it(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        job = await world.job(strategy="recover")
+        async with world.server() as server:
+            view = server.cluster.jobs[job]
+            await world.replace("pretrain", 1)
+            marks = MarkPods(("9",), labels={"fault-type": "software"})
+            assert await server.desk.hand.mark_pods(view, marks, 8) is False
+            pod = await world.kube.get(POD, "pretrain-worker-1", NS)
+            assert pod is not None and "fault-type" not in pod["metadata"].get("labels", {})
 
     play(tmp_path, story)
