@@ -234,3 +234,20 @@ def test_a_spread_of_a_wrong_shape_is_named(row: Any, tmp_path: Path) -> None:
     found = listing.plan([*_nodes(n0={}), *_job(1, 8, {"topologySpreadConstraints": [row]})], tmp_path)
     (error,) = [one for one in found.body["diagnostics"] if one["severity"] == "error"]
     assert error["object"] == "Pod/train/j-0" and error["field"] == "spec.topologySpreadConstraints"
+
+
+def test_terminating_pods_do_not_count_in_a_spread(tmp_path: Path) -> None:
+    """Node b is full, but still a domain without pods of the selector."""
+    apart = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
+    spread = {"topologySpreadConstraints": [{**apart, "labelSelector": {"matchLabels": {"app": "j"}}}]}
+    nodes = [node("a"), report("a"), node("b"), report("b", busy=range(8))]
+    full = listing.pod("full", on="b", chips=range(8))
+    for ending in (True, False):
+        old = listing.pod("old", on="a", chips=[0], labels={"app": "j"})
+        if ending:
+            old["metadata"] |= {"deletionTimestamp": "2026-09-01T07:59:50Z", "deletionGracePeriodSeconds": 30}
+        items = job("j", 1, 1, policy="chip8-node8", spec=spread)
+        items[1]["metadata"]["labels"] = {"app": "j"}
+        answer = listing.plan([*nodes, full, old, *items], tmp_path)
+        assert answer.nodes == ({"j-0": "a"} if ending else {})
+        assert ending or answer.pending["nodes"]["TopologySpreadConflict"] == 1
