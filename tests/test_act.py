@@ -126,6 +126,7 @@ def test_a_superseded_epoch_writes_nothing(cluster: Cluster, edge: Edge) -> None
     pod = cluster.add_pod("p", 1)
     assert cluster.run(cluster.lease.acquire())  # type: ignore[attr-defined]
     assert words(cluster, edge, bind(pod), reset(1, "Ascend910-0")) == ["dropped", "dropped"]
+    assert words(cluster, edge, reset(1, "Ascend910-0")) == ["dropped"], "nor does one that holds orders alone"
     assert cluster.bound() == set() and cluster.orders("node-1") == {}
 
 
