@@ -243,6 +243,18 @@ def test_850_messages_and_placement() -> None:
     assert "distributed super-pod job require npu 8*n, instead of 3" in scope.pending[0].message
 
 
+@pytest.mark.parametrize(("kind", "dies"), [("module-a3-8-super-pod", 8), ("module-a3-16-super-pod", 16), ("", 16)])
+def test_a_block_without_a_policy_means_super_pods_of_the_selected_server(kind: str, dies: int) -> None:
+    """factory.go: annotation sp-block alone chooses the handler, the selector its number of dies."""
+    selector = {"accelerator-type": kind} if kind else {}
+    pods, group = gang(2, dies, annotations={"sp-block": str(2 * dies)}, node_selector=selector)
+    nodes = [worlds.node(f"n{i}", chips=dies, labels={**A3, "accelerator-type": kind or "x"}) for i in range(3)]
+    reports = [worlds.report(f"n{i}", chips=dies, super_pod_id=0, server_index=i) for i in range(3)]
+    scope = scope_of(worlds.observed(nodes, reports, pods, objects=[group], init_params={"super-pod-size": "10"}))
+    assert nodes_of(scope) == {"case-0": "n0", "case-1": "n1"}
+    assert bindings(scope)["case-0"].annotations["super-pod-id"] == "0"
+
+
 def test_a_full_cluster_is_a_shortage_and_scattered_nodes_a_topology() -> None:
     pods, group = gang(2, 16, annotations=SP)
     full = [placing.busy(f"n1{i}", range(16)) for i in range(3)]
