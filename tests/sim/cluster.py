@@ -154,9 +154,15 @@ class SimTransport(Transport):
 
         return await self._process.call_api(where, call)
 
-    async def lines(
-        self, path: str, params: Mapping[str, str], *, quiet: float, on_open: Callable[[], None] | None = None
-    ) -> AsyncGenerator[bytes]:
+    async def events(
+        self,
+        path: str,
+        params: Mapping[str, str],
+        *,
+        quiet: float,
+        on_open: Callable[[], None] | None = None,
+        packed: bool = False,
+    ) -> AsyncGenerator[tuple[bytes, bool]]:
         where = f"WATCH {path}"
         await self._process.call_api(where, lambda: None)
         if on_open is not None:
@@ -164,7 +170,8 @@ class SimTransport(Transport):
         try:
             async with contextlib.aclosing(_lines(self._api, self._process, path, params)) as found:
                 async for line in found:
-                    yield line
+                    # this server has no protobuf
+                    yield line, False
         except ApiError as error:
             if error.code == 410:
                 raise Gone(where, status=410) from None
