@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from engine.act import TABLE, Batch, Edge, Fence, claim, run
-from engine.kube import CONFIGMAP, Kube
+from engine.act import TABLE, Batch, Edge, Fence, Superseded, claim, run
+from engine.kube import CONFIGMAP, Kube, Object
 from engine.lease import shard_lease
 from engine.model import actions as act
 from engine.model.actions import AnyAction, Owner
@@ -114,3 +114,37 @@ def test_neighbours_of_a_kind_run_together_and_kinds_one_after_the_other(
 
     assert asyncio.run(asyncio.wait_for(carried(), 20)) == ["done"] * 4
     assert told[0] == "first" and sorted(told[1:3]) == ["x", "y"] and told[3] == "last"
+
+
+class _Leases:
+    """Answers with one Lease, slowly: every read takes so many seconds of the clock."""
+
+    def __init__(self, epoch: int | None, seconds: float = 0.0) -> None:
+        self.now, self.reads, self._epoch, self._seconds = 0.0, 0, epoch, seconds
+
+    async def get(self, *_name: str) -> Object | None:
+        self.reads += 1
+        self.now += self._seconds
+        if self._epoch is None:
+            return None
+        return {"metadata": {"name": "belay-shard-main"}, "spec": {"leaseTransitions": self._epoch}}
+
+
+@pytest.mark.parametrize("newest", [None, 2, 4])
+def test_any_epoch_but_our_own_is_not_ours(newest: int | None) -> None:
+    """Also none, and an older one: somebody took the Lease away or put back an old one."""
+    fence = Fence(_Leases(newest), "main", 3)  # type: ignore[arg-type]
+    with pytest.raises(Superseded):
+        asyncio.run(fence.check())
+
+
+def test_a_look_at_the_lease_counts_from_its_beginning() -> None:
+    """What a slow API server answers was true when it was asked, at the latest."""
+    leases = _Leases(3, seconds=0.8)
+    fence = Fence(leases, "main", 3, clock=lambda: leases.now, seconds=1.0)  # type: ignore[arg-type]
+    asyncio.run(fence.check())
+    asyncio.run(fence.check())
+    assert leases.reads == 1, "0.8 s ago"
+    leases.now += 0.3
+    asyncio.run(fence.check())
+    assert leases.reads == 2, "1.1 s ago"

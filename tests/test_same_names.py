@@ -105,3 +105,14 @@ def test_an_entry_of_two_jobs_is_the_one_whose_pods_it_names() -> None:
 def test_an_entry_without_a_gang_keeps_its_name() -> None:
     entry = Pending("Job", "train", "gone", (), "GangIncomplete", "", {}, None)
     assert list(pending_by_gang([entry], {})) == ["train/Job/gone"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "made", "placed"),
+    [({"parallelism": 2}, 1, 0), ({"parallelism": 2}, 2, 2), ({"parallelism": 4, "completions": 2}, 2, 2), ({}, 1, 1)],
+)
+def test_a_batch_job_starts_with_as_many_pods_as_run_at_once(spec: dict[str, int], made: int, placed: int) -> None:
+    nodes = [listing.node(f"n{i}", labels={"at": "here"}) for i in range(4)]
+    items = [*nodes, *(listing.report(f"n{i}") for i in range(4)), *_job(BATCH, "Job", "j", made, "here", **spec)]
+    found, _ = _planned(items)
+    assert sum(action.reason == "Placed" for action in found.actions) == placed
