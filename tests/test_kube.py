@@ -399,6 +399,30 @@ def test_a_task_that_swallows_its_cancellation_once_is_ended_all_the_same() -> N
     run(case())
 
 
+def test_a_plugin_that_gives_no_credentials_is_named_and_nobody_goes_on_as_nobody(
+    tmp_path: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from engine.errors import InputError
+
+    plugin, config = tmp_path / "plugin", tmp_path / "config"
+    config.write_text(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{name: k, cluster: {server: 'http://10.0.0.1'}}]\n"
+        "users: [{name: u, user: {exec: {apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never,"
+        f" command: {plugin}}}}}}}]\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n"
+    )
+    for script, words in ((None, "No such file"), ("exit 3", "returned 3"), ("echo nonsense", "failed to decode")):
+        if script is not None:
+            plugin.write_text(f"#!/bin/sh\n{script}\n")
+            plugin.chmod(0o755)
+        with pytest.raises(InputError, match=words) as raised:
+            loader(str(config))()
+        assert str(config) in str(raised.value) and "plugin" in str(raised.value)
+    told = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": "t0ken"}}
+    plugin.write_text(f"#!/bin/sh\necho '{json.dumps(told)}'\n")
+    assert loader(str(config))().headers == {"Authorization": "Bearer t0ken"}
+    assert capfd.readouterr().err == ""
+
+
 def test_credentials_come_from_a_kubeconfig_and_bad_ones_are_named(tmp_path: Any) -> None:
     good = tmp_path / "config"
     good.write_text(

@@ -7,9 +7,12 @@ plugin credentials are picked up.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import ssl
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,9 +62,12 @@ def loader(kubeconfig: str | None = None, context: str | None = None) -> Loader:
                 load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
             else:
                 _refuse_absent(where)
-                load_kube_config(  # type: ignore[no-untyped-call]
-                    config_file=where, context=context, client_configuration=configuration, persist_config=False
-                )
+                with _heard() as complaints:
+                    load_kube_config(  # type: ignore[no-untyped-call]
+                        config_file=where, context=context, client_configuration=configuration, persist_config=False
+                    )
+                if complaints and not (configuration.api_key or configuration.cert_file):
+                    raise ConfigException(f"the plugin of the kubeconfig gave none: {complaints[0]}")
             return _endpoint(configuration)
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark
@@ -76,6 +82,32 @@ def loader(kubeconfig: str | None = None, context: str | None = None) -> Loader:
             raise InputError(text, where=where, hint=_HINT) from error
 
     return load
+
+
+class _Ear(logging.Handler):
+    """Keeps what is said instead of printing it."""
+
+    def __init__(self, heard: list[str]) -> None:
+        super().__init__(logging.ERROR)
+        self._heard, self._thread = heard, threading.get_ident()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.thread == self._thread and len(self._heard) < 10:
+            self._heard.append(record.getMessage())
+
+
+@contextlib.contextmanager
+def _heard() -> Iterator[list[str]]:
+    """What this thread says as errors to the root logger: the client's loader only logs that an exec plugin failed,
+    and goes on as nobody.
+    """
+    heard: list[str] = []
+    ear = _Ear(heard)
+    logging.getLogger().addHandler(ear)
+    try:
+        yield heard
+    finally:
+        logging.getLogger().removeHandler(ear)
 
 
 def _refuse_absent(paths: str) -> None:
