@@ -42,6 +42,22 @@ def test_an_idle_faulty_group_is_reset_once_and_comes_back(tmp_path: Path) -> No
     scenario(tmp_path, story)
 
 
+def test_after_a_reset_the_group_must_be_idle_for_a_minute_anew(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        await faulty(world)
+        world.order({3: 7})
+        await world.run(32)
+        assert world.result(3) == (7, "ok")
+        world.driver.inject(3, FAULT)
+        world.order({3: 8})
+        await world.run(20)
+        assert len(world.driver.resets) == 1, "what booted a moment ago has not been idle since"
+        await world.run(80)
+        assert len(world.driver.resets) == 2 and world.result(3) == (8, "ok")
+
+    scenario(tmp_path, story)
+
+
 def test_a_redelivered_order_never_runs_twice(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         await faulty(world)
