@@ -11,7 +11,7 @@ PYTEST_WORKERS ?= 2
 .PHONY: help venv demo up test lint bench soak lock proto clean test-packages
 
 help: ## show the verbs
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
 venv: $(STAMP) ## a virtual environment with everything, and .venv/bin/belay
 

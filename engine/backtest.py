@@ -10,6 +10,7 @@ still reported ten minutes later, or the pod failed. What only the new policy do
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -19,7 +20,7 @@ import msgspec
 from engine.clusterfile import read_cluster
 from engine.documents import Desired
 from engine.errors import InputError
-from engine.load import load, load_directory
+from engine.load import Loaded, load, load_directory
 from engine.load.yaml12 import MAX_BYTES
 from engine.model import actions as act
 from engine.model.actions import AnyAction, kind_of
@@ -43,6 +44,11 @@ _EXPECTED: Final = "A List must hold the nodes and their mindx-dl-deviceinfo-* C
 LASTED: Final = 600.0
 _LISTS: Final = (".json", ".yaml", ".yml")
 _PROTECTS: Final = (act.IsolateChip, act.IsolateNode, act.EvictPod, act.ResetChips)
+_UNKNOWN_POOL: Final = re.compile(r"unknown node pool '([a-z0-9.-]{1,253})'")
+_POOL: Final = (
+    "apiVersion: belay.dev/v1alpha1\nkind: NodePool\nmetadata: {name: '%s'}\n"
+    "spec: {selector: {matchLabels: {belay.dev/pool: '%s'}}}\n"
+)
 _UNDOES: Final = {"ReleaseChip": "IsolateChip", "ReleaseNode": "IsolateNode"}
 
 
@@ -102,7 +108,7 @@ def policy_files(path: str) -> dict[str, bytes]:
                 found = {f"policies/{source.name}": stream.read(MAX_BYTES + 1)}
         except OSError as error:
             raise InputError(f"cannot be read: {error.strerror or error}", where=path) from error
-    loaded = load(found)
+    loaded = _alone(found)
     errors = [d for d in loaded.diagnostics if d.severity == "error" and d.file in found]
     if errors:
         first = errors[0]
@@ -111,6 +117,16 @@ def policy_files(path: str) -> dict[str, bytes]:
     if not any(item.origin.file in found for item in loaded.desired.fault_policies):
         raise InputError("holds no FaultPolicy", where=path, hint="Give a file or folder with the policy to try.")
     return found
+
+
+def _alone(files: Mapping[str, bytes]) -> Loaded:
+    """The documents by themselves; pools that they name are taken to exist, because the recordings declare them."""
+    loaded = load(files)
+    pools = sorted({found[1] for d in loaded.diagnostics if (found := _UNKNOWN_POOL.match(d.message))})
+    if not pools:
+        return loaded
+    declared_then = "---\n".join(_POOL % (name, name) for name in pools).encode()
+    return load(files, overlays=[{"policies/pools.yaml": declared_then}])
 
 
 def compare(
@@ -168,8 +184,9 @@ class _Source:
     def __init__(self, policy: Mapping[str, bytes], tree: str | None, overlays: Sequence[str]) -> None:
         self._policy, self._tree, self._overlays = policy, tree, overlays
         self._known: tuple[object, tuple[Desired, Desired]] | None = None
-        alone = load(policy).desired.fault_policies
-        self.names = {item.document.name for item in alone if item.origin.file in policy}
+        alone = _alone(policy).desired.fault_policies
+        self._tested = [item.document for item in alone if item.origin.file in policy]
+        self.names = {document.name for document in self._tested}
 
     def frame(self, file: Path) -> Frame:
         """One frame, from a recording or a List."""
@@ -178,7 +195,7 @@ class _Source:
         items = newest(read_cluster(str(file)))
         observed = observe(items)
         before, _ = desired_from(self._tree, self._overlays, items)
-        after = self._with_policy(self._again(items))
+        after = self._with_policy(self._again(items), file)
         return Frame(moment(None, observed, None), "main", every_role(before), every_role(after), observed)
 
     def _again(self, items: Sequence[Mapping[str, Any]]) -> Desired:
@@ -192,12 +209,20 @@ class _Source:
         known = (recording.revision, recording.files, recording.previous, recording.has_git)
         if self._known is None or self._known[0] != known:
             layers = [declared(recording, extra) for extra in ((), (self._policy,))]
-            self._known = (known, (layers[0].desired, self._with_policy(layers[1].desired)))
+            self._known = (known, (layers[0].desired, self._with_policy(layers[1].desired, file)))
         before, after = self._known[1]
         return Frame(recording.now, recording.shard, before, after, observe(recording.objects, recording.shard))
 
-    def _with_policy(self, desired: Desired) -> Desired:
-        """The policy under test is enforced, whatever its mode."""
+    def _with_policy(self, desired: Desired, file: Path) -> Desired:
+        """The policy under test is enforced, whatever its mode.
+
+        Raises:
+            InputError: it is not in force there.
+        """
+        for document in self._tested:
+            if all(item.document != document for item in desired.fault_policies):
+                text = f"FaultPolicy {document.name!r} names a pool that was not declared then"
+                raise InputError(text, where=str(file), hint="Give recordings of the time since the pool exists.")
         policies = tuple(
             enforced(item) if item.document.name in self.names else item for item in desired.fault_policies
         )

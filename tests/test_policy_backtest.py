@@ -154,6 +154,24 @@ def test_a_policy_of_a_name_replaces_and_a_shadow_is_enforced(tmp_path: Path) ->
     assert ("IsolateChip", "n0/Ascend910-3") in rows(milder["avoided"]), "without the override the code is sub-health"
 
 
+def test_a_policy_of_one_pool_is_tried_where_the_recording_declares_it(tmp_path: Path) -> None:
+    declared = {
+        "desired/j.yaml": JOB,
+        "desired/pool.yaml": b"apiVersion: belay.dev/v1alpha1\nkind: NodePool\nmetadata: {name: training}\n"
+        b"spec: {selector: {matchExpressions: [{key: kubernetes.io/hostname, operator: Exists}]}}\n",
+    }
+    film = Film(tmp_path / "passes", declared)
+    film.run(60)
+    film.world.fault("n1", 0, CODE, "SeparateNPU")
+    film.run(300)
+    scoped = policy(tmp_path, f'{{scope: {{pools: [training]}}, levels: {{"{CODE}": NotHandleFault}}}}')
+    found = verdict(scoped, "--against", str(film.folder))
+    assert ("IsolateChip", "n1/Ascend910-0") in rows(found["avoided"]) + rows(found["missed"])
+    elsewhere = policy(tmp_path, f'{{scope: {{pools: [else]}}, levels: {{"{CODE}": NotHandleFault}}}}', "q")
+    refused = belay(elsewhere, "--against", str(film.folder))
+    assert refused.exit_code == 2 and "names a pool that was not declared then" in refused.stderr
+
+
 def test_a_series_of_lists_is_a_recording_too(tmp_path: Path) -> None:
     film = Film(tmp_path / "unused")
     folder = tmp_path / "lists"
