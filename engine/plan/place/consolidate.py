@@ -12,12 +12,13 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Final
 
-from engine.model.actions import EvictPod, Evidence, Owner
+from engine.model.actions import Evidence
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
+from engine.plan.place import moves
 from engine.plan.place.bench import Bench
 from engine.plan.place.job import Job
-from engine.plan.place.repartition import MOVABLE, MOVED, REST_MS, Placing
+from engine.plan.place.moves import Placing
 from engine.plan.place.trial import preempts
 from engine.plan.place.verdict import FRAGMENTED, SHORTAGE, TOPOLOGY
 from engine.plan.queue import words
@@ -25,7 +26,7 @@ from engine.plan.queue.consent import critical
 from engine.plan.queue.lines import PREEMPTABLE_KEY
 from engine.plan.queue.reserve import RESERVED
 from engine.plan.queue.search import Exhausted
-from engine.plan.scope import Displacement, NodeView, Scope
+from engine.plan.scope import NodeView, Scope
 from engine.plan.victims import memory_of
 
 if TYPE_CHECKING:
@@ -72,8 +73,7 @@ class Consolidation:
         gang, pod = placing.gang, placing.left[0]
         if memory_of(self._scope, gang).nominated or self._bench.free_chips(job.resource) < pod.count:
             return False  # pods were told to go for it already, or there is too little wherever it lies
-        needs = gang.min_available - sum(1 for key in gang.pods if self._scope.observed.pods[key].node)
-        pods = placing.left[: max(1, needs)]
+        pods = moves.together(self._scope, placing)
         kind = (self._trials.kind(gang, pods), len(pods))
         if kind in self._in_vain:
             return False
@@ -109,40 +109,19 @@ class Consolidation:
                         yield way
 
     def _movable(self, gang: Gang, pod: Pod, view: NodeView) -> bool:
-        """Whether a pod may go for the gang: its queue says so, its owner makes it anew, and it was left alone long
-        enough.
-        """
-        owner = self._scope.gangs.get(self._scope.gang_of.get(pod.key, ""))
-        if owner is None or owner.kind not in MOVABLE or owner.queue not in self._queues or owner.key == gang.key:
-            return False
-        stated = pod.annotations.get(PREEMPTABLE_KEY, owner.annotations.get(PREEMPTABLE_KEY))
-        if owner.priority > gang.priority or critical(pod) or stated == "false":
-            return False
+        """Whether a pod may go for the gang: its queue says so, nobody forbids it, and it runs."""
         running = pod.node == view.node.name and bool(pod.chips) and pod.deleting is None and not pod.finished
-        if not running or pod.key in self._scope.evicting:
+        if not running or pod.key in self._scope.evicting or critical(pod):
             return False
-        recent = self._scope.now_ms - REST_MS
-        story = memory_of(self._scope, owner).timeline
-        return not any(at > recent and text.startswith(MOVED.lower()) for at, text in story)
+        owner = moves.owner_of(self._scope, pod, gang)
+        if owner is None or owner.queue not in self._queues:
+            return False
+        return pod.annotations.get(PREEMPTABLE_KEY, owner.annotations.get(PREEMPTABLE_KEY)) != "false"
 
     def _evict(self, gang: Gang, pod: Pod) -> None:
         owner = self._scope.gangs[self._scope.gang_of[pod.key]]
-        self._scope.displaced[pod.key] = Displacement(gang.key, owner.key, (pod.key,), MOVED)
-        self._scope.evicting.add(pod.key)
-        self._scope.actions.append(
-            EvictPod(
-                namespace=pod.namespace,
-                pod=pod.name,
-                grace_period_seconds=pod.grace_seconds,
-                force=False,
-                owner=Owner(owner.kind, owner.name),
-                budget_unit=pod.key,
-                reason=MOVED,
-                message=f"pod {pod.key} of {words.named(owner)} moves, so that {words.named(gang)} fits on {pod.node}",
-                evidence=Evidence(rule=f"queue {owner.queue} movable", revision=self._scope.desired.revision),
-                preconditions={"uid": pod.uid, "node": pod.node},
-            )
-        )
+        evidence = Evidence(rule=f"queue {owner.queue} movable", revision=self._scope.desired.revision)
+        moves.order(self._scope, gang, pod, evidence)
 
 
 def _chips(pods: Sequence[Pod]) -> int:

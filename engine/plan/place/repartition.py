@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, islice
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from engine.model.actions import EvictPod, Owner
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
 from engine.model.levels import IN_SERVICE, NORMAL
@@ -21,17 +20,17 @@ from engine.model.recut import Cut, cuts, share_out
 from engine.model.vnpu import Existing, Size, change
 from engine.plan import layout
 from engine.plan.cutting import chip_totals, layouts_of, templates_of
-from engine.plan.place import fit
+from engine.plan.place import fit, moves
 from engine.plan.place.bench import Bench, Wishes
 from engine.plan.place.job import STATIC_VNPU, Job
+from engine.plan.place.moves import Placing
 from engine.plan.place.parts import CoreNode
 from engine.plan.place.sharing import Dynamic
 from engine.plan.place.table import MISSING
 from engine.plan.place.verdict import FRAGMENTED, SHORTAGE, ids
 from engine.plan.queue import words
 from engine.plan.queue.search import Exhausted
-from engine.plan.scope import Displacement, NodeView, Scope
-from engine.plan.victims import memory_of
+from engine.plan.scope import NodeView, Scope
 from engine.wire.parts import NPU_CORE, parse_cores
 from engine.wire.podannotations import ASCEND_REAL
 
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from engine.documents import VNPUTemplates
     from engine.plan.place.trial import Trials
 
-MOVED: Final = "Moved"
 ON_DEMAND: Final = "LayoutOnDemand"
 #: Most jobs that are helped in one pass, chips and sets of pods that are weighed for one, pods that are moved for one.
 MAX_JOBS: Final = 8
@@ -47,30 +45,6 @@ MAX_CHIPS: Final = 256
 MAX_SETS: Final = 400
 MAX_MOVED: Final = 3
 MAX_NEW: Final = 16
-#: A job whose pod was moved is left alone for so long, in milliseconds.
-REST_MS: Final = 600_000
-#: Owners that make a pod anew on their own, one by one.
-MOVABLE: Final = frozenset({"Deployment", "ReplicaSet"})
-
-
-class Placing(Protocol):
-    """A gang after its turn."""
-
-    @property
-    def gang(self) -> Gang:
-        """The gang."""
-
-    @property
-    def job(self) -> Job | None:
-        """The job behind it."""
-
-    @property
-    def left(self) -> Sequence[Pod]:
-        """Its pods without a place."""
-
-    @property
-    def why(self) -> str:
-        """The reason of its pending entry."""
 
 
 class Way(NamedTuple):
@@ -115,7 +89,7 @@ class Room:
     # ---- sizes by name: chips are cut anew
 
     def _recut(self, placing: Placing, job: Job) -> None:
-        gang, need = placing.gang, len(self._wishes(placing))
+        gang, need = placing.gang, len(moves.together(self._scope, placing))
         pods = list(placing.left[:MAX_NEW])
         self._bench.quiet = True
         seated, without = self._bench.seat(job, pods, Wishes())
@@ -136,11 +110,6 @@ class Room:
                 self._order(gang, job, chosen) if allowed else self._advise(gang, job, chosen)
                 break
         self._bench.take_back(seated)
-
-    def _wishes(self, placing: Placing) -> list[Pod]:
-        """The pods that must start together, else one."""
-        needs = placing.gang.min_available - sum(1 for key in placing.gang.pods if self._scope.observed.pods[key].node)
-        return list(placing.left[: max(1, needs)])
 
     def _eligible(self, job: Job, pod: Pod) -> list[NodeView]:
         """Nodes that lack nothing but the vNPU."""
@@ -247,7 +216,7 @@ class Room:
     # ---- AI cores: pods are moved
 
     def _move(self, placing: Placing, job: Job) -> None:
-        gang, pods = placing.gang, self._wishes(placing)
+        gang, pods = placing.gang, moves.together(self._scope, placing)
         leaving = self._leaving(job, pods[0])
         if leaving and self._trials.moves(gang, pods, leaving, ()):
             words.amend(self._scope, gang, words.waits_for(leaving))
@@ -326,38 +295,17 @@ class Room:
         return chips
 
     def _movable(self, gang: Gang, pod: Pod) -> bool:
-        """Whether a pod may go for the gang: its owner makes it anew, it runs, and it was left alone long enough."""
-        owner = self._scope.gangs.get(self._scope.gang_of.get(pod.key, ""))
-        if owner is None or owner.kind not in MOVABLE or owner.key == gang.key or owner.priority > gang.priority:
-            return False
+        """Whether a pod may go for the gang and runs."""
         held = parse_cores(pod.annotations.get(NPU_CORE, ""))
         settled = bool(held and held.template and pod.annotations.get(ASCEND_REAL)) and pod.deleting is None
         if not settled or pod.key in self._scope.evicting or self._bench.parts.given(pod.key) is not None:
             return False
-        recent = self._scope.now_ms - REST_MS
-        story = memory_of(self._scope, owner).timeline
-        return not any(at > recent and text.startswith(MOVED.lower()) for at, text in story)
+        return moves.owner_of(self._scope, pod, gang) is not None
 
     def _evict(self, gang: Gang, pod: Pod) -> None:
-        owner = self._scope.gangs[self._scope.gang_of[pod.key]]
-        self._scope.displaced[pod.key] = Displacement(gang.key, owner.key, (pod.key,), MOVED)
-        self._scope.evicting.add(pod.key)
         view = self._scope.nodes[pod.node]
         document = next(d for d in layouts_of(self._scope.desired, view) if d.document.spec.mode == "dynamic")
-        self._scope.actions.append(
-            EvictPod(
-                namespace=pod.namespace,
-                pod=pod.name,
-                grace_period_seconds=pod.grace_seconds,
-                force=False,
-                owner=Owner(owner.kind, owner.name),
-                budget_unit=pod.key,
-                reason=MOVED,
-                message=f"pod {pod.key} of {words.named(owner)} moves, so that {words.named(gang)} fits on {pod.node}",
-                evidence=layout.evidence(self._scope, document),
-                preconditions={"uid": pod.uid, "node": pod.node},
-            )
-        )
+        moves.order(self._scope, gang, pod, layout.evidence(self._scope, document))
 
 
 class _Loose:
