@@ -53,7 +53,15 @@ def asks(name: str, count: int, **fields: Any) -> Pod:
     return worlds.pod(name, count=count, **fields)
 
 
-def world(*pods: Pod, nodes: int = 2) -> Observed:
+def shield(left: int) -> dict[str, Any]:
+    """A budget over all pods of the namespace of which so many may be evicted now."""
+    return {
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "all", "namespace": "train"},
+        "spec": {"selector": {}, "maxUnavailable": 1}, "status": {"disruptionsAllowed": left},
+    }  # fmt: skip
+
+
+def world(*pods: Pod, nodes: int = 2, objects: tuple[dict[str, Any], ...] = ()) -> Observed:
     """Old servers with two rings of four."""
     names = [f"n{i}" for i in range(nodes)]
     owners = [
@@ -65,7 +73,7 @@ def world(*pods: Pod, nodes: int = 2) -> Observed:
     ]  # fmt: skip
     return worlds.observed(
         [worlds.node(name, labels=MODULE) for name in names], [worlds.report(name) for name in names], pods,
-        objects=owners,
+        objects=[*owners, *objects],
     )  # fmt: skip
 
 
@@ -147,6 +155,14 @@ def test_a_budget_defers_a_move() -> None:
     crowded = world(serving("a", "n0", 0), serving("b", "n1", 0, 1), asks("p", 8))
     result = plan(declared(extra=BUDGET), crowded, NOW)
     assert not made(result, EvictPod) and [type(one.action).__name__ for one in result.deferred] == ["EvictPod"]
+
+
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_disruption_budgets_are_kept(left: int) -> None:
+    """Two pods would have to go together."""
+    pods = [serving("a", "n0", 0), serving("b", "n0", 4), serving("c", "n1", 0, 1, 2, owner=None)]
+    result = plan(declared(), world(*pods, asks("p", 8), objects=(shield(left),)), NOW)
+    assert {one.pod for one in made(result, EvictPod)} == ({"a", "b"} if left == 2 else set())
 
 
 @settings(max_examples=60, deadline=None)

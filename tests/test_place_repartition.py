@@ -179,7 +179,7 @@ def serving(name: str, chip: int, template: str, cores: int, *, node_name: str =
     return holds(name, node_name, chip, template, cores, group=0, owner_api="apps/v1", **fields)
 
 
-def core_world(*pods: Pod, chips: int = 2, nodes: int = 1) -> Observed:
+def core_world(*pods: Pod, chips: int = 2, nodes: int = 1, objects: tuple[dict[str, Any], ...] = ()) -> Observed:
     names = [f"n{i}" for i in range(nodes)]
     owners = [
         {
@@ -189,7 +189,10 @@ def core_world(*pods: Pod, chips: int = 2, nodes: int = 1) -> Observed:
         for pod in pods if pod.owner_kind == "ReplicaSet"
     ]  # fmt: skip
     return worlds.observed(
-        [node(n, chips=chips) for n in names], [report(n, chips=chips) for n in names], pods, objects=owners
+        [node(n, chips=chips) for n in names],
+        [report(n, chips=chips) for n in names],
+        pods,
+        objects=[*owners, *objects],
     )
 
 
@@ -234,6 +237,15 @@ def test_who_is_not_moved(why: str) -> None:
         history = msgspec.structs.replace(world.history, jobs={"train/ReplicaSet/rs-b": memory})
         world = msgspec.structs.replace(world, history=history)
     assert "b" not in [action.pod for action in made(plan(declared(), world, NOW), EvictPod)]
+
+
+def test_disruption_budgets_are_kept() -> None:
+    shield = {
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "all", "namespace": "train"},
+        "spec": {"selector": {}, "maxUnavailable": 0}, "status": {"disruptionsAllowed": 0},
+    }  # fmt: skip
+    pods = (serving("a", 0, "vir04_3c", 4), serving("b", 1, "vir02_1c", 2), wants("p", 8))
+    assert not made(plan(declared(), core_world(*pods, objects=(shield,)), NOW), EvictPod)
 
 
 def test_room_that_is_becoming_free_is_waited_for() -> None:

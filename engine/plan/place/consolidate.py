@@ -26,6 +26,7 @@ from engine.plan.queue.consent import critical
 from engine.plan.queue.lines import PREEMPTABLE_KEY
 from engine.plan.queue.reserve import RESERVED
 from engine.plan.queue.search import Exhausted
+from engine.plan.queue.shields import Shields
 from engine.plan.scope import NodeView, Scope
 from engine.plan.victims import memory_of
 
@@ -45,6 +46,7 @@ class Consolidation:
     def __init__(self, scope: Scope, bench: Bench, trials: Trials) -> None:
         self._scope, self._bench, self._trials = scope, bench, trials
         self._queues = {queue.name for queue in scope.desired.settings.queues if queue.movable}
+        self._shields = Shields(scope.observed, scope.evicting)
         self._stuck: list[Placing] = []
         self._in_vain: set[tuple[object, ...]] = set()
 
@@ -79,7 +81,7 @@ class Consolidation:
             return False
         ways = sorted(self._ways(job, gang, pod), key=lambda way: (_chips(way), len(way), way[0].node, way[0].key))
         for way in ways[:MAX_TRIED]:
-            if self._trials.moves(gang, pods, way, way):
+            if self._shields.let(way) and self._trials.moves(gang, pods, way, way):
                 for one in way:
                     self._evict(gang, one)
                 self._trials.hold(gang, pods, way)

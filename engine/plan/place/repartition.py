@@ -30,6 +30,7 @@ from engine.plan.place.table import MISSING
 from engine.plan.place.verdict import FRAGMENTED, SHORTAGE, ids
 from engine.plan.queue import words
 from engine.plan.queue.search import Exhausted
+from engine.plan.queue.shields import Shields
 from engine.plan.scope import NodeView, Scope
 from engine.wire.parts import NPU_CORE, parse_cores
 from engine.wire.podannotations import ASCEND_REAL
@@ -59,6 +60,7 @@ class Room:
 
     def __init__(self, scope: Scope, bench: Bench, trials: Trials) -> None:
         self._scope, self._bench, self._trials = scope, bench, trials
+        self._shields = Shields(scope.observed, scope.evicting)
         self._stuck: list[Placing] = []
         self._in_vain: set[tuple[object, ...]] = set()
         self._cut: set[tuple[str, int]] = set()
@@ -225,6 +227,8 @@ class Room:
         if kind in self._in_vain:
             return
         for way in self._ways(gang, job, pods[0], leaving):
+            if not self._shields.let(way.pods):
+                continue
             if not self._trials.moves(gang, pods, (*leaving, *way.pods), way.pods):
                 continue
             names = ", ".join(f"{pod.key} away from {pod.node} chip {_chip(pod)}" for pod in way.pods)
