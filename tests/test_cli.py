@@ -110,7 +110,7 @@ def refused(result: Result, *words: str) -> None:
 # starting
 
 
-def test_the_version_comes_at_once_and_loads_nothing_heavy() -> None:
+def test_the_version_loads_nothing_heavy() -> None:
     code = (
         "import sys; from engine.cli import main; main(['version'], standalone_mode=False)\n"
         "import json; print(json.dumps(sorted(sys.modules)))"
@@ -120,14 +120,6 @@ def test_the_version_comes_at_once_and_loads_nothing_heavy() -> None:
     assert version == f"belay {__version__}"
     loaded = set(json.loads(modules))
     assert not loaded & {"celery", "kubernetes", "pydantic", "msgspec", "yaml", "aiohttp", "redis", "rich", "jinja2"}
-    best = min(_seconds("version") for _ in range(5))
-    assert best < 1.0, f"{best:.3f} s"  # the bench measures it; here only a slip is caught
-
-
-def _seconds(*arguments: str) -> float:
-    start = time.perf_counter()
-    assert process(*arguments).returncode == 0
-    return time.perf_counter() - start
 
 
 @pytest.mark.parametrize("verb", sorted(cli.main.commands))

@@ -141,14 +141,17 @@ def test_how_a_job_stands_is_told_when_only_that_changes(cluster: Cluster, loop:
     until(lambda: phase() == "Running", what="the job's phase")
 
 
-def test_a_fault_is_ordered_within_a_second(cluster: Cluster, loop: Loop) -> None:
-    cluster.add_node("node-1")
-    until(lambda: loop.controller.ready)
-    time.sleep(0.5)
-    began = time.monotonic()
-    cluster.report("node-1", bad={5: ("80E18005", "SeparateNPU")})
-    until(lambda: cluster.orders("node-1").get("chips", {}).get("Ascend910-5", {}).get("isolate"), 5, "the order")
-    assert time.monotonic() - began < 1.0
+def test_a_fault_is_ordered_when_it_is_heard_of(cluster: Cluster, redis_url: str, tmp_path: Path) -> None:  # noqa: F811
+    """The report itself starts the pass: nobody waits for the next look at everything."""
+    loop = Loop(cluster, redis_url, tmp_path / "data", resync=600.0)
+    try:
+        cluster.add_node("node-1")
+        until(lambda: loop.controller.ready)
+        cluster.report("node-1", bad={5: ("80E18005", "SeparateNPU")})
+        until(lambda: cluster.orders("node-1").get("chips", {}).get("Ascend910-5", {}).get("isolate"), 60, "the order")
+    finally:
+        loop.close()
+    assert loop.failures == []
 
 
 def test_lost_batches_are_made_up_for(cluster: Cluster, loop: Loop) -> None:
