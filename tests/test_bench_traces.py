@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from tests.bench import fragmentation, traces
 from tests.bench.fragmentation import Planner, gap, optimum
-from tests.bench.traces import FirstFit, Gated, Place, Policy, Reference, Request, State, clairvoyant, play, trace
+from tests.bench.traces import (
+    Choice,
+    FirstFit,
+    Gated,
+    Look,
+    Place,
+    Policy,
+    Reference,
+    Request,
+    State,
+    clairvoyant,
+    play,
+    trace,
+)
 
 
 def jobs(*sizes: int, cores: bool = False) -> list[Request]:
@@ -44,11 +59,42 @@ def test_vnpus_in_the_programme_are_bounded_by_ai_cpus_too() -> None:
 
 
 def test_a_gap_is_what_was_left_out_of_what_could_run() -> None:
-    look = state(0xFF)
-    queue = jobs(4, 4)
-    assert gap(look, queue, [(queue[0], Place(0, 0x0F)), (queue[1], Place(0, 0xF0))]) == 0.0
-    busy = traces.RING_NODES * 8 + traces.CORE_NODES * traces.CORE_CHIPS - 8
-    assert gap(look, queue, []) == pytest.approx(8 / (busy + 8))
+    free, queue = state(0xFF), jobs(4, 4)
+    assert gap(Look(free, queue, 8.0)) == 0.0
+    assert gap(Look(free, queue, 0.0)) == pytest.approx(8 / traces.CAPACITY)
+    assert gap(Look(free, [], 0.0)) == 0.0
+
+
+class Mover:
+    """Starts what waits on the first server, and moves job 0 to the second at six o'clock."""
+
+    def choose(
+        self, now: float, state: State, waiting: Sequence[Request], running: dict[int, tuple[Request, Place]]
+    ) -> list[Choice]:
+        if now == 6.0 and 0 in running and running[0][1].node == 0:
+            return [(running[0][0], None)]
+        return [(job, Place(int(now >= 6.0), 1 << job.number)) for job in waiting]
+
+
+def test_who_is_moved_does_a_little_of_his_work_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces, "DAYS", 1)
+    work = [Request(0, 0.0, 10.0, 1, False)]
+    found = play(work, Mover())
+    assert found.moves == 1 and found.used == pytest.approx(10.0 / (traces.CAPACITY * 24)), "all of it, and once"
+    late = [Request(0, 0.0, 24.0, 1, False)]
+    lost = traces.LOST / (traces.CAPACITY * 24)
+    assert play(late, Mover()).used == pytest.approx(24.0 / (traces.CAPACITY * 24) - lost)
+    with pytest.raises(ValueError, match="job 0 may not be moved"):
+        play([Request(0, 0.0, 24.0, 4, False)], Torn())
+
+
+class Torn(Mover):
+    """The same with a training job."""
+
+    def choose(
+        self, now: float, state: State, waiting: Sequence[Request], running: dict[int, tuple[Request, Place]]
+    ) -> list[Choice]:
+        return [(job, Place(0, 0x0F)) for job in waiting] or [(job, None) for job, _ in running.values()]
 
 
 def test_what_is_taken_twice_or_torn_between_rings_is_refused() -> None:
