@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -135,7 +135,8 @@ async def play(world: World, servers: Killable, seed: int, size: Size, say: Call
         for i in range(1, size.clients)
     ]
     async with _living([*(one.run() for one in masters), *(one.run() for one in listeners)]):
-        await _all_listen(listeners, say, size)
+        everyone = [*masters, *listeners]
+        await _all_listen(everyone, say, size)
         told: dict[str, int] = {}
         for wave in range(1, size.waves + 1):
             hit = chance.sample(masters, size.hit)
@@ -148,7 +149,7 @@ async def play(world: World, servers: Killable, seed: int, size: Size, say: Call
                 if count == len(hit):
                     say(f"wave {wave} of {size.waves}: {count} jobs recovered")
             await until(lambda: _empty(world), "nothing is kept", size.patience)
-            await _all_listen(listeners, say, size)
+            await _all_listen(everyone, say, size)
         most = {one.client.job: told.get(one.name, 0) + one.doubtful for one in masters}
         for listener in listeners:
             _check(listener, most[listener.job])
@@ -159,7 +160,7 @@ async def play(world: World, servers: Killable, seed: int, size: Size, say: Call
     return sum(told.values())
 
 
-async def _all_listen(listeners: list[Listener], say: Callable[[str], None], size: Size) -> None:
+async def _all_listen(listeners: Sequence[Listener | Master], say: Callable[[str], None], size: Size) -> None:
     try:
         await until(lambda: all(one.listens for one in listeners), "all listen", size.patience)
     except AssertionError as error:

@@ -74,6 +74,7 @@ class Trainer:
         self._event = event
         self._seen: set[tuple[str, ...]] = set()
         self.replaced: Callable[[], Any] | None = None
+        self.listens = False
 
     async def run(self) -> None:
         failures = 0
@@ -82,6 +83,8 @@ class Trainer:
                 await self.client.call("Init", self.client.info)
                 await self.client.call("Register", self.client.info)
                 call = self.client.stream("SubscribeProcessManageSignal", self.client.info)
+                await call.initial_metadata()
+                self.listens = True
                 async for signal in call:
                     failures = 0
                     if signal.signalType == "keep-alive":
@@ -92,6 +95,7 @@ class Trainer:
                         self.heard.append(f"{signal.signalType} {signal.changeStrategy}".strip())
                         await self.answer(signal)
             except grpc.aio.AioRpcError:
+                self.listens = False
                 failures += 1
                 await asyncio.sleep(self.pause(failures))
 

@@ -197,9 +197,11 @@ class Talk:
             self.voice.join(outbox)
 
     async def detach(self, outbox: Outbox[pb.ProcessManageSignal]) -> None:
-        """A subscriber went away by itself; with the last one the conversation ends."""
+        """A subscriber went away by itself; with the last one the conversation ends, but not while those of a server
+        that died are still coming back: in their storm a stream may break before the next one stands.
+        """
         self.signals.discard(outbox)
-        if not self.signals and not self.gone:
+        if not self.signals and not self.gone and not self.voice.returning:
             self.voice.left()
             await self.reset()
 
