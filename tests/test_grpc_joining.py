@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,31 @@ def test_clients_that_come_at_the_same_time_share_one_conversation(tmp_path: Pat
             assert [(await client.next()).signalType for client in clients[1:]] == ["globalFault"] * 7
             for client in clients:
                 await client.close()
+
+    play(tmp_path, story)
+
+
+def test_a_stream_that_breaks_while_others_come_back_ends_nothing(tmp_path: Path) -> None:
+    """Thousands come back to a new server at once; the first of a job may lose its stream again before the second."""
+
+    async def story(world: World) -> None:
+        job = await world.job(strategy="recover")
+        async with world.server() as server:
+            client = await Client(server.port, job).join()
+            talk = server.desk.talks[job]
+            await client.broke(("9", "1"))
+            assert (await client.next()).signalType == "stopTrain"
+            before = talk.conversation.uuid
+            talk.voice._until = time.monotonic() + 60.0  # as after the death of the server before
+            await client.hang_up()
+            await until(lambda: not talk.signals, "its stream is gone")
+            other = Client(server.port, job, "agent 1")
+            await other.listen()
+            await until(lambda: talk.signals, "the next one is back")
+            assert talk.conversation.uuid == before
+            await other.stopped()
+            assert (await other.next()).signalType in ("stopTrain", "globalFault")
+            await other.close()
 
     play(tmp_path, story)
 
