@@ -116,6 +116,13 @@ def test_what_became_free_goes_to_whom_it_was_made_for() -> None:
     assert not made(third, EvictPod)
 
 
+def test_a_move_that_nobody_carried_out_is_ordered_again_as_what_it_is() -> None:
+    snapshot = world(serving("a", "n0", 0), serving("b", "n1", 0, 1), asks("p", 8))
+    first = plan(declared(), snapshot, NOW)
+    (again,) = made(plan(declared(), msgspec.structs.replace(snapshot, history=first.history), NOW + 30), EvictPod)
+    assert (again.pod, again.reason) == ("a", "Moved")
+
+
 @pytest.mark.parametrize(
     "why",
     ["not declared", "bare", "job", "important", "forbidden", "critical", "no other place", "moved before", "too much",

@@ -28,6 +28,7 @@ from engine.plan.queue.shields import Shields
 from engine.plan.queue.units import Unit, units_of
 from engine.plan.queue.units import unit as single
 from engine.plan.scope import Displacement, NodeView, Scope
+from engine.plan.victims import memory_of
 
 if TYPE_CHECKING:
     from engine.plan.place.job import Job
@@ -95,8 +96,18 @@ class Contention:
             words.amend(self._scope, gang, words.waits_for(victims))
             again = [pod for pod in victims if pod.deleting is None and pod.key not in self._scope.evicting]
             for unit in _again(self._scope, again):
-                self._evict(gang, unit, PREEMPTED, "its eviction was decided before", counted=False)
+                self._evict(
+                    gang, unit, self._first_reason(gang, unit), "its eviction was decided before", counted=False
+                )
         return served
+
+    def _first_reason(self, gang: Gang, unit: Unit) -> str:
+        """Why the unit was told to go for the gang, as its story tells it."""
+        for _, text in reversed(memory_of(self._scope, unit.gang).timeline):
+            reason, _, whom = text.partition(" for ")
+            if whom == gang.key:
+                return reason.capitalize()
+        return PREEMPTED
 
     def note(self, placing: Placing) -> None:
         """Takes down what became of a gang in its turn."""
