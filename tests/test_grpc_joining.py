@@ -17,6 +17,7 @@ from engine.serve.grpc.voice import Voice
 from tests.grpc_world import NS, Client, World, play, until
 
 STOP = Signal("stopTrain", ("stop_train",), uuid="u")
+FAULT = Signal("globalFault", ("on_global_rank",), uuid="u")
 
 
 def waiting(outbox: Outbox[Any]) -> list[str]:
@@ -59,6 +60,79 @@ def test_whoever_executes_hears_of_an_operation_on_its_way() -> None:
         assert len(late._items) == 1
         slow.discard()
         await saying
+
+    asyncio.run(main())
+
+
+def test_a_signal_waits_for_clients_of_a_dead_server_also_after_another_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every stream broke again in the storm: the next signal has the patience that the first one had."""
+    monkeypatch.setattr("engine.serve.grpc.voice.ENQUEUE", 0.01)
+
+    async def main() -> None:
+        voice, late = Voice("job", returning=True), Outbox[Any]()
+        lost = asyncio.ensure_future(voice.repeat(STOP, 1, lambda: False))  # somebody has answered it meanwhile
+        saying = asyncio.ensure_future(voice.deliver(FAULT, "u", 1, lambda: True))
+        await lost
+        await asyncio.wait([saying], timeout=0.1)
+        assert not saying.done()
+        voice.join(late)
+        await until(lambda: waiting(late) == ["globalFault"], "it is said")
+        future = late._items.popleft()[1]
+        assert future is not None
+        future.set_result(True)
+        assert await saying is True
+
+    asyncio.run(main())
+
+
+def test_a_signal_whose_stream_broke_in_the_storm_is_said_to_the_next_one() -> None:
+    async def main() -> None:
+        voice, broken, whole = Voice("job", returning=True), Outbox[Any](), Outbox[Any]()
+        voice.join(broken)
+        saying = asyncio.ensure_future(voice.deliver(STOP, "u", 1, lambda: True))
+        await until(lambda: waiting(broken) == ["stopTrain"], "it is on its way")
+        broken.discard()
+        voice.signals.discard(broken)
+        await asyncio.sleep(0.05)
+        assert not saying.done()
+        voice.join(whole)
+        await until(lambda: waiting(whole) == ["stopTrain"], "it is said again")
+        future = whole._items.popleft()[1]
+        assert future is not None
+        future.set_result(True)
+        assert await saying is True
+
+    asyncio.run(main())
+
+
+def test_whoever_joins_while_a_signal_is_on_its_way_counts_as_heard() -> None:
+    async def main() -> None:
+        voice, broken, late = Voice("job", returning=False), Outbox[Any](), Outbox[Any]()
+        voice.join(broken)
+        saying = asyncio.ensure_future(voice.deliver(STOP, "u", 1, lambda: True))
+        await until(lambda: waiting(broken) == ["stopTrain"], "it is on its way")
+        voice.join(late)
+        broken.discard()
+        future = late._items.popleft()[1]
+        assert future is not None
+        future.set_result(True)
+        assert await saying is True
+
+    asyncio.run(main())
+
+
+def test_an_operation_waits_for_executors_of_a_dead_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.serve.grpc.voice.ENQUEUE", 0.01)
+
+    async def main() -> None:
+        voice, late = Voice("job", returning=True), Outbox[Any]()
+        saying = asyncio.ensure_future(voice.notify(operations.NIC, '{"ranks": ["1"], "ops": [true]}'))
+        await asyncio.wait([saying], timeout=0.1)
+        assert not saying.done()
+        voice.execute(operations.NIC, late)
+        await until(lambda: len(late._items) == 1, "it is said")
+        late.discard()
+        assert await saying is False
 
     asyncio.run(main())
 

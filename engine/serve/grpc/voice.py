@@ -37,9 +37,10 @@ class Voice:
         self.executors: dict[str, set[Outbox[Any]]] = {operations.NIC: set(), operations.STRESS: set()}
         self.results: dict[str, str] = {}
         self._job = job
-        self._saying: dict[int, Any] = {}
+        #: what is on its way to a group of streams at this moment, with a future for each stream
+        self._saying: dict[int, tuple[Any, list[asyncio.Future[bool]]]] = {}
         self._until: float | None = time.monotonic() + RETURN if returning else None
-        self._gathered = not returning
+        self._back: float | None = None  # when the first of those who are expected back was there
 
     @property
     def returning(self) -> bool:
@@ -48,6 +49,8 @@ class Voice:
 
     def join(self, outbox: Outbox[pb.ProcessManageSignal]) -> None:
         """One more listens; it hears what is on its way to the others at this moment."""
+        if self._back is None:
+            self._back = time.monotonic()
         self._join(self.signals, outbox)
 
     def execute(self, kind: str, outbox: Outbox[Any]) -> None:
@@ -58,7 +61,8 @@ class Voice:
         boxes.add(outbox)
         saying = self._saying.get(id(boxes))
         if saying is not None:
-            outbox.put(saying)
+            message, futures = saying
+            futures.append(outbox.send(message))
 
     def left(self) -> None:
         """The last client went away by itself: nobody is expected back."""
@@ -79,12 +83,19 @@ class Voice:
         )
 
     async def deliver(self, signal: Signal, uuid: str, subscribers: int, current: Callable[[], bool]) -> bool:
-        """Whether the signal reached a subscriber; ``subscribers`` is how many listened before the server died."""
+        """Whether the signal reached a subscriber; ``subscribers`` is how many listened before the server died.
+
+        In the storm of clients that come back a stream may break with the signal on it, and for a moment nobody may be
+        there: while they are expected, that is no failure.
+        """
         patience = KILL_ENQUEUE if signal.kind == words.KILL_MASTER else ENQUEUE
         message = self.message(signal, uuid)
-        if not self._gathered:
+        while True:
             await self._gather(subscribers, current)
-        return await self._hand_over(self.signals, message, patience, current)
+            if await self._hand_over(self.signals, message, patience, current):
+                return True
+            if _open(self.signals) or not self.returning or not current():
+                return False
 
     async def repeat(self, signal: Signal, subscribers: int, current: Callable[[], bool]) -> None:
         """Say once more what may have been lost with a server, when its clients came back and nobody answers."""
@@ -98,7 +109,10 @@ class Voice:
 
     async def notify(self, kind: str, request: str) -> bool:
         """Whether an operation reached those who execute it."""
-        return await self._hand_over(self.executors[kind], operations.message(self._job, kind, request), ENQUEUE)
+        executors = self.executors[kind]
+        while self.returning and not _open(executors):
+            await asyncio.sleep(_LOOK)
+        return await self._hand_over(executors, operations.message(self._job, kind, request), ENQUEUE)
 
     def tell_operator(self, effect: OperationResult) -> None:
         """The result of an operation, to whoever waits for it or asks later."""
@@ -126,11 +140,11 @@ class Voice:
 
     async def _gather(self, subscribers: int, current: Callable[[], bool]) -> None:
         """Clients of a server that died come back one by one; whoever is not there in time misses a signal."""
-        until, self._gathered = self._until, True
-        while until is not None and not self.signals and time.monotonic() < until and current():
+        while self.returning and not _open(self.signals) and current():
             await asyncio.sleep(_LOOK)
-        last = time.monotonic() + GATHER
-        while len(self.signals) < subscribers and time.monotonic() < last and current():
+        if not self.returning or self._back is None:
+            return
+        while len(self.signals) < subscribers and time.monotonic() < self._back + GATHER and current():
             await asyncio.sleep(_LOOK)
 
     async def _hand_over(
@@ -145,15 +159,20 @@ class Voice:
         if current is not None and not current():
             return False
         futures = [box.send(message) for box in list(boxes)]
-        if not futures:
-            return False
-        self._saying[id(boxes)] = message
+        self._saying[id(boxes)] = saying = (message, futures)
         try:
-            done, _ = await asyncio.wait(futures, timeout=patience)
+            last = time.monotonic() + patience
+            while (open_ := [one for one in futures if not one.done()]) and (left := last - time.monotonic()) > 0:
+                await asyncio.wait(open_, timeout=left)
         finally:
-            if self._saying.get(id(boxes)) is message:
+            if self._saying.get(id(boxes)) is saying:
                 del self._saying[id(boxes)]
-        return any(future.result() for future in done)
+        return any(future.done() and future.result() for future in futures)
+
+
+def _open(boxes: set[Outbox[Any]]) -> bool:
+    """Whether one of the streams still takes messages."""
+    return any(not box.closed for box in boxes)
 
 
 __all__ = ["ENQUEUE", "RETURN", "Voice"]
