@@ -7,6 +7,7 @@ pods, however late the second one's snapshot is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -129,12 +130,20 @@ def claim_of(bind: BindPod, now_ms: int) -> Claim | None:
     """The claim on whole chips; None for a pod without chips or with only a part of one (templates, shares, vNPUs)."""
     if not bind.chips or bind.template is not None or SHARE_CORES in bind.annotations:
         return None
+    named = _prefix_and_mask(bind.chips)
+    return Claim(f"{bind.namespace}/{bind.pod}", bind.node, *named, now_ms) if named else None
+
+
+@lru_cache(maxsize=4096)
+def _prefix_and_mask(chips: tuple[str, ...]) -> tuple[str, str] | None:
+    """How a ledger writes whole chips; None for vNPUs, whose names are longer: kubelet's own accounting and the agent
+    guard them.
+    """
     try:
-        numbers = [chip_number(chip) for chip in bind.chips]
-    except ValueError:  # vNPUs have longer names; kubelet's own accounting and the agent guard them
+        numbers = [chip_number(chip) for chip in chips]
+    except ValueError:
         return None
-    prefix = bind.chips[0].rpartition("-")[0] + "-"
-    return Claim(f"{bind.namespace}/{bind.pod}", bind.node, prefix, f"{mask_of(numbers):x}", now_ms)
+    return chips[0].rpartition("-")[0] + "-", f"{mask_of(numbers):x}"
 
 
 def _uid(bind: BindPod) -> str:

@@ -18,7 +18,7 @@ import orjson
 from engine.kube.credentials import Loader, loader
 from engine.kube.errors import Conflict, Gone, Invalid, KubeError, NotFound, Unavailable, bounded, from_answer
 from engine.kube.resources import EVENT, KNOWN, POD, Resource
-from engine.kube.transport import Transport
+from engine.kube.transport import PROTOBUF, Transport
 
 FIELD_MANAGER = "belay"
 PAGE = 500
@@ -50,6 +50,7 @@ class Kube:
         self._discovered: dict[tuple[str, str], Resource] = {}
         self._missing: dict[tuple[str, str], float] = {}
         self._eviction_version = "policy/v1"
+        self._packs = True
 
     @classmethod
     def from_config(cls, kubeconfig: str | None = None, context: str | None = None) -> Self:
@@ -272,6 +273,18 @@ class Kube:
         Preconditions here are worthless (API server 1.20 ignores a wrong uid), so the caller reads before and verifies
         after.
         """
+        if self._packs:
+            from engine.kube import podwire  # see ``pod_heads``
+
+            try:
+                data = podwire.binding(ns, pod, uid, node, annotations or {})
+                await self._call("POST", POD, ns, pod, "binding", data=data, content_type=PROTOBUF, retry="unprocessed")
+            except KubeError as error:
+                if error.status != 415:
+                    raise
+                self._packs = False  # some proxies and simulators speak JSON only
+            else:
+                return
         binding = {
             "apiVersion": "v1",
             "kind": "Binding",

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import aiohttp
 import orjson
+from yarl import URL
 
 from engine.errors import InputError
 from engine.kube.backoff import Backoff
@@ -93,12 +94,16 @@ class Transport:
         *,
         params: Mapping[str, str] | None = None,
         body: Any = None,
+        data: bytes | None = None,
         content_type: str = JSON,
         retry: Retry = "always",
         withhold: bool = False,
     ) -> Any:
-        """One call and its retries within the deadline; returns the decoded JSON answer. Raises KubeError."""
-        data = None if body is None else orjson.dumps(body)
+        """One call and its retries within the deadline; returns the decoded JSON answer. Raises KubeError.
+
+        ``body`` is sent as JSON, ``data`` as it is.
+        """
+        data = data if body is None else orjson.dumps(body)
         ends = self._clock() + self._deadline
         backoff = Backoff(base=0.1, cap=5.0, uniform=self._uniform)
         while True:
@@ -193,7 +198,7 @@ class Transport:
             try:
                 answer = await self._session.request(
                     method,
-                    endpoint.host + path,
+                    URL(endpoint.host + path, encoded=True),  # names in paths are quoted already
                     params=params,
                     data=data,
                     headers=headers,

@@ -7,6 +7,7 @@ ids; sets of chips are integer bit masks (bit *i* = chip *i*).
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -341,6 +342,7 @@ def mask_of(ids: tuple[int, ...] | list[int]) -> int:
     return mask
 
 
+@lru_cache(maxsize=4096)
 def ids_of(mask: int) -> tuple[int, ...]:
     """Chip ids of a mask, ascending."""
     out = []

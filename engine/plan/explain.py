@@ -23,7 +23,13 @@ def run(scope: Scope) -> None:
     scope.pending = _merged(scope.pending)
     _holds(scope)
     scope.diagnostics = sorted(set(scope.diagnostics) | set(scope.observed.diagnostics))
-    scope.scores = {pod: dict(sorted(row.items())) for pod, row in sorted(scope.scores.items())}
+    scope.scores = {pod: _in_order(row) for pod, row in sorted(scope.scores.items())}
+
+
+def _in_order(row: dict[str, float]) -> dict[str, float]:
+    """The scores by the names of nodes, in which order they mostly are already."""
+    names = sorted(row)
+    return row if names == list(row) else {name: row[name] for name in names}
 
 
 def _holds(scope: Scope) -> None:

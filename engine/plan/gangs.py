@@ -157,13 +157,14 @@ def _gang(key: str, owner: Owner, pods: list[Pod], finder: Owners, classes: Mapp
     live = [pod for pod in pods if not pod.finished]
     ordered = in_rank_order(live)
     sample = ordered or in_rank_order(pods)
-    group_name = next((name for name in map(finder.group_name, sample) if name), "") or finder.group_of_owner(owner)
+    group_name = next(filter(None, map(finder.group_name, sample)), "") or finder.group_of_owner(owner)
     group = finder.pod_group(owner.namespace, group_name)
+    spec, group_spec = spec_of(owner.raw), spec_of(group)
     by_task = _first_of_each_task(sample)
     annotations = {**_own_annotations(sample[0]), **annotations_of(owner.raw), **annotations_of(group)}
     labels = {**_joined_labels(by_task), **labels_of(owner.raw), **labels_of(group)}
-    replicas = _replicas(owner, group, live)
-    priority_class = _priority_class(owner, group, sample[0])
+    replicas = _replicas(owner, spec, group_spec, live)
+    priority_class = _priority_class(owner, spec, group_spec, sample[0])
     return Gang(
         key=key,
         api_version=owner.api_version,
@@ -173,13 +174,13 @@ def _gang(key: str, owner: Owner, pods: list[Pod], finder: Owners, classes: Mapp
         uid=owner.uid,
         labels=labels,
         annotations=annotations,
-        queue=_queue(owner, group, annotations),
+        queue=_queue(owner, spec, group_spec, annotations),
         priority=classes.get(priority_class, max(pod.priority for pod in sample)),
         priority_class=priority_class,
         created=_created(owner, group, sample),
-        min_available=_min_available(owner, group, annotations, replicas, any(pod.count for pod in pods)),
+        min_available=_min_available(owner, spec, group_spec, annotations, replicas, any(pod.count for pod in pods)),
         replicas=replicas,
-        task_min=_task_min(owner, group),
+        task_min=_task_min(owner, spec, group_spec),
         pods=tuple(pod.key for pod in ordered),
         pod_group=group_name if group else "",
     )
@@ -219,8 +220,8 @@ def _joined_labels(pods: list[Pod]) -> dict[str, str]:
     return {key: "|".join(values) for key, values in merged.items()}
 
 
-def _replicas(owner: Owner, group: Mapping[str, Any], live: list[Pod]) -> int:
-    spec = spec_of(owner.raw)
+def _replicas(owner: Owner, spec: Mapping[str, Any], group: Mapping[str, Any], live: list[Pod]) -> int:
+    """``spec`` is the owner's, ``group`` that of its PodGroup."""
     if owner.kind == "AscendJob" and spec:
         return sum(count(row.get("replicas"), 1) for row in rows(spec.get("replicaSpecs")))
     if owner.kind == "Job" and owner.api_version == VOLCANO_API and spec:
@@ -232,11 +233,16 @@ def _replicas(owner: Owner, group: Mapping[str, Any], live: list[Pod]) -> int:
         return count(spec.get("replicas"), 1)
     if owner.kind == "Pod":
         return 1
-    return max(len(live), count(spec_of(group).get("minMember"), 0))
+    return max(len(live), count(group.get("minMember"), 0))
 
 
 def _min_available(
-    owner: Owner, group: Mapping[str, Any], annotations: Mapping[str, str], replicas: int, npu: bool
+    owner: Owner,
+    spec: Mapping[str, Any],
+    group: Mapping[str, Any],
+    annotations: Mapping[str, str],
+    replicas: int,
+    npu: bool,
 ) -> int:
     """How many pods start together.
 
@@ -244,7 +250,7 @@ def _min_available(
     or absent, the annotation ``huawei.com/schedule_minAvailable`` does, and without it NPU workloads of a replicated
     kind want all replicas.
     """
-    declared = count(spec_of(group).get("minMember"), 0) or _declared_min(owner)
+    declared = count(group.get("minMember"), 0) or _declared_min(owner, spec)
     if declared > 1:
         return declared
     stated = parse_min_available(annotations)
@@ -255,7 +261,7 @@ def _min_available(
         return max(1, declared)
     if owner.kind in ("Pod", "PodGroup"):
         return 1
-    if owner.kind == "StatefulSet" and spec_of(owner.raw).get("podManagementPolicy") != "Parallel":
+    if owner.kind == "StatefulSet" and spec.get("podManagementPolicy") != "Parallel":
         return 1  # its pods are created one after the other, each waiting for the one before
     return max(1, replicas)
 
@@ -266,12 +272,10 @@ def parse_min_available(annotations: Mapping[str, str]) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else None
 
 
-def _declared_min(owner: Owner) -> int:
-    spec = spec_of(owner.raw)
+def _declared_min(owner: Owner, spec: Mapping[str, Any]) -> int:
     if owner.kind == "AscendJob":
-        policy = part(part(spec, "runPolicy"), "schedulingPolicy")
         total = sum(count(row.get("replicas"), 1) for row in rows(spec.get("replicaSpecs")))
-        return count(policy.get("minAvailable"), total)
+        return count(_policy(spec).get("minAvailable"), total)
     if owner.api_version == VOLCANO_API:
         # Volcano's webhook takes 0 for none given, and adds up what the tasks need.
         needs = (count(task.get("minAvailable"), count(task.get("replicas"), 1)) for task in tasks_of(spec))
@@ -279,34 +283,33 @@ def _declared_min(owner: Owner) -> int:
     return 0
 
 
-def _task_min(owner: Owner, group: Mapping[str, Any]) -> dict[str, int]:
-    from_group = part(spec_of(group), "minTaskMember")
+def _task_min(owner: Owner, spec: Mapping[str, Any], group: Mapping[str, Any]) -> dict[str, int]:
+    from_group = part(group, "minTaskMember")
     if from_group:
         return {str(task): count(least, 0) for task, least in sorted(from_group.items())}
     if owner.api_version != VOLCANO_API:
         return {}
-    tasks = tasks_of(spec_of(owner.raw))
+    tasks = tasks_of(spec)
     return {str(task.get("name")): count(task.get("minAvailable"), 0) for task in tasks if task.get("minAvailable")}
 
 
-def _queue(owner: Owner, group: Mapping[str, Any], annotations: Mapping[str, str]) -> str:
-    spec = spec_of(owner.raw)
-    policy = part(part(spec, "runPolicy"), "schedulingPolicy")
-    own = (
-        policy.get("queue")
-        if owner.kind == "AscendJob"
-        else spec.get("queue")
-        if owner.api_version == VOLCANO_API
-        else None
-    )
-    return str(spec_of(group).get("queue") or own or annotations.get(QUEUE_NAME_KEY) or DEFAULT_QUEUE)
+def _queue(owner: Owner, spec: Mapping[str, Any], group: Mapping[str, Any], annotations: Mapping[str, str]) -> str:
+    own = None
+    if owner.kind == "AscendJob":
+        own = _policy(spec).get("queue")
+    elif owner.api_version == VOLCANO_API:
+        own = spec.get("queue")
+    return str(group.get("queue") or own or annotations.get(QUEUE_NAME_KEY) or DEFAULT_QUEUE)
 
 
-def _priority_class(owner: Owner, group: Mapping[str, Any], first: Pod) -> str:
-    spec = spec_of(owner.raw)
-    policy = part(part(spec, "runPolicy"), "schedulingPolicy")
-    own = policy.get("priorityClass") if owner.kind == "AscendJob" else spec.get("priorityClassName")
-    return str(spec_of(group).get("priorityClassName") or own or first.priority_class or "")
+def _priority_class(owner: Owner, spec: Mapping[str, Any], group: Mapping[str, Any], first: Pod) -> str:
+    own = _policy(spec).get("priorityClass") if owner.kind == "AscendJob" else spec.get("priorityClassName")
+    return str(group.get("priorityClassName") or own or first.priority_class or "")
+
+
+def _policy(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The scheduling policy of an AscendJob."""
+    return part(part(spec, "runPolicy"), "schedulingPolicy")
 
 
 def priorities(observed: Observed) -> dict[str, int]:
@@ -316,7 +319,7 @@ def priorities(observed: Observed) -> dict[str, int]:
 
 
 def _created(owner: Owner, group: Mapping[str, Any], pods: list[Pod]) -> float:
-    for raw in (owner.raw, group):
+    for raw in filter(None, (owner.raw, group)):
         text = metadata(raw).get("creationTimestamp")
         if isinstance(text, str):
             try:

@@ -76,7 +76,11 @@ class Owners:
 
     def group_name(self, pod: Pod) -> str:
         """Name of the PodGroup that the pod's annotations name, empty when they name none."""
-        return next((pod.annotations[key] for key in GROUP_NAME_KEYS if pod.annotations.get(key)), "")
+        for key in GROUP_NAME_KEYS:
+            name = pod.annotations.get(key)
+            if name:
+                return name
+        return ""
 
     def group_of_owner(self, owner: Owner) -> str:
         """Name of a PodGroup that the owner controls, empty when there is none."""
@@ -86,8 +90,8 @@ class Owners:
 
     def groups_for(self, owner: Owner, pods: Iterable[Pod]) -> tuple[tuple[str, Mapping[str, Any]], ...]:
         """Every PodGroup, by name, that may speak for the owner's pods."""
-        named = dict.fromkeys((*map(self.group_name, pods), self.group_of_owner(owner)))
-        return tuple((name, self.pod_group(owner.namespace, name)) for name in named if name)
+        named = {*map(self.group_name, pods), self.group_of_owner(owner)} - {""}
+        return tuple([(name, self.pod_group(owner.namespace, name)) for name in sorted(named)]) if named else ()
 
     def pod_group(self, namespace: str, name: str) -> Mapping[str, Any]:
         """The raw PodGroup, empty when the snapshot lacks it."""
@@ -180,9 +184,9 @@ def _texts(found: Mapping[str, Any]) -> dict[str, str]:
 
 def labels_of(raw: Mapping[str, Any]) -> dict[str, str]:
     """Labels of an object as text."""
-    return _texts(part(metadata(raw), "labels"))
+    return _texts(part(metadata(raw), "labels")) if raw else {}
 
 
 def annotations_of(raw: Mapping[str, Any]) -> dict[str, str]:
     """Annotations of an object as text."""
-    return _texts(part(metadata(raw), "annotations"))
+    return _texts(part(metadata(raw), "annotations")) if raw else {}

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from engine.model.actions import AnyAction
-from engine.model.cluster import DeviceReport, Node, Observed, Pod
+from engine.model.cluster import DeviceReport, Node, Observed, Pod, ids_of
 from engine.model.costs import Estimate, Measured
 from engine.model.diagnostics import Diagnostic
 from engine.model.history import History, JobMemory, NodeMemory
@@ -109,6 +110,10 @@ class NodeView(msgspec.Struct, gc=False):
     def free(self) -> int:
         """Chips that new work may take whole."""
         return self.base & ~self.unavailable & ~self.used & ~self.cut
+
+    def names(self, mask: int) -> tuple[str, ...]:
+        """The device names of a mask's chips, lowest first."""
+        return _names(self.prefix, mask)
 
     def chip(self, index: int) -> str:
         """The chip's device name, e.g. ``Ascend910-4``."""
@@ -266,3 +271,8 @@ class Scope:
         for name in [name for name, view in self.nodes.items() if view.shared]:
             view = self.nodes[name] = copy(self.nodes[name])
             view.shared = False
+
+
+@lru_cache(maxsize=4096)
+def _names(prefix: str, mask: int) -> tuple[str, ...]:
+    return tuple([f"{prefix}{chip}" for chip in ids_of(mask)])

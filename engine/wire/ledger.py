@@ -29,7 +29,8 @@ class Claim(msgspec.Struct, frozen=True, array_like=True):
 
     def chips(self) -> tuple[str, ...]:
         """``node/device name`` of every claimed chip."""
-        return tuple(f"{self.node}/{self.prefix}{i}" for i in ids_of(int(self.mask, 16)))
+        head = f"{self.node}/{self.prefix}"
+        return tuple([f"{head}{i}" for i in ids_of(int(self.mask, 16))])
 
 
 def parse(config_map: Mapping[str, Any]) -> dict[str, Claim]:

@@ -81,6 +81,7 @@ def allocation(
     whole_node: bool,
     rank: int | None,
     place: Place | None = None,
+    devices: Mapping[str, Device] | None = None,
 ) -> dict[str, str]:
     """Annotations that give ``chips`` (physical ids) of ``node`` to ``pod``; they travel in its Binding.
 
@@ -93,6 +94,7 @@ def allocation(
         whole_node: the pod takes every chip that the node offers.
         rank: ``hccl/rankIndex`` to write, None to leave the pod's own.
         place: where the node's report says that it stands; the node's own annotations come first.
+        devices: ``devices_of(node)``, from whoever has it at hand.
     """
     ids = sorted(chips)
     names = [f"{prefix}{i}" for i in ids]
@@ -105,7 +107,9 @@ def allocation(
         out[HARDWARE_TYPE] = hardware
     if names and (is_operator_pod or whole_node) and node.base_devices.keys() >= {*names}:
         out[ASCEND_REAL] = out[resource]
-        out[configuration_key(resource)] = _written_configuration(pod, node, ids, names, place or Place())
+        known = devices_of(node) if devices is None else devices
+        given = tuple([known[name] for name in names])
+        out[configuration_key(resource)] = _written_configuration(pod, node, given, place or Place())
     if rank is not None:
         out[RANK_INDEX] = str(rank)
     return dict(sorted(out.items()))
@@ -192,8 +196,12 @@ def _offered(base_devices: Mapping[str, Mapping[str, Any]], prefix: str, name: s
     return name if logical is None else f"{prefix}{logical}"
 
 
-def _written_configuration(pod: Pod, node: Node, ids: Sequence[int], names: Sequence[str], place: Place) -> str:
-    bases = [node.base_devices[name] for name in names]
+def devices_of(node: Node) -> dict[str, Device]:
+    """A node's chips by their names, as configurations tell them."""
+    return {name: _device(name, base) for name, base in node.base_devices.items()}
+
+
+def _written_configuration(pod: Pod, node: Node, devices: tuple[Device, ...], place: Place) -> str:
     value = Configuration(
         pod_name=pod.name,
         server_id=pod.uid,
@@ -203,18 +211,19 @@ def _written_configuration(pod: Pod, node: Node, ids: Sequence[int], names: Sequ
         rack_id=_number(node.annotations.get("rackID", ""), place.rack_id),
         server_index=node.annotations.get("serverIndex")
         or (str(place.server_index) if place.server_index >= 0 else ""),
-        devices=tuple([_device(chip, base) for chip, base in zip(ids, bases, strict=True)]),
+        devices=devices,
     )
     return msgspec.json.encode(value).decode()
 
 
-def _device(chip: int, base: Mapping[str, Any]) -> Device:
+def _device(name: str, base: Mapping[str, Any]) -> Device:
     super_id = base.get("SuperDeviceID")
+    levels = base.get("levelList")
     return Device(
-        device_id=str(chip),
-        device_ip=str(base.get("IP", "")),
-        super_device_id="" if super_id is None else str(super_id),
-        level_list=tuple(base.get("levelList") or ()),
+        name.rpartition("-")[2],
+        str(base.get("IP", "")),
+        "" if super_id is None else str(super_id),
+        tuple(levels) if isinstance(levels, list) else (),
     )
 
 

@@ -79,6 +79,24 @@ class Pod(_message.Message):
     spec: PodSpec
     def __init__(self, metadata: _Optional[_Union[ObjectMeta, _Mapping]] = ..., spec: _Optional[_Union[PodSpec, _Mapping]] = ...) -> None: ...
 
+class ObjectReference(_message.Message):
+    __slots__ = ("kind", "name", "api_version")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    API_VERSION_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    name: str
+    api_version: str
+    def __init__(self, kind: _Optional[str] = ..., name: _Optional[str] = ..., api_version: _Optional[str] = ...) -> None: ...
+
+class Binding(_message.Message):
+    __slots__ = ("metadata", "target")
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    metadata: ObjectMeta
+    target: ObjectReference
+    def __init__(self, metadata: _Optional[_Union[ObjectMeta, _Mapping]] = ..., target: _Optional[_Union[ObjectReference, _Mapping]] = ...) -> None: ...
+
 class Status(_message.Message):
     __slots__ = ("status", "message", "reason", "code")
     STATUS_FIELD_NUMBER: _ClassVar[int]

@@ -256,6 +256,9 @@ class _Gang:
         """Orders to try: ranks (remembered pods first), then what every task needs at least, then the pods that are
         hardest to place first.
         """
+        if len(self.waiting) == 1:
+            self.mixed = False
+            return [self.waiting]
         if job.shape.labels.get("podgroup-sched-enable") == "true":
             natural = list(self.waiting)
         else:

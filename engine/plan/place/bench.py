@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from engine.documents import InitParams
-from engine.model.cluster import Pod
+from engine.model.cluster import Pod, ids_of
 from engine.plan.place import fit, volumes
 from engine.plan.place.coretable import CoreTable
 from engine.plan.place.job import Job
@@ -21,7 +21,7 @@ from engine.plan.place.pending import Story, story
 from engine.plan.place.sharing import Dynamic, Soft, dvpp_of, level_of
 from engine.plan.place.softtable import SoftTable
 from engine.plan.place.table import Table
-from engine.plan.place.verdict import Refusal, ids
+from engine.plan.place.verdict import Refusal
 from engine.plan.scope import NodeView, Scope
 from engine.wire.parts import Share
 
@@ -135,11 +135,10 @@ class Bench:
         view = self.views[seated.node]
         view.own()
         if seated.shared:
-            self.parts.give(seated.pod, seated.node, ids(seated.chips)[0], seated.part)
+            self.parts.give(seated.pod, seated.node, ids_of(seated.chips)[0], seated.part)
         else:
             view.used |= seated.chips
-            for chip in ids(seated.chips):
-                view.used_by[chip] = seated.pod.key
+            view.used_by.update(dict.fromkeys(ids_of(seated.chips), seated.pod.key))
         self._account(view, seated.pod, 1)
         view.pods.append(seated.pod)
 
@@ -152,7 +151,7 @@ class Bench:
                 self.parts.take_back(item.pod)
             else:
                 view.used &= ~item.chips
-                for chip in ids(item.chips):
+                for chip in ids_of(item.chips):
                     view.used_by.pop(chip, None)
             view.pods.remove(item.pod)
             self._account(view, item.pod, -1)
@@ -171,7 +170,7 @@ class Bench:
                 view = self.views[name]
                 view.own()
                 view.used &= ~mask
-                for chip in ids(mask):
+                for chip in ids_of(mask):
                     view.used_by.pop(chip, None)
                 self._account(view, pod, -1)
         return claimed
@@ -182,7 +181,7 @@ class Bench:
             view = self.views[item.node]
             view.own()
             view.used |= item.chips
-            for chip in ids(item.chips):
+            for chip in ids_of(item.chips):
                 view.used_by.setdefault(chip, item.pod.key)
             self._account(view, item.pod, 1)
 
@@ -223,12 +222,11 @@ class Bench:
         if self._recorded + len(table.scores) > MAX_SCORES:
             self.unrecorded += 1
             return
-        concerned = self.neighbours.concerns(pod)
-        row: dict[str, float] = {
-            name: score
-            for name, score in table.scores.items()
-            if not concerned or self.neighbours.refusal(pod, self.views[name]) is None
-        }
+        row: dict[str, float] = {**table.scores}
+        if self.neighbours.concerns(pod):
+            kept_off = [name for name in row if self.neighbours.refusal(pod, self.views[name]) is not None]
+            for name in kept_off:
+                del row[name]
         row.update(chosen or {})
         self.scope.scores[pod.key] = row
         self._recorded += len(row)
@@ -258,7 +256,7 @@ class Bench:
         chips, part = table.chips(name), table.part(name)
         if isinstance(job.shared, Soft) and chips:
             wish = job.shared
-            return Seated(pod, name, chips, part=Share(ids(chips)[0], wish.cores, wish.memory, wish.policy))
+            return Seated(pod, name, chips, part=Share(ids_of(chips)[0], wish.cores, wish.memory, wish.policy))
         return Seated(pod, name, chips, part=part)
 
     def forget(self, pods: Sequence[Pod]) -> None:
@@ -394,7 +392,12 @@ def _rules(scope: Scope, job: Job) -> tuple[object, ...]:
     own = (scope.penalty.get(gang) or {}, scope.refused.get(gang) or {})
     labels = job.shape.labels.get("distributed", "")
     shared = (repr(job.shared), job.gang.key if isinstance(job.shared, Soft) else "")
-    return (repr(job.family), job.topology, job.strict, job.distributed, labels, own, shared)
+    return (_words(job.family), job.topology, job.strict, job.distributed, labels, own, shared)
+
+
+@lru_cache(maxsize=256)
+def _words(family: object) -> str:
+    return repr(family)
 
 
 def _cut(job: Job, pod: Pod) -> tuple[str, ...]:

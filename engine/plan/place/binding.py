@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from engine.model.cluster import ids_of
 from engine.plan.place.bench import Seated
 from engine.plan.place.job import Job
 from engine.plan.place.parts import Parts
 from engine.plan.place.sharing import Dynamic, Soft
-from engine.plan.place.verdict import ids
 from engine.plan.scope import NodeView
 from engine.wire.parts import NPU_CORE, SHARE_ID, cores_text, share_annotations
 from engine.wire.podannotations import ASCEND_REAL, DISTRIBUTED_JOB, PREDICATE_TIME, RANK_INDEX
@@ -23,7 +23,7 @@ def amended(job: Job, item: Seated, view: NodeView, annotations: Mapping[str, st
     """
     match job.shared:
         case Dynamic():
-            cores = {NPU_CORE: cores_text(ids(item.chips), template_of(item) or "")}
+            cores = {NPU_CORE: cores_text(ids_of(item.chips), template_of(item) or "")}
             return dict(sorted(({key: annotations[key] for key in _KEPT if key in annotations} | cores).items()))
         case Soft(cores, memory, policy):
             number = _number(item, view, annotations, parts) if ASCEND_REAL in annotations else None
@@ -44,4 +44,4 @@ def _number(item: Seated, view: NodeView, annotations: Mapping[str, str], parts:
         if SHARE_ID in pod.annotations and pod.annotations.get(ASCEND_REAL) == annotations[ASCEND_REAL]
     ]
     known = [int(text) for text in texts if text.isascii() and text.isdecimal() and len(text) <= 9]
-    return parts.share_number(view, ids(item.chips)[0], known)
+    return parts.share_number(view, ids_of(item.chips)[0], known)

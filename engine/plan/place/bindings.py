@@ -8,17 +8,27 @@ from typing import Final
 import msgspec
 
 from engine.model.actions import BindPod, Evidence
-from engine.model.cluster import Pod
+from engine.model.cluster import Pod, ids_of
 from engine.model.history import JobMemory
 from engine.model.jobs import Gang
 from engine.plan.gangs import MIN_AVAILABLE_KEY
+from engine.plan.memo import Memo
 from engine.plan.place import binding
 from engine.plan.place.bench import Bench, Seated
 from engine.plan.place.job import Job
-from engine.plan.place.verdict import ids
 from engine.plan.scope import Scope
-from engine.wire.podannotations import OPERATOR_NAME, SUPER_POD_ID, SUPER_POD_RANK, Place, allocation
+from engine.wire.podannotations import (
+    OPERATOR_NAME,
+    SUPER_POD_ID,
+    SUPER_POD_RANK,
+    Device,
+    Place,
+    allocation,
+    devices_of,
+)
 
+#: What configurations tell of a node's chips, while the node says the same of them.
+_DEVICES: Final[Memo[dict[str, Device]]] = Memo(16384)
 PLACED: Final = "Placed"
 IN_PLACE: Final = "reschedule-in-place"
 #: Owners that give a replaced pod the name of the old one.
@@ -53,7 +63,7 @@ class Bindings:
 
     def _action(self, item: Seated, now_ns: int) -> BindPod:
         job, view = self.job, self.bench.views[item.node]
-        chips = ids(item.chips)
+        chips = ids_of(item.chips)
         annotations: dict[str, str] = {}
         if chips:
             annotations = allocation(
@@ -67,6 +77,7 @@ class Bindings:
                 is_operator_pod=OPERATOR_NAME in item.pod.labels,
                 whole_node=item.chips == view.base,
                 rank=self._rank(item.pod),
+                devices=_DEVICES.of(item.node, view.node.base_devices, lambda: devices_of(view.node)),
                 place=Place(view.report.super_pod_id, view.report.server_index, view.report.rack_id)
                 if view.report
                 else None,
@@ -76,7 +87,7 @@ class Bindings:
         annotations |= self.bench.given.get(item.pod.key, {})
         if chips:
             annotations = binding.amended(job, item, view, annotations, self.bench.parts)
-        names = tuple(view.chip(chip) for chip in chips)
+        names = view.names(item.chips)
         where = f"{item.node} ({', '.join(names)})" if names else item.node
         report = view.report
         seen = f"kube-system/mindx-dl-deviceinfo-{item.node}@{report.resource_version}" if report and chips else ""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.model.cluster import ids_of
 from engine.plan.place.base import NODE_INVALID, sizes
 from engine.plan.place.verdict import (
     SHORTAGE,
@@ -17,7 +18,6 @@ from engine.plan.place.verdict import (
     Seat,
     Shape,
     Verdict,
-    ids,
     listed,
     lowest,
 )
@@ -68,4 +68,4 @@ def _cross(free: int, ask: Ask) -> list[int]:
     if not ask.distributed:
         pairs = left & (right >> RING)
         left, right = pairs, pairs << RING
-    return [chip for pair in zip(ids(left), ids(right), strict=False) for chip in pair]
+    return [chip for pair in zip(ids_of(left), ids_of(right), strict=False) for chip in pair]

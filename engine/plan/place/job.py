@@ -161,6 +161,8 @@ def least_chips(job: Job, observed: Observed) -> int:
 
 def _npu_resources(group: Mapping[str, Any]) -> dict[str, int]:
     """``minResources`` of a PodGroup, NPU entries only, in the order of their names."""
+    if not group:
+        return {}
     least = part(spec_of(group), "minResources")
     wanted = sorted(key for key in map(str, least) if key.startswith(GROUP) and key in least)
     return {key: int(str(least[key])) if str(least[key]).isdecimal() else 0 for key in wanted}

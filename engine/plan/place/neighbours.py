@@ -107,7 +107,9 @@ class Neighbours:
 
     def prefers(self, pod: Pod) -> bool:
         """Whether the pod has preferences about other pods."""
-        return bool(pod.spread and spread.soft(pod)) or any(
+        if pod.spread and spread.soft(pod):
+            return True
+        return bool(pod.affinity) and any(
             _rows(pod.affinity, part, PREFERRED) for part in ("podAffinity", "podAntiAffinity")
         )
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from engine.model.cluster import Pod, mask_of
+from engine.model.cluster import Pod, ids_of, mask_of
 from engine.model.cores import Tenant
 from engine.model.vnpu import Size, Totals
 from engine.plan.cutting import SERVER_TYPE_LABEL, chip_totals, templates_of
 from engine.plan.place.sharing import kind_of
-from engine.plan.place.verdict import Refusal, ids
+from engine.plan.place.verdict import Refusal
 from engine.plan.scope import NodeView
 from engine.wire.parts import NPU_CORE, Share, parse_cores, parse_share, vgroup
 from engine.wire.podannotations import ASCEND_REAL
@@ -158,16 +158,16 @@ class Parts:
         usable = (occupied | _offered(view) & view.base) & ~view.unavailable & ~_elsewhere(view)
         return {
             chip: tuple(found.get(chip) or ([Tenant(None, whole=True)] if view.used >> chip & 1 else ()))
-            for chip in ids(usable)
+            for chip in ids_of(usable)
         }
 
 
-def usable_shares(view: NodeView, shares: Mapping[int, list[Share]]) -> list[int]:
+def usable_shares(view: NodeView, shares: Mapping[int, list[Share]]) -> tuple[int, ...]:
     """Chips that may be shared softly: offered by the report or shared already, in service, and nobody's alone."""
     shared = mask_of(sorted(shares))
     usable = (_listed(view) & view.base | shared) & ~view.unavailable & ~(view.used & ~shared) & ~view.carved
     usable &= ~(view.static_chips | view.dynamic_chips)
-    return ids(usable & view.soft_chips if view.soft_chips else usable)
+    return ids_of(usable & view.soft_chips if view.soft_chips else usable)
 
 
 def _core_node(desired: Desired, view: NodeView) -> CoreNode | Refusal:

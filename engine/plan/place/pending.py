@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from engine.model.cluster import Pod
+from engine.model.cluster import Pod, ids_of
 from engine.plan.place import torconfig
 from engine.plan.place.a3 import A3
 from engine.plan.place.box16 import Box16
@@ -16,7 +16,7 @@ from engine.plan.place.job import WHOLE_CHIP, Job
 from engine.plan.place.mesh4 import Mesh4
 from engine.plan.place.ring8 import Ring8
 from engine.plan.place.table import MISSING
-from engine.plan.place.verdict import FRAGMENTED, INVALID_REQUEST, NODE_UNSTABLE, SHORTAGE, TOPOLOGY, Refusal, ids
+from engine.plan.place.verdict import FRAGMENTED, INVALID_REQUEST, NODE_UNSTABLE, SHORTAGE, TOPOLOGY, Refusal
 from engine.plan.scope import NodeView
 
 MAX_TEXTS: Final = 3
@@ -145,7 +145,7 @@ def _chips(job: Job, pod: Pod, reason: str, near: Sequence[str], views: Mapping[
     view = views[best]
     free = view.free.bit_count()
     own = set(job.gang.pods)
-    holders = sorted({view.used_by[chip] for chip in ids(view.used & view.base) if chip in view.used_by} - own)
+    holders = sorted({view.used_by[chip] for chip in ids_of(view.used & view.base) if chip in view.used_by} - own)
     held = f", others held by {_some(holders)}" if holders else ""
     nearest = f"(nearest is {best} with {free} free{held})"
     if job.topology == torconfig.RULE:

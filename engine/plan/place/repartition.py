@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from engine.model.cluster import Pod
+from engine.model.cluster import Pod, ids_of
 from engine.model.jobs import Gang
 from engine.model.levels import IN_SERVICE, NORMAL
 from engine.model.recut import Cut, cuts, share_out
@@ -27,7 +27,7 @@ from engine.plan.place.moves import Placing
 from engine.plan.place.parts import CoreNode
 from engine.plan.place.sharing import Dynamic
 from engine.plan.place.table import MISSING
-from engine.plan.place.verdict import FRAGMENTED, SHORTAGE, ids
+from engine.plan.place.verdict import FRAGMENTED, SHORTAGE
 from engine.plan.queue import words
 from engine.plan.queue.search import Exhausted
 from engine.plan.queue.shields import Shields
@@ -159,7 +159,7 @@ class Room:
             if allowed and not (view.dynamic_chips and layout.orderable(self._scope, view)):
                 continue
             chips = view.dynamic_chips if allowed else view.base & ~view.dynamic_chips & ~view.soft_chips
-            for chip in ids(chips & view.base & ~view.unavailable):
+            for chip in ids_of(chips & view.base & ~view.unavailable):
                 there = self._there(view, chip, family)
                 if there is None or (view.node.name, chip) in self._cut:
                     continue
@@ -287,7 +287,7 @@ class Room:
             if isinstance(node, CoreNode):
                 there = self._on_chips(view, gone)
                 most = node.totals.aicore
-                free |= {(view.node.name, chip): most - _cores(there.get(chip, ())) for chip in ids(view.base)}
+                free |= {(view.node.name, chip): most - _cores(there.get(chip, ())) for chip in ids_of(view.base)}
         return _Loose(free)
 
     def _on_chips(self, view: NodeView, gone: set[str]) -> dict[int, list[Pod]]:

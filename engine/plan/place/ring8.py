@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.model.cluster import ids_of
 from engine.plan.place.base import NODE_INVALID, sizes
-from engine.plan.place.verdict import TOPOLOGY, Ask, Refusal, Seat, Shape, Verdict, ids, listed, lowest
+from engine.plan.place.verdict import TOPOLOGY, Ask, Refusal, Seat, Shape, Verdict, listed, lowest
 
 CHIPS = 8
 RINGS = (0x0F, 0xF0)
@@ -43,7 +44,7 @@ class Ring8:
             counts = ((seat.free & ring).bit_count() for ring in RINGS)
             best = min((row[count - 1] for count in counts if count), default=UNFIT)
         if best == UNFIT:
-            shown = " ".join(str(chip) for chip in ids(seat.network))
+            shown = " ".join(str(chip) for chip in ids_of(seat.network))
             return Refusal(TOPOLOGY, f"npu topology not meet job require,network unhealthy card is [ {shown} ]")
         return CHIPS * (seat.allocatable * 4 - best) + (CHIPS - free)
 

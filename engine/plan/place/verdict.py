@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, Protocol
 
+from engine.model.cluster import ids_of
+
 INVALID_REQUEST: Final = "InvalidRequest"
 NOT_SUPPORTED: Final = "NotSupportPolicy"
 SHORTAGE: Final = "NPUResourceShortage"
@@ -80,6 +82,9 @@ Verdict = int | Refusal
 class Family(Protocol):
     """One topology family: legal requests, which free chips fit, how good a node is, which chips to take."""
 
+    def __hash__(self) -> int:
+        """Families are values."""
+
     @property
     def max(self) -> int:
         """Most chips of a node."""
@@ -96,16 +101,6 @@ class Family(Protocol):
 
     def choose(self, seat: Seat, ask: Ask) -> int:
         """The mask of chips to take on a node that ``judge`` accepted."""
-
-
-def ids(mask: int) -> list[int]:
-    """Chip ids of a mask, ascending."""
-    out = []
-    while mask:
-        low = mask & -mask
-        out.append(low.bit_length() - 1)
-        mask ^= low
-    return out
 
 
 def lowest(mask: int, count: int) -> int:
@@ -126,4 +121,4 @@ def groups(mask: int, size: int, limit: int) -> list[int]:
 
 def listed(mask: int) -> str:
     """``[0 1 4]``, as upstream prints a topology."""
-    return "[" + " ".join(str(i) for i in ids(mask)) + "]"
+    return "[" + " ".join(str(i) for i in ids_of(mask)) + "]"
