@@ -11,9 +11,9 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.kube import NAMESPACE, POD, Gone, Kube, Object, Unavailable
-from engine.kube.api.pods_pb2 import ObjectMeta, Pod, RawExtension, Status, TypeMeta, Unknown, WatchEvent
-from engine.kube.podwire import event
+from engine.kube import NAMESPACE, POD, Conflict, Gone, Kube, Object, Unavailable
+from engine.kube.api.pods_pb2 import Binding, ObjectMeta, Pod, RawExtension, Status, TypeMeta, Unknown, WatchEvent
+from engine.kube.podwire import binding, event
 from engine.kube.transport import EVENT_LIMIT, PROTOBUF
 from tests.kube_server import kubeconfig  # noqa: F401
 from tests.test_kube import Script, client
@@ -175,3 +175,45 @@ def test_a_real_server_tells_the_same_packed_and_plain(kubeconfig: str) -> None:
             await kube.delete(NAMESPACE, "podwire")
 
     asyncio.run(case())
+
+
+@given(pod=texts, annotations=st.dictionaries(texts, texts, max_size=3))
+def test_a_binding_in_its_envelope_says_what_it_was_given(pod: str, annotations: dict[str, str]) -> None:
+    data = binding("d", pod, "u", "n1", annotations)
+    assert data[:4] == b"k8s\x00"
+    envelope = Unknown.FromString(data[4:])
+    assert (envelope.type_meta.api_version, envelope.type_meta.kind) == ("v1", "Binding")
+    found = Binding.FromString(envelope.raw)
+    assert (found.metadata.namespace, found.metadata.name, found.metadata.uid) == ("d", pod, "u")
+    assert dict(found.metadata.annotations) == annotations
+    assert (found.target.api_version, found.target.kind, found.target.name) == ("v1", "Node", "n1")
+
+
+def test_a_server_that_takes_json_only_gets_json_from_then_on() -> None:
+    refused = {"kind": "Status", "status": "Failure", "reason": "UnsupportedMediaType", "code": 415, "message": "no"}
+
+    async def main() -> None:
+        script = Script((415, refused), (201, {"kind": "Status", "status": "Success"}))
+        async with client(script) as kube:
+            await kube.bind("d", "p", "u", "n1", {"a": "b"})
+            await kube.bind("d", "q", "u", "n1")
+        assert [asked.content_type for asked in script.asked] == [PROTOBUF, "application/json", "application/json"]
+        assert json.loads(script.bodies[1]) == {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": "p", "namespace": "d", "uid": "u", "annotations": {"a": "b"}},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": "n1"},
+        }
+
+    asyncio.run(main())
+
+
+def test_another_refusal_of_a_packed_binding_is_told_and_nothing_is_said_twice() -> None:
+    async def main() -> None:
+        script = Script((409, {"kind": "Status", "reason": "Conflict", "code": 409, "message": "already assigned"}))
+        async with client(script) as kube:
+            with pytest.raises(Conflict, match="already assigned"):
+                await kube.bind("d", "p", "u", "n1")
+        assert len(script.asked) == 1
+
+    asyncio.run(main())
