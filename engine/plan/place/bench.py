@@ -13,6 +13,7 @@ from engine.documents import InitParams
 from engine.model.cluster import Pod, ids_of
 from engine.plan.place import fit, volumes
 from engine.plan.place.coretable import CoreTable
+from engine.plan.place.freechips import FreeChips
 from engine.plan.place.job import Job
 from engine.plan.place.multilevel import Level, read_trees
 from engine.plan.place.neighbours import ANTI, Neighbours
@@ -85,7 +86,7 @@ class Bench:
         self._neighbours: Neighbours | None = None
         self._claims = _claims(scope)
         self._stories: dict[int, tuple[tuple[int, int], Story]] = {}
-        self._free: dict[str, _Free] = {}
+        self._free: dict[str, FreeChips] = {}
         self._bound: dict[str, int] = {}
         self.parts = Parts(scope.desired)
         self.trials = PASS_TRIALS
@@ -109,7 +110,7 @@ class Bench:
         """Free chips of a resource in the whole shard."""
         known = self._free.get(resource)
         if known is None:
-            known = self._free[resource] = _Free(self.views, resource, len(self._log))
+            known = self._free[resource] = FreeChips(self.views, resource, len(self._log))
         return known.total(self._log)
 
     def table(self, job: Job, pod: Pod) -> Table:
@@ -403,25 +404,6 @@ def _words(family: object) -> str:
 def _cut(job: Job, pod: Pod) -> tuple[str, ...]:
     """Labels that choose among the templates of vNPUs cut on demand."""
     return (level_of(pod), dvpp_of(pod)) if isinstance(job.shared, Dynamic) else ()
-
-
-class _Free:
-    """The free chips of one resource, counted once and then only where pods were put or taken back."""
-
-    def __init__(self, views: Mapping[str, NodeView], resource: str, seen: int) -> None:
-        self._views = views
-        self._counts = {name: view.free.bit_count() for name, view in views.items() if view.resource == resource}
-        self._total = sum(self._counts.values())
-        self._seen = seen
-
-    def total(self, log: list[str]) -> int:
-        for name in set(log[self._seen :]):
-            before = self._counts.get(name)
-            if before is not None:
-                self._counts[name] = now = self._views[name].free.bit_count()
-                self._total += now - before
-        self._seen = len(log)
-        return self._total
 
 
 def _claims(scope: Scope) -> dict[str, tuple[str, int]]:
