@@ -21,6 +21,10 @@ def mask(*chips: int) -> int:
     return sum(1 << chip for chip in chips)
 
 
+def chosen(mask: int) -> list[int]:
+    return list(ids_of(mask))
+
+
 def seat(*chips: int, allocatable: int = 8, unhealthy: int = 0, card: str = "card-300i-duo") -> Seat:
     return Seat(mask(*chips), unhealthy, allocatable, card)
 
@@ -38,7 +42,7 @@ def test_base_scores_healthy_then_full_nodes(free: range, unhealthy: int, score:
 
 
 def test_base_takes_lowest_chips_and_words_shortage_as_users_know_it() -> None:
-    assert ids_of(Base(8).choose(seat(1, 3, 5), Ask(2))) == [1, 3]
+    assert chosen(Base(8).choose(seat(1, 3, 5), Ask(2))) == [1, 3]
     refusal = Base(8).judge(seat(1, 3), Ask(4))
     assert refusal == Refusal(
         "NPUResourceShortage", "NPUResourceShortage: node don't have enough resource, req<4>, idle<2>"
@@ -66,7 +70,7 @@ def test_ring_scores(free: tuple[int, ...], score: int) -> None:
     ],
 )
 def test_ring_selection(free: tuple[int, ...], want: int, chips: list[int]) -> None:
-    assert ids_of(Ring8().choose(seat(*free), Ask(want))) == chips
+    assert chosen(Ring8().choose(seat(*free), Ask(want))) == chips
 
 
 def test_ring_refuses_what_spans_rings() -> None:
@@ -89,7 +93,7 @@ def test_ring_refuses_what_spans_rings() -> None:
 def test_box16(free: range, want: int, distributed: bool, score: int, chips: list[int]) -> None:
     box, here = Box16(), seat(*free, allocatable=16)
     assert box.judge(here, Ask(want, distributed)) == score
-    assert ids_of(box.choose(here, Ask(want, distributed))) == chips
+    assert chosen(box.choose(here, Ask(want, distributed))) == chips
 
 
 def test_box16_single_pods_need_index_pairs() -> None:
@@ -135,7 +139,7 @@ def test_a3_scores(free: tuple[int, ...], want: int, score: int) -> None:
     ],
 )
 def test_a3_selection(free: tuple[int, ...], want: int, chips: list[int]) -> None:
-    assert ids_of(A3().choose(seat(*free, allocatable=16), Ask(want))) == chips
+    assert chosen(A3().choose(seat(*free, allocatable=16), Ask(want))) == chips
 
 
 def test_a3_sizes() -> None:
@@ -166,22 +170,22 @@ def test_mesh_scores(most: int, free: range, want: int, score: int) -> None:
 
 
 def test_mesh_selection() -> None:
-    assert ids_of(Mesh4(16).choose(seat(0, 1, 2, 5, 6, 8, 9, 10, 12, 13, 14), Ask(2))) == [5, 6]
-    assert ids_of(Mesh4(16).choose(seat(0, 1, 2, *range(4, 16)), Ask(8))) == list(range(4, 12))
-    assert ids_of(Mesh4(8).choose(seat(0, 1, 2, 4, 5, 7), Ask(5))) == [0, 1, 2, 4, 5]
+    assert chosen(Mesh4(16).choose(seat(0, 1, 2, 5, 6, 8, 9, 10, 12, 13, 14), Ask(2))) == [5, 6]
+    assert chosen(Mesh4(16).choose(seat(0, 1, 2, *range(4, 16)), Ask(8))) == list(range(4, 12))
+    assert chosen(Mesh4(8).choose(seat(0, 1, 2, 4, 5, 7), Ask(5))) == [0, 1, 2, 4, 5]
     refusal = Mesh4(8).judge(seat(0, 1, 4, 5), Ask(3))
     assert isinstance(refusal, Refusal) and "not meet task in 4Pmesh" in refusal.message
 
 
 def test_300i_cards() -> None:
     card = Card310()
-    assert card.judge(seat(0, 4, 5), Ask(1)) == 32 and ids_of(card.choose(seat(0, 1, 4), Ask(1))) == [4]
-    assert ids_of(card.choose(seat(0, 1, 2, 3, 4, 5, 6), Ask(2))) == [4, 5]
+    assert card.judge(seat(0, 4, 5), Ask(1)) == 32 and chosen(card.choose(seat(0, 1, 4), Ask(1))) == [4]
+    assert chosen(card.choose(seat(0, 1, 2, 3, 4, 5, 6), Ask(2))) == [4, 5]
     refusal = card.judge(seat(0, 1, 4), Ask(3))
     assert isinstance(refusal, Refusal)
     assert "req npu(3) illegal not meet node top<[0 1 4]>" in refusal.message
     assert card.check(shape(5)) is not None
-    assert ids_of(Chip310().choose(seat(0, 1, 2, 3, 4, 8, 9), Ask(3))) == [4, 8, 9]
+    assert chosen(Chip310().choose(seat(0, 1, 2, 3, 4, 8, 9), Ask(3))) == [4, 8, 9]
 
 
 @pytest.mark.parametrize(
@@ -191,7 +195,7 @@ def test_300i_cards() -> None:
 def test_duo_spread_jobs(free: tuple[int, ...], want: int, chips: list[int], score: int) -> None:
     duo, ask = DuoChip(), Ask(want, spread=True)
     assert duo.judge(seat(*free), ask) == score
-    assert ids_of(duo.choose(seat(*free), ask)) == chips
+    assert chosen(duo.choose(seat(*free), ask)) == chips
 
 
 @pytest.mark.parametrize(
@@ -217,11 +221,11 @@ def test_duo_other_rules() -> None:
     spread = DuoChip().judge(seat(0, 2, 4), Ask(2, spread=True))
     assert isinstance(spread, Refusal) and spread.message.endswith("node full cards is 0")
     assert DuoChip().judge(seat(0, 2, 4, 5), Ask(3)) == 0
-    assert ids_of(DuoChip().choose(seat(0, 2, 4, 5), Ask(3))) == [0, 2, 4]
+    assert chosen(DuoChip().choose(seat(0, 2, 4, 5), Ask(3))) == [0, 2, 4]
     wrong = DuoChip().judge(seat(0, 1, card=""), Ask(1))
     assert isinstance(wrong, Refusal) and "node card label not right" in wrong.message
-    assert DuoCard().judge(seat(0, 1, 2), Ask(1)) == 16 and ids_of(DuoCard().choose(seat(0, 1, 2), Ask(1))) == [2]
-    assert DuoCard().judge(seat(0, 1, 2), Ask(2)) == 16 and ids_of(DuoCard().choose(seat(0, 2, 4, 5), Ask(2))) == [4, 5]
+    assert DuoCard().judge(seat(0, 1, 2), Ask(1)) == 16 and chosen(DuoCard().choose(seat(0, 1, 2), Ask(1))) == [2]
+    assert DuoCard().judge(seat(0, 1, 2), Ask(2)) == 16 and chosen(DuoCard().choose(seat(0, 2, 4, 5), Ask(2))) == [4, 5]
     several = DuoChip().check(shape(2, 2, labels={"distributed": "true"}))
     assert several is not None and "should have only 1 npu pod" in several.message
 
@@ -266,7 +270,7 @@ def test_feasible_exactly_when_some_legal_set_of_free_chips_exists(family: Famil
             if exists:
                 taken = family.choose(Seat(free, 0, 8, "card-300i-duo"), ask)
                 assert taken & ~free == 0 and taken.bit_count() == want
-                assert legal(tuple(ids_of(taken))), (chips, want, ids_of(taken))  # type: ignore[operator]
+                assert legal(ids_of(taken)), (chips, want, ids_of(taken))  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("distributed", [False, True])
