@@ -123,6 +123,25 @@ def test_a_move_that_nobody_carried_out_is_ordered_again_as_what_it_is() -> None
     assert (again.pod, again.reason) == ("a", "Moved")
 
 
+def test_a_move_that_nobody_carried_out_is_forgotten_with_the_permission() -> None:
+    snapshot = world(serving("a", "n0", 0), serving("b", "n1", 0, 1), asks("p", 8))
+    first = plan(declared(), snapshot, NOW)
+    assert made(first, EvictPod)
+    later = plan(declared("false"), msgspec.structs.replace(snapshot, history=first.history), NOW + 30)
+    assert not made(later, EvictPod)
+    assert all(not memory.nominated for memory in later.history.jobs.values())
+    (entry,) = later.pending
+    assert "moving" not in (entry.unblock or "")
+
+
+def test_a_move_under_way_is_kept_for_whom_it_was_made_also_without_the_permission() -> None:
+    a, b = serving("a", "n0", 0), serving("b", "n1", 0, 1)
+    first = plan(declared(), world(a, b, asks("p", 8)), NOW)
+    going = world(msgspec.structs.replace(a, deleting=NOW), b, asks("p", 8), asks("late", 4, created=NOW))
+    second = plan(declared("false"), msgspec.structs.replace(going, history=first.history), NOW + 1)
+    assert {bind.pod: bind.node for bind in made(second, BindPod)} == {"late": "n1"}
+
+
 @pytest.mark.parametrize(
     "why",
     ["not declared", "bare", "job", "important", "forbidden", "critical", "no other place", "moved before", "too much",

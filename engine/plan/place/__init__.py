@@ -75,6 +75,7 @@ def run(scope: Scope) -> None:
     trials = Trials(scope, bench, quota, lambda gang: _Gang(scope, bench, quota, roster, gang))
     contention = Contention(scope, quota, trials, roster)
     room, together = Room(scope, bench, trials), Consolidation(scope, bench, trials)
+    together.withdraw()
     served = contention.serve(lambda gang: _placed(_Gang(scope, bench, quota, roster, gang)))
     for key in queue.turns(scope, quota, [key for key in scope.queue if key not in served]):
         contention.note(together.seen(room.seen(_placed(_Gang(scope, bench, quota, roster, scope.gangs[key])))))

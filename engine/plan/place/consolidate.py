@@ -17,11 +17,11 @@ from engine.model.cluster import Pod
 from engine.model.jobs import Gang
 from engine.plan.place import moves
 from engine.plan.place.bench import Bench
-from engine.plan.place.job import Job
+from engine.plan.place.job import WHOLE_CHIP, Job
 from engine.plan.place.moves import Placing
 from engine.plan.place.trial import preempts
 from engine.plan.place.verdict import FRAGMENTED, SHORTAGE, TOPOLOGY
-from engine.plan.queue import words
+from engine.plan.queue import nominate, words
 from engine.plan.queue.consent import critical
 from engine.plan.queue.lines import PREEMPTABLE_KEY
 from engine.plan.queue.reserve import RESERVED
@@ -49,6 +49,21 @@ class Consolidation:
         self._shields = Shields(scope.observed, scope.evicting)
         self._stuck: list[Placing] = []
         self._in_vain: set[tuple[object, ...]] = set()
+
+    def withdraw(self) -> None:
+        """Forgets moves that nobody has begun where the queue does not allow them any more."""
+        for gang, pods in nominate.waiting(self._scope):
+            if any(self._withdrawn(gang, pod) for pod in pods if pod.deleting is None):
+                nominate.clear(self._scope, gang)
+
+    def _withdrawn(self, gang: Gang, pod: Pod) -> bool:
+        owner = self._scope.gangs.get(self._scope.gang_of.get(pod.key, ""))
+        if owner is None or owner.queue in self._queues or pod.resource not in WHOLE_CHIP:
+            return False
+        told = (
+            text for _, text in reversed(memory_of(self._scope, owner).timeline) if text.endswith(f" for {gang.key}")
+        )
+        return next(told, "").startswith(moves.MOVED.lower())
 
     def seen(self, placing: Placing) -> Placing:
         """Takes down what became of a gang in its turn; returns it."""
