@@ -142,6 +142,13 @@ def test_a3_selection(free: tuple[int, ...], want: int, chips: list[int]) -> Non
     assert chosen(A3().choose(seat(*free, allocatable=16), Ask(want))) == chips
 
 
+def test_a_die_beyond_the_family_s_node_size_is_a_die_of_its_module() -> None:
+    """A policy for servers of 8 dies, on a server of 16 whose lower half is taken."""
+    upper = seat(9, 12, 13, allocatable=16)
+    assert A3(8).judge(upper, Ask(1)) == 16 * (32 - 2)
+    assert chosen(A3(8).choose(upper, Ask(1))) == [9] and chosen(A3(8).choose(upper, Ask(2))) == [12, 13]
+
+
 def test_a3_sizes() -> None:
     only = A3().check(shape(1, 1))
     assert only is not None and "must be 2n, and <= 16" in only.message

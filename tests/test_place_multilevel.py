@@ -162,6 +162,17 @@ def test_a_group_that_is_missing_whole_gets_a_unit_with_room_for_all_of_it() -> 
     assert nodes_of(scope) == {"case-2": "g1-b-0", "case-3": "g1-b-1"}
 
 
+@pytest.mark.parametrize(
+    ("layout", "where"),
+    [({"g1": {"a": 1, "b": 2}, "g2": {"c": 2, "d": 2}}, {"case-0": "g2-c-0"}), ({"g1": {"a": 3}, "g2": {"c": 2}}, {})],
+)
+def test_a_pod_that_its_queue_lets_in_first_goes_where_all_its_group_has_room(layout: Any, where: Any) -> None:
+    """The queue has chips left for one pod of a gang that may start with one."""
+    pods, group = gang(4, 8, annotations=ML, least=1)
+    limit = placing.with_settings(queues=[placing.capacity_queue("default", **{"huawei.com/Ascend910": 8})])
+    assert nodes_of(scope_of(_observed(pods, group, _nodes(layout)), desired=limit)) == where
+
+
 def test_a_running_job_comes_back_to_a_failed_node_last() -> None:
     pods, group = gang(4, 8, annotations=ML)
     running = [

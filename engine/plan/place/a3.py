@@ -58,7 +58,7 @@ class A3:
         refusal = enough(seat, ask, self.max)
         if refusal is not None:
             return refusal
-        modules = [module.bit_count() for module in groups(seat.free, MODULE, self.max)]
+        modules = [module.bit_count() for module in groups(seat.free, MODULE, seat.free.bit_length())]
         if ask.want > 1 and MODULE * modules.count(MODULE) < ask.want:
             text = f"npu top<{listed(seat.free)}> is not meet task req<{ask.want}>"
             return Refusal(TOPOLOGY, f"checkNodeNPUByTask {UNSCHEDULABLE_TOPOLOGY} err: {text}")
@@ -71,7 +71,7 @@ class A3:
         """Whole modules by ascending id; a single die from the module with the fewest free dies."""
         if seat.free.bit_count() == ask.want:
             return seat.free
-        modules = [module for module in groups(seat.free, MODULE, self.max) if module]
+        modules = [module for module in groups(seat.free, MODULE, seat.free.bit_length()) if module]
         if ask.want == 1:
             tightest = min(modules, key=int.bit_count)
             return tightest & -tightest

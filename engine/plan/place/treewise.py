@@ -41,13 +41,15 @@ def slots(
         return _Beside(bench, wish, staying, nodes, failed).slots([(ranks[pod.key], pod.key) for pod in ordered])
     found = _former_tree(bench, wish, len(waiting), memory, nodes)
     if found is None:
+        # A queue may let in fewer pods than whole groups: these go where the rest of their groups has room.
+        whole = -(-len(waiting) // wish[-1]) * wish[-1]
         sound = [node for name, node in nodes.items() if name not in failed]
-        found = multilevel.select(sound, bench.trees, wish, len(waiting))
+        found = multilevel.select(sound, bench.trees, wish, whole)
         if isinstance(found, Refusal) and len(sound) < len(nodes):  # where the job failed before comes last
-            found = multilevel.select(nodes.values(), bench.trees, wish, len(waiting))
+            found = multilevel.select(nodes.values(), bench.trees, wish, whole)
     if isinstance(found, Refusal):
         return found
-    return {pod.key: Slot(name) for pod, name in zip(ordered, found, strict=True)}
+    return {pod.key: Slot(name) for pod, name in zip(ordered, found, strict=False)}
 
 
 def _former_tree(
