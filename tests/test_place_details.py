@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from engine.model.cluster import Pod
 from engine.model.history import History, JobMemory
 from engine.observe import observe
-from tests import worlds
+from tests import listing, worlds
 from tests.placing import POLICY, bindings, chips_of, edited, gang, scope_of
 
 A2 = {POLICY: "chip8-node8"}
@@ -43,6 +44,15 @@ def test_configuration_without_a_super_pod() -> None:
     (action,) = bindings(scope_of(_world(*pods, objects=[group]))).values()
     body = json.loads(action.annotations[CONFIGURATION])
     assert (body["super_pod_id"], body["server_index"], body["rack_id"]) == (-1, "", -1)
+
+
+@pytest.mark.parametrize("number", [1, 1.0, True, "1"])
+def test_configuration_tells_of_chips_what_the_node_says_now(number: Any, tmp_path: Path) -> None:
+    """Another node of the name, or the node as it was, may have said the same in other letters."""
+    devices = {f"Ascend910-{i}": {"IP": "1.0.0.1", "SuperDeviceID": number} for i in range(8)}
+    items = [listing.node("n0", devices=devices), listing.report("n0"), *listing.job("j", 1, 8, policy="chip8-node8")]
+    body = json.loads(listing.plan(items, tmp_path).bound["j-0"]["annotations"][CONFIGURATION])
+    assert {device["super_device_id"] for device in body["devices"]} == {str(number)}
 
 
 def test_an_unknown_kind_in_the_plugin_annotation_is_refused_as_such() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -173,6 +174,15 @@ def test_a_backup_lands_in_the_super_pod_of_its_source() -> None:
     scope = scope_of(world)
     assert nodes_of(scope) == {"case-1-hot-ab12": "n2"}, scope.pending
     assert bindings(scope)["case-1-hot-ab12"].annotations["super-pod-rank"] == "0"
+
+
+def test_a_backup_alone_has_no_rank_of_its_own() -> None:
+    """As beside other pods: its rank is that of the pod that it stands by for."""
+    told = {"podType": "backup", "backupSourcePodName": "case-0"}
+    backup = worlds.pod("case-0-hot-ab12", count=8, rank=3, annotations=told)
+    other = worlds.pod("case-1", count=8, rank=1)
+    for pods in ([backup], [backup, other]):
+        assert regroup.ranks(SimpleNamespace(pods=pods), pods)["train/case-0-hot-ab12"] == 0  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("ending", [(), (0,), (0, 1, 2)])

@@ -87,6 +87,15 @@ def test_ascend950_offers_logical_ids() -> None:
     assert body["devices"][0]["device_id"] == "1"
 
 
+@pytest.mark.parametrize("levels", [None, 3, "net", {"net": 1}])
+def test_what_a_node_does_not_say_of_a_chip_stays_empty(levels: Any) -> None:
+    node = worlds.node("n1")
+    node.base_devices["Ascend910-0"] = {"IP": None, "SuperDeviceID": None, "levelList": levels}
+    node.base_devices["odd"] = {}
+    body = wire.configuration(write(node=node, chips=[0], is_operator_pod=True))
+    assert body is not None and body.devices == (wire.Device("0"),)
+
+
 @pytest.mark.parametrize(
     ("accelerator", "usage", "expected"),
     [

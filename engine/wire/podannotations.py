@@ -217,11 +217,10 @@ def _written_configuration(pod: Pod, node: Node, devices: tuple[Device, ...], pl
 
 
 def _device(name: str, base: Mapping[str, Any]) -> Device:
-    super_id = base.get("SuperDeviceID")
-    levels = base.get("levelList")
+    address, super_id, levels = base.get("IP"), base.get("SuperDeviceID"), base.get("levelList")
     return Device(
         name.rpartition("-")[2],
-        str(base.get("IP", "")),
+        "" if address is None else str(address),
         "" if super_id is None else str(super_id),
         tuple(levels) if isinstance(levels, list) else (),
     )

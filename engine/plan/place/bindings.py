@@ -17,6 +17,7 @@ from engine.plan.place import binding
 from engine.plan.place.bench import Bench, Seated
 from engine.plan.place.job import Job
 from engine.plan.scope import Scope
+from engine.wire.objects import BASE_DEVICES
 from engine.wire.podannotations import (
     OPERATOR_NAME,
     SUPER_POD_ID,
@@ -27,7 +28,8 @@ from engine.wire.podannotations import (
     devices_of,
 )
 
-#: What configurations tell of a node's chips, while the node says the same of them.
+#: What configurations tell of a node's chips, while the node says the same of them: to the letter, since 1 equals 1.0
+#: and true, and they are not written alike.
 _DEVICES: Final[Memo[dict[str, Device]]] = Memo(16384)
 PLACED: Final = "Placed"
 IN_PLACE: Final = "reschedule-in-place"
@@ -66,6 +68,7 @@ class Bindings:
         chips = ids_of(item.chips)
         annotations: dict[str, str] = {}
         if chips:
+            told = view.node.annotations.get(BASE_DEVICES), view.node.base_devices
             annotations = allocation(
                 item.pod,
                 view.node,
@@ -77,7 +80,7 @@ class Bindings:
                 is_operator_pod=OPERATOR_NAME in item.pod.labels,
                 whole_node=item.chips == view.base,
                 rank=self._rank(item.pod),
-                devices=_DEVICES.of(item.node, view.node.base_devices, lambda: devices_of(view.node)),
+                devices=_DEVICES.of(item.node, told, lambda: devices_of(view.node)),
                 place=Place(view.report.super_pod_id, view.report.server_index, view.report.rack_id)
                 if view.report
                 else None,

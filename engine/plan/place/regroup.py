@@ -78,7 +78,7 @@ def ranks(job: Job, waiting: Sequence[Pod]) -> dict[str, int]:
     (component/ascend-operator/pkg/ranktable), so that the one in its place takes its rank; what it keeps comes last.
     """
     pods = job.pods or waiting
-    if len(pods) == 1:
+    if len(pods) == 1 and not backup_source(pods[0]):
         return {pods[0].key: declared_rank(pods[0]) or 0}
     staying = [pod for pod in pods if pod.deleting is None]
     leaving = [pod for pod in pods if pod.deleting is not None]
