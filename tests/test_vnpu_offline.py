@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from engine import cli
 from engine.wire import deviceinfo
+from tests import listing
 from tests.vnpuworld import CHIPS, CORE, SHARE
 
 NOW = 1788249600
@@ -126,6 +127,19 @@ def test_sizes_by_name_are_counted(resource: str, count: int, fits: bool, tmp_pa
     else:
         text = "request vnpu num <2> more than 1 virtual device, keep job pending "
         assert told["pending"][0]["reason"] == "InvalidRequest" and text in told["pending"][0]["message"]
+
+
+@pytest.mark.parametrize(("want", "chips"), [(6, [0, 1, 2, 3, 4, 5]), (7, None)])
+def test_whole_chips_beside_others_that_are_cut_beforehand(want: int, chips: Any, tmp_path: Path) -> None:
+    """Chips 6 and 7 are cut: the device plugin offers their vNPUs by name, and lists six whole chips."""
+    node = listing.node("n0", sizes={"huawei.com/Ascend910": "6", "huawei.com/Ascend910-4c": "2"})
+    jobs = listing.job("w", 1, want, policy="chip8-node8") + listing.job("v", 2, 1, kind="Ascend910-4c")
+    found = listing.plan([node, listing.report("n0", busy=[6, 7]), *jobs], tmp_path)
+    assert {"v-0", "v-1"} <= found.bound.keys() and found.chips("v-0") == []
+    if chips is None:
+        assert found.pending["nodes"] == {"NPUResourceShortage": 1} and "req<7>, idle<6>" in found.pending["message"]
+    else:
+        assert found.chips("w-0") == chips and found.scores("w-0") == {"n0": 8 * 100 - 6}
 
 
 def test_a_soft_share_in_a_file(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Derives one view per node: its pool, product, chips, who holds them, and what its pods request.
 
 Free chips follow component/ascend-for-volcano's ``self-maintain-available-card``: the node's base devices less the
-unhealthy, the recovering and the ones that live pods hold; terminating pods hold theirs until they are gone.
+unhealthy, the recovering and the ones that live pods hold; terminating pods hold theirs until they are gone. Nobody
+but the device plugin knows which chips of a node with vNPUs are cut: there its own list counts.
 """
 
 from __future__ import annotations
@@ -130,6 +131,7 @@ def _view(
     unavailable = unhealthy | (report.recovering & base if report else 0)
     if report and not maintain:
         unavailable |= base & ~report.free & ~used
+    cut = base & ~report.free & ~used & ~unavailable if report and _offers_vnpus(node, resource) else 0
     network = None if report is None or report.network_unhealthy is None else report.network_unhealthy & base
     return NodeView(
         node=node,
@@ -147,6 +149,16 @@ def _view(
         pods=list(pods),
         requested=requested,
         suspended=bool(pool and pool.spec.suspend),
+        cut=cut,
+    )
+
+
+def _offers_vnpus(node: Node, resource: str) -> bool:
+    """Whether the node's device plugin has cut chips beforehand, such as ``huawei.com/Ascend910-4c``."""
+    head = f"{resource}-"
+    return any(
+        amount and name[:-1].startswith(head) and name[len(head)].isdecimal()
+        for name, amount in node.allocatable.items()
     )
 
 
