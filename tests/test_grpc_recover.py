@@ -356,6 +356,31 @@ def test_a_client_that_never_reports_costs_a_quarter_of_an_hour(tmp_path: Path) 
     conversation(tmp_path, story)
 
 
+def test_a_job_whose_clients_go_with_its_pods_is_taken_back_when_it_runs(tmp_path: Path) -> None:
+    async def story(at: Play) -> None:
+        await at.client.broke(("9", "1"))
+        await at.hears("stopTrain stop_train ranks=9:1")
+        await at.waits_for("WaitReportStopCompleteState")
+        await at.after(900)
+        await at.hears("changeStrategy change_strategy exit dump_exit nodes=1")
+        assert await at.marks("labels", "process-recover-enable") == "pause"
+        await at.client.hang_up()
+        await at.waits_for("INIT")
+        await at.client.join()
+        await until(lambda: at.server.cluster.jobs[at.client.job].labels["process-recover-enable"] == "pause", "seen")
+        await at.after(5)
+
+        async def taken_back() -> bool:
+            return await at.marks("labels", "process-recover-enable") == "on"
+
+        await until(taken_back, "it is taken back")
+        await until(lambda: at.server.cluster.jobs[at.client.job].labels["process-recover-enable"] == "on", "seen")
+        await at.after(5)
+        await until(lambda: gone(at.world), "nothing is kept")
+
+    conversation(tmp_path, story)
+
+
 def test_no_process_is_linked_when_training_shall_stop(tmp_path: Path) -> None:
     async def story(at: Play) -> None:
         await at.client.broke(("9", "1"))

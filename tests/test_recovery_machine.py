@@ -459,6 +459,111 @@ def test_the_same_faults_do_not_start_a_second_round() -> None:
     assert play.state is State.WAIT_STOP
 
 
+def test_a_chip_that_breaks_while_another_is_recovered_has_its_own_turn() -> None:
+    play = decided(Play(), software(("9", "1")))
+    both = Faults((Rank("9", "1"), Rank("20", "1")))
+    play.tell(both).tell(Done(Report(strategy="recover")))
+    assert (play.state, play.talk.seen) == (State.INIT, (Rank("9", "1"),))
+    play.heard()
+    play.tell(both).after(10).after(60)
+    assert play.heard()[0] == "preExitProcess pre exit process nodes=2"
+    assert (play.state, play.talk.ranks) == (State.WAIT_STOP, (Rank("20", "1"),))
+
+
+def test_what_the_decision_names_has_no_turn_of_its_own() -> None:
+    play = Play().tell(software(("9", "1")))
+    hardware = Faults((Rank("9", "1"), Rank("20", "1")))
+    play.tell(hardware).tell(StopComplete(Report())).after(1).tell(Offered(Report(strategies=CAN)))
+    play.tell(Faults(())).tell(hardware)  # told twice while they are recovered
+    play.tell(Done(Report(strategy="recover")))
+    assert play.state is State.INIT
+    play.tell(hardware).after(100)
+    assert play.state is State.INIT
+
+
+def test_a_pod_that_breaks_again_after_it_was_replaced_has_its_own_turn() -> None:
+    play = decided(Play(), software(("9", "1")))
+    play.set(changed=("1",)).tell(Faults((Rank("9", "1"),))).tell(Done(Report(strategy="recover")))
+    assert (play.state, play.talk.seen) == (State.INIT, ())
+
+
+def test_a_chip_that_breaks_while_links_move_is_recovered_afterwards() -> None:
+    play = Play().tell(Start(Operation("nic", "{}"))).tell(StopComplete(Report())).tell(Replied(Report()))
+    hardware = Faults((Rank("9", "1"),))
+    play.tell(hardware)
+    assert play.state is State.WAIT_CONTINUE
+    play.tell(Done(Report(strategy="continue")))
+    assert (play.state, play.talk.seen) == (State.INIT, ())
+    play.tell(hardware).after(10).after(60)
+    assert play.state is State.WAIT_STOP
+
+
+def test_a_chip_that_breaks_while_the_job_shrinks_stops_the_smaller_one() -> None:
+    play = Play(configured=("elastic-training", "exit"), running=False, replaced=False)
+    decided(play, software(("9", "1")), ("downgrade", "exit"))
+    hardware = Faults((Rank("20", "1"), Rank("9", "1")))
+    play.tell(hardware).tell(Done(Report(code=201, strategy="downgrade", isolate=("8", "9"))))
+    play.tell(Done(Report(strategy="downgrade")))
+    assert play.state is State.SCALE_RUNNING
+    play.heard()
+    play.tell(hardware)
+    assert play.state is State.WAIT_STOP
+    assert Rank("20", "1") in play.talk.ranks
+
+
+def test_a_chip_that_breaks_while_a_backup_is_awaited_is_recovered_afterwards() -> None:
+    play = Play(sub_health="hotSwitch").tell(SubHealthy("worker-1", (Rank("9", "1"),)))
+    play.tell(Faults((Rank("20", "1"),))).after(60)
+    assert (play.state, play.talk.degraded, play.talk.seen) == (State.INIT, True, ())
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_faults_over_which_a_conversation_was_cut_off_begin_the_next(leaves: bool) -> None:
+    play, hardware = Play(), Faults((Rank("9", "1"),))
+    play.tell(hardware).after(10)
+    if leaves:  # nobody is there to talk to: wait for one
+        play.talk = reset(play.talk, play.now)
+        assert play.tell(hardware).state is State.INIT and play.talk.ranks == ()
+    play.talk = reset(play.talk, play.now, heard=True)
+    play.tell(hardware).after(10).after(60)
+    assert play.state is State.WAIT_STOP
+
+
+def test_faults_that_were_handed_to_rescheduling_do_not_come_back_with_the_next_client() -> None:
+    play, hardware = Play(running=False), Faults((Rank("9", "1"),))
+    play.tell(hardware).after(10).after(60).after(900)
+    assert play.state is State.FAULT_RETRY
+    play.talk = reset(reset(play.talk, play.now), play.now, heard=True)
+    play.tell(hardware).after(100)
+    assert (play.state, play.talk.ranks) == (State.INIT, ())
+
+
+def test_a_job_whose_clients_leave_while_it_is_rescheduled_is_taken_back() -> None:
+    play = Play(running=False).tell(software(("9", "1"))).after(900)
+    assert play.state is State.FAULT_RETRY
+    play.set(paused=True).after(4)
+    play.talk = reset(reset(play.talk, play.now), play.now, heard=True)
+    play.heard()
+    play.after(60)
+    assert play.heard() == []
+    play.set(running=True).after(1)
+    assert play.heard() == ["label process-recover-enable=on"]
+    play.after(1)
+    assert play.heard() == []
+    play.after(5)
+    assert play.heard() == ["label process-recover-enable=on"], "the first was not written"
+    play.set(paused=False).after(5).after(5)
+    assert (play.heard(), play.talk.paused) == ([], None)
+
+
+def test_a_job_that_was_killed_is_taken_back_when_it_runs() -> None:
+    play = Play(running=False).tell(software(("9", "1"))).after(900).set(paused=True).after(135)
+    assert play.state is State.INIT
+    play.heard()
+    play.set(running=True).after(1)
+    assert play.heard() == ["label process-recover-enable=on"]
+
+
 def test_links_move_and_training_goes_on() -> None:
     play = Play()
     play.tell(Start(Operation("nic", "{}")))

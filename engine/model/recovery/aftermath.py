@@ -54,6 +54,7 @@ def fault_retry(turn: Turn) -> Event | None:
     """Hand the job to pod- and job-level rescheduling, and take it back when it runs."""
     if turn.entering:
         turn.phase("pause")
+        turn.remember(paused=turn.now)
         turn.write(Label(ENABLE_LABEL, "pause"))
         return None
     phase = turn.talk.phase
@@ -83,7 +84,22 @@ def fault_retry(turn: Turn) -> Event | None:
     if not wrote:
         turn.fail(Code.POD_GROUP)
         return Event.ENABLE_LABEL
+    turn.remember(paused=None)
     return Event.FINISHED
+
+
+def take_back(turn: Turn) -> None:
+    """A job that was handed to rescheduling while its clients left, or that was killed, is taken back when it runs:
+    with its label at ``pause`` every later fault would cost the whole job.
+    """
+    paused = turn.talk.paused
+    if paused is None or turn.now - paused < words.RUNNING_POLL * 1000:
+        return
+    if not turn.facts.paused:
+        turn.remember(paused=None)
+    elif turn.facts.running:
+        turn.effects.append(Label(ENABLE_LABEL, "on"))
+        turn.remember(paused=turn.now)
 
 
 def kill_job(turn: Turn) -> Event | None:
@@ -106,4 +122,7 @@ def dump_exit(turn: Turn) -> Signal:
     )
 
 
-__all__ = ["dump_exit", "fault_clear", "fault_retry", "kill_job", "listen_schedule", "restart_all", "wait_restart_all"]
+__all__ = [
+    "dump_exit", "fault_clear", "fault_retry", "kill_job", "listen_schedule", "restart_all", "take_back",
+    "wait_restart_all",
+]  # fmt: skip

@@ -55,6 +55,7 @@ class Facts(msgspec.Struct, frozen=True):
     backup_running: bool = False
     old_pod_gone: bool = False
     nic_switched: bool = False
+    paused: bool = False  # label `process-recover-enable` is `pause`
     codes: tuple[str, ...] = ()  # of the hardware faults on the ranks of this conversation
     accounts: str = ""  # what earlier conversations told when they ended (`account.KEY`)
 
@@ -269,6 +270,9 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     said: Signal | None = None  # the last signal that was handed to a connection
     ranks: tuple[Rank, ...] = ()
     seen: tuple[Rank, ...] = ()  # faults already dealt with, so that the same ones start nothing again
+    late: tuple[Rank, ...] = ()  # those of them that came after the processes were told what to do
+    undone: tuple[Rank, ...] = ()  # those of them whose conversation was cut off, for whoever listens next
+    paused: int | None = None  # when this service set label `process-recover-enable` to `pause`, until it is `on` again
     agent: tuple[str, ...] = ()
     chosen: str = ""
     in_place: bool = False

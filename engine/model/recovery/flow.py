@@ -7,6 +7,7 @@ state, or None while it lasts. `decision.py` goes on, `aftermath.py` ends it whe
 from __future__ import annotations
 
 from engine.model.recovery import words
+from engine.model.recovery.aftermath import take_back
 from engine.model.recovery.choice import all_normal, dump_only, usable_retry
 from engine.model.recovery.conversation import Annotate, Rank, Release, Reset, Signal, merged
 from engine.model.recovery.turn import Turn
@@ -17,6 +18,7 @@ CONFIRM_ANNOTATION = "ProcessConfirmFault"
 
 def idle(turn: Turn) -> Event | None:
     """INIT: give the processes of a broken chip time to speak for themselves, then ask them to leave, then act."""
+    take_back(turn)
     talk = turn.talk
     if talk.pre_exit is None or turn.now < talk.pre_exit:
         return None

@@ -41,6 +41,17 @@ from engine.model.recovery.words import Code, Event, State
 
 MAX_TRANSITIONS = 32  # of one input; the table has no longer chain without a wait
 _FAULT_STATES = (State.INIT, State.SCALE_RUNNING)
+#: Events after which training goes on: what came too late to be told is told then.
+_GOES_ON = frozenset({
+    Event.RECOVERED, Event.SCALED_IN, Event.SCALED_OUT, Event.NIC_CONTINUED, Event.STRESS_CONTINUED, Event.RESTART_OK,
+})  # fmt: skip
+#: States of a hot switch that is given up while training goes on.
+_CALLED_OFF = frozenset({State.HOT_PREPARE, State.HOT_POD_FAILED})
+#: States in which the faults are in other hands: pods or the whole job are rescheduled.
+_HANDED_OVER = frozenset({
+    State.LISTEN_SCHEDULE, State.RESTART_ALL, State.WAIT_RESTART_ALL, State.FAULT_CLEAR, State.FAULT_RETRY,
+    State.KILL_JOB, State.HOT_STOP_JOB,
+})  # fmt: skip
 #: States in which the job's processes have been told something and are to answer.
 _ASKING = frozenset({
     State.WAIT_STOP, State.WAIT_STRATEGY, State.WAIT_RETRY, State.WAIT_RECOVER, State.WAIT_DUMP, State.WAIT_PAUSE,
@@ -125,17 +136,32 @@ def step(talk: Conversation, told: Input, facts: Facts, now: int, uuid: str) -> 
     return Step(turn.talk, tuple(turn.effects))
 
 
-def reset(talk: Conversation, now: int, code: Code = Code.CANCELLED) -> Conversation:
-    """The conversation from the start: a client subscribed anew or went away; waits end with ``code``."""
+def reset(talk: Conversation, now: int, code: Code = Code.CANCELLED, *, heard: bool = False) -> Conversation:
+    """The conversation from the start: a client subscribed anew (``heard``) or went away; waits end with ``code``.
+
+    Faults over which it was cut off, if they are still there then, begin the next one as soon as somebody listens.
+    """
+    cut = {rank.rank for rank in talk.ranks} if talk.state not in _HANDED_OVER else set()
+    before = set(talk.undone)
+    undone = tuple(rank for rank in talk.seen if rank.rank in cut or rank in before)
+    if heard and undone:
+        talk = msgspec.structs.replace(talk, seen=_without(talk.seen, undone), undone=())
+    else:
+        talk = msgspec.structs.replace(talk, undone=undone)
     if talk.state is State.INIT and not talk.ranks:
         return msgspec.structs.replace(talk, **_cleared(talk, now))
     story = noted(talk.story, now, "reset", State.INIT, int(code))
     return msgspec.structs.replace(talk, **_cleared(talk, now), story=story, code=int(code))
 
 
+def _without(ranks: tuple[Rank, ...], gone: tuple[Rank, ...]) -> tuple[Rank, ...]:
+    left_out = set(gone)
+    return tuple(rank for rank in ranks if rank not in left_out)
+
+
 def _cleared(talk: Conversation, now: int) -> dict[str, object]:
     fresh = Conversation(job=talk.job)
-    kept = ("job", "story", "code", "degraded", "seen")
+    kept = ("job", "story", "code", "degraded", "seen", "undone", "paused")
     return {name: getattr(fresh, name) for name in fresh.__struct_fields__ if name not in kept} | {"since": now}
 
 
@@ -203,12 +229,13 @@ def _faults(turn: Turn, told: Faults) -> Event | None:
         turn.remember(retried=retried)
     else:
         new = tuple(rank for rank in told.ranks if rank not in seen)
-        turn.remember(seen=tuple(rank for rank in told.ranks if rank in here))
+        turn.remember(seen=told.ranks, undone=tuple(rank for rank in talk.undone if rank in here))
     if not new:
         return None
     fresh = not talk.ranks
+    late = () if told.software or talk.state in _FAULT_STATES else turn.untold(new)
     ranks = merged(talk.ranks, new)
-    turn.remember(ranks=ranks)
+    turn.remember(ranks=ranks, late=(*talk.late, *late))
     if talk.state not in _FAULT_STATES:
         return None
     retry_only = all(rank.retryable for rank in ranks) and usable_retry(turn.facts)
@@ -236,6 +263,10 @@ def _enter(turn: Turn, event: Event) -> None:
         )  # fmt: skip
         return
     story = noted(talk.story, turn.now, event, to, talk.code)
+    if talk.late and (event in _GOES_ON or (to is State.INIT and talk.state in _CALLED_OFF)):
+        gone = set(talk.isolate) if event is Event.SCALED_IN else set()
+        late = tuple(rank for rank in talk.late if rank.rank not in gone)
+        turn.remember(seen=_without(talk.seen, late), late=())
     if to is State.INIT:
         turn.remember(**_cleared(talk, turn.now), story=story, code=0)
     else:

@@ -23,7 +23,7 @@ from engine.model.recovery.conversation import (
     Tick,
     Written,
 )
-from engine.model.recovery.words import RETRY_TYPES, Code, Event
+from engine.model.recovery.words import CHANGE_STRATEGY, GLOBAL_FAULT, NORMAL, RETRY_TYPES, Change, Code, Event
 
 
 class Turn:
@@ -62,6 +62,8 @@ class Turn:
         """Send; a delivery raises ``event``, a failure `notifyFail`."""
         self._ask(msgspec.structs.replace(signal, uuid=self.talk.uuid), "sent")
         self.remember(signal=event.value, phase="send")
+        if signal.ranks and signal.kind in (GLOBAL_FAULT, CHANGE_STRATEGY) and signal.change != Change.MIGRATION:
+            self.remember(late=())  # each of them is told now
 
     def tell(self, signal: Signal) -> None:
         """Send without waiting for the delivery."""
@@ -143,6 +145,17 @@ class Turn:
         per_pod = max(1, self.facts.devices_per_pod)
         pods = sorted({int(rank.rank) // per_pod for rank in ranks if rank.rank.isdigit()})
         return tuple(str(pod * per_pod + device) for pod in pods for device in range(per_pod))
+
+    def untold(self, ranks: tuple[Rank, ...]) -> tuple[Rank, ...]:
+        """Those of newly found faults that this conversation has not dealt with: on other ranks, worse, or on pods that
+        have come since.
+        """
+        known = set(self.talk.ranks)
+        return tuple(
+            rank
+            for rank in ranks
+            if not {rank, Rank(rank.rank, NORMAL)} & known or set(self.node_ranks((rank,))) & set(self.facts.changed)
+        )
 
     def widen(self) -> None:
         """Make every rank of every faulty pod faulty: their processes leave together."""

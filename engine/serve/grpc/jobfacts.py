@@ -89,6 +89,7 @@ def facts_of(
         backup_running=_backup_runs(view, talk.hot_pod),
         old_pod_gone=_gone(view, talk.hot_pod, record.uids.get(talk.hot_pod, "")),
         nic_switched=talk.operation is not None and talk.operation.kind == "nic",
+        paused=labels.get(ENABLE_KEY) == "pause",
         codes=_codes(talk, records),
         accounts=notes.get(account.KEY, ""),
     )

@@ -108,7 +108,8 @@ class Talk:
     def active(self) -> bool:
         """Whether time alone may move it on."""
         talk = self.conversation
-        return talk.state is not State.INIT or bool(talk.ranks) or talk.pre_exit is not None or self._kept.behind
+        timed = talk.pre_exit is not None or talk.paused is not None
+        return talk.state is not State.INIT or bool(talk.ranks) or timed or self._kept.behind
 
     @property
     def due(self) -> int | None:
@@ -186,7 +187,7 @@ class Talk:
         async with self._lock:
             again = any(one.role == outbox.role and one.host == outbox.host for one in self.signals)
             if (again or not self.signals) and not self.voice.returning:
-                await self._begin_anew(Code.CANCELLED)
+                await self._begin_anew(Code.CANCELLED, heard=True)
             if outbox.closed:
                 return  # it hung up meanwhile
             talk = self.conversation
@@ -291,9 +292,9 @@ class Talk:
             self._moved = asyncio.Event()
         return step
 
-    async def _begin_anew(self, code: Code) -> None:
+    async def _begin_anew(self, code: Code, *, heard: bool = False) -> None:
         before, facts = self.conversation, self._facts()
-        after = machine.reset(before, self._desk.clock(), code)
+        after = machine.reset(before, self._desk.clock(), code, heard=heard)
         self.generation += 1
         self._token += 1
         self._effects.clear()
