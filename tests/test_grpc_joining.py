@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from engine.kube import POD
+from engine.kube import CONFIGMAP, POD
 from engine.model.recovery.conversation import MarkPods, Signal
 from engine.serve.grpc import operations
 from engine.serve.grpc.streams import Outbox
 from engine.serve.grpc.voice import Voice
-from tests.grpc_world import NS, Client, World, play, until
+from tests.grpc_world import NS, Client, Time, World, play, until
 
 STOP = Signal("stopTrain", ("stop_train",), uuid="u")
+REQUEST = '{"ranks": ["1"], "ops": [true]}'
 FAULT = Signal("globalFault", ("on_global_rank",), uuid="u")
 
 
@@ -52,8 +53,7 @@ def test_whoever_executes_hears_of_an_operation_on_its_way() -> None:
     async def main() -> None:
         voice, slow, late = Voice("job", returning=False), Outbox[Any](), Outbox[Any]()
         voice.execute(operations.NIC, slow)
-        request = '{"ranks": ["1"], "ops": [true]}'
-        saying = asyncio.ensure_future(voice.notify(operations.NIC, request))
+        saying = asyncio.ensure_future(voice.notify(operations.NIC, REQUEST, lambda: True))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         voice.execute(operations.NIC, late)
@@ -126,7 +126,7 @@ def test_an_operation_waits_for_executors_of_a_dead_server(monkeypatch: pytest.M
 
     async def main() -> None:
         voice, late = Voice("job", returning=True), Outbox[Any]()
-        saying = asyncio.ensure_future(voice.notify(operations.NIC, '{"ranks": ["1"], "ops": [true]}'))
+        saying = asyncio.ensure_future(voice.notify(operations.NIC, REQUEST, lambda: True))
         await asyncio.wait([saying], timeout=0.1)
         assert not saying.done()
         voice.execute(operations.NIC, late)
@@ -149,6 +149,115 @@ def test_what_became_void_while_nobody_listened_is_not_said() -> None:
         assert waiting(outbox) == []
 
     asyncio.run(main())
+
+
+def test_an_operation_that_became_void_is_carried_out_by_nobody() -> None:
+    """Links must not move in a job whose processes run again: the conversation began anew while nobody listened."""
+
+    async def main() -> None:
+        voice, current, late = Voice("job", returning=False), [True], Outbox[Any]()
+        saying = asyncio.ensure_future(voice.notify(operations.NIC, REQUEST, lambda: current[0]))
+        await asyncio.sleep(0)
+        current[0] = False
+        voice.execute(operations.NIC, late)
+        assert await saying is False
+        assert not late._items
+
+    asyncio.run(main())
+
+
+def test_what_was_lost_with_a_server_waits_for_whoever_lost_the_stream_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.model.recovery.words.REPEAT", 0.01)
+
+    async def main() -> None:
+        voice, broken, late = Voice("job", returning=True), Outbox[Any](), Outbox[Any]()
+        voice.join(broken)
+        saying = asyncio.ensure_future(voice.repeat(STOP, 1, lambda: True))
+        await asyncio.sleep(0.05)
+        broken.discard()
+        voice.signals.discard(broken)
+        await asyncio.wait([saying], timeout=0.5)
+        assert not saying.done()
+        voice.join(late)
+        await until(lambda: waiting(late) == ["stopTrain"], "it is said to the stream that stands")
+        future = late._items.popleft()[1]
+        assert future is not None
+        future.set_result(True)
+        assert await saying is True
+
+    asyncio.run(main())
+
+
+def test_whoever_joins_before_the_outcome_of_a_signal_is_noted_hears_it(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        job = await world.job(strategy="recover")
+        async with world.server() as server:
+            client = await Client(server.port, job).join()
+            talk = server.desk.talks[job]
+            deliver, late = talk.voice.deliver, Outbox[Any](role="agent 1", host="h")
+
+            async def then_somebody_comes(*args: Any) -> bool:
+                ok = await deliver(*args)
+                await talk.attach(late)
+                return ok
+
+            talk.voice.deliver = then_somebody_comes  # type: ignore[method-assign]
+            await client.broke(("9", "1"))
+            assert (await client.next()).signalType == "stopTrain"
+            await until(lambda: talk.conversation.state == "WaitReportStopCompleteState", "it is noted")
+            assert waiting(late) == ["stopTrain"]
+            await client.close()
+
+    play(tmp_path, story)
+
+
+def test_those_who_are_not_back_yet_are_not_forgotten_by_the_record(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        job = await world.job(strategy="recover")
+        async with world.server() as server:
+            client = await Client(server.port, job).join()
+            other = await Client(server.port, job, "agent 1").listen()
+            talk = server.desk.talks[job]
+            await client.broke(("9", "1"))
+            await client.next()
+            await until(lambda: talk.record.subscribers == 2, "both are counted")
+            talk.voice._until = time.monotonic() + 60.0  # as after the death of the server before
+            await client.hang_up()
+            await other.hang_up()
+            await until(lambda: not talk.signals, "nobody is back")
+            await client.stopped()
+            await until(lambda: talk.conversation.state == "NotifyGlobalFaultState", "it goes on")
+            assert talk.record.subscribers == 2
+            await client.close()
+            await other.close()
+
+    play(tmp_path, story)
+
+
+def test_what_nobody_was_there_to_hear_is_void_when_its_conversation_is_over(tmp_path: Path) -> None:
+    """The processes of a job that starts anew must not be ended by the last word to those before."""
+
+    async def story(world: World) -> None:
+        job, now = await world.job(strategy="recover"), Time()
+        async with world.server(clock=now) as server:
+            client = Client(server.port, job)
+            assert (await client.call("Init", client.info)).code == 0
+            assert (await client.call("Register", client.info)).code == 0
+            talk = server.desk.talks[job]
+            talk.voice._until = time.monotonic() + 60.0  # as after the death of the server before
+            await world.kube.delete(CONFIGMAP, "reset-config-pretrain", NS)
+            await client.broke(("9", "1"))
+            await until(lambda: talk.conversation.state == "NotifyKillJobState", "it shall end, and nobody hears it")
+            now.pass_by(60)
+            await server.desk.pulse()
+            await until(lambda: talk.conversation.state == "INIT", "it is over")
+            await client.listen()
+            await until(lambda: talk.signals, "the processes of the new start listen")
+            await until(lambda: talk._worker is None or talk._worker.done(), "nothing is said any more")
+            assert client.heard == []
+            await client.close()
+
+    play(tmp_path, story)
 
 
 def test_the_first_client_begins_anew_and_hears_nothing_of_before(tmp_path: Path) -> None:

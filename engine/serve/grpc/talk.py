@@ -193,6 +193,8 @@ class Talk:
             talk = self.conversation
             returning = self.voice.returning and talk.since >= self._adopted
             missed = machine.unanswered(talk, talk.since) if returning else None
+            if talk.pending is not None and talk.pending is self.voice.handed:
+                missed = self.voice.handed  # the others have it this moment
             if missed is not None:
                 outbox.put(self.voice.message(missed))  # it was said here to those who came back earlier
             self.voice.join(outbox)
@@ -223,7 +225,8 @@ class Talk:
         def current() -> bool:
             return not self.gone and self.conversation.since == since and self.conversation.status is None
 
-        await self.voice.repeat(signal, self.record.subscribers, current)
+        if await self.voice.repeat(signal, self.record.subscribers, current):
+            self._adopted = min(self._adopted, since)  # said here too: whoever comes back later hears it
 
     def end(self) -> None:
         """The job is gone, or another server serves it: every stream ends."""
@@ -283,8 +286,8 @@ class Talk:
             self._kept.record = msgspec.structs.replace(self.record, owed=(*self.record.owed, *owed)[-_MAX_OWED:])
         if after != before or owed or self._kept.behind:
             await self._remember(before, after)
-        if any(effect is after.pending for effect in step.effects):
-            self._token += 1
+        if after.pending is not before.pending:
+            self._token += 1  # what was on its way is void, or its outcome is known
         self._effects.extend((effect, self._token) for effect in step.effects)
         self._start()
         if after is not before:
@@ -314,8 +317,10 @@ class Talk:
 
     async def _remember(self, before: Conversation, after: Conversation) -> None:
         uids = uids_after(self.view, before, after, self.record.uids)
+        # those of a dead server who are not back yet are waited for at the next signal, and by the next server
+        count = max(len(self.signals), self.record.subscribers if self.voice.returning else 0)
         self._kept.record = msgspec.structs.replace(
-            self.record, conversation=after, uids=uids, epoch=self._desk.epoch, subscribers=len(self.signals)
+            self.record, conversation=after, uids=uids, epoch=self._desk.epoch, subscribers=count
         )
         await self._kept.save()
 
@@ -360,15 +365,17 @@ class Talk:
         match effect:
             case Signal():
                 await self._leave(effect)
-                count, generation = self.record.subscribers, self.generation
+                count, generation, since = self.record.subscribers, self.generation, self.conversation.since
 
                 def current() -> bool:
-                    return token == self._token if effect.answer else generation == self.generation
+                    if effect.answer:
+                        return token == self._token
+                    return generation == self.generation and since == self.conversation.since
 
                 ok = await self.voice.deliver(effect, self._desk.uuid(), count, current)
                 return Sent(ok, 0 if ok else int(Code.SIGNAL_QUEUE_BUSY)) if effect.answer else None
             case NotifyOperation():
-                ok = await self.voice.notify(effect.kind, effect.request)
+                ok = await self.voice.notify(effect.kind, effect.request, lambda: token == self._token)
                 return Sent(ok, 0 if ok else int(Code.SIGNAL_QUEUE_BUSY))
             case Reset():
                 ok = await hand.reset(view, effect)

@@ -36,6 +36,8 @@ class Voice:
         self.operators: dict[str, set[Outbox[Any]]] = {operations.NIC: set(), operations.STRESS: set()}
         self.executors: dict[str, set[Outbox[Any]]] = {operations.NIC: set(), operations.STRESS: set()}
         self.results: dict[str, str] = {}
+        #: the signal that was handed over last; whoever joins before that is taken note of has to hear it too
+        self.handed: Signal | None = None
         self._job = job
         #: what is on its way to a group of streams at this moment, with a future for each stream
         self._saying: dict[int, tuple[Any, list[asyncio.Future[bool]]]] = {}
@@ -93,26 +95,30 @@ class Voice:
         while True:
             await self._gather(subscribers, current)
             if await self._hand_over(self.signals, message, patience, current):
+                self.handed = signal
                 return True
             if _open(self.signals) or not self.returning or not current():
                 return False
 
-    async def repeat(self, signal: Signal, subscribers: int, current: Callable[[], bool]) -> None:
-        """Say once more what may have been lost with a server, when its clients came back and nobody answers."""
+    async def repeat(self, signal: Signal, subscribers: int, current: Callable[[], bool]) -> bool:
+        """Say once more what may have been lost with a server, when its clients came back and nobody answers; whether
+        it reached one of them.
+        """
         await self._gather(subscribers, current)
         last = time.monotonic() + words.REPEAT
         while current() and time.monotonic() < last:
             await asyncio.sleep(0.2)
-        if self.signals and current():
-            _log.info("said once more", job=self._job, signal=signal.kind, change=signal.change)
-            await self._hand_over(self.signals, self.message(signal), ENQUEUE, current)
+        if not current() or not await self.deliver(signal, "", subscribers, current):
+            return False
+        _log.info("said once more", job=self._job, signal=signal.kind, change=signal.change)
+        return True
 
-    async def notify(self, kind: str, request: str) -> bool:
+    async def notify(self, kind: str, request: str, current: Callable[[], bool]) -> bool:
         """Whether an operation reached those who execute it."""
         executors = self.executors[kind]
-        while self.returning and not _open(executors):
+        while self.returning and not _open(executors) and current():
             await asyncio.sleep(_LOOK)
-        return await self._hand_over(executors, operations.message(self._job, kind, request), ENQUEUE)
+        return await self._hand_over(executors, operations.message(self._job, kind, request), ENQUEUE, current)
 
     def tell_operator(self, effect: OperationResult) -> None:
         """The result of an operation, to whoever waits for it or asks later."""
@@ -148,15 +154,15 @@ class Voice:
             await asyncio.sleep(_LOOK)
 
     async def _hand_over(
-        self, boxes: set[Outbox[Any]], message: Any, patience: float, current: Callable[[], bool] | None = None
+        self, boxes: set[Outbox[Any]], message: Any, patience: float, current: Callable[[], bool]
     ) -> bool:
         """Whether at least one subscriber got it within ``patience`` seconds; slow ones get it when they read. Nobody
         gets what has become void while nobody was there.
         """
         last = time.monotonic() + patience
-        while not boxes and time.monotonic() < last and (current is None or current()):
+        while not boxes and time.monotonic() < last and current():
             await asyncio.sleep(_LOOK)
-        if current is not None and not current():
+        if not current():
             return False
         futures = [box.send(message) for box in list(boxes)]
         self._saying[id(boxes)] = saying = (message, futures)
