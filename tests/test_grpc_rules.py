@@ -12,10 +12,11 @@ import grpc
 import pytest
 
 from engine.errors import InputError
-from engine.kube import CONFIGMAP
+from engine.kube import CONFIGMAP, POD
 from engine.model.recovery import Rank
 from engine.serve.grpc.jobs import MAX_NPUS, signal
 from engine.serve.grpc.limits import Bucket, Connections, Rates
+from engine.serve.grpc.publishers import Publisher, Publishers
 from engine.serve.grpc.recover import _ranks
 from engine.serve.grpc.server import where
 from engine.serve.grpc.streams import Outbox
@@ -602,6 +603,86 @@ def test_where_to_listen(listen: str, pod: str, found: tuple[str, int, bool]) ->
 def test_addresses_nobody_can_listen_on(listen: str, pod: str) -> None:
     with pytest.raises(InputError):
         where(Settings(grpc_listen=listen), {"POD_IP": pod})
+
+
+class Written:
+    """The context of a stream: what was written to it."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    async def send_initial_metadata(self, _: Any) -> None:
+        return None
+
+    async def write(self, message: Any) -> None:
+        self.told.append(message)
+
+
+def test_a_subscriber_that_comes_between_a_change_and_its_news_takes_it_from_nobody() -> None:
+    async def story() -> None:
+        publisher: Publisher[str] = Publisher("job", "role")
+        first, second = Written(), Written()
+        calls = [asyncio.ensure_future(publisher.serve(first, "old"))]  # type: ignore[arg-type]
+        await until(lambda: first.told == ["old"], "it has what there is")
+        calls.append(asyncio.ensure_future(publisher.serve(second, "new")))  # type: ignore[arg-type]
+        await until(lambda: second.told == ["new"], "it has what there is now")
+        publisher.publish("new")
+        publisher.stop()
+        await asyncio.gather(*calls)
+        assert (first.told, second.told) == (["old", "new"], ["new"])
+
+    asyncio.run(story())
+
+
+def test_registrations_that_nobody_uses_make_room_where_they_may() -> None:
+    async def story() -> None:
+        refusing, yielding = Publishers[str](2), Publishers[str](2, yields=True)
+        for each in (refusing, yielding):
+            assert each.register("a", "r") is not None and each.register("b", "r") is not None
+        assert refusing.register("c", "r") is None
+        used = yielding.register("a", "r")
+        assert used is not None
+        call = asyncio.ensure_future(used.serve(Written(), None))  # type: ignore[arg-type]
+        await until(lambda: used.used, "somebody listens")
+        assert yielding.register("c", "r") is not None
+        assert sorted(yielding._jobs) == ["a", "c"]
+        used.stop()
+        await call
+
+    asyncio.run(story())
+
+
+def test_a_new_subscriber_takes_no_news_of_jobs_from_the_others(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        await world.job()
+        async with world.server() as server:
+            client, now = Client(server.port, ""), [0.0]
+            jobs, cluster = server.jobs, server.cluster
+            jobs._clock = lambda: now[0]
+            named = await client.call("Register", job_pb2.ClientInfo(role="CCAgent"), job_pb2.Status, "job.Job")
+            info = job_pb2.ClientInfo(role="CCAgent", clientId=named.clientId)
+            single = client.stream("SubscribeJobSummarySignal", info, job_pb2.JobSummarySignal, "job.Job")
+            await single.initial_metadata()
+            now[0] = 121.0
+            other = await client.call("Register", job_pb2.ClientInfo(role="FdAgent"), job_pb2.Status, "job.Job")
+            pod = await world.kube.get(POD, "pretrain-worker-0", NS)
+            assert pod is not None
+            late = job_pb2.ClientInfo(role="FdAgent", clientId=other.clientId)
+            listing: Any = jobs.SubscribeJobSummarySignalList(late, Written())  # type: ignore[arg-type]
+            task = asyncio.ensure_future(listing)  # its turn comes before that of the news
+            cluster.take({**pod, "status": {**pod["status"], "phase": "Failed"}})
+            cluster.refresh()
+            async with asyncio.timeout(5):
+                assert (await single.read()).jobStatus == "failed"
+            task.cancel()
+            # its name is still good: it has listened all the time
+            call = client.stream("SubscribeJobSummarySignalList", info, job_pb2.JobSummarySignalList, "job.Job")
+            assert (await call.read()).jobSummarySignals[0].jobStatus == "failed"
+            for one in (single, call):
+                one.cancel()
+            await client.close()
+
+    play(tmp_path, story)
 
 
 def test_a_slow_subscriber_gets_the_newest_and_is_waited_for_by_nobody() -> None:

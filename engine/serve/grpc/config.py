@@ -21,6 +21,7 @@ from engine.wire.globaltable import Group, GroupError, Manager
 _log = get("grpc.config")
 JOB_LABEL = "jobID"
 APP_LABEL = "app"
+_MAX_READ = 4096
 
 
 class Config:
@@ -28,7 +29,7 @@ class Config:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._publishers: Publishers[pb.RankTableStream] = Publishers()
+        self._publishers: Publishers[pb.RankTableStream] = Publishers(yields=True)
         self._complained: set[str] = set()
         self._read: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {}
 
@@ -92,6 +93,8 @@ class Config:
         version = str(metadata.get("resourceVersion") or id(raw))
         known = self._read.get(key)
         if known is None or known[0] != version:
+            if len(self._read) >= _MAX_READ:
+                self._read.clear()  # mostly tables of services that are gone
             known = self._read[key] = (version, globaltable.read((raw.get("data") or {}).get(globaltable.FILE)))
         return known[1]
 

@@ -6,6 +6,7 @@ Source: component/clusterd/pkg/application/jobv2 (grpc), docs/zh/scheduling/06_a
 from __future__ import annotations
 
 import json
+import math
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -59,13 +60,12 @@ class Job:
 
     async def SubscribeJobSummarySignal(self, request: pb.ClientInfo, context: Context) -> None:
         """Every change of a job."""
-        if not (self._single or self._lists):
-            self._look()  # nobody was told for a while: what changed until now is no news
+        self._news()  # what changed until now is no news to this one
         await self._serve(request.clientId, self._single, (), context)
 
     async def SubscribeJobSummarySignalList(self, request: pb.ClientInfo, context: Context) -> None:
         """All jobs there are, page by page, then every change."""
-        self._look()
+        self._news()
         await self._serve(request.clientId, self._lists, list(self._pages()), context)
 
     async def run(self) -> None:
@@ -74,13 +74,8 @@ class Job:
             while True:
                 await news.wait()
                 news.clear()
-                for job in self._look() if self._single or self._lists else ():
-                    message = signal(job, str(uuid.uuid4()))
-                    for box in self._single:
-                        box.put(message)
-                    page = self._page((job,))
-                    for each in self._lists:
-                        each.put(page)
+                if self._single or self._lists:
+                    self._news()
 
     def close(self) -> None:
         """End every stream."""
@@ -101,6 +96,7 @@ class Job:
             text = f"code={int(Code.RATE_LIMITED)}, role {role} has {PER_ROLE} subscriptions already"
             await context.abort(grpc.StatusCode.UNKNOWN, text)
         self._active[role] = self._active.get(role, 0) + 1
+        self._clients[client] = (role, math.inf)  # not forgotten while it listens
         box: Outbox[Any] = Outbox(len(first) + BUFFERED)
         for message in first:
             box.put(message)
@@ -112,6 +108,16 @@ class Job:
             boxes.discard(box)
             self._active[role] -= 1
             self._clients.pop(client, None)
+
+    def _news(self) -> None:
+        """Tell those who listen what changed."""
+        for job in self._look():
+            message = signal(job, str(uuid.uuid4()))
+            for box in self._single:
+                box.put(message)
+            page = self._page((job,))
+            for each in self._lists:
+                each.put(page)
 
     def _look(self) -> list[Summary]:
         """What differs from what was told; it counts as told from now on."""

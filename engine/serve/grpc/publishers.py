@@ -43,10 +43,10 @@ class Publisher(Generic[Message]):
     async def serve(self, context: Context, current: Message | None) -> None:
         """Stream to one subscriber until either side ends it."""
         box: Outbox[Message] = Outbox(_QUEUED)
-        self._boxes.add(box)
         if current is not None:
-            self._last = current
+            self.publish(current)  # it may be newer than what the others were told last
             box.put(current)
+        self._boxes.add(box)
         try:
             await context.send_initial_metadata(())
             await box.pump(context)
@@ -61,10 +61,12 @@ class Publisher(Generic[Message]):
 
 
 class Publishers(Generic[Message]):
-    """The registrations of one service, at most so many jobs."""
+    """The registrations of one service, at most so many jobs; where ``yields``, those to which nobody listens make room
+    for new ones, oldest first.
+    """
 
-    def __init__(self, most: int = MAX_JOBS) -> None:
-        self._most = most
+    def __init__(self, most: int = MAX_JOBS, *, yields: bool = False) -> None:
+        self._most, self._yields = most, yields
         self._found: dict[tuple[str, str], Publisher[Message]] = {}
         self._jobs: dict[str, int] = {}
 
@@ -73,7 +75,7 @@ class Publishers(Generic[Message]):
         old = self._found.get((job, role))
         if old is not None:
             old.stop()
-        elif job not in self._jobs and len(self._jobs) >= self._most:
+        elif job not in self._jobs and len(self._jobs) >= self._most and not self._room():
             return None
         else:
             self._jobs[job] = self._jobs.get(job, 0) + 1
@@ -114,10 +116,21 @@ class Publishers(Generic[Message]):
         """Drop registrations of jobs that are gone and to which nobody listens."""
         for (job, role), publisher in list(self._found.items()):
             if not publisher.used and not there(job):
-                del self._found[(job, role)]
-                self._jobs[job] -= 1
-                if not self._jobs[job]:
-                    del self._jobs[job]
+                self._drop(job, role)
+
+    def _room(self) -> bool:
+        """Whether room for one more job could be made."""
+        used = {job for (job, _), publisher in self._found.items() if publisher.used}
+        idle = next((job for job in self._jobs if job not in used), None) if self._yields else None
+        for role in [role for job, role in self._found if job == idle]:
+            self._drop(str(idle), role)
+        return idle is not None
+
+    def _drop(self, job: str, role: str) -> None:
+        del self._found[(job, role)]
+        self._jobs[job] -= 1
+        if not self._jobs[job]:
+            del self._jobs[job]
 
     def close(self) -> None:
         """End everything."""
