@@ -176,6 +176,21 @@ def test_a_backup_lands_in_the_super_pod_of_its_source() -> None:
     assert bindings(scope)["case-1-hot-ab12"].annotations["super-pod-rank"] == "0"
 
 
+def test_a_backup_waits_for_its_source_where_both_wait() -> None:
+    """The source failed and was made anew before the backup had a node."""
+    pods, group = gang(2, 16, annotations=SP)
+    told = {**pods[1].annotations, "podType": "backup", "backupSourcePodName": "case-0"}
+    backup = worlds.pod("case-0-hot-ab12", count=16, annotations=told)
+    listed = [worlds.node(f"n{i}", chips=16, labels=A3) for i in range(3)]
+    reports = [worlds.report(f"n{i}", chips=16, super_pod_id=0) for i in range(3)]
+    scope = scope_of(
+        worlds.observed(listed, reports, [*pods, backup], objects=[group], init_params={"super-pod-size": "10"})
+    )
+    assert nodes_of(scope) == {"case-0": "n0", "case-1": "n1"}
+    (entry,) = scope.pending
+    assert entry.pods == ("case-0-hot-ab12",) and "stands by for train/case-0" in entry.message
+
+
 def test_a_backup_alone_has_no_rank_of_its_own() -> None:
     """As beside other pods: its rank is that of the pod that it stands by for."""
     told = {"podType": "backup", "backupSourcePodName": "case-0"}

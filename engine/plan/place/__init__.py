@@ -215,8 +215,14 @@ class _Gang:
     def _together(
         self, job: Job, ranks: Mapping[str, int], memory: JobMemory | None
     ) -> tuple[list[Seated], Failure | None]:
-        """Super pods and trees: the pods with chips as one, then the others."""
+        """Super pods and trees: the pods with chips as one, then the others.
+
+        Two pods cannot have one rank: a backup whose source waits as well comes in its turn.
+        """
         seekers = [pod for pod in self.waiting if pod.count]
+        asking = {pod.key for pod in seekers}
+        doubles = [pod for pod in seekers if regroup.backup_source(pod) in asking]
+        seekers = [pod for pod in seekers if pod not in doubles]
         others = [pod for pod in self.waiting if not pod.count]
         placed: list[Seated] = []
         if seekers and not self.bench.table(job, seekers[0]).scores:
@@ -234,6 +240,9 @@ class _Gang:
         more, without = self.bench.seat(job, others, Wishes())
         placed += more
         failure = self._failure(job, without) if without else None
+        if failure is None and doubles:
+            text = f"pod {doubles[0].name} stands by for {regroup.backup_source(doubles[0])}, which has no node itself"
+            failure = Failure(doubles, Refusal(GANG_INCOMPLETE, text))
         if self._enough(placed):
             return placed, failure
         self.bench.take_back(placed)
