@@ -430,6 +430,42 @@ def test_links_are_moved_and_the_operator_learns_of_it(tmp_path: Path) -> None:
     conversation(tmp_path, story)
 
 
+def test_an_operator_is_not_kept_waiting_for_ever(tmp_path: Path) -> None:
+    async def story(at: Play) -> None:
+        client, job = at.client, at.client.job
+        request = pb.StressTestParam(jobID=job, stressParam={"n1": pb.StressOpList(ops=[0])})
+        assert (await client.call("StressTest", request)).code == 0
+        at.server._recover._patience = 0.1
+        asked = pb.StressTestRequest(jobID=job)
+        result = client.stream("SubscribeStressTestResponse", asked, pb.StressTestResponse)
+        assert (await result.read()).msg == "report stress test result timeout, please check manually"
+        assert await result.read() is grpc.aio.EOF
+        at.server._recover._patience = 60.0
+        again = client.stream("SubscribeStressTestResponse", asked, pb.StressTestResponse)
+        await again.initial_metadata()
+        await at.after(900)
+        assert (await again.read()).msg == "pause train timeout"
+
+    conversation(tmp_path, story)
+
+
+def test_a_chip_that_is_merely_sub_healthy_does_not_leave_with_one_that_broke(tmp_path: Path) -> None:
+    async def story(at: Play) -> None:
+        await at.world.report("n0", bad={2: ("80C98009", "SubHealthFault")}, at=at.time())
+        await at.world.report("n1", bad={1: ("80C98001", "RestartNPU")}, at=at.time())
+
+        def talk() -> Any:
+            return at.server.desk.talks[at.client.job].conversation
+
+        await until(lambda: talk().ranks, "the broken chip is known")
+        assert [rank.rank for rank in talk().ranks] == ["9"]
+        await at.world.report("n1", bad={}, at=at.time())
+        await until(lambda: not talk().seen, "only the other is left")
+        assert [rank.rank for rank in talk().ranks] == ["9"]
+
+    conversation(tmp_path, story)
+
+
 def test_a_stress_test_that_finds_a_fault_isolates_the_node_and_recovers(tmp_path: Path) -> None:
     async def story(at: Play) -> None:
         client, job = at.client, at.client.job
@@ -464,7 +500,7 @@ HOT = {"subHealthyStrategy": "hotSwitch"}
 
 async def sub_healthy(at: Play) -> None:
     await at.world.report("n1", bad={3: ("80C98009", "SubHealthFault")}, at=at.time())
-    await at.hears("hot-switch hot switch ranks=11:1")
+    await at.hears(f"hot-switch hot switch ranks={WORKER}")
     await until(lambda: noted(at, "needOperatorOpe", "create"), "a backup is asked for")
 
 
@@ -479,11 +515,11 @@ def test_a_sub_healthy_pod_is_switched_to_its_backup(tmp_path: Path) -> None:
         notes = {"podType": "backup", "backupSourcePodName": "pretrain-worker-1", "inHotSwitchFlow": "true"}
         await at.world.node("n2")
         await at.world.pod("pretrain", 1, notes=notes, name="pretrain-worker-1-hot", node="n2")
-        await at.hears("hot-switch new pod running ranks=11:1")
+        await at.hears(f"hot-switch new pod running ranks={WORKER}")
         await at.client.offers("migration", "exit")
         await until(lambda: noted(at, "needVolcanoOpe", "delete"), "the old pod is given up")
         await at.world.kube.delete(POD, "pretrain-worker-1", NS, grace=0)
-        await at.hears("changeStrategy change_strategy migration ranks=11:1")
+        await at.hears(f"changeStrategy change_strategy migration ranks={WORKER}")
         await at.client.done("migration")
         await at.waits_for("INIT")
         await until(lambda: nothing(at), "nothing is kept")
@@ -503,7 +539,7 @@ def test_a_backup_that_never_runs_ends_hot_switches_for_the_job(tmp_path: Path) 
         await at.world.pod("pretrain", 1, notes=notes, name="pretrain-worker-1-hot", node="n2", running=False)
         await until(lambda: at.server.cluster.jobs[at.client.job].backups, "the backup is seen")
         await at.after(60)
-        await at.hears("hot-switch stop switch ranks=11:1")
+        await at.hears(f"hot-switch stop switch ranks={WORKER}")
         await at.waits_for("INIT")
 
         async def called_off() -> bool:

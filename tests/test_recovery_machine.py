@@ -579,6 +579,50 @@ def test_links_move_and_training_goes_on() -> None:
     assert play.state is State.INIT
 
 
+def test_processes_that_cannot_go_on_while_links_move_say_so_by_a_status() -> None:
+    play = Play().tell(Start(Operation("nic", "{}"))).tell(StopComplete(Report()))
+    play.heard()
+    play.tell(Done(Report(code=406, strategy="continue")))
+    assert play.heard()[:2] == [
+        "result switch nic failed, report error when switching nic",
+        "stopTrain stop_train",
+    ]
+    assert play.talk.story[-2].event == "waitSwitchNicRecvFault"
+
+
+def test_links_that_did_not_move_stop_the_training() -> None:
+    play = Play().tell(Start(Operation("nic", "{}"))).tell(StopComplete(Report())).tell(Replied(Report(code=499)))
+    assert "result switch nic failed, switch nic failed" in play.heard()
+    assert play.talk.story[-2].event == "switchNicFail"
+
+
+@pytest.mark.parametrize("kind", ["nic", "stress"])
+def test_a_status_that_comes_too_early_is_not_the_answer_to_going_on(kind: str) -> None:
+    play = Play().tell(Start(Operation(kind, "{}"))).tell(StopComplete(Report())).tell(Done(Report()))
+    play.tell(Replied(Report()))
+    assert (play.state, play.last.busy) == (State.WAIT_CONTINUE, False)
+
+
+def test_a_job_that_cannot_go_on_under_stress_is_recovered_when_the_test_is_over() -> None:
+    play = Play().tell(Start(Operation("stress", "{}"))).tell(StopComplete(Report()))
+    play.heard()
+    play.tell(Done(Report(code=406)))
+    assert (play.heard(), play.state) == (["result recv fault, when stressing test"], State.WAIT_STRESS_TEST)
+    play.tell(Replied(Report(code=499, ranks=(Rank("9", "1"),)), nodes=("node-1",)))
+    assert play.heard() == ["isolate ('node-1',)", "stopTrain stop_train"]
+    assert [rank.rank for rank in play.last.conversation.ranks] == ["9"]
+    play = Play().tell(Start(Operation("stress", "{}"))).tell(StopComplete(Report())).tell(Done(Report(code=406)))
+    play.heard()
+    play.after(900)
+    assert (play.heard(), play.talk.story[-2].event) == (["stopTrain stop_train"], "receiveTimeout")
+
+
+def test_a_job_that_does_not_go_on_after_a_stress_test_says_so_as_after_a_link_switch() -> None:
+    play = Play().tell(Start(Operation("stress", "{}"))).tell(StopComplete(Report())).tell(Replied(Report()))
+    play.heard()
+    assert play.tell(Done(Report(code=499))).heard()[0] == "result switch nic failed, continue train failed"
+
+
 def test_a_stress_test_that_finds_a_fault_isolates_the_node() -> None:
     play = Play()
     play.tell(Start(Operation("stress", "{}"))).tell(StopComplete(Report()))
@@ -598,6 +642,7 @@ def test_a_sub_healthy_pod_is_switched_while_training_runs() -> None:
         "hot-switch hot switch",
         "pods worker-1 {} {'inHotSwitchFlow': 'true', 'needOperatorOpe': 'create'}",
     ]
+    assert [rank.rank for rank in play.talk.ranks] == [str(rank) for rank in range(8, 16)], "the whole pod moves"
     play.set(backup_running=True).after(20)
     assert play.heard() == ["hot-switch new pod running"]
     play.tell(Offered(Report(strategies=("migration",))))
@@ -605,6 +650,7 @@ def test_a_sub_healthy_pod_is_switched_while_training_runs() -> None:
     play.set(old_pod_gone=True).after(5)
     assert play.heard() == ["changeStrategy change_strategy migration"]
     play.tell(Done(Report(strategy="migration")))
+    assert play.heard() == ["pods 8 {} {'inHotSwitchFlow': ''}"]
     assert play.state is State.INIT
     assert not play.talk.degraded
 

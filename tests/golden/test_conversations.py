@@ -481,7 +481,7 @@ def _replied(talk: Telling, code: int = 0) -> Telling:
 _operation("nic", "links-pause-unanswered", lambda talk: talk.after(900))
 _operation("nic", "links-pause-fails", lambda talk: talk.tell(StopComplete(Report(code=499))))
 _operation("nic", "links-not-moved", lambda talk: _replied(talk, 499))
-_operation("nic", "links-unanswered", lambda talk: talk.tell(StopComplete(Report())).after(7200))
+_operation("nic", "links-unanswered", lambda talk: talk.tell(StopComplete(Report())).after(900))
 _operation("nic", "links-fault-meanwhile", lambda talk: talk.tell(StopComplete(Report())).broken(("9", "1")).after(1))
 _operation("stress", "stress-test-unanswered", lambda talk: talk.tell(StopComplete(Report())).after(900))
 _operation("nic", "continue-unanswered", lambda talk: _replied(talk).after(900))

@@ -18,6 +18,7 @@ def prepare(turn: Turn) -> Event | None:
     """Tell the processes; the backup is asked for when they know."""
     if turn.entering:
         turn.remember(uuid=turn.uuid)
+        turn.widen()  # the whole pod moves
         turn.send(Signal(words.HOT_SWITCH, ("hot switch",), turn.talk.ranks), Event.SENT)
         return None
     return turn.sent()
@@ -88,6 +89,8 @@ def wait_restart(turn: Turn) -> Event | None:
     if report is None:
         return turn.report_timeout()
     if report.code == Code.OK:
+        ranks = tuple(rank.rank for rank in turn.talk.ranks)
+        turn.effects.append(MarkPods(ranks, annotations={IN_FLOW: ""}))  # the backup is the pod of these ranks now
         return Event.RESTART_OK
     turn.remember(code=report.code)
     return Event.RESTART_FAILED

@@ -8,12 +8,14 @@ from __future__ import annotations
 import msgspec
 
 from engine.model.recovery import words
-from engine.model.recovery.conversation import IsolateNodes, NotifyOperation, OperationResult, Signal, merged
+from engine.model.recovery.conversation import IsolateNodes, NotifyOperation, OperationResult, Report, Signal, merged
 from engine.model.recovery.turn import Turn
 from engine.model.recovery.words import Change, Code, Event
 
 NIC = "nic"
 FINISHED_NIC = "switch nic finish"
+#: Part of a stress test: the processes cannot go on, its results are waited for.
+BROKE = "broke"
 UNSENT = "om failed, send signal failed"
 
 
@@ -53,18 +55,18 @@ def notify(turn: Turn) -> Event | None:
 
 
 def wait_nic(turn: Turn) -> Event | None:
-    """Until the links have moved; a fault in between ends it."""
+    """Until the links have moved; a fault in between, of which processes tell by the status of a recovery, ends it."""
     if turn.entering:
-        turn.limit(words.NIC_LIMIT)
-    if turn.talk.ranks:
-        return _ended(turn, Event.NIC_FAULT, "switch nic failed, switch nic failed")
+        turn.limit(words.REPORT_TIMEOUT)
+    if _broke(turn) or turn.talk.ranks:
+        return _ended(turn, Event.NIC_FAULT, "switch nic failed, report error when switching nic")
     reply = turn.take("reply")
     if reply is None:
         return _ended(turn, turn.report_timeout(), "switch nic failed, report switch nic timeout")
     if reply.code == Code.OK:
         return Event.REPORT
     ready = reply.code != Code.PROCESS_NOT_READY
-    text = "report error when switching nic" if ready else "job service not ready"
+    text = "switch nic failed" if ready else "job service not ready"
     return _ended(turn, Event.NIC_FAILED, f"switch nic failed, {text}")
 
 
@@ -74,18 +76,24 @@ def wait_stress(turn: Turn) -> Event | None:
         turn.limit(words.STRESS_LIMIT)
     if turn.talk.ranks:
         return _ended(turn, Event.STRESS_FAILED, "recv fault, when stressing test")
+    if _broke(turn) and turn.talk.phase != BROKE:
+        # chips are still under stress: whoever asked learns of it, recovery begins when the test is over
+        _ended(turn, Event.STRESS_FAILED, "recv fault, when stressing test")
+        turn.phase(BROKE, words.REPORT_TIMEOUT)
     reply = turn.take("reply")
+    if turn.talk.phase == BROKE:
+        if reply is None:
+            return turn.report_timeout()
+        _found(turn, reply)
+        return Event.STRESS_FAILED
     if reply is None:
         return _ended(turn, turn.report_timeout(), "stress test failed, report stress test timeout")
     if reply.code == Code.OK:
         _remember_result(turn, f"stress test finish, result:{reply.message}")
         return Event.REPORT
-    # what the test found are faults, which recovery starts from
-    turn.remember(ranks=merged(turn.talk.ranks, reply.ranks))
-    operation = turn.talk.operation
-    if operation is not None and operation.nodes:
-        turn.effects.append(IsolateNodes(operation.nodes))
-        nodes = " ".join(operation.nodes)
+    isolated = _found(turn, reply)
+    if isolated:
+        nodes = " ".join(isolated)
         return _ended(
             turn, Event.STRESS_FAILED, f"stress test find fault, isolate node:[{nodes}],result:{reply.message}"
         )
@@ -93,6 +101,21 @@ def wait_stress(turn: Turn) -> Event | None:
         return _ended(turn, Event.STRESS_FAILED, "stress test failed, job service not ready")
     ranks = " ".join(rank.rank for rank in reply.ranks)
     return _ended(turn, Event.STRESS_FAILED, f"stress test timeout fault, faultRank:[{ranks}],result:{reply.message}")
+
+
+def _broke(turn: Turn) -> bool:
+    """Whether the processes report that they cannot go on; what else they report now answers nothing."""
+    report = turn.take("status")
+    return report is not None and report.code == Code.UNRECOVERABLE_RETRY
+
+
+def _found(turn: Turn, reply: Report) -> tuple[str, ...]:
+    """What the test found are faults, which recovery starts from; the nodes that take no more work."""
+    turn.remember(ranks=merged(turn.talk.ranks, reply.ranks))
+    nodes = turn.talk.operation.nodes if turn.talk.operation is not None else ()
+    if nodes:
+        turn.effects.append(IsolateNodes(nodes))
+    return nodes
 
 
 def proceed(turn: Turn) -> Event | None:
@@ -106,20 +129,19 @@ def proceed(turn: Turn) -> Event | None:
 
 
 def wait_continue(turn: Turn) -> Event | None:
-    """Until it does."""
+    """Until it does. The texts of a failure are the same for both operations, as in the original."""
     if turn.entering:
         turn.limit(words.REPORT_TIMEOUT)
     report = turn.take("status")
-    what = "switch nic failed" if _nic(turn) else "stress test failed"
     if report is None:
-        return _ended(turn, turn.report_timeout(), f"{what}, continue train timeout")
+        return _ended(turn, turn.report_timeout(), "switch nic failed, continue train timeout")
     if report.code == Code.OK:
         operation = turn.talk.operation
         done = FINISHED_NIC if _nic(turn) else (operation.result if operation is not None else "")
         return _ended(turn, Event.NIC_CONTINUED if _nic(turn) else Event.STRESS_CONTINUED, done)
     if report.code == Code.PROCESS_NOT_READY:
         return _ended(turn, Event.CONTINUE_FAILED, "continue train failed, job service not ready")
-    return _ended(turn, Event.CONTINUE_FAILED, f"{what}, continue train failed")
+    return _ended(turn, Event.CONTINUE_FAILED, "switch nic failed, continue train failed")
 
 
 def _nic(turn: Turn) -> bool:

@@ -156,6 +156,9 @@ def intake(view: JobView, record: Record, facts: Facts, hit: Hit, now_ms: int) -
             return _hot(view, records, facts.devices_per_pod)
         if facts.sub_health != "graceExit" or not dump_only(facts):
             records = ()
+    else:
+        # a chip that is merely sub-healthy does not leave with one that broke
+        records = tuple(row for row in records if row.level != SUB_HEALTH)
     retries = Strategy.RETRY in facts.configured
     told = steps.read(view.annotations) if retries else None
     ranks = merged((), tuple(_rank(row, talk, retries, told, now_ms) for row in records if counts(row)))

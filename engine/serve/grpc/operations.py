@@ -32,6 +32,10 @@ BUSY: Final = {
     NIC: "jobId={} nic is swtiching, or job recovering",
     STRESS: "jobId={} om is running, or job recovering",
 }
+NO_RESULT: Final = {
+    NIC: "report switch nic result timeout, please check manually",
+    STRESS: "report stress test result timeout, please check manually",
+}
 NOT_RUNNING: Final = {NIC: "jobId={} is not swtiching nic", STRESS: "jobId={} is not stress test"}
 
 

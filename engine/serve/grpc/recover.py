@@ -13,7 +13,7 @@ import grpc
 
 from engine.model.recovery import Code, Rank, Report
 from engine.model.recovery.conversation import Done, Input, Offered, Start, StopComplete, merged
-from engine.model.recovery.words import KEEP_ALIVE, KEEP_ALIVE_PERIOD, NORMAL, RETRY_TYPES
+from engine.model.recovery.words import KEEP_ALIVE, KEEP_ALIVE_PERIOD, NORMAL, REPORT_TIMEOUT, RETRY_TYPES
 from engine.serve.grpc import operations
 from engine.serve.grpc.desk import Desk
 from engine.serve.grpc.jobfacts import ENABLE_KEY, SUB_HEALTH_KEY
@@ -28,11 +28,14 @@ _MAX_TEXT: Final = 64
 
 
 class Recover:
-    """The handlers, named as the RPCs. ``keep_alive`` is seconds between signs of life on the signal stream."""
+    """The handlers, named as the RPCs. ``keep_alive`` is seconds between signs of life on the signal stream,
+    ``patience`` seconds for which an operator is kept waiting for a result.
+    """
 
-    def __init__(self, desk: Desk, *, keep_alive: float = KEEP_ALIVE_PERIOD) -> None:
+    def __init__(self, desk: Desk, *, keep_alive: float = KEEP_ALIVE_PERIOD, patience: float = REPORT_TIMEOUT) -> None:
         self._desk = desk
         self._keep_alive = keep_alive
+        self._patience = patience
 
     async def Init(self, request: pb.ClientInfo, context: Context) -> pb.Status:
         """The job asks to be looked after."""
@@ -197,7 +200,11 @@ class Recover:
         talk.voice.operators[kind].add(outbox)
         try:
             await context.send_initial_metadata(())
-            await outbox.pump(context)
+            late = asyncio.get_running_loop().call_later(self._patience, _too_late, job, kind, outbox)
+            try:
+                await outbox.pump(context)
+            finally:
+                late.cancel()
         finally:
             talk.voice.operators[kind].discard(outbox)
 
@@ -250,6 +257,13 @@ class Recover:
 
     def _beat(self, job: str) -> pb.ProcessManageSignal:
         return pb.ProcessManageSignal(uuid=self._desk.uuid(), jobId=job, signalType=KEEP_ALIVE)
+
+
+def _too_late(job: str, kind: str, outbox: Outbox[Any]) -> None:
+    """Tell an operator that no result came; another subscription may still get it."""
+    if not outbox.closed:
+        outbox.put(operations.result(job, kind, operations.NO_RESULT[kind]))
+        outbox.close()
 
 
 def _quietly(task: asyncio.Task[None]) -> None:
