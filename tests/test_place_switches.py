@@ -480,6 +480,15 @@ def test_a_fill_job_is_completed_under_its_switch(tmp_path: Path) -> None:
 SECOND = listing.params(nslb_version="2.0", shared_tor_num="2")
 
 
+def test_a_job_that_lacks_a_pod_of_a_task_says_so(tmp_path: Path) -> None:
+    """All its pods have nodes, but a task that it needs has none."""
+    items = _job("big", 2, LARGE, least=1)
+    items[0]["spec"]["minTaskMember"] = {"worker": 1, "master": 1}
+    found = listing.plan([*_cluster(4, 4), *items], tmp_path)
+    assert not found.bound and found.pending["reason"] == "GangIncomplete"
+    assert found.pending["pods"] == ["big-0", "big-1"] and "minimum" in found.pending["message"]
+
+
 def test_version_2_tells_pods_what_their_switch_is(tmp_path: Path) -> None:
     found = listing.plan([*_cluster(4, 4), SECOND, *_job("big", 6, LARGE)], tmp_path)
     told = [

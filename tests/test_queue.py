@@ -263,6 +263,14 @@ def test_extras_stay_within_the_capability() -> None:
     assert "used 16 + requested 8 > capability 16" in entry.message
 
 
+@pytest.mark.parametrize(("nodes", "waits"), [(1, ("case-1", "case-2")), (0, ("case-0", "case-1", "case-2"))])
+def test_extras_beyond_the_capability_are_told_with_those_that_find_no_node(nodes: int, waits: Any) -> None:
+    pods, group = gang(3, 8, annotations=A2, least=1)
+    scope = scope_of(_world((pods, group), nodes=nodes, more=[_queue(capability={"huawei.com/Ascend910": 16})]))
+    (entry,) = scope.pending
+    assert len(nodes_of(scope)) == nodes and entry.pods == waits
+
+
 def test_a_parents_capability_holds_for_its_children_together() -> None:
     jobs = [gang(1, 8, name=name, annotations=A2) for name in "ab"]
     for (_, group), name in zip(jobs, ("left", "right"), strict=True):

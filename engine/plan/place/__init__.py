@@ -155,7 +155,7 @@ class _Gang:
         if not placed and self.claimed and self._needed():
             rollback.run(self.scope, self.gang, self.started, self.waiting)
         if failure is not None:
-            self._pend(failure, found)
+            self._pend(failure, found, beyond)
         elif beyond:
             self._exhausted(beyond, beyond[:1])
 
@@ -247,8 +247,9 @@ class _Gang:
             return placed, failure
         self.bench.take_back(placed)
         self.bench.forget([item.pod for item in placed])
-        if failure is not None:
-            failure.pods = self.waiting
+        if failure is None:
+            return [], Failure(self.waiting)
+        failure.pods = self.waiting
         return [], failure
 
     def _enough(self, placed: Sequence[Seated]) -> bool:
@@ -337,7 +338,8 @@ class _Gang:
         free = self._free(job)
         return f"{_require(wanted, free)}; " if free is not None and wanted > free else ""
 
-    def _pend(self, failure: Failure, job: Job | None = None) -> None:
+    def _pend(self, failure: Failure, job: Job | None = None, beyond: Sequence[Pod] = ()) -> None:
+        """Tells why the gang's pods wait; those ``beyond`` what its queue has left wait with them."""
         whole, told = failure.whole, failure.story
         if told is not None and failure.first is not None:
             message = told.text if job is None else self._enqueue(job, failure.pods) + told.text
@@ -351,7 +353,8 @@ class _Gang:
             nodes, reason, unblock = {}, GANG_INCOMPLETE, None
             message = "the pods of job is not enough for its tasks' minimum"
         self.left, self.why = failure.pods, reason
-        entry = queue.pending_entry(self.gang, failure.pods, reason, message, nodes=nodes, unblock=unblock)
+        everyone = [*failure.pods, *beyond]
+        entry = queue.pending_entry(self.gang, everyone, reason, message, nodes=nodes, unblock=unblock)
         self.scope.pending.append(entry)
         if not self.started:
             regroup.note_away(self.scope, self.gang.key)
