@@ -8,9 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.model.cluster import Observed, Pod
-from engine.serve.grpc.jobfacts import wait_of
+from engine.model.recovery import Conversation, Facts, Rank
+from engine.model.recovery.conversation import Faults, SubHealthy
+from engine.serve.grpc.jobfacts import intake, wait_of
 from engine.serve.grpc.jobview import JobView, impact, views
 from engine.status import jobs
+from engine.wire.recoveryrecord import Record
 from tests.worlds import fault, node, node_report, observed, pod, report
 
 PODS = 6
@@ -64,6 +67,23 @@ def test_a_fault_that_comes_or_goes_is_seen_at_once() -> None:
         ("Healthy", []), ("UnHealthy", [(5, "RestartNPU")]), ("UnHealthy", [(5, "SeparateNPU")]),
         ("SubHealthy", [(5, "SubHealthFault")]), ("Healthy", []),
     ]  # fmt: skip
+
+
+def told(broken: dict[tuple[int, int], str]) -> object:
+    """What the conversation of a job is told of faults (pod and chip to level)."""
+    seen = world(broken, set(), set(), {})
+    record = Record(conversation=Conversation(job="j"))
+    return intake(only(seen), record, Facts(sub_health="hotSwitch", devices_per_pod=2), impact(only(seen), seen), 0)
+
+
+def test_the_pod_of_rank_0_is_none_of_those_that_may_be_switched() -> None:
+    found = told(dict.fromkeys(((0, 0), (2, 1), (3, 0)), "SubHealthFault"))
+    assert isinstance(found, SubHealthy) and (found.pods, found.ranks) == (2, (Rank("5", "1"),))
+    assert told({(0, 0): "SubHealthFault"}) is None
+
+
+def test_a_sub_healthy_chip_is_no_fault_beside_one_that_broke() -> None:
+    assert told({(2, 1): "SubHealthFault", (3, 0): "RestartNPU"}) == Faults((Rank("6", "1"),))
 
 
 def test_a_job_runs_when_as_many_pods_as_it_needs_run_and_stay() -> None:

@@ -430,6 +430,29 @@ def test_links_are_moved_and_the_operator_learns_of_it(tmp_path: Path) -> None:
     conversation(tmp_path, story)
 
 
+def test_what_a_stress_test_makes_chips_report_does_not_end_it(tmp_path: Path) -> None:
+    async def story(at: Play) -> None:
+        client, job = at.client, at.client.job
+        executor = client.stream("SubscribeNotifyExecStressTest", client.info, pb.StressTestRankParams)
+        await executor.initial_metadata()
+        request = pb.StressTestParam(jobID=job, stressParam={"n1": pb.StressOpList(ops=[0])})
+        assert (await client.call("StressTest", request)).code == 0
+        await at.hears("stopTrain pause_train timeout=900")
+        await client.stopped()
+        await executor.read()
+        await at.waits_for("WaitStressTestFinishedState")
+        await at.world.report("n1", bad={3: ("80818C05", "SeparateNPU")}, at=at.time())
+        await until(lambda: at.server.cluster.observed.reports["n1"].faults, "the report is seen")
+        await at.after(1)
+        assert at.state == "WaitStressTestFinishedState"
+        await at.world.report("n0", bad={3: ("80818C05", "SeparateNPU")}, at=at.time())  # not under test
+        await at.waits_for("WaitReportStopCompleteState")
+        talk = at.server.desk.talks[job].conversation
+        assert [rank.rank for rank in talk.ranks] == ["3"]
+
+    conversation(tmp_path, story)
+
+
 def test_an_operator_is_not_kept_waiting_for_ever(tmp_path: Path) -> None:
     async def story(at: Play) -> None:
         client, job = at.client, at.client.job

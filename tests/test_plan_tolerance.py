@@ -155,6 +155,7 @@ def talk(state: State, *, deadline: float | None = None, since: float = 5, **mor
         pytest.param(talk(State.STOP_TRAIN, since=59), STAYS, id="a signal is on its way"),
         pytest.param(talk(State.STOP_TRAIN, since=61), GOES, id="a signal that nobody brings"),
         pytest.param(talk(State.PAUSE, operation=Operation("nic")), GOES, id="links are switched"),
+        pytest.param(talk(State.WAIT_STOP, deadline=800, operation=Operation("nic")), STAYS, id="which did not work"),
     ],
 )
 @pytest.mark.parametrize("level", ["RestartRequest", "RestartBusiness"])

@@ -42,6 +42,11 @@ def under_test(talk: Conversation) -> UnderTest | None:
     return UnderTest(operation.tested, max(talk.since, talk.deadline or 0) + ABANDONED_MS)
 
 
+def of_test(test: UnderTest | None, node: str, code: str) -> bool:
+    """Whether a code is what a test itself makes the chips of a node report."""
+    return test is not None and node in test.nodes and code_key(code) in CODES
+
+
 def hidden(report: DeviceReport) -> DeviceReport:
     """The report with what a stress test makes chips report set apart; the same object when there is nothing of it."""
     found = tuple(fault for fault in report.faults if code_key(fault.code) in CODES)
@@ -54,4 +59,4 @@ def hidden(report: DeviceReport) -> DeviceReport:
     return msgspec.structs.replace(report, faults=kept, unhealthy=report.unhealthy & ~well, withheld=found)
 
 
-__all__ = ["CODES", "STRESS", "UnderTest", "hidden", "under_test"]
+__all__ = ["CODES", "STRESS", "UnderTest", "hidden", "of_test", "under_test"]

@@ -19,6 +19,12 @@ BEFORE: Final = frozenset({
 #: States in which what was decided is carried out.
 AFTER: Final = frozenset({State.DECIDED, State.WAIT_RECOVER, State.CHECK})
 
+#: States in which an operation is carried out; when it fails, what follows is a recovery like any other.
+OPERATING: Final = frozenset({
+    State.PAUSE, State.WAIT_PAUSE, State.SWITCH_NIC, State.WAIT_SWITCH_NIC, State.STRESS_TEST, State.WAIT_STRESS_TEST,
+    State.CONTINUE, State.WAIT_CONTINUE,
+})  # fmt: skip
+
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """One recovery under way. Times are Unix milliseconds; ``until`` is how long its record is believed."""
@@ -44,8 +50,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def standing(talk: Conversation) -> Standing | None:
-    """The standing of a conversation; None when nothing is wrong with its job, or another operation is under way."""
-    if talk.operation is not None or (talk.state is State.INIT and talk.pre_exit is None):
+    """The standing of a conversation; None when nothing is wrong with its job, or an operation is under way."""
+    if talk.state in OPERATING or (talk.state is State.INIT and talk.pre_exit is None):
         return None
     limit = max(talk.since, talk.deadline or 0, talk.pre_exit or 0)
     begun = talk.since
@@ -59,4 +65,4 @@ def standing(talk: Conversation) -> Standing | None:
     )  # fmt: skip
 
 
-__all__ = ["ABANDONED_MS", "AFTER", "BEFORE", "Standing", "standing"]
+__all__ = ["ABANDONED_MS", "AFTER", "BEFORE", "OPERATING", "Standing", "standing"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from engine.model import stress
 from engine.model.attribution import HARMLESS, SUB_HEALTHY, UNHEALTHY, FaultRank
 from engine.model.cluster import Pod
 from engine.model.costs import CHOICE_KEY, narrowed
@@ -151,6 +152,9 @@ def intake(view: JobView, record: Record, facts: Facts, hit: Hit, now_ms: int) -
     """What the newest faults of the job's hardware mean for its recovery; None when that is nothing new to tell."""
     health, records = hit
     talk = record.conversation
+    test = stress.under_test(talk)
+    if test is not None:
+        records = tuple(row for row in records if not stress.of_test(test, row.node, row.code))
     if health == SUB_HEALTHY:
         if facts.sub_health == "hotSwitch":
             return _hot(view, records, facts.devices_per_pod)
@@ -191,7 +195,7 @@ def _hot(view: JobView, records: Sequence[FaultRank], per_pod: int) -> SubHealth
     if not moving or moving[0] not in pods:
         return None
     first = moving[0]
-    return SubHealthy(pods[first].name, merged((), tuple(by_pod[first])), pods=len(by_pod))
+    return SubHealthy(pods[first].name, merged((), tuple(by_pod[first])), pods=len(moving))
 
 
 def _in_place(faulty: Sequence[int], records: Sequence[FaultRank], per_pod: int, sub_health: str) -> tuple[bool, bool]:
