@@ -292,8 +292,12 @@ def test_a_global_rank_table_is_pushed_when_all_members_are_complete(tmp_path: P
             }
             again = client.stream("SubscribeRankTable", info, config_pb2.RankTableStream, "config.Config")
             assert (await again.read()).rankTable == message.rankTable  # whoever comes later gets it at once
-            answer = await client.call("Register", info, config_pb2.Status, "config.Config")
+            other = config_pb2.ClientInfo(jobId="mindie-1", role="coordinator")
+            third = client.stream("SubscribeRankTable", other, config_pb2.RankTableStream, "config.Config")
+            assert (await third.read()).rankTable == message.rankTable  # whatever role registered
+            answer = await client.call("Register", other, config_pb2.Status, "config.Config")
             assert await call.read() is grpc.aio.EOF  # a new registration stops the older publisher
+            assert await third.read() is grpc.aio.EOF
             await client.close()
 
     play(tmp_path, story)

@@ -22,6 +22,8 @@ _log = get("grpc.config")
 JOB_LABEL = "jobID"
 APP_LABEL = "app"
 _MAX_READ = 4096
+#: A service has one registration, whoever registers.
+_ANY_ROLE = ""
 
 
 class Config:
@@ -34,14 +36,14 @@ class Config:
         self._read: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {}
 
     async def Register(self, request: pb.ClientInfo, context: Context) -> pb.Status:
-        """Register for a service's table, in place of an older registration."""
-        if self._publishers.register(request.jobId, request.role) is None:
+        """Register for a service's table, in place of an older registration of whatever role."""
+        if self._publishers.register(request.jobId, _ANY_ROLE) is None:
             return pb.Status(code=int(Code.TOO_MANY_JOBS), info="out of max serve jobs")
         return pb.Status(code=int(Code.OK), info="register success")
 
     async def SubscribeRankTable(self, request: pb.ClientInfo, context: Context) -> None:
         """The table, if it is complete, and every later one."""
-        publisher = await self._publishers.of(request.jobId, request.role, context)
+        publisher = await self._publishers.of(request.jobId, _ANY_ROLE, context, told=request.role)
         await publisher.serve(context, self.table(request.jobId))
 
     async def run(self) -> None:

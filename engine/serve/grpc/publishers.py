@@ -83,11 +83,12 @@ class Publishers(Generic[Message]):
         self._found[(job, role)] = publisher
         return publisher
 
-    async def of(self, job: str, role: str, context: Context) -> Publisher[Message]:
-        """The registration; aborts the call when there is none."""
+    async def of(self, job: str, role: str, context: Context, *, told: str | None = None) -> Publisher[Message]:
+        """The registration; aborts the call when there is none, naming the role or what was ``told`` for it."""
         found = self._found.get((job, role))
         if found is None:
-            await context.abort(grpc.StatusCode.UNKNOWN, f"jobId={job} not registered, role={role}")
+            who = role if told is None else told
+            await context.abort(grpc.StatusCode.UNKNOWN, f"jobId={job} not registered, role={who}")
             raise AssertionError("abort raises")
         return found
 
