@@ -137,6 +137,30 @@ def test_an_operation_waits_for_executors_of_a_dead_server(monkeypatch: pytest.M
     asyncio.run(main())
 
 
+def test_who_waits_for_clients_is_woken_by_them_and_hardly_looks() -> None:
+    """Thousands of jobs wait at once after the death of a server: each may cost next to nothing."""
+
+    async def main() -> None:
+        voice, looks, late = Voice("job", returning=True), [0], Outbox[Any]()
+
+        def current() -> bool:
+            looks[0] += 1
+            return True
+
+        saying = asyncio.ensure_future(voice.deliver(STOP, "u", 1, current))
+        await asyncio.wait([saying], timeout=0.6)
+        assert not saying.done() and looks[0] <= 4
+        voice.join(late)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert waiting(late) == ["stopTrain"], "at once"
+        late.discard()
+        saying.cancel()
+
+    asyncio.run(main())
+
+
 def test_what_became_void_while_nobody_listened_is_not_said() -> None:
     async def main() -> None:
         voice, current = Voice("job", returning=False), [True]

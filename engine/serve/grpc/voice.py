@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -22,7 +23,9 @@ KILL_ENQUEUE: Final = float(words.KILL_ENQUEUE)
 RETURN: Final = 60.0
 #: After the first came back, so long the others are waited for.
 GATHER: Final = 3.0
-_LOOK: Final = 0.02
+#: Whoever waits for clients is woken by each that comes, and looks so often whether there still is a reason to wait:
+#: thousands of jobs wait at once after the death of a server.
+_LOOK: Final = 0.25
 
 
 class Voice:
@@ -42,6 +45,7 @@ class Voice:
         #: what is on its way to a group of streams at this moment, with a future for each stream
         self._saying: dict[int, tuple[Any, list[asyncio.Future[bool]]]] = {}
         self._until: float | None = time.monotonic() + RETURN if returning else None
+        self._arrived = asyncio.Event()
         self._back: float | None = None  # when the first of those who are expected back was there
 
     @property
@@ -61,6 +65,8 @@ class Voice:
 
     def _join(self, boxes: set[Outbox[Any]], outbox: Outbox[Any]) -> None:
         boxes.add(outbox)
+        self._arrived.set()
+        self._arrived = asyncio.Event()
         saying = self._saying.get(id(boxes))
         if saying is not None:
             message, futures = saying
@@ -117,7 +123,7 @@ class Voice:
         """Whether an operation reached those who execute it."""
         executors = self.executors[kind]
         while self.returning and not _open(executors) and current():
-            await asyncio.sleep(_LOOK)
+            await self._arrival()
         return await self._hand_over(executors, operations.message(self._job, kind, request), ENQUEUE, current)
 
     def tell_operator(self, effect: OperationResult) -> None:
@@ -147,11 +153,17 @@ class Voice:
     async def _gather(self, subscribers: int, current: Callable[[], bool]) -> None:
         """Clients of a server that died come back one by one; whoever is not there in time misses a signal."""
         while self.returning and not _open(self.signals) and current():
-            await asyncio.sleep(_LOOK)
+            await self._arrival()
         if not self.returning or self._back is None:
             return
-        while len(self.signals) < subscribers and time.monotonic() < self._back + GATHER and current():
-            await asyncio.sleep(_LOOK)
+        while len(self.signals) < subscribers and (left := self._back + GATHER - time.monotonic()) > 0 and current():
+            await self._arrival(left)
+
+    async def _arrival(self, seconds: float = _LOOK) -> None:
+        """Until somebody comes, but only so long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(seconds, _LOOK)):
+                await self._arrived.wait()
 
     async def _hand_over(
         self, boxes: set[Outbox[Any]], message: Any, patience: float, current: Callable[[], bool]
@@ -160,8 +172,8 @@ class Voice:
         gets what has become void while nobody was there.
         """
         last = time.monotonic() + patience
-        while not boxes and time.monotonic() < last and current():
-            await asyncio.sleep(_LOOK)
+        while not boxes and (left := last - time.monotonic()) > 0 and current():
+            await self._arrival(left)
         if not current():
             return False
         futures = [box.send(message) for box in list(boxes)]
