@@ -454,3 +454,16 @@ def test_credentials_come_from_a_kubeconfig_and_bad_ones_are_named(tmp_path: Any
         with pytest.raises(InputError) as raised:
             loader(str(path))()
         assert words in str(raised.value)
+
+
+def test_odd_words_in_a_path_are_quoted() -> None:
+    async def main() -> None:
+        script = Script((404, {"kind": "Status", "code": 404, "reason": "NotFound"}))
+        async with client(script) as kube:
+            assert await kube.get(POD, "a b%2f?#", "é") is None
+            with pytest.raises(NotFound):
+                await kube.resource("odd group?x=1#/v 1", "Thing")
+        paths = [asked.raw_path for asked in script.asked]
+        assert paths == ["/api/v1/namespaces/%C3%A9/pods/a%20b%252f%3F%23", "/apis/odd%20group%3Fx%3D1%23/v%201"]
+
+    asyncio.run(main())

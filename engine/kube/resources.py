@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
@@ -19,7 +20,7 @@ class Resource(msgspec.Struct, frozen=True, order=True):
     @property
     def group_path(self) -> str:
         """``/api/v1`` for the core group, ``/apis/<group>/<version>`` for the others."""
-        return f"/apis/{self.api_version}" if "/" in self.api_version else f"/api/{self.api_version}"
+        return _group_path(self.api_version)
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
         """The URL path of the collection, or of one object and its subresource.
@@ -37,6 +38,11 @@ class Resource(msgspec.Struct, frozen=True, order=True):
         if subresource:
             parts.append(subresource)
         return "/".join(parts)
+
+
+@lru_cache(maxsize=256)
+def _group_path(api_version: str) -> str:
+    return ("/apis/" if "/" in api_version else "/api/") + quote(api_version)
 
 
 def _segment(text: str) -> str:
