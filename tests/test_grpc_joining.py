@@ -25,6 +25,13 @@ def waiting(outbox: Outbox[Any]) -> list[str]:
     return [message.signalType for message, _ in outbox._items]
 
 
+def leaves(outbox: Outbox[Any]) -> None:
+    """What waits longest is handed to the connection."""
+    _, future = outbox._items.popleft()
+    assert future is not None
+    future.set_result(True)
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_whoever_joins_while_a_signal_is_on_its_way_hears_it_once(first: bool) -> None:
     async def main() -> None:
@@ -77,9 +84,7 @@ def test_a_signal_waits_for_clients_of_a_dead_server_also_after_another_waited(m
         assert not saying.done()
         voice.join(late)
         await until(lambda: waiting(late) == ["globalFault"], "it is said")
-        future = late._items.popleft()[1]
-        assert future is not None
-        future.set_result(True)
+        leaves(late)
         assert await saying is True
 
     asyncio.run(main())
@@ -97,9 +102,7 @@ def test_a_signal_whose_stream_broke_in_the_storm_is_said_to_the_next_one() -> N
         assert not saying.done()
         voice.join(whole)
         await until(lambda: waiting(whole) == ["stopTrain"], "it is said again")
-        future = whole._items.popleft()[1]
-        assert future is not None
-        future.set_result(True)
+        leaves(whole)
         assert await saying is True
 
     asyncio.run(main())
@@ -113,9 +116,7 @@ def test_whoever_joins_while_a_signal_is_on_its_way_counts_as_heard() -> None:
         await until(lambda: waiting(broken) == ["stopTrain"], "it is on its way")
         voice.join(late)
         broken.discard()
-        future = late._items.popleft()[1]
-        assert future is not None
-        future.set_result(True)
+        leaves(late)
         assert await saying is True
 
     asyncio.run(main())
@@ -204,9 +205,7 @@ def test_what_was_lost_with_a_server_waits_for_whoever_lost_the_stream_again(mon
         assert not saying.done()
         voice.join(late)
         await until(lambda: waiting(late) == ["stopTrain"], "it is said to the stream that stands")
-        future = late._items.popleft()[1]
-        assert future is not None
-        future.set_result(True)
+        leaves(late)
         assert await saying is True
 
     asyncio.run(main())

@@ -9,6 +9,7 @@ import pytest
 
 from engine.model.cluster import AgentChip, AgentReport, AgentVNPU, NodeDevice, Orders, ResetOrder, ids_of, mask_of
 from engine.model.history import ChipMemory, CodeSeen, Hold, JobMemory, NodeMemory
+from engine.model.recovery import Conversation, Rank, State
 from engine.wire import deviceinfo, globaltable, history, ledger, nodeinfo, orders, podannotations, recoveryrecord
 from engine.wire.errors import WireError
 from engine.wire.gojson import check_code, go_json
@@ -238,6 +239,21 @@ def test_conversations_and_tables_nested_too_deep_to_read_are_unreadable_ones() 
     assert globaltable.read(DEEP) == {}
     with pytest.raises(ValueError, match="cannot be read"):
         podannotations.configuration({podannotations.CONFIGURATION_NPU: DEEP[:100_000]})
+
+
+def test_conversations_of_other_versions_go_on() -> None:
+    """What the version before did not know is at its default; what only a later one knows is left out."""
+    known = recoveryrecord.Record(conversation=Conversation(job="j", state=State.WAIT_STOP, late=(Rank("1", "1"),)))
+    stored = recoveryrecord.build(known)
+    assert recoveryrecord.parse(stored) == known
+    body = json.loads(stored["data"][recoveryrecord.KEY])
+    for name in ("late", "undone", "paused"):
+        del body["conversation"][name]
+    before = stored | {"data": {recoveryrecord.KEY: json.dumps(body)}}
+    assert recoveryrecord.parse(before).conversation == Conversation(job="j", state=State.WAIT_STOP)
+    body["conversation"]["unheard_of"] = 1
+    after = stored | {"data": {recoveryrecord.KEY: json.dumps(body)}}
+    assert recoveryrecord.parse(after).conversation == Conversation(job="j", state=State.WAIT_STOP)
 
 
 def test_codes_are_read_in_upper_case_whatever_was_written() -> None:
