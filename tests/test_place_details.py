@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from engine.load import load
 from engine.model.cluster import Pod
 from engine.model.history import History, JobMemory
 from engine.observe import observe
+from engine.plan import plan
 from tests import listing, worlds
 from tests.placing import POLICY, bindings, chips_of, edited, gang, scope_of
 
@@ -186,3 +188,17 @@ def test_workloads_that_share_a_pod_group_start_together() -> None:
     assert sorted(bindings(scope_of(_world(*pods, objects=[group], nodes=2)))) == ["case-0", "case-1"]
     (entry,) = scope_of(_world(*pods, objects=[group])).pending
     assert (entry.kind, entry.name, entry.pods) == ("PodGroup", "case", ("case-0", "case-1"))
+
+
+def test_scores_are_told_by_the_names_of_nodes_also_where_a_larger_gang_was_tried_before() -> None:
+    def job(name: str, count: int, created: float) -> list[Pod]:
+        pods = (worlds.pod(f"{name}-{i}", count=8, owner=("AscendJob", name), created=created) for i in range(count))
+        return list(pods)
+
+    world = _world(*job("a", 4, worlds.NOW - 9), *job("b", 2, worlds.NOW), nodes=3)
+    result = plan(load({}, revision="r").desired, world, worlds.NOW)
+    assert [entry.name for entry in result.pending] == ["a"]
+    assert {pod: list(row) for pod, row in result.scores.items()} == {
+        "train/b-0": ["n0", "n1", "n2"],
+        "train/b-1": ["n1", "n2"],
+    }
