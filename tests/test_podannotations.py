@@ -29,7 +29,9 @@ def write(**changes: Any) -> dict[str, str]:
         "rank": None,
     }
     given |= changes
-    return wire.allocation(given.pop("pod"), given.pop("node"), given.pop("chips"), **given)
+    told = {key: given.pop(key) for key in ("place", "devices") if key in given}
+    seat = wire.seating(given.pop("node"), given.pop("chips"), given.pop("prefix"), **told)
+    return wire.allocation(given.pop("pod"), seat, **given)
 
 
 def test_a_part_of_a_node_gets_the_least() -> None:

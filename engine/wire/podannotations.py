@@ -68,48 +68,92 @@ class Configuration(msgspec.Struct, frozen=True):
     devices: tuple[Device, ...] = ()
 
 
-def allocation(
-    pod: Pod,
+class Seating(NamedTuple):
+    """What the pods that get certain chips of a node are told of these, whichever pods they are.
+
+    ``names`` as the device plugin offers them, ``hardware`` of an inference server (else empty). ``where`` are the
+    fields of a configuration after the pod's own, None where the node does not describe all of the chips.
+    """
+
+    names: str
+    hardware: str
+    where: tuple[str, str, int, int, str, msgspec.Raw] | None
+
+
+class _Written(msgspec.Struct, frozen=True):
+    """A configuration as it is written, its devices put into text before."""
+
+    pod_name: str
+    server_id: str
+    server_ip: str
+    host_ip: str
+    super_pod_id: int
+    rack_id: int
+    server_index: str
+    devices: msgspec.Raw
+
+
+def seating(
     node: Node,
     chips: Sequence[int],
-    *,
     prefix: str,
+    *,
+    place: Place | None = None,
+    devices: Mapping[str, Device] | None = None,
+) -> Seating:
+    """What the pods are told of ``chips`` (physical ids) of ``node``.
+
+    Args:
+        prefix: device name prefix, e.g. ``Ascend910-``.
+        place: where the node's report says that it stands; the node's own annotations come first.
+        devices: ``devices_of(node)``, from whoever has it at hand.
+    """
+    names = [f"{prefix}{i}" for i in sorted(chips)]
+    offered = [_offered_name(node, prefix, name) for name in names] if prefix == "npu-" else names
+    where = None
+    if names and node.base_devices.keys() >= {*names}:
+        known = devices_of(node) if devices is None else devices
+        at = place or Place()
+        where = (
+            node.internal_ip,
+            node.internal_ip,
+            _number(node.annotations.get("superPodID", ""), at.super_pod_id),
+            _number(node.annotations.get("rackID", ""), at.rack_id),
+            node.annotations.get("serverIndex") or (str(at.server_index) if at.server_index >= 0 else ""),
+            msgspec.Raw(msgspec.json.encode([known[name] for name in names])),
+        )
+    return Seating(",".join(offered), hardware_type(node.labels), where)
+
+
+def allocation(
+    pod: Pod,
+    seat: Seating,
+    *,
     resource: str,
     now_ns: int,
     distributed: bool,
     is_operator_pod: bool,
     whole_node: bool,
     rank: int | None,
-    place: Place | None = None,
-    devices: Mapping[str, Device] | None = None,
 ) -> dict[str, str]:
-    """Annotations that give ``chips`` (physical ids) of ``node`` to ``pod``; they travel in its Binding.
+    """Annotations that give the chips of ``seat`` to ``pod``; they travel in its Binding.
 
     Args:
-        prefix: device name prefix, e.g. ``Ascend910-``.
         resource: requested resource, e.g. ``huawei.com/Ascend910``; it names the annotation.
         now_ns: Unix nanoseconds; the device plugin serves the smallest first.
         distributed: more than one pod of the job asks for NPUs.
         is_operator_pod: the pod carries label ``training.kubeflow.org/operator-name``.
         whole_node: the pod takes every chip that the node offers.
         rank: ``hccl/rankIndex`` to write, None to leave the pod's own.
-        place: where the node's report says that it stands; the node's own annotations come first.
-        devices: ``devices_of(node)``, from whoever has it at hand.
     """
-    ids = sorted(chips)
-    names = [f"{prefix}{i}" for i in ids]
     out = {DISTRIBUTED_JOB: "true" if distributed else "false", PREDICATE_TIME: str(now_ns)}
-    if names:
-        offered = [_offered_name(node, prefix, name) for name in names] if prefix == "npu-" else names
-        out[resource] = ",".join(offered)
-    hardware = hardware_type(node.labels)
-    if hardware:
-        out[HARDWARE_TYPE] = hardware
-    if names and (is_operator_pod or whole_node) and node.base_devices.keys() >= {*names}:
-        out[ASCEND_REAL] = out[resource]
-        known = devices_of(node) if devices is None else devices
-        given = tuple([known[name] for name in names])
-        out[configuration_key(resource)] = _written_configuration(pod, node, given, place or Place())
+    if seat.names:
+        out[resource] = seat.names
+    if seat.hardware:
+        out[HARDWARE_TYPE] = seat.hardware
+    if seat.where is not None and (is_operator_pod or whole_node):
+        out[ASCEND_REAL] = seat.names
+        out[configuration_key(resource)] = msgspec.json.encode(_Written(pod.name, pod.uid, *seat.where)).decode()
     if rank is not None:
         out[RANK_INDEX] = str(rank)
     return dict(sorted(out.items()))
@@ -199,21 +243,6 @@ def _offered(base_devices: Mapping[str, Mapping[str, Any]], prefix: str, name: s
 def devices_of(node: Node) -> dict[str, Device]:
     """A node's chips by their names, as configurations tell them."""
     return {name: _device(name, base) for name, base in node.base_devices.items()}
-
-
-def _written_configuration(pod: Pod, node: Node, devices: tuple[Device, ...], place: Place) -> str:
-    value = Configuration(
-        pod_name=pod.name,
-        server_id=pod.uid,
-        server_ip=node.internal_ip,
-        host_ip=node.internal_ip,
-        super_pod_id=_number(node.annotations.get("superPodID", ""), place.super_pod_id),
-        rack_id=_number(node.annotations.get("rackID", ""), place.rack_id),
-        server_index=node.annotations.get("serverIndex")
-        or (str(place.server_index) if place.server_index >= 0 else ""),
-        devices=devices,
-    )
-    return msgspec.json.encode(value).decode()
 
 
 def _device(name: str, base: Mapping[str, Any]) -> Device:

@@ -97,16 +97,21 @@ class _Gang:
 
     def __init__(self, scope: Scope, bench: Bench, quota: queue.Quota, roster: queue.Roster, gang: Gang) -> None:
         self.scope, self.bench, self.quota, self.gang = scope, bench, quota, gang
-        self.waiting = roster.waiting(gang)
-        self.started = roster.started(gang)
+        self.waiting, self.started = roster.split(gang)
         self.claimed: dict[str, Seated] = {}
         self.mixed = False
         self.left: Sequence[Pod] = ()
         self.why = ""
+        self._found: Job | Refusal | None = None
 
-    @cached_property
+    @property
     def found(self) -> Job | Refusal:
         """The job behind the gang, or why no handler places it."""
+        if self._found is None:
+            self._found = self.bench.likeness.job(self.gang, self.scope.observed.pods, self._read)
+        return self._found
+
+    def _read(self) -> Job | Refusal:
         return jobs.of(self.gang, self.scope.desired, self.scope.observed, self.bench.params)
 
     @property

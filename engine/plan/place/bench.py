@@ -15,6 +15,7 @@ from engine.plan.place import fit, volumes
 from engine.plan.place.coretable import CoreTable
 from engine.plan.place.freechips import FreeChips
 from engine.plan.place.job import Job
+from engine.plan.place.likeness import Likeness
 from engine.plan.place.multilevel import Level, read_trees
 from engine.plan.place.neighbours import ANTI, Neighbours
 from engine.plan.place.parts import Parts
@@ -80,6 +81,9 @@ class Bench:
         self._log: list[str] = []
         self._tables: dict[bytes, Table] = {}
         self._grounds: dict[bytes, fit.Grounds] = {}
+        #: What the models of jobs that are alike became; ``likeness`` keeps the models as long.
+        self._of_models: dict[int, Table] = {}
+        self.likeness = Likeness()
         self._asking: Job | None = None
         self._keys: dict[str, bytes] = {}
         self._rules: tuple[object, ...] = ()
@@ -115,6 +119,12 @@ class Bench:
 
     def table(self, job: Job, pod: Pod) -> Table:
         """The candidates of pods like this one, up to date."""
+        rules = self.scope.penalty.get(job.gang.key) or self.scope.refused.get(job.gang.key)
+        model = None if rules else job.model
+        found = None if model is None else self._of_models.get(id(model))
+        if found is not None:
+            found.refresh(self._log)
+            return found
         key = self._key(job, pod)
         found = self._tables.get(key)
         if found is None:
@@ -122,6 +132,8 @@ class Bench:
             refused = self.scope.refused.get(job.gang.key, {})
             make = self._maker(job, pod)
             found = self._tables[key] = make(job, pod, self.views, self.trees, penalty, refused, self._grounds_of(pod))
+        if model is not None:
+            self._of_models[id(model)] = found
         found.refresh(self._log)
         return found
 
@@ -289,8 +301,10 @@ class Bench:
         wanted = self._previous(table, pod, wishes)
         if wanted is not None:
             return wanted
-        concerned = self.neighbours.concerns(pod)
-        picky = self.neighbours.prefers(pod)
+        neighbours = self.neighbours
+        concerned, picky = neighbours.concerns(pod), neighbours.prefers(pod)
+        if not concerned and not picky:
+            return table.best()
         aside: list[str] = []
         equals: list[str] = []
         for name in table.best_first():

@@ -16,19 +16,20 @@ from engine.wire.podannotations import ASCEND_REAL, DISTRIBUTED_JOB, PREDICATE_T
 _KEPT = (DISTRIBUTED_JOB, PREDICATE_TIME, RANK_INDEX)
 
 
-def amended(job: Job, item: Seated, view: NodeView, annotations: Mapping[str, str], parts: Parts) -> dict[str, str]:
+def amended(job: Job, item: Seated, view: NodeView, annotations: dict[str, str], parts: Parts) -> dict[str, str]:
     """The annotations of a seat: those of whole chips as they are, those of parts with their template or share.
 
     A pod with AI cores names its device itself once the device plugin has cut it, so nothing is written of that.
     """
     match job.shared:
+        case None:
+            return annotations
         case Dynamic():
             cores = {NPU_CORE: cores_text(ids_of(item.chips), template_of(item) or "")}
             return dict(sorted(({key: annotations[key] for key in _KEPT if key in annotations} | cores).items()))
         case Soft(cores, memory, policy):
             number = _number(item, view, annotations, parts) if ASCEND_REAL in annotations else None
             return dict(sorted({**annotations, **share_annotations(cores, memory, policy, number)}.items()))
-    return dict(annotations)
 
 
 def template_of(item: Seated) -> str | None:

@@ -16,7 +16,7 @@ from engine.plan.memo import Memo
 from engine.plan.place import binding
 from engine.plan.place.bench import Bench, Seated
 from engine.plan.place.job import Job
-from engine.plan.scope import Scope
+from engine.plan.scope import NodeView, Scope
 from engine.wire.objects import BASE_DEVICES
 from engine.wire.podannotations import (
     OPERATOR_NAME,
@@ -24,13 +24,17 @@ from engine.wire.podannotations import (
     SUPER_POD_RANK,
     Device,
     Place,
+    Seating,
     allocation,
     devices_of,
+    seating,
 )
 
 #: What configurations tell of a node's chips, while the node says the same of them: to the letter, since 1 equals 1.0
 #: and true, and they are not written alike.
 _DEVICES: Final[Memo[dict[str, Device]]] = Memo(16384)
+#: What pods are told of chips, by node and mask, while node and report say the same of them.
+_SEATINGS: Final[Memo[Seating]] = Memo(16384)
 PLACED: Final = "Placed"
 IN_PLACE: Final = "reschedule-in-place"
 #: Owners that give a replaced pod the name of the old one.
@@ -68,26 +72,20 @@ class Bindings:
         chips = ids_of(item.chips)
         annotations: dict[str, str] = {}
         if chips:
-            told = view.node.annotations.get(BASE_DEVICES), view.node.base_devices
             annotations = allocation(
                 item.pod,
-                view.node,
-                chips,
-                prefix=view.prefix,
+                self._seating(view, item.chips),
                 resource=item.pod.resource,
                 now_ns=now_ns,
                 distributed=job.distributed,
                 is_operator_pod=OPERATOR_NAME in item.pod.labels,
                 whole_node=item.chips == view.base,
                 rank=self._rank(item.pod),
-                devices=_DEVICES.of(item.node, told, lambda: devices_of(view.node)),
-                place=Place(view.report.super_pod_id, view.report.server_index, view.report.rack_id)
-                if view.report
-                else None,
             )
         if item.logical >= 0:
             annotations |= {SUPER_POD_RANK: str(item.logical), SUPER_POD_ID: str(item.super_pod)}
-        annotations |= self.bench.given.get(item.pod.key, {})
+        if self.bench.given:
+            annotations |= self.bench.given.get(item.pod.key, {})
         if chips:
             annotations = binding.amended(job, item, view, annotations, self.bench.parts)
         names = view.names(item.chips)
@@ -107,6 +105,13 @@ class Bindings:
             template=binding.template_of(item),
             annotations=annotations,
         )
+
+    @staticmethod
+    def _seating(view: NodeView, chips: int) -> Seating:
+        node, report = view.node, view.report
+        place = Place(report.super_pod_id, report.server_index, report.rack_id) if report else None
+        told = node.annotations, node.labels, node.internal_ip, node.base_devices, view.prefix, place
+        return _SEATINGS.of((node.name, chips), told, lambda: _seated(view, chips, place))
 
     def _rank(self, pod: Pod) -> int | None:
         """The rank to write: for pods of a ReplicaSet or of a gang sized by annotation, unless the pod has one."""
@@ -143,6 +148,13 @@ class Bindings:
             if seat is not None and pod.key in self.ranks:
                 blocks.setdefault(seat[0], {})[self.ranks[pod.key]] = seat[1]
         return {str(key): tuple(row[rank] for rank in sorted(row)) for key, row in sorted(blocks.items())}
+
+
+def _seated(view: NodeView, chips: int, place: Place | None) -> Seating:
+    node = view.node
+    told = node.annotations.get(BASE_DEVICES), node.base_devices
+    devices = _DEVICES.of(node.name, told, lambda: devices_of(node))
+    return seating(node, ids_of(chips), view.prefix, place=place, devices=devices)
 
 
 def _rule(job: Job) -> str:

@@ -71,6 +71,13 @@ class CoreTable(Table):
             self._off.add(name)
             yield name
 
+    def best(self) -> str | None:
+        """The first of ``best_first``, left where it is; None when nothing fits."""
+        found = next(self.best_first(), None)
+        if found is not None:
+            self.offer(found)
+        return found
+
     def chips(self, name: str) -> int:
         """The chip of the vNPU, or the whole ones."""
         return sum(1 << chip for chip in self._fits[name].chips)

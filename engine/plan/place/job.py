@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from engine.model.cluster import Observed, Pod
 from engine.model.jobs import Gang
@@ -36,12 +37,11 @@ ILLEGAL_SIZE: Final = "InvalidResourceRequest"
 NO_HANDLER: Final = "no policy handler registered, NPU type may be invalid"
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(msgspec.Struct, frozen=True, eq=False):
     """``resource`` is empty for a gang without NPU; ``family`` is None for it and for pre-cut vNPUs, which are only
     counted. ``pods`` are the gang's live pods that ask for chips, ``topology`` names the gang-level rule (superpod,
     multilevel …) or is empty; ``blocks`` are those of a super-pod job; ``strict`` jobs keep off network-unhealthy
-    chips."""
+    chips. ``model`` is the job that this one differs from by its names alone, if there is one."""
 
     gang: Gang
     resource: str
@@ -53,6 +53,7 @@ class Job:
     blocks: Blocks | RackBlocks | None = None
     strict: bool = False
     shared: Sharing | None = None
+    model: Job | None = None
 
     @property
     def scored(self) -> bool:
@@ -128,6 +129,14 @@ def of(gang: Gang, desired: Desired, observed: Observed, params: InitParams) -> 
     if rule.topology == "multilevel":
         return _on_tree(Job(gang, resource, seekers, shape, rule.family, rule.topology, strict=True), params)
     return Job(gang, resource, seekers, shape, rule.family, strict=strict)
+
+
+def named_alike(model: Job, gang: Gang, pod: Pod) -> Job:
+    """The job of a gang of one pod that asks for what ``model`` does."""
+    task = Task(task_of(pod) or pod.name, pod.count)
+    shape = Shape(gang.name, model.shape.total, model.shape.pods, (task,), gang.labels, gang.annotations)
+    pods = (pod,) if model.pods else ()
+    return Job(gang, model.resource, pods, shape, model.family, strict=model.strict, model=model)
 
 
 def _both(cut: Refusal, illegal: Refusal | None) -> Refusal:

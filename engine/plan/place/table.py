@@ -7,7 +7,7 @@ the best node, so that a gang of thousands does not look at every node for every
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 
 from engine.model.cluster import Pod
@@ -55,6 +55,7 @@ class Table:
         self._strict = job.strict
         self._seen = 0
         self._memo: dict[_Seat, Verdict] = {}
+        self._picks: dict[_Seat, int] = {}
         self._shelves: dict[bool, Shelves] = {}
         self._needs = tuple((name, most) for name, most in sample.requests.items() if most and name != sample.resource)
         self._liked = grounds.liked
@@ -97,12 +98,24 @@ class Table:
         """Fitting nodes, best rank first: score less penalty, then liking, then fewer chips that fail again and again,
         then name. Each is taken off; see ``offer``.
         """
-        while self._heap:
-            rank, _, _, name, score = heappop(self._heap)
-            if self.scores.get(name) == score:
-                while self._heap and self._heap[0][3] == name and self._heap[0][0] == rank:
-                    heappop(self._heap)  # the same entry, offered twice
-                yield name
+        while (name := self.best()) is not None:
+            rank = heappop(self._heap)[0]
+            while self._heap and self._heap[0][3] == name and self._heap[0][0] == rank:
+                heappop(self._heap)  # the same entry, offered twice
+            yield name
+
+    def best(self) -> str | None:
+        """The first of ``best_first``, left where it is; None when nothing fits."""
+        heap = self._heap
+        while heap:
+            _, _, weak, name, score = heap[0]
+            if self.scores.get(name) != score:
+                heappop(heap)
+            elif self._views[name].lemons and weak != self._weak(name):
+                heapreplace(heap, self._entry(name, score))  # others took its better chips, or gave them back
+            else:
+                return name
+        return None
 
     def rank(self, name: str, base: int) -> int:
         """``base`` less the node's penalty for this gang, never below 0."""
@@ -122,10 +135,13 @@ class Table:
         if not family or not self._sample.count:
             return 0
         view = self._views[name]
-        seat = Seat(*self._seat(view, view.free))
-        if view.lemons & seat.free:
-            seat = self._sparing(family, seat, view.lemons)
-        return family.choose(seat, self._ask)
+        seat = self._seat(view, view.free)
+        if view.lemons & seat[0]:
+            return family.choose(self._sparing(family, Seat(*seat), view.lemons), self._ask)
+        found = self._picks.get(seat)
+        if found is None:
+            found = self._picks[seat] = family.choose(Seat(*seat), self._ask)
+        return found
 
     def _sparing(self, family: Family, seat: Seat, lemons: int) -> Seat:
         """The seat without chips that fail again and again, where that costs nothing: any chips are alike to the

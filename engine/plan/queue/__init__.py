@@ -29,10 +29,10 @@ def run(scope: Scope) -> None:
     quota, roster = Quota(scope), Roster(scope)
     entries: list[tuple[int, Rank]] = []
     for gang in scope.gangs.values():
-        waiting = roster.waiting(gang)
+        waiting, started = roster.split(gang)
         if not waiting or shard_of(scope, gang) != scope.shard:
             continue
-        held = _held_back(gang, waiting, quota, roster)
+        held = _held_back(gang, waiting, started, quota)
         if held is not None:
             scope.pending.append(held)
             continue
@@ -41,7 +41,7 @@ def run(scope: Scope) -> None:
     scope.queue = [entry.key for _, entry in sorted(entries)]
 
 
-def _held_back(gang: Gang, waiting: list[Pod], quota: Quota, roster: Roster) -> Pending | None:
+def _held_back(gang: Gang, waiting: list[Pod], started: list[Pod], quota: Quota) -> Pending | None:
     closed = quota.refusal(gang.queue)
     if closed is not None:
         reason, message, unblock = closed
@@ -56,7 +56,7 @@ def _held_back(gang: Gang, waiting: list[Pod], quota: Quota, roster: Roster) -> 
             nodes={},
             unblock=f"write a whole number into annotation {MIN_AVAILABLE_KEY}",
         )
-    created = len(waiting) + len(roster.started(gang))
+    created = len(waiting) + len(started)
     if created < gang.min_available:
         if gang.kind in ("Deployment", "ReplicaSet"):
             message = f"job {gang.name} task num {created} less than replicas {gang.min_available}"

@@ -59,6 +59,8 @@ class Guard:
     def keep(self) -> None:
         """Closes the kept nodes to the NPU pods of all other jobs; before anything is placed."""
         for key in self._scope.queue:
+            if key not in self._scope.memory.jobs:
+                continue
             gang = self._scope.gangs[key]
             memory = memory_of(self._scope, gang)
             if not memory.reserved:
@@ -88,8 +90,10 @@ class Guard:
 
     def settled(self, gang: Gang, needs: int) -> None:
         """After its turn: a gang that has started needs no nodes kept."""
+        if needs or gang.key not in self._scope.memory.jobs:
+            return
         memory = memory_of(self._scope, gang)
-        if not needs and (memory.reserved or memory.reserved_at):
+        if memory.reserved or memory.reserved_at:
             self._remember(gang, (), 0)
 
     def run(self, stuck: Sequence[Placing], wishes: Callable[[Placing], list[Sequence[Pod]]]) -> None:

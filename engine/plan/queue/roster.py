@@ -27,16 +27,18 @@ class Roster:
 
     def waiting(self, gang: Gang) -> list[Pod]:
         """Pods that are ours, unbound, staying and not gated, in rank order."""
-        pods = self._scope.observed.pods
+        pods, names, leaving = self._scope.observed.pods, self._names, self._leaving
         return [
             pod
-            for pod in map(pods.__getitem__, gang.pods)
-            if not pod.node
-            and pod.deleting is None
-            and not pod.gates
-            and pod.scheduler in self._names
-            and pod.key not in self._leaving
+            for key, pod in zip(gang.pods, map(pods.__getitem__, gang.pods), strict=True)
+            if not pod.node and pod.deleting is None and not pod.gates and pod.scheduler in names and key not in leaving
         ]
+
+    def split(self, gang: Gang) -> tuple[list[Pod], list[Pod]]:
+        """Those that are waiting, and those that have started."""
+        waiting = self.waiting(gang)
+        alone = len(waiting) == len(self._scope.members[gang.key])
+        return waiting, [] if alone else self.started(gang)
 
     def started(self, gang: Gang) -> list[Pod]:
         """Pods that are bound and stay, and those that have succeeded."""
