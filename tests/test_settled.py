@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from collections.abc import Iterator
 
 import pytest
 
 from engine.documents import Desired
 from engine.load import load
+from engine.model.actions import BindPod
 from engine.model.cluster import Observed
+from engine.model.diagnostics import ObjectKey
 from engine.model.plan import Plan
-from engine.observe import Observer
-from engine.plan import plan, settled
-from tests import listing
+from engine.observe import Observer, key_of
+from engine.plan import groups, livepods, outages, plan, settled
+from engine.plan.memo import Memo, Settled
+from engine.plan.scope import Memory, Scope
+from tests import listing, worlds
 from tests.bench import clusters, crowds
 from tests.bench.clusters import NOW
+from tests.placing import busy, with_settings
 
 NODES = 24
 ISOLATION = b"""
@@ -49,20 +55,24 @@ def world() -> Observer:
 
 def afresh(desired: Desired, seen: Observed, now: float) -> Plan:
     """The plan of a process that has seen nothing before; what is kept stays as it was."""
-    kept, glances = dict(settled._KEPT), dict(settled._GLANCES)
-    settled.forget()
+    modules = [module for name, module in sys.modules.items() if name.startswith("engine.plan")]
+    memos = {id(item): item for module in modules for item in vars(module).values() if isinstance(item, Memo | Settled)}
+    stores = [memo._known for memo in memos.values()]
+    stores += [settled._KEPT, settled._GLANCES, groups._LAST, livepods._LAST]  # type: ignore[list-item]
+    kept = [dict(store) for store in stores]
+    for store in stores:
+        store.clear()
     try:
         return plan(desired, seen, now)
     finally:
-        settled.forget()
-        settled._KEPT.update(kept)
-        settled._GLANCES.update(glances)
+        for store, before in zip(stores, kept, strict=True):
+            store.clear()
+            store.update(before)
 
 
 def kept_views(desired: Desired, seen: Observed, now: float) -> int:
     """How many nodes of a pass are served from what is kept."""
     from engine.plan import views
-    from engine.plan.scope import Memory, Scope
 
     scope = Scope(desired=desired, observed=seen, now=now, shard="main", memory=Memory.of(seen.history))
     return sum(view.settled for view in views.views(scope).values())
@@ -98,13 +108,13 @@ def test_isolated_nodes_and_chips_are_judged_anew(desired: Desired) -> None:
         assert any(chip.node == "node-00004" and chip.state == "manually-isolated" for chip in found.chips)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(12))
 def test_random_changes_give_the_plans_of_a_fresh_process(desired: Desired, seed: int) -> None:
     chance, observer, now = random.Random(seed), world(), NOW
     for _ in range(25):
         index = chance.randrange(NODES)
         name = crowds.name_of(index)
-        match chance.randrange(6):
+        match chance.randrange(9):
             case 0:
                 observer.put(crowds.a3_device(index, faulty=chance.randrange(16), at=int(now)))
             case 1:
@@ -123,6 +133,18 @@ def test_random_changes_give_the_plans_of_a_fresh_process(desired: Desired, seed
                     if item["kind"] == "Pod" and item["spec"]["nodeName"] == name:
                         item["status"]["phase"] = chance.choice(("Running", "Succeeded"))
                         observer.put(item)
+            case 5:
+                observer.delete(ObjectKey("v1", "Node", "", name))
+            case 6:
+                for item in crowds.running(NODES, NODES):
+                    if item["kind"] == "Pod" and item["spec"]["nodeName"] == name:
+                        observer.delete(key_of(item))
+            case 7:
+                for item in crowds.mixed_jobs(6):
+                    if item["kind"] == "Pod" and chance.random() < 0.2:
+                        if chance.random() < 0.5:
+                            item = item | {"spec": item["spec"] | {"nodeName": name}, "status": {"phase": "Running"}}
+                        observer.put(item) if chance.random() < 0.8 else observer.delete(key_of(item))
             case _:
                 broken = crowds.a3_device(index, at=int(now))
                 broken["data"]["DeviceInfoCfg"] = "{"
@@ -156,3 +178,23 @@ def test_what_people_and_public_faults_say_of_a_kept_node_leaves_what_is_kept_al
         (crowds.name_of(6), "Ascend910-1"): "manually-isolated", (crowds.name_of(7), "Ascend910-3"): "isolated",
     }  # fmt: skip
     assert kept and all(before == after for before, after in kept.values())
+
+
+def test_pods_of_another_scheduler_are_placed_once_it_is_ours(desired: Desired) -> None:
+    """Nothing of a gang that could not be placed is remembered as placed."""
+    waiting = worlds.pod("p", count=1, annotations={"huawei.com/schedule_policy": "chip8-node8"}, scheduler="theirs")
+    seen = worlds.world(1, pods=[waiting])
+    assert not any(isinstance(action, BindPod) for action in plan(desired, seen, worlds.NOW).actions)
+    ours = with_settings(schedulerNames=["theirs"])
+    assert [action.pod for action in plan(ours, seen, worlds.NOW).actions if isinstance(action, BindPod)] == ["p"]
+
+
+def test_a_node_that_went_after_its_last_pod_is_missed_by_nobody(desired: Desired) -> None:
+    """Else so many would be missed here that nothing would be done for the pod of the node that broke away."""
+    crowd = [worlds.pod(f"crowd-{index}", node="n3") for index in range(24)]
+    pods = [*crowd, *(busy(f"n{index}", [0]) for index in range(3))]
+    plan(desired, worlds.world(4, pods=pods), worlds.NOW)
+    plan(desired, worlds.world(4, pods=pods[:25]), worlds.NOW)
+    left = worlds.observed([worlds.node("n3")], [worlds.report("n3")], pods[:25])
+    scope = Scope(desired=desired, observed=left, now=worlds.NOW, shard="main", memory=Memory.of(left.history))
+    assert outages.gone(scope) == ({"n0"}, False)

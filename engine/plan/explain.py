@@ -62,8 +62,10 @@ def document(scope: Scope) -> Plan:
         deferred=tuple(scope.deferred),
         pending=tuple(scope.pending),
         nodes=tuple(
-            NodeState(name, view.pool, view.state, view.level, tuple(sorted(view.codes)) if view.codes else ())
-            for name, view in scope.nodes.items()  # in the order of names, see ``views``
+            [
+                view.told or NodeState(name, view.pool, view.state, view.level, tuple(sorted(view.codes)))
+                for name, view in scope.nodes.items()  # in the order of names, see ``views``
+            ]
         ),
         chips=tuple(scope.chips),
         scores=scope.scores,

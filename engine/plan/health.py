@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import partial
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -73,7 +74,7 @@ def run(scope: Scope) -> None:
     _shadows(scope, judge, verdicts)
     outages.notes(scope)
     found_rows = rows(scope)
-    scope.chips = [row for part in found_rows.values() for row in part]
+    scope.chips = list(chain.from_iterable(found_rows.values()))
     settled.keep(scope, judged, found_rows, held_nodes.keys() | verdicts.keys())
 
 

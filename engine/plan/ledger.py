@@ -31,7 +31,8 @@ _FROM_CHECKPOINT: Final = frozenset({Level.POD, Level.JOB, Level.WAIT})
 def run(scope: Scope) -> None:
     """Opens the recoveries that this pass decided and closes those that are over."""
     told = (key for key, gang in scope.gangs.items() if account.KEY in gang.annotations)
-    for key in sorted({*scope.memory.jobs, *scope.choices, *told}):
+    known = (key for key, memory in scope.memory.jobs.items() if memory.records or memory.recoveries)
+    for key in sorted({*known, *scope.choices, *told}):
         memory, gang = scope.memory.jobs.get(key, JobMemory()), scope.gangs.get(key)
         if gang is None:
             continue

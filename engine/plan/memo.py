@@ -25,8 +25,12 @@ class Memo(Generic[Result]):
     def of(self, key: Hashable, raw: Any, compute: Callable[[], Result]) -> Result:
         """The result for ``raw``, computed when the key is new or its object has changed."""
         entry = self._known.get(key)
-        if entry is not None and (entry[0] is raw or entry[0] == raw):
-            return entry[1]
+        if entry is not None:
+            if entry[0] is raw:
+                return entry[1]
+            if entry[0] == raw:
+                self._known[key] = (raw, entry[1])  # the next look is at the same object, mostly
+                return entry[1]
         result = compute()
         if entry is None and len(self._known) >= self._limit:
             self._known.pop(next(iter(self._known)))
@@ -52,7 +56,11 @@ class Settled:
 
     def holds(self, key: Hashable, inputs: tuple[Any, ...]) -> bool:
         """Whether the same inputs led to nothing before."""
-        return self._known.get(key) == inputs
+        known = self._known.get(key)
+        if known != inputs:
+            return False
+        self._known[key] = inputs  # the next look is at the same objects, mostly
+        return True
 
     def note(self, key: Hashable, inputs: tuple[Any, ...]) -> None:
         """These inputs led to nothing."""

@@ -15,6 +15,7 @@ from engine.model.cluster import NodeReport, SwitchReport
 from engine.model.diagnostics import Diagnostic
 from engine.model.faults import code_key
 from engine.model.levels import NODE_LEVELS, NORMAL, node_rank, node_status
+from engine.plan import livepods
 from engine.plan.judge import IDLE, TO_NODE, Judge
 from engine.plan.scope import NodeView, Scope
 
@@ -199,7 +200,7 @@ def status_of(level: str) -> str:
 def waves(scope: Scope) -> dict[str, int]:
     """Pools of which more than half turned not ready within a minute and have not come back: pool → how many."""
     drops: dict[str, list[float]] = {}
-    for view in scope.nodes.values():
+    for view in scope.unsettled.values():
         if not view.node.ready:
             drops.setdefault(view.pool, []).append(view.node.ready_changed)
     sizes = Counter(view.pool for view in scope.nodes.values()) if drops else {}
@@ -218,8 +219,8 @@ def _most_within(times: list[float]) -> int:
 def gone(scope: Scope) -> tuple[set[str], bool]:
     """Nodes that live pods are bound to but that no longer exist, and whether so many are gone that nothing is done."""
     observed = scope.observed
-    nodes = observed.nodes
-    names = {pod.node for pod in observed.pods.values() if pod.node not in nodes and pod.holds_chips}
+    live = livepods.by_node(observed)
+    names = {name for name in live.keys() - observed.nodes.keys() if live[name]}
     return names, len(names) * 2 > len(observed.nodes) + len(names)
 
 

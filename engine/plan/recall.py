@@ -7,17 +7,21 @@ keep chips out, jobs in place and budgets spent for a year. Small differences be
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
 
 from engine.model.history import ChipMemory, CodeSeen, Hold, JobMemory, NodeMemory, PublicSeen
+from engine.plan.memo import Memo
 from engine.plan.outages import FUTURE_TOLERANCE
 from engine.plan.scope import Scope
 
 #: How far apart the clocks of machines may be (ms).
 AHEAD_MS: Final = round(FUTURE_TOLERANCE * 1000)
 _Row = TypeVar("_Row")
+#: The newest time in each job's memory, while that is what it is.
+_NEWEST: Final[Memo[int]] = Memo(32768)
 
 
 def run(scope: Scope) -> None:
@@ -26,7 +30,8 @@ def run(scope: Scope) -> None:
     for name, node in memory.nodes.items():
         memory.nodes[name] = clock.node(node)
     for key, job in memory.jobs.items():
-        memory.jobs[key] = clock.job(job)
+        if _NEWEST.of(key, job, partial(_newest_of, job)) > clock.latest:
+            memory.jobs[key] = clock.job(job)
     for budget, rows in memory.budgets.items():
         if any(row[0] > clock.latest for row in rows):
             memory.budgets[budget] = tuple(sorted((clock.at(at), unit, count) for at, unit, count in rows))
@@ -107,6 +112,14 @@ class _Clock:
             faults = tuple(sorted({msgspec.structs.replace(fault, at=self.at(fault.at)) for fault in job.faults}))
             job = msgspec.structs.replace(job, faults=faults)
         return job
+
+
+def _newest_of(job: JobMemory) -> int:
+    """The newest time that a job's memory knows of."""
+    times = [*job.reschedules, *map(abs, job.evicted.values()), *(fault.at for fault in job.faults)]
+    if job.healing is not None:
+        times += job.healing.since, job.healing.at
+    return max(times, default=0)
 
 
 def _newest(row: ChipMemory) -> int:

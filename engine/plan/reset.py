@@ -41,7 +41,9 @@ def run(scope: Scope) -> None:
         return  # nobody knows which chips are promised
     taken = _taken(scope)
     remembered = scope.memory.nodes
-    for name, view in scope.nodes.items():
+    # of a settled node no chip is resettable
+    for name in sorted(scope.nodes.keys() & {*scope.unsettled, *remembered}):
+        view = scope.nodes[name]
         if name in remembered:
             _reboot_over(scope, view)
         if not view.resettable or not view.fresh or view.suspended or not view.node.ready:

@@ -23,7 +23,7 @@ from engine.model.history import History, JobMemory, NodeMemory
 from engine.model.jobs import Gang
 from engine.model.levels import NORMAL
 from engine.model.links import LinkState
-from engine.model.plan import ChipState, Deferred, LemonState, Pending, PlaneLevels
+from engine.model.plan import ChipState, Deferred, LemonState, NodeState, Pending, PlaneLevels
 
 if TYPE_CHECKING:
     from engine.documents import Desired, Product
@@ -50,8 +50,8 @@ class NodeView(msgspec.Struct, gc=False):
     mode is about; ``cut``: all of these, which nobody takes whole.
     ``shared``: the view is the one that ``engine.plan.settled`` keeps, so ``Scope.own`` comes before any change.
     ``settled``: an earlier pass judged this very state of the node (``engine.plan.settled``), so health need not;
-    ``rows`` then are its rows of the plan's ``chips``. Such a view is ``lent``: its lists and maps belong to all passes
-    and cannot be changed. Whoever changes what is in one calls ``own`` first.
+    ``rows`` then are its rows of the plan's ``chips``, ``told`` is what the plan says of it. Such a view is ``lent``:
+    its lists and maps belong to all passes and cannot be changed. Whoever changes what is in one calls ``own`` first.
     """
 
     node: Node
@@ -95,6 +95,7 @@ class NodeView(msgspec.Struct, gc=False):
     cut: int = 0
     settled: bool = False
     rows: tuple[ChipState, ...] = ()
+    told: NodeState | None = None
     lent: bool = False
     shared: bool = False
 
@@ -262,7 +263,7 @@ class Scope:
         view = self.nodes[name]
         if view.shared:
             view = self.nodes[name] = copy(view)
-            view.shared = False
+            view.shared, view.told = False, None
         view.own()
         return view
 

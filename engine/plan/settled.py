@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from math import inf
-from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from engine.documents import Desired, InitParams
 from engine.model.cluster import DeviceReport, Node, NodeReport, Observed, Pod
 from engine.model.levels import NORMAL
-from engine.model.plan import ChipState
+from engine.model.plan import ChipState, NodeState
 from engine.plan.memo import differing
 from engine.plan.outages import FUTURE_TOLERANCE, STALE_AFTER
 from engine.plan.scope import NodeView, Scope
@@ -26,7 +25,6 @@ from engine.plan.scope import NodeView, Scope
 LIMIT: Final = 32768
 _NO_PODS: Final[list[Pod]] = []
 _EMPTY: Final[Any] = MappingProxyType({})
-_VIEW: Final = attrgetter("view")
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
@@ -60,8 +58,8 @@ _KEPT: Final[dict[str, _Kept]] = {}
 
 
 class _Glance(NamedTuple):
-    """What a shard's last pass saw, and the nodes that were served then: what is the same object need not be compared
-    field by field.
+    """What a shard's last pass saw, the nodes that were served then and the ``others``: what is the same object need
+    not be compared field by field.
     """
 
     rules: _Rules
@@ -69,7 +67,8 @@ class _Glance(NamedTuple):
     reports: Mapping[str, DeviceReport]
     node_reports: Mapping[str, NodeReport]
     pods: Mapping[str, list[Pod]]
-    served: dict[str, _Kept]
+    served: dict[str, NodeView]
+    others: AbstractSet[str]
     since: float
     until: float
 
@@ -82,33 +81,34 @@ def views(scope: Scope, pods: Mapping[str, list[Pod]], maintain: bool) -> dict[s
     observed, now = scope.observed, scope.now
     apart = _apart(scope)
     rules = _Rules(scope.desired, scope.shard, maintain)
-    served = _same(scope, rules, pods, apart)
-    out: dict[str, NodeView] = dict(zip(served, map(_VIEW, served.values()), strict=True))
+    out, others = _same(scope, rules, pods, apart)
     reports, node_reports = observed.reports, observed.node_reports
     last = _GLANCES.get(scope.shard)
-    since, until = (last.since, last.until) if served and last else (-inf, inf)
-    for name in observed.nodes.keys() - out.keys() - apart:
+    since, until = (last.since, last.until) if out and last else (-inf, inf)
+    for name in others - apart:
         entry = _KEPT.get(name)
         if entry is None or entry.node is not observed.nodes[name] or entry.report is not reports.get(name):
             continue
         if not entry.since <= now <= entry.until or entry.node_report is not node_reports.get(name):
             continue
         if rules.same(entry.rules) and entry.pods == pods.get(name, _NO_PODS):
-            served[name] = entry
+            others.discard(name)
             out[name] = entry.view
             since, until = max(since, entry.since), min(until, entry.until)
     _GLANCES[scope.shard] = _Glance(
-        rules, observed.nodes, observed.reports, observed.node_reports, pods, served, since, until
+        rules, observed.nodes, observed.reports, observed.node_reports, pods, out, others, since, until
     )
     return out
 
 
-def _same(scope: Scope, rules: _Rules, pods: Mapping[str, list[Pod]], apart: AbstractSet[str]) -> dict[str, _Kept]:
-    """The nodes served in the shard's last pass about which nothing has changed since."""
-    last = _GLANCES.get(scope.shard)
+def _same(
+    scope: Scope, rules: _Rules, pods: Mapping[str, list[Pod]], apart: AbstractSet[str]
+) -> tuple[dict[str, NodeView], set[str]]:
+    """The nodes served in the shard's last pass about which nothing has changed since, and all the others."""
+    last, observed = _GLANCES.get(scope.shard), scope.observed
     if last is None or not rules.same(last.rules) or not last.since <= scope.now <= last.until:
-        return {}
-    observed, changed = scope.observed, set(apart)
+        return {}, set(observed.nodes)
+    changed = set(apart)
     pairs: tuple[tuple[Mapping[str, object], Mapping[str, object]], ...] = (
         (observed.nodes, last.nodes),
         (observed.reports, last.reports),
@@ -121,7 +121,7 @@ def _same(scope: Scope, rules: _Rules, pods: Mapping[str, list[Pod]], apart: Abs
     served = dict(last.served)
     for name in changed:
         served.pop(name, None)
-    return served
+    return served, (changed | last.others) & observed.nodes.keys()
 
 
 def forget() -> None:
@@ -154,6 +154,7 @@ def keep(
             _KEPT.pop(next(iter(_KEPT), ""), None)
         copied = _lend(view)
         copied.rows = tuple(rows.get(name, ()))
+        copied.told = NodeState(name, view.pool, view.state, view.level, tuple(sorted(view.codes)))
         _KEPT[name] = _Kept(rules, view.node, report, told, list(view.pods), since, until, copied)
 
 

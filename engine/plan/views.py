@@ -15,9 +15,9 @@ from engine.documents import Desired, InitParams, NodePool, Product
 from engine.model.cluster import DeviceReport, Node, Observed, Pod, mask_of
 from engine.model.diagnostics import Diagnostic
 from engine.model.resets import groups
-from engine.plan import settled
+from engine.plan import livepods, settled
 from engine.plan.inforce import previous_pools
-from engine.plan.memo import Memo, differing
+from engine.plan.memo import Memo
 from engine.plan.scope import NodeView, Scope
 from engine.wire.parts import chip_of
 
@@ -32,16 +32,11 @@ Holding = tuple[int, dict[int, str], dict[str, int]]
 
 #: What the pods of each node hold, by node name.
 _HOLDINGS: Final[Memo[Holding]] = Memo(32768)
-#: The pods of the newest snapshot, and the live ones of each node.
-_LIVE: Final[dict[str, tuple[Mapping[str, Pod], dict[str, list[Pod]]]]] = {}
-#: Beyond this share of changed pods all are looked at.
-_FEW: Final = 8
 
 
 def run(scope: Scope) -> None:
-    """Fills ``scope.nodes`` with the nodes of this shard, by name."""
+    """Fills ``scope.nodes`` with the nodes of this shard, by name, and ``scope.unsettled``."""
     scope.nodes = views(scope)
-    scope.unsettled = {name: view for name, view in scope.nodes.items() if not view.settled}
 
 
 def init_params(desired: Desired, observed: Observed) -> InitParams:
@@ -50,16 +45,17 @@ def init_params(desired: Desired, observed: Observed) -> InitParams:
 
 
 def views(scope: Scope) -> dict[str, NodeView]:
-    """One view per node of the shard, in the order of names."""
+    """One view per node of the shard, in the order of names; ``scope.unsettled`` gets those that are not settled."""
     observed = scope.observed
     pools, products, reset_groups = _Pools(scope), _Products(scope.desired), _Groups()
-    live = _live(observed)
+    live = livepods.by_node(observed)
     maintain = init_params(scope.desired, observed).self_maintain_available_card
     known = settled.views(scope, live, maintain)
     names = sorted(observed.nodes)
     # most are known: their places in the order of names come without a loop
     out = cast("dict[str, NodeView]", dict(zip(names, map(known.get, names), strict=True)))
-    for name in [name for name in names if name not in known]:
+    scope.unsettled = {}
+    for name in sorted(observed.nodes.keys() - known.keys()) if len(known) < len(names) else ():
         node = observed.nodes[name]
         pool = pools.of(node)
         if (pool.spec.shard if pool else MAIN_SHARD) != scope.shard:
@@ -68,7 +64,7 @@ def views(scope: Scope) -> dict[str, NodeView]:
         product = products.of(node, pool)
         view = _view(node, pool, product, observed.reports.get(name), live.get(name, []), maintain)
         view.groups = reset_groups.of(product, view.base)
-        out[name] = view
+        out[name] = scope.unsettled[name] = view
     _claims(observed, out)
     return out
 
@@ -88,32 +84,6 @@ def _ids(names: tuple[str, ...]) -> tuple[int, ...]:
 def device_id(name: str) -> int | None:
     """The physical chip behind a device name; None when it names none."""
     return chip_of(name)
-
-
-def _live(observed: Observed) -> dict[str, list[Pod]]:
-    """The live pods of each node, in the order of their keys: the last snapshot's, less and plus what has changed."""
-    pods, (before, known) = observed.pods, _LIVE.get("", ({}, {}))
-    keys = {key for key in differing(pods, before) if pods.get(key) != before.get(key)}
-    if len(keys) > len(pods) // _FEW:
-        known = _pods_by_node(observed)
-    elif keys:
-        known = dict(known)
-        changed = [pod for key in keys for pod in (pods.get(key), before.get(key)) if pod is not None]
-        for name in {pod.node for pod in changed if pod.node}:
-            own = [pod for pod in known.get(name, ()) if pod.key not in keys]
-            own += [pods[key] for key in keys if key in pods and pods[key].node == name and not pods[key].finished]
-            known[name] = sorted(own, key=lambda pod: pod.key)
-    _LIVE[""] = (pods, known)
-    return known
-
-
-def _pods_by_node(observed: Observed) -> dict[str, list[Pod]]:
-    live: dict[str, list[Pod]] = {}
-    for key in sorted(observed.pods):
-        pod = observed.pods[key]
-        if pod.node and pod.phase not in ("Succeeded", "Failed"):
-            live.setdefault(pod.node, []).append(pod)
-    return live
 
 
 def _view(

@@ -199,12 +199,12 @@ def _bound(pod: Any, node: str, annotations: dict[str, str], phase: str) -> Any:
 
 def _forget() -> None:
     """Nothing of earlier passes helps: as in a process that has just begun."""
-    from engine.plan import gangs, groups, health, views
+    from engine.plan import gangs, groups, health, livepods, views
 
     gc.collect()
     settled.forget()
     groups.forget()
-    views._LIVE.clear()
+    livepods.forget()
     for memo in (gangs._GANGS, health._PLAIN_ROWS, views._HOLDINGS):
         memo._known.clear()
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.observe import Observer
-from engine.plan import groups, views
+from engine.plan import groups, livepods
 
 NAMES = tuple(f"p{index}" for index in range(12))
 OWNERS: tuple[dict[str, Any] | None, ...] = (
@@ -57,7 +57,7 @@ def test_following_pods_gives_what_looking_at_all_gives(steps: list[dict[str, An
         observer.put(pod(f"z{index}", wish, 1))
     groups.forget()
     groups.grouping(observer.observed())
-    views._live(observer.observed())
+    livepods.by_node(observer.observed())
     for version, step in enumerate(steps, start=2):
         for name, wish in sorted(step.items()):
             if wish is not None:
@@ -65,9 +65,9 @@ def test_following_pods_gives_what_looking_at_all_gives(steps: list[dict[str, An
             elif any(key.endswith(f"/{name}") for key in observer.observed().pods):
                 observer.delete(key_of(name))
         seen = observer.observed()
-        followed, live = groups.grouping(seen), views._live(seen)
+        followed, live = groups.grouping(seen), livepods.by_node(seen)
         assert followed._replace(pods={}, objects={}) == groups._anew(seen)._replace(pods={}, objects={})
-        assert {name: pods for name, pods in live.items() if pods} == views._pods_by_node(seen)
+        assert {name: pods for name, pods in live.items() if pods} == livepods._anew(seen)
 
 
 def key_of(name: str) -> Any:

@@ -97,7 +97,8 @@ class _Gang:
 
     def __init__(self, scope: Scope, bench: Bench, quota: queue.Quota, roster: queue.Roster, gang: Gang) -> None:
         self.scope, self.bench, self.quota, self.gang = scope, bench, quota, gang
-        self.waiting, self.started = roster.split(gang)
+        self.waiting = roster.waiting(gang)
+        self.started = roster.beside(gang, self.waiting)
         self.claimed: dict[str, Seated] = {}
         self.mixed = False
         self.left: Sequence[Pod] = ()

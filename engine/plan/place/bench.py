@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -15,12 +15,12 @@ from engine.plan.place import fit, volumes
 from engine.plan.place.coretable import CoreTable
 from engine.plan.place.freechips import FreeChips
 from engine.plan.place.job import Job
-from engine.plan.place.likeness import Likeness
+from engine.plan.place.likeness import Keys, Likeness
 from engine.plan.place.multilevel import Level, read_trees
 from engine.plan.place.neighbours import ANTI, Neighbours
 from engine.plan.place.parts import Parts
 from engine.plan.place.pending import Story, story
-from engine.plan.place.sharing import Dynamic, Soft, dvpp_of, level_of
+from engine.plan.place.sharing import Dynamic, Soft
 from engine.plan.place.softtable import SoftTable
 from engine.plan.place.table import Table
 from engine.plan.place.verdict import Refusal
@@ -84,9 +84,7 @@ class Bench:
         #: What the models of jobs that are alike became; ``likeness`` keeps the models as long.
         self._of_models: dict[int, Table] = {}
         self.likeness = Likeness()
-        self._asking: Job | None = None
-        self._keys: dict[str, bytes] = {}
-        self._rules: tuple[object, ...] = ()
+        self._keys = Keys(scope)
         self._neighbours: Neighbours | None = None
         self._claims = _claims(scope)
         self._stories: dict[int, tuple[tuple[int, int], Story]] = {}
@@ -125,7 +123,7 @@ class Bench:
         if found is not None:
             found.refresh(self._log)
             return found
-        key = self._key(job, pod)
+        key = self._keys.of(job, pod)
         found = self._tables.get(key)
         if found is None:
             penalty = self.scope.penalty.get(job.gang.key, {})
@@ -385,39 +383,6 @@ class Bench:
             case Soft() as wish:
                 return partial(SoftTable, self.parts, wish)
         return Table
-
-    def _key(self, job: Job, pod: Pod) -> bytes:
-        """What makes two pods alike; the nodes that their gangs avoid are part of it."""
-        if job is not self._asking:
-            self._asking, self._keys = job, {}
-        found = self._keys.get(pod.key)
-        if found is None:
-            wishes = (pod.resource, pod.count, pod.requests, pod.node_selector, pod.affinity, pod.tolerations)
-            bound = volumes.required(pod, self.scope.observed) if pod.claims else ()
-            rules = _rules(self.scope, job) if not self._keys else self._rules
-            whole = (rules, wishes, pod.host_ports, bound, _cut(job, pod))
-            self._rules = whole[0]
-            found = self._keys[pod.key] = msgspec.json.encode(whole, order="deterministic")
-        return found
-
-
-def _rules(scope: Scope, job: Job) -> tuple[object, ...]:
-    """What a job's rules add to its pods' wishes."""
-    gang = job.gang.key
-    own = (scope.penalty.get(gang) or {}, scope.refused.get(gang) or {})
-    labels = job.shape.labels.get("distributed", "")
-    shared = (repr(job.shared), job.gang.key if isinstance(job.shared, Soft) else "")
-    return (_words(job.family), job.topology, job.strict, job.distributed, labels, own, shared)
-
-
-@lru_cache(maxsize=256)
-def _words(family: object) -> str:
-    return repr(family)
-
-
-def _cut(job: Job, pod: Pod) -> tuple[str, ...]:
-    """Labels that choose among the templates of vNPUs cut on demand."""
-    return (level_of(pod), dvpp_of(pod)) if isinstance(job.shared, Dynamic) else ()
 
 
 def _claims(scope: Scope) -> dict[str, tuple[str, int]]:

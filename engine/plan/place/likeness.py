@@ -1,4 +1,4 @@
-"""Bare pods that ask alike: what placement found of the first holds for the others.
+"""Pods that ask alike: they share a table of candidates, and of bare ones the first is read for all.
 
 A queue of thousands of pods from a few templates is read once a template. What is remembered lives as long as the pass,
 so that nobody has to ask whether documents have changed.
@@ -7,12 +7,18 @@ so that nobody has to ask whether documents have changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Final
+
+import msgspec
 
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
+from engine.plan.place import volumes
 from engine.plan.place.job import Job, named_alike
+from engine.plan.place.sharing import Dynamic, Soft, dvpp_of, level_of
 from engine.plan.place.verdict import Refusal
+from engine.plan.scope import Scope
 
 #: Templates that are remembered of one resource and count; others are read pod by pod.
 _MOST: Final = 8
@@ -52,3 +58,46 @@ def _alike(gang: Gang, pod: Pod, other: Gang, its: Pod) -> bool:
         and pod.tolerations == its.tolerations
         and pod.host_ports == its.host_ports
     )
+
+
+class Keys:
+    """What a pod asks for, as the key of the table that it shares with all who ask for the same."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._job: Job | None = None
+        self._known: dict[str, bytes] = {}
+        self._rules: tuple[object, ...] = ()
+
+    def of(self, job: Job, pod: Pod) -> bytes:
+        """What makes two pods alike; the nodes that their gangs avoid are part of it."""
+        if job is not self._job:
+            self._job, self._known = job, {}
+        found = self._known.get(pod.key)
+        if found is None:
+            wishes = (pod.resource, pod.count, pod.requests, pod.node_selector, pod.affinity, pod.tolerations)
+            bound = volumes.required(pod, self._scope.observed) if pod.claims else ()
+            rules = _rules(self._scope, job) if not self._known else self._rules
+            whole = (rules, wishes, pod.host_ports, bound, _cut(job, pod))
+            self._rules = whole[0]
+            found = self._known[pod.key] = msgspec.json.encode(whole, order="deterministic")
+        return found
+
+
+def _rules(scope: Scope, job: Job) -> tuple[object, ...]:
+    """What a job's rules add to its pods' wishes."""
+    gang = job.gang.key
+    own = (scope.penalty.get(gang) or {}, scope.refused.get(gang) or {})
+    labels = job.shape.labels.get("distributed", "")
+    shared = (repr(job.shared), job.gang.key if isinstance(job.shared, Soft) else "")
+    return (_words(job.family), job.topology, job.strict, job.distributed, labels, own, shared)
+
+
+@lru_cache(maxsize=256)
+def _words(family: object) -> str:
+    return repr(family)
+
+
+def _cut(job: Job, pod: Pod) -> tuple[str, ...]:
+    """Labels that choose among the templates of vNPUs cut on demand."""
+    return (level_of(pod), dvpp_of(pod)) if isinstance(job.shared, Dynamic) else ()

@@ -9,15 +9,21 @@ while nobody else wants it.
 
 from __future__ import annotations
 
+from typing import Final
+
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
 from engine.model.plan import Pending
 from engine.plan import roles
 from engine.plan.gangs import MIN_AVAILABLE_KEY, parse_min_available, shard_of
+from engine.plan.memo import Settled
 from engine.plan.queue.lines import Quota
 from engine.plan.queue.order import Rank, rank, turns
 from engine.plan.queue.roster import Roster, pending_entry
 from engine.plan.scope import Scope
+
+#: Gangs of which every pod has a node, while their pods are what they are.
+_PLACED: Final = Settled(32768)
 
 __all__ = ["Quota", "Roster", "pending_entry", "run", "turns"]
 
@@ -29,10 +35,15 @@ def run(scope: Scope) -> None:
     quota, roster = Quota(scope), Roster(scope)
     entries: list[tuple[int, Rank]] = []
     for gang in scope.gangs.values():
-        waiting, started = roster.split(gang)
+        members = (scope.members[gang.key],)
+        if _PLACED.holds(gang.key, members):
+            continue
+        waiting = roster.waiting(gang)
+        if not waiting and all(pod.node or pod.finished for pod in scope.members[gang.key]):
+            _PLACED.note(gang.key, members)
         if not waiting or shard_of(scope, gang) != scope.shard:
             continue
-        held = _held_back(gang, waiting, started, quota)
+        held = _held_back(gang, waiting, roster.beside(gang, waiting), quota)
         if held is not None:
             scope.pending.append(held)
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from engine.model.actions import DeleteObject
@@ -34,11 +34,9 @@ class Roster:
             if not pod.node and pod.deleting is None and not pod.gates and pod.scheduler in names and key not in leaving
         ]
 
-    def split(self, gang: Gang) -> tuple[list[Pod], list[Pod]]:
-        """Those that are waiting, and those that have started."""
-        waiting = self.waiting(gang)
-        alone = len(waiting) == len(self._scope.members[gang.key])
-        return waiting, [] if alone else self.started(gang)
+    def beside(self, gang: Gang, waiting: Sequence[Pod]) -> list[Pod]:
+        """Those that have started, beside these that are waiting."""
+        return [] if len(waiting) == len(self._scope.members[gang.key]) else self.started(gang)
 
     def started(self, gang: Gang) -> list[Pod]:
         """Pods that are bound and stay, and those that have succeeded."""
