@@ -219,6 +219,8 @@ def _order_chips(scope: Scope, judge: Judge, view: NodeView, verdicts: dict[int,
     name, report = view.node.name, view.report
     standing = scope.observed.orders.get(name)
     ordered = standing.isolate if standing else {}
+    if not verdicts and not ordered:
+        return
     wanted = {c: v.effective for c, v in verdicts.items() if v.out and view.base >> c & 1}
     reports = (f"kube-system/mindx-dl-deviceinfo-{name}@{report.resource_version}",) if report else ()
     for level in sorted(set(wanted.values())):

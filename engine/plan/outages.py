@@ -127,7 +127,8 @@ def stability(view: NodeView) -> tuple[str, str] | None:
     resource, allocatable, capacity = view.resource, view.node.allocatable, view.node.capacity
     if not resource or view.closed is not None:
         return view.closed
-    if any(key.startswith(f"{resource}-") for key in allocatable) or CORES in allocatable:
+    head = f"{resource}-"
+    if any(key.startswith(head) for key in allocatable) or CORES in allocatable:
         return None  # a node with vNPUs offers other resources; its chips are not counted in pieces
     if resource not in allocatable or resource not in capacity:
         return "NodeUnstable", f"not has(or not same) {resource}"

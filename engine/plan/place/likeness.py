@@ -35,8 +35,7 @@ class Likeness:
         if gang.kind != "Pod" or gang.pod_group or len(gang.pods) != 1:
             return read()
         pod = pods[gang.pods[0]]
-        # affinity may hold 1 or true, which are equal and not the same; volumes bind pods to nodes of their own
-        if pod.affinity or pod.claims:
+        if not _simple(pod):
             return read()
         models = self._known.setdefault((pod.resource, pod.count), [])
         for other, its, job in models:
@@ -50,14 +49,26 @@ class Likeness:
 
 def _alike(gang: Gang, pod: Pod, other: Gang, its: Pod) -> bool:
     """Whether nothing but names tells the two apart, as far as placement looks."""
+    return gang.labels == other.labels and gang.annotations == other.annotations and _ask_alike(pod, its)
+
+
+def _ask_alike(pod: Pod, other: Pod) -> bool:
+    """Whether two pods want the same of a node; False where that would take a closer look."""
     return (
-        gang.labels == other.labels
-        and gang.annotations == other.annotations
-        and pod.requests == its.requests
-        and pod.node_selector == its.node_selector
-        and pod.tolerations == its.tolerations
-        and pod.host_ports == its.host_ports
+        pod.resource == other.resource
+        and pod.count == other.count
+        and pod.requests == other.requests
+        and pod.node_selector == other.node_selector
+        and pod.tolerations == other.tolerations
+        and pod.host_ports == other.host_ports
+        and _simple(pod)
+        and _simple(other)
     )
+
+
+def _simple(pod: Pod) -> bool:
+    """Affinity may hold 1 or true, which are equal and not the same; volumes bind pods to nodes of their own."""
+    return not (pod.affinity or pod.claims)
 
 
 class Keys:
@@ -68,19 +79,25 @@ class Keys:
         self._job: Job | None = None
         self._known: dict[str, bytes] = {}
         self._rules: tuple[object, ...] = ()
+        self._last: Pod | None = None
 
     def of(self, job: Job, pod: Pod) -> bytes:
         """What makes two pods alike; the nodes that their gangs avoid are part of it."""
         if job is not self._job:
-            self._job, self._known = job, {}
-        found = self._known.get(pod.key)
+            self._job, self._known, self._last = job, {}, None
+            self._rules = _rules(self._scope, job)
+        name = pod.key
+        found = self._known.get(name)
         if found is None:
+            last = self._last
+            if last is not None and _ask_alike(pod, last) and not isinstance(job.shared, Dynamic):
+                found = self._known[name] = self._known[last.key]
+                return found
             wishes = (pod.resource, pod.count, pod.requests, pod.node_selector, pod.affinity, pod.tolerations)
             bound = volumes.required(pod, self._scope.observed) if pod.claims else ()
-            rules = _rules(self._scope, job) if not self._known else self._rules
-            whole = (rules, wishes, pod.host_ports, bound, _cut(job, pod))
-            self._rules = whole[0]
-            found = self._known[pod.key] = msgspec.json.encode(whole, order="deterministic")
+            whole = (self._rules, wishes, pod.host_ports, bound, _cut(job, pod))
+            found = self._known[name] = msgspec.json.encode(whole, order="deterministic")
+            self._last = pod
         return found
 
 

@@ -135,7 +135,7 @@ class Table:
         if not family or not self._sample.count:
             return 0
         view = self._views[name]
-        seat = self._seat(view, view.free)
+        seat = self._seat(view, view.free, view.node.allocatable.get(self._sample.resource, 0))
         if view.lemons & seat[0]:
             return family.choose(self._sparing(family, Seat(*seat), view.lemons), self._ask)
         found = self._picks.get(seat)
@@ -239,7 +239,7 @@ class Table:
                 return stable
         if self._strict and view.network is None:
             return Refusal("NetworkStateUnknown", f"getUsableTopFromNode don't have {resource}-NetworkUnhealthy")
-        seat = self._seat(view, free)
+        seat = self._seat(view, free, counted)
         verdict = self._memo.get(seat)
         if verdict is None:
             verdict = self._memo[seat] = family.judge(Seat(*seat), self._ask)
@@ -248,10 +248,10 @@ class Table:
             return verdict
         return room(self._sample, view) or verdict
 
-    def _seat(self, view: NodeView, free: int) -> _Seat:
-        network, node = view.network or 0, view.node
-        counted, card = node.allocatable.get(self._sample.resource, 0), node.labels.get(CARD_LABEL, "")
-        return (free & ~network if self._strict else free, view.unhealthy.bit_count(), counted, card, network)
+    def _seat(self, view: NodeView, free: int, counted: int) -> _Seat:
+        network = view.network or 0
+        sick, card = view.unhealthy.bit_count(), view.node.labels.get(CARD_LABEL, "")
+        return (free & ~network if self._strict else free, sick, counted, card, network)
 
 
 def _sold_in_shares(view: NodeView) -> bool:
