@@ -72,7 +72,9 @@ class Time:
 
 
 @contextlib.asynccontextmanager
-async def client(script: Handler, time: Time | None = None, tokens: list[str] | None = None) -> AsyncIterator[Kube]:
+async def client(
+    script: Handler, time: Time | None = None, tokens: list[str] | None = None, at: str = ""
+) -> AsyncIterator[Kube]:
     app = web.Application()
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -87,7 +89,7 @@ async def client(script: Handler, time: Time | None = None, tokens: list[str] | 
     left = list(tokens or ["secret-token"])
 
     def load() -> Endpoint:
-        return Endpoint(f"http://{host[0]}:{host[1]}", f"Bearer {left.pop(0) if len(left) > 1 else left[0]}")
+        return Endpoint(f"http://{host[0]}:{host[1]}{at}", f"Bearer {left.pop(0) if len(left) > 1 else left[0]}")
 
     clock = time or Time()
     transport = Transport(load, sleep=clock.sleep, clock=clock.clock, uniform=lambda low, high: high, attempt=1.0)
@@ -454,6 +456,17 @@ def test_credentials_come_from_a_kubeconfig_and_bad_ones_are_named(tmp_path: Any
         with pytest.raises(InputError) as raised:
             loader(str(path))()
         assert words in str(raised.value)
+
+
+@pytest.mark.parametrize("at", ["/k8s/clusters/c-1%2F2", "/k8s/clusters/c-1%2F2/"])
+def test_a_server_behind_a_path_of_its_own(at: str) -> None:
+    async def main() -> None:
+        script = Script((404, {"kind": "Status", "code": 404, "reason": "NotFound"}))
+        async with client(script, at=at) as kube:
+            assert await kube.get(POD, "p", "a") is None
+        assert [asked.raw_path for asked in script.asked] == ["/k8s/clusters/c-1%2F2/api/v1/namespaces/a/pods/p"]
+
+    asyncio.run(main())
 
 
 def test_odd_words_in_a_path_are_quoted() -> None:

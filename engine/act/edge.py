@@ -48,6 +48,8 @@ class Fence:
 
     async def check(self) -> None:
         """Raises Superseded when another epoch began; KubeError when that cannot be known."""
+        if self._clock() - self._checked < self._seconds:
+            return
         async with self._lock:
             if self._clock() - self._checked < self._seconds:
                 return

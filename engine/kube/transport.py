@@ -60,6 +60,8 @@ class Transport:
         self._clock = clock
         self._uniform = uniform
         self._endpoint: Endpoint | None = None
+        self._base: tuple[Endpoint, URL] | None = None
+        self._whole = aiohttp.ClientTimeout(total=attempt, sock_connect=min(5.0, attempt))
         self._session: aiohttp.ClientSession | None = None
         self._loading = asyncio.Lock()
 
@@ -162,8 +164,10 @@ class Transport:
         ends: float,
     ) -> Any:
         where = f"{method} {path}"
-        left = max(0.05, min(self._attempt, ends - self._clock()))
-        timeout = aiohttp.ClientTimeout(total=left, sock_connect=min(5.0, left))
+        left = max(0.05, ends - self._clock())
+        timeout = (
+            self._whole if left >= self._attempt else aiohttp.ClientTimeout(total=left, sock_connect=min(5.0, left))
+        )
         answer = await self._answer(method, path, params, data, content_type, timeout)
         try:
             if answer.status >= 300:
@@ -198,7 +202,7 @@ class Transport:
             try:
                 answer = await self._session.request(
                     method,
-                    URL(endpoint.host + path, encoded=True),  # names in paths are quoted already
+                    self._url(endpoint, path),
                     params=params,
                     data=data,
                     headers=headers,
@@ -221,6 +225,13 @@ class Transport:
                 return answer
             answer.release()
         raise AssertionError("unreachable: the second answer is returned")
+
+    def _url(self, endpoint: Endpoint, path: str) -> URL:
+        """Names in paths are quoted already. A server's own address is parsed once, and may have a path before ours."""
+        if self._base is None or self._base[0] is not endpoint:
+            self._base = endpoint, URL(endpoint.host)
+        base = self._base[1]
+        return base.with_path(base.raw_path.rstrip("/") + path, encoded=True)
 
     async def _renew(self, used: Endpoint) -> bool:
         """Read the credentials again unless somebody just did; False when they are unreadable (the 401 then stands)."""
