@@ -12,7 +12,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from engine.act import TABLE, Batch, Edge, Fence, Refused, claim, claims, decode, dropped, encode, run, split
+from engine.act import TABLE, Batch, Edge, Fence, Refused, claim, claims, decode, dropped, run, split
 from engine.act.budget import KEY, reserve
 from engine.act.orders import hand_policy
 from engine.kube import CONFIGMAP, NODE, POD, Object, resource_for
@@ -547,10 +547,11 @@ def test_budgets_are_reserved_only_on_what_the_plan_saw(cluster: Cluster, edge: 
 
 def test_batches_keep_the_order_and_survive_the_wire() -> None:
     many: list[AnyAction] = [reset(n, f"Ascend910-{n}") for n in range(25)]
-    parts = split(RECORD, list(enumerate(many)), "c1", 10, 10_000_000)
+    parts = [decode(text) for text in split(RECORD, list(enumerate(many)), "c1", 10, 10_000_000)]
     assert [len(part.actions) for part in parts] == [10, 10, 5]
     assert [part.number for part in parts] == [1, 2, 3] and {part.record.batches for part in parts} == {4}
-    assert decode(encode(parts[0])) == parts[0]
+    assert [numbered for part in parts for numbered in part.actions] == list(enumerate(many))
+    assert {(part.revision, part.record.pass_id) for part in parts} == {("c1", RECORD.pass_id)}
     assert {outcome.result for outcome in dropped(parts[0], "late").outcomes} == {"dropped"}
     assert len(split(RECORD, list(enumerate(many)), "c1", 100, 300)) > 5
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from engine.act import TABLE, Batch, Edge, Fence, Superseded, claim, run
+from engine.act import TABLE, Batch, Edge, Fence, Superseded, claim, claims, run
 from engine.kube import CONFIGMAP, Kube, Object
 from engine.lease import shard_lease
 from engine.model import actions as act
@@ -148,3 +149,22 @@ def test_a_look_at_the_lease_counts_from_its_beginning() -> None:
     leases.now += 0.3
     asyncio.run(fence.check())
     assert leases.reads == 2, "1.1 s ago"
+
+
+def test_a_ledger_in_which_claims_overlap_frees_nobodys_chip() -> None:
+    """Whoever gives up a chip that another claims too leaves it claimed; of several claims the last one counts."""
+
+    def bind(name: str, *chips: int, node: str = "node-1") -> act.BindPod:
+        return msgspec.structs.replace(_bind(name, 0), node=node, chips=tuple(f"Ascend910-{chip}" for chip in chips))
+
+    held = {
+        "ufirst": ledger.Claim("default/first", "node-1", "Ascend910-", "3", 1),
+        "ulast": ledger.Claim("default/last", "node-1", "Ascend910-", "6", 1),
+    }
+    moved = bind("first", 5, node="node-2")
+    after, refused = claims._added(held, [moved, bind("third", 1, 2), bind("last", 1, 2)], 2)
+    assert refused == {"uthird": "node-1/Ascend910-1 is claimed by pod default/last"}
+    assert after == held | {"ufirst": ledger.Claim("default/first", "node-2", "Ascend910-", "20", 2)}
+    for chips, whose in (((0, 1), "0 is claimed by pod default/first"), ((1, 2), "1 is claimed by pod default/last")):
+        assert claims._added(held, [bind("other", *chips)], 2)[1] == {"uother": f"node-1/Ascend910-{whose}"}
+    assert claims._added(after, [bind("other", 0, 3)], 2)[1] == {}

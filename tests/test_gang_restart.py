@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from engine.act import Batch, Edge, Fence, Following, claim, run, split
+from engine.act import Batch, Edge, Fence, Following, claim, decode, run, split
 from engine.kube import CONFIGMAP, NODE, POD, Kube, NotFound, Object, resource_for
 from engine.lease import Lease, shard_lease
 from engine.load import load
@@ -171,7 +171,7 @@ async def _decided(kube: Kube) -> tuple[Plan, list[Batch], Edge, Lease]:
     assert not (await claim(kube, "main", binds, seen.pods.values(), now)).refused
     record = PassRecord("p", "main", epoch, "", 1, now, now + 30, pods_version=version)
     edge = Edge(kube, "main", Fence(kube, "main", epoch), pods=Following(kube))
-    return found, split(record, list(enumerate(binds)), "", 100, 1 << 20), edge, lease
+    return found, [decode(text) for text in split(record, list(enumerate(binds)), "", 100, 1 << 20)], edge, lease
 
 
 def _die_after(kube: Kube, bindings: int) -> None:

@@ -6,7 +6,7 @@ One function per kind of action (``table.TABLE``); ``batch.run`` carries out wha
 
 from __future__ import annotations
 
-from engine.act.batch import Batch, decode, dropped, encode, run, split
+from engine.act.batch import Batch, decode, dropped, run, split
 from engine.act.claims import Claimed, claim
 from engine.act.edge import Edge, Fence, Refused, Superseded, written
 from engine.act.following import Following
@@ -24,7 +24,6 @@ __all__ = [
     "claim",
     "decode",
     "dropped",
-    "encode",
     "run",
     "split",
     "written",

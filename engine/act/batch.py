@@ -44,24 +44,31 @@ class Batch(msgspec.Struct, frozen=True):
     revision: str = ""
 
 
-def split(record: PassRecord, actions: Sequence[Numbered], revision: str, count: int, size: int) -> list[Batch]:
-    """Batches of at most ``count`` actions and about ``size`` bytes, in the plan's order; 0 is the pass itself."""
-    parts: list[list[Numbered]] = []
+class _Message(msgspec.Struct, frozen=True):
+    """A batch whose actions are text already."""
+
+    record: PassRecord
+    number: int
+    actions: list[tuple[int, msgspec.Raw]]
+    revision: str
+
+
+def split(record: PassRecord, actions: Sequence[Numbered], revision: str, count: int, size: int) -> list[str]:
+    """Messages with batches of at most ``count`` actions and about ``size`` bytes, in the plan's order; batch 0 is the
+    pass itself.
+    """
+    parts: list[list[tuple[int, msgspec.Raw]]] = []
     used = 0
-    for numbered in actions:
-        length = len(msgspec.json.encode(numbered[1]))
-        if not parts or len(parts[-1]) >= count or used + length > size:
+    for index, action in actions:
+        text = msgspec.json.encode(action)
+        if not parts or len(parts[-1]) >= count or used + len(text) > size:
             parts.append([])
             used = 0
-        parts[-1].append(numbered)
-        used += length
+        parts[-1].append((index, msgspec.Raw(text)))
+        used += len(text)
     whole = msgspec.structs.replace(record, batches=len(parts) + 1)
-    return [Batch(whole, number, part, revision) for number, part in enumerate(parts, start=1)]
-
-
-def encode(batch: Batch) -> str:
-    """The message's text."""
-    return msgspec.json.encode(batch).decode()
+    messages = (_Message(whole, number, part, revision) for number, part in enumerate(parts, start=1))
+    return [msgspec.json.encode(message).decode() for message in messages]
 
 
 def decode(text: str) -> Batch:

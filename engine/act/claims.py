@@ -78,15 +78,16 @@ def _added(
 ) -> tuple[dict[str, Claim], dict[str, str]]:
     after = dict(claims)
     refused: dict[str, str] = {}
-    holder = {chip: uid for uid, held in claims.items() for chip in held.chips()}
+    holders = _Holders(claims)
     room = LIMIT - sum(map(_size, claims.values()))
     asked = [(bind, wanted) for bind in binds if (wanted := claim_of(bind, now_ms)) is not None]
     fits = _fitting(asked, room)
     for bind, wanted in asked:
-        uid, chips = _uid(bind), wanted.chips()
-        foreign = next((chip for chip in chips if holder.get(chip, uid) != uid), None)
+        uid = _uid(bind)
+        foreign = holders.foreign(uid, wanted)
         if foreign is not None:
-            refused[uid] = f"{foreign} is claimed by pod {after[holder[foreign]].pod}"
+            chip, other = foreign
+            refused[uid] = f"{chip} is claimed by pod {after[other].pod}"
             continue
         before = after.get(uid)
         if before is not None and msgspec.structs.replace(before, time=wanted.time) == wanted:
@@ -94,11 +95,37 @@ def _added(
         if before is None and uid not in fits:
             refused[uid] = "the ledger is full; it is bound once earlier bindings have been seen"
             continue
-        for chip in before.chips() if before is not None else ():
-            holder.pop(chip, None)
-        holder.update(dict.fromkeys(chips, uid))
+        holders.move(uid, before, wanted)
         after[uid] = wanted
     return after, refused
+
+
+class _Holders:
+    """Who claims the chips of each node, as masks; of a chip that several claim the last one is its holder."""
+
+    def __init__(self, claims: Mapping[str, Claim]) -> None:
+        self._rows: dict[tuple[str, str], list[tuple[int, str]]] = {}
+        for uid, held in claims.items():
+            self._rows.setdefault((held.node, held.prefix), []).append((int(held.mask, 16), uid))
+
+    def foreign(self, uid: str, wanted: Claim) -> tuple[str, str] | None:
+        """The first wanted chip (``node/device name``) that somebody else holds, and who; None when there is none."""
+        left, taken = int(wanted.mask, 16), dict[int, str]()
+        for mask, other in reversed(self._rows.get((wanted.node, wanted.prefix), ())):
+            if other != uid and left & mask:
+                taken[left & mask & -(left & mask)] = other
+            left &= ~mask
+        if not taken:
+            return None
+        lowest = min(taken)
+        return f"{wanted.node}/{wanted.prefix}{lowest.bit_length() - 1}", taken[lowest]
+
+    def move(self, uid: str, before: Claim | None, wanted: Claim) -> None:
+        """The pod claims this, and no longer what it did before."""
+        if before is not None:
+            key = (before.node, before.prefix)
+            self._rows[key] = [row for row in self._rows.get(key, ()) if row[1] != uid]
+        self._rows.setdefault((wanted.node, wanted.prefix), []).append((int(wanted.mask, 16), uid))
 
 
 def _fitting(asked: Sequence[tuple[BindPod, Claim]], room: int) -> set[str]:

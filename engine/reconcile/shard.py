@@ -13,7 +13,7 @@ import orjson
 
 from engine import __version__, recording
 from engine.act import Edge, Fence, Refused, claim
-from engine.act.batch import Batch, Numbered, encode, split
+from engine.act.batch import Numbered, split
 from engine.act.budget import FIELD, reserve
 from engine.documents import Desired
 from engine.errors import BelayError
@@ -174,11 +174,11 @@ class Shard:
         """Account for the pass' own writes and hand its actions to ``act``."""
         left_out = {outcome.index for outcome in refused}
         actions: list[Numbered] = [(i, action) for i, action in enumerate(plan.actions) if i not in left_out]
-        batches: list[Batch] = split(record, actions, plan.revision, self.settings.batch, self.settings.batch_bytes)
-        self.passes.amend(record, 1 + len(batches))
+        messages = split(record, actions, plan.revision, self.settings.batch, self.settings.batch_bytes)
+        self.passes.amend(record, 1 + len(messages))
         self.passes.finish(record, BatchResult(0, own, refused))
-        for batch in batches:
-            await self._send(encode(batch))
+        for message in messages:
+            await self._send(message)
 
     async def tell(self, plan: Plan, observed: Observed, desired: Desired, *, remembered: bool) -> None:
         """Write status and policies; what had to wait for its turn is told by the next pass.

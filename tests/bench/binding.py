@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from engine import collector
-from engine.act import Batch, Edge, Fence, Following, claim, decode, encode, split
+from engine.act import Batch, Edge, Fence, Following, claim, decode, split
 from engine.act import run as act
 from engine.documents import Desired
 from engine.kube import CONFIGMAP, EVENT, NAMESPACE, NODE, POD, Kube, Object, many
@@ -136,7 +136,7 @@ class _Belay:
         version = listing.resource_version
         record = PassRecord("bench", "main", self._epoch, "", 1, now, now + 30, pods_version=version)
         numbered = list(enumerate(decided_plan.actions))
-        batches = split(record, numbered, "", settings.batch, settings.batch_bytes)
+        texts = split(record, numbered, "", settings.batch, settings.batch_bytes)
         following = Following(self._kube)
         messages, gate = asyncio.Semaphore(MESSAGES), asyncio.Semaphore(settings.in_flight)
 
@@ -148,7 +148,7 @@ class _Belay:
                 assert {outcome.result for outcome in result.outcomes} == {"done"}, result.outcomes[:3]
                 return len(edge.writes)
 
-        written = await asyncio.gather(*(message(encode(batch)) for batch in batches))
+        written = await asyncio.gather(*map(message, texts))
         assert sum(written) == len(binds)
         ended = time.perf_counter()
         return {
