@@ -190,3 +190,14 @@ def test_repeat_offenders_are_shown_to_whoever_asks() -> None:
     assert [(row["chip"], row["avoided"]) for row in status.pools[0].lemons] == [
         ("Ascend910-0", True), ("Ascend910-1", False),
     ]  # fmt: skip
+
+
+def test_once_its_sound_chip_is_taken_a_server_is_no_better_than_its_equal() -> None:
+    """On n0 a sound chip and a lemon are free, each on a card of its own, which scores as the one chip of n1 does."""
+    kind: dict[str, Any] = {"resource": "huawei.com/Ascend310", "prefix": "Ascend310-"}
+    held = [pod("b0", node="n0", chips=[1, 2, 3, 5, 6, 7], **kind), pod("b1", node="n1", chips=range(1, 8), **kind)]
+    wishes = [pod(name, count=1, labels={"npu-310-strategy": "card"}, **kind) for name in ("p0", "p1")]
+    nodes = [node(name, labels={"accelerator": "huawei-Ascend310"}, **kind) for name in ("n0", "n1")]
+    reports = [report(name, **kind) for name in ("n0", "n1")]
+    world = observed(nodes, reports, [*held, *wishes], history=memory(n0={4: 5.0}))
+    assert places(plan(desired(), world, NOW)) == {"p0": ("n0", ("Ascend310-0",)), "p1": ("n1", ("Ascend310-0",))}

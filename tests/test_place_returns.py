@@ -109,6 +109,28 @@ def test_a_tree_job_placed_anew_uses_failed_nodes_last() -> None:
     assert list(nodes_of(_multilevel(failed, _tree(a1=2, a2=2))).values()) == list(former.values())
 
 
+@pytest.mark.parametrize("stayed", [(0,), (0, 3), (0, 1, 2, 3)])
+def test_pods_of_a_tree_job_on_a_node_that_is_gone_hold_no_place(stayed: tuple[int, ...]) -> None:
+    """The first one's node was deleted under it; the others' places, where there are any, still count."""
+    nodes = _tree(a1=4, b1=5)
+    pods, group = gang(6, 8, annotations={POLICY: "multilevel", "huawei.com/affinity-config": "level1=2"}, least=1)
+    homes = {0: "was-deleted", 1: "b1-0", 2: "b1-1", 3: "b1-2"}
+    world = [
+        worlds.pod(pod.name, count=8, chips=range(8), node=homes[i], rank=i, annotations=pod.annotations)
+        if i in stayed
+        else pod
+        for i, pod in enumerate(pods)
+    ]
+    params = {"resource-level-config": '{"default": {"level1": {"label": "rack"}, "level2": {"label": "hall"}}}'}
+    reports = [worlds.report(name) for name in nodes]
+    found = nodes_of(scope_of(worlds.observed(nodes.values(), reports, world, objects=[group], init_params=params)))
+    assert found.keys() == {pod.name for i, pod in enumerate(pods) if i not in stayed}
+    at = {rank: homes[rank] for rank in stayed if rank} | {int(name[-1]): node for name, node in found.items()}
+    for rank in (0, 2, 4):
+        assert len({at[mate][0] for mate in (rank, rank + 1) if mate in at}) == 1, "the two of a group are in one rack"
+    assert len(set(found.values()) | {homes[rank] for rank in stayed}) == 6
+
+
 def _super_pods(pods: Any, group: Any, memory: JobMemory, prefer: str = "false", nodes: int = 6) -> Scope:
     names = [f"n{i}" for i in range(nodes)]
     listed = [worlds.node(name, chips=16, labels=A3) for name in names]

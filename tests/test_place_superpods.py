@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from engine.model.cluster import Observed
 from engine.model.history import History, JobMemory
 from engine.plan.place.superpod import Block, Blocks, blocks, repair, select
 from engine.plan.place.verdict import Refusal, Shape, Task
@@ -274,3 +275,26 @@ def test_soft_affinity_fills_partial_blocks() -> None:
     ]  # fmt: skip
     again = scope_of(_world(pods, group, {1: 3}))
     assert not again.actions and again.pending[0].reason == "TopologyNotMet"
+
+
+def _scaled_down(waiting: int, replicas: int, nodes: dict[int, int]) -> Observed:
+    """A StatefulSet of fewer replicas than its pods that wait, as after it was scaled down."""
+    notes = {POLICY: "chip2-node16-sp", "sp-block": str(16 * replicas), "huawei.com/schedule_minAvailable": "3"}
+    owner = ("StatefulSet", "j")
+    pods = [
+        worlds.pod(f"j-{i}", count=16, annotations=notes, owner=owner, owner_api="apps/v1", owner_uid="u")
+        for i in range(waiting)
+    ]
+    spec = {"replicas": replicas, "podManagementPolicy": "Parallel"}
+    metadata = {"namespace": "train", "name": "j", "uid": "u", "annotations": notes}
+    return _world(pods, {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata, "spec": spec}, nodes)
+
+
+@pytest.mark.parametrize(("waiting", "nodes", "bound"), [(5, 6, 5), (8, 9, 8), (8, 8, 0), (25, 27, 25)])
+def test_pods_beyond_the_replicas_are_in_further_blocks(waiting: int, nodes: int, bound: int) -> None:
+    scope = scope_of(_scaled_down(waiting, 3, {0: nodes}))
+    places = bindings(scope)
+    assert len(places) == len(set(nodes_of(scope).values())) == bound
+    assert [places[f"j-{i}"].annotations["super-pod-rank"] for i in range(bound)] == [str(i // 3) for i in range(bound)]
+    if not bound:
+        assert scope.pending[0].reason == "TopologyNotMet" and len(scope.pending[0].pods) == waiting

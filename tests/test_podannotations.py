@@ -155,3 +155,8 @@ def test_allocated_pods() -> None:
     assert wire.is_allocated(placed)
     assert not wire.is_allocated(msgspec.structs.replace(placed, deleting=1.0))
     assert wire.is_allocated(worlds.pod("q", count=0))
+
+
+def test_what_is_written_is_what_is_read() -> None:
+    """Configurations are written from a struct of their own, whose fields are filled by position."""
+    assert wire._Written.__struct_fields__ == wire.Configuration.__struct_fields__

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -16,12 +15,12 @@ from engine.model.cluster import Observed
 from engine.model.diagnostics import ObjectKey
 from engine.model.plan import Plan
 from engine.observe import Observer, key_of
-from engine.plan import groups, livepods, outages, plan, settled
-from engine.plan.memo import Memo, Settled
+from engine.plan import outages, plan, settled
 from engine.plan.scope import Memory, Scope
 from tests import listing, worlds
 from tests.bench import clusters, crowds
 from tests.bench.clusters import NOW
+from tests.forgetting import nothing_remembered
 from tests.placing import busy, with_settings
 
 NODES = 24
@@ -55,19 +54,8 @@ def world() -> Observer:
 
 def afresh(desired: Desired, seen: Observed, now: float) -> Plan:
     """The plan of a process that has seen nothing before; what is kept stays as it was."""
-    modules = [module for name, module in sys.modules.items() if name.startswith("engine.plan")]
-    memos = {id(item): item for module in modules for item in vars(module).values() if isinstance(item, Memo | Settled)}
-    stores = [memo._known for memo in memos.values()]
-    stores += [settled._KEPT, settled._GLANCES, groups._LAST, livepods._LAST]  # type: ignore[list-item]
-    kept = [dict(store) for store in stores]
-    for store in stores:
-        store.clear()
-    try:
+    with nothing_remembered():
         return plan(desired, seen, now)
-    finally:
-        for store, before in zip(stores, kept, strict=True):
-            store.clear()
-            store.update(before)
 
 
 def kept_views(desired: Desired, seen: Observed, now: float) -> int:

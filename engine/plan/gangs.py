@@ -189,7 +189,9 @@ def _gang(key: str, owner: Owner, pods: list[Pod], finder: Owners, classes: Mapp
 
 
 def _alone(key: str, owner: Owner, pod: Pod, classes: Mapping[str, int]) -> Gang:
-    """The gang of a bare pod for which no PodGroup speaks."""
+    """The gang of a bare pod for which no PodGroup speaks: ``Owners.of`` gives kind Pod to one pod alone, and to none
+    that names a PodGroup.
+    """
     annotations = _own_annotations(pod)
     priority_class = pod.priority_class or ""
     return Gang(

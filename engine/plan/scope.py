@@ -50,8 +50,9 @@ class NodeView(msgspec.Struct, gc=False):
     mode is about; ``cut``: all of these, which nobody takes whole.
     ``shared``: the view is the one that ``engine.plan.settled`` keeps, so ``Scope.own`` comes before any change.
     ``settled``: an earlier pass judged this very state of the node (``engine.plan.settled``), so health need not;
-    ``rows`` then are its rows of the plan's ``chips``, ``told`` is what the plan says of it. Such a view is ``lent``:
-    its lists and maps belong to all passes and cannot be changed. Whoever changes what is in one calls ``own`` first.
+    ``rows`` then are its rows of the plan's ``chips``, ``told`` is what the plan says of it
+    while state, level, codes and pool are untouched. Such a view is ``lent``: its lists and maps belong to all passes
+    and cannot be changed. Whoever changes what is in one calls ``Scope.own`` first.
     """
 
     node: Node
@@ -263,7 +264,8 @@ class Scope:
         view = self.nodes[name]
         if view.shared:
             view = self.nodes[name] = copy(view)
-            view.shared, view.told = False, None
+            view.shared = False
+        view.told = None
         view.own()
         return view
 

@@ -15,9 +15,8 @@ from engine.model.quantities import amount
 from engine.model.times import parse_rfc3339
 from engine.wire import podshape
 from engine.wire.errors import WireError
-from engine.wire.podannotations import ASCEND_REAL, RESOURCE_GROUP
+from engine.wire.podannotations import ASCEND_REAL, BASE_DEVICES, RESOURCE_GROUP
 
-BASE_DEVICES = "baseDeviceInfos"
 _NODE_RESOURCES_MAX = 256
 
 

@@ -17,6 +17,7 @@ from engine.model.cluster import Node, Pod
 RESOURCE_GROUP: Final = "huawei.com/"
 NPU_RESOURCE: Final = "huawei.com/npu"
 ASCEND_REAL: Final = "huawei.com/AscendReal"
+BASE_DEVICES: Final = "baseDeviceInfos"
 KUBELET_DEVICES: Final = "huawei.com/kltDev"
 PREDICATE_TIME: Final = "predicate-time"
 DISTRIBUTED_JOB: Final = "distributed-job"
@@ -66,6 +67,11 @@ class Configuration(msgspec.Struct, frozen=True):
     rack_id: int = -1
     server_index: str = ""
     devices: tuple[Device, ...] = ()
+
+
+#: What ``seating`` reads of a node beside its address and the content of its ``baseDeviceInfos``.
+SEATING_ANNOTATIONS: Final = (BASE_DEVICES, "superPodID", "rackID", "serverIndex")
+SEATING_LABELS: Final = ("accelerator-type", "mind-cluster/npu-chip-memory", "server-usage")
 
 
 class Seating(NamedTuple):

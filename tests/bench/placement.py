@@ -31,13 +31,14 @@ from engine.model.cluster import Observed
 from engine.model.diagnostics import ObjectKey
 from engine.model.plan import Plan
 from engine.observe import Observer
-from engine.plan import plan, settled
+from engine.plan import plan
 from engine.status import memory_bodies
 from tests.bench import crowds
 from tests.bench.clusters import NOW
 from tests.bench.measure import ROOT, RUNS, Result
 from tests.bench.plot import Line, draw
 from tests.bench.running import resident
+from tests.forgetting import forget
 from tests.simworld import merged
 
 GANG = 5000
@@ -199,14 +200,8 @@ def _bound(pod: Any, node: str, annotations: dict[str, str], phase: str) -> Any:
 
 def _forget() -> None:
     """Nothing of earlier passes helps: as in a process that has just begun."""
-    from engine.plan import gangs, groups, health, livepods, views
-
     gc.collect()
-    settled.forget()
-    groups.forget()
-    livepods.forget()
-    for memo in (gangs._GANGS, health._PLAIN_ROWS, views._HOLDINGS):
-        memo._known.clear()
+    forget()
 
 
 def _desired() -> Desired:

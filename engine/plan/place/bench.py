@@ -81,7 +81,7 @@ class Bench:
         self._log: list[str] = []
         self._tables: dict[bytes, Table] = {}
         self._grounds: dict[bytes, fit.Grounds] = {}
-        #: What the models of jobs that are alike became; ``likeness`` keeps the models as long.
+        #: The tables of models, by their id; ``likeness`` keeps the models alive as long.
         self._of_models: dict[int, Table] = {}
         self.likeness = Likeness()
         self._keys = Keys(scope)

@@ -17,9 +17,11 @@ from engine.plan.place import binding
 from engine.plan.place.bench import Bench, Seated
 from engine.plan.place.job import Job
 from engine.plan.scope import NodeView, Scope
-from engine.wire.objects import BASE_DEVICES
 from engine.wire.podannotations import (
+    BASE_DEVICES,
     OPERATOR_NAME,
+    SEATING_ANNOTATIONS,
+    SEATING_LABELS,
     SUPER_POD_ID,
     SUPER_POD_RANK,
     Device,
@@ -110,7 +112,15 @@ class Bindings:
     def _seating(view: NodeView, chips: int) -> Seating:
         node, report = view.node, view.report
         place = Place(report.super_pod_id, report.server_index, report.rack_id) if report else None
-        told = node.annotations, node.labels, node.internal_ip, node.base_devices, view.prefix, place
+        notes, labels = node.annotations, node.labels
+        told = (
+            *map(notes.get, SEATING_ANNOTATIONS),
+            *map(labels.get, SEATING_LABELS),
+            node.internal_ip,
+            node.base_devices,
+            view.prefix,
+            place,
+        )
         return _SEATINGS.of((node.name, chips), told, lambda: _seated(view, chips, place))
 
     def _rank(self, pod: Pod) -> int | None:

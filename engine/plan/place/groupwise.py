@@ -52,9 +52,14 @@ def _slots(
 ) -> dict[str, Slot] | Refusal:
     """A slot for every waiting pod by its key; ``among``: the candidates, by default those of the first pod."""
     if job.topology in ("superpod", "rack"):
-        return _super_pods(bench, job, waiting, ranks, memory, among)
-    candidates = bench.candidates(job, waiting[0]) if among is None else among
-    return treewise.slots(bench, job, waiting, ranks, memory, candidates)
+        found = _super_pods(bench, job, waiting, ranks, memory, among)
+    else:
+        candidates = bench.candidates(job, waiting[0]) if among is None else among
+        found = treewise.slots(bench, job, waiting, ranks, memory, candidates)
+    if isinstance(found, Refusal) or len(found) == len(waiting):
+        return found
+    text = f"{len(waiting)} pods wait, and the job's groups are {len(found)}: more pods than it has replicas"
+    return Refusal(TOPOLOGY, text)
 
 
 def _otherwise(
@@ -187,7 +192,7 @@ class _Plan:
         sizes = self._sizes(cut, homes)
         groups: dict[int, list[Pod]] = {}
         for pod in self._waiting:
-            groups.setdefault(_block_of(self._ranks[pod.key], sizes), []).append(pod)
+            groups.setdefault(_block_of(self._ranks[pod.key], sizes, cut.size), []).append(pod)
         out: dict[str, Slot] = {}
         running = [(logical, groups[logical]) for logical in sorted(groups) if logical in homes]
         for logical, pods in self._in_turn(cut, running):
@@ -199,7 +204,7 @@ class _Plan:
         rest = [logical for logical in fresh if logical not in taken]
         if rest:
             partial = 1 < len(self._waiting) < self._job.shape.pods
-            found = self._fresh(cut, rest, max(cut.need, max(sizes) + 1), partial)
+            found = self._fresh(cut, rest, max(cut.need, max(sizes) + 1, max(groups) + 1), partial)
             if isinstance(found, Refusal):
                 return found
             taken.update(found)
@@ -349,13 +354,15 @@ class _RackPlan(_Plan):
         ]
 
 
-def _block_of(rank: int, sizes: Mapping[int, int]) -> int:
-    """The logical super pod of a rank: ids in numeric order, each with the nodes it really has."""
+def _block_of(rank: int, sizes: Mapping[int, int], size: int) -> int:
+    """The logical super pod of a rank: ids in numeric order, each with the nodes it really has; pods beyond what the
+    job has replicas (until its controller takes them away) are in further ones of ``size`` nodes.
+    """
     for logical in sorted(sizes):
         if rank < sizes[logical]:
             return logical
         rank -= sizes[logical]
-    return max(sizes) + 1
+    return max(sizes) + 1 + rank // size
 
 
 def _by_super_pod(

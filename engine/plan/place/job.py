@@ -41,7 +41,7 @@ class Job(msgspec.Struct, frozen=True, eq=False):
     """``resource`` is empty for a gang without NPU; ``family`` is None for it and for pre-cut vNPUs, which are only
     counted. ``pods`` are the gang's live pods that ask for chips, ``topology`` names the gang-level rule (superpod,
     multilevel …) or is empty; ``blocks`` are those of a super-pod job; ``strict`` jobs keep off network-unhealthy
-    chips. ``model`` is the job that this one differs from by its names alone, if there is one."""
+    chips. ``model`` is a job with the same handler, shape and candidates, if one is known."""
 
     gang: Gang
     resource: str

@@ -48,7 +48,7 @@ class Likeness:
 
 
 def _alike(gang: Gang, pod: Pod, other: Gang, its: Pod) -> bool:
-    """Whether nothing but names tells the two apart, as far as placement looks."""
+    """Whether the two have one handler, shape and candidates."""
     return gang.labels == other.labels and gang.annotations == other.annotations and _ask_alike(pod, its)
 
 

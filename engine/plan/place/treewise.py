@@ -33,7 +33,9 @@ def slots(
     if isinstance(wish, Refusal):
         return wish
     waiting_keys = {pod.key for pod in waiting}
-    staying = {ranks[pod.key]: pod.node for pod in staying_pods(job, waiting_keys) if pod.key in ranks}
+    # where a node stands that is gone, or another shard's, nobody knows: its pods hold no place for the others
+    known = [pod for pod in staying_pods(job, waiting_keys) if pod.key in ranks and pod.node in bench.views]
+    staying = {ranks[pod.key]: pod.node for pod in known}
     ordered = sorted(waiting, key=lambda pod: ranks[pod.key])
     failed = frozenset(memory.fault_nodes) if memory else frozenset[str]()
     nodes = {name: bench.views[name].node for name in candidates}
@@ -41,15 +43,21 @@ def slots(
         return _Beside(bench, wish, staying, nodes, failed).slots([(ranks[pod.key], pod.key) for pod in ordered])
     found = _former_tree(bench, wish, len(waiting), memory, nodes)
     if found is None:
-        # A queue may let in fewer pods than whole groups: these go where the rest of their groups has room.
-        whole = -(-len(waiting) // wish[-1]) * wish[-1]
+        # A queue may let in fewer pods than whole groups: these go where the rest of their groups has room. So do pods
+        # whose mates are on nodes that are gone, each in its own group.
+        places = [ranks[pod.key] for pod in ordered]
+        if places[-1] >= job.shape.pods:
+            places = list(range(len(ordered)))
+        whole = -(-(places[-1] + 1) // wish[-1]) * wish[-1]
         sound = [node for name, node in nodes.items() if name not in failed]
         found = multilevel.select(sound, bench.trees, wish, whole)
         if isinstance(found, Refusal) and len(sound) < len(nodes):  # where the job failed before comes last
             found = multilevel.select(nodes.values(), bench.trees, wish, whole)
+        if not isinstance(found, Refusal):
+            found = tuple(found[place] for place in places)
     if isinstance(found, Refusal):
         return found
-    return {pod.key: Slot(name) for pod, name in zip(ordered, found, strict=False)}
+    return {pod.key: Slot(name) for pod, name in zip(ordered, found, strict=True)}
 
 
 def _former_tree(
@@ -103,7 +111,7 @@ class _Beside:
                     left += members
                 elif not self._pack(depth, home, members, out):
                     return self._full(members[0][0])
-        return out
+        return self._full(left[0][0]) if left else out
 
     def _groups(
         self, depth: int, missing: Sequence[tuple[int, str]]
