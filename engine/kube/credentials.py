@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from yarl import URL
+
 from engine.errors import InputError
 from engine.log import redact
 
@@ -125,9 +127,16 @@ def _in_cluster(kubeconfig: str | None) -> bool:
     return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and SERVICE_ACCOUNT_TOKEN.exists()
 
 
+def _is_url(host: str) -> bool:
+    try:
+        return bool(URL(host).host)
+    except ValueError:  # a port that is none, brackets left open
+        return False
+
+
 def _endpoint(configuration: Any) -> Endpoint:
     host = str(configuration.host).rstrip("/")
-    if not host.startswith(("https://", "http://")):
+    if not host.startswith(("https://", "http://")) or not _is_url(host):
         raise ValueError(f"the server {host[:100]!r} is no address such as https://10.0.0.1:6443")
     token = configuration.api_key.get("BearerToken") or configuration.api_key.get("authorization") or ""
     return Endpoint(
