@@ -547,7 +547,9 @@ def test_budgets_are_reserved_only_on_what_the_plan_saw(cluster: Cluster, edge: 
 
 def test_batches_keep_the_order_and_survive_the_wire() -> None:
     many: list[AnyAction] = [reset(n, f"Ascend910-{n}") for n in range(25)]
-    parts = [decode(text) for text in split(RECORD, list(enumerate(many)), "c1", 10, 10_000_000)]
+    texts = split(RECORD, list(enumerate(many)), "c1", 10, 10_000_000)
+    parts = [decode(text) for text in texts]
+    assert texts == [msgspec.json.encode(part).decode() for part in parts], "as workers of every version write and read"
     assert [len(part.actions) for part in parts] == [10, 10, 5]
     assert [part.number for part in parts] == [1, 2, 3] and {part.record.batches for part in parts} == {4}
     assert [numbered for part in parts for numbered in part.actions] == list(enumerate(many))

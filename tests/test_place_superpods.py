@@ -9,6 +9,7 @@ import pytest
 
 from engine.model.cluster import Observed
 from engine.model.history import History, JobMemory
+from engine.plan.place import groupwise
 from engine.plan.place.superpod import Block, Blocks, blocks, repair, select
 from engine.plan.place.verdict import Refusal, Shape, Task
 from tests import placing, worlds
@@ -298,3 +299,12 @@ def test_pods_beyond_the_replicas_are_in_further_blocks(waiting: int, nodes: int
     assert [places[f"j-{i}"].annotations["super-pod-rank"] for i in range(bound)] == [str(i // 3) for i in range(bound)]
     if not bound:
         assert scope.pending[0].reason == "TopologyNotMet" and len(scope.pending[0].pods) == waiting
+
+
+def test_a_gang_with_too_few_slots_waits_and_the_pass_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever leaves a pod without a slot, the others of the cluster are not to suffer for it."""
+    monkeypatch.setattr(groupwise, "_super_pods", lambda *_: {})
+    pods, group = gang(2, 16, annotations=SP)
+    scope = scope_of(_world([*pods, worlds.pod("bare", count=0)], group, {1: 5}))
+    assert list(nodes_of(scope)) == ["bare"]
+    assert scope.pending[0].reason == "TopologyNotMet" and "2 pods wait" in scope.pending[0].message

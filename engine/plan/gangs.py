@@ -149,8 +149,6 @@ def _order(pod: Pod) -> tuple[int, tuple[tuple[int, str], ...], str]:
 
 def formed(key: str, owner: Owner, pods: list[Pod], finder: Owners, classes: Mapping[str, int]) -> Gang:
     """The gang of an owner's pods; ``classes`` are the values of the cluster's priority classes."""
-    if owner.kind == "Pod" and not finder.group_of_owner(owner):
-        return _GANGS.of(key, (pods[0], classes), lambda: _alone(key, owner, pods[0], classes))
     inputs = (owner, pods, finder.groups_for(owner, pods), classes)
     return _GANGS.of(key, inputs, lambda: _gang(key, owner, pods, finder, classes))
 
@@ -185,32 +183,6 @@ def _gang(key: str, owner: Owner, pods: list[Pod], finder: Owners, classes: Mapp
         task_min=_task_min(owner, spec, group_spec),
         pods=tuple(pod.key for pod in ordered),
         pod_group=group_name if group else "",
-    )
-
-
-def _alone(key: str, owner: Owner, pod: Pod, classes: Mapping[str, int]) -> Gang:
-    """The gang of a bare pod for which no PodGroup speaks: ``Owners.of`` gives kind Pod to one pod alone, and to none
-    that names a PodGroup.
-    """
-    annotations = _own_annotations(pod)
-    priority_class = pod.priority_class or ""
-    return Gang(
-        key=key,
-        api_version=owner.api_version,
-        kind=owner.kind,
-        namespace=owner.namespace,
-        name=owner.name,
-        uid=owner.uid,
-        labels=pod.labels,
-        annotations=annotations,
-        queue=annotations.get(QUEUE_NAME_KEY) or DEFAULT_QUEUE,
-        priority=classes.get(priority_class, pod.priority),
-        priority_class=priority_class,
-        created=pod.created,
-        min_available=max(1, parse_min_available(annotations) or 1),
-        replicas=1,
-        task_min={},
-        pods=() if pod.finished else (pod.key,),
     )
 
 

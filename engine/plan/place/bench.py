@@ -81,8 +81,6 @@ class Bench:
         self._log: list[str] = []
         self._tables: dict[bytes, Table] = {}
         self._grounds: dict[bytes, fit.Grounds] = {}
-        #: The tables of models, by their id; ``likeness`` keeps the models alive as long.
-        self._of_models: dict[int, Table] = {}
         self.likeness = Likeness()
         self._keys = Keys(scope)
         self._neighbours: Neighbours | None = None
@@ -117,12 +115,6 @@ class Bench:
 
     def table(self, job: Job, pod: Pod) -> Table:
         """The candidates of pods like this one, up to date."""
-        rules = self.scope.penalty.get(job.gang.key) or self.scope.refused.get(job.gang.key)
-        model = None if rules else job.model
-        found = None if model is None else self._of_models.get(id(model))
-        if found is not None:
-            found.refresh(self._log)
-            return found
         key = self._keys.of(job, pod)
         found = self._tables.get(key)
         if found is None:
@@ -130,8 +122,6 @@ class Bench:
             refused = self.scope.refused.get(job.gang.key, {})
             make = self._maker(job, pod)
             found = self._tables[key] = make(job, pod, self.views, self.trees, penalty, refused, self._grounds_of(pod))
-        if model is not None:
-            self._of_models[id(model)] = found
         found.refresh(self._log)
         return found
 

@@ -80,9 +80,20 @@ class Keys:
         self._known: dict[str, bytes] = {}
         self._rules: tuple[object, ...] = ()
         self._last: Pod | None = None
+        #: Keys of pods that their jobs' models stand for, by the model's gang.
+        self._models: dict[str, bytes] = {}
 
     def of(self, job: Job, pod: Pod) -> bytes:
         """What makes two pods alike; the nodes that their gangs avoid are part of it."""
+        model, gang = job.model, job.gang.key
+        if model is None or self._scope.penalty.get(gang) or self._scope.refused.get(gang):
+            return self._own(job, pod)
+        found = self._models.get(model.gang.key)
+        if found is None:
+            found = self._models[model.gang.key] = self._own(job, pod)
+        return found
+
+    def _own(self, job: Job, pod: Pod) -> bytes:
         if job is not self._job:
             self._job, self._known, self._last = job, {}, None
             self._rules = _rules(self._scope, job)

@@ -111,7 +111,7 @@ class _Beside:
                     left += members
                 elif not self._pack(depth, home, members, out):
                     return self._full(members[0][0])
-        return self._full(left[0][0]) if left else out
+        return out
 
     def _groups(
         self, depth: int, missing: Sequence[tuple[int, str]]
