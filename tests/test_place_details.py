@@ -113,7 +113,8 @@ def test_a_super_pod_without_room_says_what_would_help() -> None:
     world = worlds.observed([worlds.node(name, chips=16) for name in names], reports, pods, objects=[group])
     (entry,) = scope_of(world).pending
     assert entry.reason == "TopologyNotMet" and "needs 2 whole free nodes close together" in (entry.unblock or "")
-    assert "node top: super-pod-id: 0, node count: 1, super-pod-id: 1, node count: 1, 0/2 nodes" in entry.message
+    told = "node top: super-pod-id: 0, node count: 1 detail: [n0], super-pod-id: 1, node count: 1 detail: [n1], 0/2"
+    assert told in entry.message
 
 
 def test_a_gang_of_mixed_sizes_finds_the_one_way_to_fit() -> None:

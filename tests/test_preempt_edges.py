@@ -266,3 +266,14 @@ class TestBudgetsOfPods:
         odd = budget("p", 3) | {"spec": spec, "status": {"disruptionsAllowed": True}}
         found = tidal(labelled(low("a", ("n0", EIGHT)), app="a"), wanting(), objects=[odd])
         assert evicted(found) == (["a-0"] if "selector" not in spec or spec["selector"] == "x" else [])
+
+
+def test_one_larger_job_goes_where_many_small_ones_would_among_many_candidates() -> None:
+    """More candidates than are tried in all combinations: still the fewest go."""
+    small = [low(f"s{node}{chip}", (f"n{node}", range(chip, chip + 1))) for node in (0, 1) for chip in range(4)]
+    pair = [low(f"p{node}", (f"n{node}", range(4, 6))) for node in (0, 1)]
+    large = low("z", ("n1", range(6, 8)))
+    rest = low("y", ("n0", range(6, 8)))
+    rows = [*small, *pair, large, rest]
+    assert evicted(planned(*rows, wanting(each=2), objects=CLASSES, nodes=2)) == ["p0-0"]
+    assert evicted(planned(*rows, wanting(each=4), objects=CLASSES, nodes=2)) == ["p0-0", "y-0"]

@@ -59,7 +59,46 @@ def test_fragile_jobs_and_fewer_dequeues_come_first() -> None:
     assert scope.queue == ["train/PodGroup/b", "train/PodGroup/a"]
     tired = gang(1, 8, name="a", annotations={**A2, "huawei.com/schedule_dequeue_frequency": "2"})
     unreadable = gang(1, 8, name="b", annotations={**A2, "huawei.com/schedule_dequeue_frequency": "x"})
-    assert _first(tired, unreadable) == "b-0"
+    assert _first(tired, unreadable) == "a-0", "neither comes first for its dequeues: age and key decide"
+
+
+def test_a_count_of_dequeues_that_cannot_be_read_leaves_the_order_to_age() -> None:
+    rows = {"a": ("2", "07:30"), "b": ("x", "07:00"), "c": ("1", "07:50"), "d": (None, "07:55")}
+    gangs = []
+    for name, (text, moment) in rows.items():
+        notes = A2 if text is None else {**A2, "huawei.com/schedule_dequeue_frequency": text}
+        pods, group = gang(1, 8, name=name, annotations=notes)
+        group["metadata"]["creationTimestamp"] = f"2026-09-01T{moment}:00Z"
+        gangs.append((pods, group))
+    a, b, c, d = gangs
+    assert _order(a, b) == "ba" and _order(b, c) == "bc" and _order(a, c, d) == "dca" and _order(d, b) == "bd"
+    assert _order(*gangs) == _order(*reversed(gangs)), "whatever order they are found in"
+
+
+def _order(*gangs: Any) -> str:
+    return "".join(key[-1] for key in scope_of(_world(*gangs)).queue)
+
+
+def test_a_pod_that_leaves_makes_a_job_no_less_fragile() -> None:
+    waiting, groups, running = [], [], []
+    for name, going in (("a", True), ("b", False)):
+        pods, group = gang(3, 1, name=name, annotations=A2, least=1)
+        waiting.append(pods[-1])
+        groups.append(group)
+        notes = dict(pods[0].annotations)
+        chips = range(2) if going else range(2, 4)
+        running += [
+            worlds.pod(f"{name}-{i}", node="n0", chips=[chip], rank=i, annotations=notes)
+            for i, chip in enumerate(chips)
+        ]
+    running[0] = placing.edited(running[0], deleting=worlds.NOW + 10)
+    scope = scope_of(worlds.world(1, pods=[*waiting, *running], objects=groups))
+    assert scope.queue == ["train/PodGroup/a", "train/PodGroup/b"]
+    running[0] = placing.edited(running[0], deleting=None)
+    groups[0]["metadata"]["creationTimestamp"] = "2026-09-01T07:50:00Z"
+    groups[1]["metadata"]["creationTimestamp"] = "2026-09-01T07:00:00Z"
+    scope = scope_of(worlds.world(1, pods=[*waiting, *running], objects=groups))
+    assert scope.queue == ["train/PodGroup/b", "train/PodGroup/a"], "both have a pod to spare"
 
 
 def test_a_job_with_no_more_than_its_minimum_comes_before_one_with_spare_pods_whatever_they_hold() -> None:

@@ -241,6 +241,7 @@ class Pod(msgspec.Struct, frozen=True):
     give it (``huawei.com/AscendReal``, else the resource annotation). ``host_ports`` are
     (address, protocol, port) with ``0.0.0.0`` for any address. ``spread`` are its topology spread constraints,
     ``claims`` the persistent volume claims that it mounts. ``restart_policy`` is empty where the object does not say.
+    ``task_index`` is the number that Volcano gave it within its task, None for pods of others.
     """
 
     namespace: str
@@ -280,6 +281,7 @@ class Pod(msgspec.Struct, frozen=True):
     spread: tuple[dict[str, Any], ...] = ()
     claims: tuple[str, ...] = ()
     restart_policy: str = ""
+    task_index: int | None = None
 
     @property
     def key(self) -> str:

@@ -6,7 +6,7 @@ A gang evicted whole is one unit, so is a reset group, a chip, a node, an object
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from engine.documents import BudgetLimit
@@ -49,20 +49,13 @@ class Ledger:
 
     def take(self, demand: Demand) -> Refusal | None:
         """Spend the demand from every limit that counts it, or from none and say which refuses."""
-        wanted: list[tuple[str, BudgetLimit, int]] = []
         refusal: Refusal | None = None
-        for name, limit in self._limits:
-            if demand.kind not in limit.actions:
-                continue
-            for key in self._keys(limit.per, demand.nodes):
-                full = f"{name}/{limit.per}/{key}"
-                allowed = limit.allowed(self._total(demand.kind, limit.per, key))
-                found = self._check(full, _document(name), limit, allowed, demand.weight)
-                if found is not None and (refusal is None or _later(found, refusal)):
-                    refusal = found
-                wanted.append((full, limit, allowed))
+        for full, name, limit, allowed in (counting := list(self._counting(demand))):
+            found = self._check(full, _document(name), limit, allowed, demand.weight)
+            if found is not None and (refusal is None or _later(found, refusal)):
+                refusal = found
         if refusal is None:
-            for full, limit, _ in wanted:
+            for full, _, limit, _ in counting:
                 self._window(full, limit).append((self._scope.now_ms, demand.unit, demand.weight))
         return refusal
 
@@ -73,8 +66,22 @@ class Ledger:
             refusal = self.take(demand)
             if refusal is not None:
                 self._spent = before
-                return refusal
+                return self._together(demands) or refusal
         return None
+
+    def _together(self, demands: Sequence[Demand]) -> Refusal | None:
+        """Which budget refuses all of them at once, and when its window has room for all."""
+        wanted: dict[str, tuple[str, BudgetLimit, int, int]] = {}
+        for demand in demands:
+            for full, name, limit, allowed in self._counting(demand):
+                weight = wanted[full][3] if full in wanted else 0
+                wanted[full] = (name, limit, allowed, weight + demand.weight)
+        refusal: Refusal | None = None
+        for full, (name, limit, allowed, weight) in wanted.items():
+            found = self._check(full, _document(name), limit, allowed, weight)
+            if found is not None and (refusal is None or _later(found, refusal)):
+                refusal = found
+        return refusal
 
     def renew(self, demand: Demand) -> Refusal | None:
         """Spend again what was spent before and is only done now: windows count from the act, not the decision."""
@@ -92,12 +99,8 @@ class Ledger:
     def room(self, demand: Demand) -> int:
         """How many of the demand's weight the limits still allow."""
         left = demand.weight
-        for name, limit in self._limits:
-            if demand.kind in limit.actions:
-                for key in self._keys(limit.per, demand.nodes):
-                    full = f"{name}/{limit.per}/{key}"
-                    allowed = limit.allowed(self._total(demand.kind, limit.per, key))
-                    left = min(left, allowed - sum(count for _, _, count in self._all(full, limit)))
+        for full, _, limit, allowed in self._counting(demand):
+            left = min(left, allowed - sum(count for _, _, count in self._all(full, limit)))
         return max(0, left)
 
     def most(self, kind: str) -> tuple[int, str] | None:
@@ -116,6 +119,14 @@ class Ledger:
                 if full.startswith(f"{name}/{limit.per}/"):
                     self._window(full, limit)
         return {full: tuple(entries) for full, entries in sorted(self._spent.items()) if entries}
+
+    def _counting(self, demand: Demand) -> Iterator[tuple[str, str, BudgetLimit, int]]:
+        """Each window that counts the demand: its name, the limit's name, the limit, and what it allows there."""
+        for name, limit in self._limits:
+            if demand.kind in limit.actions:
+                for key in self._keys(limit.per, demand.nodes):
+                    allowed = limit.allowed(self._total(demand.kind, limit.per, key))
+                    yield f"{name}/{limit.per}/{key}", name, limit, allowed
 
     def _check(self, full: str, name: str, limit: BudgetLimit, allowed: int, weight: int) -> Refusal | None:
         entries = self._all(full, limit)

@@ -78,11 +78,13 @@ def task_of(pod: Pod) -> str:
 
 def declared_rank(pod: Pod) -> int | None:
     """The rank that the pod itself states: annotation ``hccl/rankIndex``, else a StatefulSet's ordinal or a
-    Volcano task index.
+    Volcano task index, which its environment tells (``VC_TASK_INDEX``), else its name.
     """
     text = pod.annotations.get(RANK_KEY, "")
     if text.isascii() and text.isdecimal() and len(text) <= 9:
         return int(text)
+    if pod.task_index is not None and pod.owner_kind != "StatefulSet":
+        return pod.task_index
     if pod.owner_kind == "StatefulSet" or (pod.owner_kind == "Job" and pod.owner_api == VOLCANO_API):
         tail = pod.name.rpartition("-")[2]
         return int(tail) if tail.isascii() and tail.isdecimal() and len(tail) <= 9 else None

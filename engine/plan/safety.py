@@ -30,7 +30,7 @@ from engine.model.plan import Deferred
 from engine.model.times import rfc3339
 from engine.plan import record
 from engine.plan.budgets import Demand, Ledger, Refusal
-from engine.plan.queue import nominate
+from engine.plan.queue import nominate, words
 from engine.plan.scope import Scope
 from engine.plan.views import chip_ids
 from engine.wire import names, reservations
@@ -53,6 +53,7 @@ def run(scope: Scope) -> None:
     for action in scope.actions:
         kept.extend(gate.admit(action))
     scope.actions = kept
+    gate.tell()
     scope.memory.budgets = ledger.spent()
     record.passed(scope)
     nominate.passed(scope)
@@ -86,6 +87,8 @@ class _Gate:
             if item.document.spec.windows
         ]
         self._hours: dict[tuple[str, frozenset[str]], Refusal | None] = {}
+        #: Jobs for which nobody goes yet: how many units would, and what refuses.
+        self._without_room: dict[str, tuple[int, Refusal]] = {}
 
     def admit(self, action: AnyAction) -> Iterable[AnyAction]:
         """The part of the action that may be done now; the rest is deferred."""
@@ -101,6 +104,12 @@ class _Gate:
             return (action,)
         self._defer(action, refusal)
         return ()
+
+    def tell(self) -> None:
+        """Says to jobs whose room is not made yet what holds it back, instead of who was told to go."""
+        for key, (units, refusal) in sorted(self._without_room.items()):
+            until = rfc3339(refusal.until) if refusal.until is not None else ""
+            words.amend(self._scope, self._scope.gangs[key], words.held_back(units, refusal.budget, until))
 
     def _refusal(self, action: AnyAction) -> Refusal | None:
         if isinstance(action, SignalJob) and "budgetUnit" in action.preconditions:
@@ -244,7 +253,10 @@ class _Gate:
         if isinstance(action, EvictPod):
             self._scope.evicting.discard(f"{action.namespace}/{action.pod}")
             self._scope.reschedules.pop(action.budget_unit, None)
-            self._scope.displaced.pop(action.budget_unit, None)
+            row = self._scope.displaced.pop(action.budget_unit, None)
+            if row is not None and row.preemptor in self._scope.gangs:
+                units = self._without_room.get(row.preemptor, (0, refusal))[0]
+                self._without_room[row.preemptor] = (units + 1, refusal)
 
 
 def _mask(names: Iterable[str]) -> int:

@@ -95,7 +95,8 @@ def _view(
     maintain: bool,
 ) -> NodeView:
     resource = _resource(node, product, report)
-    base = (node.base_chips or (report.listed if report else 0)) if resource else 0
+    listed = report.listed if report else 0
+    base = (node.base_chips or listed if maintain else node.base_chips | listed) if resource else 0
     used, used_by, requested = _held(node.name, pods)
     unhealthy = report.unhealthy & base if report else 0
     unavailable = unhealthy | (report.recovering & base if report else 0)

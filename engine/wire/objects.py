@@ -18,6 +18,10 @@ from engine.wire.errors import WireError
 from engine.wire.podannotations import ASCEND_REAL, BASE_DEVICES, RESOURCE_GROUP
 
 _NODE_RESOURCES_MAX = 256
+#: What marks Volcano's pods and what their environment tells.
+GROUP_NAME = "scheduling.k8s.io/group-name"
+VOLCANO_JOBS = "batch.volcano.sh/"
+TASK_INDEX = "VC_TASK_INDEX"
 
 
 def node(obj: Mapping[str, Any]) -> Node:
@@ -132,6 +136,7 @@ def pod(obj: Mapping[str, Any]) -> Pod:
         spread=tuple(spec.get("topologySpreadConstraints") or ()),
         claims=_claims(name, spec),
         restart_policy=str(spec.get("restartPolicy") or ""),
+        task_index=_task_index(spec) if _is_volcanos(annotations, owner) else None,
     )
 
 
@@ -203,6 +208,24 @@ def _containers(statuses: Iterable[Mapping[str, Any]] | None) -> tuple[Container
         )
         for s in statuses or ()
     )
+
+
+def _is_volcanos(annotations: Mapping[str, str], owner: Mapping[str, Any]) -> bool:
+    """Whether a Volcano Job made the pod, or a PodGroup holds it, which is all that may be left of its owner."""
+    return GROUP_NAME in annotations or str(owner.get("apiVersion", "")).startswith(VOLCANO_JOBS)
+
+
+def _task_index(spec: Mapping[str, Any]) -> int | None:
+    """The pod's number within its task, which Volcano's env plugin tells every container.
+
+    Source: Volcano pkg/controllers/job/plugins/env (VC_TASK_INDEX).
+    """
+    for container in spec.get("containers") or ():
+        for entry in container.get("env") or ():
+            if isinstance(entry, Mapping) and entry.get("name") == TASK_INDEX:
+                text = str(entry.get("value") or "")
+                return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else None
+    return None
 
 
 def _host_ports(spec: Mapping[str, Any]) -> tuple[tuple[str, str, int], ...]:

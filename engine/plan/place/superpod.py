@@ -19,6 +19,8 @@ AFFINITY_LABEL: Final = "super-pod-affinity"
 CHOSEN_SCORE: Final = 100_000_000
 #: Most super pods that a message names.
 MAX_SHOWN: Final = 20
+#: Most nodes that it names of each.
+MAX_NAMES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,7 @@ def select(
     sizes = {key: len(pool.nodes) for key, pool in pools.items()}
     total = sum(size // wanted.size for size in sizes.values())
     if total < len(ids) and (not wanted.soft or partial):
-        return _too_few(len(ids), total, sizes)
+        return _too_few(len(ids), total, candidates)
     table = _table(pools, wanted, reserve)
     work = _Taking(pools, list(ids), wanted.size, reserve)
     _from_smaller(work, table)
@@ -189,7 +191,7 @@ def select(
         _partial_blocks(work, table, fresh_id)
     missing = len(ids) * wanted.size - sum(len(block.nodes) for block in work.taken.values())
     if missing > 0:
-        return _too_few(len(ids), total, sizes)
+        return _too_few(len(ids), total, candidates)
     return work.taken
 
 
@@ -289,9 +291,17 @@ def repair(
     return Block(previous.super_pod, nodes)
 
 
-def _too_few(need: int, total: int, sizes: Mapping[int, int]) -> Refusal:
-    shown = ", ".join(f"super-pod-id: {key}, node count: {size}" for key, size in sorted(sizes.items())[:MAX_SHOWN])
+def _too_few(need: int, total: int, candidates: Mapping[int, Sequence[str]]) -> Refusal:
+    shown = ", ".join(
+        f"super-pod-id: {key}, node count: {len(nodes)} detail: [{_first(nodes)}]"
+        for key, nodes in sorted(candidates.items())[:MAX_SHOWN]
+    )
     return Refusal(TOPOLOGY, f"select super pod failed, required {need}, total {total}, node top: {shown}, ")
+
+
+def _first(nodes: Sequence[str]) -> str:
+    more = f" and {len(nodes) - MAX_NAMES} more" if len(nodes) > MAX_NAMES else ""
+    return " ".join(sorted(nodes)[:MAX_NAMES]) + more
 
 
 def _invalid(text: str) -> Refusal:

@@ -12,11 +12,21 @@ from typing import Final
 
 from engine.model.cluster import Pod
 from engine.plan.place import fit
-from engine.plan.place.base import Base
+from engine.plan.place.base import NODE_INVALID, Base
 from engine.plan.place.job import Job
 from engine.plan.place.multilevel import Level, missing_label
 from engine.plan.place.shelves import Shelves
-from engine.plan.place.verdict import NODE_UNSTABLE, SHORTAGE, SHORTAGE_PREFIX, Ask, Family, Refusal, Seat, Verdict
+from engine.plan.place.verdict import (
+    NODE_UNSTABLE,
+    SHORTAGE,
+    SHORTAGE_PREFIX,
+    Ask,
+    Family,
+    Refusal,
+    Seat,
+    Verdict,
+    listed,
+)
 from engine.plan.scope import NodeView
 
 MISSING: Final = "NPUResourceMissing"
@@ -232,13 +242,16 @@ class Table:
         if family is None:
             return room(self._sample, view) or 0
         free, counted = view.free, node.allocatable.get(resource, 0)
-        listed, idle = free.bit_count(), counted - view.requested.get(resource, 0)
-        if listed > idle or not counted <= node.capacity.get(resource, 0) >= listed:
+        told, idle = free.bit_count(), counted - view.requested.get(resource, 0)
+        if told > idle or not counted <= node.capacity.get(resource, 0) >= told:
             stable = _stability(resource, view, free)
             if stable is not None:
                 return stable
         if self._strict and view.network is None:
             return Refusal("NetworkStateUnknown", f"getUsableTopFromNode don't have {resource}-NetworkUnhealthy")
+        entries = view.report.network_unhealthy or 0 if self._strict and view.report else 0
+        if entries.bit_count() > family.max:
+            return Refusal(NODE_INVALID, f"node npu networkUnhealthy top<{listed(entries)}> is invalid")
         seat = self._seat(view, free, counted)
         verdict = self._memo.get(seat)
         if verdict is None:
@@ -250,7 +263,9 @@ class Table:
 
     def _seat(self, view: NodeView, free: int, counted: int) -> _Seat:
         network = view.network or 0
-        sick, card = view.unhealthy.bit_count(), view.node.labels.get(CARD_LABEL, "")
+        # what the report lists: a chip that only we keep out is no worse for its neighbours
+        sick = (view.report.unhealthy & view.base).bit_count() if view.report else 0
+        card = view.node.labels.get(CARD_LABEL, "")
         return (free & ~network if self._strict else free, sick, counted, card, network)
 
 

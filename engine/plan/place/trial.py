@@ -6,7 +6,8 @@ leaves the tentative seats in place, so that what becomes free for one job is no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final, Protocol
 
 import msgspec
@@ -50,9 +51,14 @@ class Trials:
     def __init__(self, scope: Scope, bench: Bench, quota: Quota, make: Callable[[Gang], Attempt]) -> None:
         self._scope, self._bench, self._quota, self._make = scope, bench, quota, make
         self._attempts: dict[str, Attempt] = {}
+        self._kept: dict[str, int] = {}
         self.effort = EFFORT
         #: Whether a what-if was refused because the pass's effort is used up.
         self.spent = False
+
+    def kept(self, node: str) -> int:
+        """The chips of a node that ``hold`` has kept in this pass."""
+        return self._kept.get(node, 0)
 
     def job(self, gang: Gang) -> Job | None:
         """The job behind a gang."""
@@ -70,6 +76,20 @@ class Trials:
         self._bench.take_back(placed)
         self._restore(released)
         return placed
+
+    @contextmanager
+    def without(self, gang: Gang, pods: Sequence[Pod]) -> Iterator[None]:
+        """What-ifs in a world in which these have gone already.
+
+        Raises:
+            Exhausted: no more what-ifs in this pass.
+        """
+        self._spend(2 * len(pods))
+        released = self._release(pods, gang)
+        try:
+            yield
+        finally:
+            self._restore(released)
 
     def opens(self, gang: Gang, pod: Pod, node: str, gone: Sequence[Pod]) -> bool:
         """Whether the pod fits on the node once those of ``gone`` that are there have gone.
@@ -212,6 +232,7 @@ class Trials:
             return placed
         left: dict[str, dict[str, int]] = {}
         for item in placed:
+            self._kept[item.node] = self.kept(item.node) | item.chips
             row = left.setdefault(item.node, {})
             for name, amount in item.pod.requests.items():
                 row[name] = row.get(name, 0) + amount
@@ -246,6 +267,8 @@ class Trials:
             mask = _freed(view, there) if parts else _whole_chips(view, there)
             if mask is None:
                 continue
+            if gang is not None:
+                mask &= ~self.kept(node)  # whoever leaves frees nothing that is promised already
             found.append(Seated(there, view.node.name, mask))
             self._bench.take_back(found[-1:])
             self._quota.give(self._queue(pod), [pod])

@@ -2,9 +2,9 @@
 
 ``lines`` are the queues and what each may have and deserves (``share``), ``order`` says whose turn it is, ``roster``
 which pods wait. What happens when there is no room is decided around placement: ``consent`` (who may be evicted for
-whom), ``shields`` (whom PodDisruptionBudgets protect), ``units`` (what can be evicted), ``contention`` (the least that
-must go), ``reserve`` (nodes kept for a job that has waited too long). Queues may use everything up to their capability
-while nobody else wants it.
+whom), ``shields`` (whom PodDisruptionBudgets protect), ``units`` (what can be evicted), ``candidates`` (who of these at
+all), ``leaving`` (what comes free by itself), ``contention`` (the least that must go), ``reserve`` (nodes kept for a
+job that has waited too long). Queues may use everything up to their capability while nobody else wants it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from engine.plan import roles
 from engine.plan.gangs import MIN_AVAILABLE_KEY, parse_min_available, shard_of
 from engine.plan.memo import Settled
 from engine.plan.queue.lines import Quota
-from engine.plan.queue.order import Rank, rank, turns
+from engine.plan.queue.order import Rank, in_order, rank, turns
 from engine.plan.queue.roster import Roster, pending_entry
 from engine.plan.scope import Scope
 
@@ -49,7 +49,7 @@ def run(scope: Scope) -> None:
             continue
         line = quota.lines.get(gang.queue)
         entries.append((-(line.priority if line else 0), rank(scope, gang, quota)))
-    scope.queue = [entry.key for _, entry in sorted(entries)]
+    scope.queue = in_order(entries)
 
 
 def _held_back(gang: Gang, waiting: list[Pod], started: list[Pod], quota: Quota) -> Pending | None:

@@ -3,28 +3,28 @@
 Runs around placement: jobs for which others were told to go are served first (``serve``), then, once everybody has had
 a turn, the jobs that are stuck get room by preemption or reclaim where somebody allows it, and else the cheapest way
 out as a sentence (``settle``). What is freed for a job stays its own: the history names the pods that went for it.
+Nobody goes for room that comes by itself: what terminating pods leave behind is counted first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from engine.model.actions import EvictPod, Evidence, Owner
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
-from engine.plan import roles
 from engine.plan.queue import nominate, words
+from engine.plan.queue.candidates import Candidates
 from engine.plan.queue.case import Case
-from engine.plan.queue.consent import Consent, critical
+from engine.plan.queue.consent import Consent
+from engine.plan.queue.leaving import Leaving
 from engine.plan.queue.lines import Amounts, Quota, add
 from engine.plan.queue.reserve import Guard, Placing
 from engine.plan.queue.roster import Roster
 from engine.plan.queue.search import Exhausted, least
 from engine.plan.queue.share import over, within
-from engine.plan.queue.shields import Shields
 from engine.plan.queue.units import Unit, units_of
 from engine.plan.queue.units import unit as single
 from engine.plan.scope import Displacement, NodeView, Scope
@@ -68,13 +68,14 @@ class Contention:
     def __init__(self, scope: Scope, quota: Quota, trials: Trials, roster: Roster) -> None:
         self._scope, self._quota, self._trials, self._roster = scope, quota, trials, roster
         self._consent = Consent(scope, quota.lines)
-        self._guard = Guard(scope, trials)
+        self._guard, self._leaving = Guard(scope, trials), Leaving(scope, trials)
         self._stuck: list[Placing] = []
-        self._names = roles.names(scope)
-        self._known: dict[str, list[Unit]] = {}
+        self._candidates = Candidates(scope)
         self._victims_of: dict[tuple[object, ...], list[_Victim]] = {}
         #: Wishes for which nothing was found in this pass; those of the same kind are not searched for again.
         self._hopeless: set[tuple[object, ...]] = set()
+        #: Wishes for which what leaves by itself is not enough.
+        self._vain: set[tuple[object, ...]] = set()
         self._opened: dict[tuple[object, ...], bool] = {}
         self._emptiest: dict[str, list[NodeView]] = {}
         self._told = 0
@@ -86,9 +87,7 @@ class Contention:
         for gang, victims in nominate.waiting(self._scope):
             served.add(gang.key)
             placing = place(gang)
-            held = bool(placing.left and victims) and any(
-                self._trials.hold(gang, pods, victims) for pods in self._wishes(placing)
-            )
+            held = bool(placing.left and victims) and self._hold(placing, victims)
             if not held:
                 nominate.clear(self._scope, gang)
                 self.note(placing)
@@ -109,16 +108,26 @@ class Contention:
                 return reason.capitalize()
         return PREEMPTED
 
+    def _hold(self, placing: Placing, victims: Sequence[Pod]) -> bool:
+        """Whether the gang fits in place of these, if need be with what terminating pods leave; it is kept for it."""
+        gone = {pod.uid: pod for pod in (*victims, *self._leaving.pods)}
+        return any(
+            self._leaving.keep(placing.gang, pods, room) is not None
+            for room in (victims, list(gone.values()))
+            for pods in self._wishes(placing)
+        )
+
     def note(self, placing: Placing) -> None:
         """Takes down what became of a gang in its turn."""
+        if placing.left and self._awaits(placing):
+            return
         if placing.left:
             self._stuck.append(placing)
         self._guard.settled(placing.gang, self._needs(placing) if placing.left else 0)
 
     def settle(self) -> None:
         """Makes room for stuck jobs where that is allowed; tells the others the cheapest way out."""
-        curable = [one for one in self._stuck if one.why in CURABLE or one.why.startswith(INSUFFICIENT)]
-        cramped = [placing for placing in curable if not self._make_room(placing)]
+        cramped = [one for one in self._stuck if _curable(one) and not self._make_room(one)]
         for placing in sorted(cramped, key=lambda placing: not self._asked(placing)):
             self._tell(placing)
         self._guard.run([placing for placing in self._stuck if self._needs(placing)], self._wishes)
@@ -139,41 +148,85 @@ class Contention:
             return [placing.left[:needs]] if len(placing.left) >= needs else []
         return [placing.left, placing.left[:1]] if len(placing.left) > 1 else [placing.left]
 
-    def _make_room(self, placing: Placing) -> bool:
+    def _evicting_job(self, gang: Gang) -> Job | None:
+        """The job behind a gang that may evict others at all, None for all the rest."""
         from engine.plan.place.trial import preempts
 
-        gang = placing.gang
         job = self._trials.job(gang) if self._consent.anywhere and not self._trials.spent else None
-        if job is None or not preempts(job):
+        return job if job is not None and preempts(job) else None
+
+    def _awaits(self, placing: Placing) -> bool:
+        """Keeps what leaving pods free for a gang that others would else be evicted for."""
+        gang = placing.gang
+        job = self._evicting_job(gang) if _curable(placing) and self._leaving.pods else None
+        if job is None:
+            return False
+        for pods in self._wishes(placing):
+            kind = self._trials.kind(gang, pods)
+            coming = self._leaving.helping(gang, job.resource, pods) if kind not in self._vain else []
+            if not coming:
+                continue
+            try:
+                with self._trials.without(gang, coming):
+                    fits = bool(self._trials.place(gang, pods, ()))
+            except Exhausted:
+                return False
+            if fits:
+                words.amend(self._scope, gang, words.ends_by_itself(self._leaving.keep(gang, pods, coming) or coming))
+                return True
+            self._vain.add(kind)
+        return False
+
+    def _make_room(self, placing: Placing) -> bool:
+        gang = placing.gang
+        if self._awaits(placing):
+            return True
+        job = self._evicting_job(gang)
+        if job is None:
             return False
         for pods in self._wishes(placing):
             kind = self._trials.kind(gang, pods)
             if kind in self._hopeless:
                 continue
-            # whoever is first in the queue must not use up what the others need
-            purse = min(SEARCH, max(SENTENCE, self._trials.effort // 2))
-            case = Case(self._trials, gang, pods, purse, self._opened, gated=True)
-            for reason in (PREEMPTED, RECLAIMED):
-                if reason == RECLAIMED and not self._deserves(gang, pods):
-                    continue
-                rows = self._serving(self._victims(gang, reason), case, job.resource)
-                allowed = self._over_share(pods) if reason == RECLAIMED else self._unshielded
-                try:
-                    found = least(case, [row.unit for row in rows], allowed, pods=len(pods)) if rows else None
-                except Exhausted:
-                    self._hopeless.add(kind)
-                    return False
-                if found is None:
-                    continue
-                gone = [pod for unit in found for pod in unit.pods]
-                rules = {row.unit.key: row.rule for row in rows}
-                for unit in found:
-                    self._evict(gang, unit, reason, rules[unit.key], counted=True)
-                self._trials.hold(gang, pods, gone)
-                words.amend(self._scope, gang, words.waits_for(gone))
-                return True
-            self._hopeless.add(kind)
+            coming = self._leaving.helping(gang, job.resource, pods)
+            try:
+                with self._trials.without(gang, coming):
+                    found = self._search(gang, pods, job)
+            except Exhausted:
+                self._hopeless.add(kind)
+                return False
+            if found is None:
+                self._hopeless.add(kind)
+                continue
+            rows, reason = found
+            gone = [pod for row in rows for pod in row.unit.pods]
+            for row in rows:
+                self._evict(gang, row.unit, reason, row.rule, counted=True)
+            self._leaving.keep(gang, pods, [*coming, *gone])
+            self._vain.clear()
+            words.amend(self._scope, gang, words.waits_for(gone))
+            return True
         return False
+
+    def _search(self, gang: Gang, pods: Sequence[Pod], job: Job) -> tuple[list[_Victim], str] | None:
+        """The least that must go for these pods, and by which of the two ways.
+
+        Raises:
+            Exhausted: more what-ifs than this gang's share of the pass.
+        """
+        # whoever is first in the queue must not use up what the others need
+        purse = min(SEARCH, max(SENTENCE, self._trials.effort // 2))
+        case = Case(self._trials, gang, pods, purse, self._opened, gated=True)
+        for reason in (PREEMPTED, RECLAIMED):
+            if reason == RECLAIMED and not self._deserves(gang, pods):
+                continue
+            rows = self._serving(self._victims(gang, reason), case, job.resource)
+            allowed = self._over_share(pods) if reason == RECLAIMED else self._candidates.unshielded
+            found = least(case, [row.unit for row in rows], allowed, pods=len(pods)) if rows else None
+            if found is not None:
+                by_key = {row.unit.key: row for row in rows}
+                return [by_key[unit.key] for unit in found], reason
+        return None
 
     def _victims(self, gang: Gang, reason: str) -> list[_Victim]:
         """Whoever may go for gangs of this queue and importance, found once a pass."""
@@ -181,7 +234,7 @@ class Contention:
         if key not in self._victims_of:
             among = self._below(gang) if reason == PREEMPTED else self._elsewhere(gang)
             rule = self._consent.preempted if reason == PREEMPTED else self._consent.reclaimed
-            rows = ((unit, rule(gang, unit)) for unit in self._units(among, ""))
+            rows = ((unit, rule(gang, unit)) for unit in self._candidates.units(among, ""))
             self._victims_of[key] = [
                 _Victim(
                     unit,
@@ -191,7 +244,7 @@ class Contention:
                     frozenset(pod.key for pod in unit.pods),
                 )
                 for unit, told in sorted(rows, key=lambda row: row[0].key)
-                if told and self._unshielded((unit,))
+                if told and self._candidates.unshielded((unit,))
             ]
         return self._victims_of[key]
 
@@ -225,7 +278,7 @@ class Contention:
         shares = self._quota.shares
 
         def allowed(units: Sequence[Unit]) -> bool:
-            if not self._unshielded(units):
+            if not self._candidates.unshielded(units):
                 return False
             left: dict[str, Amounts] = {}
             for unit in sorted(units, key=lambda unit: unit.key):
@@ -238,35 +291,6 @@ class Contention:
             return True
 
         return allowed
-
-    @cached_property
-    def _shields(self) -> Shields:
-        return Shields(self._scope.observed, self._scope.evicting)
-
-    def _unshielded(self, units: Sequence[Unit]) -> bool:
-        """Whether no PodDisruptionBudget stands before these."""
-        return self._shields.let(pod for unit in units for pod in unit.pods)
-
-    def _units(self, gangs: Iterable[Gang], resource: str) -> list[Unit]:
-        """What of these gangs runs on chips of this resource (empty: on anything) and can be evicted, all of it ours
-        and none of it critical to the cluster.
-        """
-        found: list[Unit] = []
-        for gang in gangs:
-            if gang.key not in self._known:
-                rows = units_of(self._scope, gang)
-                self._known[gang.key] = [u for u in rows if all(self._may_go(pod) for pod in u.pods)]
-            found += self._known[gang.key]
-        taken = self._scope.evicting
-        return [
-            unit
-            for unit in found
-            if (not resource or any(pod.resource == resource for pod in unit.pods))
-            and not any(pod.key in taken for pod in unit.pods)
-        ]
-
-    def _may_go(self, pod: Pod) -> bool:
-        return pod.scheduler in self._names and not critical(pod)
 
     def _below(self, gang: Gang) -> list[Gang]:
         """The gangs of its own queue that a gang may be preferred to."""
@@ -323,8 +347,16 @@ class Contention:
         self._told += 1
         gang = placing.gang
         for pods in self._wishes(placing)[-1:]:
+            coming = [pod for pod in self._leaving.pods if pod.resource == job.resource]
+            try:
+                nodes = {seat.node for seat in self._trials.place(gang, pods, coming)} if coming else set()
+                if nodes:
+                    words.extend(self._scope, gang, words.ends_by_itself([pod for pod in coming if pod.node in nodes]))
+                    return
+            except Exhausted:
+                return
             near = self._near(gang, job.resource, len(pods))
-            units = sorted(self._units(near, job.resource), key=lambda unit: unit.key)
+            units = sorted(self._candidates.units(near, job.resource), key=lambda unit: unit.key)
             lower = [unit for unit in units if unit.gang.priority < gang.priority]
             for candidates in (lower, units):
                 case = Case(self._trials, gang, pods, SEARCH if asked else SENTENCE, self._opened, gated=False)
@@ -345,9 +377,13 @@ class Contention:
             return "no queue or priority class allows that by itself"
         if not preempts(job):
             return "jobs of this kind evict nobody by themselves"
-        if not self._unshielded(units):
+        if not self._candidates.unshielded(units):
             return "a PodDisruptionBudget does not allow that now"
         return "chips are not freed by themselves only to lie together" if placing.why == TOPOLOGY else ""
+
+
+def _curable(placing: Placing) -> bool:
+    return placing.why in CURABLE or placing.why.startswith(INSUFFICIENT)
 
 
 def _anything(_units: Sequence[Unit]) -> bool:

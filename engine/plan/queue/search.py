@@ -17,6 +17,10 @@ from engine.plan.queue.units import Unit, cost
 MAX_EXACT: Final = 8
 #: More candidates than this on one node are tried one after the other only.
 MAX_SHRINK: Final = 256
+#: Where there are more: units looked at together near those that were found, how many of them at most, and how often.
+MAX_NEAR: Final = 16
+MAX_TOGETHER: Final = 3
+MAX_TRIES: Final = 64
 #: Nodes that are looked at first, besides four for each pod.
 FIRST_NODES: Final = 24
 
@@ -150,7 +154,29 @@ def _best(world: World, universe: Sequence[Unit], found: list[Unit], allowed: Al
                     return sets[index]
         except Exhausted:
             pass  # the one found stands: it makes room, and every one of its units is needed
+    elif len(found) > 1:
+        found = _fewer(world, universe, found, allowed)
     return found if allowed(found) else None
+
+
+def _fewer(world: World, universe: Sequence[Unit], found: list[Unit], allowed: Allowed) -> list[Unit]:
+    """A cheaper set of fewer units where there is one: any unit alone, or a few on the nodes of those that were found.
+
+    Nodes are opened from their cheapest unit on, so that many small ones are found where one larger would do.
+    """
+    limit, nodes = cost(found), {node for unit in found for node in unit.nodes}
+    near = [unit for unit in universe if not nodes.isdisjoint(unit.nodes)][:MAX_NEAR]
+    sets = [[unit] for unit in universe]
+    for size in range(2, min(len(found), MAX_TOGETHER + 1)):
+        sets += [list(row) for row in combinations(near, size) if _plain(row)]
+    tries = sorted((price, index) for index, row in enumerate(sets) if (price := cost(row)) < limit)
+    try:
+        for _, index in tries[:MAX_TRIES]:
+            if allowed(sets[index]) and world.fits(sets[index]):
+                return sets[index]
+    except Exhausted:
+        pass  # the one found stands
+    return found
 
 
 def _union(rows: Sequence[Sequence[Unit]]) -> list[Unit]:

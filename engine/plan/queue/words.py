@@ -36,6 +36,20 @@ def waits_for(pods: Sequence[Pod]) -> str:
     return f"room is being made: {len(pods)} pod{'s' if len(pods) > 1 else ''} told to go for it ({names})"
 
 
+def ends_by_itself(pods: Sequence[Pod]) -> str:
+    """What a job waits for whose room comes without anybody being told to go for it."""
+    names = _some(sorted(pod.key for pod in pods))
+    which = f"pod {names}, which is leaving" if len(pods) == 1 else f"{len(pods)} pods that are leaving ({names})"
+    return f"nobody is evicted for it: room comes with the end of {which}"
+
+
+def held_back(units: int, budget: str, until: str) -> str:
+    """What a job waits for whose room a budget does not let be made."""
+    what, them = (f"{units} evictions", "them") if units > 1 else ("an eviction", "it")
+    when = f"until {until}" if until else "for good: its limits must be raised, or fewer be needed"
+    return f"{what} would make room, {budget} holds {them} back {when}"
+
+
 def would_do(gang: Gang, units: Sequence[Unit], why_not: str) -> str:
     """The cheapest set that would make room, and why it does not go by itself."""
     rows = [f"{_what(unit)} ({_importance(gang, unit)}, {_time(unit.seconds)} lost)" for unit in units]
