@@ -76,8 +76,8 @@ def test_nobody_takes_what_waits_for_the_end_of_a_pod() -> None:
     """Half of the node is free: a later job that would fit there would have to be evicted again."""
     later = gang(1, 4, name="later", annotations=A2)
     later[1]["spec"]["priorityClassName"] = "low"
-    rows = [leaving("old", "n0", FOUR), wanting(), later]
-    scope = planned(*rows, objects=CLASSES)
+    rows = [leaving("old", "n0", FOUR), low("v", ("n1", EIGHT)), wanting(), later]
+    scope = planned(*rows, objects=CLASSES, nodes=2)
     assert not [action for action in scope.actions if isinstance(action, BindPod)] and not evicted(scope)
     alone = planned(leaving("old", "n0", FOUR), later, objects=CLASSES)
     assert [action.pod for action in alone.actions if isinstance(action, BindPod)] == ["later-0"]
@@ -87,6 +87,15 @@ def test_who_may_evict_nobody_is_told_what_leaves() -> None:
     rows = [leaving("old", "n0", FOUR), low("v", ("n0", REST)), wanting(each=4)]
     scope = planned(*rows, objects=CLASSES, desired=placing.shipped())
     assert not evicted(scope) and "room comes with the end of pod train/old-0" in way_out(scope)
+
+
+def test_who_has_nobody_to_evict_keeps_nothing_from_others() -> None:
+    """What is free now is used now: only what would else cost an eviction is kept."""
+    equal = gang(1, 4, name="later", annotations=A2)
+    equal[1]["spec"]["priorityClassName"] = "high"
+    equal[1]["metadata"]["creationTimestamp"] = LATE
+    scope = planned(leaving("old", "n0", FOUR), wanting(), equal, objects=CLASSES)
+    assert [action.pod for action in scope.actions if isinstance(action, BindPod)] == ["later-0"]
 
 
 def test_an_eviction_under_way_still_makes_the_room_together_with_pods_that_leave() -> None:

@@ -52,6 +52,8 @@ class Trials:
         self._scope, self._bench, self._quota, self._make = scope, bench, quota, make
         self._attempts: dict[str, Attempt] = {}
         self._kept: dict[str, int] = {}
+        #: Pods of which only a rest is on the bench since others hold seats in their place, as they were, by UID.
+        self._whole: dict[str, Pod] = {}
         self.effort = EFFORT
         #: Whether a what-if was refused because the pass's effort is used up.
         self.spent = False
@@ -238,9 +240,9 @@ class Trials:
                 row[name] = row.get(name, 0) + amount
         for item in released:
             rest = _less(item.pod.requests, left.get(item.node, {}))
+            whole = self._whole.setdefault(item.pod.uid, item.pod)
             self._bench.put(item._replace(pod=msgspec.structs.replace(item.pod, requests=rest)))
-        for item in released:
-            self._quota.take(self._queue(item.pod), [item.pod])
+            self._quota.take(self._queue(whole), [whole])
         self._quota.take(gang.queue, [item.pod for item in placed])
         return placed
 
@@ -271,13 +273,15 @@ class Trials:
                 mask &= ~self.kept(node)  # whoever leaves frees nothing that is promised already
             found.append(Seated(there, view.node.name, mask))
             self._bench.take_back(found[-1:])
-            self._quota.give(self._queue(pod), [pod])
+            whole = self._whole.get(pod.uid, pod)
+            self._quota.give(self._queue(whole), [whole])
         return found
 
     def _restore(self, released: Sequence[Seated]) -> None:
         for item in reversed(released):
             self._bench.put(item)
-            self._quota.take(self._queue(item.pod), [item.pod])
+            whole = self._whole.get(item.pod.uid, item.pod)
+            self._quota.take(self._queue(whole), [whole])
 
     def _queue(self, pod: Pod) -> str:
         gang = self._scope.gangs.get(self._scope.gang_of.get(pod.key, ""))

@@ -149,17 +149,19 @@ class Contention:
         return [placing.left, placing.left[:1]] if len(placing.left) > 1 else [placing.left]
 
     def _evicting_job(self, gang: Gang) -> Job | None:
-        """The job behind a gang that may evict others at all, None for all the rest."""
+        """The job behind a gang for which others may be evicted, None for all the rest."""
         from engine.plan.place.trial import preempts
 
         job = self._trials.job(gang) if self._consent.anywhere and not self._trials.spent else None
-        return job if job is not None and preempts(job) else None
+        if job is None or not preempts(job):
+            return None
+        return job if any(self._victims(gang, reason) for reason in (PREEMPTED, RECLAIMED)) else None
 
     def _awaits(self, placing: Placing) -> bool:
         """Keeps what leaving pods free for a gang that others would else be evicted for."""
         gang = placing.gang
-        job = self._evicting_job(gang) if _curable(placing) and self._leaving.pods else None
-        if job is None:
+        job = self._evicting_job(gang) if _curable(placing) else None
+        if job is None or not self._leaving.pods:
             return False
         for pods in self._wishes(placing):
             kind = self._trials.kind(gang, pods)
