@@ -25,8 +25,7 @@ from engine.plan.queue.reserve import Guard, Placing
 from engine.plan.queue.roster import Roster
 from engine.plan.queue.search import Exhausted, least
 from engine.plan.queue.share import over, within
-from engine.plan.queue.units import Unit, units_of
-from engine.plan.queue.units import unit as single
+from engine.plan.queue.units import Unit, told_again
 from engine.plan.scope import Displacement, NodeView, Scope
 from engine.plan.victims import memory_of
 
@@ -94,7 +93,7 @@ class Contention:
                 continue
             words.amend(self._scope, gang, words.waits_for(victims))
             again = [pod for pod in victims if pod.deleting is None and pod.key not in self._scope.evicting]
-            for unit in _again(self._scope, again):
+            for unit in told_again(self._scope, again):
                 self._evict(
                     gang, unit, self._first_reason(gang, unit), "its eviction was decided before", counted=False
                 )
@@ -390,24 +389,3 @@ def _curable(placing: Placing) -> bool:
 
 def _anything(_units: Sequence[Unit]) -> bool:
     return True
-
-
-def _again(scope: Scope, pods: Sequence[Pod]) -> list[Unit]:
-    """Pods whose decided eviction nobody has carried out, as the units they were decided in."""
-    by_gang: dict[str, list[Pod]] = {}
-    for pod in pods:
-        key = scope.gang_of.get(pod.key, "")
-        if key in scope.gangs:
-            by_gang.setdefault(key, []).append(pod)
-    found: list[Unit] = []
-    for key in sorted(by_gang):
-        whole = next((unit for unit in units_of(scope, scope.gangs[key]) if unit.ends and len(unit.pods) > 1), None)
-        if whole is not None and {pod.key for pod in whole.pods} <= {pod.key for pod in by_gang[key]}:
-            found.append(whole)
-        else:
-            singles = {unit.pods[0].key: unit for unit in units_of(scope, scope.gangs[key]) if len(unit.pods) == 1}
-            found += [
-                singles.get(pod.key) or single(scope.gangs[key], (pod,), ends=False, lost=0, seconds=0)
-                for pod in by_gang[key]
-            ]
-    return found

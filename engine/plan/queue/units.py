@@ -78,6 +78,27 @@ def units_of(scope: Scope, gang: Gang) -> list[Unit]:
     return [*found, _unit(scope, gang, tuple(running), ends=True)] if len(spare) < len(running) else found
 
 
+def told_again(scope: Scope, pods: Sequence[Pod]) -> list[Unit]:
+    """Pods whose decided eviction nobody has carried out, as the units they were decided in."""
+    by_gang: dict[str, list[Pod]] = {}
+    for pod in pods:
+        key = scope.gang_of.get(pod.key, "")
+        if key in scope.gangs:
+            by_gang.setdefault(key, []).append(pod)
+    found: list[Unit] = []
+    for key in sorted(by_gang):
+        whole = next((row for row in units_of(scope, scope.gangs[key]) if row.ends and len(row.pods) > 1), None)
+        if whole is not None and {pod.key for pod in whole.pods} <= {pod.key for pod in by_gang[key]}:
+            found.append(whole)
+        else:
+            singles = {row.pods[0].key: row for row in units_of(scope, scope.gangs[key]) if len(row.pods) == 1}
+            found += [
+                singles.get(pod.key) or unit(scope.gangs[key], (pod,), ends=False, lost=0, seconds=0)
+                for pod in by_gang[key]
+            ]
+    return found
+
+
 def _runs(scope: Scope, pod: Pod) -> bool:
     return pod.holds_chips and pod.deleting is None and pod.key not in scope.evicting
 
