@@ -9,6 +9,7 @@ import pytest
 from engine.model.actions import BindPod, EvictPod
 from engine.model.history import History, JobMemory
 from engine.plan import plan, safety
+from engine.plan.place import trial
 from engine.plan.scope import Scope
 from tests import placing, worlds
 from tests.placing import GROUP, POLICY, gang, scope_of
@@ -462,3 +463,25 @@ def test_a_search_without_end_is_made_once_for_jobs_that_ask_alike() -> None:
         40, pods=[p for pods, _ in crowd for p in pods], objects=[*(g for _, g in crowd), *CLASSES, mid]
     )
     assert len(evicted(scope_of(world, desired=allowing()))) == 2
+
+
+def test_what_looking_through_many_candidates_costs_is_paid_for_and_the_next_pass_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many wait, a pass ends soon: some get their room now, others in the next one."""
+    monkeypatch.setattr(trial, "LOOKS", 1)
+    monkeypatch.setattr(trial, "EFFORT", 3000)
+    crowd = _crowd(40, 40)
+    world = worlds.world(
+        40, pods=[pod for rows, _ in crowd for pod in rows], objects=[*(group for _, group in crowd), *CLASSES]
+    )
+    first = scope_of(world, desired=allowing())
+    safety.run(first)
+    assert 0 < len(evicted(first)) < 3 * 40
+    left = [pod for rows, _ in crowd for pod in rows if pod.name not in evicted(first)]
+    world = worlds.world(
+        40, pods=left, objects=[*(group for _, group in crowd), *CLASSES], history=first.memory.frozen()
+    )
+    second = scope_of(world, desired=allowing())
+    placed = {action.pod for action in second.actions if isinstance(action, BindPod)}
+    assert len(placed) == len(evicted(first)) // 3 and evicted(second), "room that was made is used, and more is made"

@@ -6,7 +6,7 @@ leaves the tentative seats in place, so that what becomes free for one job is no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, Protocol
 
@@ -18,6 +18,7 @@ from engine.plan.place.bench import Bench, Seated, Wishes
 from engine.plan.place.job import WHOLE_CHIP, Job
 from engine.plan.place.pending import FIRST_STAGE
 from engine.plan.place.sharing import Dynamic
+from engine.plan.place.table import Table
 from engine.plan.place.verdict import INSUFFICIENT, SHORTAGE_PREFIX, TOO_MANY_PODS, UNSCHEDULABLE_TOPOLOGY, Refusal
 from engine.plan.queue.lines import Quota
 from engine.plan.queue.search import Exhausted
@@ -26,6 +27,8 @@ from engine.plan.views import chip_ids
 
 #: Pods released and seats tried in one pass, all what-ifs together.
 EFFORT: Final = 12_000
+#: Candidates that a search merely looks at for what one of these costs.
+LOOKS: Final = 32
 #: Owners whose pods run until somebody scales them down.
 SERVICE_KINDS: Final = frozenset({"ReplicaSet", "StatefulSet", "DaemonSet"})
 #: Refusals that no end of work cures.
@@ -109,45 +112,37 @@ class Trials:
         self._restore(released)
         return fits
 
-    def may_help(self, gang: Gang, pod: Pod, node: str) -> bool:
-        """Whether evictions on this node may help the pod, by upstream's rule: its refusal is one of chips, or of what
-        Kubernetes counts where chips are no obstacle or can be freed too.
+    def look(self, candidates: int) -> None:
+        """Pays for going through so many candidates.
+
+        Raises:
+            Exhausted: no more what-ifs in this pass.
+        """
+        self._spend(candidates // LOOKS)
+
+    def helped(self, gang: Gang, pod: Pod, nodes: Iterable[str]) -> set[str]:
+        """Those of the nodes on which evictions may help the pod, by upstream's rule: its refusal is one of chips, or
+        of what Kubernetes counts where chips are no obstacle or can be freed too.
 
         Source: component/ascend-for-volcano (NodePredicate): only these messages are "Unschedulable", the others
         "UnschedulableAndUnresolvable"; Volcano's actions preempt and reclaim compare every resource of the pod with
         what victims free (pkg/scheduler/actions/preempt, util.ValidateVictims).
         """
-        job = self.job(gang)
-        if job is None or node not in self._bench.views:
-            return False
-        if not job.resource:
-            return self.may_ever(gang, pod, node)
-        view = self._bench.views[node]
-        counted = view.node.allocatable.get(pod.resource, 0)
-        if counted < pod.count:
-            return False
-        table = self._bench.table(job, pod)
-        if node in table.scores:
-            return True
-        refusal = table.refusals.get(node)
-        if refusal is None or refusal.reason == "NodeRefused":
-            return False
-        if counted - view.requested.get(pod.resource, 0) < pod.count and view.closed is None:
-            return True
-        if _crowded(refusal):  # the handler was not asked yet
-            found = table.of_chips(node)
-            if not isinstance(found, Refusal):
-                return True
-            refusal = found
-        return SHORTAGE_PREFIX in refusal.message or UNSCHEDULABLE_TOPOLOGY in refusal.message
+        job, views = self.job(gang), self._bench.views
+        if job is None:
+            return set()
+        table, helps = self._bench.table(job, pod), _helps if job.resource else _may_ever
+        return {node for node in nodes if node in views and helps(table, pod, views[node])}
 
-    def crowded(self, gang: Gang, pod: Pod, node: str) -> bool:
-        """Whether the node has too little for the pod of what Kubernetes counts beside chips, so that the end of any
-        pod there may help, also of one without chips.
+    def crowded(self, gang: Gang, pod: Pod, nodes: Iterable[str]) -> set[str]:
+        """Those of the nodes that have too little for the pod of what Kubernetes counts beside chips, so that the end
+        of any pod there may help, also of one without chips.
         """
         job = self.job(gang)
-        refusal = self._bench.table(job, pod).refusals.get(node) if job is not None else None
-        return refusal is not None and _crowded(refusal)
+        if job is None:
+            return set()
+        refusals = self._bench.table(job, pod).refusals
+        return {node for node in nodes if (refusal := refusals.get(node)) is not None and _crowded(refusal)}
 
     def kind(self, gang: Gang, pods: Sequence[Pod]) -> tuple[object, ...]:
         """Equal for gangs that ask for the same in the same places, so that what does not help one helps none of them.
@@ -164,12 +159,8 @@ class Trials:
         """Whether the node could take the pod at all, were it empty: nothing that stands for the whole pass is against
         it.
         """
-        job = self.job(gang)
-        if job is None:
-            return False
-        table = self._bench.table(job, pod)
-        refusal = table.refusals.get(node)
-        return node in table.scores or (refusal is not None and refusal.reason not in _STANDING)
+        job, view = self.job(gang), self._bench.views.get(node)
+        return job is not None and view is not None and _may_ever(self._bench.table(job, pod), pod, view)
 
     def state(self, node: str) -> tuple[object, ...]:
         """What there is on a node now; while it is the same, so are what-ifs about the node alone."""
@@ -310,6 +301,33 @@ def preempts(job: Job) -> bool:
     policy = job.shape.annotations.get("huawei.com/schedule_policy", "")
     plain = not job.topology and job.family is not None and policy != "chip1-softShareDev"
     return plain and job.resource in WHOLE_CHIP and job.shape.labels.get("tor-affinity", "null") == "null"
+
+
+def _may_ever(table: Table, _pod: Pod, view: NodeView) -> bool:
+    """Whether nothing that stands for the whole pass is against the node."""
+    name = view.node.name
+    refusal = table.refusals.get(name)
+    return name in table.scores or (refusal is not None and refusal.reason not in _STANDING)
+
+
+def _helps(table: Table, pod: Pod, view: NodeView) -> bool:
+    """Whether the end of others on the node may give the pod its chips."""
+    name, counted = view.node.name, view.node.allocatable.get(pod.resource, 0)
+    if counted < pod.count:
+        return False
+    if name in table.scores:
+        return True
+    refusal = table.refusals.get(name)
+    if refusal is None or refusal.reason == "NodeRefused":
+        return False
+    if counted - view.requested.get(pod.resource, 0) < pod.count and view.closed is None:
+        return True
+    if _crowded(refusal):  # the handler was not asked yet
+        found = table.of_chips(name)
+        if not isinstance(found, Refusal):
+            return True
+        refusal = found
+    return SHORTAGE_PREFIX in refusal.message or UNSCHEDULABLE_TOPOLOGY in refusal.message
 
 
 def _crowded(refusal: Refusal) -> bool:

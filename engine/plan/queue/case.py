@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from engine.model.cluster import Pod
@@ -51,15 +51,20 @@ class Case:
 
     def may(self, node: str) -> bool:
         """Whether evictions on this node may help."""
-        if not self._gated:
-            return True
-        if node not in self._helps:
-            self._helps[node] = self._trials.may_help(self._gang, self._sample, node)
-        return self._helps[node]
+        return node in self.helped((node,))
 
-    def crowded(self, node: str) -> bool:
-        """Whether other resources than chips are short on this node."""
-        return self._trials.crowded(self._gang, self._sample, node)
+    def helped(self, nodes: Collection[str]) -> set[str]:
+        """Those of the nodes on which evictions may help."""
+        if not self._gated:
+            return set(nodes)
+        fresh = [node for node in nodes if node not in self._helps]
+        found = self._trials.helped(self._gang, self._sample, fresh) if fresh else ()
+        self._helps.update((node, node in found) for node in fresh)
+        return {node for node in nodes if self._helps[node]}
+
+    def crowded(self, nodes: Collection[str]) -> set[str]:
+        """Those of the nodes on which other resources than chips are short."""
+        return self._trials.crowded(self._gang, self._sample, nodes)
 
     def _spend(self, amount: int) -> None:
         self._purse -= amount

@@ -221,7 +221,9 @@ class Contention:
         for reason in (PREEMPTED, RECLAIMED):
             if reason == RECLAIMED and not self._deserves(gang, pods):
                 continue
-            rows = self._serving(self._victims(gang, reason), case, job.resource)
+            victims = self._victims(gang, reason)
+            self._trials.look(len(victims))
+            rows = self._serving(victims, case, job.resource)
             allowed = self._over_share(pods) if reason == RECLAIMED else self._candidates.unshielded
             found = least(case, [row.unit for row in rows], allowed, pods=len(pods)) if rows else None
             if found is not None:
@@ -251,9 +253,8 @@ class Contention:
 
     def _serving(self, victims: Sequence[_Victim], case: Case, resource: str) -> list[_Victim]:
         """Those who still stay and whose end may make room: on nodes where evictions help, with what is short there."""
-        nodes = {node for row in victims for node in row.nodes}
-        helped = {node for node in nodes if case.may(node)}
-        crowded = {node for node in helped if case.crowded(node)} if resource else helped
+        helped = case.helped({node for row in victims for node in row.nodes})
+        crowded = case.crowded(helped) if resource else helped
         going = self._scope.evicting
         return [
             row

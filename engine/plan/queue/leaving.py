@@ -42,13 +42,10 @@ class Leaving:
 
     def helping(self, gang: Gang, resource: str, pods: Sequence[Pod]) -> list[Pod]:
         """Those whose end may help these: they hold what is short, where these could go."""
-        sample, trials = max(pods, key=lambda pod: pod.count), self._trials
-        return [
-            pod
-            for pod in self.pods
-            if (pod.resource == resource or trials.crowded(gang, sample, pod.node))
-            and trials.may_help(gang, sample, pod.node)
-        ]
+        sample = max(pods, key=lambda pod: pod.count)
+        helped = self._trials.helped(gang, sample, {pod.node for pod in self.pods})
+        crowded = self._trials.crowded(gang, sample, helped)
+        return [pod for pod in self.pods if pod.node in helped and (pod.resource == resource or pod.node in crowded)]
 
     def keep(self, gang: Gang, pods: Sequence[Pod], gone: Sequence[Pod]) -> list[Pod] | None:
         """Keeps seats in place of ``gone``, and returns who of these are on the nodes of the seats; None when there
