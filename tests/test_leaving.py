@@ -1,21 +1,19 @@
-"""Nobody is evicted for room that comes by itself: terminating pods are counted first, and so is what evictions of this
-pass leave over.
-"""
+"""Nobody is evicted for room that comes by itself: terminating pods are counted first."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from engine.model.actions import BindPod
-from engine.model.history import History
+from engine.model.history import History, JobMemory
 from engine.model.times import rfc3339
-from engine.plan.queue.leaving import OVERDUE
+from engine.plan.queue.leaving import OVERDUE, PATIENCE
 from engine.plan.scope import Scope
 from tests import placing, worlds
-from tests.placing import edited, gang
-from tests.test_preempt import A2, CLASSES, evicted, planned, running, wanting
+from tests.placing import edited
+from tests.test_preempt import CLASSES, allowing, evicted, planned, priority, running, wanting
 from tests.worlds import desired, document
 
 EIGHT, FOUR, REST = range(8), range(4), range(4, 8)
@@ -64,38 +62,10 @@ def test_a_pod_that_does_not_end_is_not_counted_on_for_ever(since: float) -> Non
     assert evicted(planned(*rows, objects=CLASSES)) == (["v-0"] if since >= OVERDUE else [])
 
 
-def test_what_is_left_over_of_a_victim_serves_the_next_job() -> None:
-    rows = [low("v0", ("n0", EIGHT)), low("v1", ("n1", EIGHT)), wanting(each=4), wanting("want2", each=4)]
-    scope = planned(*rows, objects=CLASSES, nodes=2)
-    assert len(evicted(scope)) == 1
-    third = planned(*rows, wanting("want3", each=4), objects=CLASSES, nodes=2)
-    assert len(evicted(third)) == 2, "the first victim has no more than two times four chips"
-
-
-def test_nobody_takes_what_waits_for_the_end_of_a_pod() -> None:
-    """Half of the node is free: a later job that would fit there would have to be evicted again."""
-    later = gang(1, 4, name="later", annotations=A2)
-    later[1]["spec"]["priorityClassName"] = "low"
-    rows = [leaving("old", "n0", FOUR), low("v", ("n1", EIGHT)), wanting(), later]
-    scope = planned(*rows, objects=CLASSES, nodes=2)
-    assert not [action for action in scope.actions if isinstance(action, BindPod)] and not evicted(scope)
-    alone = planned(leaving("old", "n0", FOUR), later, objects=CLASSES)
-    assert [action.pod for action in alone.actions if isinstance(action, BindPod)] == ["later-0"]
-
-
 def test_who_may_evict_nobody_is_told_what_leaves() -> None:
     rows = [leaving("old", "n0", FOUR), low("v", ("n0", REST)), wanting(each=4)]
     scope = planned(*rows, objects=CLASSES, desired=placing.shipped())
-    assert not evicted(scope) and "room comes with the end of pod train/old-0" in way_out(scope)
-
-
-def test_who_has_nobody_to_evict_keeps_nothing_from_others() -> None:
-    """What is free now is used now: only what would else cost an eviction is kept."""
-    equal = gang(1, 4, name="later", annotations=A2)
-    equal[1]["spec"]["priorityClassName"] = "high"
-    equal[1]["metadata"]["creationTimestamp"] = LATE
-    scope = planned(leaving("old", "n0", FOUR), wanting(), equal, objects=CLASSES)
-    assert [action.pod for action in scope.actions if isinstance(action, BindPod)] == ["later-0"]
+    assert not evicted(scope) and "room would come with the end of pod train/old-0" in way_out(scope)
 
 
 def test_an_eviction_under_way_still_makes_the_room_together_with_pods_that_leave() -> None:
@@ -135,3 +105,90 @@ def test_evictions_that_go_together_wait_until_the_window_has_room_for_all() -> 
     assert f"2 evictions would make room, default holds them back until {rfc3339(worlds.NOW + 60)}" in way_out(scope)
     assert put_off(540, 300, 120)[1] == {rfc3339(worlds.NOW + 300)}
     assert evicted(put_off(540)[0]) == ["v0-0", "v1-0"]
+
+
+def test_a_victim_that_a_budget_spares_is_nobodys_room() -> None:
+    """The large job's evictions are more than the budget ever allows: what they would leave over is not counted on."""
+    limit = {"actions": ["EvictPod"], "per": "cluster", "max": 2, "window": "10m"}
+    settings = document("SchedulingSettings", "own", queues=[{"name": "default", "preemptable": True}])
+    own = desired(document("SafetyBudget", "default", limits=[limit]), settings)
+    large, small = wanting(count=3), wanting("want2", each=4)
+    small[1]["metadata"]["creationTimestamp"] = LATE
+    high = {"priorityClassName": "high"}
+    rows = [
+        running("a", [("n0", EIGHT), ("n3", FOUR)], priorityClassName="low"),
+        low("b", ("n1", EIGHT)),
+        low("c", ("n2", EIGHT)),
+        running("x", [("n3", REST)], **high),
+        low("z", ("n4", FOUR)),
+        running("y", [("n4", REST)], **high),
+    ]
+    scope = planned(*rows, large, small, objects=CLASSES, nodes=5, desired=own)
+    assert "holds them back for good" in way_out(scope)
+    assert evicted(scope) == ["z-0"] and "train/z-0" in way_out(scope, "want2")
+
+
+def test_terminating_pods_are_in_no_queues_share() -> None:
+    """Shares count who stays. Taking a pod that leaves out of them, or putting it back, would make its queue look
+    poorer or richer than it is.
+    """
+
+    def of(queue: str, row: Any) -> Any:
+        row[1]["spec"]["queue"] = queue
+        return row
+
+    def shares(mine: str, theirs: str) -> Any:
+        amounts = [("a", mine, False), ("b", theirs, True)]
+        queues = [{"name": n, "deserved": {"huawei.com/Ascend910": x}, "reclaimable": r} for n, x, r in amounts]
+        return placing.with_settings(queues=queues)
+
+    poor = [of("b", low("b1", ("n0", REST))), of("a", low("a1", ("n1", FOUR))), of("b", low("b2", ("n1", REST)))]
+    rows = [*poor, of("a", leaving("old", "n0", FOUR)), of("a", wanting()), of("b", wanting("other"))]
+    assert not evicted(planned(*rows, objects=CLASSES, nodes=2, desired=shares("8", "4"))), "a has 4 and wants 8"
+    second = of("a", wanting("second", each=4))
+    second[1]["metadata"]["creationTimestamp"] = LATE
+    second = [edited(pod, node_selector={"kubernetes.io/hostname": "n1"}) for pod in second[0]], second[1]
+    rich = [of("b", leaving("old", "n0", FOUR)), of("b", low("b1", ("n1", FOUR))), of("b", low("b2", ("n1", REST)))]
+    rows = [*rich, of("a", wanting("first", count=2)), second]
+    assert not evicted(planned(*rows, objects=CLASSES, nodes=2, desired=shares("20", "8"))), "b has what it deserves"
+
+
+def test_quota_that_comes_by_itself_is_counted_wherever_the_pod_is() -> None:
+    """A node that is drained takes nobody, but the quota of its pods is free when they have gone."""
+    rows = [leaving("old", "n1", FOUR), low("v", ("n2", FOUR)), wanting(each=4)]
+    world = worlds.world(3, pods=[p for r, _ in rows for p in r], objects=[*(g for _, g in rows), *CLASSES])
+    nodes = {**world.nodes, "n1": worlds.node("n1", unschedulable=True)}
+    world = msgspec.structs.replace(world, nodes=nodes)
+    assert not evicted(placing.scope_of(world, desired=allowing(capability={"huawei.com/Ascend910": "8"})))
+
+
+def test_what_went_for_one_job_is_not_counted_for_another() -> None:
+    top = priority("top", 2000, "PreemptLowerPriority")
+    first, second = wanting("w1", priorityClassName="top"), wanting("w2")
+    second[1]["metadata"]["creationTimestamp"] = LATE
+    told = int(worlds.NOW * 1000) - 30_000
+    jobs = {
+        "train/PodGroup/w1": JobMemory(uid="u-w1", nominated={"uid-gone": told}),
+        "train/PodGroup/w2": JobMemory(uid="u-w2", nominated={"uid-train-v2-0": told}),
+    }
+    rows = [running("x", [("n0", EIGHT)], priorityClassName="high"), leaving("v2", "n1", EIGHT), first, second]
+    scope = planned(*rows, objects=[*CLASSES, top], nodes=2, history=History(jobs=jobs))
+    assert evicted(scope) == ["x-0"] and scope.memory.jobs["train/PodGroup/w2"].nominated == {"uid-train-v2-0": told}
+
+
+@pytest.mark.parametrize("ahead", [PATIENCE, PATIENCE + 1])
+def test_a_long_grace_is_not_waited_for(ahead: float) -> None:
+    rows = [leaving("old", "n0", FOUR, -ahead), low("v", ("n0", REST)), wanting(each=4)]
+    assert bool(evicted(planned(*rows, objects=CLASSES))) is (ahead > PATIENCE)
+
+
+def test_many_terminating_pods_do_not_use_up_what_others_need() -> None:
+    """Eight jobs wait for some of hundreds of pods; the one that needs an eviction elsewhere still gets it."""
+    gone = [leaving(f"old{i:03d}", f"n{i}", EIGHT) for i in range(200)]
+    crowd = [wanting(f"w{k}") for k in range(8)]
+    last = wanting("z")
+    last[1]["metadata"]["creationTimestamp"] = LATE
+    last = [edited(pod, node_selector={"kubernetes.io/hostname": "n200"}) for pod in last[0]], last[1]
+    scope = planned(*gone, low("v", ("n200", EIGHT)), *crowd, last, objects=CLASSES, nodes=201)
+    assert evicted(scope) == ["v-0"] and "train/v-0" in way_out(scope, "z")
+    assert all("nobody is evicted for it" in way_out(scope, f"w{k}") for k in range(8))

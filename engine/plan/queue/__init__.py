@@ -3,7 +3,7 @@
 ``lines`` are the queues and what each may have and deserves (``share``), ``order`` says whose turn it is, ``roster``
 which pods wait. What happens when there is no room is decided around placement: ``consent`` (who may be evicted for
 whom), ``shields`` (whom PodDisruptionBudgets protect), ``units`` (what can be evicted), ``candidates`` (who of these at
-all), ``leaving`` (what comes free by itself), ``contention`` (the least that must go), ``reserve`` (nodes kept for a
+all), ``leaving`` (terminating pods), ``contention`` (the least that must go), ``reserve`` (nodes kept for a
 job that has waited too long). Queues may use everything up to their capability while nobody else wants it.
 """
 

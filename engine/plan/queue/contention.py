@@ -3,7 +3,7 @@
 Runs around placement: jobs for which others were told to go are served first (``serve``), then, once everybody has had
 a turn, the jobs that are stuck get room by preemption or reclaim where somebody allows it, and else the cheapest way
 out as a sentence (``settle``). What is freed for a job stays its own: the history names the pods that went for it.
-Nobody goes for room that comes by itself: what terminating pods leave behind is counted first.
+Nobody goes for room that comes by itself: what terminating pods leave is counted first.
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ class Contention:
             held = bool(placing.left and victims) and self._hold(placing, victims)
             if not held:
                 nominate.clear(self._scope, gang)
+                self._leaving.add(victims)
                 self.note(placing)
                 continue
             words.amend(self._scope, gang, words.waits_for(victims))
@@ -109,17 +110,23 @@ class Contention:
 
     def _hold(self, placing: Placing, victims: Sequence[Pod]) -> bool:
         """Whether the gang fits in place of these, if need be with what terminating pods leave; it is kept for it."""
-        gone = {pod.uid: pod for pod in (*victims, *self._leaving.pods)}
-        return any(
-            self._leaving.keep(placing.gang, pods, room) is not None
-            for room in (victims, list(gone.values()))
-            for pods in self._wishes(placing)
-        )
+        gang, wishes = placing.gang, self._wishes(placing)
+        if any(self._leaving.keep(gang, pods, victims) is not None for pods in wishes):
+            return True
+        job = self._trials.job(gang)
+        if job is None:
+            return False
+        for pods in wishes:
+            try:
+                coming = self._leaving.helping(gang, job.resource, pods, self._trials.kind(gang, pods))
+            except Exhausted:
+                return False
+            if coming and self._leaving.keep(gang, pods, [*victims, *coming]) is not None:
+                return True
+        return False
 
     def note(self, placing: Placing) -> None:
         """Takes down what became of a gang in its turn."""
-        if placing.left and self._awaits(placing):
-            return
         if placing.left:
             self._stuck.append(placing)
         self._guard.settled(placing.gang, self._needs(placing) if placing.left else 0)
@@ -156,32 +163,22 @@ class Contention:
             return None
         return job if any(self._victims(gang, reason) for reason in (PREEMPTED, RECLAIMED)) else None
 
-    def _awaits(self, placing: Placing) -> bool:
-        """Keeps what leaving pods free for a gang that others would else be evicted for."""
-        gang = placing.gang
-        job = self._evicting_job(gang) if _curable(placing) else None
-        if job is None or not self._leaving.pods:
+    def _awaits(self, gang: Gang, pods: Sequence[Pod], coming: Sequence[Pod], kind: tuple[object, ...]) -> bool:
+        """Keeps what terminating pods free for a gang, when that is enough.
+
+        Raises:
+            Exhausted: no more what-ifs in this pass.
+        """
+        if not coming or kind in self._vain:
             return False
-        for pods in self._wishes(placing):
-            kind = self._trials.kind(gang, pods)
-            coming = self._leaving.helping(gang, job.resource, pods) if kind not in self._vain else []
-            if not coming:
-                continue
-            try:
-                with self._trials.without(gang, coming):
-                    fits = bool(self._trials.place(gang, pods, ()))
-            except Exhausted:
-                return False
-            if fits:
-                words.amend(self._scope, gang, words.ends_by_itself(self._leaving.keep(gang, pods, coming) or coming))
-                return True
+        if not self._trials.place(gang, pods, coming):
             self._vain.add(kind)
-        return False
+            return False
+        words.amend(self._scope, gang, words.ends_by_itself(self._leaving.keep(gang, pods, coming) or coming))
+        return True
 
     def _make_room(self, placing: Placing) -> bool:
         gang = placing.gang
-        if self._awaits(placing):
-            return True
         job = self._evicting_job(gang)
         if job is None:
             return False
@@ -189,8 +186,10 @@ class Contention:
             kind = self._trials.kind(gang, pods)
             if kind in self._hopeless:
                 continue
-            coming = self._leaving.helping(gang, job.resource, pods)
             try:
+                coming = self._leaving.helping(gang, job.resource, pods, kind)
+                if self._awaits(gang, pods, coming, kind):
+                    return True
                 with self._trials.without(gang, coming):
                     found = self._search(gang, pods, job)
             except Exhausted:
@@ -204,7 +203,6 @@ class Contention:
             for row in rows:
                 self._evict(gang, row.unit, reason, row.rule, counted=True)
             self._leaving.keep(gang, pods, [*coming, *gone])
-            self._vain.clear()
             words.amend(self._scope, gang, words.waits_for(gone))
             return True
         return False
@@ -349,11 +347,11 @@ class Contention:
         self._told += 1
         gang = placing.gang
         for pods in self._wishes(placing)[-1:]:
-            coming = [pod for pod in self._leaving.pods if pod.resource == job.resource]
+            coming = self._leaving.near(job.resource, len(pods))
             try:
                 nodes = {seat.node for seat in self._trials.place(gang, pods, coming)} if coming else set()
                 if nodes:
-                    words.extend(self._scope, gang, words.ends_by_itself([pod for pod in coming if pod.node in nodes]))
+                    words.extend(self._scope, gang, words.end_would_do([pod for pod in coming if pod.node in nodes]))
                     return
             except Exhausted:
                 return

@@ -178,7 +178,8 @@ class Quota:
         if self._limits:
             self._count(queue, pods, sign)
         if self._shares is not None:
-            self._shares.move(queue, pods, sign)
+            # what terminates was never counted in a share
+            self._shares.move(queue, [pod for pod in pods if pod.deleting is None], sign)
 
     def _count(self, queue: str, pods: Iterable[Pod], sign: int) -> None:
         rows = [self.lines[name].used for name in self._chain(queue) if name in self._limits]

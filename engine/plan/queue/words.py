@@ -38,9 +38,17 @@ def waits_for(pods: Sequence[Pod]) -> str:
 
 def ends_by_itself(pods: Sequence[Pod]) -> str:
     """What a job waits for whose room comes without anybody being told to go for it."""
+    return f"nobody is evicted for it: room comes with the end of {_leaving(pods)}"
+
+
+def end_would_do(pods: Sequence[Pod]) -> str:
+    """What would make room although nobody keeps it for the job."""
+    return f"room would come with the end of {_leaving(pods)}"
+
+
+def _leaving(pods: Sequence[Pod]) -> str:
     names = _some(sorted(pod.key for pod in pods))
-    which = f"pod {names}, which is leaving" if len(pods) == 1 else f"{len(pods)} pods that are leaving ({names})"
-    return f"nobody is evicted for it: room comes with the end of {which}"
+    return f"pod {names}, which is leaving" if len(pods) == 1 else f"{len(pods)} pods that are leaving ({names})"
 
 
 def held_back(units: int, budget: str, until: str) -> str:
