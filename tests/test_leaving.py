@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import msgspec
@@ -84,7 +85,9 @@ def test_room_that_a_budget_does_not_let_be_made_is_told_as_such() -> None:
     scope = planned(*rows, wanting(count=2), objects=CLASSES, nodes=2)
     assert not evicted(scope) and len(scope.deferred) == 16
     assert {(row.budget, row.until) for row in scope.deferred} == {("default", None)}
-    assert way_out(scope).startswith("16 evictions would make room, default holds them back for good")
+    assert way_out(scope).startswith(
+        "16 evictions would make room, default holds them back until somebody changes that"
+    )
 
 
 def test_evictions_that_go_together_wait_until_the_window_has_room_for_all() -> None:
@@ -124,7 +127,7 @@ def test_a_victim_that_a_budget_spares_is_nobodys_room() -> None:
         running("y", [("n4", REST)], **high),
     ]
     scope = planned(*rows, large, small, objects=CLASSES, nodes=5, desired=own)
-    assert "holds them back for good" in way_out(scope)
+    assert "holds them back until somebody changes that" in way_out(scope)
     assert evicted(scope) == ["z-0"] and "train/z-0" in way_out(scope, "want2")
 
 
@@ -192,3 +195,11 @@ def test_many_terminating_pods_do_not_use_up_what_others_need() -> None:
     scope = planned(*gone, low("v", ("n200", EIGHT)), *crowd, last, objects=CLASSES, nodes=201)
     assert evicted(scope) == ["v-0"] and "train/v-0" in way_out(scope, "z")
     assert all("nobody is evicted for it" in way_out(scope, f"w{k}") for k in range(8))
+
+
+def test_a_budget_that_cannot_be_read_is_told_as_such() -> None:
+    own = dataclasses.replace(allowing(), budget_broken=True)
+    scope = planned(low("v", ("n0", EIGHT)), wanting(), objects=CLASSES, desired=own)
+    assert not evicted(scope)
+    told = "an eviction would make room, a budget that cannot be read holds it back until somebody changes that"
+    assert way_out(scope) == told

@@ -109,7 +109,8 @@ class _Gate:
         """Says to jobs whose room is not made yet what holds it back, instead of who was told to go."""
         for key, (units, refusal) in sorted(self._without_room.items()):
             until = rfc3339(refusal.until) if refusal.until is not None else ""
-            words.amend(self._scope, self._scope.gangs[key], words.held_back(units, refusal.budget, until))
+            name = "a budget that cannot be read" if refusal.budget == BROKEN else refusal.budget
+            words.amend(self._scope, self._scope.gangs[key], words.held_back(units, name, until))
 
     def _refusal(self, action: AnyAction) -> Refusal | None:
         if isinstance(action, SignalJob) and "budgetUnit" in action.preconditions:

@@ -54,7 +54,7 @@ def _leaving(pods: Sequence[Pod]) -> str:
 def held_back(units: int, budget: str, until: str) -> str:
     """What a job waits for whose room a budget does not let be made."""
     what, them = (f"{units} evictions", "them") if units > 1 else ("an eviction", "it")
-    when = f"until {until}" if until else "for good: its limits must be raised, or fewer be needed"
+    when = f"until {until}" if until else "until somebody changes that"
     return f"{what} would make room, {budget} holds {them} back {when}"
 
 
