@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from engine.model.actions import EvictPod
 from engine.model.history import History, JobMemory
 from engine.model.times import rfc3339
 from engine.plan.queue.leaving import OVERDUE, PATIENCE
@@ -75,6 +76,8 @@ def test_an_eviction_under_way_still_makes_the_room_together_with_pods_that_leav
     history = planned(*rows, wanting(each=4), objects=CLASSES).memory.frozen()
     scope = planned(*rows, wanting(each=4), objects=CLASSES, history=history)
     assert evicted(scope) == ["small-0"] and "train/small-0" in way_out(scope)
+    (again,) = (action for action in scope.actions if isinstance(action, EvictPod))
+    assert again.evidence.rule == "its eviction was decided before"
     gone = [edited(rows[2][0][0], deleting=worlds.NOW + 30)], rows[2][1]
     scope = planned(rows[0], rows[1], gone, wanting(each=4), objects=CLASSES, history=history)
     assert not evicted(scope)
@@ -203,3 +206,20 @@ def test_a_budget_that_cannot_be_read_is_told_as_such() -> None:
     assert not evicted(scope)
     told = "an eviction would make room, a budget that cannot be read holds it back until somebody changes that"
     assert way_out(scope) == told
+
+
+def test_what_one_job_does_not_take_of_a_leaving_pod_is_for_the_next_ones_once() -> None:
+    crowd = [wanting(f"w{k}", each=4) for k in range(2)]
+    last = wanting("z", each=4)
+    last[1]["metadata"]["creationTimestamp"] = LATE
+    rows = [leaving("old", "n0", EIGHT), low("v", ("n1", EIGHT)), *crowd]
+    assert not evicted(planned(*rows, objects=CLASSES, nodes=2))
+    assert evicted(planned(*rows, last, objects=CLASSES, nodes=2)) == ["v-0"]
+
+
+def test_what_went_for_a_job_counts_for_it_when_it_is_not_enough() -> None:
+    """Its victim leaves four chips of eight: the one beside it goes too, and no third one elsewhere."""
+    told = int(worlds.NOW * 1000) - 30_000
+    history = History(jobs={"train/PodGroup/want": JobMemory(uid="u-want", nominated={"uid-train-old-0": told})})
+    rows = [leaving("old", "n0", FOUR), low("y", ("n0", REST)), low("z", ("n1", EIGHT)), wanting()]
+    assert evicted(planned(*rows, objects=CLASSES, nodes=2, history=history)) == ["y-0"]

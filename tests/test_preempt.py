@@ -469,12 +469,15 @@ def test_what_looking_through_many_candidates_costs_is_paid_for_and_the_next_pas
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """However many wait, a pass ends soon: some get their room now, others in the next one."""
-    monkeypatch.setattr(trial, "LOOKS", 1)
-    monkeypatch.setattr(trial, "EFFORT", 3000)
     crowd = _crowd(40, 40)
     world = worlds.world(
         40, pods=[pod for rows, _ in crowd for pod in rows], objects=[*(group for _, group in crowd), *CLASSES]
     )
+    monkeypatch.setattr(trial, "EFFORT", 3000)
+    monkeypatch.setattr(trial, "LOOKS", 1_000_000)
+    free = len(evicted(scope_of(world, desired=allowing())))
+    monkeypatch.setattr(trial, "LOOKS", 1)
+    assert len(evicted(scope_of(world, desired=allowing()))) < free
     first = scope_of(world, desired=allowing())
     safety.run(first)
     assert 0 < len(evicted(first)) < 3 * 40
