@@ -1,8 +1,8 @@
 """Errors that Belay raises on purpose.
 
-Own classes exist because libraries behind the ports may be replaced, and because an error that reaches a person has to
-say where it happened and what to do. Each subclass is a boundary, not a cause: code catches the boundary and shows the
-text. A bug raises whatever Python raises and is not wrapped.
+The classes are our own, because libraries behind the ports may be replaced, and because an error that reaches a user
+must say where it happened and what to do. Each subclass is a boundary, not a cause: code catches the boundary and shows
+the text. Errors of bugs are not wrapped.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ MAX_ERROR_CHARS = 1000
 
 
 class BelayError(Exception):
-    """Something a person can understand and mend.
+    """An error that a user can understand and fix.
 
     `message` says what is wrong, `where` names it (`file:line:col`, or an object and its field), `hint` says what to
     do.
@@ -32,14 +32,13 @@ class BelayError(Exception):
 
 
 class InputError(BelayError):
-    """What a person or another program handed in is wrong: a document, an option, a file. Trying again does not
-    help."""
+    """Wrong input from a user or a program: a document, an option, a file. Trying again does not help."""
 
 
 class SourceError(BelayError):
-    """Git could not give what was asked for.
+    """Git could not deliver.
 
-    `reason` is a CamelCase constant that becomes the reason of a condition; `transient` tells whether trying again may
+    `reason` is a CamelCase constant that becomes the reason of a condition; `transient` says whether trying again may
     help.
     """
 

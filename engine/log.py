@@ -29,6 +29,8 @@ _MAX_ITEMS: Final = 32
 _SHORT_VALUE: Final = 200
 _FIELDS: Final = "belay_fields"
 _HIDDEN: Final = "***"
+#: Modules whose exceptions mean that a caller sent malformed HTTP or a malformed message.
+_PARSERS: Final = ("google.protobuf", "google._upb", "aiohttp.http_exceptions")
 
 _pass_id: ContextVar[str] = ContextVar("belay_pass_id", default="")
 
@@ -52,8 +54,8 @@ _SECRET_TEXT: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
 
 
 def redact(text: str) -> str:
-    """Return `text` without the secrets it is known to be able to hold: user and password of URLs, bearer tokens,
-    `token=…` and the like, JSON web tokens, tokens of the large Git hosts and private keys."""
+    """Return `text` without secrets of known forms: user and password of URLs, bearer tokens, `token=…` and similar,
+    JSON web tokens, tokens of the large Git hosts, private keys."""
     for pattern, replacement in _SECRET_TEXT:
         text = pattern.sub(replacement, text)
     return text
@@ -78,11 +80,11 @@ class Log:
         self._write(logging.WARNING, message, fields)
 
     def error(self, message: str, **fields: object) -> None:
-        """Write what needs a person."""
+        """Write what needs an operator."""
         self._write(logging.ERROR, message, fields)
 
     def exception(self, message: str, **fields: object) -> None:
-        """Write what needs a person, with the exception being handled."""
+        """Write what needs an operator, with the exception being handled."""
         self._write(logging.ERROR, message, fields, exc_info=True)
 
     def _write(self, level: int, message: str, fields: Mapping[str, object], exc_info: bool = False) -> None:
@@ -114,9 +116,16 @@ class JsonFormatter(logging.Formatter):
                 entry.setdefault(str(name), _clean(str(name), value, _MAX_DEPTH))
         if record.exc_info and record.exc_info[1] is not None:
             entry["error"] = redact(f"{type(record.exc_info[1]).__name__}: {record.exc_info[1]}")
+            if _malformed(record.exc_info[1]):
+                return _bounded_line(entry)  # the caller's mistake: where it was noticed says nothing
             # the end of a traceback names the cause
             entry["traceback"] = redact(self.formatException(record.exc_info))[-900:]
         return _bounded_line(entry)
+
+
+def _malformed(error: BaseException) -> bool:
+    """Whether a parser of the network's libraries refused what a caller sent."""
+    return type(error).__module__.startswith(_PARSERS)
 
 
 def get(name: str) -> Log:

@@ -1,6 +1,7 @@
-"""What is counted: a short summary per pass in Redis, rendered for Prometheus by whoever serves /metrics.
+"""Metrics: a short summary per pass in Redis, which `belay server` renders for Prometheus.
 
-Workers come and go, so they expose nothing themselves. No gauge per chip is kept: a collector renders the last summary.
+Workers come and go, so they expose nothing themselves. There is no gauge per chip: a collector renders the last
+summary.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from engine.model.plan import Plan
 MICRO = 1_000_000
 
 
-class Summary(msgspec.Struct, frozen=True):
-    """The last pass of a shard in numbers; ``seconds`` is how long it took, ``time`` when it was (unix seconds)."""
+class PassSummary(msgspec.Struct, frozen=True):
+    """Counts of a shard's last pass; ``seconds`` is its duration, ``time`` its time (Unix seconds)."""
 
     time: float
     seconds: float
@@ -36,25 +37,25 @@ class Summary(msgspec.Struct, frozen=True):
     lemons: dict[str, int] = {}
 
     @staticmethod
-    def of(plan: Plan, observed: Observed, seconds: float) -> Summary:
+    def of(plan: Plan, observed: Observed, seconds: float) -> PassSummary:
         """Counts of a plan."""
-        return Summary(
+        return PassSummary(
             plan.now,
             seconds,
             plan.revision,
             dict(Counter(node.state for node in plan.nodes)),
-            dict(Counter(chip.state for chip in plan.chips)),
+            plan.chip_states(),
             dict(Counter(pending.reason for pending in plan.pending)),
             dict(Counter(deferred.budget for deferred in plan.deferred)),
             dict(Counter(kind_of(action) for action in plan.actions)),
             dict(Counter(diagnostic.severity for diagnostic in plan.diagnostics)),
             len(observed.pods),
             dict(Counter(f"{change.policy}/{change.change}/{kind_of(change.action)}" for change in plan.shadows)),
-            dict(Counter("avoided" if lemon.avoided else "remembered" for lemon in plan.lemons)),
+            dict(Counter("avoided" if lemon.avoided else "remembered" for lemon in plan.repeat_offenders)),
         )
 
 
-Numbers = tuple[Mapping[str, Summary], Mapping[str, int]]
+Numbers = tuple[Mapping[str, PassSummary], Mapping[str, int]]
 """Summaries by shard, and counters by ``name|label=value|…`` (times in microseconds)."""
 
 
@@ -76,10 +77,10 @@ def counter_name(name: str, **labels: str) -> str:
     return "|".join([name, *(f"{key}={value}" for key, value in sorted(labels.items()))])
 
 
-def _gauges(summaries: Mapping[str, Summary]) -> Iterator[Metric]:
+def _gauges(summaries: Mapping[str, PassSummary]) -> Iterator[Metric]:
     counted = (
         ("nodes", "state", "Nodes by state."),
-        ("chips", "state", "Chips that are not plainly healthy and free, by state."),
+        ("chips", "state", "Chips by state, all of them; unknown: no report names them."),
         ("pending", "reason", "Gangs and pods that were not placed, by reason."),
         ("deferred", "budget", "Actions that a budget keeps back, by budget."),
         ("diagnostics", "severity", "Findings by severity."),

@@ -1,4 +1,4 @@
-"""What an operator tells a process: from the environment (``BELAY_…``), overridden by options of the command line."""
+"""Settings of a process: from the environment (``BELAY_…``), overridden by options of the command line."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     ``identity`` names the process in Leases and must be the same after its restart. ``source_*`` say where the desired
     state lives (empty ``source_url``: no repository, only what the cluster holds); ``source_file`` is a ``Source``
-    document that says so instead, and that the controller follows while it runs. ``recordings`` is how many passes
+    document that is used instead, and that the controller follows while it runs. ``recordings`` is how many passes
     are kept for replay. ``foreign_consumers``: components of MindCluster read ``cluster-info-*``, so it is
-    published again every five seconds (a live Volcano counts as one by itself). A worker that takes nothing for
-    ``stall`` although there is work starts again; on ``health_port`` (0: nowhere) it answers ``/healthz`` and
+    published again every five seconds (a live Volcano counts as one). A worker that takes no task for
+    ``stall`` although there is work restarts; on ``health_port`` (0: nowhere) it answers ``/healthz`` and
     ``/readyz``. ``grpc_*`` say where `belay server` serves ClusterD's gRPC services: ``grpc_listen`` is HOST:PORT,
     ``off`` or ``auto`` ($POD_IP:8899, without it 127.0.0.1:8899 if that is free); its probe is on ``grpc_health_port``
     (0: nowhere); beyond loopback it needs the three ``grpc_tls_*`` files (mutual TLS) or ``grpc_plaintext``.
@@ -76,7 +76,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 _DAY: Final = 86400.0
 _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
-    "source_interval": (0.001, 30 * _DAY),
+    "source_interval": (1.0, _DAY),
     "resync": (0.001, _DAY),
     "debounce": (0.0, 60.0),
     "claim": (0.001, 3600.0),
@@ -96,14 +96,14 @@ _NEVER_EMPTY: Final = ("redis_url", "identity", "shard", "data", "source_branch"
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _EXPECTED: Final = {"float": "a number", "int": "a whole number", "bool": "0, 1, true or false"}
-#: Variables of this prefix that are no settings of these processes.
+#: Variables with this prefix that are not settings of these processes.
 _OTHERS: Final = frozenset(PREFIX + name for name in ("DEBUG", "TIME_SCALE", "WEBHOOK_SECRET", "WORKER_RESTARTS"))
-#: What Kubernetes tells every container about the Services of its namespace.
+#: Variables that Kubernetes sets in every container for the Services of its namespace.
 _SERVICE: Final = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
 
 
 def from_environment(environ: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
-    """Settings of this process; an override that is None counts as not given.
+    """Settings of this process; overrides that are None are ignored.
 
     Raises:
         InputError: a value cannot be read or is out of range; the text names the variable.
@@ -127,7 +127,7 @@ def from_environment(environ: Mapping[str, str] | None = None, **overrides: Any)
 
 
 def misspelt(environ: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
-    """(variable, the setting that it resembles) for variables that are no settings but look like one."""
+    """(variable, similar setting) for variables that look like misspelt settings."""
     given = os.environ if environ is None else environ
     known = [PREFIX + field.name.upper() for field in msgspec.structs.fields(Settings)]
     strange = [
@@ -140,18 +140,18 @@ def misspelt(environ: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
 
 
 def warn(log: Log) -> None:
-    """Name variables of the environment that nobody reads, but that were meant for us."""
+    """Log variables of the environment that look like misspelt settings."""
     for name, meant in misspelt():
         log.warning(f"{name} is no setting: did you mean {meant}?")
 
 
 def with_source_file(settings: Settings) -> Settings:
-    """The same settings with the repository as its ``Source`` document names it now.
+    """The settings with the repository that the ``Source`` document names now.
 
     Raises:
         InputError: the document cannot be read or is not valid.
     """
-    from engine.load.given import read_source
+    from engine.load.source_file import read_source
 
     spec = read_source(Path(settings.source_file)).spec
     return msgspec.structs.replace(

@@ -1,24 +1,24 @@
-"""Carrying out a plan: every precondition is checked again at the edge, a partial apply is normal, twice is as good as
-once.
+"""Carrying out a plan: every precondition is checked again at the edge, a partial apply is normal, and repeating an
+action changes nothing.
 
-One function per kind of action (``table.TABLE``); ``batch.run`` carries out what one message holds.
+One function per kind of action (``table.TABLE``); ``batch.run`` carries out the actions of one message.
 """
 
 from __future__ import annotations
 
 from engine.act.batch import Batch, decode, dropped, run, split
-from engine.act.claims import Claimed, claim
+from engine.act.claims import ClaimResult, claim
 from engine.act.edge import Edge, Fence, Refused, Superseded, written
-from engine.act.following import Following
+from engine.act.pod_watch import PodWatch
 from engine.act.table import TABLE
 
 __all__ = [
     "TABLE",
     "Batch",
-    "Claimed",
+    "ClaimResult",
     "Edge",
     "Fence",
-    "Following",
+    "PodWatch",
     "Refused",
     "Superseded",
     "claim",

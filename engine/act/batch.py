@@ -1,19 +1,21 @@
-"""A batch of actions as one message: carried out in order, many at a time, with an outcome for each."""
+"""A batch of actions in one message, carried out in order, many at a time, with an outcome for each."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from itertools import groupby
+from typing import Any
 
 import msgspec
 
 from engine.act import orders
 from engine.act.edge import Edge, Refused, Superseded
-from engine.act.following import FEWEST
+from engine.act.pod_watch import MIN_BINDINGS
 from engine.act.table import TABLE
-from engine.kube import Conflict, KubeError, many
+from engine.kube import Conflict, KubeError, run_many
 from engine.log import get
+from engine.model.action_documents import action_of, document
 from engine.model.actions import (
     Action,
     AnyAction,
@@ -34,9 +36,7 @@ Numbered = tuple[int, AnyAction]
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """What a message to ``act`` holds: the pass it belongs to, its number there, the actions and their places in the
-    plan.
-    """
+    """A message in queue ``act``: its pass, its number there, and the actions with their places in the plan."""
 
     record: PassRecord
     number: int
@@ -45,12 +45,21 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class _Message(msgspec.Struct, frozen=True):
-    """A batch whose actions are text already."""
+    """A batch whose actions are encoded already."""
 
     record: PassRecord
     number: int
     actions: list[tuple[int, msgspec.Raw]]
     revision: str
+
+
+class _Received(msgspec.Struct, frozen=True):
+    """A batch whose actions are documents still."""
+
+    record: PassRecord
+    number: int
+    actions: list[tuple[int, dict[str, Any]]]
+    revision: str = ""
 
 
 def split(record: PassRecord, actions: Sequence[Numbered], revision: str, count: int, size: int) -> list[str]:
@@ -60,7 +69,7 @@ def split(record: PassRecord, actions: Sequence[Numbered], revision: str, count:
     parts: list[list[tuple[int, msgspec.Raw]]] = []
     used = 0
     for index, action in actions:
-        text = msgspec.json.encode(action)
+        text = msgspec.json.encode(document(action))
         if not parts or len(parts[-1]) >= count or used + len(text) > size:
             parts.append([])
             used = 0
@@ -72,17 +81,19 @@ def split(record: PassRecord, actions: Sequence[Numbered], revision: str, count:
 
 
 def decode(text: str) -> Batch:
-    """The batch of a message; raises msgspec.DecodeError for anything else."""
-    return msgspec.json.decode(text, type=Batch)
+    """The batch in a message. Raises msgspec.DecodeError for anything else."""
+    message = msgspec.json.decode(text, type=_Received)
+    actions = [(index, action_of(plain)) for index, plain in message.actions]
+    return Batch(message.record, message.number, actions, message.revision)
 
 
 async def run(edge: Edge, batch: Batch, in_flight: int = 64) -> BatchResult:
-    """Carry out a batch. Nothing is raised for what a cluster can do: it becomes an outcome.
+    """Carry out a batch. Errors of the cluster become outcomes.
 
-    Neighbours of the same kind run together, different kinds one after another in the plan's order. Many bindings are
-    followed by a watch instead of reading every pod before and after.
+    Adjacent actions of one kind run together, different kinds one after another in the plan's order. Many bindings are
+    checked by a watch instead of reading every pod before and after.
     """
-    if edge.pods is None or sum(isinstance(action, BindPod) for _, action in batch.actions) < FEWEST:
+    if edge.pods is None or sum(isinstance(action, BindPod) for _, action in batch.actions) < MIN_BINDINGS:
         return await _run(edge, batch, in_flight)
     async with edge.pods.from_version(batch.record.pods_version) as edge.follows:
         return await _run(edge, batch, in_flight)
@@ -91,7 +102,7 @@ async def run(edge: Edge, batch: Batch, in_flight: int = 64) -> BatchResult:
 async def _run(edge: Edge, batch: Batch, in_flight: int) -> BatchResult:
     outcomes: list[ActionOutcome] = []
     superseded = False
-    for _, part in groupby(batch.actions, key=_sort_of):
+    for _, part in groupby(batch.actions, key=_group_key):
         group = list(part)
         if superseded:
             outcomes += _all(group, "dropped", "a newer epoch writes for the shard")
@@ -107,17 +118,17 @@ async def _run(edge: Edge, batch: Batch, in_flight: int) -> BatchResult:
 
 
 def dropped(batch: Batch, why: str) -> BatchResult:
-    """The result of a batch that came too late."""
+    """The result of a batch that expired."""
     return BatchResult(batch.number, [], _all(batch.actions, "dropped", why))
 
 
-def _sort_of(numbered: Numbered) -> str:
-    """Actions of one sort run together; orders to a node's chips are one sort, since they share a ConfigMap."""
+def _group_key(numbered: Numbered) -> str:
+    """The key of actions that run together; orders to a node's chips have one key, since they share a ConfigMap."""
     return "orders" if isinstance(numbered[1], _CHIP_ACTIONS) else kind_of(numbered[1])
 
 
 async def _results(edge: Edge, group: list[Numbered], in_flight: int) -> AsyncIterator[list[ActionOutcome]]:
-    async for outcome in many(_calls(edge, group), in_flight):
+    async for outcome in run_many(_calls(edge, group), in_flight):
         if outcome.value is not None:
             yield outcome.value
 
@@ -127,19 +138,19 @@ def _calls(edge: Edge, group: list[Numbered]) -> Iterable[Callable[[], Awaitable
         by_node: dict[str, list[Numbered]] = {}
         for numbered in group:
             by_node.setdefault(getattr(numbered[1], "node", ""), []).append(numbered)
-        return [partial(_order, edge, node, part) for node, part in by_node.items()]
-    return [partial(_one, edge, *numbered) for numbered in group]
+        return [partial(_run_orders, edge, node, part) for node, part in by_node.items()]
+    return [partial(_run_one, edge, *numbered) for numbered in group]
 
 
-async def _one(edge: Edge, index: int, action: Action) -> list[ActionOutcome]:
+async def _run_one(edge: Edge, index: int, action: Action) -> list[ActionOutcome]:
     try:
         await edge.fence.check()
-        return [ActionOutcome(index, _word(await TABLE[type(action)](edge, action)))]
+        return [ActionOutcome(index, _result(await TABLE[type(action)](edge, action)))]
     except (Refused, Superseded, KubeError) as error:
         return [_failed(index, error)]
 
 
-async def _order(edge: Edge, node: str, part: list[Numbered]) -> list[ActionOutcome]:
+async def _run_orders(edge: Edge, node: str, part: list[Numbered]) -> list[ActionOutcome]:
     chips = [action for _, action in part if isinstance(action, _CHIP_ACTIONS)]
     try:
         await edge.fence.check()
@@ -147,7 +158,7 @@ async def _order(edge: Edge, node: str, part: list[Numbered]) -> list[ActionOutc
     except (Refused, Superseded, KubeError) as error:
         return [_failed(index, error) for index, _ in part]
     return [
-        ActionOutcome(index, _word(answer)) if isinstance(answer, bool) else _failed(index, answer)
+        ActionOutcome(index, _result(answer)) if isinstance(answer, bool) else _failed(index, answer)
         for (index, _), answer in zip(part, answers, strict=True)
     ]
 
@@ -159,7 +170,7 @@ def _failed(index: int, error: Exception) -> ActionOutcome:
     return ActionOutcome(index, word, str(error)[:256])
 
 
-def _word(wrote: bool) -> str:
+def _result(wrote: bool) -> str:
     return "done" if wrote else "unchanged"
 
 

@@ -1,7 +1,7 @@
-"""Budgets are reserved before the act: no reservation, no disruption.
+"""Budgets are reserved before a disruptive action: no reservation, no disruption.
 
-``belay-system/belay-budget`` tells every shard what the others spent. A reservation without an outcome counts as spent
-until its window passes; nobody gives one back.
+``belay-system/belay-budget`` shows every shard what the others spent. A reservation counts as spent until its window
+passes, whatever its outcome; none is returned.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from engine.act.edge import Refused, written
 from engine.kube import CONFIGMAP, Conflict, Kube
 from engine.model.history import History
-from engine.store import Write
+from engine.store import ObjectWrite
 from engine.wire import reservations
 from engine.wire.errors import WireError
 from engine.wire.names import BUDGET, SYSTEM
@@ -24,8 +24,8 @@ _KEEP_MS = 7 * 86_400_000
 _ROWS = 2000
 
 
-async def reserve(kube: Kube, shard: str, before: History, after: History, seen: str, now: float) -> Write | None:
-    """Write down what a pass is about to spend; None when that is nothing.
+async def reserve(kube: Kube, shard: str, before: History, after: History, seen: str, now: float) -> ObjectWrite | None:
+    """Reserve what a pass is about to spend; None when that is nothing.
 
     ``seen`` is the version of the ConfigMap that the plan rests on (empty: none). Raises Refused when another shard has
     reserved since, or the reservations cannot be read: plan again.
@@ -62,7 +62,7 @@ def _new(
     return [row for row in after if row not in known]
 
 
-def _rows(live: Mapping[str, Any]) -> dict[str, list[reservations.Row]]:
+def _rows(live: Mapping[str, Any]) -> dict[str, list[reservations.Reservation]]:
     try:
         return {name: list(rows) for name, rows in reservations.parse(live).items()}
     except WireError as error:

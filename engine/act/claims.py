@@ -15,7 +15,7 @@ from engine.act.edge import written
 from engine.kube import CONFIGMAP, Conflict, Kube
 from engine.model.actions import BindPod
 from engine.model.cluster import Pod, mask_of
-from engine.store import Write
+from engine.store import ObjectWrite
 from engine.wire import ledger
 from engine.wire.errors import WireError
 from engine.wire.ledger import Claim
@@ -25,23 +25,22 @@ from engine.wire.parts import SHARE_CORES
 
 _TRIES = 8
 LIMIT = 960 * 1024
-"""Most bytes of claims in a ledger: a ConfigMap holds 1 MiB. A pass that binds more leaves the rest to the next."""
+"""Most bytes of claims in a ledger, as a ConfigMap holds 1 MiB. A pass that binds more leaves the rest to the next."""
 OVERHEAD = 70
-"""Bytes of a claim beside its texts: the UID, the time, quotes and commas."""
+"""Bytes of a claim beside its texts: UID, time, quotes and commas."""
 
 
-class Claimed(msgspec.Struct, frozen=True):
-    """What came of claiming: uids of the pods that must not be bound and why, and the write, if there was one."""
+class ClaimResult(msgspec.Struct, frozen=True):
+    """The result of claiming: uids of pods that must not be bound, with the reason, and the write, if any."""
 
     refused: dict[str, str]
-    write: Write | None
+    write: ObjectWrite | None
 
 
-async def claim(kube: Kube, shard: str, binds: Sequence[BindPod], pods: Iterable[Pod], now: float) -> Claimed:
-    """Claim the chips of every binding, and drop claims that ended. ``pods`` are those of the pass' snapshot.
+async def claim(kube: Kube, shard: str, binds: Sequence[BindPod], pods: Iterable[Pod], now: float) -> ClaimResult:
+    """Claim the chips of every binding and drop ended claims. ``pods`` are those of the pass' snapshot.
 
-    Whoever holds a claim that is still open wins over a new one. Raises KubeError when the ledger cannot be written;
-    then nothing may be bound.
+    An open claim wins over a new one. Raises KubeError when the ledger cannot be written; then no pod may be bound.
     """
     standing = {pod.uid: pod for pod in pods if not pod.finished}
     for attempt in range(_TRIES):
@@ -49,11 +48,11 @@ async def claim(kube: Kube, shard: str, binds: Sequence[BindPod], pods: Iterable
         try:
             before = ledger.parse(live) if live else {}
         except WireError as error:
-            return Claimed({_uid(bind): str(error) for bind in binds}, None)
+            return ClaimResult({_uid(bind): str(error) for bind in binds}, None)
         open_claims = {uid: held for uid, held in before.items() if _is_open(standing.get(uid))}
         after, refused = _added(open_claims, binds, int(now * 1000))
         if after == before:
-            return Claimed(refused, None)
+            return ClaimResult(refused, None)
         body = ledger.build(shard, after)
         try:
             if live is None:
@@ -65,7 +64,7 @@ async def claim(kube: Kube, shard: str, binds: Sequence[BindPod], pods: Iterable
             if attempt == _TRIES - 1:
                 raise
             continue
-        return Claimed(refused, written(stored))
+        return ClaimResult(refused, written(stored))
     raise AssertionError("unreachable: the last try returns or raises")
 
 
@@ -101,7 +100,7 @@ def _added(
 
 
 class _Holders:
-    """Who claims the chips of each node, as masks; of a chip that several claim the last one is its holder."""
+    """The claims on each node's chips, as masks; the last of several claims on a chip holds it."""
 
     def __init__(self, claims: Mapping[str, Claim]) -> None:
         self._rows: dict[tuple[str, str], list[tuple[int, str]]] = {}
@@ -109,7 +108,7 @@ class _Holders:
             self._rows.setdefault((held.node, held.prefix), []).append((int(held.mask, 16), uid))
 
     def foreign(self, uid: str, wanted: Claim) -> tuple[str, str] | None:
-        """The first wanted chip (``node/device name``) that somebody else holds, and who; None when there is none."""
+        """The first wanted chip (``node/device name``) that another pod holds, and its uid; None without one."""
         left, taken = int(wanted.mask, 16), dict[int, str]()
         for mask, other in reversed(self._rows.get((wanted.node, wanted.prefix), ())):
             if other != uid and left & mask:
@@ -121,7 +120,7 @@ class _Holders:
         return f"{wanted.node}/{wanted.prefix}{lowest.bit_length() - 1}", taken[lowest]
 
     def move(self, uid: str, before: Claim | None, wanted: Claim) -> None:
-        """The pod claims this, and no longer what it did before."""
+        """Replace the pod's claim."""
         if before is not None:
             key = (before.node, before.prefix)
             self._rows[key] = [row for row in self._rows.get(key, ()) if row[1] != uid]
@@ -134,7 +133,7 @@ def _fitting(asked: Sequence[tuple[BindPod, Claim]], room: int) -> set[str]:
     """
     gangs: dict[str, list[tuple[str, int]]] = {}
     for bind, wanted in asked:
-        gang = str(bind.preconditions.get("gang") or _uid(bind))
+        gang = bind.gang or _uid(bind)
         gangs.setdefault(gang, []).append((_uid(bind), _size(wanted)))
     fits: set[str] = set()
     for rows in gangs.values():
@@ -149,7 +148,7 @@ def _fitting(asked: Sequence[tuple[BindPod, Claim]], room: int) -> set[str]:
 
 
 def _size(held: Claim) -> int:
-    """About how many bytes a claim takes in the ledger, its pod's UID included."""
+    """The approximate bytes of a claim in the ledger, with its pod's UID."""
     return len(held.pod) + len(held.node) + len(held.prefix) + len(held.mask) + OVERHEAD
 
 
@@ -163,9 +162,7 @@ def claim_of(bind: BindPod, now_ms: int) -> Claim | None:
 
 @lru_cache(maxsize=4096)
 def _prefix_and_mask(chips: tuple[str, ...]) -> tuple[str, str] | None:
-    """How a ledger writes whole chips; None for vNPUs, whose names are longer: kubelet's own accounting and the agent
-    guard them.
-    """
+    """Prefix and mask of whole chips in a ledger; None for vNPUs, which kubelet's accounting and the agent guard."""
     try:
         numbers = [chip_number(chip) for chip in chips]
     except ValueError:
@@ -174,4 +171,4 @@ def _prefix_and_mask(chips: tuple[str, ...]) -> tuple[str, str] | None:
 
 
 def _uid(bind: BindPod) -> str:
-    return str(bind.preconditions.get("uid") or "")
+    return bind.preconditions.uid or ""

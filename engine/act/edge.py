@@ -1,4 +1,4 @@
-"""What an action may rely on while it writes: the client, the fence, the clock, and the record of what was written."""
+"""The resources of an action while it writes: the client, the fence, the clock, and the record of its writes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from engine.act.following import Following
+from engine.act.pod_watch import PodWatch
 from engine.errors import BelayError
 from engine.kube import LEASE, Kube, Object
-from engine.lease import NAMESPACE, epoch_of
-from engine.store import Write
+from engine.kube.lease import NAMESPACE, epoch_of
+from engine.store import ObjectWrite
 
 FENCE_SECONDS = 1.0
-"""How long one look at the Lease counts; a taking needs its whole duration or a release, both longer than a write."""
+"""Seconds for which one read of the Lease counts. Another worker needs a release or the Lease's whole duration."""
 
 
 class Refused(BelayError):
@@ -23,7 +23,7 @@ class Refused(BelayError):
 
 
 class Superseded(BelayError):
-    """A newer epoch writes for the shard: everything still to do is dropped."""
+    """A newer epoch writes for the shard: the remaining actions are dropped."""
 
 
 class Fence:
@@ -47,7 +47,7 @@ class Fence:
         self._lock = asyncio.Lock()
 
     async def check(self) -> None:
-        """Raises Superseded when another epoch began; KubeError when that cannot be known."""
+        """Raise Superseded when another epoch began, KubeError when the Lease cannot be read."""
         if self._clock() - self._checked < self._seconds:
             return
         async with self._lock:
@@ -62,10 +62,10 @@ class Fence:
 
 
 class Edge:
-    """Where one batch meets the cluster. ``now`` gives Unix seconds, ``order_life`` how long an order may wait (s).
+    """One batch's access to the cluster. ``now`` gives Unix seconds; ``order_life`` is how long an order may wait (s).
 
-    ``pods`` is the watch that batches of many bindings share; ``follows`` whether this batch may rely on it. ``gate``
-    bounds the bindings that all batches of a worker have in flight: beyond it an API server only becomes slower.
+    ``pods`` is the watch that batches of many bindings share, ``follows`` whether this batch may use it. ``gate``
+    bounds the bindings that all batches of a worker have in flight: with more, an API server only becomes slower.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Edge:
         now: Callable[[], float] = time.time,
         order_life: float = 900.0,
         revision: str = "",
-        pods: Following | None = None,
+        pods: PodWatch | None = None,
         gate: asyncio.Semaphore | None = None,
     ) -> None:
         self.gate: contextlib.AbstractAsyncContextManager[None] = gate or contextlib.nullcontext()
@@ -89,21 +89,21 @@ class Edge:
         self.now = now
         self.order_life = order_life
         self.revision = revision
-        self.writes: list[Write] = []
+        self.writes: list[ObjectWrite] = []
 
     def wrote(self, obj: Object) -> None:
-        """Remember a written object, for the next pass' barrier."""
+        """Record a written object, for which the next pass waits."""
         self.writes.append(written(obj))
 
     def removed(self, api_version: str, kind: str, namespace: str, name: str, uid: str) -> None:
-        """Remember a deletion that was asked for."""
-        self.writes.append(Write(api_version, kind, namespace, name, "", uid, True))
+        """Record a requested deletion."""
+        self.writes.append(ObjectWrite(api_version, kind, namespace, name, "", uid, True))
 
 
-def written(obj: Object) -> Write:
+def written(obj: Object) -> ObjectWrite:
     """The record of an object as the server returned it."""
     metadata: dict[str, Any] = obj["metadata"]
-    return Write(
+    return ObjectWrite(
         str(obj["apiVersion"]),
         str(obj["kind"]),
         str(metadata.get("namespace") or ""),

@@ -1,19 +1,28 @@
-"""Objects as such: create, patch, delete, scale, rank tables, signals to jobs."""
+"""Objects: create, patch, delete, scale, rank tables, signals to jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import orjson
 
-from engine.act import sshkeys
+from engine.act import ssh_keys
 from engine.act.edge import Edge, Refused
 from engine.kube import CONFIGMAP, Conflict, Invalid, NotFound, Object, resource_for
-from engine.model.actions import CreateObject, DeleteObject, PatchObject, ScaleJob, SignalJob, WriteRankTable
+from engine.model.actions import (
+    CreateObject,
+    DeleteObject,
+    PatchObject,
+    PatchType,
+    Preconditions,
+    ScaleJob,
+    SignalJob,
+    WriteRankTable,
+)
 from engine.wire import rankfile, resetinfo
 from engine.wire.errors import WireError
-from engine.wire.names import GENERATE
 
 RANK_TABLE_KEY = "hccl.json"
 _TRIES = 5
@@ -27,8 +36,8 @@ _SCALED = {
 
 async def create_object(edge: Edge, action: CreateObject) -> bool:
     """Server-side apply, so that a doubled task changes nothing; key pairs are made here and created once."""
-    if GENERATE in action.preconditions:
-        return await sshkeys.create_keys(edge, action)
+    if action.generate is not None:
+        return await ssh_keys.create_keys(edge, action, action.generate.owner)
     edge.wrote(await edge.kube.apply(action.object))
     return True
 
@@ -44,7 +53,7 @@ async def patch_object(edge: Edge, action: PatchObject) -> bool:
     patch = _guarded(action.patch, action.preconditions)
     namespace = action.namespace or None
     try:
-        if action.preconditions.get("patchType", "apply") == "merge":
+        if action.patch_type is PatchType.MERGE:
             written = await edge.kube.patch(res, action.name, patch, namespace, subresource=subresource)
         else:
             patch |= {"apiVersion": action.api_version, "kind": action.object_kind}
@@ -56,24 +65,31 @@ async def patch_object(edge: Edge, action: PatchObject) -> bool:
         raise Refused(f"{action.object_kind} {action.name} is gone") from error
     except Invalid as error:
         if any(field == "metadata.uid" for field, _ in error.causes):
-            raise Refused(f"{action.object_kind} {action.name} was made anew") from error
+            raise Refused(f"{action.object_kind} {action.name} was recreated") from error
         raise
     edge.wrote(written)
     return True
 
 
 async def delete_object(edge: Edge, action: DeleteObject) -> bool:
-    """Delete under the uid and version that the plan saw; gone already is as good."""
+    """Delete under the uid and version that the plan saw; an object that is gone counts as deleted.
+
+    ``after`` among the preconditions names objects that must exist first: the object may have been renamed, and a new
+    one that the server refuses must not cost the old one.
+    """
+    for api_version, kind, namespace, name in action.preconditions.after:
+        if await edge.kube.get(await edge.kube.resource(api_version, kind), name, namespace or None) is None:
+            raise Refused(f"{action.object_kind} {action.name} stays until {kind} {name}, declared now, exists")
     res = await edge.kube.resource(action.api_version, action.object_kind)
-    uid = str(action.preconditions.get("uid") or "")
+    uid = action.preconditions.uid or ""
     try:
         await edge.kube.delete(
             res,
             action.name,
             action.namespace or None,
             uid=uid or None,
-            rv=str(action.preconditions.get("resourceVersion") or "") or None,
-            propagation=action.preconditions.get("propagation", "Background"),
+            rv=action.preconditions.resource_version or None,
+            propagation=action.propagation or "Background",
         )
     except NotFound:
         return False
@@ -96,24 +112,24 @@ async def scale_job(edge: Edge, action: ScaleJob) -> bool:
 
 
 async def write_rank_table(edge: Edge, action: WriteRankTable) -> bool:
-    """Put the table into the job's ConfigMap, unless that belongs to another life of the job by now; a table that is
-    to be a file goes to the nodes' agents (``engine.wire.rankfile``).
+    """Write the table into the job's ConfigMap, unless the ConfigMap was recreated; a table that becomes a file goes to
+    the nodes' agents (``engine.wire.rankfile``).
     """
-    if "file" in action.preconditions:
+    if action.file is not None:
         return await _file_rank_table(edge, action)
-    name = str(action.preconditions.get("configMap") or f"rings-config-{action.name}")
-    uid = str(action.preconditions.get("uid") or "")
+    name = action.config_map or f"rings-config-{action.name}"
+    uid = action.preconditions.uid or ""
     table = orjson.dumps(action.table).decode()
 
     def change(live: Object) -> bool:
         if uid and live["metadata"].get("uid") != uid:
-            raise Refused(f"ConfigMap {name} was made anew")
+            raise Refused(f"ConfigMap {name} was recreated")
         data = live.setdefault("data", {})
         if data.get(RANK_TABLE_KEY) == table:
             return False
         data[RANK_TABLE_KEY] = table
-        if "version" in action.preconditions:
-            data["version"] = str(action.preconditions["version"])
+        if action.version is not None:
+            data["version"] = action.version
         return True
 
     return await change_config_map(edge, action.namespace, name, change)
@@ -140,14 +156,14 @@ async def _file_rank_table(edge: Edge, action: WriteRankTable) -> bool:
 
 
 async def signal_job(edge: Edge, action: SignalJob) -> bool:
-    """Tell a job's processes through ``reset-config-<job>`` in MindCluster's format (``engine.wire.resetinfo``).
+    """Signal a job's processes through ``reset-config-<job>`` in MindCluster's format (``engine.wire.resetinfo``).
 
-    Where its owner also made ``fault-config-<job>``, from which older managers read, that is brought in line first: a
-    write that is cut off in between is done again whole.
+    If the owner also made ``fault-config-<job>``, which older managers read, that is written first: after an
+    interruption both are written again.
     """
 
     def legacy(live: Object) -> bool:
-        data = resetinfo.told_legacy(live, action.signal, action.ranks, int(edge.now()))
+        data = resetinfo.with_legacy_signal(live, action.signal, action.ranks, int(edge.now()))
         if data is not None:
             live["data"] = data
         return data is not None
@@ -159,8 +175,8 @@ async def signal_job(edge: Edge, action: SignalJob) -> bool:
 
     def change(live: Object) -> bool:
         try:
-            rank_list = action.preconditions.get("rankList") or ()
-            data = resetinfo.told(live, action.signal, action.ranks, int(edge.now()), rank_list=rank_list)
+            rank_list = msgspec.to_builtins(action.rank_list or ())
+            data = resetinfo.with_signal(live, action.signal, action.ranks, int(edge.now()), rank_list=rank_list)
         except (WireError, ValueError) as error:
             raise Refused(str(error)) from error
         if data is not None:
@@ -171,7 +187,7 @@ async def signal_job(edge: Edge, action: SignalJob) -> bool:
 
 
 async def change_config_map(edge: Edge, namespace: str, name: str, change: Callable[[Object], bool]) -> bool:
-    """Read, change, replace over the version read; again when somebody else was faster.
+    """Read, change and replace over the version read; retried when another writer was faster.
 
     ``change`` edits the object in place and says whether it did. Raises Refused when there is no such ConfigMap.
     """
@@ -191,6 +207,7 @@ async def change_config_map(edge: Edge, namespace: str, name: str, change: Calla
     return False
 
 
-def _guarded(patch: dict[str, Any], preconditions: dict[str, Any]) -> dict[str, Any]:
-    guards = {key: preconditions[key] for key in ("uid", "resourceVersion") if preconditions.get(key)}
+def _guarded(patch: dict[str, Any], preconditions: Preconditions) -> dict[str, Any]:
+    seen = (("uid", preconditions.uid), ("resourceVersion", preconditions.resource_version))
+    guards = {key: value for key, value in seen if value}
     return {**patch, "metadata": {**(patch.get("metadata") or {}), **guards}} if guards else dict(patch)

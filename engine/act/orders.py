@@ -1,4 +1,4 @@
-"""Orders to nodes: all actions for one node become one compare-and-swap of its ``belay-orders-<node>``."""
+"""Orders to nodes: all actions for a node become one compare-and-swap of its ``belay-orders-<node>``."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from engine.wire.parts import NPU_CORE, chip_of
 
 ChipAction = IsolateChip | ReleaseChip | ResetChips | PartitionChip
 Busy = Mapping[int, AbstractSet[str]]
-Answer = bool | Refused
-"""True: written; False: it was so already; Refused: a precondition no longer holds."""
+OrderResult = bool | Refused
+"""True: written; False: unchanged; Refused: a precondition no longer holds."""
 
 ATTEMPTS = "belay.dev/reset-attempts"
-"""Annotation of the orders: Unix ms of the last reset orders per chip, written together with the epoch they raised."""
+"""Annotation of the orders: Unix ms of each chip's last reset orders, written together with the epoch."""
 ISOLATED = "belay.dev/isolated"
 """Annotation of a Node kept from new work: the level of its fault."""
 TOKENS, TOKENS_MS = 3, 6 * 3_600_000
-"""Resets that the device plugin's bucket holds, and within how long."""
+"""Resets in the device plugin's bucket, and its window in ms."""
 _ATTEMPTS_KEPT = 10
 _TRIES = 8
 
 
-async def order_chips(edge: Edge, node: str, actions: Sequence[ChipAction]) -> list[Answer]:
+async def order_chips(edge: Edge, node: str, actions: Sequence[ChipAction]) -> list[OrderResult]:
     """Merge actions for one node's chips into its orders; one answer per action.
 
     Destructive ones are checked against the node's live pods first. Raises KubeError, or Conflict after eight lost
@@ -45,7 +45,7 @@ async def order_chips(edge: Edge, node: str, actions: Sequence[ChipAction]) -> l
     for attempt in range(_TRIES):
         live = await edge.kube.get(CONFIGMAP, ORDERS_PREFIX + node, SYSTEM)
         draft = _Draft(node, live, edge)
-        answers = [draft.take(action, busy) for action in actions]
+        answers = [draft.add(action, busy) for action in actions]
         if True not in answers:
             return answers
         try:
@@ -60,21 +60,21 @@ async def order_chips(edge: Edge, node: str, actions: Sequence[ChipAction]) -> l
 
 
 async def isolate_node(edge: Edge, action: IsolateNode) -> bool:
-    """Mark the Node; Belay's own placement keeps off by its memory, people see it with ``kubectl describe``."""
+    """Annotate the Node for ``kubectl describe``; placement avoids it by the memory."""
     return await _mark_node(edge, action.node, action.level)
 
 
 async def release_node(edge: Edge, action: ReleaseNode) -> bool:
-    """Take the mark off again."""
+    """Remove the annotation."""
     return await _mark_node(edge, action.node, None)
 
 
-async def hand_policy(edge: Edge, node: str, pool: str, digest: str) -> bool:
-    """Tell a node's agent whose policy it follows and which version is the newest; all else stays as ordered."""
+async def set_policy(edge: Edge, node: str, pool: str, digest: str) -> bool:
+    """Name the pool's newest policy in a node's orders; everything else stays as ordered."""
     for attempt in range(_TRIES):
         live = await edge.kube.get(CONFIGMAP, ORDERS_PREFIX + node, SYSTEM)
         body = live or build_orders(_no_orders(node), "")
-        orders = _readable(body)
+        orders = _parsed(body)
         labels = body["metadata"].setdefault("labels", {})
         if orders.get("policyDigest") == digest and labels.get(POOL_LABEL) == pool:
             return False
@@ -91,7 +91,7 @@ async def hand_policy(edge: Edge, node: str, pool: str, digest: str) -> bool:
     return False
 
 
-def _readable(body: Object) -> dict[str, Any]:
+def _parsed(body: Object) -> dict[str, Any]:
     try:
         parse_orders(body)
     except WireError as error:
@@ -114,7 +114,7 @@ async def _mark_node(edge: Edge, name: str, level: str | None) -> bool:
 
 
 async def _busy_chips(edge: Edge, node: str) -> Busy:
-    """Chips that live pods hold, whole or in part, by the UIDs of who holds them."""
+    """Chips that live pods hold, whole or in part, with the pods' UIDs."""
     busy: dict[int, set[str]] = {}
     for pod in await pods_on(edge, node):
         notes = pod["metadata"].get("annotations") or {}
@@ -142,10 +142,10 @@ class _Draft:
         self._vnpu_epoch = self._orders.vnpu_epoch
         self._attempts = _attempts(live)
         self._destructive = False
-        if 0 < self._orders.not_after_ms < self._now_ms:  # dead orders must not come alive with the new date
+        if 0 < self._orders.not_after_ms < self._now_ms:  # expired orders must not become valid with the new date
             self._resets = {}
 
-    def take(self, action: ChipAction, busy: Busy) -> Answer:
+    def add(self, action: ChipAction, busy: Busy) -> OrderResult:
         try:
             match action:
                 case IsolateChip():
@@ -210,8 +210,8 @@ class _Draft:
         owner = {order.online.uid} if order.online is not None else set()
         if taken := sorted(chip for chip in action.chips if busy.get(chip_number(chip), set()) - owner):
             raise Refused(f"{', '.join(taken)} of {action.node} is in use")
-        if owner and not any(owner & busy.get(chip, set()) for chip in group):
-            raise Refused(f"pod {action.preconditions['online']['pod']} holds none of the chips any more")
+        if order.online is not None and not any(owner & busy.get(chip, set()) for chip in group):
+            raise Refused(f"pod {order.online.pod} holds none of the chips any more")
         for chip, name in zip(group, sorted(action.chips, key=chip_number), strict=True):
             self._resets[chip] = order
             self._attempts[name] = [*self._attempts.get(name, []), self._now_ms][-_ATTEMPTS_KEPT:]
@@ -219,7 +219,7 @@ class _Draft:
         return True
 
     def _left(self, action: ResetChips) -> int:
-        """How many resets the group has left after this one, for Events: by the device plugin's own bucket."""
+        """The resets left to the group after this one by the device plugin's bucket, for Events."""
         recent = {
             at for name in action.chips for at in self._attempts.get(name, ()) if at > self._now_ms - TOKENS_MS
         }  # fmt: skip

@@ -6,14 +6,14 @@ import contextlib
 from typing import Any
 
 from engine.act.edge import Edge, Refused
-from engine.act.following import Seen
+from engine.act.pod_watch import WatchedPod
 from engine.kube import POD, Conflict, NotFound, Object
 from engine.model.actions import BindPod, CreatePod, EvictPod
 
 
 async def create_pod(edge: Edge, action: CreatePod) -> bool:
-    """Create a pod for the very owner that the plan saw. A pod of that name and owner is as good."""
-    owner_uid = str(action.preconditions.get("ownerUid") or "")
+    """Create a pod for the owner that the plan saw. An existing pod of that name and owner counts as created."""
+    owner_uid = action.preconditions.owner_uid or ""
     if owner_uid and owner_uid not in _owners(action.object):
         raise Refused(f"the pod does not name owner {owner_uid}")
     try:
@@ -23,7 +23,7 @@ async def create_pod(edge: Edge, action: CreatePod) -> bool:
             raise
         live = await edge.kube.get(POD, action.pod, action.namespace)
         if live is None or (owner_uid and owner_uid not in _owners(live)):
-            raise Refused(f"pod {action.namespace}/{action.pod} belongs to somebody else") from error
+            raise Refused(f"pod {action.namespace}/{action.pod} belongs to another owner") from error
         return False
     except NotFound as error:
         raise Refused(f"namespace {action.namespace} does not exist") from error
@@ -33,14 +33,14 @@ async def create_pod(edge: Edge, action: CreatePod) -> bool:
 async def bind_pod(edge: Edge, action: BindPod) -> bool:
     """Bind a pod with its chips' annotations in one write.
 
-    Preconditions inside a Binding are worthless (API server 1.20 ignores a wrong uid), so: know the uid just before,
-    bind, see which pod was bound; when that is another than planned, it is evicted at once. Before and after are read,
-    or heard from the pods' watch where one is open (``following``); what is not heard of in time is read.
+    Preconditions inside a Binding have no effect (API server 1.20 ignores a wrong uid). So the uid is checked just
+    before, and the bound pod after; another pod than planned is deleted at once. Both states are read, or come from the
+    pods' watch where one is open (``pod_watch``), except events that are late.
     """
-    uid = str(action.preconditions.get("uid") or "")
-    followed = edge.pods if edge.pods is not None and edge.follows and edge.pods.alive else None
-    seen = followed.seen(action.namespace, action.pod) if followed else None
-    if followed is None or (seen is not None and seen.node):
+    uid = action.preconditions.uid or ""
+    watch = edge.pods if edge.pods is not None and edge.follows and edge.pods.alive else None
+    seen = watch.seen(action.namespace, action.pod) if watch else None
+    if watch is None or (seen is not None and seen.node):
         live = await edge.kube.get(POD, action.pod, action.namespace)
         _bindable(action, uid, live)
         assert live is not None
@@ -50,23 +50,23 @@ async def bind_pod(edge: Edge, action: BindPod) -> bool:
             raise Refused(f"pod {action.namespace}/{action.pod} is already bound to {live['spec']['nodeName']}")
     else:
         _still_bindable(action, uid, seen)
-    expected = followed.expect(action.namespace, action.pod) if followed else None
+    expected = watch.expect(action.namespace, action.pod) if watch else None
     lost: Conflict | None = None
     try:
         try:
             async with edge.gate:
                 await edge.kube.bind(action.namespace, action.pod, uid, action.node, action.annotations)
-        except Conflict as error:  # somebody bound it, or the answer to our own binding was lost: reading tells
+        except Conflict as error:  # another writer bound it, or our own answer was lost: reading shows which
             lost = error
         except NotFound as error:
             raise Refused(f"pod {action.namespace}/{action.pod} is gone") from error
         after: Object | None = None
-        if followed is not None and expected is not None and lost is None:
+        if watch is not None and expected is not None and lost is None:
             with contextlib.suppress(TimeoutError):
-                after = await followed.heard(action.namespace, action.pod, expected)
+                after = await watch.wait_for(action.namespace, action.pod, expected)
     finally:
-        if followed is not None and expected is not None:
-            followed.drop(action.namespace, action.pod, expected)
+        if watch is not None and expected is not None:
+            watch.cancel(action.namespace, action.pod, expected)
     if after is None:
         after = await edge.kube.get(POD, action.pod, action.namespace)
     if after is None:
@@ -75,19 +75,19 @@ async def bind_pod(edge: Edge, action: BindPod) -> bool:
         edge.wrote(after)
         return True
     if lost is None and after["spec"].get("nodeName") == action.node:
-        await _evict_stranger(edge, action, after)
-        raise Refused(f"pod {action.namespace}/{action.pod} was made anew while it was bound; it is evicted")
-    raise Refused(f"pod {action.namespace}/{action.pod} was bound by somebody else")
+        await _delete_wrong_pod(edge, action, after)
+        raise Refused(f"pod {action.namespace}/{action.pod} was recreated during the binding; the new pod is deleted")
+    raise Refused(f"pod {action.namespace}/{action.pod} was bound by another scheduler")
 
 
 async def evict_pod(edge: Edge, action: EvictPod) -> bool:
-    """Ask a pod to go. ``force`` deletes it, past any PodDisruptionBudget, with the grace of the action."""
-    uid = str(action.preconditions.get("uid") or "")
+    """Evict a pod. ``force`` deletes it regardless of PodDisruptionBudgets, with the action's grace period."""
+    uid = action.preconditions.uid or ""
     live = await edge.kube.get(POD, action.pod, action.namespace)
     if live is None:
         return False
     if uid and _uid(live) != uid:
-        raise Refused(f"pod {action.namespace}/{action.pod} was made anew")
+        raise Refused(f"pod {action.namespace}/{action.pod} was recreated")
     if live["metadata"].get("deletionTimestamp") and not action.force:
         return False
     grace = action.grace_period_seconds
@@ -112,11 +112,11 @@ async def pods_on(edge: Edge, node: str) -> list[Object]:
     return [pod for pod in listing.items if (pod.get("status") or {}).get("phase") not in {"Succeeded", "Failed"}]
 
 
-async def _evict_stranger(edge: Edge, action: BindPod, pod: Object) -> None:
+async def _delete_wrong_pod(edge: Edge, action: BindPod, pod: Object) -> None:
     try:
         await edge.kube.delete(POD, action.pod, action.namespace, uid=_uid(pod))
     except (Conflict, NotFound):
-        return  # gone already, which is what we want
+        return  # gone already, as intended
     edge.removed("v1", "Pod", action.namespace, action.pod, _uid(pod))
 
 
@@ -125,16 +125,16 @@ def _bindable(action: BindPod, uid: str, live: Object | None) -> None:
     if live is None:
         raise Refused(f"{name} is gone")
     if not uid or _uid(live) != uid:
-        raise Refused(f"{name} was made anew")
+        raise Refused(f"{name} was recreated")
     if live["metadata"].get("deletionTimestamp"):
         raise Refused(f"{name} is being deleted")
 
 
-def _still_bindable(action: BindPod, uid: str, seen: Seen | None) -> None:
-    """The same from what the watch has told since the snapshot; nothing told means that nothing has changed."""
+def _still_bindable(action: BindPod, uid: str, seen: WatchedPod | None) -> None:
+    """Check the same by the watch's newest event; without one nothing has changed."""
     name = f"pod {action.namespace}/{action.pod}"
     if not uid or (seen is not None and seen.uid != uid):
-        raise Refused(f"{name} was made anew")
+        raise Refused(f"{name} was recreated")
     if seen is not None and seen.gone:
         raise Refused(f"{name} is gone")
     if seen is not None and seen.deleting:

@@ -1,4 +1,4 @@
-"""Which function carries out which kind of action: the closed set of the contract."""
+"""The function that carries out each kind of action; the set of kinds is closed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from engine.act.edge import Edge
 from engine.model import actions as act
 
 Run = Callable[[Edge, Any], Awaitable[bool]]
-"""Carries out one action: True when it wrote, False when all was so already; raises Refused, Superseded or
-KubeError.
-"""
+"""Carries out one action: True when it wrote, False when nothing changed. Raises Refused, Superseded or KubeError."""
 
 
 def _ordered(edge: Edge, action: orders.ChipAction) -> Awaitable[bool]:

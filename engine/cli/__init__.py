@@ -1,6 +1,6 @@
-"""The command line: the verbs, nothing else. Heavy imports stay inside the commands.
+"""The verbs of the command line. Slow imports stay inside the commands.
 
-Exit codes: 0 done, 1 findings or differences (validate, diff, plan --exit-code), 2 it could not be done.
+Exit codes: 0 done, 1 findings or differences (validate, diff, plan --exit-code), 2 the command failed.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from engine import __version__
-from engine.cli import hosts, processes, questions, sandbox
-from engine.invocation import fails_clearly
+from engine.cli import checkpoints, hosts, processes, questions, sandbox
+from engine.cli.invocation import fails_clearly
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -64,5 +64,5 @@ def completion(shell: str) -> None:
         click.echo(complete(main, {}, "belay", "_BELAY_COMPLETE").source())
 
 
-for _verb in (*questions.VERBS, *processes.VERBS, *hosts.VERBS, *sandbox.VERBS):
+for _verb in (*questions.VERBS, *processes.VERBS, *hosts.VERBS, *checkpoints.VERBS, *sandbox.VERBS):
     main.add_command(_verb)

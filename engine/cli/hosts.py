@@ -9,8 +9,20 @@ from typing import Any
 import click
 
 from engine import __version__
+from engine.cli.invocation import fails_clearly, output_option
 from engine.errors import InputError
-from engine.invocation import fails_clearly, output_option
+
+
+@click.command(
+    short_help="Run a training script; dead ranks are replaced.",
+    context_settings={"ignore_unknown_options": True, "help_option_names": []},
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def train(arguments: tuple[str, ...]) -> None:
+    """Run a training script on N processes in the place of torchrun; `belay train --help` lists its options."""
+    from agents.training.agent.launcher import main
+
+    sys.exit(main(arguments))
 
 
 @click.group(short_help="Install the OCI runtime that gives containers their chips.")
@@ -75,7 +87,7 @@ def runtime_uninstall(base: str, force: bool, root: Path) -> None:
 def runtime_status(base: str, output: str, root: Path) -> None:
     """Show what is installed, whether the engine's file still names it, and running containers made by it."""
     from agents.runtime.install import Host, InstallError, status
-    from engine import show
+    from engine.cli import output as show
 
     try:
         found = status(base, host=Host(root))
@@ -185,4 +197,4 @@ def containers_uninstall() -> None:
     click.echo("".join(f"{path}\n" for path in removed) + ("removed" if removed else "nothing is installed"))
 
 
-VERBS = (runtime, containers)
+VERBS = (train, runtime, containers)

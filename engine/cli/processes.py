@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from engine.invocation import fails_clearly
+from engine.cli.invocation import fails_clearly
 
 
 @click.command(short_help="Watch Git and Kubernetes, wake the workers.")
@@ -15,7 +15,7 @@ from engine.invocation import fails_clearly
 @fails_clearly
 def controller(kubeconfig: str | None, source: str | None) -> None:
     """Watch Git and Kubernetes and wake the workers (settings: BELAY_* in the environment)."""
-    from engine.controller import main as run
+    from engine.controller.controller import main as run
 
     sys.exit(run(kubeconfig, source))
 
@@ -24,7 +24,7 @@ def controller(kubeconfig: str | None, source: str | None) -> None:
 @fails_clearly
 def worker() -> None:
     """Run passes and actions (a Celery worker; settings: BELAY_* in the environment)."""
-    from engine.tasks import main as run
+    from engine.controller.tasks import main as run
 
     sys.exit(run())
 
@@ -91,10 +91,10 @@ def exporter(flags: tuple[str, ...]) -> None:
         return
     if flags == ("--metrics",):
         from agents.exporter.table import METRICS
-        from engine import show
+        from engine.cli import output
 
         rows = [[m.name, m.group, m.labels, m.unit, ",".join(m.products), m.meaning] for m in METRICS]
-        show.table(("METRIC", "GROUP", "LABELS", "UNIT", "PRODUCTS", "MEANING"), rows)
+        output.table(("METRIC", "GROUP", "LABELS", "UNIT", "PRODUCTS", "MEANING"), rows)
         return
     from agents.exporter.run import main as run
 

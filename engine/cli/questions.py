@@ -1,4 +1,4 @@
-"""Verbs that ask: they read folders, files or a live cluster, answer, and change nothing."""
+"""Verbs that only read: folders, files or a live cluster."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from engine.invocation import Kinds, cluster_options, fails_clearly, output_option
+from engine.cli.invocation import Kinds, cluster_options, fails_clearly, output_option
 
 if TYPE_CHECKING:
+    from engine.cli.forecast import Forecast
     from engine.documents import Desired
     from engine.model.cluster import Observed
     from engine.model.plan import Plan
@@ -27,9 +28,9 @@ def validate(directory: str, policies: tuple[str, ...], output: str) -> None:
     """Check every document of a state repository and play the tests of its fault policies; all findings at
     file:line:col. Exit 1 on errors or warnings.
     """
-    from engine import show
-    from engine.offline import validated
-    from engine.summary import validation_summary
+    from engine.cli import output as show
+    from engine.cli.summary import validation_summary
+    from engine.replay.offline import validated
 
     loaded = validated(directory, policies)
     errors = sum(d.severity == "error" for d in loaded.diagnostics)
@@ -47,34 +48,56 @@ def validate(directory: str, policies: tuple[str, ...], output: str) -> None:
 @cluster_options
 @click.option("--explain", is_flag=True, help="Add the scores of every candidate node.")
 @click.option("--exit-code", is_flag=True, help="Exit 1 when the plan has actions or deferred ones.")
+@click.option("--now-only", is_flag=True, help="Plan the next pass only; do not simulate its outcome.")
 @output_option()
 @fails_clearly
-def plan(explain: bool, exit_code: bool, output: str, **inputs: Any) -> None:
-    """Show what the next pass would do, and why."""
-    from engine import show
-    from engine.summary import plan_table
+def plan(explain: bool, exit_code: bool, now_only: bool, output: str, **inputs: Any) -> None:
+    """Show what the next pass does, and why; then the outcome once nothing is left to do.
 
-    result, _, _ = _plan(**inputs)
+    The outcome is simulated on a copy: where each job is placed, or why it waits and the way out; which pods are
+    evicted and the work lost with them; what is pruned (field ``outcome``).
+    """
+    from engine.cli import output as show
+    from engine.cli.summary import outcome_table, plan_table
+    from engine.replay.offline import plan_offline
+
+    items, clock, now = _cluster(inputs["cluster"], inputs["now"], inputs["kubeconfig"])
+    live = inputs["cluster"] == "live"
+    result, _, desired = plan_offline(
+        items, tree=inputs["desired"], overlays=inputs["policies"], now=now, clock=clock, live=live
+    )
+    outcome, why = (None, "") if now_only else _forecast(result, desired, items)
     if output in ("json", "yaml"):
-        show.document(result.document(explain=explain), output)
+        more = {} if now_only else {"outcome": outcome}
+        show.document({**result.document(explain=explain), **more}, output)
     else:
         plan_table(result, explain=explain, wide=output == "wide")
+        if outcome is not None:
+            outcome_table(outcome, result)
+    if why:
+        click.echo(show.plain(f"the outcome was not simulated: {why}"), err=True)
     sys.exit(1 if exit_code and (result.actions or result.deferred) else 0)
 
 
 @click.command(short_help="Show what Git would change. Exit 1 if it would.")
 @cluster_options
+@click.option("-o", "--output", type=click.Choice(("table", "json", "yaml")), default="table", show_default=True,
+              help="A unified diff, or one document.")  # fmt: skip
 @fails_clearly
-def diff(**inputs: Any) -> None:
+def diff(output: str, **inputs: Any) -> None:
     """Show how the live objects would change to be as Git declares them. Exit 1 on differences."""
-    from engine import show
+    from engine.cli import output as show
+    from engine.cli.differences import changes, differences
     from engine.errors import InputError
-    from engine.summary import differences
 
     if not inputs["desired"]:
         raise InputError("there is nothing to compare with", hint="Give --desired DIR, the state repository.")
     result, observed, _ = _plan(**inputs)
-    lines, colours = differences(result, observed), show.coloured(sys.stdout)
+    found = changes(result, observed)
+    if output in ("json", "yaml"):
+        show.document({"changes": found, "diagnostics": result.diagnostics}, output)
+        sys.exit(1 if found else 0)
+    lines, colours = differences(found), show.coloured(sys.stdout)
     for line in lines:
         style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1]) if colours else None
         click.secho(show.plain(line), fg=style)
@@ -84,13 +107,13 @@ def diff(**inputs: Any) -> None:
 
 
 @click.command(short_help="Show repository, pools and what is held back.")
-@click.option("-w", "--watch", is_flag=True, help="Stay and print again on every change.")
+@click.option("-w", "--watch", is_flag=True, help="Keep running and print every change.")
 @click.option("--kubeconfig", metavar="FILE")
 @output_option()
 @fails_clearly
 def status(watch: bool, kubeconfig: str | None, output: str) -> None:
     """Show the repository's state, the pools, and what is held back."""
-    from engine.summary import show_status
+    from engine.cli.summary import show_status
 
     show_status(kubeconfig, output, watch)
 
@@ -102,7 +125,8 @@ def status(watch: bool, kubeconfig: str | None, output: str) -> None:
 @fails_clearly
 def get(what: str, output: str, **inputs: Any) -> None:
     """List nodes, chips, jobs, faults, vnpus, pools or links."""
-    from engine import answers, show
+    from engine.cli import answers
+    from engine.cli import output as show
 
     result, observed, _ = _plan(**inputs)
     answer = answers.GET[what](result, observed)
@@ -127,8 +151,8 @@ def explain(kind: str, name: str, output: str, **inputs: Any) -> None:
     NAME is NODE/CHIP for a chip (node-1/Ascend910-3 or node-1/3), NAMESPACE/NAME or NAME for pods and jobs,
     the name of the KVLink for a link.
     """
-    from engine import show
-    from engine.explanation import explain as explained
+    from engine.cli import output as show
+    from engine.cli.explanation import explain as explained
 
     result, observed, desired = _plan(**inputs, about=name if kind in ("job", "pod") else "")
     show.document(explained(kind, name, result, observed, desired), output)
@@ -140,8 +164,8 @@ def explain(kind: str, name: str, output: str, **inputs: Any) -> None:
 @fails_clearly
 def replay(recording: tuple[str, ...], output: str) -> None:
     """Derive recorded passes again and compare byte for byte. Exit 1 when one differs."""
-    from engine import show
-    from engine.recording import replay as again
+    from engine.cli import output as show
+    from engine.replay.recording import replay as again
 
     results = [again(Path(file)) for file in recording]
     if output in ("json", "yaml"):
@@ -157,18 +181,18 @@ def replay(recording: tuple[str, ...], output: str) -> None:
 @click.option(
     "--timeline", metavar="FILE", help="What happens to the cluster: a list of events (engine/simulate/README.md)."
 )
-@click.option("--for", "duration", metavar="DURATION", help="How long, such as 2h. Default: until everything is quiet.")
+@click.option("--for", "duration", metavar="DURATION", help="How long, e.g. 2h. Default: until nothing is left to do.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Orders what happens at one moment.")
 @output_option()
 @fails_clearly
 def simulate(output: str, timeline: str | None, duration: str | None, seed: int, **inputs: Any) -> None:
-    """Play a cluster forward on a copy with a virtual clock: plan, act, let the rest move, until nothing happens.
+    """Play a copy of a cluster forward on a virtual clock: plan, act, let the rest react, until nothing happens.
 
-    Nodes, kubelets, agents and controllers are simulated; every node is taken to have an agent that obeys its orders.
+    Nodes, kubelets, agents and controllers are simulated; every node is assumed to have an agent that obeys its orders.
     """
-    from engine import show
-    from engine.invocation import seconds
-    from engine.whatif import story, story_table
+    from engine.cli import output as show
+    from engine.cli.invocation import seconds
+    from engine.cli.simulation import story, story_table
 
     items, clock, now = _cluster(inputs["cluster"], inputs["now"], inputs["kubeconfig"])
     outcome, findings = story(
@@ -208,9 +232,9 @@ def policy_test(
     """Replay recorded history under the policies of its time and with POLICY enforced over them: which actions it
     would have avoided, which it would have added, and which it would have missed. Exit 1 when there are any.
     """
-    from engine import show
-    from engine.backtest import compare, policy_files
-    from engine.summary import backtest_table
+    from engine.cli import output as show
+    from engine.cli.backtest import compare, policy_files
+    from engine.cli.summary import backtest_table
 
     verdict = compare(policy_files(policy_path), recordings, tree=desired, overlays=policies)
     if output in ("json", "yaml"):
@@ -228,7 +252,7 @@ def _plan(
     kubeconfig: str | None,
     about: str = "",
 ) -> tuple[Plan, Observed, Desired]:
-    from engine.offline import plan_offline
+    from engine.replay.offline import plan_offline
 
     items, clock, now = _cluster(cluster, now, kubeconfig)
     return plan_offline(
@@ -236,17 +260,31 @@ def _plan(
     )
 
 
+def _forecast(result: Plan, desired: Desired, items: list[dict[str, Any]]) -> tuple[Forecast | None, str]:
+    """The outcome of a plan, or why it cannot be simulated."""
+    from engine.cli.forecast import forecast
+    from engine.cli.invocation import debugging
+
+    try:
+        found = forecast(result, desired, items)
+    except Exception as error:  # the plan itself is good, whatever the copy of a strange cluster does
+        if debugging():
+            raise
+        return None, " ".join(f"{type(error).__name__}: {error}".split())[:200]
+    return found, "" if found is not None else "no node of the cluster has a device report"
+
+
 def _cluster(cluster: str, now: str | None, kubeconfig: str | None) -> tuple[list[dict[str, Any]], float, str | None]:
     """The objects, the clock, and the time to plan for (None: the newest report's)."""
     import time
 
     if cluster == "live":
-        from engine.live import read_live
         from engine.model.times import rfc3339
+        from engine.observe.live import read_live
 
         items, clock = read_live(kubeconfig), time.time()
         return items, clock, now or rfc3339(clock)
-    from engine.clusterfile import read_cluster
+    from engine.replay.cluster_file import read_cluster
 
     return read_cluster(cluster), time.time(), now
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from engine.invocation import fails_clearly
+from engine.cli.invocation import fails_clearly
 
 
 @click.command(short_help="Run the sandbox until Ctrl-C.")
@@ -16,18 +16,19 @@ from engine.invocation import fails_clearly
 @click.option("--state", metavar="DIR", help="State repository to start from (default: the shipped sample).")
 @click.option("--data", metavar="DIR", help="Where everything is kept; state survives a restart with the same DIR.")
 @click.option("--time-scale", type=click.FloatRange(0.001, 1.0), envvar="BELAY_TIME_SCALE", help="Shortens waits.")
+@click.option("--training", is_flag=True, help="Pods whose command is `belay train` run it (needs PyTorch).")
 @fails_clearly
-def up(nodes: int, product: str, state: str | None, data: str | None, time_scale: float | None) -> None:
+def up(nodes: int, product: str, state: str | None, data: str | None, time_scale: float | None, training: bool) -> None:
     """Run the sandbox: simulated cluster, engine and Git remote in one command, until Ctrl-C."""
     from engine.sandbox.up import main as run
 
-    sys.exit(run(nodes=nodes, product=product, state=state, data=data, time_scale=time_scale))
+    sys.exit(run(nodes=nodes, product=product, state=state, data=data, time_scale=time_scale, training=training))
 
 
 @click.command(short_help="Run the whole loop step by step, then end.")
 @fails_clearly
 def demo() -> None:
-    """Run the main job on the embedded default, step by step; ends by itself."""
+    """Run the main job on the embedded default, step by step, to its end."""
     from engine.sandbox.demo import main as run
 
     sys.exit(run())

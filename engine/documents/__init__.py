@@ -3,7 +3,7 @@
 Everything here is pure and frozen: :mod:`engine.load` reads files into it, the planner computes with it.
 """
 
-from engine.documents.desired import SHIPPED, Declared, Desired, Manifest
+from engine.documents.desired import CLUSTER, SHIPPED, Declared, Desired, Manifest
 from engine.documents.fault_policy import (
     AttemptBudgets,
     Attempts,
@@ -13,14 +13,15 @@ from engine.documents.fault_policy import (
     FaultPolicySpec,
     FrequencyRule,
     LevelActions,
+    PolicyScope,
     PolicyTest,
-    Scope,
     TimelineEvent,
 )
 from engine.documents.fault_tables import CodeDetail, FaultTable, FaultTableSpec, UnlistedRule
 from engine.documents.kinds import (
     API_VERSION,
     BUDGET_UNITS,
+    FREED_CHIPS,
     BelayDocument,
     BudgetLimit,
     ChipLayout,
@@ -44,9 +45,18 @@ from engine.documents.kinds import (
     VNPULayout,
     VNPULayoutSpec,
 )
-from engine.documents.products import Handler, Placement, Product, ProductSpec, ResetRule, Strategy, VNPUSupport
+from engine.documents.products import (
+    Handler,
+    Placement,
+    PlacementStrategy,
+    Product,
+    ProductSpec,
+    ResetRule,
+    VNPUSupport,
+)
 from engine.documents.scalars import Document, Limit, format_duration, parse_chips, parse_duration, parse_limit
 from engine.documents.scheduling import (
+    CLUSTER_KINDS,
     InitParams,
     Queue,
     Roles,
@@ -83,14 +93,14 @@ KINDS: dict[str, type[BelayDocument]] = {
 """Every kind of group ``belay.dev/v1alpha1`` with its model."""
 
 __all__ = [
-    "API_VERSION", "AttemptBudgets", "Attempts", "BUDGET_UNITS", "BelayDocument", "BudgetLimit", "ChipLayout",
-    "ChipTotals", "CodeDetail", "DVPP", "Declared", "Desired", "Document", "Downgrade", "DurationRule",
-    "DynamicChoice", "Expectation", "FaultPolicy", "FaultPolicySpec", "FaultTable", "FaultTableSpec", "FrequencyRule",
-    "Handler", "InitParams", "IsolatedChips", "Isolation", "IsolationSpec", "KINDS", "KVCluster", "KVLink",
-    "KVLinkSpec", "KVSide", "LevelActions", "Limit", "Manifest", "MatchExpression", "Metadata", "NodePool",
-    "NodePoolSpec", "Placement", "PolicyTest", "Product", "ProductSpec", "Queue", "ResetRule", "Roles", "SHIPPED",
-    "SafetyBudget", "SafetyBudgetSpec", "SchedulingSettings", "SchedulingSettingsSpec", "Scope", "Selector", "Source",
-    "SourceSpec", "Strategy", "Template", "TimelineEvent", "UnlistedRule", "VNPULayout", "VNPULayoutSpec",
-    "VNPURules", "VNPUSupport", "VNPUTemplates", "VNPUTemplatesSpec", "Verify", "format_duration", "parse_chips",
-    "parse_duration", "parse_limit",
+    "API_VERSION", "AttemptBudgets", "Attempts", "BUDGET_UNITS", "BelayDocument", "BudgetLimit", "CLUSTER",
+    "CLUSTER_KINDS", "ChipLayout", "ChipTotals", "CodeDetail", "DVPP", "Declared", "Desired", "Document", "Downgrade",
+    "DurationRule", "DynamicChoice", "Expectation", "FREED_CHIPS", "FaultPolicy", "FaultPolicySpec", "FaultTable",
+    "FaultTableSpec", "FrequencyRule", "Handler", "InitParams", "IsolatedChips", "Isolation", "IsolationSpec", "KINDS",
+    "KVCluster", "KVLink", "KVLinkSpec", "KVSide", "LevelActions", "Limit", "Manifest", "MatchExpression", "Metadata",
+    "NodePool", "NodePoolSpec", "Placement", "PlacementStrategy", "PolicyScope", "PolicyTest", "Product", "ProductSpec",
+    "Queue", "ResetRule", "Roles", "SHIPPED", "SafetyBudget", "SafetyBudgetSpec", "SchedulingSettings",
+    "SchedulingSettingsSpec", "Selector", "Source", "SourceSpec", "Template", "TimelineEvent", "UnlistedRule",
+    "VNPULayout", "VNPULayoutSpec", "VNPURules", "VNPUSupport", "VNPUTemplates", "VNPUTemplatesSpec", "Verify",
+    "format_duration", "parse_chips", "parse_duration", "parse_limit",
 ]  # fmt: skip

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from engine.documents.containers import check_amounts, unknown_fields
+from engine.documents.containers import check_amounts
 from engine.documents.pods import check_retried, check_template
 from engine.documents.problems import Path, Problems
+from engine.documents.spelling import unknown_fields
 
 MAX_REPLICAS: Final = 20_000
 MAX_NAME: Final = 63
@@ -32,7 +33,7 @@ def replica_type(name: str) -> str:
 
 
 def check_ascend_job(problems: Problems, body: Mapping[str, Any], name: str, labels: Mapping[str, Any]) -> None:
-    """Collect everything that the operator would refuse, and what it would silently ignore."""
+    """Report everything that the operator would refuse or silently ignore."""
     _check_scaling(problems, name, labels)
     _check_strategies(problems, body, labels)
     spec = problems.mapping(body, "spec", (), required=True)
@@ -73,7 +74,7 @@ def _check_scaling(problems: Problems, name: str, labels: Mapping[str, Any]) -> 
 
 
 def _check_strategies(problems: Problems, body: Mapping[str, Any], labels: Mapping[str, Any]) -> None:
-    """Words of ``recover-strategy`` that have no effect."""
+    """Report words of ``recover-strategy`` that have no effect."""
     metadata = body.get("metadata")
     annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
     text = annotations.get("recover-strategy") if isinstance(annotations, dict) else None
@@ -158,7 +159,7 @@ def _check_replica(problems: Problems, replica: Mapping[str, Any], kind: str, le
     elif leads and count not in (None, 1):
         problems.error((*path, "replicas"), f"{invalid}, the replicas must be only 1")
     problems.choice(replica, "restartPolicy", path, ("", *_RESTART))
-    unknown_fields(problems, replica, ("replicas", "restartPolicy", "template"), path)
+    unknown_fields(problems, replica, ("replicas", "restartPolicy", "template"), path, ("replicas",))
     template = problems.mapping(replica, "template", path)
     spec = template.get("spec")
     containers = spec.get("containers") if isinstance(spec, dict) else None

@@ -1,18 +1,18 @@
-"""Rules for what stands in a container or pod spec beyond what Belay reads, so that no pod fails only when it is made.
+"""Rules for fields of container and pod specs that Belay does not read, so that errors show before pods are created.
 
-Jobs' definitions leave their pod templates free: an API server stores what it would refuse in a pod. Source: the
+CRDs of jobs do not check their pod templates: an API server stores there what it would refuse in a pod. Source: the
 validation rules of Kubernetes' core/v1 (pkg/apis/core/validation/validation.go).
 """
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from engine.documents.problems import Path, Problems
 from engine.documents.scalars import LABEL_PATTERN
+from engine.documents.spelling import unknown_fields
 from engine.model import quantities
 
 _LABEL: Final = re.compile(LABEL_PATTERN)
@@ -40,17 +40,8 @@ _POD: Final = frozenset(
 )  # fmt: skip
 
 
-def unknown_fields(problems: Problems, found: Mapping[str, Any], known: Collection[str], path: Path) -> None:
-    """Warn of fields that the API server would drop or refuse, with the nearest name that it knows."""
-    for key in found:
-        if key not in known:
-            near = difflib.get_close_matches(key, sorted(known), n=1)
-            hint = f"did you mean {near[0]}?" if near else "it has no effect"
-            problems.warn((*path, key), f"unknown field: {hint}", at_key=True)
-
-
 def check_pod_fields(problems: Problems, spec: Mapping[str, Any], path: Path) -> None:
-    """The fields of a pod spec."""
+    """Check the fields of a pod spec."""
     unknown_fields(problems, spec, _POD, path)
     problems.choice(spec, "dnsPolicy", path, ("", "ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"))
     for field in ("hostNetwork", "hostPID", "hostIPC"):
@@ -61,8 +52,8 @@ def check_pod_fields(problems: Problems, spec: Mapping[str, Any], path: Path) ->
 def check_container_fields(
     problems: Problems, container: Mapping[str, Any], path: Path, volumes: Collection[str]
 ) -> None:
-    """The fields of a container; ``volumes`` are the names that it may mount."""
-    unknown_fields(problems, container, _CONTAINER, path)
+    """Check the fields of a container; ``volumes`` are the names that it may mount."""
+    unknown_fields(problems, container, _CONTAINER, path, ("resources",))
     name = container.get("name")
     if isinstance(name, str) and (len(name) > 63 or not _LABEL.match(name)):
         problems.error((*path, "name"), f"{name!r:.80} is not a container name: lower-case letters, digits and '-'")
@@ -97,7 +88,7 @@ def _check_ports(problems: Problems, container: Mapping[str, Any], path: Path) -
 
 
 def check_amounts(problems: Problems, values: Mapping[str, Any], path: Path) -> None:
-    """Every value of a map is a Kubernetes quantity that is not negative."""
+    """Check that every value of a map is a Kubernetes quantity of at least 0."""
     for key, value in values.items():
         amount = None if isinstance(value, bool) else quantities.parse(str(value))
         if amount is None or amount < 0:
@@ -105,7 +96,7 @@ def check_amounts(problems: Problems, values: Mapping[str, Any], path: Path) -> 
 
 
 def check_limits(problems: Problems, requests: Mapping[str, Any], limits: Mapping[str, Any], path: Path) -> None:
-    """No request is beyond its limit."""
+    """Check that no request exceeds its limit."""
     for key, value in requests.items():
         want, most = quantities.parse(str(value)), quantities.parse(str(limits.get(key)))
         if want is not None and most is not None and want > most:

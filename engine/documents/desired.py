@@ -1,4 +1,4 @@
-"""What a repository declares, read and checked: the input of the planner that people own."""
+"""The desired state: what a repository declares, read and checked."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from engine.model.diagnostics import ObjectKey, Origin
 Document_co = TypeVar("Document_co", covariant=True)
 
 SHIPPED: Final = "shipped:"
-"""Files of shipped policies begin with this in origins, so that they are not mistaken for the repository's."""
-_MAX_TOLD: Final = 4096
-"""Kinds of nodes whose product is remembered; a cluster has a handful."""
+"""Prefix of files of shipped policies in origins, to distinguish them from the repository's files."""
+CLUSTER: Final = "cluster object "
+"""Prefix of origins of documents that are objects in the cluster and not from Git."""
+_MAX_LABEL_SETS: Final = 4096
+"""Most label sets whose product is cached; a cluster has a handful."""
 CHIP_NAME_LABEL: Final = "node.kubernetes.io/npu.chip.name"
 
 
@@ -40,7 +42,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Declared(Generic[Document_co]):
-    """A checked document and where it was written."""
+    """A checked document and its origin."""
 
     document: Document_co
     origin: Origin
@@ -51,10 +53,13 @@ class Desired:
     """Everything declared at one revision.
 
     Tuples are sorted by key or name; ``products``, ``fault_tables`` and ``templates`` are keyed by document name.
-    ``budget_broken``: a SafetyBudget cannot be read and no good version of it is known: nothing disruptive may be done.
-    ``has_git``: False when only what the cluster file holds is planned.
+    ``budget_broken``: a SafetyBudget cannot be read and has no known good version, so nothing disruptive may be done.
+    ``has_git``: False when the documents come from a cluster file only.
     ``held``: documents that are broken or in force in an older version, as ``Kind/namespace/name``: not to be pruned.
-    ``incomplete``: some file can neither be read nor replaced by an older version: nothing may be pruned.
+    ``incomplete``: a file can neither be read nor replaced by an older version, so nothing may be pruned.
+    ``confirmed``: digests of waiting deletions that commits confirm (``Belay-Confirm``).
+    ``earlier``: manifests, as last declared, of objects whose deletion waits.
+    ``every_role``: Belay takes every role regardless of settings and live components; only for plans without an engine.
     """
 
     revision: str = ""
@@ -73,6 +78,9 @@ class Desired:
     has_git: bool = True
     held: tuple[str, ...] = ()
     incomplete: bool = False
+    confirmed: tuple[str, ...] = ()
+    earlier: tuple[Manifest, ...] = ()
+    every_role: bool = False
 
     @cached_property
     def manifest_index(self) -> Mapping[ObjectKey, Manifest]:
@@ -86,7 +94,7 @@ class Desired:
 
     @cached_property
     def settings(self) -> SchedulingSettingsSpec:
-        """The scheduling settings in force: the repository's own document before the shipped one, by name."""
+        """The scheduling settings in force: the repository's first document by name, else the shipped one."""
         ranked = sorted(self.scheduling, key=lambda item: (item.origin.file.startswith(SHIPPED), item.document.name))
         return ranked[0].document.spec if ranked else SchedulingSettingsSpec()
 
@@ -95,7 +103,7 @@ class Desired:
         return tuple(pool for pool in self.pools if pool.document.spec.selector.matches(labels))
 
     def may_prune(self, key: ObjectKey) -> bool:
-        """Whether an object that is declared no more may be deleted.
+        """Whether an object that is no longer declared may be deleted.
 
         Not while its document is broken rather than gone, nor while some file is unreadable and might declare it.
         """
@@ -106,21 +114,21 @@ class Desired:
         return frozenset(self.held)
 
     def product_of(self, labels: Mapping[str, str]) -> Product | None:
-        """The product that a node's labels tell: the largest label set that fits, earlier sets first, then by name."""
-        known = tuple([labels.get(key) for key in self._telling_labels])
-        if known not in self._told:
-            if len(self._told) >= _MAX_TOLD:
-                self._told.clear()
-            self._told[known] = self._best_product(labels)
-        return self._told[known]
+        """The product of a node by its labels: the largest label set that fits, earlier sets first, then by name."""
+        known = tuple([labels.get(key) for key in self._product_labels])
+        if known not in self._product_by_labels:
+            if len(self._product_by_labels) >= _MAX_LABEL_SETS:
+                self._product_by_labels.clear()
+            self._product_by_labels[known] = self._best_product(labels)
+        return self._product_by_labels[known]
 
     @cached_property
-    def _telling_labels(self) -> tuple[str, ...]:
+    def _product_labels(self) -> tuple[str, ...]:
         products = [declared.document.spec.node_labels for declared in self.products.values()]
         return tuple(sorted({key for sets in products for wanted in sets for key in wanted}))
 
     @cached_property
-    def _told(self) -> dict[tuple[str | None, ...], Product | None]:
+    def _product_by_labels(self) -> dict[tuple[str | None, ...], Product | None]:
         return {}
 
     def _best_product(self, labels: Mapping[str, str]) -> Product | None:
@@ -142,7 +150,7 @@ class Desired:
         return table
 
     def product_for_policy(self, policy: str, resource: str) -> Product | None:
-        """The product whose rules ``huawei.com/schedule_policy`` asks for; its own resource first, then any."""
+        """The product that ``huawei.com/schedule_policy`` names: with this resource first, then with any."""
         return self._by_policy.get((resource, policy)) or self._by_policy.get(("*", policy))
 
     @cached_property
@@ -154,7 +162,7 @@ class Desired:
         return table
 
     def product_for_accelerator_type(self, accelerator_type: str) -> Product | None:
-        """The product whose rules a job's ``accelerator-type`` selector asks for."""
+        """The product that a job's ``accelerator-type`` selector names."""
         return self._by_accelerator_type.get(accelerator_type)
 
     @cached_property
@@ -164,7 +172,7 @@ class Desired:
 
     @cached_property
     def tables(self) -> Mapping[str, FaultTable]:
-        """Fault tables by plane; of several tables of a plane the repository's own wins, then the first by name."""
+        """Fault tables by plane: the repository's own before the shipped one, then the first by name."""
         ranked = sorted(
             self.fault_tables.values(),
             key=lambda item: (item.origin.file.startswith(SHIPPED), item.document.name),
@@ -189,7 +197,7 @@ class Desired:
         }
 
     def templates_for(self, product: Product | None, labels: Mapping[str, str]) -> VNPUTemplates | None:
-        """The vNPU templates of a node: by its server type, its chip's name, else its product's family."""
+        """The vNPU templates of a node: by its server type, else its chip's name, else its product's family."""
         known = self._families_of_chips
         found = known.get(labels.get("servertype", "")) or known.get(labels.get(CHIP_NAME_LABEL, ""))
         if found is None and product is not None and product.spec.vnpu.family:

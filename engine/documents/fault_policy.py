@@ -1,4 +1,4 @@
-"""Kind ``FaultPolicy``: what people decide about faults, laid over the shipped tables.
+"""Kind ``FaultPolicy``: people's decisions about faults, which override the shipped tables.
 
 Rule fields and ranges follow ``faultCustomization.json``
 (docs/zh/scheduling/04_usage/04_resumable_training/03_configuration/01_configuring_fault_detection_levels.md).
@@ -8,21 +8,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, StrictInt, model_validator
 
 from engine.documents.kinds import BelayDocument
 from engine.documents.scalars import Code, Count, Document, Duration, Flag, Name, Positive, Text
+from engine.model.levels import (
+    MANUALLY_SEPARATE,
+    RESETTABLE,
+    FaultLevel,
+    NodeLevel,
+    SwitchTableLevel,
+)
 
-Level = Literal[
-    "NotHandleFault", "SubHealthFault", "RestartRequest", "RestartBusiness", "FreeRestartNPU", "RestartNPU",
-    "PreSeparateNPU", "SeparateNPU", "ManuallySeparateNPU", "RestartRequestFault", "PreSeparateFault", "SeparateFault",
-]  # fmt: skip
+if TYPE_CHECKING:
+    Level = str
+    NormalLevel = str
+else:
+    Level = Literal[
+        *(level.value for level in FaultLevel if level is not FaultLevel.NORMAL),
+        SwitchTableLevel.RESTART_REQUEST.value, NodeLevel.PRE_SEPARATE.value, NodeLevel.SEPARATE.value,
+    ]  # fmt: skip
+    NormalLevel = Literal[FaultLevel.NORMAL.value]
 """Chip levels, then the words that only the switch and node tables use."""
 
-TOLERABLE = ("RestartRequest", "RestartBusiness", "FreeRestartNPU", "RestartNPU")
+TOLERABLE = tuple(level.value for level in FaultLevel if level in RESETTABLE)
 """Levels that can be healed under a job; a FreeRestartNPU chip waits until the job leaves it."""
+
+#: How a chip is used by the pod on it.
+TRAINING: Final = "training"
+INFERENCE: Final = "inference"
+IDLE: Final = "idle"
 
 Codes = Annotated[tuple[Code, ...], Field(min_length=1)]
 
@@ -45,8 +62,8 @@ class FrequencyRule(Document):
             raise ValueError("window must be between 60s and 240h")
         if self.release_after is not None and not 60 <= self.release_after <= 2**32:
             raise ValueError("releaseAfter must be between 60s and 2^32 seconds")
-        if self.release_after is None and self.level != "ManuallySeparateNPU":
-            raise ValueError("releaseAfter is required unless level is ManuallySeparateNPU")
+        if self.release_after is None and self.level != MANUALLY_SEPARATE:
+            raise ValueError(f"releaseAfter is required unless level is {MANUALLY_SEPARATE}")
         return self
 
 
@@ -64,13 +81,13 @@ class DurationRule(Document):
             raise ValueError("timeout must be at most 10m")
         if self.recover > 86_400:
             raise ValueError("recover must be at most 24h")
-        if self.level == "ManuallySeparateNPU":
-            raise ValueError("a duration rule cannot isolate for good: use a frequency rule")
+        if self.level == MANUALLY_SEPARATE:
+            raise ValueError("a duration rule cannot isolate permanently: use a frequency rule")
         return self
 
 
-class Scope(Document):
-    """Where a policy holds: every list that is given must match, an empty one matches all."""
+class PolicyScope(Document):
+    """Where a policy applies: every list must match; an empty one matches all."""
 
     pools: tuple[Name, ...] = ()
     products: tuple[Name, ...] = ()
@@ -82,7 +99,7 @@ class LevelActions(Document):
     """What a level does to a chip in use by training or by inference, and to an idle one.
 
     In use: ``ignore`` nothing; ``keep`` the pod stays, no new work; ``strategy`` what the job's ``subHealthyStrategy``
-    says; ``reschedule`` the pod goes as its ``fault-scheduling`` label says; ``tolerate`` (training, levels
+    says; ``reschedule`` the pod is evicted as its ``fault-scheduling`` label says; ``tolerate`` (training, levels
     RestartRequest to RestartNPU) the chip is healed under the pod where the job has ``reset-config-<job>`` and holds
     every chip that resets with it, else as ``reschedule``. Idle: ``ignore``; ``isolate`` no new
     work; ``reset`` isolate and reset.
@@ -107,11 +124,11 @@ class AttemptBudgets(Document):
     reschedule: Attempts | None = None
 
 
-class LemonSettings(Document):
+class RepeatOffenderSettings(Document):
     """Chips that fail again and again: each failure counts one and halves with every ``half_life`` (1m to 8760h).
 
-    ``avoid``: from ``threshold`` failures on, placement takes such a chip only where no other is as good; ``off``:
-    failures are neither remembered nor avoided.
+    ``avoid``: from ``threshold`` failures on, placement takes such a chip only where no other is as good. ``off``:
+    failures are not remembered.
     """
 
     mode: Literal["avoid", "off"] = "avoid"
@@ -119,18 +136,18 @@ class LemonSettings(Document):
     threshold: Annotated[float, Field(gt=0, le=64)] = 2.0
 
     @model_validator(mode="after")
-    def _in_range(self) -> LemonSettings:
+    def _in_range(self) -> RepeatOffenderSettings:
         if not 60 <= self.half_life <= 31_536_000:
             raise ValueError("halfLife must be between 1m and 8760h")
         return self
 
 
 class TimelineEvent(Document):
-    """One thing that happens in a policy test, ``at`` seconds after its start.
+    """One event of a policy test, ``at`` seconds after its start.
 
     ``occur`` raises the code (again: a new occurrence), ``recover`` ends it, ``once`` is an event without a duration.
-    ``use`` is what the chip is used for from now on (default: the first workload of the scope, else idle). ``node``
-    left out is a server that the scope covers.
+    ``use`` is what the chip is used for from then on (default: the first workload of the scope, else idle). Without
+    ``node`` the event is on a server that the scope covers.
     """
 
     at: Duration
@@ -142,24 +159,24 @@ class TimelineEvent(Document):
 
 
 class Expectation(Document):
-    """What must hold ``at`` seconds after the start, events of that moment included; fields left out are not looked at.
+    """What must hold ``at`` seconds after the start, events of that moment included; fields left out are not checked.
 
     ``level`` is the worst of the chip's planes. ``in_service``: new single-pod work may take it; ``distributed``: new
-    work of several pods may, too (its parameter plane is well). ``action``: what becomes of it, in the words of
+    work of several pods may, too (its parameter plane is healthy). ``action``: the action, in the words of
     ``spec.actions``; a broken parameter plane alone is ``ignore``.
     """
 
     at: Duration
     node: Name = "node"
     chip: Count = 0
-    level: Literal["NormalNPU"] | Level | None = None
+    level: NormalLevel | Level | None = None
     in_service: Flag | None = None
     distributed: Flag | None = None
     action: Literal["ignore", "keep", "strategy", "reschedule", "tolerate", "isolate", "reset"] | None = None
 
 
 class PolicyTest(Document):
-    """A story with its expected ends; ``belay validate`` plays it."""
+    """A timeline of faults with expectations; ``belay validate`` plays it."""
 
     name: Text | None = None
     timeline: Annotated[tuple[TimelineEvent, ...], Field(min_length=1, max_length=10_000)]
@@ -174,16 +191,16 @@ class PolicyTest(Document):
 
 
 class FaultPolicySpec(Document):
-    """Overrides; whatever is left out stays as the shipped tables say."""
+    """Overrides of the shipped tables."""
 
-    scope: Scope = Scope()
+    scope: PolicyScope = PolicyScope()
     mode: Literal["enforce", "shadow"] = "enforce"
     levels: Mapping[Code, Level] = Field(default_factory=dict)
     frequency: tuple[FrequencyRule, ...] = ()
     duration: tuple[DurationRule, ...] = ()
     actions: Mapping[Level, LevelActions] = Field(default_factory=dict)
     attempts: AttemptBudgets = AttemptBudgets()
-    lemons: LemonSettings | None = None
+    lemons: RepeatOffenderSettings | None = None
     tests: tuple[PolicyTest, ...] = ()
 
     @model_validator(mode="after")
@@ -195,7 +212,7 @@ class FaultPolicySpec(Document):
 
 
 class FaultPolicy(BelayDocument):
-    """What a fault code means here, and what follows from its level."""
+    """Levels of fault codes, and actions of levels."""
 
     KIND: ClassVar[str] = "FaultPolicy"
     kind: Literal["FaultPolicy"]
@@ -203,15 +220,16 @@ class FaultPolicy(BelayDocument):
 
     @cached_property
     def code_levels(self) -> Mapping[str, str]:
-        """Overridden codes in upper case with their level."""
+        """Levels of overridden codes, by upper-case code."""
         return {code.upper(): level for code, level in self.spec.levels.items()}
 
     def level_of(self, code: str) -> str | None:
-        """The level this policy gives a code, whatever its case; ``None`` leaves it to the tables."""
+        """The level that this policy gives a code (case-insensitive); ``None`` leaves it to the tables."""
         return self.code_levels.get(code.upper())
 
 
 __all__ = [
     "AttemptBudgets", "Attempts", "Codes", "DurationRule", "Expectation", "FaultPolicy", "FaultPolicySpec",
-    "FrequencyRule", "LemonSettings", "Level", "LevelActions", "PolicyTest", "Positive", "Scope", "TimelineEvent",
+    "FrequencyRule", "Level", "LevelActions", "PolicyScope", "PolicyTest", "Positive", "RepeatOffenderSettings",
+    "TimelineEvent",
 ]  # fmt: skip

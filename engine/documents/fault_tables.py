@@ -20,7 +20,7 @@ Plane = Literal["chip", "switch", "node", "public", "container"]
 
 
 class CodeDetail(Document):
-    """What is known of a code; ``plane`` is ``network`` for the parameter plane and ``hyper`` for the UB plane."""
+    """Details of a code; ``plane`` is ``network`` for the parameter plane and ``hyper`` for the UB plane."""
 
     plane: Literal["network", "hyper"] | None = None
     module: Text | None = None
@@ -29,10 +29,11 @@ class CodeDetail(Document):
 
 
 class UnlistedRule(Document):
-    """What a code that no list names means.
+    """What a code means that no list contains.
 
-    ``level`` (the plane ``chip``): judged by the event's severity, else ``otherwise``, and ``network`` on the parameter
-    plane; ``reject`` (``public``): the message that carries it is refused; ``drop`` (the others): not reported at all.
+    ``level`` (plane ``chip``): its level follows from the event's severity, else ``otherwise``, and ``network`` on the
+    parameter plane. ``reject`` (``public``): the message that contains it is refused. ``drop`` (the others): it is not
+    reported.
     """
 
     rule: Literal["level", "drop", "reject"]
@@ -68,7 +69,7 @@ class FaultTableSpec(Document):
         if self.unlisted.rule != due:
             raise ValueError(f"unlisted.rule of the plane {self.plane} can only be {due}")
         if due == "level" and self.unlisted.otherwise is None:
-            raise ValueError("unlisted.otherwise is missing: a code that no list names needs a level")
+            raise ValueError("unlisted.otherwise is missing: a code that no list contains needs a level")
         return self
 
 
@@ -81,12 +82,12 @@ class FaultTable(BelayDocument):
 
     @cached_property
     def code_levels(self) -> Mapping[str, str]:
-        """Every listed code in upper case with its level."""
+        """Levels of listed codes, by upper-case code."""
         return {code.upper(): level for level in self.spec.severity for code in self.spec.levels.get(level, ())}
 
     @cached_property
     def details(self) -> Mapping[str, CodeDetail]:
-        """What is known of codes, by upper-case code."""
+        """Details of codes, by upper-case code."""
         return {code.upper(): detail for code, detail in self.spec.codes.items()}
 
     @cached_property
@@ -95,5 +96,5 @@ class FaultTable(BelayDocument):
         return {code.upper(): rule for rule in reversed(self.spec.frequency) for code in rule.codes}
 
     def level_of(self, code: str) -> str | None:
-        """The level of a listed code, whatever its case; ``None`` when no list names it."""
+        """The level of a listed code (case-insensitive); ``None`` for others."""
         return self.code_levels.get(code.upper())

@@ -29,7 +29,7 @@ LabelValue = Annotated[str, StringConstraints(pattern=rf"^({_WORD})?$")]
 
 
 class Metadata(Document):
-    """Name and notes of a Belay document; these kinds are cluster-scoped, so there is no namespace."""
+    """Name, labels and annotations of a Belay document; these kinds are cluster-scoped, without namespace."""
 
     name: Name
     labels: Mapping[LabelKey, LabelValue] = Field(default_factory=dict)
@@ -37,7 +37,7 @@ class Metadata(Document):
 
 
 class BelayDocument(Document):
-    """What every kind of the group has: ``apiVersion``, ``kind``, ``metadata``; subclasses add ``spec``."""
+    """Fields of every kind of the group: ``apiVersion``, ``kind``, ``metadata``; subclasses add ``spec``."""
 
     KIND: ClassVar[str] = ""
 
@@ -68,7 +68,7 @@ class MatchExpression(Document):
         return self
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether an object with these labels fulfils the requirement, by Kubernetes' rules."""
+        """Whether an object with these labels meets the requirement, by Kubernetes' rules."""
         match self.operator:
             case "In":
                 return labels.get(self.key) in self.values
@@ -81,7 +81,7 @@ class MatchExpression(Document):
 
 
 class Selector(Document):
-    """A Kubernetes label selector that must ask for something."""
+    """A Kubernetes label selector that is not empty."""
 
     match_labels: Mapping[LabelKey, LabelValue] = Field(default_factory=dict)
     match_expressions: tuple[MatchExpression, ...] = ()
@@ -100,7 +100,7 @@ class Selector(Document):
 
 
 class NodePoolSpec(Document):
-    """Nodes reconciled together; ``product`` names a Product, else each node's labels tell."""
+    """Nodes reconciled together; without ``product`` each node's Product follows from its labels."""
 
     selector: Selector
     product: Name | None = None
@@ -166,7 +166,7 @@ class IsolatedChips(Document):
 
 
 class IsolationSpec(Document):
-    """``until`` is in Unix seconds, ``None`` means until the document goes."""
+    """``until`` is in Unix seconds; ``None`` means until the document is removed."""
 
     nodes: tuple[Name, ...] = ()
     chips: tuple[IsolatedChips, ...] = ()
@@ -190,7 +190,7 @@ class Isolation(BelayDocument):
 
 BudgetAction = Literal["EvictPod", "ResetChips", "IsolateChip", "IsolateNode", "DeleteObject", "PartitionChip"]
 
-#: What a percentage of each action is a percentage of; actions that differ here cannot share one.
+#: The total to which a percentage of each action refers; actions with different totals cannot share one.
 BUDGET_UNITS: Final[Mapping[str, str]] = {
     "EvictPod": "workloads",
     "ResetChips": "chip groups",
@@ -202,20 +202,24 @@ BUDGET_UNITS: Final[Mapping[str, str]] = {
 
 
 class BudgetLimit(Document):
-    """At most ``max`` of the listed actions together, within each ``per`` scope and any ``window`` of time."""
+    """At most ``max`` of the listed actions together, within each ``per`` scope and any ``window`` of time.
+
+    ``unit: chips`` counts a deletion by the chips that it frees, instead of as one object.
+    """
 
     actions: Annotated[tuple[BudgetAction, ...], Field(min_length=1)]
     per: Literal["cluster", "pool", "superPod", "node"]
+    unit: Literal["chips"] | None = None
     max: LimitValue
     window: Duration
 
     @property
     def mixed(self) -> bool:
-        """Whether the listed actions are counted in different things, so that only the count of ``max`` applies."""
+        """Whether the listed actions count different things, so that only the count of ``max`` applies."""
         return len({BUDGET_UNITS[action] for action in self.actions}) > 1
 
     def allowed(self, total: int) -> int:
-        """How many actions the limit allows when ``total`` of the thing limited exist in the scope."""
+        """Number of actions that the limit allows when ``total`` of the counted things exist in the scope."""
         return self.max.of(None if self.mixed else total)
 
     @model_validator(mode="after")
@@ -224,11 +228,24 @@ class BudgetLimit(Document):
             raise ValueError("the window must be longer than 0s")
         if self.mixed and self.max.count is None:
             raise ValueError("actions counted in different things share no percentage: give a count as well")
+        if self.unit == "chips" and self.actions != ("DeleteObject",):
+            raise ValueError("unit chips is for actions: [DeleteObject] alone, counted by the chips that it frees")
+        if self.unit == "chips" and self.per not in ("cluster", "pool"):
+            raise ValueError("chips freed by deletions are limited per cluster or per pool")
         return self
 
 
+FREED_CHIPS: Final = BudgetLimit.model_validate(
+    {"actions": ["DeleteObject"], "per": "pool", "unit": "chips", "max": [64, "10%"], "window": "1h"}
+)
+"""Chips that deletions may free unless a SafetyBudget in force limits them, so that one mistake in Git cannot empty a
+pool under budgets that do not mention chips."""
+
+
 class SafetyBudgetSpec(Document):
-    """Every limit holds; an action that no limit names is not limited. ``windows`` say when actions may be done."""
+    """All limits apply; actions without a limit are unlimited, except that ``FREED_CHIPS`` limits chips freed by
+    deletions. ``windows`` restrict when actions may run.
+    """
 
     limits: tuple[BudgetLimit, ...] = ()
     windows: Annotated[tuple[MaintenanceWindow, ...], Field(max_length=100)] = ()
@@ -249,7 +266,7 @@ class SafetyBudget(BelayDocument):
 
 
 class Verify(Document):
-    """How commits are checked; ``allowed_signers`` is a file outside the repository."""
+    """How commits are verified; ``allowed_signers`` is a file outside the repository."""
 
     mode: Literal["none", "ssh", "gpg"] = "none"
     allowed_signers: Text | None = None
@@ -282,15 +299,15 @@ class Source(BelayDocument):
 
 Address = Annotated[str, StringConstraints(pattern=r"^[^\s:]+:[0-9]{1,5}$")]
 KV_PORT: Final = 26000
-"""Where clusters listen in the examples of LLM-DataDist's documentation."""
+"""Default port, from the examples of LLM-DataDist's documentation."""
 MAX_KV_CLUSTERS: Final = 512
-"""Most communications of one process (LLM-DataDist, constraints of link_clusters)."""
+"""Most links of one process (LLM-DataDist, constraints of link_clusters)."""
 
 
 class KVCluster(Document):
     """One LLM-DataDist cluster: its number (uint64) and the IPv4 addresses it listens on.
 
-    ``node`` is where its process runs; without it that is found by the addresses, among pods and nodes.
+    ``node`` is where its process runs; without it the node is found by the addresses, among pods and nodes.
     """
 
     id: Annotated[StrictInt, Field(ge=0, le=2**64 - 1)]
@@ -316,7 +333,7 @@ class KVSide(Document):
 
 
 class KVLinkSpec(Document):
-    """All decode clusters link to all prefill clusters within ``timeout`` seconds each, whole milliseconds."""
+    """All decode clusters link to all prefill clusters; each link has ``timeout`` seconds, whole milliseconds."""
 
     prefill: KVSide
     decode: KVSide
@@ -338,6 +355,7 @@ class KVLink(BelayDocument):
 
 
 __all__ = [
+    "FREED_CHIPS",
     "API_VERSION", "BUDGET_UNITS", "BelayDocument", "BudgetLimit", "ChipLayout", "IsolatedChips", "Isolation",
     "IsolationSpec", "KVCluster", "KVLink", "KVLinkSpec", "KVSide", "MatchExpression", "Metadata", "NodePool",
     "NodePoolSpec", "Positive", "SafetyBudget", "SafetyBudgetSpec", "Selector", "Source", "SourceSpec", "VNPULayout",

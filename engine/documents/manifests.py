@@ -1,6 +1,6 @@
 """User manifests: which kinds are accepted, and the rules each must pass to be applied.
 
-Bodies are kept as written. The rules cover what Belay reads; the API server has the last word on the rest.
+Bodies are kept as written. The rules cover fields that Belay reads; the API server checks the rest.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from engine.documents.ascend_jobs import check_ascend_job
-from engine.documents.containers import PROTOCOLS, check_amounts, unknown_fields
+from engine.documents.containers import PROTOCOLS, check_amounts
 from engine.documents.pods import check_labels, check_template
 from engine.documents.problems import Path, Problem, Problems
 from engine.documents.scalars import LABEL_PATTERN, NAME_PATTERN
+from engine.documents.spelling import misspelt_fields, unknown_fields
 from engine.documents.volcano_jobs import check_volcano_job
 
 #: apiVersion and kind of every accepted manifest, and whether it lives in a namespace.
@@ -42,6 +43,25 @@ _BASE64: Final = re.compile(r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-
 _LABEL: Final = re.compile(LABEL_PATTERN)
 #: Kinds whose names become part of DNS names or pod names.
 _LABEL_NAMED: Final = frozenset({"Service", "Namespace", "AscendJob"})
+#: Fields of ObjectMeta (Kubernetes, meta/v1); below, those without which it would be another object or be selected
+#: otherwise.
+_METADATA: Final = frozenset(
+    {
+        "annotations", "clusterName", "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp",
+        "finalizers", "generateName", "generation", "labels", "managedFields", "name", "namespace", "ownerReferences",
+        "resourceVersion", "selfLink", "uid",
+    }
+)  # fmt: skip
+_IDENTITY: Final = ("name", "namespace", "labels", "annotations")
+#: Per kind, spec fields without which it would run fewer pods.
+_COUNTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Deployment": ("replicas",),
+    "StatefulSet": ("replicas",),
+    "InferServiceSet": ("replicas",),
+    "InstanceSet": ("replicas",),
+    "Job": ("parallelism", "completions"),
+    "PodGroup": ("minMember",),
+}
 _LIVE_FIELDS: Final = ("uid", "resourceVersion", "managedFields", "generation", "deletionTimestamp", "selfLink")
 
 
@@ -51,11 +71,12 @@ def accepted_kinds() -> str:
 
 
 def check_manifest(body: Mapping[str, Any]) -> Problems:
-    """Everything wrong with a manifest whose apiVersion and kind are accepted."""
+    """All problems of a manifest whose apiVersion and kind are accepted."""
     problems = Problems()
     version, kind = str(body["apiVersion"]), str(body["kind"])
     metadata = problems.mapping(body, "metadata", (), required=True)
     _check_metadata(problems, metadata, kind, ACCEPTED[version, kind])
+    _check_spelling(problems, body, kind, metadata)
     labels = check_labels(problems, metadata, ("metadata",))
     name = str(metadata.get("name", ""))
     if (version, kind) == ("mindxdl.gitee.com/v1", "AscendJob"):
@@ -85,6 +106,9 @@ def _check_metadata(problems: Problems, metadata: Mapping[str, Any], kind: str, 
     namespace = problems.text(metadata, "namespace", ("metadata",))
     if namespace is not None and not namespaced:
         problems.error(("metadata", "namespace"), f"{kind} has no namespace: remove it", at_key=True)
+    elif namespaced and "namespace" in metadata and metadata["namespace"] is None:
+        text = "is empty: write a namespace, or remove the line where default is meant"
+        problems.error(("metadata", "namespace"), text)
     elif namespace is not None and (len(namespace) > 63 or not _LABEL.match(namespace)):
         problems.error(("metadata", "namespace"), f"{namespace!r:.80} is not an RFC 1123 label")
     for field in _LIVE_FIELDS:
@@ -92,8 +116,20 @@ def _check_metadata(problems: Problems, metadata: Mapping[str, Any], kind: str, 
             problems.error(("metadata", field), "belongs to the live object: remove it from the file", at_key=True)
 
 
+def _check_spelling(problems: Problems, body: Mapping[str, Any], kind: str, metadata: Mapping[str, Any]) -> None:
+    """Report mistyped or wrongly indented fields that would make it another object, or a smaller one."""
+    for key in body:
+        if key in _IDENTITY:
+            problems.error((key,), f"belongs below metadata: indent it, so that it reads metadata.{key}", at_key=True)
+    misspelt_fields(problems, body, ("data",) if kind == "ConfigMap" else ("spec",), (), ("status", "binaryData"))
+    unknown_fields(problems, metadata, _METADATA, ("metadata",), _IDENTITY)
+    spec = body.get("spec")
+    if isinstance(spec, dict):
+        misspelt_fields(problems, spec, _COUNTS.get(kind, ()), ("spec",))
+
+
 def _check_workload(problems: Problems, body: Mapping[str, Any]) -> None:
-    """Deployment and StatefulSet: a selector that matches its own template."""
+    """Check a Deployment or StatefulSet; its selector must match its own template."""
     spec = problems.mapping(body, "spec", (), required=True)
     if not spec:
         return

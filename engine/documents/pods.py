@@ -11,11 +11,12 @@ from typing import Any, Final
 
 from engine.documents.containers import check_amounts, check_container_fields, check_limits, check_pod_fields
 from engine.documents.problems import Path, Problems
+from engine.documents.spelling import misspelt_fields
 
 NPU_RESOURCE: Final = re.compile(r"^huawei\.com/(?:Ascend910|Ascend310P|Ascend310|npu)(?:-.+)?$")
 POLICY_ANNOTATION: Final = "huawei.com/schedule_policy"
 MAX_NPUS: Final = 25_600
-"""Most NPU pieces one container can ask for: 256 chips of 100 shares."""
+"""Most NPUs or shares that one container can request: 256 chips of 100 shares."""
 
 #: Labels with a closed set of values; another value is legal Kubernetes but switches the feature off.
 _LABEL_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -37,7 +38,7 @@ _KEY: Final = re.compile(r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za
 
 
 def check_labels(problems: Problems, metadata: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
-    """Labels and annotations are text; known labels have known values. Returns the labels."""
+    """Check that labels and annotations are text and known labels have known values; return the labels."""
     labels = problems.mapping(metadata, "labels", path)
     for key, value in labels.items():
         where = (*path, "labels", key)
@@ -64,7 +65,7 @@ def _check_retry_times(problems: Problems, labels: Mapping[str, Any], path: Path
 
 
 def check_retried(problems: Problems, labels: Any, policy: Any, path: Path) -> None:
-    """A pod that others start again by themselves is not retried by the job's label ``fault-retry-times``."""
+    """Warn of ``fault-retry-times`` on pods that kubelet restarts: the label has no effect on them."""
     times = labels.get("fault-retry-times") if isinstance(labels, Mapping) else None
     wanted = isinstance(times, str) and times.isascii() and times.isdigit() and times.strip("0") != ""
     if wanted and policy in ("Always", "OnFailure"):
@@ -72,7 +73,7 @@ def check_retried(problems: Problems, labels: Any, policy: Any, path: Path) -> N
 
 
 def check_template(problems: Problems, template: Mapping[str, Any], path: Path, volumes: Collection[str] = ()) -> int:
-    """Check one pod template; returns how many NPU pieces one pod of it asks for. ``volumes``: its owner adds them."""
+    """Check one pod template; return the NPUs or shares that a pod of it requests. ``volumes``: added by its owner."""
     metadata = problems.mapping(template, "metadata", path)
     if metadata:
         check_labels(problems, metadata, (*path, "metadata"))
@@ -83,7 +84,7 @@ def check_template(problems: Problems, template: Mapping[str, Any], path: Path, 
 
 
 def check_pod_spec(problems: Problems, spec: Mapping[str, Any], path: Path, volumes: Collection[str] = ()) -> int:
-    """Check one pod spec; returns how many NPU pieces it asks for. ``volumes`` are those its owner adds."""
+    """Check one pod spec; return the NPUs or shares that it requests. ``volumes``: added by its owner."""
     check_pod_fields(problems, spec, path)
     containers = problems.sequence(spec, "containers", path)
     if not containers:
@@ -98,9 +99,12 @@ def check_pod_spec(problems: Problems, spec: Mapping[str, Any], path: Path, volu
     resources: dict[str, int] = {}
     names: set[str] = set()
     known = {*volumes, *(str(v.get("name")) for v in _rows(spec.get("volumes")))}
-    asides = problems.sequence(spec, "initContainers", path)
+    init_containers = problems.sequence(spec, "initContainers", path)
     places = [("containers", place, row) for place, row in enumerate(containers)]
-    for kind, index, container in [*places, *(("initContainers", place, row) for place, row in enumerate(asides))]:
+    for kind, index, container in [
+        *places,
+        *(("initContainers", place, row) for place, row in enumerate(init_containers)),
+    ]:
         where = (*path, kind, index)
         name = _check_container(problems, container, where, resources if kind == "containers" else {}, known)
         if name and name in names:
@@ -142,6 +146,7 @@ def _check_container(
 
 
 def _check_resources(problems: Problems, found: Mapping[str, Any], path: Path, resources: dict[str, int]) -> None:
+    misspelt_fields(problems, found, ("limits", "requests"), path)
     requests, limits = problems.mapping(found, "requests", path), problems.mapping(found, "limits", path)
     plain = {side: _without_npus(values) for side, values in (("requests", requests), ("limits", limits))}
     for side, values in plain.items():

@@ -1,4 +1,4 @@
-"""What is wrong inside one document, by path; the loader turns paths into lines and columns."""
+"""Problems of one document, by path; the loader turns paths into lines and columns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Path = tuple[str | int, ...]
 
 
 class Problem(NamedTuple):
-    """One finding at a path; ``at_key`` when the key is the culprit rather than its value."""
+    """One finding at a path; ``at_key`` when the key is wrong rather than its value."""
 
     path: Path
     message: str
@@ -30,11 +30,11 @@ class Problems(list[Problem]):
         self.append(Problem(path, message, "warning", at_key))
 
     def mapping(self, parent: Any, key: str, path: Path, *, required: bool = False) -> dict[str, Any]:
-        """The mapping under a key; an empty one, and an error, when it is something else or missing though required."""
+        """The mapping under a key; reports another type, or a missing required one, and returns an empty mapping."""
         return self._typed(parent, key, path, dict, "a mapping", required) or {}
 
     def sequence(self, parent: Any, key: str, path: Path, *, required: bool = False) -> list[Any]:
-        """The list under a key; an empty one, and an error, when it is something else or missing though required."""
+        """The list under a key; reports another type, or a missing required one, and returns an empty list."""
         return self._typed(parent, key, path, list, "a list", required) or []
 
     def text(self, parent: Any, key: str, path: Path, *, required: bool = False) -> str | None:
@@ -50,7 +50,7 @@ class Problems(list[Problem]):
         return found
 
     def choice(self, parent: Any, key: str, path: Path, allowed: tuple[str, ...]) -> str | None:
-        """One of some words under a key, or ``None``."""
+        """The text under a key if it is among the allowed ones, else ``None``."""
         found = self.text(parent, key, path)
         if found is not None and found not in allowed:
             shown = ", ".join(repr(word) if word else '""' for word in allowed)

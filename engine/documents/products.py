@@ -14,6 +14,7 @@ from pydantic import Field, StrictInt, StringConstraints, model_validator
 
 from engine.documents.kinds import BelayDocument, LabelKey, LabelValue
 from engine.documents.scalars import Chips, Document, Flag, Positive, Sizes, Text
+from engine.model.generations import Generation, generation_of
 
 Handler = Literal[
     "base", "ring8", "half", "box16", "a3", "superpod", "mesh4", "card", "card310", "chip310", "duo-card", "duo-chip",
@@ -22,10 +23,10 @@ Handler = Literal[
 Scalar = StrictInt | Flag | str
 
 
-class Strategy(Document):
-    """How chips are chosen on a node: the handler and the request sizes it accepts, per pod.
+class PlacementStrategy(Document):
+    """How chips are chosen on a node: the handler and the request sizes that it accepts per pod.
 
-    ``single`` holds for jobs of one pod, ``distributed`` for the others; an empty list leaves it to the handler.
+    ``single`` applies to jobs of one pod, ``distributed`` to the others; an empty list leaves it to the handler.
     ``network_aware`` handlers keep distributed pods off chips with a broken parameter plane.
     """
 
@@ -36,7 +37,7 @@ class Strategy(Document):
     distributed: Sizes = ()
 
 
-class Placement(Strategy):
+class Placement(PlacementStrategy):
     """A strategy with its topology: ``ring_size`` chips share fast links; ``options`` are the handler's own.
 
     ``strategies`` holds alternatives that a job picks by label, such as ``card`` and ``chip`` on 300I.
@@ -44,7 +45,7 @@ class Placement(Strategy):
 
     ring_size: Positive | None = None
     options: Mapping[str, Scalar] = Field(default_factory=dict)
-    strategies: Mapping[str, Strategy] = Field(default_factory=dict)
+    strategies: Mapping[str, PlacementStrategy] = Field(default_factory=dict)
 
 
 class ResetRule(Document):
@@ -66,7 +67,7 @@ class ResetRule(Document):
 
 
 class VNPUSupport(Document):
-    """Which ways of sharing a chip the product knows; without ``family`` the chip's name tells the templates."""
+    """Ways of sharing a chip that the product supports; without ``family`` the chip's name selects the templates."""
 
     family: Text | None = None
     static: Flag = False
@@ -75,7 +76,10 @@ class VNPUSupport(Document):
 
 
 class ProductSpec(Document):
-    """One product; ``chips_per_node`` is the most a server of it holds, ``usual_chips`` what one usually does."""
+    """One product; ``chips_per_node`` is the most a server of it holds, ``usual_chips`` what one usually does.
+
+    ``generation`` follows from ``device_prefix`` where it is left out.
+    """
 
     title: Text
     resource: Annotated[str, StringConstraints(pattern=r"^(huawei\.com/[A-Za-z0-9-]+|\*)$")]
@@ -83,6 +87,7 @@ class ProductSpec(Document):
     chips_per_node: Annotated[StrictInt, Field(ge=1, le=64)]
     usual_chips: Annotated[StrictInt, Field(ge=1, le=64)] | None = None
     chips_per_card: Positive | None = None
+    generation: Generation | None = None
     node_labels: tuple[Annotated[Mapping[LabelKey, LabelValue], Field(min_length=1)], ...] = ()
     schedule_policies: tuple[Text, ...] = ()
     accelerator_types: tuple[Text, ...] = ()
@@ -90,6 +95,12 @@ class ProductSpec(Document):
     placement: Placement
     reset: ResetRule | None = None
     vnpu: VNPUSupport = VNPUSupport()
+
+    @model_validator(mode="after")
+    def _prefix_fits(self) -> ProductSpec:
+        if self.generation is not None and self.device_prefix != self.generation.device_prefix:
+            raise ValueError(f"devicePrefix of {self.generation} must be {self.generation.device_prefix}")
+        return self
 
 
 class Product(BelayDocument):
@@ -99,12 +110,17 @@ class Product(BelayDocument):
     kind: Literal["Product"]
     spec: ProductSpec
 
+    @property
+    def generation(self) -> Generation:
+        """The generation of its chips: as written, else by the prefix of its devices."""
+        return self.spec.generation or generation_of(self.spec.device_prefix)
+
     @cached_property
     def reset_groups(self) -> tuple[tuple[int, ...], ...]:
         """Chips that reset together on a full node, ascending; chips in no group reset alone.
 
-        Scope ``a3-module`` follows the node's own port map, which the agent knows; neighbouring modules (four dies) are
-        taken for partners here.
+        Scope ``a3-module`` follows the node's port map, which only the agent knows; here neighbouring modules (four
+        dies) count as partners.
         """
         rule, chips = self.spec.reset, self.spec.chips_per_node
         if rule is None:
@@ -129,7 +145,7 @@ class Product(BelayDocument):
         return next((group for group in self.reset_groups if chip in group), (chip,))
 
     def label_rank(self, labels: Mapping[str, str]) -> tuple[int, int] | None:
-        """How well node labels fit, smaller is better; ``None`` when no label set of the product is there."""
+        """How well node labels match, smaller is better; ``None`` when no label set of the product matches."""
         ranks = [
             (-len(wanted), position)
             for position, wanted in enumerate(self.spec.node_labels)
@@ -139,5 +155,5 @@ class Product(BelayDocument):
 
 
 __all__ = [
-    "Handler", "Placement", "Product", "ProductSpec", "ResetRule", "Sizes", "Strategy", "VNPUSupport",
+    "Handler", "Placement", "Product", "ProductSpec", "ResetRule", "Sizes", "PlacementStrategy", "VNPUSupport",
 ]  # fmt: skip

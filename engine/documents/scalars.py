@@ -1,7 +1,7 @@
-"""The small values people write in documents: durations, limits, names, chip lists, fault codes.
+"""Scalar values in documents: durations, limits, names, chip lists, fault codes.
 
-Each is parsed once at the border into the plainest Python value (float seconds, tuple of int) and written back
-in the form people use, so that a document survives a round trip.
+Each is parsed once into a plain Python value (float seconds, tuple of int) and written back in the form that people
+use, so that a document survives a round trip.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CHIP_RANGE: Final = re.compile(r"^([0-9]{1,3})-([0-9]{1,3})$")
 
 
 class Document(BaseModel):
-    """Base of everything people write: immutable, camelCase on the wire, unknown fields refused."""
+    """Base class of documents: immutable, camelCase in files, unknown fields refused."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -55,7 +55,7 @@ def parse_duration(value: object) -> float:
     """Seconds of a Go-style duration such as ``90s``, ``6h`` or ``1h30m``.
 
     Raises:
-        ValueError: the text is no duration; a bare number is refused because its unit would be a guess.
+        ValueError: not a duration; a bare number is refused because its unit is ambiguous.
     """
     if not isinstance(value, str) or len(value) > 64 or not re.match(_DURATION_PATTERN, value):
         raise ValueError(f"{_shown(value)} is not a duration: write a number with its unit, such as 90s, 10m or 6h")
@@ -72,7 +72,7 @@ def format_duration(seconds: float) -> str:
 
 
 class Limit(BaseModel):
-    """How much of something is allowed: a count, a percentage, or the greater of both.
+    """A limit: a count, a percentage, or the greater of both.
 
     Written ``3``, ``"10%"`` or ``[10, "20%"]``.
     """
@@ -83,9 +83,12 @@ class Limit(BaseModel):
     percent: float | None = None
 
     def of(self, total: int | None) -> int:
-        """The limit as a number of things, ``total`` of which exist; ``None`` when they cannot be counted together.
+        """The limit as a number.
 
-        A percentage is rounded down but is at least 1 unless it is 0 %; of an uncountable total only the count remains.
+        A percentage is rounded down, but is at least 1 unless it is 0 %.
+
+        Args:
+            total: to which a percentage refers; ``None`` when there is none, so that only the count applies.
         """
         parts = [self.count] if self.count is not None else []
         if self.percent is not None and total is not None:
@@ -133,7 +136,7 @@ def parse_until(value: object) -> float:
     """Unix seconds of an RFC 3339 time.
 
     Raises:
-        ValueError: no such time, or one without its zone.
+        ValueError: not a time, or one without a zone.
     """
     if not isinstance(value, str) or len(value) > 40:
         raise ValueError(f"{_shown(value)} is not a time: write it as 2026-09-01T08:00:00Z")
@@ -147,7 +150,7 @@ def parse_chips(value: object) -> tuple[int, ...]:
     """Chip ids of ``"0-3"``, ``"0,2,4-7"``, ``[0, 1]`` or ``[Ascend910-0, Ascend910-1]``, ascending.
 
     Raises:
-        ValueError: not that grammar, an id beyond 63, or a chip named twice.
+        ValueError: another form, an id beyond 63, or a chip named twice.
     """
     if isinstance(value, str):
         items: list[object] = [part.strip() for part in value.split(",")]
@@ -172,7 +175,7 @@ def parse_sizes(value: object) -> tuple[int, ...]:
     """Request sizes of ``[1, 2, 4]``, ``1-8`` or ``1-8,10,12``, ascending, each at most 1,000.
 
     Raises:
-        ValueError: not that grammar.
+        ValueError: another form, or a size out of range.
     """
     items: list[object] = [part.strip() for part in value.split(",")] if isinstance(value, str) else [value]
     if isinstance(value, (list, tuple)):
@@ -200,7 +203,7 @@ def _chip_ids(item: object) -> list[int]:
 
 
 def parse_code(value: object) -> str:
-    """A fault code as text; compared without regard to case.
+    """A fault code as text; codes compare without regard to case.
 
     Raises:
         ValueError: a number: YAML has already lost its leading zeros or read ``80E01801`` as a power of ten.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, field_validator
 
@@ -40,7 +40,7 @@ TruthText = Annotated[Flag, BeforeValidator(_truth), WithJsonSchema(_TRUTH)]
 
 
 class InitParams(Document):
-    """``init-params`` arguments; Volcano writes all of them as text, so text is accepted for numbers and truths."""
+    """``init-params`` arguments; Volcano writes all of them as text, so text is accepted for numbers and booleans."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False, alias_generator=None
@@ -80,7 +80,7 @@ class InitParams(Document):
 
     @property
     def reserved_nodes(self) -> int:
-        """Nodes kept free in each super pod; one as large as the super pod falls back to 2, or 0 in a tiny one."""
+        """Nodes kept free in each super pod; a value as large as the super pod falls back to 2, or 0 in a tiny one."""
         reserve, size = self.reserve_nodes or DEFAULT_RESERVE_NODES, self.super_pod_nodes
         if reserve < size:
             return reserve
@@ -88,7 +88,7 @@ class InitParams(Document):
 
     @classmethod
     def from_arguments(cls, arguments: Mapping[str, object], base: InitParams | None = None) -> InitParams:
-        """Read Volcano's own configuration as its code does: a bad value means the default, unknown keys are ignored.
+        """Read Volcano's own configuration as Volcano does: a bad value means the default, unknown keys are ignored.
 
         ``base`` supplies what the arguments leave out.
         """
@@ -109,7 +109,7 @@ class InitParams(Document):
 
     @classmethod
     def unread(cls, arguments: Mapping[str, object]) -> dict[str, str]:
-        """What ``from_arguments`` could not read, by key: why, and what holds instead."""
+        """Why ``from_arguments`` could not read an argument, and the value used instead, by key."""
         found: dict[str, str] = {}
         for key in sorted(set(arguments) & set(_FIELD_OF)):
             name, text = _FIELD_OF[key], _argument(arguments[key])
@@ -130,7 +130,7 @@ def _argument(value: object) -> str:
 
 
 _FIELD_OF: Final[Mapping[str, str]] = {str(info.alias): name for name, info in InitParams.model_fields.items()}
-#: A present key with any other text is false, whatever the default of an absent one.
+#: A present key with any text but "true" is false, whatever its default.
 _TRUTHS: Final = dict.fromkeys(
     (
         "preset_virtual_device",
@@ -146,7 +146,7 @@ _TRUTHS: Final = dict.fromkeys(
 def _quantity(value: object) -> object:
     """A count, or a Kubernetes quantity as text."""
     if isinstance(value, str) and quantities.parse(value) is None:
-        raise ValueError(f"{value[:40]!r} is no Kubernetes quantity such as 8, 500m or 16Gi")
+        raise ValueError(f"{value[:40]!r} is not a Kubernetes quantity such as 8, 500m or 16Gi")
     return value
 
 
@@ -177,10 +177,10 @@ class Queue(Document):
 
 
 class Starvation(Document):
-    """When a job at the head of its queue gets nodes of its own to drain.
+    """When nodes are reserved for a job at the head of its queue.
 
-    A job that waits for chips longer than ``after`` has the nodes it needs kept from newer NPU work until it starts,
-    at most for ``hold``; ``after: 0s`` switches this off.
+    The nodes that a job needs, once it has waited for chips longer than ``after``, take no newer NPU work until it
+    starts, at most for ``hold``; ``after: 0s`` switches this off.
     """
 
     after: Duration = 1800.0
@@ -191,7 +191,7 @@ Role = Literal["on", "off", "auto"]
 
 
 class Roles(Document):
-    """What Belay does itself; ``auto`` takes a role only where no live component of MindCluster or Volcano holds it."""
+    """Roles that Belay takes; ``auto`` takes one only where no live component of MindCluster or Volcano holds it."""
 
     schedule: Role = "auto"
     expand_ascend_job: Role = "auto"
@@ -200,14 +200,24 @@ class Roles(Document):
     device_report: Role = "auto"
 
 
+ClusterKind = Literal["FaultPolicy", "Isolation", "KVLink", "NodePool", "SafetyBudget", "VNPULayout"]
+#: Kinds whose objects in the cluster may count beside Git. Settings cannot: they would allow themselves.
+CLUSTER_KINDS: Final[tuple[str, ...]] = get_args(ClusterKind)
+
+
 class SchedulingSettingsSpec(Document):
-    """Every field has the default that holds without the document."""
+    """Defaults apply without the document.
+
+    ``cluster_documents``: kinds of Belay whose objects in the cluster count although Git does not declare them. Such
+    objects of other kinds are ignored, and a condition on them says so.
+    """
 
     scheduler_names: Annotated[tuple[Name, ...], Field(min_length=1)] = ("belay", "volcano")
     init_params: InitParams = InitParams()
     queues: tuple[Queue, ...] = ()
     starvation: Starvation = Starvation()
     roles: Roles = Roles()
+    cluster_documents: tuple[ClusterKind, ...] = ()
 
     @field_validator("queues")
     @classmethod

@@ -1,4 +1,4 @@
-"""Kind ``VNPUTemplates``: the sizes a chip family can be cut into.
+"""Kind ``VNPUTemplates``: the sizes of vNPUs that a chip family supports.
 
 Sources: component/ascend-device-plugin/pkg/common/device.go, component/ascend-for-volcano/plugin/factory.go and
 docs/zh/scheduling/04_usage/02_virtual_instance.
@@ -14,7 +14,7 @@ from pydantic import Field
 
 from engine.documents.kinds import BelayDocument, TemplateName
 from engine.documents.scalars import Count, Document, Flag, Positive, Text
-from engine.model.vnpu import Size, Totals
+from engine.model.vnpu import ChipCapacity, TemplateSize
 
 
 class DVPP(Document):
@@ -29,7 +29,7 @@ class DVPP(Document):
 
 
 class ChipTotals(Document):
-    """What one chip has to give; ``server_types`` tells variants apart that share chip names."""
+    """Totals of one chip; ``server_types`` distinguishes variants that share chip names."""
 
     variant: Text | None = None
     chip_names: tuple[Text, ...] = ()
@@ -42,9 +42,9 @@ class ChipTotals(Document):
     unverified: tuple[Text, ...] = ()
 
     @cached_property
-    def totals(self) -> Totals:
-        """The row as the judge of what fits together takes it."""
-        return Totals(self.aicore, self.aicpu, self.memory_mi_b, _engines(self.dvpp), self.max_vnpus)
+    def totals(self) -> ChipCapacity:
+        """The row as the model type that decides which vNPUs fit together."""
+        return ChipCapacity(self.aicore, self.aicpu, self.memory_mi_b, _engines(self.dvpp), self.max_vnpus)
 
 
 class Template(Document):
@@ -63,10 +63,10 @@ class Template(Document):
     dvpp_flag: Literal["yes", "no"] | None = None
     unverified: tuple[Text, ...] = ()
 
-    def size(self, chip_cores: int) -> Size:
-        """What the template takes of a chip with so many AI cores."""
+    def size(self, chip_cores: int) -> TemplateSize:
+        """What the template takes of a chip with ``chip_cores`` AI cores."""
         memory = self.memory_by_aicore.get(str(chip_cores), self.memory_mi_b)
-        return Size(self.name, self.aicore, self.aicpu, memory, _engines(self.dvpp), self.dvpp_flag)
+        return TemplateSize(self.name, self.aicore, self.aicpu, memory, _engines(self.dvpp), self.dvpp_flag)
 
 
 class DynamicChoice(Document):
@@ -79,14 +79,14 @@ class DynamicChoice(Document):
 
 
 class Downgrade(Document):
-    """A smaller template a chip short of AI CPUs may get instead."""
+    """A smaller template for chips that are short of AI CPUs."""
 
     template: TemplateName
     to: TemplateName
 
 
 class VNPURules(Document):
-    """How templates go together and how dynamic requests choose among them.
+    """How templates combine and how dynamic requests choose among them.
 
     ``requests`` are the legal ``npu-core`` requests besides multiples of a whole chip; ``vgroups`` are the groups of
     at least ``vgroup_min_cores`` cores that a 310P is divided into.
@@ -131,14 +131,14 @@ class VNPUTemplates(BelayDocument):
         return {template.suffix: template for template in self.spec.templates}
 
     def choice(self, cores: int, level: str, dvpp: str) -> Template | None:
-        """The template that a dynamic request gets on the family's chips; None when there is none for it."""
+        """The template for a dynamic request on the family's chips; None when there is none."""
         for row in self.spec.rules.choices:
             if row.aicore == cores and row.level in (None, level) and row.dvpp in (None, dvpp):
                 return self.by_name.get(row.template)
         return None
 
     def smaller(self, template: str) -> Template | None:
-        """What a chip short of AI CPUs may give instead of a template; None when nothing smaller serves."""
+        """The smaller template for a chip short of AI CPUs; None when there is none."""
         found = next((row.to for row in self.spec.rules.downgrades if row.template == template), "")
         return self.by_name.get(found)
 
@@ -151,5 +151,5 @@ class VNPUTemplates(BelayDocument):
 
 
 def _engines(dvpp: DVPP | None) -> dict[str, int]:
-    """The media engines whose number is documented."""
+    """The media engines with a documented number."""
     return {} if dvpp is None else {name: count for name, count in dvpp.model_dump().items() if count is not None}

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from engine.documents.pods import check_retried, check_template
 from engine.documents.problems import Path, Problems
+from engine.documents.spelling import misspelt_fields
 
 PLUGINS: Final = ("env", "ssh", "svc", "tensorflow", "mpi", "pytorch", "ray", "hcclrank")
 _EVENTS: Final = (
@@ -25,7 +26,7 @@ _TASK_NAME: Final = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
 
 
 def check_volcano_job(problems: Problems, body: Mapping[str, Any], name: str) -> None:
-    """Collect everything that Volcano's admission would refuse."""
+    """Report everything that Volcano's admission would refuse."""
     spec = problems.mapping(body, "spec", (), required=True)
     path: Path = ("spec",)
     tasks = problems.sequence(spec, "tasks", path)
@@ -33,6 +34,7 @@ def check_volcano_job(problems: Problems, body: Mapping[str, Any], name: str) ->
         problems.error(("spec", "tasks"), "No task specified in job spec")
     minimum = problems.integer(spec, "minAvailable", path, minimum=0)
     problems.integer(spec, "maxRetry", path, minimum=0)
+    misspelt_fields(problems, spec, ("minAvailable",), path)
     problems.integer(spec, "ttlSecondsAfterFinished", path, minimum=0)
     problems.text(spec, "queue", path)
     problems.text(spec, "schedulerName", path)
@@ -68,6 +70,7 @@ def _check_tasks(problems: Problems, tasks: list[Any], job: str, labels: Any) ->
         replicas = problems.integer(task, "replicas", path, minimum=0)
         count = 1 if replicas is None else max(replicas, 0)
         total += count
+        misspelt_fields(problems, task, ("replicas", "minAvailable"), path)
         least = problems.integer(task, "minAvailable", path, minimum=0)
         if least is not None and least > count:
             text = f"'minAvailable' {least} is greater than 'replicas' {count} in task: {name}, job: {job}"
@@ -153,7 +156,7 @@ def _check_network_topology(problems: Problems, spec: Mapping[str, Any], path: P
 
 
 def _check_dependencies(problems: Problems, tasks: list[Any], names: Mapping[str, int]) -> None:
-    """Every named task exists and the dependencies form no circle."""
+    """Check that every named task exists and the dependencies form no cycle."""
     after: dict[str, list[str]] = {}
     for name, index in names.items():
         depends = tasks[index].get("dependsOn")
@@ -169,4 +172,4 @@ def _check_dependencies(problems: Problems, tasks: list[Any], names: Mapping[str
         for others in waiting.values():
             others.difference_update(ready)
     for name in sorted(waiting):
-        problems.error(("spec", "tasks", names[name], "dependsOn"), f"task {name} depends on itself in a circle")
+        problems.error(("spec", "tasks", names[name], "dependsOn"), f"task {name} depends on itself in a cycle")

@@ -1,8 +1,8 @@
-"""Maintenance windows of a ``SafetyBudget``: when disruptive actions may be done at all.
+"""Maintenance windows of a ``SafetyBudget``: when disruptive actions may run.
 
-They work as Argo CD's sync windows do: a ``deny`` window that is open keeps actions back whatever else is open; where
-``allow`` windows concern an action, it waits until one of them is open; an action that no window concerns may always be
-done. Schedules are five cron fields (minute, hour, day of month, month, day of week) with lists, ranges, steps and
+They work as Argo CD's sync windows do: an open ``deny`` window blocks its actions whatever else is open; where
+``allow`` windows concern an action, it waits until one of them is open; an action without windows may always run.
+Schedules are five cron fields (minute, hour, day of month, month, day of week) with lists, ranges, steps and
 English names, or ``@daily`` and its like, read in ``timeZone``.
 """
 
@@ -21,9 +21,9 @@ from engine.documents.scalars import Document, Duration, Name
 
 WindowAction = Literal["EvictPod", "ResetChips", "IsolateChip", "IsolateNode", "DeleteObject", "PartitionChip"]
 
-#: Longest window; a longer one is said by another schedule.
+#: Longest window; a longer one needs another schedule.
 MAX_DURATION: Final = 31 * 86400.0
-#: How far a schedule is looked ahead: February 29th comes at least every eight years.
+#: Days to look ahead for the next start: February 29th recurs within eight years.
 _HORIZON_DAYS: Final = 8 * 366
 _MONTHS: Final = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 _DAYS: Final = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
@@ -42,7 +42,7 @@ _PART: Final = re.compile(r"^(\*|\?|[0-9A-Z]{1,3})(?:-([0-9A-Z]{1,3}))?(?:/([0-9
 
 
 class Cron(NamedTuple):
-    """A schedule's fields as sets; ``either``: both day fields are restricted, so that one of them is enough."""
+    """A schedule's fields as sets; ``either``: both day fields are restricted, and one match is enough."""
 
     minutes: tuple[int, ...]
     hours: tuple[int, ...]
@@ -52,7 +52,7 @@ class Cron(NamedTuple):
     either: bool
 
     def on(self, day: date) -> bool:
-        """Whether the schedule starts on a day at all."""
+        """Whether the schedule has a start on a day."""
         if day.month not in self.months:
             return False
         by_day, by_weekday = day.day in self.days, day.isoweekday() % 7 in self.weekdays
@@ -64,7 +64,7 @@ def cron(text: str) -> Cron:
     """Read a schedule.
 
     Raises:
-        ValueError: it is none; the text says which field is wrong.
+        ValueError: not a schedule; the text names the wrong field.
     """
     fields = _SHORT.get(text.strip().lower(), text).upper().split()
     if len(fields) != len(_FIELDS):
@@ -81,18 +81,18 @@ def _values(field: str, what: str, low: int, high: int, names: Sequence[str]) ->
     for part in field.split(","):
         match = _PART.match(part)
         if match is None:
-            raise ValueError(f"{part!r} is no {what} of a schedule")
+            raise ValueError(f"{part!r} is not a {what} of a schedule")
         first, last, step = match.groups()
         if first in "*?":
             if last is not None:
-                raise ValueError(f"{part!r} is no {what} of a schedule")
+                raise ValueError(f"{part!r} is not a {what} of a schedule")
             start, end = low, min(high, 6) if what == "day of week" else high
         else:
             start = _number(first, what, low, names)
             end = _number(last, what, low, names) if last else (high if step else start)
         every = int(step) if step else 1
         if not low <= start <= end <= high or every < 1:
-            raise ValueError(f"{part!r} is no {what} of a schedule: it must lie within {low} and {high}")
+            raise ValueError(f"{part!r} is not a {what} of a schedule: it must lie within {low} and {high}")
         found.update(range(start, end + 1, every))
     return found
 
@@ -102,7 +102,7 @@ def _number(text: str, what: str, low: int, names: Sequence[str]) -> int:
         return int(text)
     if text in names:
         return names.index(text) + low
-    raise ValueError(f"{text!r} is no {what} of a schedule")
+    raise ValueError(f"{text!r} is not a {what} of a schedule")
 
 
 class MaintenanceWindow(Document):
@@ -136,7 +136,7 @@ class MaintenanceWindow(Document):
         return cron(self.schedule)
 
     def concerns(self, action: str, pools: frozenset[str]) -> bool:
-        """Whether the window speaks of an action on these pools; one outside any pool concerns no listed pool."""
+        """Whether the window applies to an action on these pools; a window with pools needs one of them."""
         return action in self.actions and (not self.pools or not pools.isdisjoint(self.pools))
 
     def open_until(self, now: float) -> float | None:
@@ -152,7 +152,7 @@ class MaintenanceWindow(Document):
         return next((start for start in self._starts(now, now + _HORIZON_DAYS * 86400) if start > now), None)
 
     def _starts(self, after: float, until: float) -> Iterator[float]:
-        """Starts between two moments, in order; local times that a change of clocks skips do not happen."""
+        """Starts between two moments, in order, without local times that a clock change skips."""
         zone = _zone(self.time_zone)
         day = datetime.fromtimestamp(after, tz=zone).date() - timedelta(days=1)
         last = datetime.fromtimestamp(until, tz=zone).date()
@@ -168,8 +168,8 @@ class MaintenanceWindow(Document):
             day += timedelta(days=1)
 
 
-class Closed(NamedTuple):
-    """An action must wait: until when (Unix seconds, None: no window will ever allow it)."""
+class ClosedWindow(NamedTuple):
+    """A blocked action; ``until`` in Unix seconds, None when no window will ever allow it."""
 
     until: float | None
 
@@ -177,8 +177,8 @@ class Closed(NamedTuple):
 _STEPS: Final = 64
 
 
-def closed(windows: Sequence[MaintenanceWindow], action: str, pools: frozenset[str], now: float) -> Closed | None:
-    """Whether the windows keep an action back now, and until when; None when it may be done."""
+def closed(windows: Sequence[MaintenanceWindow], action: str, pools: frozenset[str], now: float) -> ClosedWindow | None:
+    """Until when the windows block an action; None when it may run now."""
     concerned = [window for window in windows if window.concerns(action, pools)]
     if not concerned or _allowed(concerned, now):
         return None
@@ -187,11 +187,11 @@ def closed(windows: Sequence[MaintenanceWindow], action: str, pools: frozenset[s
         turns = [t for w in concerned for t in (w.open_until(moment), w.next_start(moment)) if t is not None]
         later = [turn for turn in turns if turn > moment]
         if not later:
-            return Closed(None)
+            return ClosedWindow(None)
         moment = min(later)
         if _allowed(concerned, moment):
-            return Closed(moment)
-    return Closed(None)
+            return ClosedWindow(moment)
+    return ClosedWindow(None)
 
 
 def _allowed(windows: Sequence[MaintenanceWindow], now: float) -> bool:
@@ -206,4 +206,4 @@ def _zone(name: str) -> ZoneInfo:
     return ZoneInfo(name)
 
 
-__all__ = ["Closed", "Cron", "MaintenanceWindow", "closed", "cron"]
+__all__ = ["ClosedWindow", "Cron", "MaintenanceWindow", "closed", "cron"]

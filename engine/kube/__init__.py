@@ -1,4 +1,4 @@
-"""The port to Kubernetes: raw dicts, own list and watch with backoff, bulk writes.
+"""The port to Kubernetes: objects as dicts, list and watch with backoff, bulk writes.
 
 async with Kube.from_config() as kube:
     node = await kube.get(NODE, "node-1")
@@ -9,12 +9,12 @@ async with Kube.from_config() as kube:
 from __future__ import annotations
 
 from engine.kube.backoff import Backoff
-from engine.kube.bulk import Outcome, many
+from engine.kube.bulk import CallOutcome, run_many
+from engine.kube.cancellation import cancel_all, run_all
 from engine.kube.client import FIELD_MANAGER, Kube, Listing, Object, PatchKind
 from engine.kube.credentials import Endpoint
-from engine.kube.ending import end, together
 from engine.kube.errors import Conflict, Forbidden, Gone, Invalid, KubeError, NotFound, TooMany, Unavailable
-from engine.kube.reflector import Change, Key, Reflector
+from engine.kube.reflector import Key, Reflector, WatchChange
 from engine.kube.resources import CONFIGMAP, EVENT, LEASE, NAMESPACE, NODE, POD, Resource, resource_for, resource_of
 from engine.kube.transport import Transport
 
@@ -27,7 +27,7 @@ __all__ = [
     "NODE",
     "POD",
     "Backoff",
-    "Change",
+    "WatchChange",
     "Conflict",
     "Endpoint",
     "Forbidden",
@@ -39,16 +39,16 @@ __all__ = [
     "Listing",
     "NotFound",
     "Object",
-    "Outcome",
+    "CallOutcome",
     "PatchKind",
     "Reflector",
     "Resource",
     "TooMany",
     "Transport",
     "Unavailable",
-    "end",
-    "many",
+    "cancel_all",
+    "run_many",
     "resource_for",
     "resource_of",
-    "together",
+    "run_all",
 ]

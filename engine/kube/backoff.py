@@ -1,4 +1,4 @@
-"""Waiting between tries: exponential with full jitter, so that many clients never come back in step."""
+"""Exponential backoff with full jitter, so that many clients do not retry in step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 class Backoff:
     """Delays in seconds: uniform in ``(0, min(cap, base * 2^n))``, but never below ``floor``.
 
-    The floor keeps a jitter near zero from making a hot loop.
+    The floor prevents a hot loop when the jitter is near zero.
     """
 
     def __init__(

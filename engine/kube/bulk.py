@@ -1,4 +1,4 @@
-"""Many calls at a time, a bounded number in flight, each outcome as soon as it is there."""
+"""Concurrent calls, a bounded number in flight, each outcome as soon as it is known."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Generic, TypeVar
 
-from engine.kube.ending import end
+from engine.kube.cancellation import cancel_all
 from engine.kube.errors import KubeError
 
 T = TypeVar("T")
 
 
-class Outcome(Generic[T]):
-    """What became of call number ``index``: a ``value``, or the ``error`` it raised."""
+class CallOutcome(Generic[T]):
+    """The outcome of call number ``index``: a ``value``, or the ``error`` it raised."""
 
     __slots__ = ("error", "index", "value")
 
@@ -24,18 +24,18 @@ class Outcome(Generic[T]):
         self.error = error
 
 
-async def many(calls: Iterable[Callable[[], Awaitable[T]]], in_flight: int = 64) -> AsyncIterator[Outcome[T]]:
+async def run_many(calls: Iterable[Callable[[], Awaitable[T]]], in_flight: int = 64) -> AsyncIterator[CallOutcome[T]]:
     """Run the calls, at most ``in_flight`` together, and yield outcomes in the order in which they finish.
 
     A KubeError is an outcome; any other exception is a bug and is raised. Leaving the loop early cancels what still
     runs.
     """
     source = enumerate(calls)
-    running: set[asyncio.Task[Outcome[T]]] = set()
-    ended: deque[asyncio.Task[Outcome[T]]] = deque()
+    running: set[asyncio.Task[CallOutcome[T]]] = set()
+    ended: deque[asyncio.Task[CallOutcome[T]]] = deque()
     woken = asyncio.Event()
 
-    def note(task: asyncio.Task[Outcome[T]]) -> None:
+    def record(task: asyncio.Task[CallOutcome[T]]) -> None:
         running.discard(task)
         ended.append(task)
         woken.set()
@@ -45,8 +45,8 @@ async def many(calls: Iterable[Callable[[], Awaitable[T]]], in_flight: int = 64)
             while len(running) < in_flight and (following := next(source, None)) is not None:
                 task = asyncio.create_task(_run(*following))
                 running.add(task)
-                # asyncio.wait would look at every running task for each that ends
-                task.add_done_callback(note)
+                # asyncio.wait would scan every running task for each that ends
+                task.add_done_callback(record)
             if not running and not ended:
                 return
             await woken.wait()
@@ -54,11 +54,11 @@ async def many(calls: Iterable[Callable[[], Awaitable[T]]], in_flight: int = 64)
             while ended:
                 yield ended.popleft().result()
     finally:
-        await end(*running, *ended)
+        await cancel_all(*running, *ended)
 
 
-async def _run(index: int, call: Callable[[], Awaitable[T]]) -> Outcome[T]:
+async def _run(index: int, call: Callable[[], Awaitable[T]]) -> CallOutcome[T]:
     try:
-        return Outcome(index, await call(), None)
+        return CallOutcome(index, await call(), None)
     except KubeError as error:
-        return Outcome(index, None, error)
+        return CallOutcome(index, None, error)

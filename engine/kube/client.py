@@ -1,7 +1,7 @@
-"""The port to Kubernetes: raw dicts over aiohttp, one method per thing the API can do.
+"""The client of Kubernetes: objects as dicts over aiohttp, one method per operation of the API.
 
-There is one code path to a cluster, whether it is the sandbox's API server or a real one. Everything is bounded in
-time; idempotent calls are retried; errors are the classes of ``engine.kube.errors``.
+The sandbox's API server and a real one are reached by the same code. Every call is bounded in time; idempotent calls
+are retried; errors are the classes of ``engine.kube.errors``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from engine.kube.credentials import Loader
 from engine.kube.errors import Conflict, Invalid, KubeError, NotFound, bounded
-from engine.kube.reading import Listing, Object, Reading, as_object
+from engine.kube.reader import KubeReader, Listing, Object, as_object
 from engine.kube.resources import EVENT, KNOWN, POD, Resource
 from engine.kube.transport import PROTOBUF, Transport
 
@@ -28,7 +28,7 @@ _UNKNOWN_KIND_SECONDS = 30.0
 PatchKind = Literal["merge", "json", "strategic"]
 
 
-class Kube(Reading):
+class Kube(KubeReader):
     """A client; use it with ``async with``."""
 
     def __init__(self, load: Loader, *, transport: Transport | None = None) -> None:
@@ -42,7 +42,7 @@ class Kube(Reading):
 
     async def create(self, res: Resource, obj: Object, *, field_manager: str = FIELD_MANAGER) -> Object:
         """Create; raises Conflict (``already_exists``) when the name is taken. Not retried once the server may have
-        seen it.
+        received it.
         """
         ns = _namespace(obj)
         return as_object(
@@ -67,7 +67,7 @@ class Kube(Reading):
         subresource: str | None = None,
         field_manager: str = FIELD_MANAGER,
     ) -> Object:
-        """Change parts of an object. A JSON patch is retried only where the server surely did not see it."""
+        """Change parts of an object. A JSON patch is retried only if the server did not receive it."""
         return as_object(
             await self._call(
                 "PATCH",
@@ -126,7 +126,7 @@ class Kube(Reading):
         rv: str | None = None,
         propagation: Literal["Background", "Foreground", "Orphan"] | None = None,
     ) -> Object:
-        """Ask for deletion; ``grace`` in seconds, ``uid`` and ``rv`` as preconditions (Conflict when they differ).
+        """Request deletion; ``grace`` in seconds, ``uid`` and ``rv`` as preconditions (Conflict when they differ).
 
         Raises NotFound when it is not there.
         """
@@ -144,19 +144,19 @@ class Kube(Reading):
     async def bind(self, ns: str, pod: str, uid: str, node: str, annotations: Mapping[str, str] | None = None) -> None:
         """Give a pod its node and annotations in one write; raises Conflict when it has one already.
 
-        Preconditions here are worthless (API server 1.20 ignores a wrong uid), so the caller reads before and verifies
+        Preconditions have no effect here (API server 1.20 ignores a wrong uid), so the caller reads before and verifies
         after.
         """
         if self._packs:
-            from engine.kube import podwire  # see ``pod_heads``
+            from engine.kube import pod_protobuf  # see ``pod_heads``
 
             try:
-                data = podwire.binding(ns, pod, uid, node, annotations or {})
+                data = pod_protobuf.binding(ns, pod, uid, node, annotations or {})
                 await self._call("POST", POD, ns, pod, "binding", data=data, content_type=PROTOBUF, retry="unprocessed")
             except KubeError as error:
                 if error.status != 415:
                     raise
-                self._packs = False  # some proxies and simulators speak JSON only
+                self._packs = False  # some proxies and simulators support JSON only
             else:
                 return
         binding = {
@@ -168,9 +168,9 @@ class Kube(Reading):
         await self._call("POST", POD, ns, pod, "binding", body=binding, retry="unprocessed")
 
     async def evict(self, ns: str, pod: str, grace: int | None = None, *, uid: str | None = None) -> None:
-        """Ask for a pod's eviction; raises TooMany when a disruption budget refuses, NotFound when it is gone.
+        """Request a pod's eviction. Raises TooMany when a disruption budget refuses, NotFound when the pod is gone.
 
-        Servers before 1.22 know only policy/v1beta1: the version that works is remembered.
+        Servers before 1.22 serve only policy/v1beta1; the version that works is remembered.
         """
         try:
             await self._evict(ns, pod, grace, uid)
@@ -190,7 +190,7 @@ class Kube(Reading):
         kind: Literal["Normal", "Warning"] = "Normal",
         component: str = FIELD_MANAGER,
     ) -> None:
-        """Tell what happened to an object. The same event again raises ``count`` instead of making another object."""
+        """Write an Event about an object. The same event again raises ``count`` instead of creating another one."""
         metadata = regarding.get("metadata") or {}
         ns = str(metadata.get("namespace") or "default")
         text = bounded(message, 1000)
@@ -226,7 +226,7 @@ class Kube(Reading):
     # kinds
 
     async def resource(self, api_version: str, kind: str) -> Resource:
-        """Where a kind lives: known by heart, else asked of the server (and remembered).
+        """The resource of a kind: known, or discovered and remembered.
 
         Raises NotFound when the server does not serve it; that answer is kept for 30 s.
         """
@@ -245,7 +245,7 @@ class Kube(Reading):
         raise NotFound(f"{api_version} {kind}: the API server does not serve this kind", status=404, reason="NotFound")
 
     async def served(self, res: Resource) -> bool:
-        """Whether the server serves the kind now, asked anew (a CRD may come and go)."""
+        """Whether the server serves the kind now, by a new discovery (a CRD may come and go)."""
         return any(found.plural == res.plural for found in await self._discover(res.api_version))
 
     async def _discover(self, api_version: str) -> Sequence[Resource]:

@@ -1,8 +1,8 @@
-"""Where the API server is and who we are: read by the official client's config loader.
+"""The API server's address and our credentials, read by the official client's config loader.
 
-It knows KUBECONFIG with several files, in-cluster service accounts, tokens, client certificates, CA files, proxies and
-exec plugins. It is imported lazily (0.2 s, 44 MB) and read again whenever the server answers 401, so rotated tokens and
-plugin credentials are picked up.
+The loader supports KUBECONFIG with several files, in-cluster service accounts, tokens, client certificates, CA files,
+proxies and exec plugins. It is imported lazily (0.2 s, 44 MB) and called again whenever the server answers 401, so
+rotated tokens and plugin credentials are picked up.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HINT = "Set KUBECONFIG or give --kubeconfig."
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One API server and how to prove who we are; never printed with its ``authorization``."""
+    """One API server and our credentials; ``authorization`` is never printed."""
 
     host: str
     authorization: str = field(default="", repr=False)
@@ -45,7 +45,7 @@ class Endpoint:
 
 
 Loader = Callable[[], Endpoint]
-"""Reads the credentials anew; blocking, so it runs in a thread."""
+"""Reads the credentials again; blocking, so it runs in a thread."""
 
 
 def loader(kubeconfig: str | None = None, context: str | None = None) -> Loader:
@@ -64,7 +64,7 @@ def loader(kubeconfig: str | None = None, context: str | None = None) -> Loader:
                 load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
             else:
                 _refuse_absent(where)
-                with _heard() as complaints:
+                with _captured_errors() as complaints:
                     load_kube_config(  # type: ignore[no-untyped-call]
                         config_file=where, context=context, client_configuration=configuration, persist_config=False
                     )
@@ -86,34 +86,34 @@ def loader(kubeconfig: str | None = None, context: str | None = None) -> Loader:
     return load
 
 
-class _Ear(logging.Handler):
-    """Keeps what is said instead of printing it."""
+class _ErrorCapture(logging.Handler):
+    """Keeps messages instead of printing them."""
 
-    def __init__(self, heard: list[str]) -> None:
+    def __init__(self, errors: list[str]) -> None:
         super().__init__(logging.ERROR)
-        self._heard, self._thread = heard, threading.get_ident()
+        self._errors, self._thread = errors, threading.get_ident()
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.thread == self._thread and len(self._heard) < 10:
-            self._heard.append(record.getMessage())
+        if record.thread == self._thread and len(self._errors) < 10:
+            self._errors.append(record.getMessage())
 
 
 @contextlib.contextmanager
-def _heard() -> Iterator[list[str]]:
-    """What this thread says as errors to the root logger: the client's loader only logs that an exec plugin failed,
-    and goes on as nobody.
+def _captured_errors() -> Iterator[list[str]]:
+    """Errors that this thread logs to the root logger: the client's loader only logs that an exec plugin failed, and
+    continues without credentials.
     """
-    heard: list[str] = []
-    ear = _Ear(heard)
-    logging.getLogger().addHandler(ear)
+    errors: list[str] = []
+    capture = _ErrorCapture(errors)
+    logging.getLogger().addHandler(capture)
     try:
-        yield heard
+        yield errors
     finally:
-        logging.getLogger().removeHandler(ear)
+        logging.getLogger().removeHandler(capture)
 
 
 def _refuse_absent(paths: str) -> None:
-    """Raises InputError when none of the files is there; of several the loader passes over those that are not."""
+    """Raise InputError when none of the files exists; of several, the loader skips missing ones."""
     files = [Path(path).expanduser() for path in paths.split(os.pathsep) if path]
     if any(file.is_file() or file.is_fifo() for file in files):
         return
@@ -130,7 +130,7 @@ def _in_cluster(kubeconfig: str | None) -> bool:
 def _is_url(host: str) -> bool:
     try:
         return bool(URL(host).host)
-    except ValueError:  # a port that is none, brackets left open
+    except ValueError:  # a bad port, an open bracket
         return False
 
 

@@ -1,7 +1,7 @@
-"""What can go wrong between us and a Kubernetes API server, as a few named classes.
+"""Errors of calls to a Kubernetes API server, as a few named classes.
 
-Own classes, because the transport may be replaced and callers must not know it. Messages are
-cut to 256 characters and never hold headers, request bodies or the content of a Secret.
+The classes are our own, because the transport may be replaced and callers must not depend on it. Messages
+are cut to 256 characters and never hold headers, request bodies or the content of a Secret.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class NotFound(KubeError):
 
 
 class Conflict(KubeError):
-    """Somebody else was faster: resourceVersion or uid moved on, the name is taken, or the pod is bound (409)."""
+    """Another writer was faster: resourceVersion or uid changed, the name is taken, or the pod is bound (409)."""
 
     @property
     def already_exists(self) -> bool:
@@ -78,7 +78,7 @@ def bounded(text: str, limit: int = MESSAGE_LIMIT) -> str:
 def from_answer(
     status: int, body: bytes, where: str, *, retry_after: str | None = None, withhold: bool = False
 ) -> KubeError:
-    """The error for an HTTP answer; ``where`` says what was asked, ``withhold`` drops the server's wording
+    """The error for an HTTP answer; ``where`` names the request, ``withhold`` drops the server's wording
     (Secrets).
     """
     answer = _status_object(body)

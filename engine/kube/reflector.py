@@ -1,8 +1,8 @@
-"""A live copy of one kind: list, then watch, for ever, with backoff.
+"""A live copy of one kind: list, then watch, with backoff, until cancelled.
 
-The official client's informer has no backoff (thousands of requests a second on errors), asks for no pages and no
-bookmarks and repeats every object on each relist; hence our own. Level-triggered: what is told is the newest state of a
-key, never an event.
+The official client's informer has no backoff (thousands of requests a second on errors), no pages and no bookmarks, and
+repeats every object on each relist; hence our own. Level-triggered: it reports the newest state of a key, never an
+event.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from engine.kube.backoff import Backoff
+from engine.kube.cancellation import cancel_all
 from engine.kube.client import Kube, Object
-from engine.kube.ending import end
 from engine.kube.errors import Gone, KubeError, NotFound
 from engine.kube.resources import Resource
 from engine.log import get
@@ -28,7 +28,7 @@ Key = tuple[str, str]
 """(namespace, name); the namespace is empty for cluster-scoped kinds."""
 
 
-class Change(msgspec.Struct, frozen=True):
+class WatchChange(msgspec.Struct, frozen=True):
     """The newest state of one object: ``obj`` is None when it is gone; ``rv`` is the version at which that was seen."""
 
     key: Key
@@ -36,14 +36,14 @@ class Change(msgspec.Struct, frozen=True):
     rv: str
 
 
-Sink = Callable[["Reflector", Change], None]
+Sink = Callable[["Reflector", WatchChange], None]
 
 
 class Reflector:
-    """Follows one kind (in one namespace, under selectors) and tells each real difference once.
+    """Follows one kind (in one namespace, under selectors) and reports each real difference once.
 
-    ``synced`` is True once a full list was told; ``watermark`` is the resourceVersion up to which everything was told;
-    ``stale`` is True while the last attempt failed, and ``stale_since`` says since when (monotonic seconds).
+    ``synced`` is True once a full list was reported; ``watermark`` is the resourceVersion up to which everything was
+    reported; ``stale`` is True while the last attempt failed, ``stale_since`` since when (monotonic seconds).
     """
 
     def __init__(
@@ -78,25 +78,23 @@ class Reflector:
         self._clock = clock
         self._known: dict[Key, str] = {}
         self._following: asyncio.Task[float] | None = None
-        self._afresh = False
+        self._relist_requested = False
 
     @property
     def stale(self) -> bool:
         return self.stale_since is not None
 
     def relist(self) -> None:
-        """Forget everything and tell every object anew from a fresh consistent list (after the copy elsewhere was
-        lost).
-        """
+        """Report every object again from a fresh consistent list, e.g. after the copy in Redis was lost."""
         self.synced = False
         self.watermark = ""
         self._known.clear()
-        self._afresh = True
+        self._relist_requested = True
         if self._following is not None:
             self._following.cancel()
 
     async def run(self) -> None:
-        """Follow until cancelled; never raises for what a server or a network can do."""
+        """Follow until cancelled; errors of server and network are never raised."""
         while True:
             pause = await self._interruptible(self._follow())
             if pause:
@@ -108,7 +106,7 @@ class Reflector:
         try:
             await asyncio.wait({self._following})
         finally:
-            await end(self._following)
+            await cancel_all(self._following)
         return 0.0 if self._following.cancelled() else self._following.result()
 
     async def _sleeping(self, seconds: float) -> float:
@@ -116,7 +114,7 @@ class Reflector:
         return 0.0
 
     async def _follow(self) -> float:
-        """List where needed and watch until that ends; returns the pause in seconds before going on."""
+        """List if needed, then watch until that ends; returns the pause in seconds before the next try."""
         started = self._clock()
         try:
             if not self.watermark:
@@ -130,13 +128,13 @@ class Reflector:
             if self._clock() - started >= 1.0:
                 self._backoff.reset()
                 return 0.0
-        return self._backoff.next()  # a watch that ends at once, or whose version is gone at once, must not spin
+        return self._backoff.next()  # a watch that ends at once must not become a hot loop
 
     def _failed(self, error: KubeError) -> float:
         if self.stale_since is None:
             self.stale_since = self._clock()
         delay = self._backoff.next()
-        if isinstance(error, NotFound):  # the kind is not served: nothing of it exists
+        if isinstance(error, NotFound):  # the kind is not served, so no object of it exists
             if not self.absent:
                 _log.info("kind is not served", kind=self.res.kind, version=self.res.api_version)
             self._forget_all()
@@ -145,16 +143,16 @@ class Reflector:
         return delay
 
     async def _list(self) -> None:
-        self._afresh = False
+        self._relist_requested = False
         seen: set[Key] = set()
         version = ""
         async for page in self._kube.pages(self.res, self.ns, self.labels, self.fields):
             version = page.resource_version
-            self._check_afresh()
+            self._check_relist()
             for obj in page.items:
-                seen.add(self._tell(obj))
+                seen.add(self._report(obj))
         for key in [key for key in self._known if key not in seen]:
-            self._tell_gone(key, version)
+            self._report_deleted(key, version)
         self.watermark = version
         self.absent = False
         self.synced = True
@@ -168,41 +166,41 @@ class Reflector:
             )
         ) as events:
             async for kind, obj in events:
-                self._take(kind, obj)
+                self._receive(kind, obj)
 
     def _fresh(self) -> None:
         self.stale_since = None
 
-    def _check_afresh(self) -> None:
-        """``relist`` cancels what runs, but a library may swallow that: then this ends it."""
-        if self._afresh:
+    def _check_relist(self) -> None:
+        """End the watch when ``relist`` was called and a library swallowed the cancellation."""
+        if self._relist_requested:
             raise Gone("a fresh list was asked for", status=410)
 
-    def _take(self, kind: str, obj: Object) -> None:
-        self._check_afresh()
+    def _receive(self, kind: str, obj: Object) -> None:
+        self._check_relist()
         version = _version(obj)
         if kind == "DELETED":
-            self._tell_gone(_key(obj), version)
+            self._report_deleted(_key(obj), version)
         elif kind in {"ADDED", "MODIFIED"}:
-            self._tell(obj)
+            self._report(obj)
         self.watermark = version or self.watermark
         self._backoff.reset()
         self._progress()
 
-    def _tell(self, obj: Object) -> Key:
+    def _report(self, obj: Object) -> Key:
         key, version = _key(obj), _version(obj)
         if self._known.get(key) != version:
             self._known[key] = version
-            self._on_change(self, Change(key, obj, version))
+            self._on_change(self, WatchChange(key, obj, version))
         return key
 
-    def _tell_gone(self, key: Key, version: str) -> None:
+    def _report_deleted(self, key: Key, version: str) -> None:
         if self._known.pop(key, None) is not None:
-            self._on_change(self, Change(key, None, version))
+            self._on_change(self, WatchChange(key, None, version))
 
     def _forget_all(self) -> None:
         for key in list(self._known):
-            self._tell_gone(key, self.watermark)
+            self._report_deleted(key, self.watermark)
         self.watermark = ""
         self.absent = True
         self.synced = True

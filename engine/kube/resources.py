@@ -1,4 +1,4 @@
-"""How kinds are addressed: the few we know by heart; others are looked up by discovery."""
+"""How kinds are addressed: a table of known kinds; others are discovered."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 
 class Resource(msgspec.Struct, frozen=True, order=True):
-    """One kind of the API: where its objects live."""
+    """One kind of the API and the path of its objects."""
 
     api_version: str
     kind: str
@@ -84,20 +84,23 @@ _CORE = [
     ("scheduling.volcano.sh/v1beta1", "PodGroup", "podgroups", True),
     ("scheduling.volcano.sh/v1beta1", "Queue", "queues", False),
     ("belay.dev/v1alpha1", "FaultPolicy", "faultpolicies", False),
+    ("belay.dev/v1alpha1", "FaultTable", "faulttables", False),
     ("belay.dev/v1alpha1", "Isolation", "isolations", False),
     ("belay.dev/v1alpha1", "KVLink", "kvlinks", False),
     ("belay.dev/v1alpha1", "NodePool", "nodepools", False),
+    ("belay.dev/v1alpha1", "Product", "products", False),
     ("belay.dev/v1alpha1", "SafetyBudget", "safetybudgets", False),
     ("belay.dev/v1alpha1", "SchedulingSettings", "schedulingsettings", False),
     ("belay.dev/v1alpha1", "Source", "sources", False),
     ("belay.dev/v1alpha1", "VNPULayout", "vnpulayouts", False),
+    ("belay.dev/v1alpha1", "VNPUTemplates", "vnputemplates", False),
 ]
 
 KNOWN: dict[tuple[str, str], Resource] = {(row[0], row[1]): Resource(*row) for row in _CORE}
 
 
 def resource_for(api_version: str, kind: str) -> Resource:
-    """The resource of a kind known by heart; raises KeyError for others (``Kube.resource`` asks the server)."""
+    """The resource of a known kind; raises KeyError for others (``Kube.resource`` asks the server)."""
     return KNOWN[(api_version, kind)]
 
 
@@ -110,7 +113,5 @@ POD = resource_for("v1", "Pod")
 
 
 def resource_of(obj: dict[str, Any]) -> Resource:
-    """The resource of an object that says its ``apiVersion`` and ``kind``; raises KeyError for kinds not known by
-    heart.
-    """
+    """The resource of an object with ``apiVersion`` and ``kind``; raises KeyError for unknown kinds."""
     return resource_for(str(obj["apiVersion"]), str(obj["kind"]))

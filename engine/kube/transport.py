@@ -32,12 +32,10 @@ PROTOBUF = "application/vnd.kubernetes.protobuf"
 _CONNECTIONS = 256
 _CLOSE_SECONDS = 2.0
 _IDLE_SECONDS = 60.0
-"""How long an idle connection is kept, for making 64 anew costs as much as a hundred bindings; servers keep it 90 s."""
+"""Seconds that an idle connection is kept: making 64 costs as much as a hundred bindings. Servers keep it 90 s."""
 
 Retry = Literal["always", "unprocessed", "never"]
-"""``always``: idempotent calls; ``unprocessed``: only where the server surely did nothing (429, no connection);
-``never``.
-"""
+"""``always``: idempotent calls; ``unprocessed``: only if the server surely did nothing (429, no connection)."""
 
 
 class Transport:
@@ -81,7 +79,7 @@ class Transport:
     async def close(self) -> None:
         if self._session is not None:
             session, self._session = self._session, None
-            with contextlib.suppress(TimeoutError):  # a TLS peer that never says goodbye must not keep us
+            with contextlib.suppress(TimeoutError):  # a TLS peer that never closes must not delay us
                 async with asyncio.timeout(_CLOSE_SECONDS):
                     await session.close()
 
@@ -132,8 +130,7 @@ class Transport:
     ) -> AsyncGenerator[tuple[bytes, bool]]:
         """The events of a watch until the server ends it; ``quiet`` is the longest silence in s. Raises KubeError.
 
-        ``packed`` asks for protobuf. Servers and kinds that have none answer in JSON all the same, so each event comes
-        with whether it is packed.
+        ``packed`` requests protobuf. Servers and kinds without it answer in JSON, so each event says so.
         """
         where = f"WATCH {path}"
         accept = f"{PROTOBUF}, {JSON}" if packed else JSON
@@ -191,7 +188,7 @@ class Transport:
         *,
         accept: str = JSON,
     ) -> aiohttp.ClientResponse:
-        """The head of an answer, to be released by the caller; a 401 makes the credentials be read anew, once."""
+        """An answer without its body, which the caller releases; after a 401 the credentials are read again, once."""
         if self._session is None or self._endpoint is None:
             raise RuntimeError("the Kubernetes client is not open: use it with 'async with'")
         for renewed in (False, True):
@@ -227,14 +224,14 @@ class Transport:
         raise AssertionError("unreachable: the second answer is returned")
 
     def _url(self, endpoint: Endpoint, path: str) -> URL:
-        """Names in paths are quoted already. A server's own address is parsed once, and may have a path before ours."""
+        """The URL of a path with quoted names. The server's address is parsed once, and may have a path of its own."""
         if self._base is None or self._base[0] is not endpoint:
             self._base = endpoint, URL(endpoint.host)
         base = self._base[1]
         return base.with_path(base.raw_path.rstrip("/") + path, encoded=True)
 
     async def _renew(self, used: Endpoint) -> bool:
-        """Read the credentials again unless somebody just did; False when they are unreadable (the 401 then stands)."""
+        """Read the credentials again unless another call just did; False when they are unreadable."""
         async with self._loading:
             if self._endpoint is not used:
                 return True
@@ -254,7 +251,7 @@ class Transport:
 
 
 class NotConnected(Unavailable):
-    """No connection came about, so the server has surely seen nothing of the call."""
+    """No connection was made, so the server surely received nothing of the call."""
 
 
 def _no_answer(where: str, error: BaseException) -> Unavailable:
@@ -286,7 +283,7 @@ async def _bounded_body(answer: aiohttp.ClientResponse, where: str) -> bytes:
 
 
 def _lines(data: bytearray) -> list[bytes]:
-    """Take the whole lines out of ``data``."""
+    """Remove the complete lines from ``data`` and return them."""
     end = data.rfind(b"\n") + 1
     whole = bytes(data[:end]).split(b"\n")
     del data[:end]
@@ -294,7 +291,7 @@ def _lines(data: bytearray) -> list[bytes]:
 
 
 def _frames(data: bytearray) -> list[bytes]:
-    """Take the whole frames out of ``data``: each behind its length, four bytes, the greatest first."""
+    """Remove the complete frames from ``data`` and return them; each follows its length, four bytes in big-endian."""
     whole, start = [], 0
     while len(data) - start >= 4:
         end = start + 4 + int.from_bytes(data[start : start + 4])
@@ -318,7 +315,7 @@ async def _chunks(answer: aiohttp.ClientResponse, where: str) -> AsyncIterator[b
 
 
 def _keepalive_socket(address: tuple[Any, ...]) -> socket.socket:
-    """A socket that notices a vanished peer within a minute: watches are otherwise silent."""
+    """A socket that detects a vanished peer within a minute, as watches may be silent."""
     family, kind, protocol = address[0], address[1], address[2]
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,14 +1,14 @@
 """``{path: bytes}`` to the desired state, with every problem at file, line and column.
 
-A bad document never takes good ones down: it is reported, and its last good version stays in force.
+A bad document does not affect good ones: it is reported, and its last good version stays in force.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from engine.documents import (
@@ -25,27 +25,31 @@ from engine.documents import (
     VNPULayout,
     VNPUTemplates,
 )
-from engine.load.assemble import Assembly
+from engine.load import cluster
+from engine.load.assembly import Assembly
 from engine.load.cache import LoadCache
 from engine.load.files import is_document, load_directory, shipped_policies
 from engine.load.layers import Layer, documents_of, is_belay, manifests_of, names_of
-from engine.load.parse import digest
+from engine.load.parser import digest
+from engine.load.prior_state import UNKNOWN, FileVersion, PriorState, Retained
+from engine.load.references import KnownNames
 from engine.load.schemas import schema_text, schemas
 from engine.model.diagnostics import Diagnostic
 
 MAX_TREE_DOCUMENTS: Final = 20_000
 MAX_DIAGNOSTICS: Final = 2_000
-#: From this many files to read the garbage collector rests: it would walk the growing tree again and again.
+#: From this many files the garbage collector is off while reading: it would scan the growing tree again and again.
 _MANY: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a tree says and what is wrong with it.
+    """The desired state of a tree, and its problems.
 
-    ``fallbacks`` tells for each document in force in an older version which one (``path~n``: n versions back);
-    ``good`` for each path whether it has no errors. ``refused`` is set when the tree cannot be used as a whole: its
-    ``desired`` then holds no manifests and must not replace an earlier one.
+    ``fallbacks`` maps each document in force in an older version to that version (``path~n``: n versions back);
+    ``good`` maps each path to whether it has no errors. ``refused_files`` contain an unusable document, and ``kept`` is
+    what they keep in force. ``refused`` is set when the tree as a whole cannot be used: its ``desired`` then holds no
+    manifests and must not replace an earlier one.
     """
 
     desired: Desired
@@ -53,6 +57,8 @@ class Loaded:
     fallbacks: Mapping[str, str]
     good: Mapping[str, bool]
     refused: str = ""
+    refused_files: frozenset[str] = frozenset()
+    kept: tuple[Retained, ...] = ()
 
 
 def load(
@@ -60,22 +66,29 @@ def load(
     *,
     shipped: Mapping[str, bytes] | None = None,
     overlays: Sequence[Mapping[str, bytes]] = (),
-    previous: Mapping[str, Sequence[bytes]] | None = None,
+    before: PriorState = UNKNOWN,
+    refused_files: Collection[str] = (),
     revision: str = "",
     blob_ids: Mapping[str, str] | None = None,
     cache: LoadCache | None = None,
     has_git: bool = True,
+    foreign: Mapping[str, bytes] | None = None,
 ) -> Loaded:
-    """Read a state repository.
+    """Read a state repository. Problems of documents become diagnostics; none is raised.
 
-    ``files`` are paths below ``desired/`` and ``policies/`` (others count as ``desired/``); ``shipped`` the policies
-    laid under them (default: those that come with Belay), ``overlays`` those laid over them; ``previous`` older
-    contents of a path, newest first. ``blob_ids`` name contents, so that unchanged ones are not even fetched from
-    ``files`` when ``cache`` knows them. Problems become diagnostics; nothing is raised for what people wrote.
+    Args:
+        files: contents by path below ``desired/`` and ``policies/`` (other paths count as ``desired/``).
+        shipped: policies that the files override; by default those that come with Belay.
+        overlays: policies that override the files.
+        before: what was declared until now.
+        refused_files: paths whose content is refused unread (too large, a broken link).
+        blob_ids: names of contents; a content that ``cache`` knows is not fetched from ``files``.
+        foreign: documents in the cluster that did not come from Git (``engine.load.cluster``). Those count whose kind
+            the settings name and that Git does not declare.
     """
     memory = LoadCache() if cache is None else cache
     try:
-        tree = Assembly(files, previous or {}, memory)
+        tree = Assembly(files, before, memory, refused=set(refused_files))
         good = _take_all(tree, blob_ids or {})
         if good is None:
             return _refused(f"more than {MAX_TREE_DOCUMENTS} documents in the tree: split the repository", revision)
@@ -83,13 +96,14 @@ def load(
         tree.recover()
         base = _plain_layer(shipped_policies() if shipped is None else shipped, memory, SHIPPED)
         over = [_plain_layer(overlay, memory, "") for overlay in overlays]
-        return _compose(tree, base, over, revision, good, has_git)
+        others = _foreign_layer(foreign or {}, (base, tree, *over), memory)
+        return _compose(tree, base, over, others, revision, good, has_git)
     finally:
-        memory.turn()
+        memory.end_load()
 
 
 def _take_all(tree: Assembly, blob_ids: Mapping[str, str]) -> dict[str, bool] | None:
-    """Read every file, or remember having done so; ``None`` when there are too many documents."""
+    """Read every file, unless the cache has it; ``None`` when there are too many documents."""
     paths = sorted(path for path in tree.files if is_document(path))
     good: dict[str, bool] = {}
     count = 0
@@ -103,7 +117,7 @@ def _take_all(tree: Assembly, blob_ids: Mapping[str, str]) -> dict[str, bool] | 
             if count > MAX_TREE_DOCUMENTS:
                 return None
             good[path] = result.good
-            tree.take(path, result)
+            tree.add_file(path, result)
     return good
 
 
@@ -125,40 +139,68 @@ def _refused(text: str, revision: str) -> Loaded:
 
 
 def _plain_layer(files: Mapping[str, bytes], memory: LoadCache, prefix: str) -> Assembly:
-    """A layer of policies without older versions."""
+    """Build a layer of policies, without older versions."""
     named = {f"{prefix}{path}": data for path, data in files.items()} if prefix else files
-    layer = Assembly(named, {}, memory)
+    layer = Assembly(named, PriorState(), memory)
     for path in sorted(named):
         if is_document(path.removeprefix(prefix)):
-            layer.take(path, memory.read(path, named[path]))
+            layer.add_file(path, memory.read(path, named[path]))
     layer.refuse_manifests("")
     layer.recover()
     return layer
 
 
+def _foreign_layer(files: Mapping[str, bytes], layers: Sequence[Assembly], memory: LoadCache) -> Assembly:
+    """Build the layer of documents in the cluster that count beside Git's, without those that Git declares itself."""
+    settings = documents_of(_merged(layers), SchedulingSettings)
+    allowed = Desired(scheduling=tuple(settings.values())).settings.cluster_documents
+    layer = Assembly(files, PriorState(), memory)
+    for path in sorted(path for path in files if cluster.kind_of(path) in allowed):
+        layer.add_file(path, memory.read(path, files[path]))
+    layer.recover()
+    for part in layers[1:]:
+        for key in part.layer.keys() | part.broken.keys():
+            layer.layer.pop(key, None)
+            layer.broken.pop(key, None)
+    return layer
+
+
 def _compose(
-    tree: Assembly, base: Assembly, over: Sequence[Assembly], revision: str, good: dict[str, bool], has_git: bool
+    tree: Assembly,
+    base: Assembly,
+    over: Sequence[Assembly],
+    others: Assembly,
+    revision: str,
+    good: dict[str, bool],
+    has_git: bool,
 ) -> Loaded:
-    """Lay the layers over each other, settle what they name in each other, and sum up."""
-    everything: Layer = {**base.layer, **tree.layer}
-    broken = {**base.broken, **tree.broken}
-    for overlay in over:
-        everything.update(overlay.layer)
-        broken.update(overlay.broken)
-    names = names_of(everything, broken)
-    for part in (base, tree, *over):
-        part.settle_references(names)
-    merged: Layer = {**base.layer, **tree.layer}
-    for overlay in over:
-        merged.update(overlay.layer)
+    """Merge the layers, resolve references among them, and sum up."""
     parts = (base, tree, *over)
-    diagnostics = _sorted(parts, _too_many_settings(merged))
+    layers = (base, others, tree, *over)
+    names = _names(layers)
+    if tree.refuse_unresolved(names):
+        tree.recover()  # documents that the refused ones name may have been declared until now
+        names = _names(layers)
+    for part in layers:
+        part.settle_references(names)
+    merged = _merged(layers)
+    diagnostics = _sorted((*parts, others), _too_many_settings(merged))
     desired = _desired(merged, parts, revision, has_git)
+    if others.budget_broken:
+        desired = replace(desired, budget_broken=True)
     for diagnostic in diagnostics:
         if diagnostic.severity == "error" and diagnostic.file in good:
             good[diagnostic.file] = False
-    fallbacks = {str(key): version for key, version in sorted(tree.fallbacks.items())}
-    return Loaded(desired, diagnostics, fallbacks, good)
+    fallbacks = {str(key): str(version) for key, version in sorted(tree.fallbacks.items())}
+    return Loaded(desired, diagnostics, fallbacks, good, refused_files=frozenset(tree.refused), kept=tree.kept)
+
+
+def _merged(parts: Sequence[Assembly]) -> Layer:
+    return {key: item for part in parts for key, item in part.layer.items()}
+
+
+def _names(parts: Sequence[Assembly]) -> KnownNames:
+    return names_of(_merged(parts), {key for part in parts for key in part.broken})
 
 
 def _desired(layer: Layer, parts: Sequence[Assembly], revision: str, has_git: bool) -> Desired:
@@ -180,12 +222,12 @@ def _desired(layer: Layer, parts: Sequence[Assembly], revision: str, has_git: bo
         budget_broken=any(part.budget_broken for part in parts),
         has_git=has_git,
         held=tuple(sorted(held)),
-        incomplete=any(part.lost for part in parts),
+        incomplete=parts[1].incomplete or any(part.lost for part in (parts[0], *parts[2:])),
     )
 
 
 def _too_many_settings(layer: Layer) -> list[Diagnostic]:
-    """Only one SchedulingSettings can be in force besides the shipped one."""
+    """Warn of all but the first SchedulingSettings besides the shipped one."""
     own = [
         declared
         for declared in documents_of(layer, SchedulingSettings).values()
@@ -211,6 +253,6 @@ def _sorted(parts: Sequence[Assembly], more: Sequence[Diagnostic]) -> tuple[Diag
 
 
 __all__ = [
-    "LoadCache", "Loaded", "MAX_TREE_DOCUMENTS", "digest", "is_document", "load", "load_directory", "schema_text",
-    "schemas", "shipped_policies",
+    "FileVersion", "LoadCache", "Loaded", "MAX_TREE_DOCUMENTS", "PriorState", "Retained", "UNKNOWN", "digest",
+    "is_document", "load", "load_directory", "schema_text", "schemas", "shipped_policies",
 ]  # fmt: skip

@@ -1,16 +1,16 @@
-"""What earlier loads already read and checked."""
+"""Results of files that earlier loads read and checked."""
 
 from __future__ import annotations
 
 import hashlib
 
-from engine.load.parse import FileResult, read_file
+from engine.load.parser import FileResult, read_file
 
 
 class LoadCache:
-    """Results per path and content, kept from one load to the next; bounded by what the last load used.
+    """Results by path and content, kept from one load to the next; bounded by what the last load used.
 
-    Not for several threads at once.
+    Not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class LoadCache:
         return len(self._results)
 
     def get(self, path: str, version: str) -> FileResult | None:
-        """The result of a file version read before, which then stays for the next load."""
+        """The result of a file version read before; a hit keeps it for the next load."""
         known = (path, version)
         found = self._used.get(known) or self._results.get(known)
         if found is not None:
@@ -34,12 +34,12 @@ class LoadCache:
         return result
 
     def read(self, path: str, data: bytes, version: str | None = None) -> FileResult:
-        """Read a file, or remember having done so; ``version`` names the content, else its hash does."""
+        """Read a file unless its result is cached; ``version`` names the content, by default its hash."""
         known = version or content_id(data)
         return self.get(path, known) or self.put(path, known, read_file(path, data))
 
-    def turn(self) -> None:
-        """End a load: forget what it did not use."""
+    def end_load(self) -> None:
+        """End a load: drop results that it did not use."""
         self._results, self._used = self._used, {}
 
 

@@ -1,4 +1,4 @@
-"""Where files come from when not from Git: a directory, and the policies shipped with Belay."""
+"""Files that do not come from Git: a directory, and the policies shipped with Belay."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from engine.load.yaml12 import MAX_BYTES
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 MAX_FILES: Final = 20_000
-ROOMS: Final = ("desired", "policies")
+ROOTS: Final = ("desired", "policies")
 _NO_TEXT: Final = re.compile(r"[\ud800-\udfff]")
-"""What Python makes of bytes in file names that are no text."""
+"""Surrogates, by which Python stands for bytes in file names that are not UTF-8."""
 
 
 def is_document(path: str) -> bool:
-    """Whether a file of a state repository is read: YAML or JSON, not hidden, no JSON Schema for editors."""
-    if not path.endswith(SUFFIXES) or path.startswith(".") or "/." in path:
+    """Whether a file of a state repository is read: YAML or JSON, not hidden, not a JSON Schema for editors."""
+    if not path.lower().endswith(SUFFIXES) or path.startswith(".") or "/." in path:
         return False
-    return not (path.endswith(".json") and f"/{path}".rpartition("/")[0].endswith("/schemas"))
+    return not (path.lower().endswith(".json") and f"/{path}".rpartition("/")[0].endswith("/schemas"))
 
 
 def load_directory(path: str | os.PathLike[str]) -> Mapping[str, bytes]:
     """The documents below a directory, by path relative to it with ``/``.
 
-    With a folder ``desired`` or ``policies`` in it the directory is a state repository and only these are read; any
-    other directory is read whole. Of a file larger than 1 MiB just enough is read for ``load`` to refuse it.
+    A directory with a folder ``desired`` or ``policies`` is a state repository, of which only these are read; any other
+    directory is read whole. Of a file larger than 1 MiB, just enough is read for ``load`` to refuse it.
 
     Raises:
         InputError: no such directory, more than 20,000 documents, or a symbolic link that leads out of it.
@@ -39,7 +39,7 @@ def load_directory(path: str | os.PathLike[str]) -> Mapping[str, bytes]:
     root = Path(path)
     if not root.is_dir():
         raise InputError("no such directory", where=str(path), hint="Name a folder that holds desired/ or policies/")
-    rooms = [root / room for room in ROOMS if (root / room).is_dir()]
+    rooms = [root / room for room in ROOTS if (root / room).is_dir()]
     files: dict[str, bytes] = {}
     for top in rooms or [root]:
         for file in _walk(root, top):
@@ -59,7 +59,7 @@ def _walk(root: Path, top: Path) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             file = Path(folder, name)
-            if not name.endswith(SUFFIXES) or name.startswith("."):
+            if not name.lower().endswith(SUFFIXES) or name.startswith("."):
                 continue
             if file.is_symlink() and not _target(file).is_relative_to(root.resolve()):
                 text = "a symbolic link leads out of the directory"
@@ -71,7 +71,7 @@ def _walk(root: Path, top: Path) -> Iterator[Path]:
 def _target(link: Path) -> Path:
     try:
         return link.resolve()
-    except (OSError, RuntimeError) as problem:  # Python 3.11 says RuntimeError for a link to itself
+    except (OSError, RuntimeError) as problem:  # Python 3.11 raises RuntimeError for a link to itself
         raise InputError("a symbolic link leads nowhere", where=str(link), hint="Remove it") from problem
 
 

@@ -1,4 +1,4 @@
-"""Layers of documents: shipped policies, repository, ``--policies`` folders; later ones replace by kind and name."""
+"""Layers of documents: shipped policies, repository, ``--policies`` folders; later ones override by kind and name."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import NamedTuple, TypeVar
 
 from engine.documents import BelayDocument, Declared, FaultTable, Manifest, NodePool, Product, VNPUTemplates
 from engine.documents.kinds import API_VERSION
-from engine.load.parse import Entry
-from engine.load.references import Names
+from engine.load.parser import FileEntry
+from engine.load.references import KnownNames
 from engine.model.diagnostics import ObjectKey
 
 DocumentT = TypeVar("DocumentT", bound=BelayDocument)
 
 
-class Item(NamedTuple):
+class LayerItem(NamedTuple):
     """A usable document and the path it was read from."""
 
-    entry: Entry
+    entry: FileEntry
     path: str
 
 
-Layer = dict[ObjectKey, Item]
+Layer = dict[ObjectKey, LayerItem]
 
 
 def is_belay(key: ObjectKey) -> bool:
@@ -29,7 +29,7 @@ def is_belay(key: ObjectKey) -> bool:
     return key.api_version == API_VERSION
 
 
-def documents_of(layer: Mapping[ObjectKey, Item], kind: type[DocumentT]) -> dict[str, Declared[DocumentT]]:
+def documents_of(layer: Mapping[ObjectKey, LayerItem], kind: type[DocumentT]) -> dict[str, Declared[DocumentT]]:
     """The documents of one of Belay's kinds, by name, in order of name."""
     found: dict[str, Declared[DocumentT]] = {}
     for key in sorted(key for key in layer if key.kind == kind.KIND and is_belay(key)):
@@ -39,7 +39,7 @@ def documents_of(layer: Mapping[ObjectKey, Item], kind: type[DocumentT]) -> dict
     return found
 
 
-def manifests_of(layer: Mapping[ObjectKey, Item]) -> tuple[Manifest, ...]:
+def manifests_of(layer: Mapping[ObjectKey, LayerItem]) -> tuple[Manifest, ...]:
     """The user manifests, sorted by key."""
     found = [item.entry.value for item in layer.values() if isinstance(item.entry.value, Manifest)]
     found.sort(key=lambda manifest: (
@@ -48,12 +48,12 @@ def manifests_of(layer: Mapping[ObjectKey, Item]) -> tuple[Manifest, ...]:
     return tuple(found)
 
 
-def names_of(layer: Mapping[ObjectKey, Item], broken: Iterable[ObjectKey]) -> Names:
-    """Everything that documents may name."""
+def names_of(layer: Mapping[ObjectKey, LayerItem], broken: Iterable[ObjectKey]) -> KnownNames:
+    """The names that documents may refer to."""
     belay = {key: item for key, item in layer.items() if is_belay(key)}
 
     def plain(kind: type[DocumentT]) -> dict[str, DocumentT]:
         return {name: declared.document for name, declared in documents_of(belay, kind).items()}
 
     declared_broken = frozenset((key.kind, key.name) for key in broken if is_belay(key))
-    return Names(plain(Product), plain(VNPUTemplates), plain(FaultTable), plain(NodePool), declared_broken)
+    return KnownNames(plain(Product), plain(VNPUTemplates), plain(FaultTable), plain(NodePool), declared_broken)

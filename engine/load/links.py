@@ -1,4 +1,4 @@
-"""What a KVLink says that no single field can show to be wrong: addresses, numbers used twice, hasty time-outs.
+"""Checks of a KVLink across its fields: addresses, numbers used twice, short timeouts.
 
 Limits are those of LLM-DataDist's ``link_clusters`` (CANN documentation): IPv4 addresses, 200 ms or more advised.
 """
@@ -13,14 +13,14 @@ from engine.documents import KVLink, KVSide
 from engine.documents.problems import Path, Problem
 
 ADVISED: Final = 0.2
-"""Seconds below which links fail that would have been made."""
+"""Seconds below which links may fail that would otherwise succeed."""
 
 
 def check_links(link: KVLink) -> Iterator[Problem]:
-    """Every finding about one document, at the path that causes it."""
+    """Every finding about one document, at its path."""
     spec = link.spec
     if spec.timeout < ADVISED:
-        text = "below 200ms links fail that would have been made: 200ms or more is advised"
+        text = "below 200ms links may fail that would otherwise succeed: 200ms or more is advised"
         yield Problem(("spec", "timeout"), text, "warning")
     taken: dict[str, int] = {}
     for name, side in (("prefill", spec.prefill), ("decode", spec.decode)):
@@ -37,14 +37,14 @@ def _check_side(side: KVSide, path: Path, taken: dict[str, int]) -> Iterator[Pro
     for index, cluster in enumerate(side.clusters):
         at: Path = (*path, "clusters", index)
         if cluster.id in seen:
-            yield Problem((*at, "id"), f"cluster {cluster.id} is named twice on this side: numbers name clusters")
+            yield Problem((*at, "id"), f"cluster {cluster.id} is listed twice on this side: numbers identify clusters")
         seen.add(cluster.id)
         for place, address in enumerate(cluster.addresses):
             where: Path = (*at, "addresses", place)
             if text := _unfit(address):
                 yield Problem(where, text)
             elif taken.setdefault(address, cluster.id) != cluster.id:
-                text = f"{address} is cluster {taken[address]}'s already: two processes cannot listen there"
+                text = f"{address} already belongs to cluster {taken[address]}: two processes cannot listen there"
                 yield Problem(where, text)
 
 
@@ -53,7 +53,7 @@ def _unfit(address: str) -> str:
     try:
         ipaddress.IPv4Address(ip)
     except ValueError:
-        return f"{address!r:.80} is no IPv4 address and port, such as 10.0.0.1:26000; host names are not resolved"
+        return f"{address!r:.80} is not an IPv4 address and port, such as 10.0.0.1:26000; host names are not resolved"
     return "" if 1 <= int(port) <= 65535 else f"port {port} is out of range: 1 to 65535"
 
 

@@ -1,4 +1,4 @@
-"""What one document names in another: pools, products, templates, policies. Judged once everything is read."""
+"""References between documents: pools, products, templates, policies. Checked once all files are read."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ IMPLICIT_POOL = "default"
 
 
 @dataclass(frozen=True)
-class Names:
-    """Everything that can be named. Names of broken documents count as known, so that one error stays one error."""
+class KnownNames:
+    """All names that documents may refer to. Names of broken documents count, so that one error stays one error."""
 
     products: Mapping[str, Product]
     templates: Mapping[str, VNPUTemplates]
@@ -34,7 +34,7 @@ class Names:
     broken: frozenset[tuple[str, str]]
 
     def knows(self, kind: str, name: str, among: Mapping[str, object]) -> bool:
-        """Whether a document of that kind and name is declared, be it broken."""
+        """Whether a document of that kind and name is declared, usable or broken."""
         return name in among or (kind, name) in self.broken
 
     @cached_property
@@ -49,12 +49,12 @@ class Names:
 
     @cached_property
     def codes(self) -> frozenset[str]:
-        """Every fault code of any table, in upper case."""
+        """Every fault code of all tables, in upper case."""
         return frozenset(code for table in self.tables.values() for code in table.code_levels)
 
 
-def check_references(document: BelayDocument, names: Names) -> Iterator[Problem]:
-    """The names in a document that lead nowhere."""
+def check_references(document: BelayDocument, names: KnownNames) -> Iterator[Problem]:
+    """Problems for the unknown names in a document."""
     match document:
         case NodePool():
             yield from _product(document.spec.product, ("spec", "product"), names)
@@ -72,8 +72,8 @@ def check_references(document: BelayDocument, names: Names) -> Iterator[Problem]
             return
 
 
-def check_schedule_policy(policy: str, names: Names) -> str | None:
-    """What to say of a schedule policy that no product knows; the job then falls back to its ``accelerator-type``."""
+def check_schedule_policy(policy: str, names: KnownNames) -> str | None:
+    """The warning for an unknown schedule policy; the job then falls back to its ``accelerator-type``."""
     if policy in names.policies:
         return None
     return _unknown((), "schedule policy", policy, names.policies).message
@@ -85,17 +85,17 @@ def _unknown(path: Path, what: str, name: str, known: Iterable[str]) -> Problem:
     return Problem(path, f"unknown {what} {name!r:.80}: known are {shown or 'none'}")
 
 
-def _product(name: str | None, path: Path, names: Names) -> Iterator[Problem]:
+def _product(name: str | None, path: Path, names: KnownNames) -> Iterator[Problem]:
     if name is not None and not names.knows("Product", name, names.products):
         yield _unknown(path, "product", name, names.products)
 
 
-def _pool(name: str, path: Path, names: Names) -> Iterator[Problem]:
+def _pool(name: str, path: Path, names: KnownNames) -> Iterator[Problem]:
     if name != IMPLICIT_POOL and not names.knows("NodePool", name, names.pools):
         yield _unknown(path, "node pool", name, [*names.pools, IMPLICIT_POOL])
 
 
-def _check_layout(layout: VNPULayout, names: Names) -> Iterator[Problem]:
+def _check_layout(layout: VNPULayout, names: KnownNames) -> Iterator[Problem]:
     spec = layout.spec
     pool = None
     if spec.pool is not None:
@@ -104,7 +104,7 @@ def _check_layout(layout: VNPULayout, names: Names) -> Iterator[Problem]:
     product = names.products.get(pool.spec.product) if pool and pool.spec.product else None
     if product is not None:
         if not getattr(product.spec.vnpu, spec.mode):
-            yield Problem(("spec", "mode"), f"{product.spec.title} knows no {spec.mode} vNPUs")
+            yield Problem(("spec", "mode"), f"{product.spec.title} does not support {spec.mode} vNPUs")
         for index, row in enumerate(spec.chips):
             if row.chips[-1] >= product.spec.chips_per_node:
                 most = product.spec.chips_per_node
@@ -121,8 +121,8 @@ def _check_layout(layout: VNPULayout, names: Names) -> Iterator[Problem]:
             yield Problem(("spec", "chips", index, "templates"), text)
 
 
-def _families(product: Product | None, names: Names) -> list[VNPUTemplates]:
-    """The families a layout can mean: its product's, those of the product's chips, else all."""
+def _families(product: Product | None, names: KnownNames) -> list[VNPUTemplates]:
+    """Candidate families of a layout: its product's, those of the product's chips, else all."""
     if product is None:
         return list(names.families.values())
     family = product.spec.vnpu.family
@@ -146,7 +146,7 @@ def _fits(wanted: tuple[str, ...], templates: VNPUTemplates) -> bool:
     )
 
 
-def _check_policy(policy: FaultPolicy, names: Names) -> Iterator[Problem]:
+def _check_policy(policy: FaultPolicy, names: KnownNames) -> Iterator[Problem]:
     scope = policy.spec.scope
     for index, pool in enumerate(scope.pools):
         yield from _pool(pool, ("spec", "scope", "pools", index), names)
@@ -163,7 +163,7 @@ def _check_policy(policy: FaultPolicy, names: Names) -> Iterator[Problem]:
                 yield from _code(code, ("spec", part, index, "codes", place), names)
 
 
-def _code(code: str, path: Path, names: Names, *, at_key: bool = False) -> Iterator[Problem]:
-    """A code that no table lists may be new, so it is no error."""
+def _code(code: str, path: Path, names: KnownNames, *, at_key: bool = False) -> Iterator[Problem]:
+    """Warn of a code that no table lists; it may be new, so it is not an error."""
     if code.upper() not in names.codes:
         yield Problem(path, f"no fault table lists code {code}: is it spelt right?", "warning", at_key=at_key)

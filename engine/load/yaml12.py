@@ -1,14 +1,14 @@
 """YAML 1.2 (core schema) to JSON values, with every problem at its line and column.
 
-PyYAML's C parser composes the node tree; resolving and building values is ours, because PyYAML follows YAML 1.1
+PyYAML's C parser composes the node tree; this module resolves and builds the values, because PyYAML follows YAML 1.1
 (``no`` is False, ``1:30`` is 90, dates become objects) and silently keeps the last of duplicate keys.
 
 Decisions where people may expect otherwise:
 
 - Keys are text exactly as written, whatever they look like (``80E01801:`` and ``on:`` are strings), as in JSON.
-- Merge keys (``<<``) are supported, as kubectl does; an own key wins over a merged one.
+- Merge keys (``<<``) are supported, as in kubectl; an own key overrides a merged one.
 - A number with a leading zero (``0777``) stays text: YAML 1.1 reads it as octal, YAML 1.2 as decimal.
-- What JSON cannot hold (infinities, integers beyond 64 bits, dates, binary, own tags) is refused.
+- Values that JSON cannot hold (infinities, integers beyond 64 bits, dates, binary, own tags) are refused.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ MAX_DEPTH: Final = 64
 MAX_DOCUMENTS: Final = 1_000
 MAX_EXPANSIONS: Final = 1_000
 MAX_EXPANDED_CHARS: Final = 4 << 20
-#: libyaml's composer recurses in C without a guard and overflows the stack some ten thousand levels down; up to this
-#: many possible levels it is safe, beyond it the events are counted first.
+#: libyaml's composer recurses in C without a guard and overflows the stack at some ten thousand levels. Up to this many
+#: possible levels it is safe; beyond, the events are counted first.
 _SAFE_DEPTH: Final = 1_000
 
 _PLAIN: Final = "plain"
@@ -44,7 +44,7 @@ _NOT_JSON: Final = re.compile(r"[-+]?\.(?:inf|Inf|INF)\Z|\.(?:nan|NaN|NAN)\Z")
 _SURROGATES: Final = re.compile(rb"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
 
 
-class Fault(Exception):
+class YAMLProblem(Exception):
     """A problem at a place; lines and columns count from 1."""
 
     def __init__(self, message: str, line: int, column: int) -> None:
@@ -53,7 +53,7 @@ class Fault(Exception):
 
 
 class _Loader(yaml.CSafeLoader):
-    """The C parser with resolving reduced to plain or text; :func:`_plain` decides the rest."""
+    """The C parser, with scalars resolved to plain or text only; :meth:`_Builder.scalar` does the rest."""
 
     def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
         if kind is yaml.ScalarNode:
@@ -82,11 +82,11 @@ def compose(data: bytes) -> list[yaml.Node]:
     except yaml.reader.ReaderError as problem:
         before = text[: problem.position]
         line, column = before.count(b"\n") + 1, problem.position - (before.rfind(b"\n") + 1) + 1
-        raise Fault("a control character that YAML does not allow: remove it", line, column) from problem
+        raise YAMLProblem("a control character that YAML does not allow: remove it", line, column) from problem
 
 
 def json_text(data: bytes) -> bytes:
-    """JSON as YAML reads it: characters that JSON writes as a pair of surrogates become one escape."""
+    """JSON for a YAML parser: pairs of escaped surrogates become one escape."""
     return _SURROGATES.sub(_joined, data) if b"\\u" in data else data
 
 
@@ -105,7 +105,7 @@ def _documents(text: bytes) -> list[yaml.Node]:
                 continue
             nodes.append(node)
             if len(nodes) > MAX_DOCUMENTS:
-                raise Fault(f"more than {MAX_DOCUMENTS} documents in one file: split it", *place(node))
+                raise YAMLProblem(f"more than {MAX_DOCUMENTS} documents in one file: split it", *place(node))
     finally:
         loader.dispose()
     return nodes
@@ -117,15 +117,15 @@ def _is_empty(node: yaml.Node) -> bool:
 
 def _checked_bytes(data: bytes) -> bytes:
     if len(data) > MAX_BYTES:
-        raise Fault(f"larger than {MAX_BYTES >> 20} MiB: split the file", 1, 1)
+        raise YAMLProblem(f"larger than {MAX_BYTES >> 20} MiB: split the file", 1, 1)
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise Fault("UTF-16 is not read: save the file as UTF-8", 1, 1)
+        raise YAMLProblem("UTF-16 is not read: save the file as UTF-8", 1, 1)
     try:
         data.decode()
     except UnicodeDecodeError as problem:
         before = data[: problem.start]
         column = len(before[before.rfind(b"\n") + 1 :].decode(errors="replace")) + 1
-        raise Fault("not UTF-8: save the file as UTF-8", before.count(b"\n") + 1, column) from problem
+        raise YAMLProblem("not UTF-8: save the file as UTF-8", before.count(b"\n") + 1, column) from problem
     return data.removeprefix(b"\xef\xbb\xbf")
 
 
@@ -140,7 +140,7 @@ def _guard_depth(text: bytes) -> None:
             depth += 1
             if depth > MAX_DEPTH:
                 line, column = _mark_place(event.start_mark)
-                raise Fault(_too_deep(), line, column)
+                raise YAMLProblem(_too_deep(), line, column)
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 
@@ -149,15 +149,15 @@ def _too_deep() -> str:
     return f"nested deeper than {MAX_DEPTH} levels"
 
 
-def _syntax_fault(problem: yaml.MarkedYAMLError, data: bytes) -> Fault:
+def _syntax_fault(problem: yaml.MarkedYAMLError, data: bytes) -> YAMLProblem:
     line, column = _mark_place(problem.problem_mark or problem.context_mark)
     lines = data.split(b"\n", line)
     here = lines[line - 1] if line <= len(lines) else b""
     tabbed = "tab character" in str(problem.problem) or "cannot start any token" in str(problem.problem)
     if tabbed and b"\t" in here[: len(here) - len(here.lstrip())]:
-        return Fault("a tab where YAML wants spaces: indent with spaces", line, here.index(b"\t") + 1)
+        return YAMLProblem("a tab where YAML wants spaces: indent with spaces", line, here.index(b"\t") + 1)
     parts = [str(part) for part in (problem.context, problem.problem) if part]
-    return Fault(": ".join(parts)[:300] or "not YAML", line, column)
+    return YAMLProblem(": ".join(parts)[:300] or "not YAML", line, column)
 
 
 def _mark_place(mark: Any) -> tuple[int, int]:
@@ -170,12 +170,12 @@ def place(node: yaml.Node) -> tuple[int, int]:
 
 
 class _Builder:
-    """Turns one node tree into values, collecting problems instead of stopping."""
+    """Builds values from one node tree, collecting problems instead of stopping."""
 
     __slots__ = ("aliases", "built", "expansions", "faults", "measures", "open", "spread")
 
     def __init__(self, aliases: bool) -> None:
-        self.faults: list[Fault] = []
+        self.faults: list[YAMLProblem] = []
         self.aliases = aliases
         self.built: dict[int, Any] = {}
         self.open: set[int] = set()
@@ -184,7 +184,7 @@ class _Builder:
         self.spread = 0
 
     def fault(self, message: str, node: yaml.Node) -> None:
-        self.faults.append(Fault(message, *place(node)))
+        self.faults.append(YAMLProblem(message, *place(node)))
 
     def build(self, node: yaml.Node, depth: int = 1) -> Any:
         if type(node) is yaml.ScalarNode:
@@ -242,7 +242,7 @@ class _Builder:
                 result.setdefault(name, value)
 
     def shared(self, node: yaml.Node, depth: int) -> Any:
-        """Build a collection that aliases may name again; count what the aliases add up to."""
+        """Build a collection that aliases may repeat; count the size of their expansion."""
         identity = id(node)
         if identity in self.open:
             self.fault("an alias inside what it names never ends", node)
@@ -256,7 +256,7 @@ class _Builder:
                 return None
             if self.expansions > MAX_EXPANSIONS or self.spread > MAX_EXPANDED_CHARS:
                 most = f"{MAX_EXPANSIONS} copies or {MAX_EXPANDED_CHARS >> 20} MiB"
-                raise Fault(f"aliases expand to more than {most}", *place(node))
+                raise YAMLProblem(f"aliases expand to more than {most}", *place(node))
             return self.built[identity]
         self.open.add(identity)
         value = self.collection(node, depth)
@@ -265,7 +265,7 @@ class _Builder:
         return value
 
     def measure(self, node: yaml.Node, level: int = 1) -> tuple[int, int, int]:
-        """Aliases, characters and levels inside a collection when fully written out."""
+        """Aliases, characters and levels of a fully expanded collection."""
         identity = id(node)
         if identity not in self.measures:
             self.measures[identity] = (0, 0, 1)
@@ -331,8 +331,8 @@ def _children(node: yaml.Node) -> Iterator[yaml.Node]:
         yield from node.value
 
 
-def build(node: yaml.Node, aliases: bool) -> tuple[Any, list[Fault]]:
-    """The value of a document and its problems; ``aliases``: whether the file may hold any.
+def build(node: yaml.Node, aliases: bool) -> tuple[Any, list[YAMLProblem]]:
+    """Build the value of a document; returns it with its problems. ``aliases``: whether the file may hold any.
 
     Raises:
         Fault: aliases expand beyond bounds.
@@ -342,12 +342,12 @@ def build(node: yaml.Node, aliases: bool) -> tuple[Any, list[Fault]]:
 
 
 def may_alias(data: bytes) -> bool:
-    """Whether a file can hold aliases at all; most hold none and are built without looking for them."""
+    """Whether a file can hold aliases; most hold none and are built faster."""
     return b"*" in data and b"&" in data
 
 
 def locate(root: yaml.Node, path: Sequence[str | int], at_key: bool = False) -> tuple[int, int, str]:
-    """Line, column and field of a path; a part that is not there stops at its parent.
+    """Line, column and field of a path; for a missing part, those of its parent.
 
     ``at_key`` points to the key of the last part instead of its value.
     """
@@ -356,7 +356,7 @@ def locate(root: yaml.Node, path: Sequence[str | int], at_key: bool = False) -> 
     for index, part in enumerate(parts):
         found = _child(node, part)
         if found is None:
-            # Where a whole branch is missing, the field is still named in full.
+            # of a missing branch, the field is still named in full
             missing = [rest for rest in parts[index:] if isinstance(rest, str) and rest != "[key]"]
             if type(node) is not yaml.SequenceNode and len(missing) == len(parts) - index:
                 field += [f".{rest}" for rest in missing]
@@ -369,6 +369,24 @@ def locate(root: yaml.Node, path: Sequence[str | int], at_key: bool = False) -> 
     return (*place(spot), "".join(field).lstrip("."))
 
 
+def _keys(node: yaml.MappingNode) -> tuple[dict[str, tuple[yaml.Node, yaml.Node]], list[yaml.Node]]:
+    """The first entry of each key and the sources of merge keys; kept on the node, because a long mapping is searched
+    thousands of times.
+    """
+    known: tuple[dict[str, tuple[yaml.Node, yaml.Node]], list[yaml.Node]] | None = getattr(node, "belay_keys", None)
+    if known is not None:
+        return known
+    own: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+    merged: list[yaml.Node] = []
+    for key, value in node.value:
+        if type(key) is yaml.ScalarNode:
+            own.setdefault(key.value, (key, value))
+            if key.value == "<<":
+                merged.extend(value.value if type(value) is yaml.SequenceNode else [value])
+    vars(node)["belay_keys"] = own, merged
+    return own, merged
+
+
 def _child(node: yaml.Node, part: str | int) -> tuple[yaml.Node, yaml.Node] | None:
     if type(node) is yaml.SequenceNode:
         if isinstance(part, int) and 0 <= part < len(node.value):
@@ -376,13 +394,9 @@ def _child(node: yaml.Node, part: str | int) -> tuple[yaml.Node, yaml.Node] | No
         return None
     if type(node) is not yaml.MappingNode:
         return None
-    merged: list[yaml.Node] = []
-    for key, value in node.value:
-        if type(key) is yaml.ScalarNode:
-            if key.value == part:
-                return key, value
-            if key.value == "<<":
-                merged.extend(value.value if type(value) is yaml.SequenceNode else [value])
+    own, merged = _keys(node)
+    if isinstance(part, str) and part in own:
+        return own[part]
     for source in merged:
         if source is not node and (found := _child(source, part)):
             return found

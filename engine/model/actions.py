@@ -2,18 +2,21 @@
 
 Each action says why (``reason``, ``message``), from what (``evidence``) and under which
 assumptions (``preconditions``); ``act`` runs it, ``plan`` prints it, status shows it. A new
-kind of action needs a row in the contracts first.
+kind of action needs a row in the contracts first. As JSON, actions are what ``engine.model.action_documents`` writes.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from enum import StrEnum
+from typing import Any, Literal
 
 import msgspec
 
+from engine.model.cluster import InPlaceReset
+
 
 class Evidence(msgspec.Struct, frozen=True, omit_defaults=False, rename="camel"):
-    """Where a decision comes from: rule, file:line of the document, its commit, fault codes and reports."""
+    """The basis of a decision: rule, file:line of the document, its commit, fault codes and reports."""
 
     rule: str = ""
     file: str = ""
@@ -30,45 +33,100 @@ class Owner(msgspec.Struct, frozen=True):
     name: str
 
 
+class OwnerReference(msgspec.Struct, frozen=True, rename="camel"):
+    """The object that an object belongs to."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+
+
+class PatchType(StrEnum):
+    """How a patch is written: server-side apply, or a JSON merge patch."""
+
+    APPLY = "apply"
+    MERGE = "merge"
+
+
+class Preconditions(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
+    """What the plan saw and ``act`` checks again; None: not checked.
+
+    ``uid`` and ``resource_version`` are those of the object that the action changes, ``owner_uid`` and ``job_uid`` of
+    what it belongs to; ``node`` is where the pod runs; ``epoch_above`` the last epoch of the chips, ``epoch`` the one
+    that the order takes; ``idle`` whether the chips must be unused; ``after`` names objects (apiVersion, kind,
+    namespace, name) that must exist first.
+    """
+
+    uid: str | None = None
+    resource_version: str | None = None
+    node: str | None = None
+    owner_uid: str | None = None
+    job_uid: str | None = None
+    epoch_above: int | None = None
+    epoch: int | None = None
+    idle: bool | None = None
+    after: tuple[tuple[str, str, str, str], ...] = ()
+
+
+class Generate(msgspec.Struct, frozen=True):
+    """Content that ``act`` generates (``what``: ``ssh-keys``) for the object's ``owner``."""
+
+    what: str
+    owner: OwnerReference = msgspec.field(name="for")
+
+
+class RankStatus(msgspec.Struct, frozen=True, rename="pascal"):
+    """One element of ``RankList`` in ``reset-config-<job>``."""
+
+    rank_id: int
+    logic_id: int
+    status: str
+    policy: str
+    initial_policy: str
+    error_code: list[int] | None
+    error_code_hex: str
+
+
 class Action(msgspec.Struct, frozen=True, rename="camel", tag_field="kind", kw_only=True):
-    """What every action carries. ``reason`` is a CamelCase enum, ``message`` a sentence for people."""
+    """The fields of every action; ``reason`` is a CamelCase enum, ``message`` a sentence for people."""
 
     reason: str
     message: str
     evidence: Evidence = Evidence()
-    preconditions: dict[str, Any] = {}
+    preconditions: Preconditions = Preconditions()
 
 
 class CreateObject(Action, frozen=True, tag=True, kw_only=True):
-    """Create (server-side apply) an object that does not exist yet."""
+    """Create (server-side apply) an object that does not exist yet; ``generate`` is what it shall also hold."""
 
     api_version: str
     object_kind: str
     namespace: str
     name: str
     object: dict[str, Any]
+    generate: Generate | None = None
 
 
 class PatchObject(Action, frozen=True, tag=True, kw_only=True):
-    """Apply ``patch`` to an object; a patch holding only ``status`` goes to the status subresource.
-
-    ``preconditions.patchType`` is ``apply`` (server-side apply, the default) or ``merge``.
-    """
+    """Apply ``patch`` to an object; a patch holding only ``status`` goes to the status subresource."""
 
     api_version: str
     object_kind: str
     namespace: str
     name: str
     patch: dict[str, Any]
+    patch_type: PatchType = PatchType.APPLY
 
 
 class DeleteObject(Action, frozen=True, tag=True, kw_only=True):
-    """Delete an object (prune, clean-up)."""
+    """Delete an object (prune, clean-up); ``propagation`` is Kubernetes' ``propagationPolicy``."""
 
     api_version: str
     object_kind: str
     namespace: str
     name: str
+    propagation: Literal["Background", "Foreground", "Orphan"] | None = None
 
 
 class CreatePod(Action, frozen=True, tag=True, kw_only=True):
@@ -83,7 +141,7 @@ class CreatePod(Action, frozen=True, tag=True, kw_only=True):
 class BindPod(Action, frozen=True, tag=True, kw_only=True):
     """Bind a pod to a node and chips; ``annotations`` travel in the same Binding.
 
-    ``preconditions`` holds ``uid`` and ``gang`` (the gang's key, so that act keeps a gang together).
+    ``gang`` is the gang's key, so that ``act`` keeps a gang together.
     """
 
     namespace: str
@@ -92,10 +150,11 @@ class BindPod(Action, frozen=True, tag=True, kw_only=True):
     chips: tuple[str, ...]
     template: str | None = None
     annotations: dict[str, str]
+    gang: str | None = None
 
 
 class EvictPod(Action, frozen=True, tag=True, kw_only=True):
-    """Ask a pod to go. ``budget_unit`` names the gang or pod that the safety budget counts."""
+    """Delete a pod; ``budget_unit`` names the gang or pod that the safety budget counts."""
 
     namespace: str
     pod: str
@@ -136,16 +195,23 @@ class ReleaseNode(Action, frozen=True, tag=True, kw_only=True):
 
 
 class ResetChips(Action, frozen=True, tag=True, kw_only=True):
-    """Order one reset group's reset under a new epoch."""
+    """Order one reset group's reset under a new epoch.
+
+    ``online`` and ``job`` (the gang's key) belong to a reset under the job that uses the chips; it begins no earlier
+    than ``not_before`` (Unix milliseconds).
+    """
 
     node: str
     chips: tuple[str, ...]
     epoch: int
     out_of_band: bool
+    job: str | None = None
+    not_before: int | None = None
+    online: InPlaceReset | None = None
 
 
 class PartitionChip(Action, frozen=True, tag=True, kw_only=True):
-    """Order a chip's vNPU layout: ``templates`` wanted, what to ``create`` and which vNPUs to ``destroy``."""
+    """Order a chip's vNPU layout: the ``templates`` wanted, those to ``create``, the vNPUs to ``destroy``."""
 
     node: str
     chip: str
@@ -165,20 +231,34 @@ class ScaleJob(Action, frozen=True, tag=True, kw_only=True):
 
 
 class SignalJob(Action, frozen=True, tag=True, kw_only=True):
-    """Tell a job's processes something through its reset ConfigMap or gRPC."""
+    """Signal a job's processes through its reset ConfigMap or gRPC.
+
+    ``budget_unit`` names the gang whose eviction the signal goes with; ``rank_list`` are the elements that an episode
+    of healing under the job writes.
+    """
 
     namespace: str
     name: str
     signal: str
     ranks: tuple[int, ...]
+    budget_unit: str | None = None
+    rank_list: tuple[RankStatus, ...] | None = None
 
 
 class WriteRankTable(Action, frozen=True, tag=True, kw_only=True):
-    """Write a job's rank table (``table`` is the hccl.json object)."""
+    """Write a job's rank table (``table`` is the hccl.json object).
+
+    It goes into ``config_map`` of the job's namespace; with ``file``, into one of ``config_map_namespace`` from which
+    node agents write that file. ``version`` is the table's version as text.
+    """
 
     namespace: str
     name: str
     table: dict[str, Any]
+    config_map: str | None = None
+    config_map_namespace: str | None = None
+    file: str | None = None
+    version: str | None = None
 
 
 AnyAction = (

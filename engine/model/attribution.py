@@ -1,21 +1,42 @@
-"""Which faults hit which ranks of a job, and how healthy that makes it: what recovery services and people ask.
+"""The faults on each rank of a job, and the job's health, for recovery services and people.
 
-A pod's rank times its chips plus a chip's place among them is the process' rank. Rules and levels follow
+Rank of a process = rank of its pod × chips per pod + position of its chip in the pod. Rules and levels follow
 component/clusterd/pkg/application/faultmanager/jobprocess/faultrank and docs/zh/scheduling/06_api/04_clusterd.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, assert_never
 
 import msgspec
 
 from engine.model.cluster import ChipFault, DeviceReport, Node, NodeReport, Pod
-from engine.model.levels import FREE_RESTART, SEPARATE, SUB_HEALTH
+from engine.model.levels import (
+    FREE_RESTART,
+    SEPARATE,
+    SUB_HEALTH,
+    FaultLevel,
+    SwitchLevel,
+)
+
+
+def _concerns_jobs(level: FaultLevel) -> bool:
+    match level:
+        case FaultLevel.NORMAL | FaultLevel.NOT_HANDLE | FaultLevel.PRE_SEPARATE:
+            return False
+        case FaultLevel.SUB_HEALTH | FaultLevel.SEPARATE | FaultLevel.MANUALLY_SEPARATE:
+            return True
+        case FaultLevel.RESTART_REQUEST | FaultLevel.RESTART_BUSINESS | FaultLevel.FREE_RESTART | FaultLevel.RESTART:
+            return True
+        case _:
+            assert_never(level)
+
 
 #: Levels that leave a job healthy, whatever else they mean for placement.
-HARMLESS: Final = frozenset({"", "NormalNPU", "NotHandleFault", "PreSeparate", "PreSeparateNPU"})
+HARMLESS: Final[frozenset[str]] = frozenset({"", SwitchLevel.PRE_SEPARATE}).union(
+    level for level in FaultLevel if not _concerns_jobs(level)
+)
 HEALTHY: Final = "Healthy"
 SUB_HEALTHY: Final = "SubHealthy"
 UNHEALTHY: Final = "UnHealthy"
@@ -24,8 +45,8 @@ UNHEALTHY: Final = "UnHealthy"
 class FaultRank(msgspec.Struct, frozen=True, order=True):
     """One code on one process of a job.
 
-    ``chip`` is the device's name; ``code`` is empty for a lost node, the node's or switch's codes joined by a comma
-    where these hit every rank; ``time_ms`` when it was raised (0 unknown).
+    ``chip``: device name. ``code``: empty for a lost node; codes of the node or switch are joined by a comma and hit
+    every rank. ``time_ms``: when the fault was raised (0: unknown).
     """
 
     rank: int
@@ -37,8 +58,8 @@ class FaultRank(msgspec.Struct, frozen=True, order=True):
     time_ms: int = 0
 
 
-class Place(msgspec.Struct, frozen=True):
-    """One pod of a job where it runs: ``chips`` are physical ids in the order of its processes."""
+class PodPlacement(msgspec.Struct, frozen=True):
+    """A placed pod of a job; ``chips`` are physical ids in the order of its processes."""
 
     pod: Pod
     rank: int
@@ -46,12 +67,12 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def fault_ranks(
-    places: Sequence[Place],
+    places: Sequence[PodPlacement],
     nodes: Mapping[str, Node],
     reports: Mapping[str, DeviceReport],
     node_reports: Mapping[str, NodeReport],
 ) -> tuple[FaultRank, ...]:
-    """Every fault on the ranks of a job, by rank, then code; a device with several codes gives one record per code."""
+    """Every fault on the ranks of a job, by rank, then code; one record per code."""
     found: set[FaultRank] = set()
     for place in places:
         name = place.pod.node
@@ -67,8 +88,8 @@ def fault_ranks(
     return tuple(sorted(found))
 
 
-def health(places: Sequence[Place], ranks: Sequence[FaultRank]) -> str:
-    """A job's state: UnHealthy, SubHealthy or Healthy. What a relation fault said of its pods counts too."""
+def health(places: Sequence[PodPlacement], ranks: Sequence[FaultRank]) -> str:
+    """A job's health: UnHealthy, SubHealthy or Healthy; labels from relation faults count, too."""
     labels = {place.pod.labels.get("fault-type", "") for place in places}
     levels = {record.level for record in ranks} - HARMLESS
     if levels - {SUB_HEALTH} or "Separate" in labels:
@@ -84,10 +105,10 @@ def _of_chip(report: DeviceReport | None, chip: int) -> list[ChipFault]:
 
 
 def _whole_node(node: Node | None, report: DeviceReport | None, hardware: NodeReport | None) -> list[tuple[str, str]]:
-    """What hits every rank on the node: (codes, level)."""
+    """Faults that hit every rank on the node: (codes, level)."""
     if node is None or not node.ready:
         return [("", SEPARATE)]
-    found = []
+    found: list[tuple[str, str]] = []
     if hardware is not None and hardware.status == UNHEALTHY:
         found.append((",".join(sorted({code for d in hardware.devices for code in d.codes})), SEPARATE))
     switch = report.switch if report is not None else None

@@ -1,6 +1,6 @@
-"""What is there: nodes, chips, pods and reports as the newest observation shows them.
+"""The observed cluster: nodes, chips, pods and reports in the newest snapshot.
 
-Everything is frozen and built by ``engine.observe`` from Kubernetes objects; times are
+Everything is frozen and built by ``engine.observe.observed`` from Kubernetes objects; times are
 Unix seconds (float) unless a field says milliseconds; chip ids are the driver's physical
 ids; sets of chips are integer bit masks (bit *i* = chip *i*).
 """
@@ -14,8 +14,8 @@ import msgspec
 
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import History
-from engine.model.publicfaults import Message, Problem
-from engine.model.recovery.standing import Standing
+from engine.model.public_faults import PublicFaultMessage, PublicFaultProblem
+from engine.model.recovery.progress import RecoveryProgress
 
 
 class Taint(msgspec.Struct, frozen=True):
@@ -52,10 +52,10 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class ChipFault(msgspec.Struct, frozen=True):
-    """One fault code on one chip plane, as a report names it.
+    """One fault code on one chip plane in a report.
 
     ``kind`` is CardUnhealthy, CardNetworkUnhealthy, NodeUnhealthy or PublicFault; ``chip`` is -1 for a
-    node fault; ``level`` is the report's own judgement; ``time_ms`` when it was raised (0 unknown);
+    node fault; ``level`` is the report's level; ``time_ms`` when the fault was raised (0: unknown);
     ``code`` is empty for a pure manual isolation.
     """
 
@@ -92,8 +92,8 @@ class DeviceReport(msgspec.Struct, frozen=True):
     Masks: ``listed`` every chip the report names anywhere, ``free`` its own (sunset) free list,
     ``unhealthy``, ``recovering``; ``network_unhealthy`` is None when the key is missing
     (a distributed job under a network-aware handler is then refused).
-    ``super_pod_id`` -1 not in a super pod, -2 unsupported. ``withheld`` are faults that a running stress test brings
-    about: shown, but nothing follows from them.
+    ``super_pod_id`` -1 not in a super pod, -2 unsupported. ``withheld`` are faults that a running stress
+    test causes: shown, without consequences.
     """
 
     node: str
@@ -134,17 +134,17 @@ class NodeReport(msgspec.Struct, frozen=True):
 
 
 class PublicReport(msgspec.Struct, frozen=True):
-    """A ConfigMap with public faults: its sound messages, the first problems found and how many there are in all."""
+    """A ConfigMap with public faults: its valid messages, the first problems, and the number of all problems."""
 
-    messages: tuple[Message, ...]
-    problems: tuple[Problem, ...] = ()
+    messages: tuple[PublicFaultMessage, ...]
+    problems: tuple[PublicFaultProblem, ...] = ()
     found: int = 0
 
 
 class AgentChip(msgspec.Struct, frozen=True):
-    """What ``belay-report-<node>`` says of one chip; ``idle_since_ms`` None while in use.
+    """One chip in ``belay-report-<node>``; ``idle_since_ms`` is None while it is in use.
 
-    ``reset_stage`` is what a reset under a job waits for (``agents.node.online``), empty when there is none.
+    ``reset_stage`` is the stage of a reset under a job (``agents.node.in_place_recovery``), empty without one.
     """
 
     serial: str
@@ -179,9 +179,9 @@ class AgentReport(msgspec.Struct, frozen=True):
     errors: tuple[str, ...]
 
 
-class Online(msgspec.Struct, frozen=True):
+class InPlaceReset(msgspec.Struct, frozen=True, rename="camel"):
     """What a reset under a job needs besides: the one pod (``namespace/name``, its UID) that may hold the chips, the
-    ``policy`` of ``engine.model.online``, and the seconds that a fault may take to heal and a chip to boot.
+    ``policy`` of ``engine.model.in_place_recovery``, and the seconds that a fault may take to heal and a chip to boot.
     """
 
     pod: str
@@ -194,8 +194,8 @@ class Online(msgspec.Struct, frozen=True):
 class ResetOrder(msgspec.Struct, frozen=True):
     """A standing reset order for one chip's group.
 
-    ``left``: how many resets the group has left after this one (-1: not said). ``online``: the chips are in use and
-    are healed under their job; None for a reset of idle chips.
+    ``left``: attempts that the group has left after this one (-1: unknown). ``online``: set when the chips are in use
+    and are healed under their job; None for a reset of idle chips.
     """
 
     epoch: int
@@ -203,11 +203,11 @@ class ResetOrder(msgspec.Struct, frozen=True):
     reason: str
     not_before_ms: int
     left: int = -1
-    online: Online | None = None
+    online: InPlaceReset | None = None
 
 
 class Orders(msgspec.Struct, frozen=True):
-    """A ``belay-orders-<node>``: what the node should be."""
+    """A ``belay-orders-<node>``: the desired state of a node."""
 
     node: str
     resource_version: str
@@ -237,11 +237,11 @@ class Pod(msgspec.Struct, frozen=True):
 
     ``requests`` sums containers (and takes the largest init container) with ``cpu`` in
     milli-cores and ``memory`` in bytes; ``resource``/``count`` are its one NPU resource
-    (empty/0 when it asks for none). ``chips`` are the device names that its annotations
+    (empty/0 when it requests none). ``chips`` are the device names that its annotations
     give it (``huawei.com/AscendReal``, else the resource annotation). ``host_ports`` are
     (address, protocol, port) with ``0.0.0.0`` for any address. ``spread`` are its topology spread constraints,
-    ``claims`` the persistent volume claims that it mounts. ``restart_policy`` is empty where the object does not say.
-    ``task_index`` is the number that Volcano gave it within its task, None for pods of others.
+    ``claims`` the persistent volume claims that it mounts. ``restart_policy`` is empty where the object has none.
+    ``task_index`` is its index within its Volcano task, None for other pods.
     """
 
     namespace: str
@@ -290,12 +290,12 @@ class Pod(msgspec.Struct, frozen=True):
 
     @property
     def finished(self) -> bool:
-        """Succeeded or Failed: holds no chips any more (a terminating pod still does)."""
+        """Whether the pod Succeeded or Failed: it holds no chips (a terminating pod still does)."""
         return self.phase in ("Succeeded", "Failed")
 
     @property
     def holds_chips(self) -> bool:
-        """Bound and not finished, so its chips are taken."""
+        """Whether the pod is bound and not finished, so that its chips are in use."""
         return bool(self.node) and not self.finished
 
 
@@ -309,9 +309,9 @@ class Observed(msgspec.Struct, frozen=True):
     placed, reset or partitioned. ``inventory`` lists what Git applied last
     (None: none recorded). ``init_params`` are the raw ``init-params`` of the scheduler ConfigMap.
     ``newest_report`` is the newest report time, 0 when there is no report. ``public`` holds the ConfigMaps with public
-    faults by ``namespace/name``. ``reserved`` is what shards have reserved of the budgets, by limit and scope: when
-    (Unix ms), unit, count, shard; while it cannot be read (``reserved_broken``) nothing disruptive may be done.
-    ``recoveries`` are the process recoveries under way, by the uid of the job.
+    faults by ``namespace/name``. ``reserved`` is what shards reserved of the budgets, by limit and scope: time
+    (Unix ms), unit, count, shard; while it cannot be read (``reserved_broken``) no disruptive action may run.
+    ``recoveries`` are the open process recoveries, by UID of the job.
     """
 
     nodes: dict[str, Node] = {}
@@ -333,7 +333,7 @@ class Observed(msgspec.Struct, frozen=True):
     public: dict[str, PublicReport] = {}
     reserved: dict[str, tuple[tuple[int, str, int, str], ...]] = {}
     reserved_broken: bool = False
-    recoveries: dict[str, Standing] = {}
+    recoveries: dict[str, RecoveryProgress] = {}
 
 
 def mask_of(ids: tuple[int, ...] | list[int]) -> int:

@@ -1,7 +1,7 @@
-"""Dynamic vNPUs: what is left on a chip for a request of AI cores, judged from who is on it.
+"""Dynamic vNPUs: the capacity left on a chip for a request of AI cores.
 
 Source: component/ascend-for-volcano/plugin/vnode.go. Its rules on cores, AI CPUs, vGroups and the DVPP hold as they
-are; beyond them memory and media engines are added up as docs/zh/scheduling/04_usage/02_virtual_instance tells.
+are; memory and media engines are added up by docs/zh/scheduling/04_usage/02_virtual_instance.
 """
 
 from __future__ import annotations
@@ -11,38 +11,38 @@ from typing import Final
 
 import msgspec
 
-from engine.model.vnpu import Size, Totals, unfit
+from engine.model.vnpu import ChipCapacity, TemplateSize, unfit
 
-#: What a request or the tenants of a chip make of its DVPP.
+#: Use of a chip's DVPP, by a request or by its vNPUs.
 DVPP_YES: Final = "yes"
 DVPP_NO: Final = "no"
 DVPP_NULL: Final = "null"
-#: A chip with as many vGroups in use has no room for a request of as many cores or more.
+#: (vGroups in use, cores): such a chip has no room for a request of that many cores or more.
 _GROUP_LIMITS: Final = ((3, 4), (4, 2))
 #: One or two vNPUs of a single core share a vGroup by time slices.
 _SHARE_A_GROUP: Final = 2
 
 
-class Tenant(msgspec.Struct, frozen=True):
-    """Who is on a chip.
+class ChipUse(msgspec.Struct, frozen=True):
+    """One pod or vNPU on a chip.
 
-    ``size`` is None for the whole chip, or for a template that nobody knows, which is as much. ``coming``: the device
-    plugin has not said yet which device it is; ``unstable``: it has not since an earlier pass. ``group`` is its vGroup,
-    None where its name tells none.
+    ``size`` is None for the whole chip, and for an unknown template, which counts as much. ``coming``: the device
+    plugin has not named the device yet; ``unstable``: nor had it in an earlier pass. ``group`` is its vGroup, None
+    when its name has none.
     """
 
-    size: Size | None
+    size: TemplateSize | None
     whole: bool = False
     coming: bool = False
     unstable: bool = False
     group: int | None = None
 
 
-class Left(msgspec.Struct, frozen=True):
-    """What is left on a chip: AI cores, AI CPUs, vGroups in use, what became of its DVPP.
+class FreeCapacity(msgspec.Struct, frozen=True):
+    """Free capacity of a chip: AI cores, AI CPUs, DVPP; and its vGroups in use.
 
-    ``dvpp`` is no where somebody has all of it, null where some use a share, yes while nobody uses it. ``cut``: some
-    vNPU is on it, so it cannot be had whole. ``unstable``: a vNPU is still being made, so nothing new is put beside.
+    ``dvpp``: no when one vNPU has all of it, null when some use a share, yes while it is unused. ``cut``: a vNPU is on
+    the chip, so it cannot be used whole. ``unstable``: a vNPU is still being created, so no other is placed beside it.
     """
 
     aicore: int
@@ -53,14 +53,14 @@ class Left(msgspec.Struct, frozen=True):
     groups: int
 
 
-def left(totals: Totals, tenants: Iterable[Tenant]) -> Left:
-    """What the tenants leave of a chip."""
+def free_capacity(totals: ChipCapacity, tenants: Iterable[ChipUse]) -> FreeCapacity:
+    """The capacity that the pods and vNPUs on a chip leave."""
     rows = list(tenants)
     sizes = [row.size for row in rows if row.size is not None]
     full = len(sizes) < len(rows)
     flags = {flag_of(size) for size in sizes}
     dvpp = DVPP_NO if DVPP_YES in flags else DVPP_NULL if DVPP_NULL in flags else DVPP_YES
-    return Left(
+    return FreeCapacity(
         aicore=0 if full else totals.aicore - sum(size.aicore for size in sizes),
         aicpu=0 if full else totals.aicpu - sum(size.aicpu for size in sizes),
         dvpp=dvpp,
@@ -70,9 +70,9 @@ def left(totals: Totals, tenants: Iterable[Tenant]) -> Left:
     )
 
 
-def why_not(totals: Totals, tenants: Sequence[Tenant], size: Size, *, vgroups: bool) -> str | None:
-    """Why a vNPU of this size does not fit beside the tenants, None when it does; ``vgroups``: the chip has some."""
-    room = left(totals, tenants)
+def unfit_reason(totals: ChipCapacity, tenants: Sequence[ChipUse], size: TemplateSize, *, vgroups: bool) -> str | None:
+    """Why a vNPU of this size does not fit beside the others, None when it does; ``vgroups``: the chip has vGroups."""
+    room = free_capacity(totals, tenants)
     if room.aicore < size.aicore:
         return f"{max(0, room.aicore)} AI cores left"
     if room.aicpu < size.aicpu:
@@ -87,13 +87,13 @@ def why_not(totals: Totals, tenants: Sequence[Tenant], size: Size, *, vgroups: b
     return unfit(totals, [*(tenant.size for tenant in tenants if tenant.size is not None), size])
 
 
-def flag_of(size: Size) -> str:
+def flag_of(size: TemplateSize) -> str:
     """The DVPP flag of a template: yes takes all of it, no takes none, null a share."""
     return size.dvpp_flag or DVPP_NULL
 
 
-def _groups(rows: Sequence[Tenant]) -> int:
-    """How many vGroups are in use: those that names tell, and as few more as the vNPUs still being made need."""
+def _groups(rows: Sequence[ChipUse]) -> int:
+    """Number of vGroups in use: those in names, and the fewest that the vNPUs still being created need."""
     named: dict[int, int] = {}
     for row in rows:
         if row.group is not None and row.size is not None:

@@ -1,20 +1,19 @@
-"""What it costs to recover a job, level by level, and which levels several jobs should take together.
+"""Cost of recovering a job, by level, and the levels that several jobs take together.
 
-A job chooses by cost once one of its training processes tells when it last saved a checkpoint; without that it goes
-MindCluster's ladder. Processes tell by annotations on their pods (all times in seconds, as text):
+A job chooses by cost once one of its training processes reports when it last saved a checkpoint; otherwise it follows
+MindCluster's order of escalation. Processes report by annotations on their pods (all times in seconds, as text):
 
-| annotation | what | when it is not told |
+| annotation | what | default |
 |---|---|---|
-| ``belay.dev/checkpoint-time`` | when the newest checkpoint was complete, Unix seconds | the job goes the ladder |
+| ``belay.dev/checkpoint-time`` | when the newest checkpoint was complete, Unix seconds | escalation, no choice |
 | ``belay.dev/load-seconds`` | how long the last load of a checkpoint took | 120 |
-| ``belay.dev/start-seconds`` | from the start of the processes until training went on | 60 |
+| ``belay.dev/start-seconds`` | from the start of the processes until training resumed | 60 |
 | ``belay.dev/step-seconds`` | one training step | 10 |
-| ``belay.dev/scale-seconds`` | how long the groups take to be rebuilt smaller or larger | 60 |
-| ``belay.dev/training-time`` | when training last went on, Unix seconds | when all pods run |
+| ``belay.dev/scale-seconds`` | rebuilding the process groups smaller or larger | 60 |
+| ``belay.dev/training-time`` | when training last resumed, Unix seconds | when all pods run |
 
-How long pods take to start is measured by Belay itself: from eviction until all of them run, in the job's own earlier
-recoveries (30 before there was one); so is how long a step takes to be tried again (15). Costs are chip-seconds in
-which no training progressed.
+Belay measures how long pods take to start, from eviction until all of them run, in the job's earlier recoveries (30
+without any), and how long a step retry takes (15). Costs are chip-seconds without training progress.
 Source of the levels: docs/zh/scheduling/04_usage (resumable training) and ClusterD's strategy order.
 """
 
@@ -26,6 +25,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from engine.model.history import Recovery
+
 CHECKPOINT_KEY: Final = "belay.dev/checkpoint-time"
 LOAD_KEY: Final = "belay.dev/load-seconds"
 START_KEY: Final = "belay.dev/start-seconds"
@@ -33,49 +34,49 @@ STEP_KEY: Final = "belay.dev/step-seconds"
 SCALE_KEY: Final = "belay.dev/scale-seconds"
 TRAINING_KEY: Final = "belay.dev/training-time"
 
-#: Annotation of a PodGroup: the level that was chosen for the recovery under way.
+#: Annotation of a PodGroup: the level chosen for its open recovery.
 CHOICE_KEY: Final = "belay.dev/recovery-level"
-#: Longest duration that is believed (s): a week.
+#: Longest plausible duration (s): a week.
 MAX_SECONDS: Final = 604_800.0
-#: How far a process' clock may be ahead of the planner's (s).
+#: How far the clock of a process may be ahead of the planner's (s).
 CLOCK_SKEW: Final = 60.0
-#: Choices kept while jobs are weighed together; beyond it neighbours in room are merged.
+#: Maximum partial choices kept while jobs are weighed together; beyond it every second one is dropped.
 MAX_STATES: Final = 4096
 #: Seconds until chips that a reset may heal are back (idle time, reset, boot, report), and until others are.
 RESET_WAIT: Final = 300.0
 REPAIR_WAIT: Final = 3600.0
-#: Seconds that processes take to stop, clean their chips and come to the step again, before that was measured.
+#: Seconds that processes take to stop, clean their chips and reach the step again, until measured.
 RETRY_SECONDS: Final = 15.0
 
 
-class Level(StrEnum):
-    """How a job is recovered, in the order in which MindCluster tries."""
+class RecoveryLevel(StrEnum):
+    """How a job is recovered, in MindCluster's order of escalation."""
 
     RETRY = "retry"
-    """The step that broke is tried again; no process ends."""
+    """The failed step is retried; no process ends."""
     IN_PLACE = "in-place"
-    """The faulty processes start again in their pods."""
+    """The faulty processes restart in their pods."""
     STANDBY = "standby"
-    """A backup pod is made first, then takes over (hot switch)."""
+    """A backup pod is created first, then takes over (hot switch)."""
     PROCESS = "process"
     """The faulty pods move, the processes of the others stay."""
     SHRINK = "shrink"
-    """Training goes on without the hit part and grows back when there is room (elastic training)."""
+    """Training continues without the hit pods and grows back when there is room (elastic training)."""
     POD = "pod"
-    """The faulty pods move, all processes start again from the checkpoint."""
+    """The faulty pods move, all processes restart from the checkpoint."""
     JOB = "job"
-    """All pods start again from the checkpoint."""
+    """All pods restart from the checkpoint."""
     WAIT = "wait"
-    """The job waits for chips, then starts again from the checkpoint."""
+    """The job waits for chips, then restarts from the checkpoint."""
 
 
-LADDER: Final = tuple(Level)
-#: Levels that need room for the hit pods before anything goes on.
-NEEDS_ROOM: Final = frozenset({Level.STANDBY, Level.PROCESS, Level.POD, Level.JOB})
+ESCALATION: Final = tuple(RecoveryLevel)
+#: Levels that need room for the hit pods before training resumes.
+NEEDS_ROOM: Final = frozenset({RecoveryLevel.STANDBY, RecoveryLevel.PROCESS, RecoveryLevel.POD, RecoveryLevel.JOB})
 
 
-class Measured(msgspec.Struct, frozen=True):
-    """What is known of one job's times (s); ``checkpoint`` is the age of the newest checkpoint."""
+class MeasuredTimes(msgspec.Struct, frozen=True):
+    """Times of one job (s), measured or default; ``checkpoint`` is the age of the newest checkpoint."""
 
     checkpoint: float
     load: float = 120.0
@@ -88,16 +89,16 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """One way to recover: seconds without progress (downtime and work to do again), and chip-seconds lost."""
+    """One level of recovery: seconds without progress (downtime and lost work), chip-seconds lost, chips needed."""
 
-    level: Level
+    level: RecoveryLevel
     seconds: float
     cost: float
     room: int = 0
 
 
-class Option(msgspec.Struct, frozen=True):
-    """One job among others: its estimates, cheapest first, what kind of chips it needs, and who goes first."""
+class RecoveryOptions(msgspec.Struct, frozen=True):
+    """Options of one job: its estimates, cheapest first, the resource it needs, and its priority."""
 
     job: str
     resource: str
@@ -107,57 +108,62 @@ class Option(msgspec.Struct, frozen=True):
 
 def measured(
     notes: Sequence[Mapping[str, str]], now: float, pod_starts: Sequence[float], wait: float
-) -> Measured | None:
-    """What the annotations of a job's pods tell; None while no pod tells of a checkpoint.
+) -> MeasuredTimes | None:
+    """Times from the annotations of a job's pods; None while no pod reports a checkpoint.
 
-    Of several pods the newest checkpoint counts, and the slowest of everything else. ``pod_starts`` are the seconds
-    that its pods took to start, ``wait`` those until its chips may be back.
+    Of several pods the newest checkpoint counts, and the longest of every other time.
+
+    Args:
+        notes: annotations of each pod.
+        now: Unix seconds.
+        pod_starts: seconds that the job's pods took to start in earlier recoveries.
+        wait: seconds until its chips may be back.
     """
     saved = max((_number(note.get(CHECKPOINT_KEY), now + CLOCK_SKEW) for note in notes), default=0.0)
     if not saved:
         return None
-    told = {key: max((_number(note.get(key), MAX_SECONDS) for note in notes), default=0.0) for key in _FIELDS}
-    known = {_FIELDS[key]: value for key, value in told.items() if value > 0}
+    reported = {key: max((_number(note.get(key), MAX_SECONDS) for note in notes), default=0.0) for key in _FIELDS}
+    known = {_FIELDS[key]: value for key, value in reported.items() if value > 0}
     if pod_starts:
         known["pod_start"] = min(max(pod_starts), MAX_SECONDS)
-    return Measured(checkpoint=max(0.0, now - saved), wait=wait, **known)
+    return MeasuredTimes(checkpoint=max(0.0, now - saved), wait=wait, **known)
 
 
 _FIELDS: Final = {LOAD_KEY: "load", START_KEY: "start", STEP_KEY: "step", SCALE_KEY: "scale"}
 
 
-def estimate(level: Level, known: Measured, *, chips: int, hit: int) -> Estimate:
-    """What a level costs a job of ``chips`` chips whose ``hit`` chips are in the pods that must go."""
+def estimate(level: RecoveryLevel, known: MeasuredTimes, *, chips: int, hit: int) -> Estimate:
+    """Cost of a level for a job of ``chips`` chips, ``hit`` of them in the hit pods."""
     again = known.start + known.load + known.checkpoint
     match level:
-        case Level.RETRY:
+        case RecoveryLevel.RETRY:
             seconds = known.retry + known.step
-        case Level.IN_PLACE:
+        case RecoveryLevel.IN_PLACE:
             seconds = known.start + known.step
-        case Level.STANDBY:
+        case RecoveryLevel.STANDBY:
             # training goes on until the backup runs
             seconds = known.start + known.step
-        case Level.PROCESS:
+        case RecoveryLevel.PROCESS:
             seconds = known.pod_start + known.start + known.step
-        case Level.SHRINK:
+        case RecoveryLevel.SHRINK:
             seconds = known.scale + known.step
             # smaller until chips come back, then the groups are rebuilt once more
             return Estimate(level, seconds, chips * (seconds + known.scale) + hit * known.wait)
-        case Level.POD | Level.JOB:
+        case RecoveryLevel.POD | RecoveryLevel.JOB:
             seconds = known.pod_start + again
-        case Level.WAIT:
+        case RecoveryLevel.WAIT:
             seconds = known.wait + known.pod_start + again
     return Estimate(level, seconds, chips * seconds, hit if level in NEEDS_ROOM else 0)
 
 
-def ranked(levels: Sequence[Level], known: Measured, *, chips: int, hit: int) -> tuple[Estimate, ...]:
-    """Estimates of the levels that a job allows, the cheapest first; equals in the order of the ladder."""
+def ranked(levels: Sequence[RecoveryLevel], known: MeasuredTimes, *, chips: int, hit: int) -> tuple[Estimate, ...]:
+    """Estimates of the levels that a job allows, the cheapest first; equals in the order of escalation."""
     found = [estimate(level, known, chips=chips, hit=hit) for level in levels]
-    return tuple(sorted(found, key=lambda one: (one.cost, LADDER.index(one.level))))
+    return tuple(sorted(found, key=lambda one: (one.cost, ESCALATION.index(one.level))))
 
 
-def choose(options: Sequence[Option], room: Mapping[str, int]) -> dict[str, Estimate]:
-    """One estimate for each job, so that all of them together cost least and need no more room than there is.
+def choose(options: Sequence[RecoveryOptions], room: Mapping[str, int]) -> dict[str, Estimate]:
+    """Choose one estimate per job, so that all together cost least within the room there is.
 
     ``room`` is how many chips of a resource are free for pods like theirs. Jobs of higher priority choose first; among
     equals the sum counts, and of equal sums the one that serves the job first by name best. A job whose levels all
@@ -176,17 +182,17 @@ def choose(options: Sequence[Option], room: Mapping[str, int]) -> dict[str, Esti
 
 
 class _State(NamedTuple):
-    """A choice for some of the jobs: how many are left without one, what it costs, which estimate each takes."""
+    """A choice for the first jobs: number without an estimate, total cost, index of each one's estimate."""
 
     without: int
     cost: float
     picks: tuple[int, ...]
 
 
-def _together(options: Sequence[Option], room: int) -> dict[str, Estimate]:
-    """The cheapest choice for jobs of one resource and priority: jobs one by one, keeping the best for each room used.
+def _together(options: Sequence[RecoveryOptions], room: int) -> dict[str, Estimate]:
+    """The cheapest choice for jobs of one resource and priority: job by job, keeping the best for each room used.
 
-    A job without a way that fits costs nothing here but counts first: as few as possible are left without one.
+    As few jobs as possible are left without an estimate; cost decides among equals.
     """
     best = {0: _State(0, 0.0, ())}
     for option in options:
@@ -206,7 +212,7 @@ def _together(options: Sequence[Option], room: int) -> dict[str, Estimate]:
 
 
 def _undominated(states: Mapping[int, _State]) -> dict[int, _State]:
-    """States for which no other is as good with less room; of too many every second, the best always."""
+    """States that no other one beats with less room; every second one of too many, always with the best."""
     kept: list[tuple[int, _State]] = []
     for used in sorted(states):
         if not kept or states[used] < kept[-1][1]:
@@ -217,7 +223,7 @@ def _undominated(states: Mapping[int, _State]) -> dict[int, _State]:
 
 
 def _number(text: str | None, most: float) -> float:
-    """A positive number of at most ``most``, 0 for anything else."""
+    """A positive number of at most ``most``; 0 for anything else."""
     if text is None or len(text) > 32:
         return 0.0
     try:
@@ -228,18 +234,29 @@ def _number(text: str | None, most: float) -> float:
 
 
 def narrowed(configured: Sequence[str], choice: str) -> tuple[str, ...]:
-    """Of the strategies that a job is configured with, those that its chosen level leaves to process recovery.
+    """The configured strategies that the chosen level leaves to process recovery.
 
-    An unknown or absent choice leaves all: the ladder decides. ``retry``, ``dump`` and ``exit`` are never taken away;
-    ``elastic-training`` is taken away only where the whole pods are to come back from the checkpoint.
+    An unknown or empty choice leaves all. ``retry``, ``dump`` and ``exit`` always stay; ``elastic-training`` goes only
+    when whole pods restart from the checkpoint.
     """
     gone = _LEFT_OUT.get(choice, frozenset())
     return tuple(strategy for strategy in configured if strategy not in gone)
 
 
 _LEFT_OUT: Final[dict[str, frozenset[str]]] = {
-    Level.PROCESS: frozenset({"recover-in-place"}),
-    Level.SHRINK: frozenset({"recover-in-place", "recover"}),
-    Level.POD: frozenset({"recover-in-place", "recover", "elastic-training"}),
-    Level.JOB: frozenset({"recover-in-place", "recover", "elastic-training"}),
+    RecoveryLevel.PROCESS: frozenset({"recover-in-place"}),
+    RecoveryLevel.SHRINK: frozenset({"recover-in-place", "recover"}),
+    RecoveryLevel.POD: frozenset({"recover-in-place", "recover", "elastic-training"}),
+    RecoveryLevel.JOB: frozenset({"recover-in-place", "recover", "elastic-training"}),
 }
+
+
+def cost(one: Recovery) -> int:
+    """Chip-seconds without progress that a recovery cost; 0 while it is open."""
+    if not one.back:
+        return 0
+    seconds = (one.back - one.at) // 1000
+    if one.level == RecoveryLevel.SHRINK:
+        # training continued without the hit part
+        return one.hit * seconds + one.chips * one.redone
+    return one.chips * (seconds + one.redone)

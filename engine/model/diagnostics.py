@@ -1,8 +1,7 @@
-"""What is wrong with an input, and where: accumulated, never first-fail.
+"""Findings about inputs, with their place; accumulated, never first-fail.
 
-The same noun serves bad documents in Git (``file:line:column``) and bad objects in the
-cluster (``object`` and ``field``), so `belay validate`, `belay plan` and the status
-ConfigMaps show them alike.
+One type serves documents in Git (``file:line:column``) and objects in the cluster (``object`` and ``field``), so that
+`belay validate`, `belay plan` and the status ConfigMaps show them alike.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ Severity = Literal["error", "warning", "info"]
 
 
 class Origin(msgspec.Struct, frozen=True, order=True):
-    """Where a document begins in its repository: lines and columns count from 1."""
+    """Place where a document begins in its repository; lines and columns count from 1."""
 
     file: str
     line: int = 1

@@ -1,7 +1,7 @@
-"""What a fault code means and what its past adds: code → level, occurrence windows, durations.
+"""Fault codes: code → level, and the rules on their occurrences and durations.
 
-Pure functions of rules, recorded history and ``now``, shared by the planner and the node agents so that both judge
-alike. Times are Unix milliseconds. Sources: component/ascend-device-plugin/pkg/common/fault_code.go and
+Pure functions of rules, recorded history and ``now``, shared by planner and node agents so that both decide alike.
+Times are Unix milliseconds. Sources: component/ascend-device-plugin/pkg/common/fault_code.go and
 upgradefault.go; docs/zh/scheduling/04_usage/04_resumable_training/03_configuration.
 """
 
@@ -11,21 +11,19 @@ from typing import Final
 
 import msgspec
 
-from engine.model.history import CodeSeen
-from engine.model.levels import NOT_HANDLE, PRE_SEPARATE, SEPARATE, SUB_HEALTH
+from engine.model.history import CodeMemory
+from engine.model.levels import NETWORK_LEVELS, NOT_HANDLE, PRE_SEPARATE, SEPARATE
 
 NETWORK: Final = "CardNetworkUnhealthy"
 CARD: Final = "CardUnhealthy"
 PUBLIC: Final = "PublicFault"
 
-#: Most occurrences remembered per code; the largest ``times`` of a frequency rule is 100.
+#: Maximum occurrences remembered per code; the largest ``times`` of a frequency rule is 100.
 MAX_OCCURRENCES: Final = 100
-#: Most codes remembered per chip; a driver reports at most 128 at once.
+#: Maximum codes remembered per chip; a driver reports at most 128 at once.
 MAX_CODES: Final = 128
 
-#: Levels that the parameter plane knows; a network code listed elsewhere counts as NotHandleFault.
-_PLANE_LEVELS: Final = frozenset({NOT_HANDLE, SUB_HEALTH, PRE_SEPARATE, SEPARATE})
-#: Below this a time must be in seconds: 10^11 ms is 1973 (public and hang faults report seconds).
+#: Smaller times are in seconds: 10^11 ms is 1973 (public and hang faults report seconds).
 _SECONDS_BELOW: Final = 100_000_000_000
 
 #: HBM uncorrectable error, and the AIC/AIV bus errors that follow from it.
@@ -35,7 +33,7 @@ UCE_WINDOW_MS: Final = 5_000
 
 
 class Frequency(msgspec.Struct, frozen=True):
-    """``times`` occurrences within ``window_ms`` mean ``level``; ``release_ms`` 0: a person releases it."""
+    """A frequency rule: ``times`` occurrences within ``window_ms`` give ``level``, for ``release_ms`` (0: no end)."""
 
     times: int
     window_ms: int
@@ -45,7 +43,7 @@ class Frequency(msgspec.Struct, frozen=True):
 
 
 class Duration(msgspec.Struct, frozen=True):
-    """Present for longer than ``timeout_ms`` means ``level``, until absent for longer than ``recover_ms``."""
+    """A duration rule: presence beyond ``timeout_ms`` gives ``level``, until absent for longer than ``recover_ms``."""
 
     timeout_ms: int
     recover_ms: int
@@ -54,8 +52,9 @@ class Duration(msgspec.Struct, frozen=True):
 
 
 class Unlisted(msgspec.Struct, frozen=True):
-    """What a chip's code means that no table names: by the driver's severity, else ``otherwise``; ``network`` on the
-    parameter plane. Severities: "0" suggestion, "1" minor, "2" major, "3" critical.
+    """The rule for codes that no table lists: level by the driver's severity, else ``otherwise``.
+
+    ``network`` applies on the network plane. Severities: "0" suggestion, "1" minor, "2" major, "3" critical.
     """
 
     by_severity: dict[str, str] = msgspec.field(default_factory=lambda: {"0": NOT_HANDLE, "1": NOT_HANDLE})
@@ -63,16 +62,16 @@ class Unlisted(msgspec.Struct, frozen=True):
     network: str = PRE_SEPARATE
 
     def level(self, kind: str, severity: int | None = None) -> str:
-        """The level; ``severity`` None: the driver did not tell."""
+        """The level; ``severity`` is None when the driver gave none."""
         return self.network if kind == NETWORK else self.by_severity.get(str(severity), self.otherwise)
 
 
-class Rules(msgspec.Struct, frozen=True):
-    """Everything a code is judged by; keys are :func:`code_key` of the code.
+class CodeRules(msgspec.Struct, frozen=True):
+    """All rules on codes; keys are :func:`code_key` of the code.
 
     ``overrides`` are the fault policies in scope: code → (level, rule name); ``table`` the shipped levels. ``planes``
-    are the tables of the planes ``node`` and ``switch`` in their own words, for those who report them; ``unlisted`` is
-    what the chips' table says of codes that it does not list.
+    are the tables of the planes ``node`` and ``switch`` in their own words, for reports; ``unlisted`` is the rule for
+    codes that the chip table does not list.
     """
 
     overrides: dict[str, tuple[str, str]] = {}
@@ -84,23 +83,24 @@ class Rules(msgspec.Struct, frozen=True):
 
 
 def code_key(code: str) -> str:
-    """The form in which codes are compared: reports mix case, and a code read as an integer lost its zeros."""
+    """Canonical form for comparing codes: reports mix case, and codes read as integers lost leading zeros."""
     if code.startswith("["):
         return code.lower()
     return code.upper().removeprefix("0X").lstrip("0") or "0"
 
 
 def moment(time: int, now_ms: int) -> int:
-    """A reported fault time in milliseconds; unknown (0) or future times count as now."""
+    """A reported fault time in Unix milliseconds; unknown (0) and future times count as now."""
     if time <= 0:
         return now_ms
     return min(time * 1000 if time < _SECONDS_BELOW else time, now_ms)
 
 
-def level_of(rules: Rules, kind: str, code: str, reported: str, *, severity: int | None = None) -> tuple[str, str]:
-    """A code's level and where it comes from: policy, then report, then shipped table, then the unlisted-code rule.
+def level_of(rules: CodeRules, kind: str, code: str, reported: str, *, severity: int | None = None) -> tuple[str, str]:
+    """A code's level and its source: policy, else report, else shipped table, else the unlisted-code rule.
 
-    The second value is the policy's rule name, or ``report``, ``table``, ``unlisted``.
+    Returns:
+        The level, and the policy's rule name or ``report``, ``table``, ``unlisted``.
     """
     key = code_key(code)
     override = rules.overrides.get(key)
@@ -115,23 +115,24 @@ def level_of(rules: Rules, kind: str, code: str, reported: str, *, severity: int
 
 
 def _on_plane(kind: str, level: str) -> str:
-    return NOT_HANDLE if kind == NETWORK and level not in _PLANE_LEVELS else level
+    """A level on its plane: the parameter plane ignores what it does not know."""
+    return NOT_HANDLE if kind == NETWORK and level not in NETWORK_LEVELS else level
 
 
-def present(before: CodeSeen | None, raised_ms: int, now_ms: int, rules: Rules, code: str) -> CodeSeen:
-    """A code's memory after a report that shows it; unchanged (the same object) while nothing new happened.
+def present(before: CodeMemory | None, raised_ms: int, now_ms: int, rules: CodeRules, code: str) -> CodeMemory:
+    """A code's memory after a report that contains it; the same object when nothing changed.
 
-    An occurrence is a first sight, a sight after an absence, or a newer fault time; under a duration rule it is
-    the moment the fault timed out instead. A return within the duration rule's recovery time continues the episode.
+    An occurrence is a first report, a report after an absence, or a newer fault time; under a duration rule it is the
+    moment when the fault timed out. A return within the rule's recovery time continues the episode.
     """
     duration = rules.duration.get(code_key(code))
     raised = moment(raised_ms, now_ms)
     if before is None:
-        after = CodeSeen(first=raised, last=raised, occurrences=() if duration else (raised,))
+        after = CodeMemory(first=raised, last=raised, occurrences=() if duration else (raised,))
     elif not before.present:
         resumed = duration is not None and lingering(before, duration, now_ms)
         fresh = max(raised, before.recovered)
-        after = CodeSeen(
+        after = CodeMemory(
             first=before.first if resumed else fresh,
             last=fresh,
             occurrences=before.occurrences if duration else _append(before.occurrences, fresh),
@@ -150,8 +151,8 @@ def present(before: CodeSeen | None, raised_ms: int, now_ms: int, rules: Rules, 
     return after
 
 
-def absent(before: CodeSeen, now_ms: int, rules: Rules, code: str) -> CodeSeen | None:
-    """A code's memory after a full report without it; None when nothing about it needs remembering."""
+def absent(before: CodeMemory, now_ms: int, rules: CodeRules, code: str) -> CodeMemory | None:
+    """A code's memory after a full report without it; None when no rule needs it."""
     key = code_key(code)
     after = before if not before.present else msgspec.structs.replace(before, present=False, recovered=now_ms)
     frequency, duration = rules.frequency.get(key), rules.duration.get(key)
@@ -162,27 +163,27 @@ def absent(before: CodeSeen, now_ms: int, rules: Rules, code: str) -> CodeSeen |
     return None
 
 
-def timed_out(seen: CodeSeen, rule: Duration, now_ms: int) -> bool:
-    """Whether a present fault has lasted longer than the rule's timeout (strictly)."""
+def timed_out(seen: CodeMemory, rule: Duration, now_ms: int) -> bool:
+    """Whether a present fault has lasted strictly longer than the rule's timeout."""
     return seen.present and now_ms - seen.first > rule.timeout_ms
 
 
-def lingering(seen: CodeSeen, rule: Duration, now_ms: int) -> bool:
-    """Whether a fault that timed out and went has not yet been absent for longer than the rule's recovery time."""
+def lingering(seen: CodeMemory, rule: Duration, now_ms: int) -> bool:
+    """Whether a fault that had timed out is absent, but not yet longer than the rule's recovery time."""
     return not seen.present and _lasted(seen, rule) and now_ms - seen.recovered <= rule.recover_ms
 
 
-def _lasted(seen: CodeSeen, rule: Duration) -> bool:
+def _lasted(seen: CodeMemory, rule: Duration) -> bool:
     return seen.recovered - seen.first > rule.timeout_ms
 
 
-def too_often(seen: CodeSeen, rule: Frequency, now_ms: int) -> bool:
-    """Whether the code occurred ``times`` times since ``now - window``."""
+def too_often(seen: CodeMemory, rule: Frequency, now_ms: int) -> bool:
+    """Whether the code occurred at least ``times`` times within the window."""
     return sum(1 for t in seen.occurrences if t >= now_ms - rule.window_ms) >= rule.times
 
 
-def released(seen: CodeSeen | None, since_ms: int, rule: Frequency, now_ms: int) -> bool:
-    """Whether an upgrade taken at ``since_ms`` has seen its release window pass without the fault."""
+def released(seen: CodeMemory | None, since_ms: int, rule: Frequency, now_ms: int) -> bool:
+    """Whether the release window of an upgrade made at ``since_ms`` has passed without the fault."""
     if rule.release_ms == 0 or (seen is not None and seen.present):
         return False
     quiet_since = max(since_ms, seen.recovered) if seen is not None else since_ms
@@ -190,7 +191,7 @@ def released(seen: CodeSeen | None, since_ms: int, rule: Frequency, now_ms: int)
 
 
 def companion(code: str, raised_ms: int, uce_ms: tuple[int, ...], now_ms: int) -> str:
-    """Whether to ``drop`` an AIC/AIV bus error (beside an uncorrectable HBM error), ``wait`` to decide, or ``keep`` it.
+    """What to do with an AIC/AIV bus error: ``drop`` beside an uncorrectable HBM error, ``wait`` to decide, ``keep``.
 
     Source: component/clusterd/pkg/application/faultmanager/cmprocess/uceaccompany.
     """
@@ -202,24 +203,24 @@ def companion(code: str, raised_ms: int, uce_ms: tuple[int, ...], now_ms: int) -
     return "wait" if raised_ms > 0 and now_ms - raised < UCE_WINDOW_MS else "keep"
 
 
-class Filters(msgspec.Struct, frozen=True):
-    """How long a job tolerates a code or level: code or level → milliseconds. A code's entry beats a level's."""
+class FaultFilters(msgspec.Struct, frozen=True):
+    """How long a job tolerates faults: code or level → milliseconds. The entry of a code wins over a level's."""
 
     codes: dict[str, int] = {}
     levels: dict[str, int] = {}
 
     def tolerance(self, code: str, level: str) -> int | None:
-        """For how long after it was raised the fault stays hidden from the job; None when it does not."""
+        """How long after its raising a fault stays hidden from the job (ms); None when it is not hidden."""
         by_code = self.codes.get(code_key(code))
         return by_code if by_code is not None else self.levels.get(level)
 
 
-def filters(codes_text: str, levels_text: str) -> Filters:
+def parse_filters(codes_text: str, levels_text: str) -> FaultFilters:
     """Parse annotations ``huawei.com/schedule.filter.faultCode`` and ``.faultLevel`` (``X[:seconds],Y``).
 
-    Seconds default to 60 and are kept within a day; an entry that does not parse is left out (it filters nothing).
+    Seconds default to 60; entries beyond a day or that do not parse are left out.
     """
-    return Filters(
+    return FaultFilters(
         codes={code_key(name): ms for name, ms in _entries(codes_text)},
         levels=dict(_entries(levels_text)),
     )

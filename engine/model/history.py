@@ -1,18 +1,24 @@
-"""What must be remembered across passes, as it lives in ``belay-history-*`` and ``belay-job-*`` ConfigMaps.
+"""The memory across passes, as kept in ``belay-history-*`` and ``belay-job-*`` ConfigMaps.
 
-A pass reads it from Observed and returns its next value in ``Plan.history``; nothing is
-remembered anywhere else. Times are Unix milliseconds.
+A pass reads it from Observed and returns its next value in ``Plan.history``; no other state survives a pass. Times are
+Unix milliseconds.
 """
 
 from __future__ import annotations
 
+from enum import StrEnum
+from typing import Final
+
 import msgspec
 
+#: Lines that the timeline of a job or a node keeps: the newest.
+TIMELINE: Final = 20
 
-class CodeSeen(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """First and last time a code was seen on a chip, and the bounded times of its occurrences.
 
-    ``counted``: this occurrence has been handed to the judgement of the job (``engine.model.hardware``).
+class CodeMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """First and last report of a code on a chip, and the bounded times of its occurrences.
+
+    ``counted``: this occurrence is queued for attribution (``engine.model.hardware_faults``).
     """
 
     first: int
@@ -23,11 +29,26 @@ class CodeSeen(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     counted: bool = False
 
 
+class HoldKind(StrEnum):
+    """The closed list of holds."""
+
+    MANUAL = "manual"
+    FREQUENCY = "frequency"
+    DURATION = "duration"
+    ATTEMPT_BUDGET = "attempt-budget"
+    RESET_PENDING = "reset-pending"
+    BAD_BOOT = "bad-boot"
+    NO_AGENT = "no-agent"
+
+
+HOLD_KINDS: Final[dict[str, HoldKind]] = {kind.value: kind for kind in HoldKind}
+
+
 class Hold(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """A named reason why a clean chip is kept out of service (the closed list of holds).
 
-    ``kind``: manual, frequency, duration, attempt-budget, reset-pending, bad-boot, no-agent.
-    ``until`` is 0 when only a person ends it. ``told``: the ConfigMap in which a person ends it has named it.
+    ``kind`` is a :class:`HoldKind`; unknown kinds, of other versions, are kept as they are.
+    ``until`` is 0 when only a person ends it. ``told``: the ConfigMap in which a person ends it contains it.
     """
 
     kind: str
@@ -41,10 +62,10 @@ class Hold(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 class ChipMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """One chip's memory: ``resets`` are times of recent reset orders, newest last, ``epoch`` the highest ordered.
 
-    ``hardware`` are, per code, the times at which the chip's own hardware was charged with it.
+    ``hardware`` maps a code to the times at which the chip was charged with it.
     """
 
-    codes: dict[str, CodeSeen] = {}
+    codes: dict[str, CodeMemory] = {}
     holds: tuple[Hold, ...] = ()
     isolated: int = 0
     level: str = ""
@@ -57,7 +78,7 @@ class ChipMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
 
 
 class JobFault(msgspec.Struct, frozen=True, order=True, array_like=True):
-    """A fault on a chip of a job that waits to be judged: when it was received, where, which."""
+    """A fault on a chip of a job that waits for attribution; ``at`` is when it was received."""
 
     at: int
     node: str
@@ -65,10 +86,10 @@ class JobFault(msgspec.Struct, frozen=True, order=True, array_like=True):
     code: str
 
 
-class Related(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+class RelationFault(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """A code of the relation table in a job (``chip`` -1: the node's switch).
 
-    ``gone`` is when it went (0: present), ``executed`` the strategy that was decided for it.
+    ``gone`` is when it disappeared (0: present), ``executed`` the strategy decided for it.
     """
 
     node: str
@@ -79,12 +100,12 @@ class Related(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     executed: str = ""
 
 
-class PublicSeen(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+class PublicFaultMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """One public fault on a node, by ``sender/faultId``.
 
-    ``time`` is when it occurred; ``stamp``, ``message`` and ``index`` name the newest word on it; ``shown`` is when it
-    first counted, ``until`` when it ends by itself (0: with its recovery). ``over``: it ended, but an old message
-    still claims it. ``level`` is what it was judged at last.
+    ``time`` is when it occurred; ``stamp``, ``message`` and ``index`` name the newest message about it; ``shown`` is
+    when it first counted, ``until`` when it expires (0: with its recovery). ``over``: it ended, but an old message
+    still claims it. ``level`` is its newest level.
     """
 
     code: str
@@ -99,10 +120,10 @@ class PublicSeen(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     level: str = ""
 
 
-class Lemon(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """How often a chip failed: the decayed number of ``failures`` as of ``at``, and whether it is failing now.
+class FailureMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """The decayed number of ``failures`` of a chip as of ``at``, and whether it is failing now.
 
-    ``serial`` is that of the chip, as far as an agent told it.
+    ``serial`` is the chip's serial number, empty while no agent reported it.
     """
 
     failures: float
@@ -114,8 +135,8 @@ class Lemon(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 class NodeMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """One node's memory. ``last_good`` is the raw DeviceInfoCfg kept while the newest report is refused.
 
-    ``public`` holds its public faults by ``sender/faultId``. ``shadows`` is, per shadow policy, what chips would
-    remember of their codes under it, where that differs. ``lemons`` are the chips that have failed of late,
+    ``public`` holds its public faults by ``sender/faultId``. ``shadows`` maps a shadow policy to the memory that
+    chips would have under it, where that differs. ``lemons`` are the chips that have failed of late,
     ``partitions`` the times of the partition orders since the last one that ended well.
     ``reboot`` is when a reboot was last requested, and the node's boot at that time (0: none is asked for).
     """
@@ -125,13 +146,13 @@ class NodeMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     vnpu_epoch: int = 0
     last_good: str = ""
     reboot: tuple[int, str] = (0, "")
-    public: dict[str, PublicSeen] = {}
+    public: dict[str, PublicFaultMemory] = {}
     shadows: dict[str, dict[int, ChipMemory]] = {}
-    lemons: dict[int, Lemon] = {}
+    lemons: dict[int, FailureMemory] = {}
     partitions: tuple[int, ...] = ()
 
 
-class Rescheduled(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+class RescheduleRecord(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """One reschedule of a job: when, and per hit pod its fault type, name, node and rank."""
 
     time: int
@@ -139,13 +160,13 @@ class Rescheduled(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
 
 
 class Recovery(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """One recovery of a job: what was chosen, what it was thought to cost, and what it did cost.
+    """One recovery of a job: the level chosen, its estimates, and its times.
 
-    ``at`` is when its pods were told to go, ``back`` when training went on at full size (0: not yet), both Unix ms.
-    ``estimates`` are (level, seconds, chip-seconds) of every level weighed, the chosen one first; empty for a job that
-    goes the ladder. ``chips`` are the job's, ``hit`` those of the pods that went for their own faults; ``redone`` is
-    the age of the checkpoint it starts from (s). ``steps`` tell of the conversation with its processes, where there was
-    one: when (ms), which event, into which state, with which code.
+    ``at`` is when its pods were evicted, ``back`` when training resumed at full size (0: not yet), both Unix ms.
+    ``estimates`` are (level, seconds, chip-seconds) of every level weighed, the chosen one first; empty for a job
+    without a choice by cost. ``chips`` are the job's, ``hit`` those of the hit pods; ``redone`` is the age of the
+    checkpoint it starts from (s). ``steps`` are those of the conversation with its processes, if any: time (ms), event,
+    state entered, code.
     """
 
     at: int
@@ -161,10 +182,10 @@ class Recovery(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 class Healing(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """One episode of chips healed under a job: ``chips`` of ``node`` under the pod of that UID, since when (ms).
+    """One episode of chips healed under a job: ``chips`` of ``node`` under the pod with that UID, since when (ms).
 
-    ``epochs`` are those of the orders by chip, ``initial`` the policy it began with and ``policy`` what it has become
-    (``engine.model.online``). ``ended`` is ``ok`` or ``failed`` (empty: under way), ``at`` when.
+    ``epochs`` are those of the orders by chip, ``initial`` the policy at the start and ``policy`` the current one
+    (``engine.model.in_place_recovery``). ``ended`` is ``ok`` or ``failed`` (empty: under way), ``at`` when.
     """
 
     node: str
@@ -184,18 +205,18 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
 
     ``nodes`` maps a rank to its latest node, ``super_pods`` a logical super pod to its nodes,
     ``reschedules`` the times of recent reschedules, ``retries`` how many retries remain (-1 unlimited),
-    ``version`` the re-creation counter of the job: ``settled`` is the version whose pods have all been seen, pods of
-    version ``killed`` and older are told to go (-1: none). ``saved`` is when its rank table was last saved (seconds);
-    ``removed`` are uids of pods that a policy of the job removed, so that their end is no event.
-    ``nominated`` are uids of pods that were evicted to make room for it, and when; ``reserved`` the nodes kept for it
+    ``version`` the re-creation counter of the job: ``settled`` is the newest version whose pods have all been seen;
+    pods of version ``killed`` and older are deleted (-1: none). ``saved`` is when its rank table was last saved (s);
+    ``removed`` are UIDs of pods that a policy of the job removed, so that their end is no event.
+    ``nominated`` are UIDs of pods that were evicted to make room for it, and when; ``reserved`` the nodes kept for it
     because it waited too long, since ``reserved_at`` (without nodes: when none were found). ``away`` is since when
     none of its pods has a node (ms, 0: some have): former nodes are forgotten 72 hours later.
-    ``rescheduled`` counts its reschedules since it exists, ``records`` tells of the newest ones, newest first.
-    ``recoveries`` are the newest recoveries, newest last; ``spent`` is, per fault code, how many recoveries it caused
-    and how many chip-seconds without progress these cost. ``small`` is since when it trains without its missing pods
-    (0: it is whole). ``accounted`` is when the newest conversation began that its ``recoveries`` tell of (ms). ``size``
-    is how many pods, or chips of its one pod, an elastic Volcano Job is made with (0: as declared). ``restarts`` is how
-    many retries an inference set's instances have left.
+    ``rescheduled`` counts all of its reschedules, ``records`` holds the newest ones, newest first.
+    ``recoveries`` are the newest recoveries, newest last; ``spent`` maps a fault code to the number of recoveries it
+    caused and the chip-seconds without progress that they cost. ``small`` is since when it trains without its missing
+    pods (0: it is whole). ``accounted`` is the beginning of the newest conversation among its ``recoveries`` (ms).
+    ``size`` is the number of pods, or of chips of its one pod, of an elastic Volcano Job (0: as declared).
+    ``restarts`` is how many retries an inference set's instances have left.
     """
 
     uid: str = ""
@@ -213,14 +234,14 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     started: int = 0
     completed: int = 0
     rescheduled: int = 0
-    records: tuple[Rescheduled, ...] = ()
+    records: tuple[RescheduleRecord, ...] = ()
     timeline: tuple[tuple[int, str], ...] = ()
     nominated: dict[str, int] = {}
     reserved: tuple[str, ...] = ()
     reserved_at: int = 0
     away: int = 0
     faults: tuple[JobFault, ...] = ()
-    related: tuple[Related, ...] = ()
+    related: tuple[RelationFault, ...] = ()
     blamed: dict[str, str] = {}
     observed: int = 0
     recoveries: tuple[Recovery, ...] = ()
@@ -232,11 +253,30 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     healing: Healing | None = None
 
 
+class HeldPrune(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """Live objects that Git no longer declares: their deletion waits, or was confirmed (``released``) and is under way.
+
+    ``digest`` is what confirms it, ``since`` when it began to wait (Unix ms), ``base`` the revision after which a
+    commit may confirm it. ``members`` are short hashes of the objects and their UIDs, sorted; ``chips`` the most chips
+    that each was seen to hold, by member and pool, so that a job whose pods are just away counts as before.
+    """
+
+    digest: str
+    since: int
+    base: str
+    members: tuple[str, ...]
+    chips: dict[str, dict[str, int]] = {}
+    released: bool = False
+
+
 class History(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """The whole memory: nodes by name, jobs by ``namespace/Kind/name``, spent budget windows by name."""
+    """The whole memory: nodes by name, jobs by ``namespace/Kind/name``, spent budget windows by name, and deletions
+    that wait for a person.
+    """
 
     nodes: dict[str, NodeMemory] = {}
     jobs: dict[str, JobMemory] = {}
     budgets: dict[str, tuple[tuple[int, str, int], ...]] = {}
     ready_drops: dict[str, tuple[int, ...]] = {}
     policy_revision: str = ""
+    prunes: tuple[HeldPrune, ...] = ()

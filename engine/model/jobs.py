@@ -1,4 +1,4 @@
-"""Jobs as the planner sees them: one gang per owner, whatever kind of object declared it."""
+"""Jobs for the planner: one gang per owner of any kind."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ class Gang(msgspec.Struct, frozen=True):
 
     @property
     def fault_scheduling(self) -> str:
-        """The job's master switch for rescheduling: grace, force, external-grace, external-force or off."""
+        """Label ``fault-scheduling``, the job's switch for rescheduling; unknown values are ``off``."""
         value = self.labels.get("fault-scheduling", "off")
         return value if value in ("grace", "force", "external-grace", "external-force") else "off"

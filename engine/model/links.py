@@ -1,36 +1,38 @@
-"""Links between LLM-DataDist clusters: what each node is ordered to keep, and what became of it.
+"""Links between LLM-DataDist clusters: the orders to each node, and the reports on them.
 
-A *cluster* here is one process with registered memory, named by a number (uint64); one end of a link, the client, makes
-it. An *end* is a cluster that runs on one of our nodes; its *holder* names the folder through which the node's agent
-and the process talk.
+A *cluster* is one process with registered memory, named by a number (uint64). The client end of a link creates it. An
+*end* is a cluster on a node of this Kubernetes cluster; its *holder* names the folder through which the node's agent
+and the process communicate.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
-#: Most communications of one process (LLM-DataDist interface list, constraints of link_clusters).
+#: Maximum links of one process (LLM-DataDist interface list, constraints of link_clusters).
 MAX_LINKS: Final = 512
-#: Annotation of a pod: the number of its cluster, where it is not to follow from the pod's name.
+#: Annotation of a pod: the number of its cluster, in place of the one derived from the pod's name.
 CLUSTER_NOTE: Final = "belay.dev/kv-cluster"
-#: States of a link that its keeper tells.
+#: States that the process holding a link reports.
 LINKED: Final = "linked"
 LINKING: Final = "linking"
 FAILED: Final = "failed"
 BROKEN: Final = "broken"
-#: States that follow from silence: ordered and nothing heard, no process that takes orders, no agent that reports.
+#: States without a report: ordered and not answered, no process that takes orders, no agent that reports.
 ORDERED: Final = "ordered"
 NO_PROCESS: Final = "no-process"
 STALE: Final = "stale"
 
 
 class LinkOrder(msgspec.Struct, frozen=True):
-    """One link that an end is to keep: to which cluster, at which ``ip:port``, within which time-out.
+    """One link that an end must keep: the cluster, its addresses (``ip:port``) and the time-out.
 
-    ``links`` are the names of the KVLinks that ask for it.
+    ``links`` are the names of the KVLinks that require it.
     """
 
     cluster: int
@@ -40,7 +42,7 @@ class LinkOrder(msgspec.Struct, frozen=True):
 
 
 class EndOrders(msgspec.Struct, frozen=True):
-    """Everything that one process is to link to; empty for a process that others link to."""
+    """All links that one process must keep; empty for a process that others link to."""
 
     cluster: int
     holder: str
@@ -48,9 +50,9 @@ class EndOrders(msgspec.Struct, frozen=True):
 
 
 class LinkReport(msgspec.Struct, frozen=True):
-    """How one link is. ``latency_ms`` is the time a question takes there and back, None while not linked.
+    """State of one link; ``latency_ms`` is the round-trip time, None while not linked.
 
-    ``since_ms`` is when the state began (Unix milliseconds), ``tries`` how often linking failed since it last held.
+    ``since_ms`` is when the state began (Unix ms), ``tries`` the number of failed attempts since it last was linked.
     """
 
     cluster: int
@@ -62,7 +64,7 @@ class LinkReport(msgspec.Struct, frozen=True):
 
 
 class EndReport(msgspec.Struct, frozen=True):
-    """How the links of one process are; ``alive`` is False while no process takes the orders."""
+    """State of the links of one process; ``alive`` is False while no process takes the orders."""
 
     cluster: int
     holder: str
@@ -72,7 +74,7 @@ class EndReport(msgspec.Struct, frozen=True):
 
 
 class LinkState(msgspec.Struct, frozen=True, rename="camel"):
-    """One link of one KVLink, for people: between which clusters, who makes it, how it is."""
+    """One link of one KVLink, for people: its clusters, its client, its state."""
 
     link: str
     prefill: int
@@ -89,9 +91,9 @@ class LinkState(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def cluster_number(namespace: str, pod: str) -> int:
-    """The number of a pod's cluster: 48 bits that follow from its name, so that both sides know it without asking.
+    """The number of a pod's cluster: 48 bits derived from its name, so that both ends compute it alone.
 
-    48 bits, since readers of JSON keep whole numbers only to 2^53. A pod that comes back under its name keeps it.
+    48 bits, because readers of JSON keep integers only up to 2^53. A pod recreated under its name keeps the number.
     """
     return int.from_bytes(hashlib.sha256(f"{namespace}/{pod}".encode()).digest()[:6], "big")
 
@@ -102,11 +104,17 @@ def pod_holder(namespace: str, pod: str) -> str:
 
 
 def cluster_holder(cluster: int) -> str:
-    """The holder of a cluster that is no pod."""
+    """The holder of a cluster outside pods."""
     return f"cluster-{cluster}"
+
+
+def count_states(rows: Sequence[LinkState]) -> dict[str, int]:
+    """How many links are in which state."""
+    return dict(sorted(Counter(row.state for row in rows).items()))
 
 
 __all__ = [
     "BROKEN", "CLUSTER_NOTE", "EndOrders", "EndReport", "FAILED", "LINKED", "LINKING", "LinkOrder", "LinkReport",
-    "LinkState", "MAX_LINKS", "NO_PROCESS", "ORDERED", "STALE", "cluster_holder", "cluster_number", "pod_holder",
+    "LinkState", "MAX_LINKS", "NO_PROCESS", "ORDERED", "STALE", "cluster_holder", "cluster_number", "count_states",
+    "pod_holder",
 ]  # fmt: skip

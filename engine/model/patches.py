@@ -6,8 +6,7 @@ from typing import Any
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
-    """``target`` with a patch applied. Neither argument is changed; what the patch leaves alone is shared, not
-    copied."""
+    """``target`` with a patch applied; neither argument is changed, and unpatched parts are shared, not copied."""
     if not isinstance(patch, dict):
         return patch
     result = dict(target) if isinstance(target, dict) else {}

@@ -1,28 +1,94 @@
-"""The plan as a document: printed by `belay plan`, run by ``act``, shown by status, re-derived by replay."""
+"""The plan as a document: `belay plan` prints it, ``act`` runs it, status shows it, replay derives it again."""
 
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from collections import Counter
+from typing import Any, Final
 
 import msgspec
 
+from engine.model.action_documents import document
 from engine.model.actions import AnyAction
 from engine.model.diagnostics import Diagnostic
 from engine.model.history import History
 from engine.model.links import LinkState
+from engine.model.states import ChipHealth, NodeHealth
+
+CONFIRM: Final = "Belay-Confirm"
+"""Trailer of a commit's message that confirms a held deletion by its digest."""
 
 
-class Deferred(msgspec.Struct, frozen=True):
-    """An action that a budget or a hold keeps back; ``until`` is RFC 3339 or None when only a person ends it."""
+class Deferred(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An action that a budget or a hold defers; ``until`` is RFC 3339, or None when only a person ends it.
+
+    ``confirm`` is, for a deletion by Git, the digest by which a commit confirms it together with all other held ones
+    (:class:`PruneHold`).
+    """
 
     action: AnyAction
     budget: str
     until: str | None
+    confirm: str = ""
+
+
+class PrunedObject(msgspec.Struct, frozen=True):
+    """One object to delete, as ``Kind/namespace/name``, and how many chips its deletion frees."""
+
+    object: str
+    chips: int
+
+
+class PruneHold(msgspec.Struct, frozen=True):
+    """A deletion that exceeds the budgets and waits for a person.
+
+    ``digest`` identifies exactly this set of objects; ``budget`` and ``limits`` are those exceeded; ``chips`` is per
+    pool; ``objects`` has the largest first.
+    """
+
+    digest: str
+    budget: str
+    limits: tuple[str, ...]
+    since: str
+    jobs: int
+    chips: dict[str, int]
+    objects: tuple[PrunedObject, ...]
+
+    @property
+    def freed(self) -> int:
+        """Chips of all pools."""
+        return sum(self.chips.values())
+
+    @property
+    def size(self) -> str:
+        """Number of objects, jobs and chips, in words."""
+        parts = (
+            (len(self.objects), "object", "objects"), (self.jobs, "job", "jobs"), (self.freed, "chip", "chips"),
+        )  # fmt: skip
+        objects, jobs, chips = (f"{number} {one if number == 1 else many}" for number, one, many in parts)
+        return f"{objects} ({jobs} on {chips})"
+
+    @property
+    def trailer(self) -> str:
+        """The line of a commit's message that confirms the deletion."""
+        return f"{CONFIRM}: {self.digest}"
+
+    def document(self) -> dict[str, Any]:
+        """The entry of `belay plan` beside the deferred actions."""
+        return {
+            "digest": self.digest,
+            "budget": self.budget,
+            "limits": list(self.limits),
+            "since": self.since,
+            "objects": len(self.objects),
+            "jobs": self.jobs,
+            "chips": dict(sorted(self.chips.items())),
+            "release": self.trailer,
+        }
 
 
 class Pending(msgspec.Struct, frozen=True):
-    """A gang (or single pod) that was not placed, with counted reasons per node and the cheapest way out."""
+    """A gang or single pod that was not placed, with nodes counted by reason and the cheapest way to unblock it."""
 
     kind: str
     namespace: str
@@ -35,21 +101,21 @@ class Pending(msgspec.Struct, frozen=True):
 
 
 class NodeState(msgspec.Struct, frozen=True, gc=False):
-    """healthy | sub-healthy | pre-isolated | isolated | not-ready | manually-isolated | unknown."""
+    """How a node is."""
 
     node: str
     pool: str
-    state: str
+    state: NodeHealth
     level: str
     codes: tuple[str, ...]
 
 
 class ChipState(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """healthy | sub-healthy | suspect | isolated | resetting | recovering | manually-isolated."""
+    """How a chip is."""
 
     node: str
     chip: str
-    state: str
+    state: ChipHealth
     level: str
     codes: tuple[str, ...]
     fault_type: tuple[str, ...]
@@ -57,18 +123,18 @@ class ChipState(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class PlaneLevels(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What :class:`ChipState` says of both planes of a chip at once, apart.
+    """The planes of a chip, which :class:`ChipState` combines.
 
-    ``chip`` is the level of the chip's own plane; ``network`` the levels that duration and frequency rules raised codes
-    of the parameter plane to, by code, whether the code is there or its hold only lasts.
+    ``chip`` is the level of the chip plane; ``network`` maps codes of the network plane to the levels that duration and
+    frequency rules gave them, whether the code is present or only held.
     """
 
     chip: str
     network: dict[str, str] = {}
 
 
-class LemonState(msgspec.Struct, frozen=True, rename="camel"):
-    """How often a chip fails: its decayed number of failures, and whether placement avoids it among equals."""
+class RepeatOffender(msgspec.Struct, frozen=True, rename="camel"):
+    """A chip with its decayed number of failures, and whether placement avoids it among equals."""
 
     node: str
     chip: str
@@ -78,9 +144,9 @@ class LemonState(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ShadowChange(msgspec.Struct, frozen=True):
-    """What a shadow policy would change: an action that it would add (``new``) or spare (``avoided``).
+    """A change by a shadow policy: an action that it would add (``new``) or remove (``avoided``).
 
-    ``budget`` defers the action, where one does.
+    ``budget`` is the one that defers the action, if any.
     """
 
     policy: str
@@ -89,14 +155,36 @@ class ShadowChange(msgspec.Struct, frozen=True):
     budget: str = ""
 
 
+class IgnoredObject(msgspec.Struct, frozen=True):
+    """An object of Belay's kinds in the cluster (``Kind/name``) that has no effect, and why."""
+
+    object: str
+    reason: str
+    message: str
+
+
+class ServerChips(msgspec.Struct, frozen=True, gc=False):
+    """The chips of a node: prefix of their device names, mask of their ids, and whether a valid report names them."""
+
+    prefix: str
+    base: int
+    reported: bool
+
+
+#: State of a chip without a report that the plan does not list.
+UNREPORTED: Final = "unknown"
+
+
 class Plan(msgspec.Struct, frozen=True):
-    """What one pass decided.
+    """The decisions of one pass.
 
     ``actions`` are in execution order, every other list is sorted; ``history`` is the next value
-    of the memory, written before any disruptive action. ``planes`` tells, by node and chip, the planes of chips apart,
-    for ConfigMaps that do; it is not part of the document. ``shadows`` is what shadow policies would change; it is
-    shown in the status ConfigMaps and, as diagnostics, in the document. ``lemons`` are the chips that have failed of
-    late, ``links`` how the links are that KVLinks declare.
+    of the memory, written before any disruptive action. ``planes`` holds the planes of chips separately, by node and
+    chip, for ConfigMaps that need them; it is not part of the document. ``shadows`` are the changes by shadow policies,
+    shown in the status ConfigMaps and, as diagnostics, in the document. ``repeat_offenders`` are the chips that failed
+    recently, ``links`` the states of the links that KVLinks declare. ``servers`` are all chips
+    of each node, ``ignored`` the objects of Belay's kinds in the cluster that have no effect.
+    ``held_prune`` is the deletion that waits for a person.
     """
 
     revision: str
@@ -111,8 +199,11 @@ class Plan(msgspec.Struct, frozen=True):
     history: History = History()
     planes: dict[str, dict[int, PlaneLevels]] = {}
     shadows: tuple[ShadowChange, ...] = ()
-    lemons: tuple[LemonState, ...] = ()
+    repeat_offenders: tuple[RepeatOffender, ...] = ()
     links: tuple[LinkState, ...] = ()
+    servers: dict[str, ServerChips] = {}
+    ignored: tuple[IgnoredObject, ...] = ()
+    held_prune: PruneHold | None = None
 
     def document(self, *, explain: bool = False) -> dict[str, Any]:
         """The output of `belay plan`: plain JSON values, deterministic."""
@@ -121,8 +212,8 @@ class Plan(msgspec.Struct, frozen=True):
         body: dict[str, Any] = {
             "revision": self.revision,
             "now": rfc3339(self.now),
-            "actions": msgspec.to_builtins(self.actions),
-            "deferred": msgspec.to_builtins(self.deferred),
+            "actions": [document(action) for action in self.actions],
+            "deferred": [{"action": document(row.action)} | _rest(row) for row in self.deferred],
             "pending": msgspec.to_builtins(self.pending),
             "nodes": msgspec.to_builtins(self.nodes),
             "chips": msgspec.to_builtins(self.chips),
@@ -131,9 +222,27 @@ class Plan(msgspec.Struct, frozen=True):
             else {},
             "diagnostics": msgspec.to_builtins(self.diagnostics),
         }
+        if self.held_prune is not None:
+            body["heldPrune"] = self.held_prune.document()
         return body
 
+    def chip_states(self) -> dict[str, int]:
+        """Number of chips per state, over all chips: used, free, faulty, and without a report."""
+        found: Counter[str] = Counter(chip.state for chip in self.chips)
+        named: Counter[str] = Counter(chip.node for chip in self.chips)
+        for node, server in self.servers.items():
+            rest = server.base.bit_count() - named[node]
+            if rest > 0:
+                found[ChipHealth.HEALTHY.value if server.reported else UNREPORTED] += rest
+        return dict(sorted(found.items()))
+
     def digest(self) -> str:
-        """SHA-256 over the canonical document and history: equal plans, equal digests."""
+        """SHA-256 of the canonical document and history: equal plans have equal digests."""
         whole = {"plan": self.document(explain=True), "history": msgspec.to_builtins(self.history, str_keys=True)}
         return hashlib.sha256(msgspec.json.encode(whole, order="deterministic")).hexdigest()
+
+
+def _rest(row: Deferred) -> dict[str, Any]:
+    """A deferred action's document without the action."""
+    rest = {"budget": row.budget, "until": row.until}
+    return rest | {"confirm": row.confirm} if row.confirm else rest

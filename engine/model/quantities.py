@@ -31,7 +31,7 @@ _LONGEST: Final = 64
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Fraction | None:
-    """The exact value of a quantity, None when the text is none."""
+    """The exact value of a quantity; None when the text is no quantity."""
     match = _PATTERN.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None:
         return None
@@ -44,7 +44,7 @@ def parse(text: str) -> Fraction | None:
 
 
 def whole(value: object) -> int:
-    """A count given as number or text, rounded up as Kubernetes does; 0 when it is none."""
+    """A count from a number or text, rounded up as Kubernetes does; 0 when it is no quantity."""
     if isinstance(value, bool):
         return 0
     if isinstance(value, int):
@@ -54,7 +54,7 @@ def whole(value: object) -> int:
 
 
 def total(texts: Iterable[str]) -> str:
-    """The sum in canonical form: binary suffix while every summand has one, else plain number or milli-units."""
+    """The sum in canonical form: with a binary suffix when every summand has one, else a number or milli-units."""
     parts = list(texts)
     value = sum((parse(part) or Fraction(0) for part in parts), Fraction(0))
     if value.denominator != 1:

@@ -1,8 +1,8 @@
-"""Which link or switch fault broke a job: faults of its chips that belong together, over all its nodes.
+"""Relation faults: the link or switch fault that broke a job, found by faults on all of its nodes.
 
-A trigger (a failed or retried collective operation) together with a link or switch fault says which hardware to blame:
-the carrier of the relation fault is separated or called sub-healthy. Functions of what is remembered and ``now``; Unix
-milliseconds, ``chip`` -1 is the node's switch.
+A trigger (a failed or retried collective operation) together with a link or switch fault identifies the faulty
+hardware: the location of the link or switch fault is separated or counts as sub-healthy. Functions of the memory and
+``now``; Unix milliseconds; ``chip`` -1 is the node's switch.
 
 Source: component/clusterd/pkg/application/faultmanager/jobprocess/relationfault, build/relationFaultCustomization.json
 and faultDuration.json.
@@ -16,24 +16,24 @@ from typing import Final, NamedTuple
 import msgspec
 
 from engine.model.faults import code_key
-from engine.model.history import Related
+from engine.model.history import RelationFault
 
 SEPARATE: Final = "Separate"
 SUB_HEALTH: Final = "SubHealth"
 IGNORED: Final = "ignored"
 SWITCH: Final = -1
-#: How long a relation fault may wait for its trigger, and is remembered after it went.
+#: How long a relation fault waits for its trigger, and is remembered after it disappeared.
 PATIENCE_MS: Final = 300_000
 MAX_REMEMBERED: Final = 2_000
 
 _LINK: Final = "81078603"
 _LINGQU: Final = "[0x08520003,na,l2,na]"
-#: Errors of the completion queue: on A3 they come late, so they are matched when the link fault times out.
+#: Errors of the completion queue: on A3 they arrive late, so they are matched when the link fault times out.
 CQE: Final = frozenset({"8C1F8608", "4C1F8608"})
 
 
-class Rule(NamedTuple):
-    """When ``trigger`` and all of ``relations`` are present in a job, their carriers get ``strategy``."""
+class RelationRule(NamedTuple):
+    """When ``trigger`` and all of ``relations`` are present in a job, the locations of these get ``strategy``."""
 
     trigger: str
     relations: tuple[str, ...]
@@ -41,19 +41,19 @@ class Rule(NamedTuple):
 
 
 RULES: Final = (
-    Rule("8C1F8609", (_LINK,), SUB_HEALTH),
-    Rule("8C1F860B", (_LINK,), SEPARATE),
-    Rule("8C1F860B", (_LINGQU,), SEPARATE),
-    Rule("8C1F8608", (_LINK,), SEPARATE),
-    Rule("4C1F8608", (_LINK,), SEPARATE),
+    RelationRule("8C1F8609", (_LINK,), SUB_HEALTH),
+    RelationRule("8C1F860B", (_LINK,), SEPARATE),
+    RelationRule("8C1F860B", (_LINGQU,), SEPARATE),
+    RelationRule("8C1F8608", (_LINK,), SEPARATE),
+    RelationRule("4C1F8608", (_LINK,), SEPARATE),
 )
 TRIGGERS: Final = frozenset(rule.trigger for rule in RULES)
 RELATIONS: Final = frozenset(code for rule in RULES for code in rule.relations)
 CODES: Final = TRIGGERS | RELATIONS
 
 
-class Carrier(NamedTuple):
-    """A code of the table on a chip of the job, or on the switch of one of its nodes."""
+class FaultLocation(NamedTuple):
+    """A code of the relation table on a chip of the job, or on the switch of one of its nodes."""
 
     node: str
     chip: int
@@ -64,21 +64,25 @@ Strategies = dict[tuple[str, int], str]
 
 
 def follow(
-    before: Iterable[Related], there: Collection[Carrier], *, a3: bool, since_ms: int, now_ms: int
-) -> tuple[tuple[Related, ...], Strategies]:
-    """What is remembered next, and the strategies decided now, by (node, chip).
+    before: Iterable[RelationFault], there: Collection[FaultLocation], *, a3: bool, since_ms: int, now_ms: int
+) -> tuple[tuple[RelationFault, ...], Strategies]:
+    """The next memory, and the strategies decided now, by (node, chip).
 
-    ``there`` are the carriers of this pass (codes in any case); ``a3`` whether the job runs in a super pod;
-    ``since_ms`` when the job was first seen: an older fault is not its.
+    Args:
+        before: the memory.
+        there: the fault locations of this pass (codes in any case).
+        a3: whether the job runs in a super pod.
+        since_ms: when the job was first observed; older faults did not break it.
+        now_ms: the time of the pass.
     """
     known = {(r.node, r.chip, r.code): r for r in before}
     present = {(c.node, c.chip, code_key(c.code)) for c in there if code_key(c.code) in CODES}
-    rows: dict[tuple[str, int, str], Related] = {}
+    rows: dict[tuple[str, int, str], RelationFault] = {}
     for key in present:
         old = known.get(key)
-        rows[key] = old if old is not None and not old.gone else Related(*key, received=now_ms)
+        rows[key] = old if old is not None and not old.gone else RelationFault(*key, received=now_ms)
     for key, old in known.items():
-        # an error of the completion queue is asked for when a link fault, older than it, has lost patience
+        # an error of the completion queue is needed until an older link fault has timed out
         patience = PATIENCE_MS if key[2] in RELATIONS else 2 * PATIENCE_MS if key[2] in CQE else -1
         if key not in present and now_ms - old.received <= patience:
             rows[key] = old if old.gone else msgspec.structs.replace(old, gone=now_ms)
@@ -94,7 +98,7 @@ def worse(one: str, other: str) -> str:
     return SEPARATE if SEPARATE in (one, other) else one or other
 
 
-def _match(rows: dict[tuple[str, int, str], Related], decided: Strategies, a3: bool) -> None:
+def _match(rows: dict[tuple[str, int, str], RelationFault], decided: Strategies, a3: bool) -> None:
     for rule in RULES:
         late = rule.trigger in CQE
         if (a3 and late) or not any(r.code == rule.trigger and not r.gone for r in rows.values()):
@@ -107,10 +111,12 @@ def _match(rows: dict[tuple[str, int, str], Related], decided: Strategies, a3: b
 
 
 def _expire(
-    rows: dict[tuple[str, int, str], Related], decided: Strategies, *, a3: bool, since_ms: int, now_ms: int
+    rows: dict[tuple[str, int, str], RelationFault], decided: Strategies, *, a3: bool, since_ms: int, now_ms: int
 ) -> None:
-    """A relation fault that outlasted its patience without a strategy: a switch is sub-healthy, a link is blamed when
-    an error of the completion queue followed it in time."""
+    """Decide relation faults that timed out without a strategy.
+
+    A switch becomes sub-healthy; a link is separated when an error of the completion queue followed it in time.
+    """
     for row in list(rows.values()):
         if row.gone or row.executed or row.code not in RELATIONS or now_ms - row.received <= PATIENCE_MS:
             continue
@@ -125,8 +131,10 @@ def _expire(
             _decide(rows, decided, row, SEPARATE if followed else IGNORED)
 
 
-def _decide(rows: dict[tuple[str, int, str], Related], decided: Strategies, row: Related, strategy: str) -> None:
-    """Once separated, never less; a strategy is decided once as long as the fault stays."""
+def _decide(
+    rows: dict[tuple[str, int, str], RelationFault], decided: Strategies, row: RelationFault, strategy: str
+) -> None:
+    """Record a strategy: once per fault; Separate is never lowered."""
     key = (row.node, row.chip, row.code)
     before = rows[key].executed
     if before in (SEPARATE, strategy) or (before and strategy == IGNORED):

@@ -1,6 +1,6 @@
-"""Which chips reset together: pure geometry, shared by the planner and the node agents.
+"""Reset groups: the chips that reset together; shared by planner and node agents.
 
-A reset of one chip takes its whole ring, card or module pair with it. Sources: component/ascend-device-plugin
+A reset of one chip resets its whole ring, card or module pair. Sources: component/ascend-device-plugin
 pkg/server/hot_reset_manager.go and pkg/device/ascendcommon.go.
 """
 
@@ -30,7 +30,7 @@ def groups(
         scope: the product's ``reset.scope``; ``a3-module`` joins each module with the one beside it unless
             ``partners`` names, per chip, the chips that the driver says share its optical ports.
         known: False when the product is unknown or its row has no reset rule: then the whole node is one group,
-            which can only ask for more idleness than needed, never reset a chip in use.
+            which may wait for more idle chips than needed, but never resets a chip in use.
     """
     if not base:
         return ()
@@ -48,7 +48,7 @@ def _pairs(base: int) -> list[int]:
 
 
 def _partition(masks: Iterable[int], base: int) -> tuple[int, ...]:
-    """Overlapping groups become one; a chip in no group resets alone."""
+    """Merge overlapping groups; a chip in no group resets alone."""
     out: list[int] = []
     for mask in [m & base for m in masks] + [1 << c for c in range(base.bit_length()) if base >> c & 1]:
         if not mask:
@@ -61,5 +61,5 @@ def _partition(masks: Iterable[int], base: int) -> tuple[int, ...]:
 
 
 def group_of(chip: int, of: Iterable[int]) -> int:
-    """The mask of the group a chip belongs to, itself alone when none names it."""
+    """The mask of the chip's group; of the chip alone when no group contains it."""
     return next((mask for mask in of if mask >> chip & 1), 1 << chip)

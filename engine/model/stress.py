@@ -1,7 +1,7 @@
-"""Stress tests of running jobs: which nodes are under test, and what the test itself makes their chips report.
+"""Stress tests of running jobs: the nodes under test, and the codes that the test causes on their chips.
 
-The codes of a test's own findings are withheld on nodes under test (people see them, nothing follows): its result is
-told by the processes that run it, and what it finds isolates the node then.
+These codes are withheld on nodes under test (shown, without consequences): the processes that run the test report its
+result, and that isolates the node.
 Source: component/clusterd/pkg/application/faultmanager/cmprocess/stresstest.
 """
 
@@ -15,10 +15,10 @@ from engine.model.cluster import DeviceReport
 from engine.model.faults import NETWORK, code_key
 from engine.model.levels import IN_SERVICE
 from engine.model.recovery.conversation import Conversation
-from engine.model.recovery.standing import ABANDONED_MS
-from engine.model.recovery.words import State
+from engine.model.recovery.progress import ABANDONED_MS
+from engine.model.recovery.protocol import State
 
-#: What chips under stress report: a fault was found that isolates, or one that makes the chip sub-healthy.
+#: Codes of chips under stress: a fault that isolates the chip, and one that makes it sub-healthy.
 CODES: Final = frozenset({"80818C05", "80818C06"})
 STRESS: Final = "stress"
 #: States in which an operation is carried out on a job.
@@ -27,28 +27,28 @@ _OPERATING: Final = frozenset({
 })  # fmt: skip
 
 
-class UnderTest(msgspec.Struct, frozen=True):
-    """The nodes that a job's stress test runs on; its record is believed until ``until`` (Unix ms)."""
+class StressTest(msgspec.Struct, frozen=True):
+    """The nodes on which a job's stress test runs; its record is valid until ``until`` (Unix ms)."""
 
     nodes: tuple[str, ...]
     until: int
 
 
-def under_test(talk: Conversation) -> UnderTest | None:
-    """The test of a conversation, None when there is none."""
-    operation = talk.operation
-    if operation is None or operation.kind != STRESS or talk.state not in _OPERATING or not operation.tested:
+def stress_test_of(conversation: Conversation) -> StressTest | None:
+    """The stress test of a conversation; None without one."""
+    operation = conversation.operation
+    if operation is None or operation.kind != STRESS or conversation.state not in _OPERATING or not operation.tested:
         return None
-    return UnderTest(operation.tested, max(talk.since, talk.deadline or 0) + ABANDONED_MS)
+    return StressTest(operation.tested, max(conversation.since, conversation.deadline or 0) + ABANDONED_MS)
 
 
-def of_test(test: UnderTest | None, node: str, code: str) -> bool:
-    """Whether a code is what a test itself makes the chips of a node report."""
+def caused_by_test(test: StressTest | None, node: str, code: str) -> bool:
+    """Whether the test causes this code on the chips of a node."""
     return test is not None and node in test.nodes and code_key(code) in CODES
 
 
-def hidden(report: DeviceReport) -> DeviceReport:
-    """The report with what a stress test makes chips report set apart; the same object when there is nothing of it."""
+def without_test_faults(report: DeviceReport) -> DeviceReport:
+    """The report with the codes of a stress test withheld; the same object when it has none."""
     found = tuple(fault for fault in report.faults if code_key(fault.code) in CODES)
     if not found:
         return report
@@ -59,4 +59,4 @@ def hidden(report: DeviceReport) -> DeviceReport:
     return msgspec.structs.replace(report, faults=kept, unhealthy=report.unhealthy & ~well, withheld=found)
 
 
-__all__ = ["CODES", "STRESS", "UnderTest", "hidden", "of_test", "under_test"]
+__all__ = ["CODES", "STRESS", "StressTest", "without_test_faults", "caused_by_test", "stress_test_of"]

@@ -1,12 +1,12 @@
-"""Which node hangs at which leaf switch, as administrators import it for switch affinity."""
+"""Leaf switches and their nodes, as administrators import them for switch affinity."""
 
 from __future__ import annotations
 
 import msgspec
 
 
-class Server(msgspec.Struct, frozen=True):
-    """A node under a switch: its InternalIP, its position there (``slice``, from 0) and its number of chips."""
+class SwitchServer(msgspec.Struct, frozen=True):
+    """A node under a leaf switch: InternalIP, position there (``slice``, from 0), number of chips."""
 
     address: str
     slice: int
@@ -18,7 +18,7 @@ class Switch(msgspec.Struct, frozen=True):
 
     id: int
     address: str
-    servers: tuple[Server, ...]
+    servers: tuple[SwitchServer, ...]
 
 
 class Switches(msgspec.Struct, frozen=True):

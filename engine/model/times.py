@@ -1,4 +1,4 @@
-"""Times as text and back, without a clock."""
+"""Times from and to text, without a clock."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ _LAST: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
 
 
 def utc(seconds: float) -> datetime:
-    """The moment in UTC; one beyond the years 1000 to 9999 is the nearest in them."""
+    """The time in UTC; clamped to the years 1000 to 9999."""
     return datetime.fromtimestamp(round(min(max(seconds, _FIRST), _LAST), 3), tz=UTC)
 
 
 def rfc3339(seconds: float) -> str:
-    """``2026-09-01T08:00:00Z``; fractions of a second are kept to milliseconds when there are any.
-
-    A time beyond the years 1000 to 9999 is written as the nearest in them.
-    """
+    """``2026-09-01T08:00:00Z``, with milliseconds when there are any; clamped to the years 1000 to 9999."""
     moment = utc(seconds)
     if moment.microsecond:
         return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"

@@ -1,4 +1,4 @@
-"""What fits together on one chip, and how to get from its vNPUs to the wanted ones. Shared by planner and agent.
+"""vNPU templates on one chip: what fits together, and the changes to a wanted layout. Shared by planner and agent.
 
 Sources: component/ascend-device-plugin/pkg/common/device.go (templates, totals),
 docs/zh/scheduling/04_usage/02_virtual_instance (what may share a chip).
@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 
-class Size(msgspec.Struct, frozen=True):
-    """What one template takes: AI cores, AI CPUs, memory in MiB, media engines.
+class TemplateSize(msgspec.Struct, frozen=True):
+    """Size of one template: AI cores, AI CPUs, memory in MiB, media engines.
 
     ``dvpp_flag`` yes takes every media engine of the chip, no takes none, None takes ``dvpp``.
     """
@@ -26,8 +26,8 @@ class Size(msgspec.Struct, frozen=True):
     dvpp_flag: str | None = None
 
 
-class Totals(msgspec.Struct, frozen=True):
-    """What one chip has to give, in the units of ``Size``; ``max_vnpus`` None when only the sums limit it."""
+class ChipCapacity(msgspec.Struct, frozen=True):
+    """Capacity of one chip, in the units of ``TemplateSize``; ``max_vnpus`` is None when only the sums limit it."""
 
     aicore: int
     aicpu: int
@@ -36,7 +36,7 @@ class Totals(msgspec.Struct, frozen=True):
     max_vnpus: int | None = None
 
 
-class Existing(msgspec.Struct, frozen=True):
+class ExistingVNPU(msgspec.Struct, frozen=True):
     """A vNPU that the node reports; ``busy`` when a pod or process uses it."""
 
     id: int
@@ -44,11 +44,11 @@ class Existing(msgspec.Struct, frozen=True):
     busy: bool
 
 
-class Change(msgspec.Struct, frozen=True):
-    """The way from the existing vNPUs of one chip to the wanted ones.
+class VNPUChange(msgspec.Struct, frozen=True):
+    """The changes from the existing vNPUs of one chip to the wanted ones.
 
-    ``destroy`` are ids, surplus ones first by id; ``create`` templates, largest first, so that splits and merges
-    never meet a fragmented chip; ``blocked`` are busy vNPUs that would have to go: nothing is done while there are any.
+    ``destroy``: ids, ascending. ``create``: templates, largest first, so that splits and merges never meet a fragmented
+    chip. ``blocked``: ids of busy vNPUs that are not wanted; nothing changes while there are any.
     """
 
     create: tuple[str, ...]
@@ -57,11 +57,11 @@ class Change(msgspec.Struct, frozen=True):
 
     @property
     def needed(self) -> bool:
-        """Whether the chip differs from what is wanted."""
+        """Whether the chip differs from the wanted layout."""
         return bool(self.create or self.destroy or self.blocked)
 
 
-def unfit(totals: Totals, sizes: Iterable[Size]) -> str | None:
+def unfit(totals: ChipCapacity, sizes: Iterable[TemplateSize]) -> str | None:
     """Why the templates do not fit on one chip together, None when they do."""
     rows = list(sizes)
     if totals.max_vnpus is not None and len(rows) > totals.max_vnpus:
@@ -76,10 +76,10 @@ def unfit(totals: Totals, sizes: Iterable[Size]) -> str | None:
     return _media(totals, rows)
 
 
-def change(existing: Sequence[Existing], wanted: Sequence[str]) -> Change:
-    """What to create and destroy; busy vNPUs are kept first, so that as few as possible are in the way."""
+def change(existing: Sequence[ExistingVNPU], wanted: Sequence[str]) -> VNPUChange:
+    """The changes to a wanted layout; busy vNPUs are kept first, so that as few as possible block."""
     missing = Counter(wanted)
-    surplus: list[Existing] = []
+    surplus: list[ExistingVNPU] = []
     for vnpu in sorted(existing, key=lambda v: (not v.busy, v.id)):
         if missing[vnpu.template] > 0:
             missing[vnpu.template] -= 1
@@ -88,7 +88,7 @@ def change(existing: Sequence[Existing], wanted: Sequence[str]) -> Change:
     blocked = tuple(sorted(v.id for v in surplus if v.busy))
     order = {template: index for index, template in enumerate(dict.fromkeys(wanted))}
     create = sorted(missing.elements(), key=lambda template: (-cores(template), order[template]))
-    return Change(create=tuple(create), destroy=tuple(sorted(v.id for v in surplus if not v.busy)), blocked=blocked)
+    return VNPUChange(create=tuple(create), destroy=tuple(sorted(v.id for v in surplus if not v.busy)), blocked=blocked)
 
 
 def cores(template: str) -> int:
@@ -97,7 +97,7 @@ def cores(template: str) -> int:
     return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) <= 9 else 0
 
 
-def _media(totals: Totals, rows: Sequence[Size]) -> str | None:
+def _media(totals: ChipCapacity, rows: Sequence[TemplateSize]) -> str | None:
     if not totals.dvpp:  # how many engines the chip has is not documented, so cores and AI CPUs decide
         return None
     whole = [size for size in rows if size.dvpp_flag == "yes"]

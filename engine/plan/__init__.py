@@ -1,91 +1,161 @@
-"""The pure room: ``plan(desired, observed, now) -> Plan``, one file per pass.
+"""The door of the pure room: ``plan(desired, observed, now) -> Plan``, one file per pass.
 
 Same inputs, same plan, byte for byte: no clock, random, environment, logging or client in here.
 The passes run in the order listed below; each reads what earlier ones derived in the scope.
+
+Rooms above the planner import it from here only. What else they ask is in ``__all__``; each name is imported on first
+use, so that this import stays cheap.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from engine.model.cluster import Observed
 from engine.model.plan import Plan
+from engine.model.plan_cache import PlanCache
 from engine.plan.scope import Memory, Scope
 
 if TYPE_CHECKING:
     from engine.documents import Desired
+    from engine.plan.comparison import Comparison
+    from engine.plan.health.graded_reports import GradedReports, graded_reports
+    from engine.plan.health.outcome import HealthOutcome
+    from engine.plan.roles import resolve_roles
+    from engine.plan.rules.fault_tables import tables_in_force
+    from engine.plan.rules.pool_rules import pool_rules
+    from engine.plan.shadow import DecisionKey, enforced
+    from engine.plan.sync.objects import declared_keys
+
+#: Where the other names of the door are defined.
+_DEFINED: Final = {
+    "Comparison": "comparison",
+    "DecisionKey": "shadow",
+    "GradedReports": "health.graded_reports",
+    "HealthOutcome": "health.outcome",
+    "declared_keys": "sync.objects",
+    "enforced": "shadow",
+    "graded_reports": "health.graded_reports",
+    "pool_rules": "rules.pool_rules",
+    "resolve_roles": "roles",
+    "tables_in_force": "rules.fault_tables",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a name of the door on first use."""
+    if name not in _DEFINED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_DEFINED[name]}"), name)
 
 
 def passes() -> tuple[tuple[str, Callable[[Scope], None]], ...]:
-    """Name and pass, in the fixed, readable order; ``views`` and ``gangs`` derive the nouns the others share.
+    """Name and function of each pass, in order; ``views`` and ``gangs`` derive what the others share.
 
     Imported on the first call, so that one pass can be imported without the others.
     """
-    from engine.plan import (
-        elastic,
-        expand,
-        explain,
-        forget,
-        groups,
-        groupstatus,
-        health,
-        layout,
-        ledger,
-        links,
-        online,
-        place,
-        queue,
-        recall,
-        recover,
-        reset,
-        safety,
-        sync,
-        views,
-    )
+    from engine.plan import clock_skew, explain, forget, grouping, placement, views
+    from engine.plan.health import reset
+    from engine.plan.health import states as health
+    from engine.plan.jobs import expand, podgroup_status
+    from engine.plan.links import orders as links
+    from engine.plan.queue import enqueue
+    from engine.plan.recover import elastic, in_place_recovery, training_time
+    from engine.plan.recover import evictions as recover
+    from engine.plan.safety import deferral as safety
+    from engine.plan.sync import foreign
+    from engine.plan.sync import objects as sync
+    from engine.plan.vnpu import layout
 
     return (
-        ("recall", recall.run),
+        ("recall", clock_skew.run),
         ("views", views.run),
-        ("gangs", groups.run),
+        ("gangs", grouping.run),
         ("sync", sync.run),
+        ("foreign", foreign.run),
         ("health", health.run),
-        ("online", online.run),
+        ("online", in_place_recovery.run),
         ("recover", recover.run),
         ("expand", expand.run),
         ("layout", layout.run),
-        ("queue", queue.run),
-        ("place", place.run),
+        ("queue", enqueue.run),
+        ("place", placement.run),
         ("elastic", elastic.run),
-        ("groupstatus", groupstatus.run),
+        ("groupstatus", podgroup_status.run),
         ("reset", reset.run),
         ("safety", safety.run),
         ("links", links.run),
-        ("ledger", ledger.run),
+        ("ledger", training_time.run),
         ("forget", forget.run),
         ("explain", explain.run),
     )
 
 
-def plan(desired: Desired, observed: Observed, now: float, *, shard: str = "main", about: str = "") -> Plan:
+def plan(
+    desired: Desired,
+    observed: Observed,
+    now: float,
+    *,
+    shard: str = "main",
+    about: str = "",
+    cache: PlanCache | None = None,
+) -> Plan:
     """One pass: what should change, and why.
 
     Args:
         desired: what Git declares, compiled by ``engine.load``.
-        observed: one consistent snapshot, built by ``engine.observe``.
+        observed: one consistent snapshot, built by ``engine.observe.observed``.
         now: Unix seconds; the only time the pass knows.
         shard: which shard's nodes and jobs this pass decides.
-        about: a job or pod that somebody asks about, ``name`` or ``namespace/name``; decides nothing, but the way out
-            of its pending entry is looked for with more effort.
+        about: a job or pod that a user asks about, ``name`` or ``namespace/name``; changes no decision, but the search
+            for a way out of its pending entry takes more effort.
+        cache: what the shard's earlier passes left to save work; the plan is the same bytes without one.
     """
     from engine.plan import explain, shadow
 
+    kept = PlanCache() if cache is None else cache
+
     def run(desired: Desired, observed: Observed) -> Plan:
         scope = Scope(
-            desired=desired, observed=observed, now=now, shard=shard, memory=Memory.of(observed.history), about=about
+            desired=desired,
+            observed=observed,
+            now=now,
+            shard=shard,
+            memory=Memory.of(observed.history),
+            about=about,
+            cache=kept,
         )
         for _name, one in passes():
             one(scope)
         return explain.document(scope)
 
-    return shadow.cast(desired, observed, run(desired, observed), run)
+    return shadow.compare(desired, observed, run(desired, observed), run)
+
+
+def assess(
+    desired: Desired, observed: Observed, now: float, *, shard: str = "main", cache: PlanCache | None = None
+) -> HealthOutcome:
+    """The passes up to ``health`` only: what becomes of each chip, for tests of fault policies."""
+    from engine.plan.health.outcome import HealthOutcome
+
+    scope = Scope(
+        desired=desired,
+        observed=observed,
+        now=now,
+        shard=shard,
+        memory=Memory.of(observed.history),
+        cache=PlanCache() if cache is None else cache,
+    )
+    for name, one in passes():
+        one(scope)
+        if name == "health":
+            break
+    return HealthOutcome(scope)
+
+
+__all__ = [
+    "Comparison", "DecisionKey", "GradedReports", "HealthOutcome", "assess", "declared_keys", "enforced",
+    "graded_reports", "passes", "plan", "pool_rules", "resolve_roles", "tables_in_force",
+]  # fmt: skip

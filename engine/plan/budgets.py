@@ -1,4 +1,4 @@
-"""Counts disruption against the safety budgets: how much a limit allows in its scope, and what its window has spent.
+"""Counting disruption against the safety budgets: what each limit allows in its scope, and what its window spent.
 
 A gang evicted whole is one unit, so is a reset group, a chip, a node, an object. What was spent lives in
 ``History.budgets``: per limit and scope the times, units and counts within its window.
@@ -6,35 +6,46 @@ A gang evicted whole is one unit, so is a reset group, a chip, a node, an object
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from engine.documents import BudgetLimit
-from engine.plan.scope import NodeView, Scope
+from engine.documents import BUDGET_UNITS, FREED_CHIPS, BudgetLimit
+from engine.plan.node_view import NodeView
+from engine.plan.scope import Scope
 
-#: Gangs whose pods serve on their own: each pod is a unit, and only hit pods go.
+#: Kinds whose pods serve independently: each pod is a unit, and only hit pods are evicted.
 INDEPENDENT_KINDS: Final = frozenset({"Deployment", "ReplicaSet", "Pod"})
 NO_POOL: Final = "none"
+NO_CHIPS: Final[Mapping[str, int]] = MappingProxyType({})
+#: The rule of actions by which jobs are expanded: a job's own doing.
+EXPANSION: Final = "expand"
+#: Limit on chips freed by deletions where no budget has one.
+_FREED: Final = "default#chips"
 
 
-class Demand(NamedTuple):
-    """``weight`` units of an action's kind, named ``unit``, on these nodes (none: the cluster's)."""
+class BudgetDemand(NamedTuple):
+    """``weight`` units of an action kind on these nodes (none: the cluster); ``unit`` names them.
+
+    ``chips``: number of chips that a deletion frees, by pool.
+    """
 
     kind: str
     unit: str
     weight: int
     nodes: tuple[str, ...]
+    chips: Mapping[str, int] = NO_CHIPS
 
 
-class Refusal(NamedTuple):
-    """Which budget refuses, and when its window frees enough (Unix seconds; None: only a person can)."""
+class BudgetRefusal(NamedTuple):
+    """The budget that refuses, and when its window frees enough (Unix seconds; None: only a person can)."""
 
     budget: str
     until: float | None
 
 
-class Ledger:
-    """What the budgets still allow in this pass; starts from the memory's spent windows."""
+class BudgetTracker:
+    """What the budgets still allow in this pass; starts from the windows in the memory."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
@@ -43,48 +54,58 @@ class Ledger:
             for item in sorted(scope.desired.budgets, key=lambda item: item.document.name)
             for index, limit in enumerate(item.document.spec.limits)
         ]
+        if not any(limit.unit == "chips" for _, limit in self._limits):
+            self._limits.append((_FREED, FREED_CHIPS))
         self._spent: dict[str, list[tuple[int, str, int]]] = {}
         self._totals: dict[tuple[str, str, str], int] = {}
         self._units: dict[tuple[str, str], set[str]] | None = None
 
-    def take(self, demand: Demand) -> Refusal | None:
-        """Spend the demand from every limit that counts it, or from none and say which refuses."""
-        refusal: Refusal | None = None
-        for full, name, limit, allowed in (counting := list(self._counting(demand))):
-            found = self._check(full, _document(name), limit, allowed, demand.weight)
-            if found is not None and (refusal is None or _later(found, refusal)):
+    def take(self, demand: BudgetDemand) -> BudgetRefusal | None:
+        """Spend the demand from every limit that counts it; or spend nothing, and return the refusal."""
+        refusal: BudgetRefusal | None = None
+        for full, name, limit, allowed, weight in (counting := list(self._counting(demand))):
+            found = self._check(full, _document(name), limit, allowed, weight)
+            if found is not None and (refusal is None or _ends_later(found, refusal)):
                 refusal = found
         if refusal is None:
-            for full, _, limit, _ in counting:
-                self._window(full, limit).append((self._scope.now_ms, demand.unit, demand.weight))
+            for full, _, limit, _, weight in counting:
+                self._window(full, limit).append((self._scope.now_ms, demand.unit, weight))
         return refusal
 
-    def take_all(self, demands: Sequence[Demand]) -> Refusal | None:
-        """Spend all demands, or none of them and say which budget refuses."""
+    def beyond(self, demand: BudgetDemand) -> list[tuple[str, str]]:
+        """Limits that the demand exceeds even with an unspent window: the budget's name, and the excess in words."""
+        return [
+            (_document(name), f"{weight} {_unit(limit)}{_where(limit, full)}, at most {allowed}")
+            for full, name, limit, allowed, weight in self._counting(demand)
+            if weight > allowed
+        ]
+
+    def take_all(self, demands: Sequence[BudgetDemand]) -> BudgetRefusal | None:
+        """Spend all demands; or spend nothing, and return the refusal."""
         before = {full: list(rows) for full, rows in self._spent.items()}
         for demand in demands:
             refusal = self.take(demand)
             if refusal is not None:
                 self._spent = before
-                return self._together(demands) or refusal
+                return self._check_all(demands) or refusal
         return None
 
-    def _together(self, demands: Sequence[Demand]) -> Refusal | None:
-        """Which budget refuses all of them at once, and when its window has room for all."""
+    def _check_all(self, demands: Sequence[BudgetDemand]) -> BudgetRefusal | None:
+        """The refusal of all demands together, with the time when the window has room for all."""
         wanted: dict[str, tuple[str, BudgetLimit, int, int]] = {}
         for demand in demands:
-            for full, name, limit, allowed in self._counting(demand):
+            for full, name, limit, allowed, more in self._counting(demand):
                 weight = wanted[full][3] if full in wanted else 0
-                wanted[full] = (name, limit, allowed, weight + demand.weight)
-        refusal: Refusal | None = None
+                wanted[full] = (name, limit, allowed, weight + more)
+        refusal: BudgetRefusal | None = None
         for full, (name, limit, allowed, weight) in wanted.items():
             found = self._check(full, _document(name), limit, allowed, weight)
-            if found is not None and (refusal is None or _later(found, refusal)):
+            if found is not None and (refusal is None or _ends_later(found, refusal)):
                 refusal = found
         return refusal
 
-    def renew(self, demand: Demand) -> Refusal | None:
-        """Spend again what was spent before and is only done now: windows count from the act, not the decision."""
+    def renew(self, demand: BudgetDemand) -> BudgetRefusal | None:
+        """Move an earlier spend to now: windows count from the act, not from the decision."""
         known = False
         for name, limit in self._limits:
             if demand.kind not in limit.actions:
@@ -96,50 +117,51 @@ class Ledger:
                         rows[index], known = (self._scope.now_ms, unit, count), True
         return None if known else self.take(demand)
 
-    def room(self, demand: Demand) -> int:
-        """How many of the demand's weight the limits still allow."""
+    def room(self, demand: BudgetDemand) -> int:
+        """How much of the demand's weight the limits still allow."""
         left = demand.weight
-        for full, _, limit, allowed in self._counting(demand):
+        for full, _, limit, allowed, _ in self._counting(demand):
             left = min(left, allowed - sum(count for _, _, count in self._all(full, limit)))
         return max(0, left)
 
-    def most(self, kind: str) -> tuple[int, str] | None:
-        """The most that any cluster-wide limit allows of a kind at all, with its budget; None when none limits it."""
-        found = [
-            (limit.allowed(self._total(kind, limit.per, "cluster")), _document(name))
-            for name, limit in self._limits
-            if kind in limit.actions and limit.per == "cluster"
-        ]
-        return min(found, default=None)
-
     def spent(self) -> dict[str, tuple[tuple[int, str, int], ...]]:
-        """The windows as the memory keeps them: only entries that still count, empty windows left out."""
+        """The windows for the memory: entries that still count; empty windows are left out."""
         for name, limit in self._limits:
             for full in self._scope.memory.budgets:
                 if full.startswith(f"{name}/{limit.per}/"):
                     self._window(full, limit)
         return {full: tuple(entries) for full, entries in sorted(self._spent.items()) if entries}
 
-    def _counting(self, demand: Demand) -> Iterator[tuple[str, str, BudgetLimit, int]]:
-        """Each window that counts the demand: its name, the limit's name, the limit, and what it allows there."""
+    def _counting(self, demand: BudgetDemand) -> Iterator[tuple[str, str, BudgetLimit, int, int]]:
+        """Each window that counts the demand: its name, the limit's name, the limit, what it allows there, and the
+        demand's weight in the limit's unit.
+        """
         for name, limit in self._limits:
-            if demand.kind in limit.actions:
-                for key in self._keys(limit.per, demand.nodes):
-                    allowed = limit.allowed(self._total(demand.kind, limit.per, key))
-                    yield f"{name}/{limit.per}/{key}", name, limit, allowed
+            if demand.kind not in limit.actions:
+                continue
+            if limit.unit == "chips":
+                freed = demand.chips if limit.per == "pool" else {"cluster": sum(demand.chips.values())}
+                for key, weight in sorted(freed.items()):
+                    if weight:
+                        allowed = limit.allowed(self._total("chips", limit.per, key))
+                        yield f"{name}/{limit.per}/{key}", name, limit, allowed, weight
+                continue
+            for key in self._keys(limit.per, demand.nodes):
+                allowed = limit.allowed(self._total(demand.kind, limit.per, key))
+                yield f"{name}/{limit.per}/{key}", name, limit, allowed, demand.weight
 
-    def _check(self, full: str, name: str, limit: BudgetLimit, allowed: int, weight: int) -> Refusal | None:
+    def _check(self, full: str, name: str, limit: BudgetLimit, allowed: int, weight: int) -> BudgetRefusal | None:
         entries = self._all(full, limit)
         excess = sum(count for _, _, count in entries) + weight - allowed
         if excess <= 0:
             return None
         if weight > allowed:
-            return Refusal(name, None)
+            return BudgetRefusal(name, None)
         for moment, _, count in sorted(entries):
             excess -= count
             if excess <= 0:
-                return Refusal(name, (moment + limit.window * 1000) / 1000)
-        return Refusal(name, None)
+                return BudgetRefusal(name, (moment + limit.window * 1000) / 1000)
+        return BudgetRefusal(name, None)
 
     def _window(self, full: str, limit: BudgetLimit) -> list[tuple[int, str, int]]:
         if full not in self._spent:
@@ -148,13 +170,13 @@ class Ledger:
         return self._spent[full]
 
     def _all(self, full: str, limit: BudgetLimit) -> list[tuple[int, str, int]]:
-        """What counts: this shard's window, what other shards reserved, and own reservations that the memory lost."""
+        """All entries that count: this shard's window, other shards' reservations, own ones that the memory lost."""
         own = self._window(full, limit)
         reserved = self._scope.observed.reserved.get(full)
         if not reserved:
             return own
         oldest, rows, known = self._scope.now_ms - limit.window * 1000, set(own), {unit for _, unit, _ in own}
-        newest = self._scope.now_ms + limit.window * 1000  # beyond it a clock was wrong: it must not count for ever
+        newest = self._scope.now_ms + limit.window * 1000  # later ones come from a wrong clock and must expire
         others = [
             (at, unit, count)
             for at, unit, count, shard in reserved
@@ -170,7 +192,7 @@ class Ledger:
         return sorted({scope_key(per, node, self._scope.nodes.get(node)) for node in nodes})
 
     def _total(self, kind: str, per: str, key: str) -> int:
-        """How many of the thing limited exist within a scope."""
+        """How many of the limited things exist within a scope."""
         known = self._totals.get((kind, per, key))
         if known is None:
             known = self._totals[(kind, per, key)] = self._count(kind, per, key)
@@ -189,7 +211,7 @@ class Ledger:
         return sum(view.base.bit_count() for view in views)
 
     def _workloads(self, per: str) -> dict[tuple[str, str], set[str]]:
-        """Running gangs and single pods per scope, for every granularity asked so far."""
+        """Running gangs and single pods per scope, for every granularity requested so far."""
         if self._units is None:
             self._units = {}
         if not any(kind == per for kind, _ in self._units):
@@ -212,9 +234,19 @@ def scope_key(per: str, node: str, view: NodeView | None) -> str:
 
 
 def unit_of(scope: Scope, pod: str) -> str:
-    """The budget unit of a pod when its job goes as a whole: its gang, or itself when it serves on its own."""
+    """The budget unit of a pod whose job is evicted as a whole: its gang, or the pod when it serves independently."""
     gang = scope.gangs.get(scope.gang_of.get(pod, ""))
     return pod if gang is None or gang.kind in INDEPENDENT_KINDS else gang.key
+
+
+def _unit(limit: BudgetLimit) -> str:
+    """What a limit counts, in words."""
+    return limit.unit or (BUDGET_UNITS[limit.actions[0]] if not limit.mixed else "actions")
+
+
+def _where(limit: BudgetLimit, full: str) -> str:
+    """The scope of a window, in words; nothing for the whole cluster."""
+    return f" in pool {full.rpartition('/')[2]}" if limit.per == "pool" and limit.unit == "chips" else ""
 
 
 def _document(name: str) -> str:
@@ -222,5 +254,5 @@ def _document(name: str) -> str:
     return name.rpartition("#")[0]
 
 
-def _later(one: Refusal, other: Refusal) -> bool:
+def _ends_later(one: BudgetRefusal, other: BudgetRefusal) -> bool:
     return other.until is not None and (one.until is None or one.until > other.until)

@@ -1,25 +1,20 @@
-"""The plan as a document: what the passes decided, sorted, and nothing decided here."""
+"""The plan as a document: the decisions of the passes, sorted; decides nothing."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import assert_never
 
 from engine.model.cluster import ids_of
 from engine.model.diagnostics import Diagnostic
-from engine.model.plan import NodeState, Pending, Plan
+from engine.model.history import HOLD_KINDS, HoldKind
+from engine.model.plan import NodeState, Pending, Plan, ServerChips
 from engine.model.times import rfc3339
 from engine.plan.scope import Scope
 
-#: How a hold without a time ends.
-_ENDS: Final = {
-    "manual": "until a person ends it",
-    "frequency": "until a person ends it (delete the name from Total in belay-system/belay-manual)",
-    "bad-boot": "until a newer report",
-}
 
-
+#: End of a hold without a time, by kind.
 def run(scope: Scope) -> None:
-    """Sorts every list whose order the passes do not give, and merges what two passes said of the same gang."""
+    """Sort every list whose order the passes do not give; keep one pending entry per gang."""
     scope.pending = _merged(scope.pending)
     _holds(scope)
     scope.diagnostics = sorted(set(scope.diagnostics) | set(scope.observed.diagnostics))
@@ -27,14 +22,14 @@ def run(scope: Scope) -> None:
 
 
 def _in_order(row: dict[str, float]) -> dict[str, float]:
-    """The scores by the names of nodes, in which order they mostly are already."""
+    """The scores sorted by node name; the same object when they are sorted already."""
     names = sorted(row)
     return row if names == list(row) else {name: row[name] for name in names}
 
 
 def _holds(scope: Scope) -> None:
-    """Says of every hold what it is, by which rule, and when it ends."""
-    for name, view in scope.unsettled.items():
+    """Report every hold with its rule and its end."""
+    for name, view in scope.unassessed_views():
         if view.resetting:
             orders = scope.observed.orders.get(name)
             end = rfc3339(orders.not_after_ms / 1000) if orders and orders.not_after_ms else "its end"
@@ -47,14 +42,29 @@ def _holds(scope: Scope) -> None:
             continue
         for chip, row in memory.chips.items():
             for hold in row.holds:
-                end = f"until {rfc3339(hold.until / 1000)}" if hold.until else _ENDS.get(hold.kind, "until it is ended")
+                end = f"until {rfc3339(hold.until / 1000)}" if hold.until else _end_of(HOLD_KINDS.get(hold.kind))
                 what = f"{held.chip(chip)} of node {name} is held: {hold.kind}"
                 message = f"{what}, by {hold.rule}, {end}" if hold.rule else f"{what}, {end}"
                 scope.diagnostics.append(Diagnostic("info", f"Node/{name}", "", 0, 0, "", message))
 
 
+def _end_of(kind: HoldKind | None) -> str:
+    """What ends a hold that has no time of its own."""
+    match kind:
+        case HoldKind.MANUAL:
+            return "until a person ends it"
+        case HoldKind.FREQUENCY:
+            return "until a person ends it (delete the name from Total in belay-system/belay-manual)"
+        case HoldKind.BAD_BOOT:
+            return "until a newer report"
+        case HoldKind.DURATION | HoldKind.ATTEMPT_BUDGET | HoldKind.RESET_PENDING | HoldKind.NO_AGENT | None:
+            return "until it is ended"
+        case _:
+            assert_never(kind)
+
+
 def document(scope: Scope) -> Plan:
-    """The finished plan. ``actions`` stay in the order in which the passes gave them: it is the order of execution."""
+    """The finished plan; ``actions`` stay in the order of the passes, which is the order of execution."""
     return Plan(
         revision=scope.desired.revision,
         now=scope.now,
@@ -63,7 +73,9 @@ def document(scope: Scope) -> Plan:
         pending=tuple(scope.pending),
         nodes=tuple(
             [
-                view.told or NodeState(name, view.pool, view.state, view.level, tuple(sorted(view.codes)))
+                view.assessed.node
+                if view.assessed is not None
+                else NodeState(name, view.pool, view.state, view.level, tuple(sorted(view.codes)))
                 for name, view in scope.nodes.items()  # in the order of names, see ``views``
             ]
         ),
@@ -72,13 +84,18 @@ def document(scope: Scope) -> Plan:
         diagnostics=tuple(scope.diagnostics),
         history=scope.memory.frozen(),
         planes=scope.planes,
-        lemons=tuple(scope.lemons),
+        repeat_offenders=tuple(scope.repeat_offenders),
         links=tuple(scope.links),
+        ignored=tuple(scope.ignored),
+        servers={
+            name: ServerChips(view.prefix, view.base, view.report is not None) for name, view in scope.nodes.items()
+        },
+        held_prune=scope.held_prune,
     )
 
 
 def _merged(entries: list[Pending]) -> list[Pending]:
-    """One entry per gang, the first that was given, sorted by namespace, name and kind."""
+    """The first entry of each gang, sorted by namespace, name and kind."""
     first: dict[tuple[str, str, str], Pending] = {}
     for entry in entries:
         first.setdefault((entry.namespace, entry.name, entry.kind), entry)

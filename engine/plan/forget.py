@@ -1,7 +1,7 @@
-"""The pass that forgets: the memory of jobs and nodes that are gone for good.
+"""The forget pass: drops the memory of jobs and nodes that no longer exist.
 
-A job is gone when neither its object nor any of its pods is there; a new job of the same name starts afresh anyway,
-because memory is bound to the UID.
+A job no longer exists when its object and all of its pods are gone and Git does not declare it. Memory is bound to the
+UID, so a new job of the same name starts without memory anyway.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from engine.model.history import ChipMemory
-from engine.plan.place import regroup
+from engine.plan.place.gangs import returning
 from engine.plan.scope import Scope
 
 #: How long a deleted node is remembered (30 days): it may register again under its name.
@@ -17,7 +17,7 @@ FORGOTTEN_MS: Final = 30 * 86_400_000
 
 
 def run(scope: Scope) -> None:
-    """Drops memory that nobody will ask for again."""
+    """Drop the memory of jobs and nodes that no longer exist."""
     _jobs(scope)
     _nodes(scope)
 
@@ -34,13 +34,13 @@ def _jobs(scope: Scope) -> None:
         if owner not in live and owner not in declared:
             del scope.memory.jobs[key]
         else:
-            regroup.note_away(scope, key)  # it has no pods at all
+            returning.record_absence(scope, key)  # declared or live, but without pods
 
 
 def _nodes(scope: Scope) -> None:
-    """Drop the memory of nodes that have been gone for long, unless only a person may end what it holds.
+    """Drop the memory of nodes that have been gone for long, unless it has a hold that only a person may end.
 
-    Their orders stay, so that epochs go on growing should a node of that name come back.
+    Their orders stay, so that epochs keep growing if a node of that name returns.
     """
     oldest = scope.now_ms - FORGOTTEN_MS
     for name in [n for n in scope.memory.nodes if n not in scope.observed.nodes]:
@@ -53,7 +53,7 @@ def _nodes(scope: Scope) -> None:
 
 
 def _times(row: ChipMemory) -> tuple[int, ...]:
-    """The moments that a chip's memory knows of."""
+    """The times in a chip's memory (Unix ms)."""
     return (
         row.isolated,
         row.ordered,

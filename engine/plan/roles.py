@@ -1,7 +1,8 @@
-"""Which roles of MindCluster and Volcano Belay plays itself.
+"""The roles of MindCluster and Volcano that Belay plays.
 
-``on`` and ``off`` are as written; ``auto`` takes a role only where no live component holds it: a running pod of that
-component, as its own manifests label it (docs/zh/scheduling/03_installation_guide and Volcano's installer).
+``on`` and ``off`` are taken as written; ``auto`` takes a role only when no live component plays it. A component is
+live while a pod with the labels of its manifests runs
+(docs/zh/scheduling/03_installation_guide and Volcano's installer).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _NAMESPACES: Final = frozenset(namespace for holders in _HOLDERS.values() for na
 
 
 def holders(observed: Observed) -> dict[str, str]:
-    """Roles that live components play, and the pod that shows it (``namespace/name``, the first by name)."""
+    """Roles that live components play, each with the pod that shows it (``namespace/name``, the first by name)."""
     found: dict[str, str] = {}
     for key, pod in observed.pods.items():
         if pod.namespace not in _NAMESPACES or pod.phase != "Running" or pod.deleting is not None:
@@ -35,8 +36,10 @@ def holders(observed: Observed) -> dict[str, str]:
     return found
 
 
-def resolve(desired: Desired, observed: Observed) -> dict[str, str]:
+def resolve_roles(desired: Desired, observed: Observed) -> dict[str, str]:
     """Each role by its field name: ``on``, or ``off`` with the reason."""
+    if desired.every_role:
+        return dict.fromkeys(sorted(_HOLDERS), "on")
     settings, live = desired.settings.roles, holders(observed)
     result = {}
     for role in sorted(_HOLDERS):
@@ -48,20 +51,20 @@ def resolve(desired: Desired, observed: Observed) -> dict[str, str]:
 
 
 def schedules(scope: Scope, pod: Pod) -> bool:
-    """Whether the pod is one of Belay's to place and to move: its ``schedulerName`` is among the settings' own.
+    """Whether Belay places and moves the pod: its ``schedulerName`` is among those of the settings.
 
-    Pods of any other scheduler are told nothing and evicted by nobody here, as Volcano reschedules only its own.
+    Pods of other schedulers are neither annotated nor evicted, as Volcano reschedules its own pods only.
     """
     return pod.scheduler in scope.desired.settings.scheduler_names
 
 
 def names(scope: Scope) -> frozenset[str]:
-    """The scheduler names whose pods Belay places and moves, for those who ask about many pods."""
+    """The scheduler names whose pods Belay places and moves; for tests of many pods."""
     return frozenset(scope.desired.settings.scheduler_names)
 
 
 def plays(scope: Scope, role: str) -> bool:
     """Whether Belay plays a role in this pass; resolved on first use."""
     if not scope.roles:
-        scope.roles.update(resolve(scope.desired, scope.observed))
+        scope.roles.update(resolve_roles(scope.desired, scope.observed))
     return scope.roles[role] == "on"

@@ -1,8 +1,8 @@
-"""What shadow policies would do: the same pass on a copied world in which one of them is enforced, and the difference.
+"""Shadow policies: the same pass on a copied world in which one of them is enforced, compared with the real plan.
 
-A shadow policy never changes an action. What codes would have done to chips under it over time (occurrences, upgrades)
-is a track of its own beside each chip's memory (``NodeMemory.shadows``), kept only where it differs from what really
-happened; what it would do is always asked of the world as it is.
+A shadow policy never changes an action. The memory of codes under it (occurrences, upgrades) is a track beside each
+chip's memory (``NodeMemory.shadows``), kept only where it differs from the real memory. The other pass always starts
+from the world as it is.
 """
 
 from __future__ import annotations
@@ -18,30 +18,38 @@ from engine.model import actions as act
 from engine.model.actions import AnyAction, kind_of
 from engine.model.cluster import Observed
 from engine.model.diagnostics import Diagnostic
-from engine.model.history import ChipMemory, History, NodeMemory
+from engine.model.history import (
+    ChipMemory,
+    History,
+    HoldKind,
+    NodeMemory,
+)
 from engine.model.levels import NORMAL
 from engine.model.plan import Plan, ShadowChange
-from engine.plan import inforce
+from engine.model.states import NodeHealth
+from engine.plan.rules import in_force
 
-#: Shadow policies of which each pass asks what they would do; the rest is named in a diagnostic.
+#: Maximum shadow policies evaluated per pass; a diagnostic names the others.
 MAX_POLICIES: Final = 8
-#: Differences of one policy that a plan holds.
+#: Maximum differences of one policy in a plan.
 MAX_CHANGES: Final = 200
-#: Lines per policy among the diagnostics; status holds all.
+#: Maximum diagnostics per policy; status holds all differences.
 MAX_LINES: Final = 20
-#: What a shadow is told of: everything that people would notice.
-TOLD: Final = (
+#: Actions that are compared: all that people would notice.
+COMPARED_ACTIONS: Final = (
     act.EvictPod, act.IsolateChip, act.ReleaseChip, act.IsolateNode, act.ReleaseNode, act.ResetChips,
     act.PartitionChip, act.BindPod, act.ScaleJob, act.SignalJob,
 )  # fmt: skip
+# read often: members of an enumeration are slow to look up
+_HEALTHY: Final = NodeHealth.HEALTHY
 _PLAIN: Final = ChipMemory()
 
 Pass = Callable[[Desired, Observed], Plan]
-Key = tuple[str, ...]
+DecisionKey = tuple[str, ...]
 
 
-def cast(desired: Desired, observed: Observed, result: Plan, run: Pass) -> Plan:
-    """The plan with what each shadow policy would change, and its track in the memory. ``run`` is one plain pass."""
+def compare(desired: Desired, observed: Observed, result: Plan, run: Pass) -> Plan:
+    """The plan with the changes by each shadow policy, and their tracks in the memory; ``run`` is one plain pass."""
     policies = [item for item in _in_force(desired, result) if item.document.spec.mode == "shadow"]
     tracked = any(memory.shadows for memory in result.history.nodes.values())
     if not policies and not tracked:
@@ -49,15 +57,15 @@ def cast(desired: Desired, observed: Observed, result: Plan, run: Pass) -> Plan:
     changes: list[ShadowChange] = []
     tracks: dict[str, dict[str, dict[int, ChipMemory]]] = {}
     said = list(result.diagnostics)
-    for item in policies[:MAX_POLICIES] if tracked or _matters(result) else ():
+    for item in policies[:MAX_POLICIES] if tracked or _any_fault(result) else ():
         name = item.document.name
         enforcing = _enforcing(desired, result, name)
-        own = {node: memory.shadows.get(name, {}) for node, memory in observed.history.nodes.items()}
-        other = run(enforcing, remembering(enforcing, observed, own, result.history))
+        codes = {node: memory.shadows.get(name, {}) for node, memory in observed.history.nodes.items()}
+        other = run(enforcing, with_memory(enforcing, observed, codes, result.history))
         found = list(differences(result, other))
         changes += [ShadowChange(name, change, action, budget) for change, action, budget in found[:MAX_CHANGES]]
         tracks[name] = track(result.history, other.history)
-        said += _lines(item, found)
+        said += _diagnostics(item, found)
     if len(policies) > MAX_POLICIES:
         left = ", ".join(item.document.name for item in policies[MAX_POLICIES:])
         text = f"shadow policies beyond the first {MAX_POLICIES} are not asked: {left}"
@@ -69,7 +77,7 @@ def cast(desired: Desired, observed: Observed, result: Plan, run: Pass) -> Plan:
 
 
 def differences(now: Plan, other: Plan) -> Iterator[tuple[str, AnyAction, str]]:
-    """What one plan does and the other does not, as (``new`` or ``avoided``, action, budget that defers it)."""
+    """Actions of only one of two plans, as (``new`` or ``avoided``, action, budget that defers it)."""
     ours, theirs = decided(now), decided(other)
     for key in sorted(theirs.keys() - ours.keys()):
         yield "new", *theirs[key]
@@ -77,21 +85,21 @@ def differences(now: Plan, other: Plan) -> Iterator[tuple[str, AnyAction, str]]:
         yield "avoided", *ours[key]
 
 
-def decided(plan: Plan) -> dict[Key, tuple[AnyAction, str]]:
-    """Everything that a plan decided to do, deferred or not, one entry per chip, pod, node or job."""
-    out: dict[Key, tuple[AnyAction, str]] = {}
+def decided(plan: Plan) -> dict[DecisionKey, tuple[AnyAction, str]]:
+    """All actions of a plan, deferred ones included; one entry per chip, pod, node or job."""
+    out: dict[DecisionKey, tuple[AnyAction, str]] = {}
     rows = [*((action, "") for action in plan.actions), *((row.action, row.budget) for row in plan.deferred)]
     for action, budget in rows:
         if isinstance(action, act.IsolateChip | act.ReleaseChip):
             for chip in action.chips:
                 one = msgspec.structs.replace(action, chips=(chip,))
                 out.setdefault((kind_of(action), action.node, chip, action.level), (one, budget))
-        elif isinstance(action, TOLD):
+        elif isinstance(action, COMPARED_ACTIONS):
             out.setdefault(_key(action), (action, budget))
     return out
 
 
-def _key(action: Any) -> Key:
+def _key(action: Any) -> DecisionKey:
     kind = kind_of(action)
     match action:
         case act.ResetChips():
@@ -110,19 +118,19 @@ def _key(action: Any) -> Key:
             return kind, action.namespace, action.name, str(action.signal)
 
 
-def _matters(result: Plan) -> bool:
-    """Whether any policy could judge anything otherwise: with no fault anywhere, none can."""
+def _any_fault(result: Plan) -> bool:
+    """Whether the plan has any fault; without one, no policy makes a difference."""
     return (
         bool(result.history.nodes)
         or any(chip.codes or chip.level != NORMAL for chip in result.chips)
-        or any(node.state != "healthy" or node.codes for node in result.nodes)
+        or any(node.state != _HEALTHY or node.codes for node in result.nodes)
     )
 
 
 def _in_force(desired: Desired, result: Plan) -> tuple[Declared[FaultPolicy], ...]:
-    """The policies that this pass judged by, which a held-back revision's are not."""
-    kept = inforce.previous_policies(result.history.policy_revision)
-    return inforce.fault_policies(desired) if kept is None else kept
+    """The policies in force in this pass; not those of a revision that was held back."""
+    kept = in_force.previous_policies(result.history.policy_revision)
+    return in_force.fault_policies(desired) if kept is None else kept
 
 
 def enforced(item: Declared[FaultPolicy]) -> Declared[FaultPolicy]:
@@ -136,45 +144,49 @@ def _enforcing(desired: Desired, result: Plan, name: str) -> Desired:
     return dataclasses.replace(desired, fault_policies=policies)
 
 
-def remembering(
+def with_memory(
     desired: Desired, observed: Observed, tracks: Mapping[str, Mapping[int, ChipMemory]], real: History
 ) -> Observed:
-    """The world with another memory of codes, by node and chip; the policies of ``desired`` count as in force already,
-    so that no change of them is held back. ``real`` is the memory after the real pass.
+    """The world with another memory of codes, by node and chip.
+
+    The policies of ``desired`` count as in force, so that no change is held back; ``real`` is the memory after the real
+    pass.
     """
     nodes = dict(observed.history.nodes)
     for node, rows in tracks.items():
         if rows:
-            nodes[node] = _own(nodes.get(node, NodeMemory()), rows)
-    pools = inforce.previous_pools(real.policy_revision)
-    revision = inforce.text(inforce.fault_policies(desired), pools)
+            nodes[node] = _with_codes(nodes.get(node, NodeMemory()), rows)
+    pools = in_force.previous_pools(real.policy_revision)
+    revision = in_force.text(in_force.fault_policies(desired), pools)
     history = msgspec.structs.replace(observed.history, nodes=dict(sorted(nodes.items())), policy_revision=revision)
     return msgspec.structs.replace(observed, history=history)
 
 
-def _own(memory: NodeMemory, rows_of_its_own: Mapping[int, ChipMemory]) -> NodeMemory:
+def _with_codes(memory: NodeMemory, rows_of_its_own: Mapping[int, ChipMemory]) -> NodeMemory:
     rows = dict(memory.chips)
-    for chip, own in rows_of_its_own.items():
+    for chip, codes in rows_of_its_own.items():
         real = rows.get(chip, _PLAIN)
-        others = tuple(hold for hold in real.holds if hold.kind != "frequency")
-        rows[chip] = msgspec.structs.replace(real, codes=own.codes, holds=(*others, *own.holds), hardware=own.hardware)
+        others = tuple(hold for hold in real.holds if hold.kind != HoldKind.FREQUENCY)
+        rows[chip] = msgspec.structs.replace(
+            real, codes=codes.codes, holds=(*others, *codes.holds), hardware=codes.hardware
+        )
     return msgspec.structs.replace(memory, chips=dict(sorted(rows.items())))
 
 
 def track(real: History, other: History) -> dict[str, dict[int, ChipMemory]]:
-    """What another policy remembers of codes otherwise than the real memory, by node and chip."""
+    """The memory of codes under another policy where it differs from the real one, by node and chip."""
     out: dict[str, dict[int, ChipMemory]] = {}
     for node in sorted({*real.nodes, *other.nodes}):
         ours, theirs = real.nodes.get(node, NodeMemory()).chips, other.nodes.get(node, NodeMemory()).chips
         for chip in sorted({*ours, *theirs}):
-            own = _codes(theirs.get(chip, _PLAIN))
-            if own != _codes(ours.get(chip, _PLAIN)):
-                out.setdefault(node, {})[chip] = own
+            codes = _codes(theirs.get(chip, _PLAIN))
+            if codes != _codes(ours.get(chip, _PLAIN)):
+                out.setdefault(node, {})[chip] = codes
     return out
 
 
 def _codes(row: ChipMemory) -> ChipMemory:
-    holds = tuple(hold for hold in row.holds if hold.kind == "frequency")
+    holds = tuple(hold for hold in row.holds if hold.kind == HoldKind.FREQUENCY)
     return ChipMemory(codes=row.codes, holds=holds, hardware=row.hardware)
 
 
@@ -190,8 +202,8 @@ def _with_tracks(
     return dict(sorted(out.items()))
 
 
-def _lines(item: Declared[FaultPolicy], found: list[tuple[str, AnyAction, str]]) -> Iterator[Diagnostic]:
-    """Differences in words, for whoever reads the plan."""
+def _diagnostics(item: Declared[FaultPolicy], found: list[tuple[str, AnyAction, str]]) -> Iterator[Diagnostic]:
+    """Diagnostics for the differences by one policy."""
     origin, name = item.origin, f"FaultPolicy/{item.document.name}"
     for change, action, budget in found[:MAX_LINES]:
         would = "would" if change == "new" else "would not"

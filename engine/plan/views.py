@@ -1,41 +1,43 @@
-"""Derives one view per node: its pool, product, chips, who holds them, and what its pods request.
+"""The views pass: one view per node, with its pool, product, chips, their pods and the requests of pods.
 
-Free chips follow component/ascend-for-volcano's ``self-maintain-available-card``: the node's base devices less the
-unhealthy, the recovering and the ones that live pods hold; terminating pods hold theirs until they are gone. Nobody
-but the device plugin knows which chips of a node with vNPUs are cut: there its own list counts.
+Free chips follow component/ascend-for-volcano's ``self-maintain-available-card``: the node's base devices without
+unhealthy and recovering chips and those of live pods; terminating pods hold theirs until they are gone. Only the
+device plugin knows which chips of a node with vNPUs are partitioned: there its own list counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Final, cast
 
 from engine.documents import Desired, InitParams, NodePool, Product
+from engine.gangs import live_pods
 from engine.model.cluster import DeviceReport, Node, Observed, Pod, mask_of
 from engine.model.diagnostics import Diagnostic
+from engine.model.plan_cache import CacheKey, Memo, PlanCache
 from engine.model.resets import groups
-from engine.plan import livepods, settled
-from engine.plan.inforce import previous_pools
-from engine.plan.memo import Memo
-from engine.plan.scope import NodeView, Scope
+from engine.plan import node_cache
+from engine.plan.node_view import NodeView, PassNodes
+from engine.plan.rules.in_force import previous_pools
+from engine.plan.scope import Scope
+from engine.wire.names import DEFAULT_POOL, MAIN_SHARD
 from engine.wire.parts import chip_of
-
-DEFAULT_POOL: Final = "default"
-MAIN_SHARD: Final = "main"
 
 #: NPU resources in the order in which one is looked for on a node that has no report.
 RESOURCES: Final = ("huawei.com/Ascend910", "huawei.com/Ascend310P", "huawei.com/Ascend310", "huawei.com/npu")
 
-Holding = tuple[int, dict[int, str], dict[str, int]]
-"""Mask of the chips that a node's pods hold, who holds each, and what the pods request."""
+Holding = tuple[int, Mapping[int, str], Mapping[str, int]]
+"""Mask of the chips that a node's pods hold, the pod on each, and the sums of the pods' requests."""
 
-#: What the pods of each node hold, by node name.
-_HOLDINGS: Final[Memo[Holding]] = Memo(32768)
+_NO_HOLDING: Final[Holding] = (0, MappingProxyType({}), MappingProxyType({}))
+#: Holdings by node name.
+_HOLDINGS: Final = CacheKey("what pods of nodes hold", Memo[Holding], limit=32768)
 
 
 def run(scope: Scope) -> None:
-    """Fills ``scope.nodes`` with the nodes of this shard, by name, and ``scope.unsettled``."""
+    """Fill ``scope.nodes`` with the nodes of this shard, by name, and ``scope.unassessed``."""
     scope.nodes = views(scope)
 
 
@@ -44,17 +46,17 @@ def init_params(desired: Desired, observed: Observed) -> InitParams:
     return InitParams.from_arguments(observed.init_params, base=desired.settings.init_params)
 
 
-def views(scope: Scope) -> dict[str, NodeView]:
-    """One view per node of the shard, in the order of names; ``scope.unsettled`` gets those that are not settled."""
+def views(scope: Scope) -> PassNodes:
+    """One view per node of the shard, in the order of names; ``scope.unassessed`` gets those that are not settled."""
     observed = scope.observed
     pools, products, reset_groups = _Pools(scope), _Products(scope.desired), _Groups()
-    live = livepods.by_node(observed)
+    live = live_pods.by_node(observed, scope.cache)
     maintain = init_params(scope.desired, observed).self_maintain_available_card
-    known = settled.views(scope, live, maintain)
+    known = node_cache.views(scope, live, maintain)
     names = sorted(observed.nodes)
     # most are known: their places in the order of names come without a loop
-    out = cast("dict[str, NodeView]", dict(zip(names, map(known.get, names), strict=True)))
-    scope.unsettled = {}
+    out = PassNodes(zip(names, cast("Iterable[NodeView]", map(known.get, names)), strict=True))
+    scope.unassessed = []
     for name in sorted(observed.nodes.keys() - known.keys()) if len(known) < len(names) else ():
         node = observed.nodes[name]
         pool = pools.of(node)
@@ -62,9 +64,9 @@ def views(scope: Scope) -> dict[str, NodeView]:
             del out[name]
             continue
         product = products.of(node, pool)
-        view = _view(node, pool, product, observed.reports.get(name), live.get(name, []), maintain)
-        view.groups = reset_groups.of(product, view.base)
-        out[name] = scope.unsettled[name] = view
+        report, pods = observed.reports.get(name), live.get(name, ())
+        out[name] = _view(node, pool, product, report, pods, maintain, reset_groups, scope.cache)
+        scope.unassessed.append(name)
     _claims(observed, out)
     return out
 
@@ -91,13 +93,15 @@ def _view(
     pool: NodePool | None,
     product: Product | None,
     report: DeviceReport | None,
-    pods: list[Pod],
+    pods: Sequence[Pod],
     maintain: bool,
+    reset_groups: _Groups,
+    cache: PlanCache,
 ) -> NodeView:
     resource = _resource(node, product, report)
     listed = report.listed if report else 0
     base = (node.base_chips or listed if maintain else node.base_chips | listed) if resource else 0
-    used, used_by, requested = _held(node.name, pods)
+    used, used_by, requested = _held(node.name, pods, cache)
     unhealthy = report.unhealthy & base if report else 0
     unavailable = unhealthy | (report.recovering & base if report else 0)
     if report and not maintain:
@@ -117,15 +121,16 @@ def _view(
         network=network,
         used=used & base if base else used,
         used_by=used_by,
-        pods=list(pods),
+        pods=pods,
         requested=requested,
+        groups=reset_groups.of(product, base),
         suspended=bool(pool and pool.spec.suspend),
         cut=cut,
     )
 
 
 def _offers_vnpus(node: Node, resource: str) -> bool:
-    """Whether the node's device plugin has cut chips beforehand, such as ``huawei.com/Ascend910-4c``."""
+    """Whether the node's device plugin offers static vNPUs, such as ``huawei.com/Ascend910-4c``."""
     head = f"{resource}-"
     return any(
         amount and name[:-1].startswith(head) and name[len(head)].isdecimal()
@@ -133,12 +138,9 @@ def _offers_vnpus(node: Node, resource: str) -> bool:
     )
 
 
-def _held(node: str, pods: Sequence[Pod]) -> Holding:
-    """What the pods of a node hold, as a copy that the pass may change."""
-    if not pods:
-        return 0, {}, {}
-    used, used_by, requested = _HOLDINGS.of(node, tuple(pods), lambda: _holding(pods))
-    return used, dict(used_by), dict(requested)
+def _held(node: str, pods: Sequence[Pod], cache: PlanCache) -> Holding:
+    """The chips that a node's pods hold, and their requests."""
+    return cache[_HOLDINGS].of(node, tuple(pods), lambda: _holding(pods)) if pods else _NO_HOLDING
 
 
 def _holding(pods: Iterable[Pod]) -> Holding:
@@ -177,8 +179,8 @@ def _prefix(node: Node, product: Product | None, report: DeviceReport | None) ->
     return product.spec.device_prefix if product else "Ascend910-"
 
 
-def _claims(observed: Observed, out: Mapping[str, NodeView]) -> None:
-    """Chips claimed in the ledger by pods whose binding is not seen yet are taken, and so are their requests."""
+def _claims(observed: Observed, out: PassNodes) -> None:
+    """Count chips and requests of pods with a claim in the ledger whose binding is not observed yet."""
     if not observed.ledger:
         return
     waiting = {pod.uid: pod for pod in observed.pods.values() if not pod.node and not pod.finished}
@@ -188,16 +190,16 @@ def _claims(observed: Observed, out: Mapping[str, NodeView]) -> None:
         pod, view, chip = waiting.get(observed.ledger[claim]), out.get(name), device_id(device)
         if pod is None or view is None or chip is None:
             continue
-        view.own()
-        view.used |= 1 << chip
-        view.used_by.setdefault(chip, pod.key)
+        used_by, requested = dict(view.used_by), dict(view.requested)
+        used_by.setdefault(chip, pod.key)
         if (name, pod.uid) not in counted:
             counted.add((name, pod.uid))
-            _request(view.requested, pod)
+            _request(requested, pod)
+        out.change(name, used=view.used | 1 << chip, used_by=used_by, requested=requested)
 
 
 class _Groups:
-    """The chips that reset together on a node; remembered per product and chips, which most nodes share."""
+    """Reset groups of nodes; computed once per product and set of chips, which most nodes share."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int], tuple[int, ...]] = {}
@@ -216,7 +218,7 @@ class _Groups:
 
 
 class _Products:
-    """The product of a node: its pool's, else the one its labels tell; remembered per set of telling labels."""
+    """The product of a node: its pool's, else the one of its labels; computed once per set of relevant labels."""
 
     def __init__(self, desired: Desired) -> None:
         self._desired = desired
@@ -236,7 +238,7 @@ class _Products:
 
 
 class _Pools:
-    """The pool of a node. Two pools that match are an error of the declaration; the previous pool is kept."""
+    """The pool of a node; two matching pools are an error, and the node stays in its previous one."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope

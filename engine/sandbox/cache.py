@@ -1,8 +1,7 @@
-"""Live copies of a few kinds with the indexes that controllers and kubelets ask for, and with their own writes
-already in them.
+"""Read-your-writes copies of a few kinds, with the indexes that controllers and kubelets need.
 
-A controller that acts on a copy older than its own last write acts twice. So every answer to a write is taken in at
-once (`absorb`), and what the watch says later replaces it only when it is newer.
+A controller that acts on a copy older than its own last write acts twice. So the answer to a write enters the cache at
+once (`record`), and a later watch event replaces it only if it is newer.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from engine.kube import Change, Key, Kube, Reflector, Resource, resource_for, together
+from engine.kube import Key, Kube, Reflector, Resource, WatchChange, resource_for, run_all
 
 Json = dict[str, Any]
 Listener = Callable[[str, Key, "Json | None", "Json | None"], None]
@@ -22,7 +21,7 @@ CONTROLLER_REVISION: Final = Resource("apps/v1", "ControllerRevision", "controll
 _TOMBSTONES: Final = 4096
 
 
-class Store:
+class Indexer:
     """All objects of one kind by key, by controlling owner and, for pods, by node."""
 
     def __init__(self, resource: Resource) -> None:
@@ -32,31 +31,31 @@ class Store:
         self._by_owner: dict[str, set[Key]] = {}
         self._by_node: dict[str, set[Key]] = {}
         self._assumed: dict[Key, int] = {}
-        self._buried: OrderedDict[str, None] = OrderedDict()
+        self._deleted: OrderedDict[str, None] = OrderedDict()
 
     def owned(self, uid: str) -> list[Json]:
-        """Objects that the owner of that uid controls."""
+        """Objects whose controlling owner has this uid."""
         return [self.objects[key] for key in sorted(self._by_owner.get(uid, ()))]
 
     def on_node(self, node: str) -> list[Json]:
         """Pods bound to the node."""
         return [self.objects[key] for key in sorted(self._by_node.get(node, ()))]
 
-    def follow(self, _: Reflector, change: Change) -> None:
-        """Take in what the watch says, unless we already know something newer."""
+    def follow(self, _: Reflector, change: WatchChange) -> None:
+        """Apply a watch event unless the cache has a newer version."""
         old = self.objects.get(change.key)
         if change.obj is None:
             if old is not None and (change.key not in self._assumed or number(change.rv) >= self._assumed[change.key]):
                 self._set(change.key, None)
             return
         if number(change.rv) >= self._assumed.get(change.key, 0):
-            self._assumed.pop(change.key, None)  # the watch has caught up with our own write
-        if uid_of(change.obj) in self._buried or (old is not None and not _newer(change.obj, old)):
+            self._assumed.pop(change.key, None)  # the watch has reached our own write
+        if uid_of(change.obj) in self._deleted or (old is not None and not _newer(change.obj, old)):
             return
         self._set(change.key, change.obj)
 
     def progress(self, reflector: Reflector) -> None:
-        """Drop what we assumed and the watch has passed without ever showing: it came and went between two lists."""
+        """Drop our own writes that the watch passed without an event: the objects were deleted between lists."""
         if not self._assumed:
             return
         seen = number(reflector.watermark)
@@ -65,21 +64,21 @@ class Store:
             if key in self.objects:
                 self._set(key, None)
 
-    def absorb(self, answer: Json) -> None:
-        """Take in the answer to our own create or patch."""
+    def record(self, answer: Json) -> None:
+        """Store the answer to our own create or patch."""
         key = key_of(answer)
         old = self.objects.get(key)
-        if uid_of(answer) in self._buried or (old is not None and not _newer(answer, old)):
+        if uid_of(answer) in self._deleted or (old is not None and not _newer(answer, old)):
             return
         if old is None:
             self._assumed[key] = number(answer["metadata"].get("resourceVersion"))
         self._set(key, answer)
 
-    def bury(self, victim: Json) -> None:
-        """Forget an object that our own delete removed, whatever a late watch still says of it."""
-        self._buried[uid_of(victim)] = None
-        while len(self._buried) > _TOMBSTONES:
-            self._buried.popitem(last=False)
+    def record_deletion(self, victim: Json) -> None:
+        """Remove an object that we deleted; late watch events about it are ignored."""
+        self._deleted[uid_of(victim)] = None
+        while len(self._deleted) > _TOMBSTONES:
+            self._deleted.popitem(last=False)
         key = key_of(victim)
         old = self.objects.get(key)
         if old is not None and uid_of(old) == uid_of(victim):
@@ -91,7 +90,7 @@ class Store:
         if old is not None:
             self._index(old, key, add=False)
         if obj is not None:
-            obj["metadata"].pop("managedFields", None)  # a third of an object's memory, and nobody here asks
+            obj["metadata"].pop("managedFields", None)  # a third of an object's memory, and unused here
             self.objects[key] = obj
             self._index(obj, key, add=True)
         for listener in self.listeners:
@@ -115,18 +114,18 @@ class Cache:
 
     def __init__(self, kube: Kube, resources: Iterable[Resource]) -> None:
         self.kube = kube
-        self.stores: dict[str, Store] = {resource.kind: Store(resource) for resource in resources}
+        self.stores: dict[str, Indexer] = {resource.kind: Indexer(resource) for resource in resources}
         self._reflectors = [
             Reflector(kube, store.resource, on_change=store.follow, on_progress=store.progress)
             for store in self.stores.values()
         ]
 
-    def __getitem__(self, kind: str) -> Store:
+    def __getitem__(self, kind: str) -> Indexer:
         return self.stores[kind]
 
     async def run(self) -> None:
         """Follow all kinds until cancelled."""
-        await together(*(reflector.run() for reflector in self._reflectors))
+        await run_all(*(reflector.run() for reflector in self._reflectors))
 
     @property
     def synced(self) -> bool:
@@ -149,7 +148,7 @@ WORLD_KINDS: Final = (
     CONTROLLER_REVISION,
     resource_for("batch/v1", "Job"),
 )
-"""Kinds that the world and its controllers follow."""
+"""Kinds that the simulated cluster and its controllers watch."""
 
 
 def key_of(obj: Json) -> Key:

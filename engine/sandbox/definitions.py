@@ -1,4 +1,4 @@
-"""The CustomResourceDefinitions that Belay ships: applied, and waited for until the API server serves them."""
+"""Apply the CustomResourceDefinitions that Belay ships and wait until the API server serves them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from engine.errors import BelayError, InputError
-from engine.kube import Kube, many, resource_for
+from engine.kube import Kube, resource_for, run_many
 
 _CRD = resource_for("apiextensions.k8s.io/v1", "CustomResourceDefinition")
 _SERVED_WITHIN_S = 20.0
@@ -42,7 +42,7 @@ async def ensure(kube: Kube) -> int:
         BelayError: the API server does not serve them within 20 s.
     """
     wanted = shipped()
-    async for outcome in many([lambda d=definition: kube.apply(d) for definition in wanted], 8):  # type: ignore[misc]
+    async for outcome in run_many([lambda d=definition: kube.apply(d) for definition in wanted], 8):  # type: ignore[misc]
         if outcome.error is not None:
             raise outcome.error
     names = [str(definition["metadata"]["name"]) for definition in wanted]

@@ -1,65 +1,59 @@
-"""`belay demo`: the main job, step by step, on the embedded default. It ends by itself and leaves nothing behind."""
+"""`belay demo`: the main job, step by step, on the embedded default. It ends without input and removes its files."""
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 from engine.errors import BelayError
-from engine.sandbox import depot
-from engine.sandbox.demo_steps import Steps
-from engine.sandbox.up import Options, Sandbox, Stopped
+from engine.sandbox import git_repository
+from engine.sandbox.demo_steps import DemoSteps
+from engine.sandbox.terminal import StopSignals
+from engine.sandbox.up import Sandbox, SandboxOptions, StartInterrupted
 
 TIME_SCALE: Final = 0.05
 """Idle, reset, report and grace times take a twentieth: a reset one second instead of twenty."""
 _START_FROM: Final = ("pools", "faults", "budget.yaml", "isolations.yaml")
-"""What of the sample is in the repository before the first push: the cluster, and no jobs."""
+"""Files of the sample that are in the repository before the first push: the cluster without jobs."""
 _WIDTH: Final = 72
 
-Say = Callable[[str], None]
+Print = Callable[[str], None]
 
 
 def main(nodes: int = 8) -> int:
-    """Run the demo. Exit code 0 when every step happened, 1 when one did not, 130 after Ctrl-C."""
-    asked: list[int] = []
-
-    def on_signal(number: int, _: FrameType | None) -> None:
-        asked.append(number)
-
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        return play(lambda line: print(line, flush=True), nodes=nodes, stopping=lambda: bool(asked))
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    """Run the demo. Exit code 0 if every step succeeded, 1 if one failed, 130 after Ctrl-C."""
+    with StopSignals() as ending:
+        return play(ending.say, nodes=nodes, stopping=lambda: ending.asked)
 
 
 def play(
-    say: Say,
+    say: Print,
     *,
     nodes: int = 8,
     stopping: Callable[[], bool] = lambda: False,
     cluster: str | None = None,
     definitions: bool = True,
 ) -> int:
-    """Run the demo and tell it line by line; ``cluster`` and ``definitions`` as in `Options`. Returns the exit code.
+    """Run the demo and print its steps; ``cluster`` and ``definitions`` as in `SandboxOptions`. Returns the exit code.
 
     Without definitions the job is a Deployment of two replicas instead of an AscendJob.
     """
     began = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="belay-demo-"))
-    options = Options(
+    # an API server without custom resources has no AscendJob
+    training = definitions and importlib.util.find_spec("torch") is not None
+    options = SandboxOptions(
         nodes=nodes,
         data=str(folder / "data"),
         state=str(_first_state(folder)),
         time_scale=TIME_SCALE,
-        server=False,
+        server=training,
+        training=training,
         cluster=cluster,
         definitions=definitions,
     )
@@ -67,29 +61,31 @@ def play(
     sandbox = Sandbox(options, lambda line: say(f"      {line.strip()}"), stopping)
     code = 0
     try:
-        steps = Steps(sandbox, folder)
+        steps = DemoSteps(sandbox, folder)
         for number, (title, step) in enumerate(_script(sandbox, steps), start=1):
             _show(say, number, title, step)
     except BelayError as error:
-        # Ctrl-C reaches the tools that a step runs, too: their failure is then no failure of the step
-        code = 130 if isinstance(error, Stopped) or stopping() else 1
+        # Ctrl-C also ends the tools that a step runs; their failure is then not the step's
+        code = 130 if isinstance(error, StartInterrupted) or stopping() else 1
         say("ended on request" if code == 130 else f"      did not happen: {error}")
-        for child in sandbox.crew.children if code == 1 else ():
-            say(f"      {child.name}: {child.last_words(300)}")
+        for child in sandbox.processes.children if code == 1 else ():
+            say(f"      {child.name}: {child.log_end(300)}")
     finally:
         sandbox.stop()
         shutil.rmtree(folder, ignore_errors=True)
     if code == 0:
+        if not training and definitions:
+            say("\nPyTorch is not installed; after make venv-training the demo also trains through faults.")
         say(f"\nEverything happened, in {time.monotonic() - began:.0f} s. Nothing is left behind. Next: make up")
     return code
 
 
-def _script(sandbox: Sandbox, steps: Steps) -> list[tuple[str, Callable[[], list[str]]]]:
+def _script(sandbox: Sandbox, steps: DemoSteps) -> list[tuple[str, Callable[[], list[str]]]]:
     def come_up() -> list[str]:
         sandbox.start()
         return steps.cluster()
 
-    return [
+    script = [
         ("a cluster of simulated nodes comes up", come_up),
         ("a job is pushed with git push, placed, and runs", steps.job),
         ("a fault policy is pushed and takes effect", steps.policy),
@@ -99,9 +95,12 @@ def _script(sandbox: Sandbox, steps: Steps) -> list[tuple[str, Callable[[], list
         ("a bad document is refused by line, everything goes on", steps.refusal),
         ("the status is in ConfigMaps that everybody can read", steps.status),
     ]
+    if sandbox.options.training:
+        script.append(("real training: a rank is killed, a chip breaks, the loss is the same", steps.training))
+    return script
 
 
-def _show(say: Say, number: int, title: str, step: Callable[[], list[str]]) -> None:
+def _show(say: Print, number: int, title: str, step: Callable[[], list[str]]) -> None:
     say(f"\n  {number}. {title}")
     started = time.monotonic()
     for line in step():
@@ -115,7 +114,7 @@ def _first_state(folder: Path) -> Path:
     target = state / "desired"
     target.mkdir(parents=True)
     for part in _START_FROM:
-        source = depot.sample() / part
+        source = git_repository.sample() / part
         if source.is_dir():
             shutil.copytree(source, target / part)
         elif source.is_file():

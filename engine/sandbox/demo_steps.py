@@ -1,6 +1,6 @@
-"""The steps of the demo: each does something as a person would, and is done when the API says so.
+"""The steps of the demo: each acts as a user and ends when the API shows the result.
 
-Nothing here is printed from the script: what a step returns was read from the API after the fact.
+The lines that a step returns were read from the API afterwards; none is part of the script.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from engine.errors import BelayError
-from engine.sandbox import depot
-from engine.sandbox.up import Sandbox
+from engine.sandbox import git_repository
+from engine.sandbox.demo_training import TrainingSteps
+from engine.sandbox.up import STARTS_WITHIN_S, Sandbox
 from engine.wire import names
 
 Json = dict[str, Any]
@@ -25,7 +26,7 @@ JOB: Final = "pretrain"
 RESET_CODE: Final = "80C98001"
 """Level RestartNPU: the chip needs a reset (policies/faults/chip.yaml)."""
 QUIET_CODE: Final = "80E18400"
-"""Level NotHandleFault by the shipped table: noted, nothing done."""
+"""Level NotHandleFault by the shipped table: reported without action."""
 POLICY: Final = f"""apiVersion: belay.dev/v1alpha1
 kind: FaultPolicy
 metadata:
@@ -85,8 +86,8 @@ data:
 """
 
 
-class Steps:
-    """What a person does with the sandbox, and what then has to be true. Every method returns what it saw, in words."""
+class DemoSteps:
+    """A user's actions on the sandbox and the expected results. Every method returns lines about what it observed."""
 
     def __init__(self, sandbox: Sandbox, folder: Path) -> None:
         self._sandbox = sandbox
@@ -98,7 +99,7 @@ class Steps:
     # 1
 
     def cluster(self) -> list[str]:
-        """The sandbox is up: count what its API shows."""
+        """The sandbox is up: count its nodes and chips."""
         nodes = self._until("the nodes are listed", lambda: self._reader.list("/api/v1/nodes"))
         chips = sum(_devices(node, "allocatable") for node in nodes)
         versions = sorted({node["status"]["nodeInfo"]["kubeletVersion"] for node in nodes})
@@ -109,7 +110,7 @@ class Steps:
 
     def job(self) -> list[str]:
         """A job is pushed, placed, and runs."""
-        depot.git("clone", "--quiet", str(self._sandbox.folder.repository), str(self._tree))
+        git_repository.git("clone", "--quiet", str(self._sandbox.folder.repository), str(self._tree))
         if self._plain:
             self._write("jobs/pretrain.yaml", PLAIN_JOB)
         else:
@@ -125,7 +126,7 @@ class Steps:
     # 3
 
     def policy(self) -> list[str]:
-        """A code that is harmless by the shipped table becomes serious by a pushed policy."""
+        """A pushed policy raises the level of a code that the shipped table ignores."""
         node, chip = self._idle_node(), "Ascend910-5"
         said = self._belay("inject", "fault", f"{node}/{chip}", QUIET_CODE)
         self._until("the fault is reported", lambda: QUIET_CODE in self._reported(node))
@@ -192,7 +193,7 @@ class Steps:
     # 8
 
     def refusal(self) -> list[str]:
-        """A bad document is refused by line; the rest of its commit is applied and everything goes on."""
+        """An invalid document is rejected with its line; the rest of the commit is applied and jobs continue."""
         before = {pod["metadata"]["uid"] for pod in self._job_pods()}
         self._write("jobs/broken.yaml", BROKEN)
         self._write("notice.yaml", NOTICE)
@@ -208,7 +209,7 @@ class Steps:
     # 9
 
     def status(self) -> list[str]:
-        """The status is there for everybody who can read ConfigMaps."""
+        """Everyone who can read ConfigMaps can read the status."""
         kind = "Deployment" if self._plain else "AscendJob"
         wanted = [names.SYNC, f"{names.POOL_PREFIX}training", names.job_config_map("default", kind, JOB)]
         if self._kubectl is None:
@@ -221,10 +222,16 @@ class Steps:
         shown = [line for line in text.splitlines() if line.startswith(("NAMESPACE", f"{names.SYSTEM} "))]
         return ["$ kubectl get configmaps -A", *shown, f"… {len(text.splitlines()) - 1} in all"]
 
+    # 10
+
+    def training(self) -> list[str]:
+        """A job trains for real while a rank is killed and a chip breaks."""
+        return TrainingSteps(self._sandbox, self._tree, self._until, self._push, self._belay).run()
+
     # doing
 
     def _take_sample(self, path: str) -> None:
-        self._write(path, (depot.sample() / path).read_text())
+        self._write(path, (git_repository.sample() / path).read_text())
 
     def _write(self, path: str, text: str) -> None:
         file = self._tree / "desired" / path
@@ -232,11 +239,11 @@ class Steps:
         file.write_text(text)
 
     def _push(self, message: str) -> str:
-        """Commit, push, and wait until the engine has taken the revision up."""
-        depot.git("add", "--all", cwd=self._tree)
-        depot.git("commit", "--quiet", "--no-verify", "--no-gpg-sign", "--message", message, cwd=self._tree)
-        depot.git("push", "--quiet", "origin", f"HEAD:{depot.BRANCH}", cwd=self._tree)
-        tip = depot.git("rev-parse", "HEAD", cwd=self._tree)
+        """Commit, push, and wait until the revision is in force."""
+        git_repository.git("add", "--all", cwd=self._tree)
+        git_repository.git("commit", "--quiet", "--no-verify", "--no-gpg-sign", "--message", message, cwd=self._tree)
+        git_repository.git("push", "--quiet", "origin", f"HEAD:{git_repository.BRANCH}", cwd=self._tree)
+        tip = git_repository.git("rev-parse", "HEAD", cwd=self._tree)
         self._until(f"revision {tip[:12]} is in force", lambda: self._sandbox.applied() == tip)
         return f"$ git push   {tip[:12]} “{message}” is in force"
 
@@ -255,14 +262,14 @@ class Steps:
             raise BelayError(f"{words} failed with exit code {done.returncode}: {done.stderr.strip()[-300:]}")
         return done.stdout.strip()
 
-    def _until(self, what: str, find: Callable[[], Any]) -> Any:
+    def _until(self, what: str, find: Callable[[], Any], seconds: float = STARTS_WITHIN_S) -> Any:
         found: list[Any] = []
 
         def check() -> bool:
             found[:] = [find()]
             return bool(found[0])
 
-        self._sandbox.wait(what, check)
+        self._sandbox.wait(what, check, seconds=seconds)
         return found[0]
 
     @staticmethod
@@ -284,7 +291,7 @@ class Steps:
         return sorted(self._running(selector, 2), key=lambda pod: str(pod["metadata"]["name"]))
 
     def _job_runs(self) -> list[Json]:
-        """The pods of the job when it runs as it should: two, on two nodes, eight chips each, and it says so itself."""
+        """The job's pods if it runs: two pods on two nodes with eight chips each, and the job's status agrees."""
         pods = self._job_pods()
         path = f"{_DEPLOYMENTS}/{JOB}" if self._plain else f"{_JOBS}/{JOB}"
         conditions = ((self._reader.get(path) or {}).get("status") or {}).get("conditions") or ()
@@ -294,7 +301,7 @@ class Steps:
         return pods if running and apart else []
 
     def _moved(self, old: set[str], node: str) -> list[Json]:
-        """The pods once the job has left the node; a training job moves whole, of a Deployment only what was hit."""
+        """The pods after the job left the node; a training job moves as a whole, a Deployment moves affected pods."""
         pods = self._job_runs()
         fresh = [pod for pod in pods if pod["metadata"]["uid"] not in old]
         return pods if fresh and (self._plain or fresh == pods) and all(_node(p) != node for p in pods) else []
@@ -310,7 +317,7 @@ class Steps:
         return [name for name in training if name.startswith("node-") and name not in used][-1]
 
     def _chip(self, node: str, chip: str) -> Json:
-        """What the pool's status says of a chip; empty for one that is plainly healthy."""
+        """The chip's row in the pool's status; empty for a healthy chip without a row."""
         rows = json.loads(
             self._reader.config_map(names.SYSTEM, f"{names.POOL_PREFIX}training").get("chips.json") or "[]"
         )

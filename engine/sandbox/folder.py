@@ -1,4 +1,4 @@
-"""The data folder of one `belay up`: who uses it, and where things are in it."""
+"""The data folder of one `belay up`: its lock and its paths."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class DataFolder:
         self._lock: IO[str] | None = None
 
     def open(self) -> None:
-        """Make the folder and take it.
+        """Create the folder and lock it.
 
         Raises:
-            InputError: it cannot be made, or another sandbox uses it.
+            InputError: the folder cannot be created, or another sandbox uses it.
         """
         try:
             self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -51,7 +51,7 @@ class DataFolder:
         self._lock = lock
 
     def close(self) -> None:
-        """Give the folder back; a temporary one is removed."""
+        """Unlock the folder; remove it if it is temporary."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -90,5 +90,5 @@ class DataFolder:
 
     @property
     def logs(self) -> Path:
-        """One log a process."""
+        """One log per process."""
         return self.root / "logs"

@@ -1,7 +1,7 @@
-"""The process of `belay up` that is the cluster: definitions, simulated nodes, controllers and agents.
+"""The process of `belay up` that simulates the cluster: definitions, nodes, controllers and agents.
 
-`python -m engine.sandbox.host --kubeconfig FILE --nodes N …`; it runs until SIGTERM and says in FILE (`--ready`) how
-far it has come.
+`python -m engine.sandbox.host --kubeconfig FILE --nodes N …`; it runs until SIGTERM and writes its progress to the
+file of `--ready`.
 """
 
 from __future__ import annotations
@@ -16,29 +16,30 @@ from pathlib import Path
 
 import msgspec
 
-from agents.drivers.rows import ROWS, from_product
-from agents.drivers.simulated import Row
+from agents.drivers.server_models import SERVER_MODELS, from_product
+from agents.drivers.simulated import ServerModel
 from agents.node.fleet import FleetNode
 from agents.node.run import run_fleet
 from agents.node.settings import Settings as AgentSettings
 from engine import log
 from engine.errors import BelayError
-from engine.kube import Kube, end
+from engine.kube import Kube, cancel_all
 from engine.sandbox import definitions
-from engine.sandbox.nodes import Member
+from engine.sandbox.containers import Training
+from engine.sandbox.node_control import SandboxNode
 from engine.sandbox.settings import SandboxSettings, time_scale
 from engine.sandbox.shapes import Shapes, shipped_shapes
-from engine.sandbox.world import World, ensure_namespaces, members, until_signal
+from engine.sandbox.world import SandboxCluster, ensure_namespaces, members, until_signal
 
 STAGES = ("definitions", "nodes")
-"""What the ready file says, in order."""
+"""Stages in the ready file, in order."""
 
 #: Servers of one rack, where the product has racks.
 RACK_SIZE = 2
 
 
-def fleet_nodes(nodes: Sequence[Member], settings: SandboxSettings, shapes: Shapes) -> list[FleetNode]:
-    """The agents' half of the simulated nodes: a driver with the same chips for each."""
+def fleet_nodes(nodes: Sequence[SandboxNode], settings: SandboxSettings, shapes: Shapes) -> list[FleetNode]:
+    """The simulated nodes as agents see them: a driver with the same chips for each."""
     rows = {name: _row(name, shapes) for name in (settings.product, shapes.inference)}
     out = []
     for member in nodes:
@@ -50,23 +51,31 @@ def fleet_nodes(nodes: Sequence[Member], settings: SandboxSettings, shapes: Shap
                 row.machine,
                 super_pod_id=member.index // size,
                 server_index=place,
-                rack_id=place // RACK_SIZE if row.machine.prefix == "npu-" else None,
+                rack_id=place // RACK_SIZE if row.machine.generation.unified_bus else None,
             )
             row = msgspec.structs.replace(row, machine=machine)
         out.append(FleetNode(name=member.name, row=row, seed=settings.seed))
     return out
 
 
-def _row(name: str, shapes: Shapes) -> Row:
-    if name in ROWS:
-        return ROWS[name]
+def _row(name: str, shapes: Shapes) -> ServerModel:
+    if name in SERVER_MODELS:
+        return SERVER_MODELS[name]
     product = shapes.products[name]
     spec = product.spec.model_dump(by_alias=True, mode="json")
     label = shapes.of(name).labels.get("node.kubernetes.io/npu.chip.name", "")
     return from_product(spec, product.reset_groups, chip_name=label)
 
 
-async def run(kubeconfig: str, settings: SandboxSettings, journals: Path, ready: Path, *, define: bool) -> None:
+async def run(
+    kubeconfig: str,
+    settings: SandboxSettings,
+    journals: Path,
+    ready: Path,
+    *,
+    define: bool,
+    training: Training | None = None,
+) -> None:
     """Bring the cluster up, with our definitions if ``define``, and run it until the process is asked to end."""
     shapes = shipped_shapes()
     nodes = members(settings, shapes)
@@ -76,7 +85,7 @@ async def run(kubeconfig: str, settings: SandboxSettings, journals: Path, ready:
         if define:
             await definitions.ensure(kube)
         _say(ready, "definitions")
-        world = World(kube, settings, shapes, nodes)
+        world = SandboxCluster(kube, settings, shapes, nodes, training)
         tasks = [
             stop,
             asyncio.create_task(world.run(lambda: _say(ready, "nodes"))),
@@ -87,11 +96,16 @@ async def run(kubeconfig: str, settings: SandboxSettings, journals: Path, ready:
             for task in done:
                 task.result()
         finally:
-            await end(*tasks)
+            await cancel_all(*tasks)
 
 
 async def _agents(
-    kubeconfig: str, nodes: Sequence[Member], settings: SandboxSettings, shapes: Shapes, journals: Path, world: World
+    kubeconfig: str,
+    nodes: Sequence[SandboxNode],
+    settings: SandboxSettings,
+    shapes: Shapes,
+    journals: Path,
+    world: SandboxCluster,
 ) -> None:
     await world.kubelets.registered.wait()
     await run_fleet(
@@ -103,7 +117,7 @@ async def _agents(
 
 
 def _say(ready: Path, stage: str) -> None:
-    """Write the stage in one step, so that a reader never sees half of it."""
+    """Write the stage atomically."""
     fresh = ready.with_suffix(".new")
     fresh.write_text(json.dumps({"stage": stage}))
     fresh.replace(ready)
@@ -123,6 +137,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--no-controllers", action="store_true", help="the cluster has a kube-controller-manager")
     parser.add_argument("--no-definitions", action="store_true", help="leave the cluster without custom resources")
     parser.add_argument("--owner-gc", action="store_true", help="the cluster has no garbage collector")
+    parser.add_argument("--training", type=Path, metavar="DIR", help="run `belay train` of pods, with files in DIR")
+    parser.add_argument("--recovery-service", default="", metavar="HOST:PORT", help="where `belay server` listens")
     return parser.parse_args(argv)
 
 
@@ -140,8 +156,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             owner_gc=options.owner_gc,
         )
         with contextlib.suppress(asyncio.CancelledError):
+            training = Training(options.training, options.recovery_service) if options.training else None
             asyncio.run(
-                run(options.kubeconfig, settings, options.agents, options.ready, define=not options.no_definitions)
+                run(
+                    options.kubeconfig,
+                    settings,
+                    options.agents,
+                    options.ready,
+                    define=not options.no_definitions,
+                    training=training,
+                )
             )
     except BelayError as error:
         sys.stderr.write(f"belay: {error}\n")

@@ -1,6 +1,6 @@
-"""Makes simulated nodes misbehave: ConfigMap ``belay-sim-<node>`` is the truth about what is wrong with a node.
+"""Inject faults into simulated nodes through ConfigMap ``belay-sim-<node>``, which holds the faults of a node.
 
-Its shape: agents/drivers/simulated.py (``faults.json``) and nodes.py (``node.json``).
+Its format: agents/drivers/simulated.py (``faults.json``) and nodes.py (``node.json``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from engine.errors import InputError
 from engine.kube import CONFIGMAP, NODE, Conflict, Kube
-from engine.live import with_kube
+from engine.observe.live import with_kube
 from engine.sandbox.settings import NODE_KEY
 from engine.wire import names
 
@@ -33,10 +33,10 @@ def fault(
     reset_fails: int = 0,
     kubeconfig: str | None = None,
 ) -> str:
-    """Put fault codes on a chip (``node-1/Ascend910-3``), or take its faults away. Returns what was done, in words.
+    """Put fault codes on a chip (``node-1/Ascend910-3``), or clear its faults. Returns a sentence about what was done.
 
     Raises:
-        InputError: no such node or chip, a code that is none, or the cluster is no sandbox.
+        InputError: unknown node or chip, invalid code, or the node is not simulated.
     """
     if bad := next((code for code in codes if not _CODE.match(code)), None):
         raise InputError(f"{bad!r} is no fault code", hint="Codes are eight hexadecimal digits, such as 80C98001.")
@@ -48,7 +48,7 @@ def fault(
 
 
 def node_ready(node: str, ready: bool, *, kubeconfig: str | None = None) -> str:
-    """Let a simulated node's kubelet fall silent, or come back. Returns what was done, in words."""
+    """Silence a simulated node's kubelet, or bring it back. Returns a sentence about what was done."""
     text = json.dumps({} if ready else {"paused": True})
     words = "heartbeats again" if ready else "is silent"
     return with_kube(kubeconfig, lambda kube: _node(kube, node, text, words))
@@ -87,7 +87,7 @@ async def _node(kube: Kube, node: str, text: str, words: str) -> str:
 
 
 async def simulated(kube: Kube, node: str) -> Json:
-    """The Node object of a simulated node. Raises InputError for a real one and for one that is not there."""
+    """The Node object of a simulated node. Raises InputError for a real node and for a missing one."""
     found = await kube.get(NODE, node)
     if found is None:
         raise InputError(f"there is no node {node!r}", hint="`belay get nodes` lists them.")
@@ -110,7 +110,7 @@ def device(chip: str, node: Json) -> str:
 
 
 async def edit(kube: Kube, node: str, key: str, change: Change) -> None:
-    """Read, change, write back over the same version only; agents take healed faults out of the same object."""
+    """Read, change and write by compare-and-swap; agents remove healed faults from the same object."""
     name = names.SIM_PREFIX + node
     for _ in range(_TRIES):
         present = await kube.get(CONFIGMAP, name, names.NODES)
@@ -129,7 +129,7 @@ async def edit(kube: Kube, node: str, key: str, change: Change) -> None:
 
 
 def _read(body: Json, key: str) -> Json:
-    """What a node's ConfigMap says. Raises InputError when somebody broke it by hand."""
+    """The content of a node's ConfigMap. Raises InputError if it is not valid JSON (after a manual edit)."""
     try:
         found = json.loads((body.get("data") or {}).get(key) or "{}")
     except ValueError as error:

@@ -1,8 +1,7 @@
 """Simulated kubelets, many in one process: they register nodes, send heartbeats, and take, run and end pods.
 
-They see a new pod, and a deletion, only after a delay of their own (seeded), as kubelets do behind a slow watch.
-Everything a kubelet must not forget is in the pod's status, so a restart of this process goes on where the last one
-stopped.
+They see a new pod, and a deletion, only after a seeded delay, as kubelets do behind a slow watch. A kubelet's state is
+in the status of its pods, so that a new process continues after a restart.
 """
 
 from __future__ import annotations
@@ -16,18 +15,19 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from engine.kube import CONFIGMAP, LEASE, NODE, Conflict, Key, Kube, KubeError, NotFound, Reflector, many, together
+from engine.kube import CONFIGMAP, LEASE, NODE, Conflict, Key, Kube, KubeError, NotFound, Reflector, run_all, run_many
 from engine.log import get
 from engine.model.times import rfc3339
 from engine.sandbox import nodes_admission, nodes_devices, nodes_pods, nodes_shape
-from engine.sandbox.cache import Cache, Store, uid_of
+from engine.sandbox.cache import Cache, Indexer, uid_of
+from engine.sandbox.containers import Training
 from engine.sandbox.controllers import objects as o
-from engine.sandbox.controllers.performer import Performer
+from engine.sandbox.controllers.executor import WriteExecutor
 from engine.sandbox.controllers.queue import WorkQueue
 from engine.sandbox.controllers.writes import Json, Step, patch_status
-from engine.sandbox.nodes_devices import Devices, Refusal
-from engine.sandbox.nodes_pods import Host, Times
-from engine.sandbox.nodes_shape import Shape
+from engine.sandbox.node_control import Control, SandboxNode, parse_control
+from engine.sandbox.nodes_devices import Devices, PodRejection
+from engine.sandbox.nodes_pods import PodHost, PodTimes
 from engine.sandbox.settings import SandboxSettings
 from engine.wire import deviceinfo, names, orders
 from engine.wire.errors import WireError
@@ -35,42 +35,24 @@ from engine.wire.podannotations import chip_names
 
 _log = get("sandbox.nodes")
 LEASES: Final = "kube-node-lease"
-CONTROL_KEY: Final = "node.json"
 FIELD_MANAGER: Final = "kubelet"
 _WORKERS: Final = 8
 _STATUS_EVERY_S: Final = 300.0
 _TICK_S: Final = 0.25
 
 
-class Member(msgspec.Struct, frozen=True):
-    """One simulated node; ``index`` counts over all nodes and gives it its addresses."""
-
-    name: str
-    index: int
-    shape: Shape
-
-
-class Control(msgspec.Struct, frozen=True):
-    """What a person or a scenario does to a node: ConfigMap ``belay-sim-<node>``, key ``node.json``.
-
-    ``ready`` false: the container runtime is down. ``paused`` true: the whole kubelet is silent, as if it were killed.
-    """
-
-    ready: bool = True
-    paused: bool = False
-
-
 class Kubelets:
-    """All kubelets of this process. ``suffixes`` maps vNPU templates to resource names' tails; ``clock`` is wall
-    time."""
+    """All kubelets of this process. ``suffixes`` maps vNPU templates to tails of resource names; ``clock`` is wall
+    time; ``training`` runs containers with `belay train` as real processes."""
 
     def __init__(
         self,
         cache: Cache,
-        members: Iterable[Member],
+        members: Iterable[SandboxNode],
         settings: SandboxSettings,
         suffixes: Mapping[str, str],
         clock: Callable[[], float] = time.time,
+        training: Training | None = None,
     ) -> None:
         self.members = {member.name: member for member in members}
         self._cache = cache
@@ -78,18 +60,19 @@ class Kubelets:
         self._settings = settings
         self._suffixes = dict(suffixes)
         self._clock = clock
-        self._performer = Performer(cache, FIELD_MANAGER)
+        self._executor = WriteExecutor(cache, FIELD_MANAGER)
         self._queues = [WorkQueue[str](time.monotonic) for _ in range(_WORKERS)]
-        self._times: dict[str, Times] = {}
+        self._times: dict[str, PodTimes] = {}
         self._addresses: dict[str, int] = {}
         self.registered = asyncio.Event()
         self._beats: dict[str, float] = {}
         self._posted: dict[str, float] = {}
         self._parsed: dict[Key, tuple[str, Any]] = {}
-        self._maps = Store(CONFIGMAP)
+        self._maps = Indexer(CONFIGMAP)
         self._maps.listeners.append(self._map_changed)
         cache["Pod"].listeners.append(self._pod_changed)
         cache["Node"].listeners.append(self._node_changed)
+        self._containers = training.containers(self._kube, self._touch) if training is not None else None
         self._reflectors = [
             Reflector(self._kube, CONFIGMAP, names.NODES, on_change=self._maps.follow),
             Reflector(
@@ -104,7 +87,11 @@ class Kubelets:
     async def run(self) -> None:
         """Run all kubelets until cancelled."""
         await self._cache.wait_synced()
-        await together(*(reflector.run() for reflector in self._reflectors), self._serve())
+        try:
+            await run_all(*(reflector.run() for reflector in self._reflectors), self._serve())
+        finally:
+            if self._containers is not None:
+                await self._containers.close()
 
     async def _serve(self) -> None:
         while not all(reflector.synced for reflector in self._reflectors):
@@ -112,16 +99,16 @@ class Kubelets:
         await self.register()
         for name in self.members:
             self._touch(name)
-        await together(*(self._work(queue) for queue in self._queues), self._heartbeats())
+        await run_all(*(self._work(queue) for queue in self._queues), self._heartbeats())
 
     async def register(self) -> None:
-        """Create the nodes that are not there; for those that are, add what is missing and say that they live."""
-        async for outcome in many([lambda m=member: self._register(m) for member in self.members.values()], 16):  # type: ignore[misc]
+        """Create missing nodes; complete existing ones and renew their heartbeat."""
+        async for outcome in run_many([lambda m=member: self._register(m) for member in self.members.values()], 16):  # type: ignore[misc]
             if outcome.error is not None:
                 raise outcome.error
         self.registered.set()
 
-    async def _register(self, member: Member) -> None:
+    async def _register(self, member: SandboxNode) -> None:
         now = self._clock()
         await self._renew(member.name, now)
         fresh = nodes_shape.node_object(member.name, member.index, member.shape, now)
@@ -129,9 +116,9 @@ class Kubelets:
             answer = await self._kube.create(NODE, fresh, field_manager=FIELD_MANAGER)
         except Conflict:
             answer = await self._rejoin(member, fresh)
-        self._cache["Node"].absorb(answer)
+        self._cache["Node"].record(answer)
 
-    async def _rejoin(self, member: Member, fresh: Json) -> Json:
+    async def _rejoin(self, member: SandboxNode, fresh: Json) -> Json:
         present = await self._kube.get(NODE, member.name)
         if present is None:
             return await self._kube.create(NODE, fresh, field_manager=FIELD_MANAGER)
@@ -143,7 +130,7 @@ class Kubelets:
             present = await self._kube.patch(NODE, member.name, {"metadata": lacking}, field_manager=FIELD_MANAGER)
         return present
 
-    # what concerns which node
+    # which change wakes which node
 
     def _pod_changed(self, _: str, __: Key, old: Json | None, new: Json | None) -> None:
         pod = new or old
@@ -153,6 +140,8 @@ class Kubelets:
         if new is None:
             self._times.pop(uid_of(pod), None)
             self._addresses.pop(uid_of(pod), None)
+            if self._containers is not None:
+                self._containers.forget(uid_of(pod))
         self._touch(node)
 
     def _node_changed(self, _: str, key: Key, __: Json | None, new: Json | None) -> None:
@@ -171,11 +160,11 @@ class Kubelets:
     def _queue(self, node: str) -> WorkQueue[str]:
         return self._queues[self.members[node].index % _WORKERS]
 
-    # what the node knows
+    # the node's state
 
     def control(self, node: str) -> Control:
-        """What the control surface says of the node; nothing said means ready and running."""
-        return self._read((names.NODES, names.SIM_PREFIX + node), _parse_control) or Control()
+        """The injected state of the node; by default ready and running."""
+        return self._read((names.NODES, names.SIM_PREFIX + node), parse_control) or Control()
 
     def devices(self, node: str) -> Devices:
         """The node's devices by its newest reports."""
@@ -201,7 +190,7 @@ class Kubelets:
         return found if isinstance(found, dict) else {}
 
     def _read(self, key: Key, parse: Callable[[Json], Any]) -> Any:
-        """A parsed ConfigMap, once a version; the last good one where the newest cannot be read."""
+        """A parsed ConfigMap, parsed once per version; the last valid version if the newest is invalid."""
         thing = self._maps.objects.get(key)
         if thing is None:
             self._parsed.pop(key, None)
@@ -212,7 +201,9 @@ class Kubelets:
             try:
                 known = (version, parse(thing))
             except (WireError, ValueError) as error:
-                _log.warning("not readable, the last good one stays", object="/".join(key), reason=str(error))
+                _log.warning(
+                    "ConfigMap is invalid, the last valid version stays", object="/".join(key), reason=str(error)
+                )
                 known = (version, known[1] if known else None)
             self._parsed[key] = known
         return known[1]
@@ -238,7 +229,7 @@ class Kubelets:
                 queue.add_after(node, max(0.02, again))
 
     async def _sync(self, name: str) -> tuple[float | None, bool]:
-        """Everything this node has to do now; returns when to look again, and whether every write went through."""
+        """Do what is due on this node; returns when to run again, and whether every write succeeded."""
         control = self.control(name)
         thing = self._cache["Node"].objects.get(("", name))
         if control.paused or thing is None:
@@ -253,16 +244,28 @@ class Kubelets:
                 waits.append(lag)
                 continue
             step = self._step(name, thing, pod, devices, control, now)
-            failed = await self._performer.perform(step.writes)
+            failed = await self._executor.execute(step.writes)
             for write, error in failed:
                 clean = False
                 _log.info("kubelet write refused", node=name, pod=write.name, verb=write.verb, reason=str(error))
             if step.again_in is not None:
                 waits.append(step.again_in)
+            if self._containers is not None and (again := await self._follow(pod, now)) is not None:
+                waits.append(again)
         return min(waits, default=None), clean
 
+    async def _follow(self, pod: Json, now: float) -> float | None:
+        """Start or end the pod's process according to its status; returns when to run again."""
+        assert self._containers is not None
+        live = self._cache["Pod"].objects.get((str(pod["metadata"].get("namespace")), str(pod["metadata"]["name"])))
+        if live is None or uid_of(live) != uid_of(pod) or self._containers.process_of(live) is None:
+            return None
+        writes, again = await self._containers.advance(live, now)
+        await self._executor.execute(writes)
+        return again
+
     def _in_order(self, name: str) -> list[Json]:
-        """Pods of the node, those that leave first, new ones last and shuffled: kubelet promises no order."""
+        """Pods of the node: terminating ones first, new ones last in random order, since kubelet promises none."""
 
         def rank(pod: Json) -> tuple[bool, bool, str]:
             taken = bool((pod.get("status") or {}).get("startTime"))
@@ -274,8 +277,10 @@ class Kubelets:
         member = self.members[name]
         key = (str(pod["metadata"].get("namespace")), str(pod["metadata"]["name"]))
         pod = self._cache["Pod"].objects.get(key) or pod
-        times = self._times.setdefault(uid_of(pod), Times())
-        host = Host(name, nodes_shape.address(member.index), self._settings, devices.unhealthy, control.ready)
+        times = self._times.setdefault(uid_of(pod), PodTimes())
+        host = PodHost(name, nodes_shape.address(member.index), self._settings, devices.unhealthy, control.ready)
+        if self._containers is not None:
+            host = msgspec.structs.replace(host, ran=self._containers.process_of(pod))
         taken = (pod.get("status") or {}).get("startTime")
         if taken or o.deleting(pod) or o.finished(pod):
             resource, _ = nodes_devices.requested(pod)
@@ -296,17 +301,17 @@ class Kubelets:
             host.ip,
             f"{self._settings.seed}/{name}",
         )
-        if isinstance(given, Refusal):
+        if isinstance(given, PodRejection):
             return self._refuse(name, pod, given)
         return nodes_pods.admit(pod, given, host, times, now)
 
-    def _refuse(self, name: str, pod: Json, refusal: Refusal) -> Step:
+    def _refuse(self, name: str, pod: Json, refusal: PodRejection) -> Step:
         _log.info(
             "pod refused", node=name, pod=pod["metadata"]["name"], reason=refusal.reason, message_=refusal.message
         )
         return nodes_pods.refuse(pod, refusal)
 
-    def _pod_ip(self, member: Member, pod: Json, host: Host) -> str:
+    def _pod_ip(self, member: SandboxNode, pod: Json, host: PodHost) -> str:
         if (pod.get("spec") or {}).get("hostNetwork"):
             return host.ip
         if known := (pod.get("status") or {}).get("podIP"):
@@ -316,14 +321,14 @@ class Kubelets:
 
     def _lag(self, node: str, pod: Json, now: float) -> float:
         """Seconds until this node notices a new pod, or a deletion."""
-        times = self._times.setdefault(uid_of(pod), Times())
+        times = self._times.setdefault(uid_of(pod), PodTimes())
         if o.deleting(pod):
             return self._noticed(times, "deletion_seen", node, pod, now)
         if (pod.get("status") or {}).get("startTime") or o.finished(pod):
             return 0.0
         return self._noticed(times, "seen", node, pod, now)
 
-    def _noticed(self, times: Times, field: str, node: str, pod: Json, now: float) -> float:
+    def _noticed(self, times: PodTimes, field: str, node: str, pod: Json, now: float) -> float:
         if not getattr(times, field):
             setattr(times, field, now)
         share = int(self._mix(node, f"{field}/{pod['metadata']['name']}")[:8], 16) / 0xFFFFFFFF
@@ -332,22 +337,22 @@ class Kubelets:
     def _mix(self, node: str, text: str) -> str:
         return hashlib.blake2b(f"{self._settings.seed}/{node}/{text}".encode(), digest_size=8).hexdigest()
 
-    # what the node says of itself
+    # the node's status and heartbeat
 
     async def _post(self, name: str, node: Json, devices: Devices, control: Control) -> bool:
-        """Write the node's status when it differs, or rarely so that its heartbeat time moves. True when that went
-        through."""
+        """Write the node's status if it differs, or after a while to renew its heartbeat time. Returns True on
+        success."""
         member, now = self.members[name], self._clock()
         capacity, allocatable = devices.counts()
         present = node.get("status") or {}
         body = nodes_shape.status(name, member.index, member.shape, capacity, allocatable, control.ready, now)
-        for part in ("capacity", "allocatable"):  # a resource that is gone has to be named to go
+        for part in ("capacity", "allocatable"):  # a merge patch removes a resource only by name
             body[part] |= {key: None for key in present.get(part) or {} if key not in body[part]}
         body["conditions"] = nodes_shape.conditions(control.ready, now, list(present.get("conditions") or ()))
         due = now - self._posted.get(name, 0.0) >= self._settings.scaled(_STATUS_EVERY_S, least=60.0)
         if not due and not _differs(present, body):
             return True
-        failed = await self._performer.perform((patch_status(node, "Node", body),))
+        failed = await self._executor.execute((patch_status(node, "Node", body),))
         if not failed:
             self._posted[name] = now
         return not failed
@@ -363,7 +368,7 @@ class Kubelets:
             for name in due:
                 self._beats[name] = now + interval
             live = [name for name in due if not self.control(name).paused and ("", name) in self._cache["Node"].objects]
-            async for outcome in many([lambda n=name: self._renew(n, self._clock()) for name in live], 8):  # type: ignore[misc]
+            async for outcome in run_many([lambda n=name: self._renew(n, self._clock()) for name in live], 8):  # type: ignore[misc]
                 if outcome.error is not None:
                     _log.warning("heartbeat not written", node=live[outcome.index], reason=str(outcome.error))
             await asyncio.sleep(_TICK_S)
@@ -383,16 +388,8 @@ class Kubelets:
             await self._kube.create(LEASE, lease | body, field_manager=FIELD_MANAGER)
 
 
-def _parse_control(config_map: Json) -> Control:
-    text = (config_map.get("data") or {}).get(CONTROL_KEY, "{}")
-    try:
-        return msgspec.json.decode(text, type=Control)
-    except msgspec.DecodeError as error:
-        raise ValueError(f"{CONTROL_KEY}: {error}") from error
-
-
 def _differs(present: Json, body: Json) -> bool:
-    """Whether a status says something new, heartbeat times aside."""
+    """Whether a status differs apart from heartbeat times."""
 
     def essence(status: Json) -> Any:
         conditions = {c.get("type"): (c.get("status"), c.get("reason")) for c in status.get("conditions") or ()}

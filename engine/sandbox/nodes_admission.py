@@ -1,5 +1,4 @@
-"""The kubelet's last word: a pod that a scheduler bound is refused when the node cannot hold it, whatever the
-scheduler thought.
+"""The kubelet's admission: reject a bound pod if the node cannot hold it.
 
 Reasons and wording: Kubernetes pkg/kubelet/lifecycle/predicate.go (OutOfcpu …, NodeAffinity).
 """
@@ -10,14 +9,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from engine.model.quantities import amount
-from engine.sandbox.nodes_devices import GROUP, Refusal
+from engine.sandbox.nodes_devices import GROUP, PodRejection
 
 Json = dict[str, Any]
 
 
 def requests(pod: Json) -> dict[str, int]:
-    """What the pod asks for: containers summed, or the largest init container where that is more; quantities that
-    cannot be read count 0."""
+    """The pod's requests: the sum of its containers, or the largest init container if that is more; invalid
+    quantities count 0."""
     spec = pod.get("spec") or {}
     total: dict[str, int] = {}
     for container in spec.get("containers") or ():
@@ -41,11 +40,10 @@ def _wanted(container: Json) -> dict[str, int]:
     return out
 
 
-def admit(pod: Json, running: Iterable[Json], node: Json) -> Refusal | None:
-    """None when ``pod`` fits beside the ``running`` ones on ``node``; NPU devices are judged by the device plugin,
-    not here."""
+def admit(pod: Json, running: Iterable[Json], node: Json) -> PodRejection | None:
+    """None when ``pod`` fits beside the ``running`` ones on ``node``; the device plugin checks NPU devices."""
     if (selector := (pod.get("spec") or {}).get("nodeSelector")) and not _labels_match(selector, node):
-        return Refusal("NodeAffinity", "Pod was rejected: Predicate NodeAffinity failed")
+        return PodRejection("NodeAffinity", "Pod was rejected: Predicate NodeAffinity failed")
     allocatable = (node.get("status") or {}).get("allocatable") or {}
     others = [requests(other) for other in running]
     if len(others) + 1 > amount("pods", allocatable.get("pods", "110")):
@@ -60,9 +58,9 @@ def admit(pod: Json, running: Iterable[Json], node: Json) -> Refusal | None:
     return None
 
 
-def _out_of(resource: str, wanted: int, used: int, capacity: int) -> Refusal:
+def _out_of(resource: str, wanted: int, used: int, capacity: int) -> PodRejection:
     text = f"resource: {resource}, requested: {wanted}, used: {used}, capacity: {capacity}"
-    return Refusal(f"OutOf{resource}", f"Pod was rejected: Node didn't have enough {text}")
+    return PodRejection(f"OutOf{resource}", f"Pod was rejected: Node didn't have enough {text}")
 
 
 def _labels_match(selector: Mapping[str, str], node: Json) -> bool:

@@ -1,4 +1,4 @@
-"""The device plugin half of a simulated kubelet: which devices a node has, who holds them, and who gets which.
+"""The device plugin of a simulated kubelet: a node's devices, their holders, and their allocation.
 
 Behaviour: component/ascend-device-plugin/pkg/server/plugin.go (Allocate, GetAnnotation) and manager.go (AscendReal,
 kltDev).
@@ -31,10 +31,10 @@ GROUP: Final = "huawei.com/"
 
 
 class Devices(msgspec.Struct, frozen=True):
-    """What a node has at the moment.
+    """The devices of a node now.
 
-    ``unhealthy`` are device names the report excludes; ``suffixes`` maps a vNPU template to the tail of its resource
-    name.
+    ``unhealthy`` are device names that the report excludes; ``suffixes`` maps a vNPU template to the tail of its
+    resource name.
     """
 
     shape: Shape
@@ -45,7 +45,7 @@ class Devices(msgspec.Struct, frozen=True):
 
     @property
     def whole(self) -> list[str]:
-        """Chips that are not cut."""
+        """Chips without vNPUs."""
         cut = {f"{self.shape.prefix}{vnpu.chip}" for vnpu in self.vnpus}
         return [name for name in self.shape.names if name not in cut]
 
@@ -78,7 +78,7 @@ class Devices(msgspec.Struct, frozen=True):
         return f"{self.shape.prefix}{vnpu.rsplit('-', 1)[-1]}" in self.unhealthy
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class PodRejection(msgspec.Struct, frozen=True):
     """Why a kubelet does not run a pod."""
 
     reason: str
@@ -113,12 +113,12 @@ def held(pods: Iterable[Json]) -> dict[str, str]:
 
 def allocate(
     pod: Json, others: Sequence[Json], devices: Devices, holders: Mapping[str, str], host_ip: str, seed: str
-) -> dict[str, str] | Refusal:
+) -> dict[str, str] | PodRejection:
     """Give ``pod`` its devices: the annotations to write, or why not.
 
-    The device plugin serves, of all the node's pods with an equal request, the one the scheduler placed first; so
-    when kubelet asks for another one, chips are swapped between the two, as on a real node. ``others`` are the pod
-    itself and those that wait or run; ``holders`` says which devices the latter really have.
+    Of all pods on the node with an equal request, the device plugin serves the one that the scheduler placed first. If
+    kubelet asks for another pod, the two pods swap chips, as on a real node. ``others`` are the pod itself and those
+    that wait or run; ``holders`` maps the devices that those really have.
     """
     resource, count = requested(pod)
     if not count:
@@ -131,7 +131,7 @@ def allocate(
         )
     chosen_by_kubelet = sorted(free, key=lambda name: _mix(seed, name))[:count]
     names = _meant(pod, others, resource, count, devices, chosen_by_kubelet, holders)
-    if isinstance(names, Refusal):
+    if isinstance(names, PodRejection):
         return names
     for name in names:
         if name in holders:
@@ -149,9 +149,8 @@ def _meant(
     devices: Devices,
     chosen_by_kubelet: list[str],
     holders: Mapping[str, str],
-) -> list[str] | Refusal:
-    """The devices that the scheduler meant. What it meant for a pod whose turn another one took is served once that
-    pod's own devices went to the other."""
+) -> list[str] | PodRejection:
+    """The devices that the scheduler chose. A pod whose devices went to another one gets that pod's devices."""
     if resource != devices.shape.resource:
         return chosen_by_kubelet  # static vNPUs: kubelet's choice is used as it is
     candidates = []
@@ -167,7 +166,7 @@ def _meant(
     if candidates:
         return min(candidates)[3]
     if count == len(devices.shape.names):
-        return chosen_by_kubelet  # it asks for everything there is
+        return chosen_by_kubelet  # it requests all devices of the node
     if own := str((pod["metadata"].get("annotations") or {}).get(resource, "")):
         return own.split(",")
     name = pod["metadata"]["name"]
@@ -214,8 +213,10 @@ def _tail(name: str) -> int:
     return int(tail) if tail.isdecimal() else -1
 
 
-def _failed(text: str) -> Refusal:
-    return Refusal("UnexpectedAdmissionError", f"Pod was rejected: Allocate failed due to {text}, which is unexpected")
+def _failed(text: str) -> PodRejection:
+    return PodRejection(
+        "UnexpectedAdmissionError", f"Pod was rejected: Allocate failed due to {text}, which is unexpected"
+    )
 
 
 def _mix(seed: str, text: str) -> str:

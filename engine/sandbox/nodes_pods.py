@@ -1,8 +1,8 @@
-"""The life of one pod on a simulated node, as a pure step: what to write now and when to look again.
+"""The life of one pod on a simulated node, as a pure step: what to write now and when to run again.
 
-What a simulated container does is said by annotations:
+Annotations control simulated containers:
 `sim.belay.dev/exit-after: 30s` and `sim.belay.dev/exit-code: "1"` (or a list, one a run: `"1,0"`) ·
-`sim.belay.dev/exit-now: "3"` (at once; the kubelet removes it) · `sim.belay.dev/fail-on-chip-fault: "true"` ·
+`sim.belay.dev/exit-now: "3"` (at once; the kubelet then removes it) · `sim.belay.dev/fail-on-chip-fault: "true"` ·
 `sim.belay.dev/ready-after: 5s`. Without any it runs until it is deleted.
 """
 
@@ -16,7 +16,7 @@ import msgspec
 
 from engine.sandbox.controllers import objects as o
 from engine.sandbox.controllers.writes import Step, Write, delete, patch, patch_status
-from engine.sandbox.nodes_devices import Refusal
+from engine.sandbox.nodes_devices import PodRejection
 from engine.sandbox.settings import SandboxSettings
 
 Json = dict[str, Any]
@@ -34,26 +34,34 @@ DEFAULT_GRACE_S: Final = 30.0
 _DURATION: Final = re.compile(r"^(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?$")
 
 
-class Times(msgspec.Struct):
-    """When things happened to one pod, by the kubelet's own clock (Unix seconds, finer than the API's); 0: not yet,
-    or before this process."""
+class PodTimes(msgspec.Struct):
+    """Times of one pod's life by the kubelet's clock (Unix seconds, finer than the API's); 0: not yet, or before this
+    process started."""
 
     seen: float = 0.0
     deletion_seen: float = 0.0
     admitted: float = 0.0
     running: float = 0.0
     crashed: float = 0.0
-    told_to_end: float = 0.0
+    end_requested: float = 0.0
 
 
-class Host(msgspec.Struct, frozen=True):
-    """What a pod needs to know of its node."""
+class RealProcess(msgspec.Struct, frozen=True):
+    """The process of a container that really runs (`containers.py`): its exit code once it has ended."""
+
+    code: int | None = None
+    alive: bool = False
+
+
+class PodHost(msgspec.Struct, frozen=True):
+    """The node as a pod needs it; ``ran`` is the pod's real process, None if its containers are only simulated."""
 
     name: str
     ip: str
     settings: SandboxSettings
     faulty: Collection[str] = ()
     runtime_up: bool = True
+    ran: RealProcess | None = None
 
 
 def duration(text: str | None) -> float | None:
@@ -65,15 +73,14 @@ def duration(text: str | None) -> float | None:
     return hours * 3600 + minutes * 60 + seconds
 
 
-def refuse(pod: Json, refusal: Refusal) -> Step:
-    """A pod that the node does not take ends here; its owner has to make another."""
+def refuse(pod: Json, refusal: PodRejection) -> Step:
+    """Fail a pod that the node rejects; its owner has to create another."""
     body = {"phase": "Failed", "reason": refusal.reason, "message": refusal.message}
     return Step((_status(pod, body),))
 
 
-def admit(pod: Json, annotations: dict[str, str], host: Host, times: Times, now: float) -> Step:
-    """The node takes the pod: devices first, then the status, so that a chip is never used before it is written
-    down."""
+def admit(pod: Json, annotations: dict[str, str], host: PodHost, times: PodTimes, now: float) -> Step:
+    """Admit the pod: write its devices before its status, so that no chip is used before it is recorded."""
     times.admitted = now
     writes = []
     if annotations:
@@ -84,13 +91,15 @@ def admit(pod: Json, annotations: dict[str, str], host: Host, times: Times, now:
         "hostIP": host.ip,
         "qosClass": (pod.get("status") or {}).get("qosClass") or "Burstable",
         "conditions": _conditions(pod, now, ready=False, reason="ContainersNotReady"),
-        "containerStatuses": [_container(c, {"waiting": {"reason": "ContainerCreating"}}, 0) for c in _containers(pod)],
+        "containerStatuses": [
+            _container(c, {"waiting": {"reason": "ContainerCreating"}}, 0) for c in containers_of(pod)
+        ],
     }
     return Step((*writes, _status(pod, body)), _start_delay(pod, host))
 
 
-def advance(pod: Json, host: Host, times: Times, pod_ip: str, held: Collection[str], now: float) -> Step:
-    """One step for a pod that the node has taken; ``held`` are its device names."""
+def advance(pod: Json, host: PodHost, times: PodTimes, pod_ip: str, held: Collection[str], now: float) -> Step:
+    """One step for an admitted pod; ``held`` are its device names."""
     if o.deleting(pod):
         return _terminate(pod, host, times, now)
     if o.finished(pod):
@@ -108,23 +117,23 @@ def advance(pod: Json, host: Host, times: Times, pod_ip: str, held: Collection[s
     return Step(step.writes, min((w for w in (step.again_in, left) if w is not None), default=None))
 
 
-def _run(pod: Json, host: Host, times: Times, pod_ip: str, held: Collection[str], now: float) -> Step:
-    state = _state(pod)
+def _run(pod: Json, host: PodHost, times: PodTimes, pod_ip: str, held: Collection[str], now: float) -> Step:
+    state = state_of(pod)
     if state == "running":
         return _while_running(pod, host, times, held, now)
     if state == "crashed":
         since = times.crashed or now
         times.crashed = since
-        left = since + _crash_pause(_restarts(pod), host) - now
+        left = since + _crash_pause(restarts_of(pod), host) - now
     else:
         since = times.admitted or o.time_of((pod.get("status") or {}).get("startTime"))
         left = since + _start_delay(pod, host) - now
     return Step(again_in=left) if left > 0 else _start(pod, host, times, pod_ip, now)
 
 
-def _start(pod: Json, host: Host, times: Times, pod_ip: str, now: float) -> Step:
+def _start(pod: Json, host: PodHost, times: PodTimes, pod_ip: str, now: float) -> Step:
     times.running, times.crashed = now, 0.0
-    wait = duration(_note(pod, READY_AFTER))
+    wait = duration(_annotation(pod, READY_AFTER))
     ready = not wait
     body = {
         "phase": "Running",
@@ -132,26 +141,26 @@ def _start(pod: Json, host: Host, times: Times, pod_ip: str, now: float) -> Step
         "podIP": pod_ip,
         "podIPs": [{"ip": pod_ip}],
         "conditions": _conditions(pod, now, ready=ready, reason="ContainersNotReady"),
-        "containerStatuses": _statuses(pod, {"running": {"startedAt": o.stamp(now)}}, _restarts(pod), ready=ready),
+        "containerStatuses": _statuses(pod, {"running": {"startedAt": o.stamp(now)}}, restarts_of(pod), ready=ready),
     }
     line = f"{o.stamp(now)} started on {host.name}"
-    log = (_note(pod, LOG) + "\n" + line).strip()[-4000:] + "\n"
+    log = (_annotation(pod, LOG) + "\n" + line).strip()[-4000:] + "\n"
     first = patch(pod, "Pod", {"metadata": {"annotations": {LOG: log}}})
-    return Step((_status(pod, body), first), 0.0 if wait or _note(pod, EXIT_AFTER) else None)
+    return Step((_status(pod, body), first), 0.0 if wait or _annotation(pod, EXIT_AFTER) else None)
 
 
-def _while_running(pod: Json, host: Host, times: Times, held: Collection[str], now: float) -> Step:
+def _while_running(pod: Json, host: PodHost, times: PodTimes, held: Collection[str], now: float) -> Step:
     if not times.running:
         times.running = _started(pod) or now
     code = _exit(pod, host, times, held, now)
     if code is not None:
         return _end(pod, host, times, code, now)
     waits = []
-    if (after := duration(_note(pod, EXIT_AFTER))) is not None:
+    if (after := duration(_annotation(pod, EXIT_AFTER))) is not None:
         waits.append(times.running + host.settings.scaled(after) - now)
     writes: list[Write] = []
     if not o.ready(pod):
-        left = times.running + host.settings.scaled(duration(_note(pod, READY_AFTER)) or 0.0) - now
+        left = times.running + host.settings.scaled(duration(_annotation(pod, READY_AFTER)) or 0.0) - now
         if left > 0:
             waits.append(left)
         else:
@@ -159,28 +168,30 @@ def _while_running(pod: Json, host: Host, times: Times, held: Collection[str], n
     return Step(tuple(writes), min(waits, default=None))
 
 
-def _exit(pod: Json, host: Host, times: Times, held: Collection[str], now: float) -> int | None:
-    """The exit code with which the containers end now, None while they go on."""
-    if text := _note(pod, EXIT_NOW):
+def _exit(pod: Json, host: PodHost, times: PodTimes, held: Collection[str], now: float) -> int | None:
+    """The exit code with which the containers end now; None while they run."""
+    if text := _annotation(pod, EXIT_NOW):
         return int(text) if text.isdecimal() else 1
-    if _note(pod, FAIL_ON_FAULT) not in ("", "false") and any(name in host.faulty for name in held):
+    if host.ran is not None and host.ran.code is not None:
+        return host.ran.code
+    if _annotation(pod, FAIL_ON_FAULT) not in ("", "false") and any(name in host.faulty for name in held):
         return 1
-    after = duration(_note(pod, EXIT_AFTER))
+    after = duration(_annotation(pod, EXIT_AFTER))
     if after is not None and now >= times.running + host.settings.scaled(after):
-        codes = [part.strip() for part in (_note(pod, EXIT_CODE) or "0").split(",")]
-        text = codes[min(_restarts(pod), len(codes) - 1)]
+        codes = [part.strip() for part in (_annotation(pod, EXIT_CODE) or "0").split(",")]
+        text = codes[min(restarts_of(pod), len(codes) - 1)]
         return int(text) if text.isdecimal() else 1
     return None
 
 
-def _end(pod: Json, host: Host, times: Times, code: int, now: float) -> Step:
-    """Containers ended with ``code``: start them again, or the pod is over."""
+def _end(pod: Json, host: PodHost, times: PodTimes, code: int, now: float) -> Step:
+    """Containers ended with ``code``: restart them or end the pod."""
     writes: list[Write] = []
-    if _note(pod, EXIT_NOW):
+    if _annotation(pod, EXIT_NOW):
         writes.append(patch(pod, "Pod", {"metadata": {"annotations": {EXIT_NOW: None}}}))
     policy = str((pod.get("spec") or {}).get("restartPolicy") or "Always")
     if policy == "Always" or (policy == "OnFailure" and code):
-        restarts = _restarts(pod) + 1
+        restarts = restarts_of(pod) + 1
         times.crashed, times.running = now, 0.0
         body = {
             "conditions": _conditions(pod, now, ready=False, reason="ContainersNotReady"),
@@ -198,45 +209,48 @@ def _end(pod: Json, host: Host, times: Times, code: int, now: float) -> Step:
     return Step(tuple(writes))
 
 
-def _terminate(pod: Json, host: Host, times: Times, now: float) -> Step:
-    """Deletion was asked for: the pod keeps its chips for its (scaled) grace, then it is gone."""
-    if not times.told_to_end:
-        times.told_to_end = now
+def _terminate(pod: Json, host: PodHost, times: PodTimes, now: float) -> Step:
+    """Terminate the pod: it keeps its chips for its (scaled) grace period."""
+    if not times.end_requested:
+        times.end_requested = now
     grace = pod["metadata"].get("deletionGracePeriodSeconds")
     seconds = host.settings.scaled(DEFAULT_GRACE_S if grace is None else float(grace))
-    left = times.told_to_end + seconds - now
-    if left > 0 and not o.finished(pod) and _state(pod) != "waiting":
+    left = times.end_requested + seconds - now
+    if host.ran is not None and not host.ran.alive:
+        left = 0.0
+    if left > 0 and not o.finished(pod) and state_of(pod) != "waiting":
         return Step(again_in=left)
     writes = [delete(pod, "Pod", 0)]
     if pod["metadata"].get("finalizers"):
         if o.finished(pod):
-            return Step()  # the object stays for its finalizers, and the node has let go of it
+            return Step()  # the node is done with the pod; the object stays for its finalizers
         writes = [_status(pod, {"phase": "Failed"} | _ended(pod, 137, now)), *writes]
     return Step(tuple(writes))
 
 
-def _time_left(pod: Json, host: Host, now: float) -> float | None:
+def _time_left(pod: Json, host: PodHost, now: float) -> float | None:
     limit = (pod.get("spec") or {}).get("activeDeadlineSeconds")
     started = o.time_of((pod.get("status") or {}).get("startTime"))
     return started + host.settings.scaled(float(limit)) - now if limit is not None and started else None
 
 
-def _crash_pause(restarts: int, host: Host) -> float:
+def _crash_pause(restarts: int, host: PodHost) -> float:
     growth = float(2 ** min(max(0, restarts - 1), 10))
     return host.settings.scaled(min(LONGEST_CRASH_PAUSE_S, FIRST_CRASH_PAUSE_S * growth))
 
 
-def _start_delay(pod: Json, host: Host) -> float:
+def _start_delay(pod: Json, host: PodHost) -> float:
     """Pulling and starting take from half to one and a half of the setting, the same for the same pod name."""
     spread = sum(pod["metadata"]["name"].encode()) % 101 / 100
     return float(host.settings.scaled(host.settings.start_seconds) * (0.5 + spread))
 
 
-def _note(pod: Json, key: str) -> str:
+def _annotation(pod: Json, key: str) -> str:
     return str((pod["metadata"].get("annotations") or {}).get(key) or "")
 
 
-def _containers(pod: Json) -> list[Json]:
+def containers_of(pod: Json) -> list[Json]:
+    """The pod's containers as its spec has them."""
     return list((pod.get("spec") or {}).get("containers") or ())
 
 
@@ -245,8 +259,8 @@ def _first_status(pod: Json) -> Json:
     return dict(statuses[0])
 
 
-def _state(pod: Json) -> str:
-    """running, crashed (to be started again) or waiting (never started)."""
+def state_of(pod: Json) -> str:
+    """Running, crashed (to be started again) or waiting (never started)."""
     first = _first_status(pod)
     state = first.get("state") or {}
     if "running" in state:
@@ -254,7 +268,8 @@ def _state(pod: Json) -> str:
     return "crashed" if first.get("restartCount") else "waiting"
 
 
-def _restarts(pod: Json) -> int:
+def restarts_of(pod: Json) -> int:
+    """How often its containers were restarted."""
     return int(_first_status(pod).get("restartCount") or 0)
 
 
@@ -282,7 +297,7 @@ def _statuses(
     last = _first_status(pod).get("lastState") or {}
     if code is not None:
         last = {"terminated": _terminated(pod, code, now)}
-    return [_container(c, state, restarts, ready=ready, last=last) for c in _containers(pod)]
+    return [_container(c, state, restarts, ready=ready, last=last) for c in containers_of(pod)]
 
 
 def _terminated(pod: Json, code: int, now: float) -> Json:
@@ -295,7 +310,7 @@ def _ended(pod: Json, code: int, now: float) -> Json:
     state = {"terminated": _terminated(pod, code, now)}
     return {
         "conditions": _conditions(pod, now, ready=False, reason="PodCompleted" if code == 0 else "PodFailed"),
-        "containerStatuses": _statuses(pod, state, _restarts(pod)),
+        "containerStatuses": _statuses(pod, state, restarts_of(pod)),
     }
 
 
@@ -305,7 +320,7 @@ def _ready_again(pod: Json, now: float) -> Json:
 
 
 def _conditions(pod: Json, now: float, *, ready: bool, reason: str) -> list[Json]:
-    """The four conditions of every pod; others that somebody wrote stay."""
+    """The four conditions of every pod; others stay."""
     before = {c.get("type"): c for c in (pod.get("status") or {}).get("conditions") or ()}
     rows = {"PodScheduled": True, "Initialized": True, "ContainersReady": ready, "Ready": ready}
     out = [dict(c) for kind, c in before.items() if kind not in rows]

@@ -1,5 +1,5 @@
-"""What a simulated node looks like to Kubernetes: labels, annotations and resources as its device plugin and its
-administrator would set them."""
+"""A simulated node in Kubernetes: labels, annotations and resources as its device plugin and its
+administrator set them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SERVER_TYPES: Final[Mapping[str, str]] = {
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """A kind of server. ``resource`` is its whole-chip resource, ``prefix`` its device name prefix, ``chips`` how
+    """A server model. ``resource`` is its whole-chip resource, ``prefix`` its device name prefix, ``chips`` how
     many it holds."""
 
     resource: str
@@ -55,7 +55,7 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 def of_product(product: Product, most: int = 64) -> Shape:
-    """The server of a product with at most ``most`` chips; a policy that is no server model raises ValueError."""
+    """The server of a product with at most ``most`` chips; raises ValueError for a product that is no server model."""
     spec = product.spec
     if not spec.node_labels or spec.resource == "*":
         raise ValueError(f"product {product.metadata.name} is a policy, not a server; choose one that has nodeLabels")
@@ -156,7 +156,7 @@ def status(
 
 
 def conditions(ready: bool, now: float, old: list[Json] | None = None) -> list[Json]:
-    """The node's conditions; transition times stay where the status of ``old`` does."""
+    """The node's conditions; transition times change only with the status."""
     before = {c.get("type"): c for c in old or ()}
     rows = [
         ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),

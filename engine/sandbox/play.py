@@ -1,7 +1,7 @@
-"""Plays a story of faults against the sandbox: each event through the same doors as `belay inject` and users' tools.
+"""Play a timeline of faults against the sandbox, through the same interfaces as `belay inject` and users' tools.
 
-What chips, nodes and their surroundings do is written into ``belay-sim-<node>``, from which the simulated agents take
-it; public faults are ConfigMaps as any component writes them; a pod fails in its kubelet.
+Events of chips, nodes and their surroundings go into ``belay-sim-<node>``, which the simulated agents read; public
+faults are ConfigMaps as any component writes them; a pod fails in its kubelet.
 """
 
 from __future__ import annotations
@@ -13,16 +13,20 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from agents.node.shipped import shipped_policy
-from engine.errors import BelayError, InputError
+from engine.errors import InputError
 from engine.kube import CONFIGMAP, POD, Kube, NotFound
-from engine.live import with_kube
 from engine.model.faults import CARD, NETWORK, level_of
-from engine.model.levels import SWITCH_LEVELS
+from engine.model.levels import (
+    SWITCH_LEVELS,
+    SWITCH_WORDS,
+    SwitchLevel,
+)
+from engine.observe.live import with_kube
 from engine.sandbox.inject import FAULTS_KEY, device, edit, simulated
 from engine.sandbox.nodes_pods import EXIT_NOW
 from engine.sandbox.settings import NODE_KEY
-from engine.sandbox.timeline import BOARD_LEVELS, SUB_HEALTH_CODE, Event
-from engine.simulate.surroundings import SWITCH_WORDS, message
+from engine.sandbox.timeline import BOARD_LEVELS, SUB_HEALTH_CODE, SandboxEvent
+from engine.simulate.surroundings import message
 from engine.wire import publicinfo
 
 SURROUNDINGS_KEY: Final = "surroundings.json"
@@ -30,14 +34,14 @@ _PUBLIC_NAMESPACE: Final = "cluster-system"
 _SENDER: Final = "CCAE"
 
 Json = dict[str, Any]
-Say = Callable[[str], None]
+Print = Callable[[str], None]
 
 
-def play(events: tuple[Event, ...], *, say: Say, speed: float = 1.0, kubeconfig: str | None = None) -> int:
+def play(events: tuple[SandboxEvent, ...], *, say: Print, speed: float = 1.0, kubeconfig: str | None = None) -> int:
     """Play all events at their times, ``speed`` times as fast; returns how many were played.
 
     Raises:
-        InputError: an event names a node or chip that does not exist; nothing was played then.
+        InputError: an event names a node or chip that does not exist; no event was played.
         BelayError: the cluster does not answer.
     """
 
@@ -46,15 +50,15 @@ def play(events: tuple[Event, ...], *, say: Say, speed: float = 1.0, kubeconfig:
         begin = time.monotonic()
         for event in events:
             await asyncio.sleep(max(0.0, begin + event.at / speed - time.monotonic()))
-            await apply(kube, event)
-            say(f"{event.at:8.1f}s  {words(event)}")
+            done = await apply(kube, event)
+            say(f"{event.at:8.1f}s  {description(event)}" + ("" if done else ": left out, there is no such pod now"))
         return len(events)
 
     return with_kube(kubeconfig, run)
 
 
-async def check(kube: Kube, events: tuple[Event, ...]) -> None:
-    """Refuse a story about nodes and chips that are not there, before anything happens."""
+async def check(kube: Kube, events: tuple[SandboxEvent, ...]) -> None:
+    """Reject a timeline with unknown nodes or chips before the first event."""
     nodes: dict[str, Json] = {}
     for event in events:
         try:
@@ -70,7 +74,7 @@ async def check(kube: Kube, events: tuple[Event, ...]) -> None:
             raise InputError(f"line {event.line}: {error.message}", where=error.where, hint=error.hint) from error
 
 
-def words(event: Event) -> str:
+def description(event: SandboxEvent) -> str:
     """One event in a line."""
     where = event.node + (f"/{event.chip}" if event.chip is not None else "")
     tail = f" {event.assertion}" if event.assertion != "occur" else ""
@@ -79,35 +83,36 @@ def words(event: Event) -> str:
     )
 
 
-async def apply(kube: Kube, event: Event) -> None:
-    """Let one event happen now."""
+async def apply(kube: Kube, event: SandboxEvent) -> bool:
+    """Apply one event now; False if its pod does not exist, e.g. because its job is moving."""
     if event.what == "pod":
-        await _fail(kube, event)
-    elif event.what == "public":
+        return await _fail(kube, event)
+    if event.what == "public":
         await _public(kube, event)
     elif event.what == "ready":
         await edit(kube, event.node, NODE_KEY, lambda _: {} if event.value else {"paused": True})
     elif event.what in _CHIP:
         name = device(str(event.chip), await simulated(kube, event.node))
         await edit(kube, event.node, FAULTS_KEY, lambda spec: _on_chip(spec, name, event))
-        if event.assertion == "once":  # it has no end of its own, so the description must not keep it
+        if event.assertion == "once":  # such an event has no end, so it must not stay in the description
             await _settled(lambda: edit(kube, event.node, FAULTS_KEY, lambda spec: _without_once(spec, name, event)))
     elif event.what == "resetFails":
         await edit(kube, event.node, FAULTS_KEY, lambda spec: {**spec, "resetFails": event.value})
     else:
-        await edit(kube, event.node, SURROUNDINGS_KEY, lambda spec: around(spec, event))
+        await edit(kube, event.node, SURROUNDINGS_KEY, lambda spec: surroundings_of(spec, event))
+    return True
 
 
 _CHIP: Final = frozenset({"code", "network", "subHealth", "drop"})
 
 
 async def _settled(step: Callable[[], Awaitable[None]]) -> None:
-    """A moment later, so that whoever follows the description has seen it."""
+    """Wait a moment, so that readers of the description have seen it."""
     await asyncio.sleep(1.0)
     await step()
 
 
-def _on_chip(spec: Json, name: str, event: Event) -> Json:
+def _on_chip(spec: Json, name: str, event: SandboxEvent) -> Json:
     before = spec.get(name)
     entry = dict(before) if isinstance(before, dict) else {}
     if event.what == "drop":
@@ -123,7 +128,7 @@ def _on_chip(spec: Json, name: str, event: Event) -> Json:
     return after | {name: kept} if kept else after
 
 
-def _without_once(spec: Json, name: str, event: Event) -> Json:
+def _without_once(spec: Json, name: str, event: SandboxEvent) -> Json:
     entry = dict(spec.get(name) or {})
     entry["once"] = [code for code in entry.get("once", ()) if code != str(event.value).upper()]
     kept = {key: value for key, value in entry.items() if value}
@@ -131,7 +136,7 @@ def _without_once(spec: Json, name: str, event: Event) -> Json:
     return after | {name: kept} if kept else after
 
 
-def around(spec: Json, event: Event) -> Json:
+def surroundings_of(spec: Json, event: SandboxEvent) -> Json:
     """The description of a node's surroundings after an event (agents/drivers/surroundings.py)."""
     after = dict(spec)
     gone = event.assertion == "recover"
@@ -150,8 +155,8 @@ def around(spec: Json, event: Event) -> Json:
         after["hardware"] = [{"device_type": "CPU", "device_id": 1, "code": code}] if code else []
     elif event.what == "switch" and event.value in SWITCH_LEVELS:
         code = _like("switch", event.value)
-        told = {"code": code, "chip": 0, "port": 0, "timeMs": int(time.time() * 1000)}
-        after["switch"] = [told] if code else []
+        fault = {"code": code, "chip": 0, "port": 0, "timeMs": int(time.time() * 1000)}
+        after["switch"] = [fault] if code else []
     elif event.what == "hardware":
         row = {
             "device_type": event.more.get("device", "CPU"),
@@ -169,44 +174,45 @@ def around(spec: Json, event: Event) -> Json:
 
 
 def _like(plane: str, level: str) -> str:
-    """The first code that the shipped table of a plane gives this level; empty for the word that all is well.
+    """The first code with this level in the shipped table of a plane; empty for a healthy level.
 
     Raises:
-        InputError: no code is listed so.
+        InputError: no code has this level.
     """
-    if level in ("Healthy", "NotHandle"):
+    if level in ("Healthy", SwitchLevel.NOT_HANDLE):
         return ""
-    words = SWITCH_WORDS if plane == "switch" else {}
+    names = SWITCH_WORDS if plane == "switch" else {}
     table = shipped_policy().rules.planes[plane]
-    code = min((code for code, known in table.items() if words.get(known, known) == level), default=None)
+    code = min((code for code, known in table.items() if names.get(known, known) == level), default=None)
     if code is None:
         raise InputError(f"no {plane} code has level {level}", hint="Name a code instead.")
     return code
 
 
-def _graded_alike(event: Event) -> None:
-    """A level that a story gives must be the one that the agents give the code: they grade it themselves here."""
+def _graded_alike(event: SandboxEvent) -> None:
+    """Require that an event's level is the one that the agents give its code; in the sandbox the agents set levels."""
     level = level_of(shipped_policy().rules, NETWORK if event.what == "network" else CARD, event.value, "")[0]
     if event.more["level"] != level:
         text = f"agents grade {event.value} as {level}, not as {event.more['level']}"
         raise InputError(text, hint="Leave level out; a FaultPolicy can grade the code otherwise.")
 
 
-async def _fail(kube: Kube, event: Event) -> None:
+async def _fail(kube: Kube, event: SandboxEvent) -> bool:
     namespace, _, name = str(event.value).partition("/")
     code = 0 if event.more.get("phase") == "Succeeded" else event.more.get("exit", 1)
     patch = {"metadata": {"annotations": {EXIT_NOW: str(code)}}}
     try:
         if event.more.get("phase") == "Deleted":
             await kube.delete(POD, name, namespace)
-            return
-        await kube.patch(POD, name, patch, namespace)
+        else:
+            await kube.patch(POD, name, patch, namespace)
     except NotFound:
-        raise BelayError(f"line {event.line}: there is no pod {event.value} now") from None
+        return False
+    return True
 
 
-def public_message(event: Event, now_ms: int) -> Json:
-    """The message of a public fault event, as its sender writes it; its id follows from what it is about."""
+def public_message(event: SandboxEvent, now_ms: int) -> Json:
+    """The message of a public fault event, as its sender writes it; its id is derived from its content."""
     return message(
         event.node, event.value, event.assertion, now_ms,
         sender=event.more.get("sender", _SENDER), fault_id=event.more.get("faultId", ""),
@@ -218,7 +224,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
-async def _public(kube: Kube, event: Event) -> None:
+async def _public(kube: Kube, event: SandboxEvent) -> None:
     message = public_message(event, int(time.time() * 1000))
     body = publicinfo.build(_PUBLIC_NAMESPACE, f"inject-{_digest(message['faults'][0]['faultId'])}", message)
     present = await kube.get(CONFIGMAP, body["metadata"]["name"], _PUBLIC_NAMESPACE)

@@ -1,4 +1,4 @@
-"""Child processes that live no longer than we do, are started again when they die, and are ended in order."""
+"""Child processes that end with this process, are restarted when they end, and are stopped in order."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _PR_SET_PDEATHSIG: Final = 1
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 30.0
 _HEALTHY_S: Final = 60.0
-"""A child that lived this long starts again with a short pause."""
+"""Seconds after which a child's next restart pause is short again."""
 MAX_LOG_BYTES: Final = 32 * 1024 * 1024
 """A child's log is emptied beyond this size."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def die_with(parent: int) -> None:
+def end_with_parent(parent: int) -> None:
     """Ask the kernel to kill this process when its parent ends; call it between fork and exec."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
-class Child:
+class ChildProcess:
     """One child process. Start it from a thread that lives as long as the child should: the kernel ends both
     together."""
 
@@ -54,16 +54,16 @@ class Child:
 
     @property
     def running(self) -> bool:
-        """Whether it lives."""
+        """Whether it runs."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended; negative for a signal, None while it lives."""
+        """Its exit code; negative for a signal, None while it runs."""
         return self._process.poll() if self._process else None
 
     def start(self) -> None:
-        """Start it in a session of its own, so that Ctrl-C reaches us alone and we decide the order of ending."""
+        """Start it in its own session, so that Ctrl-C reaches only this process, which stops children in order."""
         parent = os.getpid()
         self._started, self.due = time.monotonic(), 0.0
         with self.log.open("ab") as output:
@@ -74,11 +74,11 @@ class Child:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=lambda: die_with(parent),
+                preexec_fn=lambda: end_with_parent(parent),
             )
 
     def plan_restart(self) -> float:
-        """Decide when a dead child starts again: with a growing, jittered pause. Returns the pause in seconds."""
+        """Set the restart time of an ended child, after a growing, jittered pause. Returns the pause in seconds."""
         if time.monotonic() - self._started > _HEALTHY_S:
             self._failures = 0
         ceiling = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(self._failures, 10))
@@ -94,7 +94,7 @@ class Child:
                 self._process.terminate()
 
     def kill(self) -> None:
-        """End it and everything it started, at once."""
+        """Kill it and everything it started."""
         if self._process is None:
             return
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -109,7 +109,7 @@ class Child:
                 self._process.wait(seconds)
         self.kill()
 
-    def last_words(self, limit: int = 400) -> str:
+    def log_end(self, limit: int = 400) -> str:
         """The end of its log, on one line."""
         return bounded(" ".join(self._tail().split())[-limit:], limit)
 
@@ -127,27 +127,27 @@ class Child:
         return bounded(text.rsplit("\n", 1)[-1], limit) if text else ""
 
     def keep_log_small(self) -> None:
-        """Empty a log that has grown too large; the child goes on appending to it."""
+        """Empty a log that is too large; the child continues to append to it."""
         with contextlib.suppress(OSError):
             if self.log.stat().st_size > MAX_LOG_BYTES:
                 os.truncate(self.log, 0)
 
 
-class Crew:
+class ChildProcesses:
     """Children in the order in which they depend on each other."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        self.children: list[Child] = []
+        self.children: list[ChildProcess] = []
         self._say = say
 
-    def start(self, child: Child) -> Child:
-        """Start one more."""
+    def start(self, child: ChildProcess) -> ChildProcess:
+        """Start a child."""
         self.children.append(child)
         child.start()
         return child
 
-    def tend(self) -> None:
-        """Look after everybody once: dead children are announced, and started again when their pause is over."""
+    def restart_ended(self) -> None:
+        """Check every child once: report those that ended, and restart them after their pause."""
         for child in self.children:
             child.keep_log_small()
             if child.running:
@@ -161,7 +161,7 @@ class Crew:
                 child.start()
 
     def stop(self, seconds: float = 5.0) -> None:
-        """End all but the first together, then the first, on which the others rest; the slow are killed."""
+        """Stop all but the first together, then the first, on which the others depend; kill those that are slow."""
         ends = time.monotonic() + seconds
         rest, foundation = self.children[:0:-1], self.children[:1]
         for child in rest:
@@ -170,7 +170,7 @@ class Crew:
             child.stop(max(0.5, ends - time.monotonic()))
 
     def kill(self) -> None:
-        """End all at once."""
+        """Kill all."""
         for child in reversed(self.children):
             child.kill()
 

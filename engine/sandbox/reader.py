@@ -1,4 +1,4 @@
-"""Reads an API server from the parent process: a few GETs without the weight of a client."""
+"""Read an API server from the parent process with plain GETs, without a full client."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 _SECONDS = 5.0
 
 
-class Reader:
+class ApiReader:
     """GETs of one API server. Understands the kubeconfigs of the sandbox (JSON) and others with a bearer token."""
 
     def __init__(self, kubeconfig: Path) -> None:
         self.kubeconfig = kubeconfig
 
     def get(self, path: str) -> Any:
-        """The JSON at ``path``; None when it is not there or the server does not answer."""
+        """The JSON at ``path``; None if it does not exist or the server does not answer."""
         try:
             server, token, trust = self._server()
             request = urllib.request.Request(server + path)

@@ -1,4 +1,4 @@
-"""How the sandbox behaves: its size, its seed, and the one scale that shortens every waiting time."""
+"""Settings of the sandbox: size, seed, and the scale of all waiting times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.errors import InputError
 
 TIME_SCALE_ENV: Final = "BELAY_TIME_SCALE"
 NODE_KEY: Final = "node.json"
-"""Key of ConfigMap ``belay-sim-<node>`` that says what somebody does to the node."""
+"""Key of ConfigMap ``belay-sim-<node>`` with the injected state of the node."""
 
 
 class SandboxSettings(msgspec.Struct, frozen=True):
@@ -62,7 +62,7 @@ def time_scale(value: float | str | None, environment: Mapping[str, str] = os.en
         number = -1.0
     if not 0.0 < number <= 10.0:
         raise InputError(
-            f"{text!r} is no time scale",
+            f"{text!r} is not a time scale",
             where="--time-scale",
             hint="Give a number above 0 and at most 10; 1 is real time.",
         )

@@ -1,4 +1,4 @@
-"""Which servers the sandbox can simulate: the rows of policies/products, and the vNPU resource names of policies."""
+"""Servers that the sandbox can simulate: the rows of policies/products, and the vNPU resource names of policies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from engine.sandbox.nodes_shape import Shape, of_product
 INFERENCE_RESOURCE = "huawei.com/Ascend310P"
 INFERENCE_CHIPS = 8
 MOST_CHIPS = 16
-"""Most chips of a simulated server; products of cards allow more, which only makes demonstrations long."""
+"""Most chips of a simulated server; card products allow more, which only slows demonstrations."""
 
 
 class Shapes(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class Shapes(msgspec.Struct, frozen=True):
         """The server of a product, with at most ``most`` chips.
 
         Raises:
-            InputError: there is no such product, or it is a policy and no server.
+            InputError: there is no such product, or it is no server model.
         """
         product = self.products.get(name)
         if product is None:

@@ -1,11 +1,11 @@
-"""A story of faults as people write it: YAML rows ``at``, where, what; every mistake told at file:line:column.
+"""A timeline of faults in YAML: rows with ``at``, a place and an event; every error has its file:line:column.
 
     timeline:
       - {at: 10s, node: node-1, chip: 3, code: "80C98001"}
       - {at: 2m, node: node-1, chip: 3, code: "80C98001", assertion: recover}
       - {at: 3m, node: node-2, hardware: "2C000031", device: CPU}
 
-`belay inject --timeline FILE` plays it against the sandbox; tests play it in a world of memory.
+`belay inject --timeline FILE` plays it against the sandbox; tests play it in memory.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import yaml
 
 from engine.documents.scalars import parse_duration
 from engine.errors import InputError
-from engine.load.yaml12 import Fault, compose, place
+from engine.load.yaml12 import YAMLProblem, compose, place
 from engine.model.levels import CHIP_LEVELS, NODE_LEVELS, SWITCH_LEVELS
 from engine.simulate.surroundings import SUB_HEALTH_CODE
 
-__all__ = ["ASSERTIONS", "KINDS", "SUB_HEALTH_CODE", "Event", "parse", "read"]
+__all__ = ["ASSERTIONS", "KINDS", "SUB_HEALTH_CODE", "SandboxEvent", "parse", "read"]
 
 MAX_BYTES: Final = 1 << 20
 MAX_EVENTS: Final = 10_000
-#: Longest story; what lasts longer is a matter of a soak.
+#: Longest timeline in seconds; longer ones belong into a soak test.
 MAX_SECONDS: Final = 7 * 86_400.0
 _SHOWN: Final = 20
 ASSERTIONS: Final = ("occur", "recover", "once")
@@ -42,8 +42,8 @@ _ID: Final = re.compile(r"[a-zA-Z0-9\-_.]{8,128}\Z")
 _DEVICE: Final = re.compile(r"[A-Za-z0-9 ./&-]{1,64}\Z")
 
 
-class Event(NamedTuple):
-    """One thing that happens: ``what`` is the row's kind, ``value`` its word, ``more`` its other fields."""
+class SandboxEvent(NamedTuple):
+    """One event: ``what`` is the row's kind, ``value`` its value, ``more`` its other fields."""
 
     at: float
     what: str
@@ -56,7 +56,7 @@ class Event(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """A kind of row: how its word is read, whether it needs a node and a chip, and what else it may carry."""
+    """A kind of row: the parser of its value, whether it needs a node and a chip, and its other fields."""
 
     read: Callable[[Any], Any]
     node: bool = True
@@ -100,12 +100,12 @@ def _chips(value: Any) -> tuple[int, ...]:
 
 
 def _or_level(words: tuple[str, ...], read: Callable[[Any], str]) -> Callable[[Any], str]:
-    """A level, as `belay simulate` takes it, or a code."""
+    """Parse a level, as `belay simulate` does, or a code."""
     return lambda value: value if isinstance(value, str) and value in words else read(value)
 
 
 _FLAG: Final = _one_of(True, False)
-#: Words for the board and the switch of a node: as bad as that, by whichever code is listed so; the first: all is well.
+#: Levels of a node's board and switch: a code with that level is used; the first one means healthy.
 BOARD_LEVELS: Final = ("Healthy", *NODE_LEVELS)
 _BOTH: Final = ("occur", "recover")
 KINDS: Final[dict[str, _Kind]] = {
@@ -144,17 +144,17 @@ _MORE: Final[dict[str, Callable[[Any], Any]]] = {
     "sender": _matches(re.compile(r"\S{1,64}\Z"), "sender"), "faultId": _matches(_ID, "fault id (8 to 128 characters)"),
     "chips": _chips, "level": _one_of(*CHIP_LEVELS), "pod": _matches(_POD, "pod such as train/pretrain-0"),
 }  # fmt: skip
-#: Words for the state of a node, and the events that they are short for.
+#: States of a node, and the events that they abbreviate.
 _STATES: Final = {"ready": ("ready", True), "not-ready": ("ready", False), "silent": ("silent", True),
                   "speaking": ("silent", False)}  # fmt: skip
 _COMMON: Final = frozenset({"at", "node", "chip", "assertion"})
 
 
-def read(path: Path) -> tuple[Event, ...]:
-    """The story in a file, in order of time.
+def read(path: Path) -> tuple[SandboxEvent, ...]:
+    """Read the timeline in a file, in order of time.
 
     Raises:
-        InputError: the file cannot be read or has mistakes; each is told with its line and column.
+        InputError: the file cannot be read or has mistakes; each is reported with its line and column.
     """
     try:
         with path.open("rb") as stream:
@@ -164,21 +164,23 @@ def read(path: Path) -> tuple[Event, ...]:
     return parse(data, str(path))
 
 
-def parse(data: bytes, name: str) -> tuple[Event, ...]:
+def parse(data: bytes, name: str) -> tuple[SandboxEvent, ...]:
     """As :func:`read`, for the content of a file."""
-    mistakes: list[Fault] = []
-    events: list[Event] = []
+    mistakes: list[YAMLProblem] = []
+    events: list[SandboxEvent] = []
     try:
         for row in _rows(compose(data)):
             event = _event(row, mistakes)
             if event is not None:
                 events.append(event)
-    except Fault as fault:
+    except YAMLProblem as fault:
         mistakes.append(fault)
     if mistakes:
-        told = [f"{name}:{m.line}:{m.column}: {m.message}" for m in sorted(mistakes, key=lambda m: (m.line, m.column))]
-        more = f"\nand {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
-        raise InputError("\n".join(told[:_SHOWN]) + more)
+        reported = [
+            f"{name}:{m.line}:{m.column}: {m.message}" for m in sorted(mistakes, key=lambda m: (m.line, m.column))
+        ]
+        more = f"\nand {len(reported) - _SHOWN} more" if len(reported) > _SHOWN else ""
+        raise InputError("\n".join(reported[:_SHOWN]) + more)
     return tuple(sorted(events, key=lambda event: (event.at, event.line)))
 
 
@@ -187,16 +189,16 @@ def _rows(documents: list[yaml.Node]) -> list[yaml.Node]:
     root = documents[0] if len(documents) == 1 else None
     if type(root) is not yaml.MappingNode and type(root) is not yaml.SequenceNode:
         line, column = place(documents[1]) if len(documents) > 1 else (1, 1)
-        raise Fault("must be one document with the key timeline", line, column)
+        raise YAMLProblem("must be one document with the key timeline", line, column)
     keys = {"timeline": root} if type(root) is yaml.SequenceNode else dict(_pairs(root))
     for key, value in keys.items():
         if key != "timeline":
-            raise Fault(f"unknown key {key!r:.80}: only timeline is known", *place(value))
+            raise YAMLProblem(f"unknown key {key!r:.80}: only timeline is known", *place(value))
     rows = keys.get("timeline")
     if type(rows) is not yaml.SequenceNode or not rows.value:
-        raise Fault("timeline must be a list of events", *(place(rows) if rows is not None else (1, 1)))
+        raise YAMLProblem("timeline must be a list of events", *(place(rows) if rows is not None else (1, 1)))
     if len(rows.value) > MAX_EVENTS:
-        raise Fault(f"more than {MAX_EVENTS} events: split the story", *place(rows.value[MAX_EVENTS]))
+        raise YAMLProblem(f"more than {MAX_EVENTS} events: split the timeline", *place(rows.value[MAX_EVENTS]))
     found: list[yaml.Node] = rows.value
     return found
 
@@ -206,20 +208,22 @@ def _pairs(node: yaml.Node) -> Iterator[tuple[str, yaml.Node]]:
     for key, value in node.value:
         text = key.value if type(key) is yaml.ScalarNode else ""
         if not text or text in seen:
-            raise Fault(f"key {text!r:.80} is given twice" if text else "keys must be text", *place(key))
+            raise YAMLProblem(f"key {text!r:.80} is given twice" if text else "keys must be text", *place(key))
         seen.add(text)
         yield text, value
 
 
-def _event(row: yaml.Node, mistakes: list[Fault]) -> Event | None:
-    """One row; what is wrong with it is added to the mistakes."""
+def _event(row: yaml.Node, mistakes: list[YAMLProblem]) -> SandboxEvent | None:
+    """Parse one row; its errors are added to ``mistakes``."""
     before = len(mistakes)
     if type(row) is not yaml.MappingNode:
-        mistakes.append(Fault("an event is a mapping, such as {at: 10s, node: node-1, chip: 3, code: …}", *place(row)))
+        mistakes.append(
+            YAMLProblem("an event is a mapping, such as {at: 10s, node: node-1, chip: 3, code: …}", *place(row))
+        )
         return None
     try:
         fields = dict(_pairs(row))
-    except Fault as fault:
+    except YAMLProblem as fault:
         mistakes.append(fault)
         return None
     kinds = [key for key in fields if key in KINDS and not (key == "pod" and "phase" in fields)]
@@ -227,7 +231,7 @@ def _event(row: yaml.Node, mistakes: list[Fault]) -> Event | None:
         known = ", ".join(KINDS)
         none = f"does not say what happens: one of {known}"
         text = f"gives {' and '.join(kinds)}: one event, one thing" if kinds else none
-        mistakes.append(Fault(text, *place(row)))
+        mistakes.append(YAMLProblem(text, *place(row)))
         return None
     what = kinds[0]
     kind, read_values = KINDS[what], dict[str, Any]()
@@ -240,15 +244,15 @@ def _event(row: yaml.Node, mistakes: list[Fault]) -> Event | None:
     for key, node in fields.items():
         if key not in readers:
             ours = ", ".join(k for k in readers if k != what)
-            mistakes.append(Fault(f"{what} takes no {key!r:.80}; it takes {ours}", *place(node)))
+            mistakes.append(YAMLProblem(f"{what} takes no {key!r:.80}; it takes {ours}", *place(node)))
             continue
         try:
             read_values[key] = readers[key](_value(node))
         except ValueError as error:
-            mistakes.append(Fault(f"{key}: {error}", *place(node)))
+            mistakes.append(YAMLProblem(f"{key}: {error}", *place(node)))
     for key in ("at", *(["node"] if kind.node else []), *(["chip"] if kind.chip else [])):
         if key not in fields:
-            mistakes.append(Fault(f"{what} needs {key}", *place(row)))
+            mistakes.append(YAMLProblem(f"{what} needs {key}", *place(row)))
     if len(mistakes) > before:
         return None
     more = {key: value for key, value in read_values.items() if key not in _COMMON and key != what}
@@ -257,10 +261,10 @@ def _event(row: yaml.Node, mistakes: list[Fault]) -> Event | None:
         what, value = _STATES[value]
     elif what == "phase":
         if "pod" not in more:
-            mistakes.append(Fault("phase needs pod", *place(row)))
+            mistakes.append(YAMLProblem("phase needs pod", *place(row)))
             return None
         what, value, more = "pod", more["pod"], {"phase": value}
-    return Event(
+    return SandboxEvent(
         read_values["at"], what, value, read_values.get("node", ""), read_values.get("chip"),
         read_values.get("assertion", "occur"), more, place(row)[0],
     )  # fmt: skip
@@ -274,7 +278,7 @@ def _moment(value: Any) -> float:
 
 
 def _value(node: yaml.Node) -> Any:
-    """A scalar or a list of scalars, plain words as YAML 1.2 reads them."""
+    """A scalar or a list of scalars, plain scalars by the rules of YAML 1.2."""
     if type(node) is yaml.SequenceNode:
         return [_value(item) for item in node.value]
     if type(node) is not yaml.ScalarNode:

@@ -1,32 +1,35 @@
-"""`belay up`: a whole cluster and the engine that keeps it, in one command.
+"""`belay up`: a simulated cluster and the engine in one command.
 
-Redis, the API server, the simulated cluster, the controller and a worker run as children that end with us; what dies
-is started again.
+Redis, the API server, the simulated cluster, the controller and a worker run as children that end with this
+process and are restarted when they end.
 """
 
 from __future__ import annotations
 
-import json
+import functools
+import importlib.util
 import os
-import signal
+import shlex
+import shutil
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FrameType
-from typing import Any, Final
+from typing import Final, NoReturn
 
 import msgspec
 
-from engine.errors import BelayError
-from engine.redis_process import RedisProcess, start_redis
-from engine.sandbox import depot
+from engine.errors import BelayError, InputError
+from engine.sandbox import git_repository
 from engine.sandbox.folder import DataFolder
-from engine.sandbox.processes import Child, Crew
-from engine.sandbox.reader import Reader
-from engine.sandbox.settings import NODE_KEY, TIME_SCALE_ENV, time_scale
+from engine.sandbox.processes import ChildProcess, ChildProcesses
+from engine.sandbox.reader import ApiReader
+from engine.sandbox.readiness import settled, silenced
+from engine.sandbox.redis_process import RedisProcess, start_redis
+from engine.sandbox.settings import TIME_SCALE_ENV, time_scale
+from engine.sandbox.terminal import StopSignals
 from engine.settings import Settings, to_environment
 from engine.wire import names, sync
 
@@ -35,14 +38,15 @@ REVISION_WITHIN_S: Final = 30.0
 _TICK_S: Final = 0.05
 _SOCKET_PATH_LIMIT: Final = 90
 _FORBIDDEN: Final = ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "GIT_DIR", "GIT_WORK_TREE")
-"""Variables of ours that would lead a child to another cluster or repository."""
+"""Variables that must not reach a child, since they name another cluster or repository."""
 
-Say = Callable[[str], None]
+Print = Callable[[str], None]
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line says; ``time_scale`` None reads $BELAY_TIME_SCALE, ``server`` adds the web process.
+class SandboxOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of the command line; ``time_scale`` None reads $BELAY_TIME_SCALE, ``server`` adds the web process.
 
+    ``training`` runs pods with the command `belay train` as real processes.
     ``cluster`` is the kubeconfig of an API server without controllers to use instead of one of our own (for tests);
     ``definitions`` false leaves it without CustomResourceDefinitions.
     """
@@ -56,24 +60,25 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     server: bool = True
     cluster: str | None = None
     definitions: bool = True
+    training: bool = False
 
 
-class Stopped(BelayError):
-    """The person asked to end while the sandbox was still coming up."""
+class StartInterrupted(BelayError):
+    """The user ended the sandbox while it was starting."""
 
 
 class Sandbox:
-    """A running sandbox. Use it from one thread that lives as long as it: the kernel ends children with their
-    thread."""
+    """A running sandbox. Use it from one thread that lives as long: the kernel ends children with their thread."""
 
-    def __init__(self, options: Options, say: Say, stopping: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, options: SandboxOptions, say: Print, stopping: Callable[[], bool] = lambda: False) -> None:
         self.options = options
         self.folder = DataFolder(options.data)
         self.kubeconfig = Path(options.cluster) if options.cluster else self.folder.kubeconfig
-        self.reader = Reader(self.kubeconfig)
-        self.crew = Crew(say)
+        self.reader = ApiReader(self.kubeconfig)
+        self.processes = ChildProcesses(say)
         self.scale = time_scale(options.time_scale)
         self.server_url = ""
+        self.recovery_service = ""
         self._say = say
         self._stopping = stopping
         self._redis: RedisProcess | None = None
@@ -83,61 +88,65 @@ class Sandbox:
     # life
 
     def start(self) -> None:
-        """Bring everything up.
+        """Start everything.
 
         Raises:
-            InputError: an option or a folder cannot be used. BelayError: a part does not come up. Stopped: asked to
-            end.
+            InputError: an option or a folder cannot be used. BelayError: a part does not start. StartInterrupted:
+            asked to end.
         """
+        if self.options.training:
+            need_torch("--training")
+        if self._state is not None and not self.folder.repository.exists():
+            git_repository.check(self._state, self.folder.root)
         self.folder.open()
         self._start_redis()
         api = self._start_api() if self.options.cluster is None else None
         tip = self._prepare_source()
         self.wait("the API server", lambda: self.reader.answers, api)
-        self._tell("API server answers")
+        self._print("API server answers")
         world = self._start_world()
         self.wait("the definitions", lambda: self._stage() in ("definitions", "nodes"), world)
         self._start_engine()
         self.wait("the nodes", lambda: self._stage() == "nodes", world)
         self.wait("the nodes", self._nodes_ready, world)
         silenced = sorted(self._silenced())
-        self._tell(
+        self._print(
             f"{self.node_count - len(silenced)} nodes ready"
             + (f"; {', '.join(silenced)} made silent earlier (belay inject node NODE ready)" if silenced else "")
         )
         self.wait("reports of all agents", self._reports_there, world)
-        self._tell("agents report")
+        self._print("agents report")
         self._await_revision(tip)
 
     def _await_revision(self, tip: str) -> None:
-        """A repository that cannot be used is no reason not to come up: it is said, and mended by a push."""
+        """Wait for the revision. An invalid repository is reported, not fatal: a push can fix it."""
         try:
             self.wait(f"revision {tip[:12]} in force", lambda: self.applied() == tip, seconds=REVISION_WITHIN_S)
-            self._tell(f"revision {tip[:12]} is in force")
-        except Stopped:
+            self._print(f"revision {tip[:12]} is in force")
+        except StartInterrupted:
             raise
         except BelayError:
-            self._tell(
+            self._print(
                 f"revision {tip[:12]} is not in force; see ConfigMap {names.SYSTEM}/{names.SYNC} and {self.folder.logs}"
             )
 
-    def tend(self) -> None:
-        """Look after the children once: start again what died."""
+    def restart_ended(self) -> None:
+        """Check the children once and restart those that ended."""
         if self._redis is not None and not self._redis.running:
             self._say("redis ended, starting it again")
             self._redis = start_redis(self._redis.log.parent)
-        self.crew.tend()
+        self.processes.restart_ended()
 
     def stop(self) -> None:
-        """End everything, the last started first, and give the folder back."""
-        self.crew.stop()
+        """Stop everything, the last started first, and unlock the folder."""
+        self.processes.stop()
         if self._redis is not None:
             self._redis.stop()
         self._release()
 
     def kill(self) -> None:
-        """End everything at once."""
-        self.crew.kill()
+        """Kill everything."""
+        self.processes.kill()
         if self._redis is not None:
             self._redis.kill()
         self._release()
@@ -151,25 +160,24 @@ class Sandbox:
         self.folder.close()
 
     def wait(
-        self, what: str, check: Callable[[], bool], child: Child | None = None, seconds: float = STARTS_WITHIN_S
+        self, what: str, check: Callable[[], bool], child: ChildProcess | None = None, seconds: float = STARTS_WITHIN_S
     ) -> None:
         """Return when ``check`` holds.
 
         Raises:
-            BelayError: not within ``seconds``, or ``child`` ended meanwhile; Stopped: the person asked to end.
+            BelayError: not within ``seconds``, or ``child`` ended meanwhile. StartInterrupted: the user asked to end.
         """
         ends = time.monotonic() + seconds
         while not check():
-            if self._stopping():
-                raise Stopped("asked to end")
+            self._go_on()
             if child is None:
-                self.tend()
+                self.restart_ended()
             if child is not None and not child.running:
-                words = child.last_words()
-                _, refused, why = words.rpartition("belay: ")  # what was wrong with an option, said by who reads it
+                words = child.log_end()
+                _, refused, why = words.rpartition("belay: ")  # the child's own error about an option
                 raise BelayError(why if refused else f"{child.name} ended while waiting for {what}: {words}")
             if time.monotonic() > ends:
-                words = f"; {child.name} says: {child.last_words()}" if child is not None else ""
+                words = f"; {child.name} says: {child.log_end()}" if child is not None else ""
                 raise BelayError(f"{what}: not within {seconds:.0f} s{words}", hint=f"Logs are in {self.folder.logs}.")
             time.sleep(_TICK_S)
 
@@ -180,15 +188,15 @@ class Sandbox:
         if len(os.fsencode(place)) > _SOCKET_PATH_LIMIT:
             place = self._redis_folder = Path(tempfile.mkdtemp(prefix="belay-redis-"))
         self._redis = start_redis(place)
-        self._tell("Redis answers")
+        self._print("Redis answers")
 
-    def _start_api(self) -> Child:
+    def _start_api(self) -> ChildProcess:
         port = self._port()
         command = ["-m", "engine.sandbox.api", "--port", str(port), "--data", str(self.folder.api)]
         return self._child("api", [*command, "--kubeconfig", str(self.folder.kubeconfig)], {})
 
     def _port(self) -> int:
-        """The port of last time where it is free, so that an exported kubeconfig goes on working."""
+        """The port of the last run if it is free, so that an exported kubeconfig still works."""
         file = self.folder.root / "port"
         kept = file.read_text().strip() if file.exists() else ""
         for number in (int(kept) if kept.isdecimal() else 0, 0):
@@ -203,16 +211,26 @@ class Sandbox:
                 return found
         raise BelayError("no free port on 127.0.0.1")
 
+    @property
+    def _state(self) -> Path | None:
+        given = self.options.state
+        if given == "":
+            raise InputError("the name of the folder is empty", where="--state")
+        return Path(given).resolve() if given is not None else None
+
+    def _go_on(self) -> None:
+        if self._stopping():
+            raise StartInterrupted("asked to end")
+
     def _prepare_source(self) -> str:
-        state = Path(self.options.state).resolve() if self.options.state else None
-        existed = self.folder.repository.exists()
-        tip = depot.ensure(self.folder.repository, state)
+        existed, state = self.folder.repository.exists(), self._state
+        tip = git_repository.ensure(self.folder.repository, state, self._go_on)
         if existed and state is not None:
             self._say(f"--state {state} is not used: {self.folder.repository} has a history already")
-        self._tell(f"repository at {tip[:12]}")
+        self._print(f"repository at {tip[:12]}")
         return tip
 
-    def _start_world(self) -> Child:
+    def _start_world(self) -> ChildProcess:
         ready = self._ready_file
         ready.unlink(missing_ok=True)
         options = self.options
@@ -220,21 +238,22 @@ class Sandbox:
         command += ["--nodes", str(options.nodes), "--product", options.product, "--seed", str(options.seed)]
         command += ["--owner-gc"] if options.cluster else []
         command += [] if options.definitions else ["--no-definitions"]
+        if options.training:
+            self.recovery_service = _free_address() if options.server else ""
+            command += ["--training", str(self.folder.root / "training"), "--recovery-service", self.recovery_service]
         return self._child("world", [*command, "--agents", str(self.folder.agents)], {})
 
     def _start_engine(self) -> None:
         for verb in ("controller", "worker"):
             self._child(verb, ["-m", "engine.cli", verb], to_environment(self.settings(verb)))
         if self.options.server:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                listen = f"127.0.0.1:{probe.getsockname()[1]}"
+            listen = _free_address()
             self.server_url = f"http://{listen}"
             command = ["-m", "engine.cli", "server", "--listen", listen]
             self._child("server", command, to_environment(self.settings("server")))
 
     def settings(self, role: str) -> Settings:
-        """The engine's settings of one process here; its identity is the same after every restart."""
+        """The engine's settings of one process; its identity survives restarts."""
         assert self._redis is not None
         return Settings(
             redis_url=self._redis.url,
@@ -242,12 +261,14 @@ class Sandbox:
             identity=f"belay-up-{role}",
             data=str(self.folder.engine),
             source_url=str(self.folder.repository),
-            source_branch=depot.BRANCH,
+            source_branch=git_repository.BRANCH,
             source_interval=1.0,
             resync=max(2.0, 10.0 * self.scale),
+            grpc_listen=self.recovery_service or "auto",
+            grpc_health_port=0 if self.recovery_service else Settings().grpc_health_port,
         )
 
-    def _child(self, name: str, arguments: list[str], more: Mapping[str, str]) -> Child:
+    def _child(self, name: str, arguments: list[str], more: Mapping[str, str]) -> ChildProcess:
         environment = {key: value for key, value in os.environ.items() if key not in _FORBIDDEN}
         environment |= {
             TIME_SCALE_ENV: str(self.scale),
@@ -258,9 +279,11 @@ class Sandbox:
             ).rstrip(os.pathsep),
             **more,
         }
-        return self.crew.start(Child(name, [sys.executable, *arguments], environment, self.folder.logs / f"{name}.log"))
+        return self.processes.start(
+            ChildProcess(name, [sys.executable, *arguments], environment, self.folder.logs / f"{name}.log")
+        )
 
-    # what there is
+    # state
 
     @property
     def node_count(self) -> int:
@@ -289,93 +312,82 @@ class Sandbox:
         return len(found) >= self.node_count
 
     def applied(self) -> str:
-        """The revision in force, empty while there is none."""
+        """The revision in force; empty if there is none."""
         return self.reader.config_map(names.SYSTEM, names.SYNC).get(sync.APPLIED, "")
 
-    def _tell(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         self._say(f"{time.monotonic() - self._began:5.1f}s  {text}")
 
 
-def silenced(config_maps: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Nodes that somebody has made silent, perhaps in an earlier run; nobody waits for those."""
-    out = set()
-    for item in config_maps:
-        name, text = str(item["metadata"]["name"]), str((item.get("data") or {}).get(NODE_KEY) or "{}")
-        try:
-            said = json.loads(text)
-        except ValueError:
-            continue  # broken by hand: the world warns of it and lets the node run
-        if (
-            name.startswith(names.SIM_PREFIX)
-            and isinstance(said, dict)
-            and (said.get("paused") or said.get("ready") is False)
-        ):
-            out.add(name.removeprefix(names.SIM_PREFIX))
-    return out
+def need_torch(where: str) -> None:
+    """Raise InputError if PyTorch is not installed, with the command that installs it."""
+    if importlib.util.find_spec("torch") is None:
+        raise InputError("PyTorch is not installed", where=where, hint="Run make venv-training, then this again.")
 
 
-def settled(nodes: Iterable[Mapping[str, Any]], silent: Collection[str]) -> list[str]:
-    """Nodes that are Ready, or of which nothing more is to be expected."""
-    return [
-        node["metadata"]["name"]
-        for node in nodes
-        if node["metadata"]["name"] in silent
-        or any(
-            c.get("type") == "Ready" and c.get("status") == "True"
-            for c in (node.get("status") or {}).get("conditions") or ()
-        )
-    ]
+def _free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-def main(*, nodes: int, product: str, state: str | None, data: str | None, time_scale: float | None) -> int:
-    """Run until Ctrl-C. Exit code 0 when asked to end, 130 when asked twice, else the error is raised."""
-    asked: list[int] = []
-
-    def on_signal(number: int, _: FrameType | None) -> None:
-        asked.append(number)
-
-    options = Options(nodes=nodes, product=product, state=state, data=data, time_scale=time_scale)
-    sandbox = Sandbox(options, lambda line: print(line, flush=True), lambda: bool(asked))
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
+def main(
+    *,
+    nodes: int,
+    product: str,
+    state: str | None,
+    data: str | None,
+    time_scale: float | None,
+    training: bool = False,
+) -> int:
+    """Run until Ctrl-C, SIGTERM or the end of the terminal. Returns exit code 0, or 130 on a second signal."""
+    options = SandboxOptions(
+        nodes=nodes, product=product, state=state, data=data, time_scale=time_scale, training=training
+    )
+    with StopSignals() as ending:
+        sandbox = Sandbox(options, ending.say, lambda: ending.asked)
         try:
             sandbox.start()
-            _print_summary(sandbox)
-            while not asked:
-                sandbox.tend()
+            _print_summary(sandbox, ending.say)
+            while not ending.asked:
+                sandbox.restart_ended()
                 time.sleep(_TICK_S * 4)
-        except Stopped:
-            print("asked to end before it was up", flush=True)
+        except StartInterrupted:
+            ending.say("asked to end before it was up")
         finally:
-            print("ending …", flush=True)
-            for number in before:
-                signal.signal(number, _impatient(sandbox))
+            ending.insist = functools.partial(_end_at_once, sandbox)
+            ending.say("ending …")
             sandbox.stop()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    kept = "" if sandbox.folder.temporary else f"; {sandbox.folder.root} keeps the state"
-    print(f"everything has ended{kept}", flush=True)
+        kept = "" if sandbox.folder.temporary else f"; {sandbox.folder.root} keeps the state"
+        ending.say(f"everything has ended{kept}")
     return 0
 
 
-def _impatient(sandbox: Sandbox) -> Callable[[int, FrameType | None], None]:
-    """A second Ctrl-C ends everything at once."""
-
-    def handler(_: int, __: FrameType | None) -> None:
-        sandbox.kill()
-        os._exit(130)
-
-    return handler
+def _end_at_once(sandbox: Sandbox) -> NoReturn:
+    """A second Ctrl-C."""
+    sandbox.kill()
+    os._exit(130)
 
 
-def _print_summary(sandbox: Sandbox) -> None:
-    lines = [
+def _print_summary(sandbox: Sandbox, say: Print) -> None:
+    lines = ["", "In another terminal:"]
+    if found := missing_from_path(os.environ.get("PATH", "")):
+        lines.append(f"  export PATH={shlex.quote(found)}:$PATH")
+    lines += [
+        f"  export KUBECONFIG={shlex.quote(str(sandbox.kubeconfig))}",
+        f"  git clone {shlex.quote(str(sandbox.folder.repository))} state    # edit state/desired/, commit, push",
         "",
-        f"  export KUBECONFIG={sandbox.kubeconfig}",
-        f"  git clone {sandbox.folder.repository}    # edit desired/, commit, push",
     ]
     if sandbox.server_url:
-        lines.append(f"  web page and webhook: {sandbox.server_url}")
-    lines += [f"  logs: {sandbox.folder.logs}", "", "Ctrl-C ends everything."]
-    print("\n".join(lines), flush=True)
+        lines.append(f"web page and webhook: {sandbox.server_url}")
+    lines += [f"logs: {sandbox.folder.logs}", "", "Ctrl-C ends everything."]
+    say("\n".join(lines))
+
+
+def missing_from_path(path: str) -> str:
+    """The folder of this `belay` if it is not found on ``path``; empty otherwise."""
+    own = Path(sys.executable).with_name("belay")
+    found = shutil.which("belay", path=path)
+    if not own.is_file() or (found and Path(found).resolve() == own.resolve()):
+        return ""
+    return str(own.parent)

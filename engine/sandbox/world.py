@@ -1,6 +1,6 @@
-"""The simulated cluster: its nodes and, where the cluster has none, its controllers. It speaks the Kubernetes API only.
+"""The simulated cluster: its nodes and, where the cluster has none, its controllers. It uses only the Kubernetes API.
 
-The same world runs against the sandbox's API server and against a real kube-apiserver.
+It runs against the sandbox's API server and against a real kube-apiserver.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ import contextlib
 import signal
 from collections.abc import AsyncIterator, Callable, Iterable
 
-from engine.kube import CONFIGMAP, NAMESPACE, Conflict, Kube, end, many, together
+from engine.kube import CONFIGMAP, NAMESPACE, Conflict, Kube, cancel_all, run_all, run_many
 from engine.log import get
 from engine.sandbox.cache import WORLD_KINDS, Cache, Json
+from engine.sandbox.containers import Training
 from engine.sandbox.controllers.manager import Controllers
-from engine.sandbox.nodes import Kubelets, Member
+from engine.sandbox.node_control import SandboxNode
+from engine.sandbox.nodes import Kubelets
 from engine.sandbox.settings import SandboxSettings
 from engine.sandbox.shapes import INFERENCE_CHIPS, MOST_CHIPS, Shapes
 from engine.wire import names
@@ -30,41 +32,50 @@ NAMESPACES = (
     names.SYSTEM,
     names.NODES,
 )
-"""Namespaces that the world and Belay write to."""
+"""Namespaces that the simulated cluster and Belay write to."""
 
 
-def members(settings: SandboxSettings, shapes: Shapes) -> list[Member]:
-    """``node-1`` … ``node-N`` of the product, and ``infer-1`` with 310P cards where it is wanted."""
+def members(settings: SandboxSettings, shapes: Shapes) -> list[SandboxNode]:
+    """``node-1`` … ``node-N`` of the product, and ``infer-1`` with 310P cards if enabled."""
     out = [
-        Member(f"node-{number + 1}", number, shapes.of(settings.product, MOST_CHIPS))
+        SandboxNode(f"node-{number + 1}", number, shapes.of(settings.product, MOST_CHIPS))
         for number in range(settings.nodes)
     ]
     if settings.infer_node:
-        out.append(Member("infer-1", settings.nodes, shapes.of(shapes.inference, INFERENCE_CHIPS)))
+        out.append(SandboxNode("infer-1", settings.nodes, shapes.of(shapes.inference, INFERENCE_CHIPS)))
     return out
 
 
-class World:
+class SandboxCluster:
     """Nodes and controllers over one connection."""
 
     def __init__(
-        self, kube: Kube, settings: SandboxSettings, shapes: Shapes, nodes: Iterable[Member] | None = None
+        self,
+        kube: Kube,
+        settings: SandboxSettings,
+        shapes: Shapes,
+        nodes: Iterable[SandboxNode] | None = None,
+        training: Training | None = None,
     ) -> None:
         self.settings = settings
         self._kube = kube
         self._cache = Cache(kube, WORLD_KINDS)
         self.kubelets = Kubelets(
-            self._cache, members(settings, shapes) if nodes is None else nodes, settings, shapes.suffixes
+            self._cache,
+            members(settings, shapes) if nodes is None else nodes,
+            settings,
+            shapes.suffixes,
+            training=training,
         )
         self._controllers = Controllers(self._cache, settings) if settings.controllers else None
 
     async def run(self, ready: Callable[[], None] = lambda: None) -> None:
-        """Bring the world up, call ``ready``, and run until cancelled."""
+        """Start nodes and controllers, call ``ready``, and run until cancelled."""
         await ensure_namespaces(self._kube)
         works = [self._cache.run(), self.kubelets.run(), self._announce(ready)]
         if self._controllers is not None:
             works.append(self._controllers.run())
-        await together(*works)
+        await run_all(*works)
 
     async def _announce(self, ready: Callable[[], None]) -> None:
         await self.kubelets.registered.wait()
@@ -72,8 +83,8 @@ class World:
         ready()
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[World]:
-        """The world while the block runs; leaving it stops every kubelet and controller."""
+    async def running(self) -> AsyncIterator[SandboxCluster]:
+        """Run the cluster in a block; leaving it stops every kubelet and controller."""
         started = asyncio.Event()
         task = asyncio.create_task(self.run(started.set))
         waiting = asyncio.create_task(started.wait())
@@ -83,18 +94,18 @@ class World:
                 await task
             yield self
         finally:
-            await end(waiting, task)
+            await cancel_all(waiting, task)
 
 
 async def ensure_namespaces(kube: Kube) -> None:
-    """Create the namespaces that are not there yet."""
+    """Create missing namespaces."""
 
     async def ensure(name: str) -> None:
         if await kube.get(NAMESPACE, name) is None:
             with contextlib.suppress(Conflict):
                 await kube.create(NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 
-    async for outcome in many([lambda n=name: ensure(n) for name in NAMESPACES]):  # type: ignore[misc]
+    async for outcome in run_many([lambda n=name: ensure(n) for name in NAMESPACES]):  # type: ignore[misc]
         if outcome.error is not None:
             raise outcome.error
 

@@ -1,1 +1,1 @@
-"""What Belay serves over HTTP: the webhook, metrics, health, and a page for people."""
+"""HTTP: the webhook, metrics, probes and a status page."""

@@ -1,6 +1,6 @@
-"""`belay server`: webhook, metrics, health and the page, and beside them the gRPC services (`grpc/`).
+"""`belay server`: webhook, metrics, probes, the page, and the gRPC services (`grpc/`).
 
-It holds no state that is not in the cluster too, so any number may run; they reach the controllers through Redis.
+All its state is in the cluster too, so any number may run. They reach the controllers through Redis.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from engine.errors import BelayError, InputError
 from engine.kube import Kube
 from engine.metrics import BelayCollector
 from engine.serve import page, webhook
-from engine.serve.facts import Facts
+from engine.serve.engine_client import EngineClient
 from engine.serve.grpc.server import serving
+from engine.serve.slow_connections import SlowConnections
 from engine.settings import Settings, from_environment, warn
 from engine.store import StoreUnavailable, connect
 
@@ -41,20 +42,22 @@ _HEADERS = {
 _log = log.get("server")
 
 
-class Server:
-    """The handlers. ``secret`` is what webhooks must know; empty lets everybody call."""
+class HttpServer:
+    """The handlers. ``secret`` is what callers of the webhook must know; empty admits every caller."""
 
     def __init__(
-        self, facts: Facts, *, shard: str, secret: str = "", clock: Callable[[], float] = time.monotonic
+        self, engine: EngineClient, *, shard: str, secret: str = "", clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._facts = facts
+        self._engine = engine
         self._shard = shard
         self._secret = secret
         self._limiter = webhook.Limiter(clock)
+        self.extra_metrics: CollectorRegistry | None = None
+        """Metrics of the gRPC services."""
 
     def application(self) -> web.Application:
         """The routes."""
-        app = web.Application(client_max_size=webhook.MAX_BODY_BYTES, middlewares=[_careful])
+        app = web.Application(client_max_size=webhook.MAX_BODY_BYTES, middlewares=[_guarded])
         app.router.add_get("/", self.page)
         app.router.add_post("/webhook", self.webhook)
         app.router.add_get("/metrics", self.metrics)
@@ -63,7 +66,7 @@ class Server:
         return app
 
     async def webhook(self, request: web.Request) -> web.Response:
-        """A repository changed: ask the controllers to fetch. 202: asked, or nothing to do."""
+        """Ask the controllers to fetch: a repository changed. 202: asked, or nothing to do."""
         wait = self._limiter.wait(request.remote or "")
         if wait > 0:
             return _text(429, "too many calls", {"Retry-After": str(math.ceil(wait))})
@@ -79,10 +82,10 @@ class Server:
             push = webhook.read(request.headers, body)
         except InputError as error:
             return _text(400, str(error))
-        if not push.asks:
+        if not push.needs_fetch:
             return _text(202, f"event {push.event}: nothing to do")
         try:
-            shards = await asyncio.to_thread(self._facts.ask_fetch, self._shard)
+            shards = await asyncio.to_thread(self._engine.ask_fetch, self._shard)
         except StoreUnavailable as error:
             _log.warning("webhook not passed on", reason=str(error))
             return _text(503, "Redis does not answer; the next poll will see the push", {"Retry-After": "5"})
@@ -90,24 +93,26 @@ class Server:
         return _text(202, f"asked the controllers of {', '.join(shards)} to fetch")
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """Prometheus' text format. With Redis away there is only ``belay_redis_up 0``."""
-        return web.Response(body=await asyncio.to_thread(self._rendered), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        """Metrics in Prometheus' text format; without Redis only ``belay_redis_up 0`` and those of this process."""
+        return web.Response(
+            body=await asyncio.to_thread(self._metrics_text), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )
 
     async def healthz(self, request: web.Request) -> web.Response:
-        """The process lives."""
+        """Answer 200: the process lives."""
         return _text(200, "ok")
 
     async def readyz(self, request: web.Request) -> web.Response:
-        """A webhook would have its effect: Redis answers, and the controller, where one is known, lives."""
-        life = await asyncio.to_thread(self._facts.life)
-        problems = life.problems(self._shard)
+        """Answer 200 if a webhook would have an effect: Redis answers and the controller, if known, is not silent."""
+        health = await asyncio.to_thread(self._engine.health)
+        problems = health.problems(self._shard)
         return _text(503, "; ".join(problems)) if problems else _text(200, "ok")
 
     async def page(self, request: web.Request) -> web.Response:
-        """The page for people."""
-        return web.Response(text=page.render(await self._facts.page(), self._shard), content_type="text/html")
+        """The status page."""
+        return web.Response(text=page.render(await self._engine.page(), self._shard), content_type="text/html")
 
-    def _rendered(self) -> bytes:
+    def _metrics_text(self) -> bytes:
         registry = CollectorRegistry(auto_describe=False)
         up, ages = (
             1,
@@ -115,25 +120,27 @@ class Server:
                 "belay_controller_silent_seconds", "Since a controller said that it lives.", labels=["shard"]
             ),
         )
-        life = self._facts.life()
+        health = self._engine.health()
         try:
-            if life.redis:
-                raise StoreUnavailable(life.redis)
-            numbers = (self._facts.summaries(), self._facts.counters())
+            if health.redis:
+                raise StoreUnavailable(health.redis)
+            numbers = (self._engine.summaries(), self._engine.counters())
             registry.register(BelayCollector(lambda: numbers))
-            for shard, age in life.controllers.items():
+            for shard, age in health.controllers.items():
                 ages.add_metric([shard], age)
         except StoreUnavailable:
             up = 0
         build = GaugeMetricFamily("belay_build_info", "The version.", labels=["version"])
         build.add_metric([__version__], 1)
         redis_up = GaugeMetricFamily("belay_redis_up", "Whether Redis answers.", value=up)
-        registry.register(_Given([build, redis_up, ages]))
-        return generate_latest(registry)
+        registry.register(_FixedMetrics([build, redis_up, ages]))
+        return generate_latest(registry) + (
+            generate_latest(self.extra_metrics) if self.extra_metrics is not None else b""
+        )
 
 
-class _Given:
-    """Metrics made beforehand."""
+class _FixedMetrics:
+    """A collector of metrics that were made beforehand."""
 
     def __init__(self, metrics: list[GaugeMetricFamily]) -> None:
         self._metrics = metrics
@@ -160,7 +167,7 @@ def address(listen: str) -> tuple[str, int]:
     """(host, port) of ``HOST:PORT``, ``[::1]:PORT`` or ``:PORT`` (every address).
 
     Raises:
-        InputError: it is none of them.
+        InputError: ``listen`` has none of these forms.
     """
     host, colon, port = listen.rpartition(":")
     if not colon or not port.isdecimal() or not 0 <= int(port) <= 65535 or (":" in host and not host.startswith("[")):
@@ -176,7 +183,7 @@ async def _serve(settings: Settings, host: str, port: int, secret: str) -> None:
         client = connect(settings.redis_url)
         stack.callback(client.close)
         kube = await _cluster(settings, stack)
-        server = Server(Facts(client, kube), shard=settings.shard, secret=secret)
+        server = HttpServer(EngineClient(client, kube), shard=settings.shard, secret=secret)
         runner = web.AppRunner(
             server.application(), access_log=None, handle_signals=False, shutdown_timeout=_SHUTDOWN_SECONDS
         )
@@ -190,8 +197,11 @@ async def _serve(settings: Settings, host: str, port: int, secret: str) -> None:
                 where=f"--listen {host}:{port}",
                 hint="Choose another port.",
             ) from error
+        closing = asyncio.create_task(SlowConnections().run(lambda: runner.server.connections if runner.server else ()))
+        stack.callback(closing.cancel)
         if kube is not None:
-            await stack.enter_async_context(serving(settings, kube))
+            services = await stack.enter_async_context(serving(settings, kube))
+            server.extra_metrics = services.training.metrics if services is not None else None
         if not secret and not _loopback(host):
             _log.warning(f"webhooks are not signed; set {SECRET_VARIABLE}")
         _log.info("serving", host=host, port=runner.addresses[0][1], signed=bool(secret))
@@ -199,7 +209,7 @@ async def _serve(settings: Settings, host: str, port: int, secret: str) -> None:
 
 
 async def _cluster(settings: Settings, stack: AsyncExitStack) -> Kube | None:
-    """A connection for the page, which does without one."""
+    """A connection for the page; None where no cluster is configured."""
     try:
         return await stack.enter_async_context(Kube.from_config(settings.kubeconfig or None, settings.context or None))
     except BelayError as error:
@@ -215,10 +225,10 @@ def _loopback(host: str) -> bool:
 
 
 @web.middleware
-async def _careful(
+async def _guarded(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """A bug in one answer is logged and becomes a plain 500; every answer carries the headers browsers should obey."""
+    """Log a bug in a handler and answer a plain 500; set security headers on every answer."""
     try:
         response = await handler(request)
     except web.HTTPException as answer:

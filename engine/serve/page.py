@@ -1,6 +1,6 @@
-"""The page for people: one screen of plain HTML that refreshes itself, without scripts.
+"""The status page: one screen of plain HTML that refreshes itself, without scripts.
 
-Everything shown is text from the cluster and escaped by the template engine; lists are cut and say how much.
+All text from the cluster is escaped by the template engine. Lists are cut and say how much was left out.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ import msgspec
 from jinja2 import Environment, StrictUndefined
 
 from engine import __version__
+from engine.model.states import CONCERNS
 from engine.model.times import rfc3339
-from engine.serve.facts import Page
-from engine.status.told import Told, ToldJob
+from engine.serve.engine_client import PageData
+from engine.status.status_reader import PublishedJob, PublishedStatus
 
 REFRESH_SECONDS: Final = 5
 ROWS: Final = 50
 _CELL: Final = 400
 _NODES_SHOWN: Final = 4
 _TONES: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("isolated", "manually-isolated", "not-ready", "error", "Failed", "silent"), "bad"),
-    **dict.fromkeys(("sub-healthy", "suspect", "resetting", "recovering", "pre-isolated", "unknown"), "warn"),
+    **{word: tone for word, tone in CONCERNS.items() if tone},
+    **dict.fromkeys(("error", "Failed", "silent"), "bad"),
     **dict.fromkeys(("warning", "Pending", "Starting"), "warn"),
 }
 
@@ -73,12 +74,12 @@ class Section(msgspec.Struct, frozen=True):
     more: int = 0
 
 
-def render(page: Page, shard: str) -> str:
+def render(page: PageData, shard: str) -> str:
     """The page as HTML."""
-    problems = page.life.problems(shard)
+    problems = page.health.problems(shard)
     if page.cluster:
         problems.append(f"the cluster's status is not shown: {page.cluster}")
-    sections = [*(_cluster(page.told) if page.told else ()), _engine(page)]
+    sections = [*(_cluster(page.status) if page.status else ()), _engine(page)]
     return _compiled.render(
         version=__version__,
         refresh=REFRESH_SECONDS,
@@ -89,36 +90,36 @@ def render(page: Page, shard: str) -> str:
     )
 
 
-def _cluster(told: Told) -> Iterable[Section]:
+def _cluster(status: PublishedStatus) -> Iterable[Section]:
     columns: tuple[str, ...] = ("condition", "status", "reason", "message")
     yield _section(
-        "Repository", columns, _picked(told.conditions, "type", "status", "reason", "message"), _revision(told)
+        "Repository", columns, _picked(status.conditions, "type", "status", "reason", "message"), _revision(status)
     )
-    yield _section("Pools", ("pool", "nodes"), [(pool.name, _counted(pool.states)) for pool in told.pools])
-    nodes = [node for pool in told.pools for node in pool.nodes]
+    yield _section("Pools", ("pool", "nodes"), [(pool.name, _counted(pool.states)) for pool in status.pools])
+    nodes = [node for pool in status.pools for node in pool.nodes]
     if nodes:
         columns = ("node", "state", "level", "codes")
         yield _section("Nodes that are not healthy", columns, _picked(nodes, *columns))
-    chips = [chip for pool in told.pools for chip in pool.chips]
+    chips = [chip for pool in status.pools for chip in pool.chips]
     if chips:
         columns = ("node", "chip", "state", "level", "codes", "usedBy")
         yield _section("Chips that are not healthy", columns, _picked(chips, *columns))
-    jobs = sorted(told.jobs, key=lambda job: (job.phase != "Pending", job.name))
-    yield _section("Jobs", ("job", "phase", "on", "waits for"), [_job(job) for job in jobs], _counted(told.phases))
-    if told.deferred:
+    jobs = sorted(status.jobs, key=lambda job: (job.phase != "Pending", job.name))
+    yield _section("Jobs", ("job", "phase", "on", "waits for"), [_job(job) for job in jobs], _counted(status.phases))
+    if status.deferred:
         columns = ("action", "what", "budget", "until")
-        yield _section("Held back by a budget", columns, _picked(told.deferred, *columns))
-    if told.diagnostics:
-        rows = [(_text(f.get("severity")), _place(f), _text(f.get("message"))) for f in told.diagnostics]
+        yield _section("Held back by a budget", columns, _picked(status.deferred, *columns))
+    if status.diagnostics:
+        rows = [(_text(f.get("severity")), _place(f), _text(f.get("message"))) for f in status.diagnostics]
         yield _section("Findings", ("severity", "where", "what"), rows)
 
 
-def _engine(page: Page) -> Section:
+def _engine(page: PageData) -> Section:
     rows = []
-    for name in sorted({*page.summaries, *page.life.controllers}):
+    for name in sorted({*page.summaries, *page.health.controllers}):
         summary = page.summaries.get(name)
-        known = name in page.life.controllers
-        controller = "silent" if page.life.problems(name) else "lives" if known else "unknown"
+        known = name in page.health.controllers
+        controller = "silent" if page.health.problems(name) else "lives" if known else "unknown"
         row = [name, controller]
         if summary is not None:
             row += [rfc3339(summary.time), f"{summary.seconds * 1000:.0f} ms", str(summary.pods)]
@@ -131,14 +132,14 @@ def _section(title: str, columns: tuple[str, ...], rows: Sequence[Sequence[str]]
     return Section(title, columns, rows[:ROWS], note or ("" if rows else "none"), max(0, len(rows) - ROWS))
 
 
-def _revision(told: Told) -> str:
-    if not told.found:
+def _revision(status: PublishedStatus) -> str:
+    if not status.found:
         return "Belay has not written its status yet"
-    behind = f", newest {told.attempted}" if told.attempted != told.applied else ""
-    return f"{told.applied or 'none'} is in force{behind}"
+    behind = f", newest {status.attempted}" if status.attempted != status.applied else ""
+    return f"{status.applied or 'none'} is in force{behind}"
 
 
-def _job(job: ToldJob) -> tuple[str, ...]:
+def _job(job: PublishedJob) -> tuple[str, ...]:
     nodes = sorted({str(pod.get("node")) for pod in job.placement.values() if isinstance(pod, dict)})
     more = f" and {len(nodes) - _NODES_SHOWN} more" if len(nodes) > _NODES_SHOWN else ""
     waits = f"{_text(job.pending.get('reason'))}: {_text(job.pending.get('message'))}" if job.pending else ""

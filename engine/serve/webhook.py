@@ -1,7 +1,7 @@
-"""The webhook: who may call it, what a call says, and how often it may come.
+"""The webhook: signatures, payloads and rate limits of its calls.
 
-A call is a hint and nothing more: it makes the controller look at the repository now. What it claims is only logged,
-so a forged or doubled one costs a fetch. Signatures: GitHub, Gitea and Forgejo send ``X-Hub-Signature-256``
+A call only makes the controller fetch now. Its content is just logged, so a forged or repeated call costs a fetch.
+Signatures: GitHub, Gitea and Forgejo send ``X-Hub-Signature-256``
 (HMAC-SHA256 of the body), older Gitea ``X-Gitea-Signature``; GitLab sends the secret itself in ``X-Gitlab-Token``.
 """
 
@@ -27,7 +27,7 @@ _EVENT_HEADERS: Final = ("X-GitHub-Event", "X-Gitea-Event", "X-Gogs-Event", "X-F
 
 
 class Push(msgspec.Struct, frozen=True):
-    """What a call says. ``event`` is the sender's own word for it, empty when it says none."""
+    """The content of a call. ``event`` is the sender's name for it, or empty."""
 
     event: str = ""
     repository: str = ""
@@ -35,13 +35,13 @@ class Push(msgspec.Struct, frozen=True):
     after: str = ""
 
     @property
-    def asks(self) -> bool:
-        """Whether a look at the repository is due. GitHub's ``ping`` and events other than pushes ask for nothing."""
+    def needs_fetch(self) -> bool:
+        """Whether the controllers should fetch: not for GitHub's ``ping`` and events other than pushes."""
         return self.event.lower() in ("", "push", "create", "push hook", "tag push hook", "system hook")
 
 
 def authentic(headers: Mapping[str, str], body: bytes, secret: str) -> bool:
-    """Whether the caller knows the secret, compared in constant time; without a secret everybody does."""
+    """Whether the caller knows the secret, compared in constant time; True for every caller without a secret."""
     if not secret:
         return True
     digest = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
@@ -55,10 +55,10 @@ def authentic(headers: Mapping[str, str], body: bytes, secret: str) -> bool:
 
 
 def read(headers: Mapping[str, str], body: bytes) -> Push:
-    """What a call says: a push payload as JSON or as a form's ``payload``, or nothing at all.
+    """The push in a call: JSON, a form's ``payload``, or an empty body.
 
     Raises:
-        InputError: the body is neither.
+        InputError: the body is none of these.
     """
     event = next((headers[name] for name in _EVENT_HEADERS if name in headers), "")
     if not body.strip():
@@ -80,7 +80,7 @@ def read(headers: Mapping[str, str], body: bytes) -> Push:
 class Limiter:
     """A token bucket per caller: ``burst`` calls at once, ``rate`` per second afterwards. ``clock`` in seconds.
 
-    It remembers a bounded number of callers; one that is forgotten starts with a full bucket.
+    It keeps a bounded number of callers; a dropped one starts with a full bucket.
     """
 
     def __init__(self, clock: Callable[[], float], *, burst: int = BURST, rate: float = PER_SECOND) -> None:
@@ -88,7 +88,7 @@ class Limiter:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def wait(self, caller: str) -> float:
-        """0 when the call may go on, else the seconds to wait for the next one."""
+        """0 when the call is allowed, else the seconds until the next one is."""
         now = self._clock()
         tokens, at = self._buckets.pop(caller, (float(self._burst), now))
         tokens = min(float(self._burst), tokens + (now - at) * self._rate)
@@ -100,7 +100,10 @@ class Limiter:
 
 
 def _form(body: bytes) -> bytes:
-    fields = parse_qs(body, max_num_fields=16)
+    try:
+        fields = parse_qs(body, max_num_fields=16)
+    except ValueError as error:
+        raise InputError("the form has more than 16 fields", hint="Send the payload of a push event alone.") from error
     return (fields.get(b"payload") or [b"null"])[0]
 
 

@@ -1,12 +1,13 @@
 """What-if over time: the real planner on a copied world with a virtual clock.
 
-``objects`` holds what an API server would, ``agents`` obey orders, ``world`` acts and fakes the rest of the cluster,
-``server`` is one node's hardware, ``workloads`` the controllers of Kubernetes, ``rehearsal`` plays the tests of fault
-policies, ``timeline`` is what happens from outside, ``run`` the story until it is quiet.
+``objects`` stores objects as an API server does, ``agents`` carry out orders, ``world`` carries out actions and
+simulates the rest of the cluster, ``server`` is one node's hardware, ``workloads`` the controllers of Kubernetes,
+``rehearsal`` plays the tests of fault policies, ``timeline`` holds events from outside, ``run`` plays passes until
+nothing is left to do.
 """
 
 from engine.simulate.objects import merged
-from engine.simulate.server import Server
+from engine.simulate.server import SimulatedServer
 from engine.simulate.world import World
 
-__all__ = ["Server", "World", "merged"]
+__all__ = ["SimulatedServer", "World", "merged"]

@@ -1,4 +1,4 @@
-"""The agents of simulated nodes: each takes its orders, resets, partitions, heals under a running job, and reports."""
+"""The agents of simulated nodes: each reads its orders, resets and partitions chips, resets in place, and reports."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Mapping
 
 from engine.model.cluster import ResetOrder
 from engine.model.diagnostics import ObjectKey
-from engine.simulate.objects import Objects
-from engine.simulate.server import Server
+from engine.simulate.objects import SimulatedObjects
+from engine.simulate.server import SimulatedServer
 from engine.wire import orders, resetinfo
 
 
-class Agents(Objects):
-    """The objects of a cluster, and on every server an agent that obeys.
+class Agents(SimulatedObjects):
+    """The objects of a cluster, with an agent on every server.
 
-    ``report_every``: a server whose report is younger than so many seconds writes none unless something changed.
-    ``deaf``: training managers do not follow what their reset ConfigMap tells them.
+    ``report_every``: age in seconds below which an unchanged report is not written again.
+    ``deaf``: training managers ignore their reset ConfigMap.
     """
 
     def __init__(self, now: float, *, seed: int = 0, report_every: float = 0.0) -> None:
@@ -33,9 +33,9 @@ class Agents(Objects):
             if not node.silent:
                 self.agent(node)
 
-    def agent(self, node: Server) -> None:
-        """The node's agent takes its orders, if it has new ones."""
-        standing = self.observer.observed().orders.get(node.name)
+    def agent(self, node: SimulatedServer) -> None:
+        """The node's agent reads its orders if they changed."""
+        standing = self.observer.orders(node.name)
         if standing is None:
             return
         if self.report_every and node.orders_seen == standing.generation:
@@ -49,7 +49,7 @@ class Agents(Objects):
                 node.partition(standing.vnpu_epoch, standing.vnpu_layout)
         self.report(node)
 
-    def reset(self, node: Server, order: ResetOrder) -> None:
+    def reset(self, node: SimulatedServer, order: ResetOrder) -> None:
         """The agent carries out one reset order."""
         taken = self.owners(node.name)
         if order.online is not None:
@@ -57,8 +57,8 @@ class Agents(Objects):
             return
         node.reset(order, [c for c in order.group if node.device_name(c) in taken], self.now)
 
-    def _heal_under(self, node: Server, order: ResetOrder, taken: Mapping[str, str]) -> None:
-        """A reset under a job: its managers stop the processes once they were told, and only then chips are reset."""
+    def _heal_under(self, node: SimulatedServer, order: ResetOrder, taken: Mapping[str, str]) -> None:
+        """An in-place reset: the job's managers stop the processes first, then the chips are reset."""
         assert order.online is not None
         if self.now * 1000 < order.not_before_ms:
             return
@@ -66,7 +66,7 @@ class Agents(Objects):
         users = {taken[name] for name in names if name in taken}
         namespace, _, name = order.online.pod.partition("/")
         pod = self.objects.get(ObjectKey("v1", "Pod", namespace, name))
-        if pod is None or pod["metadata"]["uid"] != order.online.uid or len(users) > 1:
+        if pod is None or pod["metadata"].get("uid") != order.online.uid or len(users) > 1:
             for chip in order.group:
                 node.done[chip], node.results[chip] = order.epoch, "refused: in use by others"
             return
@@ -77,7 +77,7 @@ class Agents(Objects):
         node.reset(order, (), self.now)
 
     def _stopped(self, namespace: str) -> bool:
-        """Whether a job of the namespace was told to stop ranks, and has managers that do so."""
+        """Whether a job of the namespace has an order to stop ranks, and managers that follow it."""
         return not self.deaf and any(
             key.namespace == namespace
             and key.name.startswith(resetinfo.PREFIX)
@@ -86,7 +86,7 @@ class Agents(Objects):
             if key.kind == "ConfigMap"
         )
 
-    def report(self, node: Server) -> None:
+    def report(self, node: SimulatedServer) -> None:
         """The node writes its device-info and its agent's report."""
         taken = self.owners(node.name)
         node.reported = self.now

@@ -1,4 +1,4 @@
-"""The objects of a cluster in memory, stamped as an API server would stamp them, and who holds which chip."""
+"""The objects of a cluster in memory, stamped as by an API server, and the pods that hold chips."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any, Final
 from engine.model.diagnostics import ObjectKey
 from engine.model.patches import merge_patch
 from engine.model.times import rfc3339
-from engine.observe import Observer, key_of
-from engine.simulate.server import Server
+from engine.observe.observed import Observer, key_of
+from engine.simulate.server import SimulatedServer
 
 POD_GONE: Final = ("Succeeded", "Failed")
 
 
-class Objects:
+class SimulatedObjects:
     """Raw objects and servers at a virtual time, and the observer that follows them."""
 
     def __init__(self, now: float) -> None:
         self.now = now
-        self.nodes: dict[str, Server] = {}
+        self.nodes: dict[str, SimulatedServer] = {}
         self.objects: dict[ObjectKey, dict[str, Any]] = {}
         self.observer = Observer()
         self.version = 0
@@ -27,7 +27,7 @@ class Objects:
         self._bound: dict[str, set[ObjectKey]] = {}
 
     def put(self, obj: dict[str, Any], *, owner_check: bool = False) -> None:
-        """Create or replace an object as an API server would stamp it; ``owner_check``: leave a live one alone."""
+        """Create or replace an object, stamped as by an API server; ``owner_check`` keeps a live one unchanged."""
         key = key_of(obj)
         live = self.objects.get(key)
         if owner_check and live is not None:
@@ -50,7 +50,7 @@ class Objects:
         self.take(obj)
 
     def take(self, obj: dict[str, Any]) -> None:
-        """Hold an object as it is, without a stamp."""
+        """Store an object unchanged, without a stamp."""
         key = key_of(obj)
         self._unbind(key)
         self.objects[key] = obj
@@ -61,7 +61,7 @@ class Objects:
         self.observer.put(obj)
 
     def delete(self, key: ObjectKey) -> None:
-        """An object is gone."""
+        """Remove an object."""
         self._unbind(key)
         if self.objects.pop(key, None) is not None:
             self.observer.delete(key)
@@ -95,7 +95,7 @@ class Objects:
         return taken
 
     def take_chip(self, taken: dict[str, str], node: str, chip: str, pod: str) -> None:
-        """Note that a pod holds a chip; worlds that share none may refuse a second holder."""
+        """Record that a pod holds a chip; subclasses may reject a second holder."""
         taken.setdefault(chip, pod)
 
 

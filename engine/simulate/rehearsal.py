@@ -1,8 +1,8 @@
-"""Tests that fault policies carry: a timeline of codes, and what must have become of a chip by then.
+"""Play the tests of fault policies: a timeline of codes, and the expected state of chips.
 
-Each test plays on servers of its own that the policy's scope covers, with the policy enforced (a shadow policy too) and
-every other policy of the tree in force beside it. The judgement is the planner's; it is asked at every event, at every
-expectation, and whenever a duration, a release or a recovery that the events started comes due.
+Each test has its own servers in the policy's scope, with the policy enforced (a shadow policy too) and every other
+policy of the tree in force. The planner assesses the chips at every event, at every expectation, and when a duration,
+a release or a recovery that the events started comes due.
 """
 
 from __future__ import annotations
@@ -15,46 +15,52 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from engine.documents import Declared, Desired, Expectation, FaultPolicy, NodePool, PolicyTest, Product, TimelineEvent
+from engine.documents.fault_policy import IDLE, TRAINING
 from engine.model.cluster import ChipFault, DeviceReport, Node, Observed, Pod, mask_of
 from engine.model.faults import CARD, NETWORK, PUBLIC, code_key
 from engine.model.history import History
-from engine.model.levels import IN_SERVICE, NORMAL, NOT_HANDLE, PRE_SEPARATE, SEPARATE, worst
-from engine.plan import passes
-from engine.plan.judge import IDLE, TRAINING
-from engine.plan.scope import Memory, NodeView, Scope
+from engine.model.levels import (
+    IN_SERVICE,
+    NORMAL,
+    NOT_HANDLE,
+    PRE_SEPARATE,
+    SEPARATE,
+    worst,
+)
+from engine.model.plan_cache import PlanCache
+from engine.plan import HealthOutcome, assess
 
-#: When every test begins (Unix seconds).
+#: Start time of every test (Unix seconds).
 START: Final = 1_800_000_000.0
-#: Judgements that one test may take.
+#: Most assessments of one test.
 MAX_MOMENTS: Final = 5_000
-#: The node name of events and expectations that give none.
+#: The node of events and expectations that name none.
 ANY_NODE: Final = "node"
 _LABEL: Final = "belay.dev/policy-test"
 _USUAL: Final = "atlas-800t-a2"
-_LAST_PASS: Final = "health"
 _AFTER: Final = 0.001
 
 Path = tuple[str | int, ...]
 
 
-class Failure(NamedTuple):
-    """What a test found otherwise than expected: where in the document, and in words."""
+class PolicyTestFailure(NamedTuple):
+    """A failed expectation: its path in the document and a message."""
 
     policy: Declared[FaultPolicy]
     path: Path
     message: str
 
 
-def rehearse(desired: Desired, policy: Declared[FaultPolicy]) -> list[Failure]:
-    """Play every test of one policy under everything that the tree declares."""
+def rehearse(desired: Desired, policy: Declared[FaultPolicy]) -> list[PolicyTestFailure]:
+    """Play every test of one policy together with everything that the tree declares."""
     return [
-        Failure(policy, ("spec", "tests", index, *path), message)
+        PolicyTestFailure(policy, ("spec", "tests", index, *path), message)
         for index, test in enumerate(policy.document.spec.tests)
-        for path, message in _Play(desired, policy, test).run()
+        for path, message in _PolicyTestRun(desired, policy, test).run()
     ]
 
 
-class _Play:
+class _PolicyTestRun:
     """One test on its own servers."""
 
     def __init__(self, desired: Desired, policy: Declared[FaultPolicy], test: PolicyTest) -> None:
@@ -76,12 +82,13 @@ class _Play:
         for index, wanted in enumerate(test.expect):
             self.wanted.setdefault(wanted.at, []).append((index, wanted))
         self.history = History()
+        self._cache = PlanCache()
         self.codes: dict[tuple[str, int], dict[str, int]] = {}
         self.use: dict[tuple[str, int], str] = {}
         self.due: list[float] = []
 
     def run(self) -> Iterator[tuple[Path, str]]:
-        """Failed expectations, or why the test cannot be played."""
+        """Yield failed expectations, or the reason why the test cannot run."""
         problem = self._unplayable()
         if problem is not None:
             yield problem
@@ -139,62 +146,45 @@ class _Play:
                 codes[code] = round(now * 1000)
             if event.assertion == "once":
                 once.append((key, code))
-        scope = self._judge(now)
+        outcome = self._assess(now)
         for event in events:
-            self._plan_ahead(scope, event)
+            self._plan_ahead(outcome, event)
         for index, wanted in self.wanted.get(at, ()):
-            yield from self._check(scope, index, wanted)
+            yield from self._check(outcome, index, wanted)
         for key, code in once:
             self.codes[key].pop(code, None)
             heappush(self.due, at + 2 * _AFTER)
 
-    def _plan_ahead(self, scope: Scope, event: TimelineEvent) -> None:
-        """The moments at which something that this event started may come due."""
-        view = scope.nodes[self._node(event.node)]
-        use = self._use((view.node.name, event.chip))
-        rules = scope.judge.of(view, use).rules if scope.judge else None
-        key = code_key(event.code)
-        if rules is None:
-            return
-        waits = [5.0]  # companions of an uncorrectable memory error are decided after five seconds
-        if key in rules.duration:
-            waits += [rules.duration[key].timeout_ms / 1000, rules.duration[key].recover_ms / 1000]
-        if key in rules.frequency:
-            waits.append(rules.frequency[key].release_ms / 1000)
-        for wait in waits:
+    def _plan_ahead(self, outcome: HealthOutcome, event: TimelineEvent) -> None:
+        """Times at which a rule that this event started may come due."""
+        node = self._node(event.node)
+        for wait in outcome.waits(node, self._use((node, event.chip)), event.code):
             heappush(self.due, event.at + wait + _AFTER)
 
-    def _judge(self, now: float) -> Scope:
-        observed = self._observed(now)
-        scope = Scope(
-            desired=self.desired, observed=observed, now=now, shard="main", memory=Memory.of(observed.history)
-        )
-        for name, run in passes():
-            run(scope)
-            if name == _LAST_PASS:
-                break
-        self.history = scope.memory.frozen()
-        return scope
+    def _assess(self, now: float) -> HealthOutcome:
+        outcome = assess(self.desired, self._observed(now), now, cache=self._cache)
+        self.history = outcome.history
+        return outcome
 
-    def _check(self, scope: Scope, index: int, wanted: Expectation) -> Iterator[tuple[Path, str]]:
-        view = scope.nodes[self._node(wanted.node)]
-        bit = 1 << wanted.chip
-        use = self._use((view.node.name, wanted.chip))
+    def _check(self, outcome: HealthOutcome, index: int, wanted: Expectation) -> Iterator[tuple[Path, str]]:
+        node = self._node(wanted.node)
+        use = self._use((node, wanted.chip))
+        chip = outcome.chip(node, wanted.chip, use)
         found: dict[str, Any] = {
-            "level": view.chip_level.get(wanted.chip, NORMAL),
-            "in_service": not view.unavailable & bit and view.closed is None,
-            "distributed": not (view.unavailable | (view.network or 0)) & bit and view.closed is None,
-            "action": _action(view, bit, use),
+            "level": chip.level,
+            "in_service": chip.in_service,
+            "distributed": chip.distributed,
+            "action": chip.action,
         }
         for field, value in found.items():
             expected = getattr(wanted, field)
             if expected is not None and expected != value:
                 where = f"chip {wanted.chip}" + (f" of {wanted.node}" if wanted.node != ANY_NODE else "")
                 shown = {"in_service": "inService"}.get(field, field)
-                codes = ", ".join(view.chip_codes.get(wanted.chip, ())) or "no code"
+                codes = ", ".join(chip.codes) or "no code"
                 text = (
-                    f"{self.name}: {wanted.at:g}s after its start {where} has {shown} {_word(value)}, "
-                    f"expected {_word(expected)} (used for {use}; {codes})"
+                    f"{self.name}: {wanted.at:g}s after its start {where} has {shown} {_text(value)}, "
+                    f"expected {_text(expected)} (used for {use}; {codes})"
                 )
                 yield ("expect", index, shown), text
 
@@ -290,23 +280,8 @@ class _Play:
         )  # fmt: skip
 
 
-def _action(view: NodeView, bit: int, use: str) -> str:
-    """What becomes of the chip, in the words of ``FaultPolicy.spec.actions``."""
-    if view.hit & bit:
-        return "reschedule"
-    if view.tolerated & bit:
-        return "tolerate"
-    if view.sub_healthy & bit and use != IDLE:
-        return "strategy"
-    if not view.unhealthy & bit:
-        return "ignore"
-    if use != IDLE:
-        return "keep"
-    return "reset" if view.resettable & bit else "isolate"
-
-
 def _enforced(desired: Desired, policy: Declared[FaultPolicy], pool: str, product: str | None) -> Desired:
-    """The same intent with the policy enforced, and one pool that holds the test's servers."""
+    """The same desired state with the policy enforced, and one pool with the test's servers."""
     spec = policy.document.spec.model_copy(update={"mode": "enforce"})
     document = policy.document.model_copy(update={"spec": spec})
     body: dict[str, Any] = {"selector": {"matchLabels": {_LABEL: "true"}}}
@@ -323,7 +298,7 @@ def _enforced(desired: Desired, policy: Declared[FaultPolicy], pool: str, produc
 
 
 def _product(desired: Desired, policy: FaultPolicy) -> Product | None:
-    """The product that the test's servers have: the scope's, its pool's, else a usual training server."""
+    """The product of the test's servers: the scope's, its pool's, else a common training server."""
     scope = policy.spec.scope
     wanted = scope.products[0] if scope.products else None
     if wanted is None and scope.pools:
@@ -333,5 +308,5 @@ def _product(desired: Desired, policy: FaultPolicy) -> Product | None:
     return found.document if found is not None else None
 
 
-def _word(value: object) -> str:
+def _text(value: object) -> str:
     return str(msgspec.to_builtins(value)).lower() if isinstance(value, bool) else str(value)

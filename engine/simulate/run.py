@@ -1,38 +1,39 @@
-"""What-if over time: plan, act, let the rest of the cluster move, until nothing happens any more.
+"""What-if over time: plan, act, let the rest of the cluster react, until nothing is left to do.
 
-The clock jumps: a second after something was done (as a change wakes the engine), else to the next moment at which
-anything can happen: an event, a report that is due, a pod's grace, a deferred action, a hold's end.
+The clock jumps: by one second after an action (a change wakes the engine), else to the next time that matters: an
+event, a due report, the end of a pod's grace period, a deferred action, the end of a hold.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from engine.model import action_documents
 from engine.model.actions import AnyAction, kind_of
 from engine.model.plan import Plan
 from engine.model.times import parse_rfc3339, rfc3339
-from engine.simulate.timeline import Event, happen
+from engine.simulate.timeline import Event, apply_event
 from engine.simulate.world import World
 
-#: A simulation never takes more passes.
+#: Most passes of a simulation.
 MAX_PASSES: Final = 10_000
-#: Actions that an outcome lists; the counts go on.
+#: Most actions that an outcome lists; the counts include all.
 MAX_ACTIONS: Final = 20_000
-#: How often the engine looks without a reason (the periodic resync), in seconds.
+#: Seconds between passes without a trigger (the periodic resync).
 RESYNC: Final = 60.0
-#: So many looks without anything to do, and nothing to wait for, are the end: no duration rule is longer.
+#: Idle passes after which a simulation ends; no duration rule lasts longer.
 QUIET: Final = 11
-#: Waits that end by the clock and are worth waiting for, in seconds; longer ones are told as what is left.
+#: Longest wait in seconds to which the clock jumps; longer waits are listed as left over.
 PATIENCE: Final = 7 * 86_400.0
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """One moment of the story: seconds after the start, what happened from outside, what was done, what was not."""
+    """One pass: seconds after the start, events from outside, actions, and actions that were not taken."""
 
     after: float
     time: str
@@ -43,7 +44,7 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The whole story. ``ended``: ``quiet``, ``duration`` or ``passes``; ``last`` is the last plan."""
+    """The result of a simulation. ``ended``: ``quiet``, ``duration`` or ``passes``; ``last`` is the last plan."""
 
     start: str
     end: str
@@ -59,46 +60,62 @@ class Outcome(msgspec.Struct, frozen=True):
         body: dict[str, Any] = {
             name: msgspec.to_builtins(getattr(self, name)) for name in ("start", "end", "ended", "passes", "counts")
         }
-        body["moments"] = msgspec.to_builtins(self.moments)
+        body["moments"] = [
+            msgspec.to_builtins(moment) | {"actions": [action_documents.document(one) for one in moment.actions]}
+            for moment in self.moments
+        ]
         if self.left_out:
             body["leftOut"] = f"{self.left_out} actions are counted but not listed"
         body["state"] = self.last.document()
         return body
 
 
-def simulate(world: World, events: Sequence[Event], *, duration: float | None = None) -> Outcome:
-    """Run the story of a world.
+def simulate(
+    world: World,
+    events: Sequence[Event],
+    *,
+    duration: float | None = None,
+    first: Plan | None = None,
+    most: int = MAX_PASSES,
+    rest: int = QUIET,
+    watch: Callable[[World, Plan], None] | None = None,
+) -> Outcome:
+    """Simulate a world.
 
     Args:
-        events: what happens from outside, in order of time.
-        duration: seconds after which it ends; None: when everything is quiet after the last event.
+        events: events from outside, in order of time.
+        duration: length in seconds; None: until nothing is left to do after the last event.
+        first: the plan of the first pass, if the caller has it.
+        most: most passes.
+        rest: idle passes in a row after which it ends as ``quiet``.
+        watch: called with each plan before it is carried out.
     """
     start, todo = world.now, list(events)
     moments: list[Moment] = []
     counts: Counter[str] = Counter()
     passes = quiet = listed = left_out = 0
     ended, result = "passes", None
-    while passes < MAX_PASSES:
-        told = []
+    while passes < most:
+        happened = []
         while todo and todo[0].at <= world.now - start + 1e-9:
             event = todo.pop(0)
-            happen(world, event)
-            told.append(str(event))
+            apply_event(world, event)
+            happened.append(str(event))
         before = world.version
-        result = _pass(world)
+        result = _pass(world, first if not passes and not happened else None, watch)
         passes += 1
         moved = world.version != before
         counts.update(kind_of(action) for action in result.actions)
         shown = result.actions[: MAX_ACTIONS - listed]
         listed, left_out = listed + len(shown), left_out + len(result.actions) - len(shown)
-        if told or result.actions:
+        if happened or result.actions:
             moment = Moment(
-                round(world.now - start, 3), rfc3339(world.now), tuple(told), shown,
+                round(world.now - start, 3), rfc3339(world.now), tuple(happened), shown,
                 len(result.deferred), len(result.pending),
             )  # fmt: skip
             moments.append(moment)
-        quiet = 0 if moved or told else quiet + 1
-        following = _next(world, result, todo, start, busy=bool(result.actions), resting=quiet >= QUIET)
+        quiet = 0 if moved or happened else quiet + 1
+        following = _next(world, result, todo, start, busy=bool(result.actions), resting=quiet >= rest)
         if following is None and duration is None:
             ended = "quiet"
             break
@@ -121,13 +138,15 @@ def simulate(world: World, events: Sequence[Event], *, duration: float | None = 
     )
 
 
-def _pass(world: World) -> Plan:
-    result = world.plan()
+def _pass(world: World, known: Plan | None, watch: Callable[[World, Plan], None] | None) -> Plan:
+    result = world.plan() if known is None else known
+    if watch is not None:
+        watch(world, result)
     world.remember(result)
     for action in result.actions:
         world.apply(action)
     if world.desired.has_git:
-        world.record_inventory(result)
+        world.record_inventory()
     world.move()
     return result
 
@@ -135,10 +154,10 @@ def _pass(world: World) -> Plan:
 def _next(
     world: World, result: Plan, todo: Sequence[Event], start: float, *, busy: bool, resting: bool
 ) -> float | None:
-    """The next moment that is worth a look; None when there is none."""
+    """The time of the next pass; None if nothing more can happen."""
     if busy:
         return world.now + 1.0
-    # what ends by the clock is over a moment after it, and reports carry whole seconds
+    # a wait is over just after its end, and reports have whole seconds
     waits = [math.floor(at) + 1.0 for at in _waits(world, result) if world.now < at <= world.now + PATIENCE]
     if todo:
         waits.append(start + todo[0].at)
@@ -148,7 +167,7 @@ def _next(
 
 
 def _waits(world: World, result: Plan) -> Iterator[float]:
-    """Moments at which something that was held back, or was told to go, comes due."""
+    """Times at which a deferred action or an eviction comes due."""
     for row in result.deferred:
         if row.until is not None:
             yield parse_rfc3339(row.until)

@@ -1,30 +1,40 @@
-"""One simulated server: its chips' faults, its agent's journal of epochs, its vNPUs, and the reports it writes."""
+"""One simulated server: chip faults, the agent's journal of epochs, vNPUs, and reports."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from engine.model.cluster import AgentChip, AgentReport, AgentVNPU, DeviceReport, Node, ResetOrder, ids_of
 from engine.model.faults import CARD, NETWORK, PUBLIC, moment
-from engine.model.levels import CHIP_LEVELS, IN_SERVICE, NOT_HANDLE, PRE_SEPARATE, SEPARATE, worst
+from engine.model.levels import (
+    IN_SERVICE,
+    NOT_HANDLE,
+    PRE_SEPARATE,
+    SEPARATE,
+    SWITCH_LEVELS,
+    NodeStatus,
+    SwitchLevel,
+    known,
+    switch_status,
+    worst,
+)
 from engine.wire import deviceinfo
 
 Codes = dict[int, dict[str, tuple[int, str]]]
 """chip → code → (raised at, Unix ms; level)."""
-_SWITCH_STATUS: Final = {"NotHandle": "Healthy", "SubHealthFault": "SubHealthy", "PreSeparate": "PreSeparate"}
 
 
-class Server:
+class SimulatedServer:
     """One node's hardware and its agent. ``resource`` as ``huawei.com/Ascend910``, ``prefix`` as ``Ascend910-``.
 
-    ``faults`` are of the chip plane, ``network`` of the parameter plane, ``public`` come from outside; ``listed`` are
-    chips that the report calls unhealthy without a code. ``hardware`` is the level of NodeD's report (empty: none),
+    ``faults`` are of the chip plane, ``network`` of the parameter plane, ``public`` are public faults; ``listed`` are
+    chips that the report lists as unhealthy without a code. ``hardware`` is the level of NodeD's report (empty: none),
     ``switch`` that of the switch; ``alarms`` (device, its number, code) and ``switch_faults`` (code, chip, port) are
-    the codes behind them where a story names codes. ``silent``: nothing is reported and no order is taken; ``gone``:
-    the Node object is deleted. ``done`` and ``results`` are the agent's journal: per chip the newest epoch and how it
-    ended. ``reset_fails``: so many of the next resets fail. ``serials`` name chips whose agent has said so.
+    the codes behind them if a timeline names codes. ``silent``: the node neither reports nor reads orders; ``gone``:
+    the Node object is deleted. ``done`` and ``results`` are the agent's journal: per chip the newest epoch and its
+    result. ``reset_fails``: number of next resets that fail. ``serials``: serial numbers that the agent reported.
     """
 
     def __init__(
@@ -62,9 +72,9 @@ class Server:
         self.reported: float = 0.0
 
     @staticmethod
-    def of(node: Node, report: DeviceReport, agent: AgentReport | None) -> Server:
-        """The server that a node and its report tell of; its agent goes on where its own report left off."""
-        server = Server(node.name, chips=ids_of(node.base_chips or report.listed), labels=node.labels)
+    def of(node: Node, report: DeviceReport, agent: AgentReport | None) -> SimulatedServer:
+        """The server of a node and its report; its agent continues from its last report."""
+        server = SimulatedServer(node.name, chips=ids_of(node.base_chips or report.listed), labels=node.labels)
         server.ready, server.silent = node.ready, not node.ready
         server.prefix, server.resource = report.prefix, report.resource
         planes = {CARD: server.faults, NETWORK: server.network, PUBLIC: server.public}
@@ -73,8 +83,8 @@ class Server:
             if fault.chip >= 0 and fault.code:
                 level = fault.level or SEPARATE
                 planes[fault.kind].setdefault(fault.chip, {})[fault.code] = (moment(fault.time_ms, now_ms), level)
-        told = {chip for plane in (server.faults, server.public) for chip in plane}
-        server.listed = set(ids_of(report.unhealthy)) - told
+        coded = {chip for plane in (server.faults, server.public) for chip in plane}
+        server.listed = set(ids_of(report.unhealthy)) - coded
         server.manual = set(ids_of(report.manual))
         if report.switch is not None:
             server.switch, server.switch_codes = report.switch.level, report.switch.codes
@@ -97,7 +107,7 @@ class Server:
         return self.network if kind == NETWORK else self.public if kind == PUBLIC else self.faults
 
     def reset(self, order: ResetOrder, busy: Collection[int], now: float) -> str:
-        """Carry out a reset as an agent would: once per epoch, never in use; returns how it ended."""
+        """Carry out a reset as an agent does: once per epoch, never on a chip in use; returns the result."""
         if busy:
             result = "refused: in use"
         elif self.reset_fails:
@@ -115,7 +125,7 @@ class Server:
         return result
 
     def partition(self, epoch: int, layout: Mapping[int, tuple[str, ...]]) -> None:
-        """Cut the chips as ordered; vNPUs in use stay."""
+        """Partition the chips as ordered; vNPUs in use stay."""
         kept = [v for v in self.vnpus if v.used_by or v.chip not in layout]
         number = 100
         for chip, templates in sorted(layout.items()):
@@ -137,8 +147,8 @@ class Server:
             name, used = self.device_name(chip), self.device_name(chip) in taken
             own = {**self.faults.get(chip, {}), **self.public.get(chip, {})}
             level = worst(*(level for _, level in own.values())) if own else ""
-            bad = chip in self.listed or (bool(own) and _known(level) not in IN_SERVICE)
-            if bad and not (_known(level) == PRE_SEPARATE and used):
+            bad = chip in self.listed or (bool(own) and known(level) not in IN_SERVICE)
+            if bad and not (known(level) == PRE_SEPARATE and used):
                 lists["-Unhealthy"].append(chip)
             elif not used:
                 lists[""].append(chip)
@@ -151,7 +161,7 @@ class Server:
                         lists["-NetworkUnhealthy"].append(chip)
         device_list = {f"{self.resource}{k}": ",".join(self.device_name(c) for c in v) for k, v in lists.items()}
         device_list[deviceinfo.fault_key(self.resource)] = json.dumps(elements, separators=(",", ":"))
-        status = _SWITCH_STATUS.get(self.switch, "UnHealthy")
+        status = switch_status(SwitchLevel(self.switch)) if self.switch in SWITCH_LEVELS else NodeStatus.UNHEALTHY
         switch = {
             "FaultCode": list(self.switch_codes),
             "FaultLevel": self.switch,
@@ -170,7 +180,7 @@ class Server:
         )
 
     def agent_report(self, taken: Collection[str], now: float, seq: int) -> AgentReport:
-        """``belay-report-<node>``: what the agent has executed and which chips have processes."""
+        """``belay-report-<node>``: executed orders, and chips with processes."""
         return AgentReport(
             node=self.name,
             boot="b",
@@ -192,8 +202,3 @@ class Server:
             vnpus=tuple(self.vnpus),
             errors=(),
         )
-
-
-def _known(level: str) -> str:
-    """A word that nobody knows counts as SeparateNPU."""
-    return level if level in CHIP_LEVELS else SEPARATE

@@ -1,6 +1,6 @@
-"""What happens around the chips of a simulated server, told by code: board alarms, switch faults, what others tell.
+"""Faults around the chips of a simulated server, by code: board alarms, switch faults, public faults.
 
-The counterparts of NodeD, of the switch's part of the device plugin, and of the senders of public faults. Levels come
+They simulate NodeD, the device plugin's switch reports, and the senders of public faults. Levels come
 from the tables in force. Sources: component/noded/pkg/monitoring, docs/zh/scheduling/06_api/04_clusterd,
 component/ascend-device-plugin/pkg/device/deviceswitch.
 """
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from engine.model.cluster import NodeDevice
-from engine.model.levels import NODE_LEVELS, SWITCH_LEVELS, node_rank
-from engine.simulate.server import Server
+from engine.model.levels import NODE_LEVELS, SWITCH_LEVELS, SWITCH_WORDS, node_rank
+from engine.simulate.server import SimulatedServer
 from engine.simulate.world import World
 from engine.wire import publicinfo
 
@@ -22,26 +22,21 @@ STORAGE_CODES: Final = {
     ("dpc", "process"): "110001020", ("dpc", "memory"): "110001021",
     ("dtfs", "process"): "110001022", ("dtfs", "memory"): "110001023",
 }  # fmt: skip
-#: A memory error of a storage client counts once it has lasted so long, a hang once it has been seen so long (seconds).
+#: Seconds after which a memory error of a storage client, or a hang, is reported.
 STORAGE_MEMORY_S: Final = 600.0
 HANG_S: Final = 300.0
 HANG_CODE: Final = "200001002"
 PING_CODE: Final = "220001001"
 PING_SENDER: Final = "pingmesh"
 DROP_CODE: Final = "40F84E00"
-#: A chip code with level SubHealthFault that nothing else follows from.
+#: A chip code with level SubHealthFault and no further effect.
 SUB_HEALTH_CODE: Final = "80818C06"
-#: The words of the switch's table, and the levels as which the device plugin reports them.
-SWITCH_WORDS: Final = {
-    "NotHandleFault": "NotHandle", "SubHealthFault": "SubHealthFault", "RestartRequestFault": "RestartRequest",
-    "PreSeparateFault": "PreSeparate", "SeparateFault": "Separate",
-}  # fmt: skip
 _TYPES: Final = {"0": "NPU", "1": "Node", "2": "Network", "3": "Storage"}
 _NAMESPACE: Final = "cluster-system"
 
 
-def alarm(world: World, server: Server, code: str, device: str, number: int, *, gone: bool) -> None:
-    """The board controller raises or clears an alarm; codes that the node table does not list are dropped silently."""
+def alarm(world: World, server: SimulatedServer, code: str, device: str, number: int, *, gone: bool) -> None:
+    """The board controller raises or clears an alarm; codes that are not in the node table are ignored."""
     row = (device, number, code.upper())
     server.alarms = [other for other in server.alarms if other != row] + ([] if gone else [row])
     table = world.desired.tables.get("node")
@@ -57,8 +52,8 @@ def alarm(world: World, server: Server, code: str, device: str, number: int, *, 
     world.board(server, found)
 
 
-def switch(world: World, server: Server, code: str, chip: int, port: int, *, gone: bool) -> None:
-    """A fault of the node's switch comes or goes; codes that the switch table does not list are not reported."""
+def switch(world: World, server: SimulatedServer, code: str, chip: int, port: int, *, gone: bool) -> None:
+    """A fault of the node's switch occurs or recovers; codes that are not in the switch table are not reported."""
     row = (code, chip, port)
     server.switch_faults = [other for other in server.switch_faults if other != row] + ([] if gone else [row])
     table = world.desired.tables.get("switch")
@@ -70,9 +65,16 @@ def switch(world: World, server: Server, code: str, chip: int, port: int, *, gon
 
 
 def public(
-    world: World, server: Server, code: str, assertion: str, *, sender: str, fault_id: str = "", chips: Sequence[int]
+    world: World,
+    server: SimulatedServer,
+    code: str,
+    assertion: str,
+    *,
+    sender: str,
+    fault_id: str = "",
+    chips: Sequence[int],
 ) -> None:
-    """A component tells of a fault on chips of the node; a recovery takes the place of the message it ends."""
+    """A component reports a fault on chips of the node; a recovery replaces the message of its fault."""
     now_ms = int(world.now * 1000)
     body = message(server.name, code, assertion, now_ms, sender=sender, fault_id=fault_id, chips=chips)
     name = f"inject-{_digest(body['faults'][0]['faultId'])[:20]}"
@@ -82,7 +84,7 @@ def public(
 def message(
     node: str, code: str, assertion: str, now_ms: int, *, sender: str, fault_id: str = "", chips: Sequence[int]
 ) -> dict[str, Any]:
-    """A public fault as its sender writes it; ids that nobody gave follow from what it is about."""
+    """A public fault as its sender writes it; missing ids are derived from its content."""
     about = f"{node}/{sender}/{code}/{tuple(chips)}"
     row = {
         "faultId": fault_id or _digest(about)[:32],

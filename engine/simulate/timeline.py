@@ -1,16 +1,16 @@
-"""What happens to a simulated cluster, as people write it: a list of events in order of time.
+"""Events of a simulated cluster as users write them, in order of time.
 
 - {at: 10s, node: node-1, chip: 3, code: "80C98001"}                a chip fault occurs (level: the policies' table)
 - {at: 5m, node: node-1, chip: 3, code: "80C98001", assertion: recover}
 - {at: 1m, node: node-2, state: not-ready}                          or ready, gone, back, silent, speaking
-- {at: 2m, node: node-3, hardware: SeparateFault}                   NodeD's report; Healthy takes it back
-- {at: 2m, node: node-4, switch: Separate}                          the switch's; NotHandle takes it back
+- {at: 2m, node: node-3, hardware: SeparateFault}                   NodeD's report; Healthy clears it
+- {at: 2m, node: node-4, switch: Separate}                          the switch's; NotHandle clears it
 - {at: 3m, node: node-1, resetFails: 2}                             the next two resets fail
 - {at: 4m, pod: train/job-0, phase: Failed}                         or Succeeded, Deleted
 
-Every story of `belay inject --timeline` can be played too (deploy/samples/faults-timeline.yaml): the list may stand
-under the key ``timeline``, and the kinds network, subHealth, drop, hang, ping, storage, public, hardware and switch by
-code, ready and silent mean what they mean there.
+Every timeline of `belay inject --timeline` is valid too (deploy/samples/faults-timeline.yaml): the list may be under
+the key ``timeline``, and the kinds network, subHealth, drop, hang, ping, storage, public, hardware and switch by code,
+ready and silent have the same meaning.
 """
 
 from __future__ import annotations
@@ -25,19 +25,24 @@ from engine.documents import Desired
 from engine.documents.scalars import Code, Count, Document, Duration, Name
 from engine.errors import InputError
 from engine.load import yaml12
-from engine.load.wording import problems_of
+from engine.load.validation_errors import problems_of
 from engine.model.diagnostics import ObjectKey
 from engine.model.faults import CARD, NETWORK, PUBLIC, code_key
-from engine.model.levels import NODE_LEVELS, SEPARATE, SWITCH_LEVELS
+from engine.model.levels import (
+    NODE_LEVELS,
+    SEPARATE,
+    SWITCH_LEVELS,
+    SwitchLevel,
+)
 from engine.simulate import surroundings
-from engine.simulate.server import Server
+from engine.simulate.server import SimulatedServer
 from engine.simulate.world import World
 
 MAX_BYTES: Final = 16 * 1024 * 1024
 MAX_EVENTS: Final = 100_000
 
 
-#: Kinds of events: exactly one is given.
+#: Kinds of events; each event has exactly one.
 KINDS: Final = (
     "code", "network", "subHealth", "drop", "hang", "ping", "switch", "hardware", "storage", "ready", "silent",
     "state", "resetFails", "public",
@@ -49,7 +54,7 @@ _TAKES: Final = {
     "deviceId": ("hardware",), "part": ("storage",), "sender": ("public",), "faultId": ("public",),
     "chips": ("public",), "exit": ("phase",),
 }  # fmt: skip
-#: What happens once is reported for so long (seconds).
+#: Seconds for which an event with assertion ``once`` is reported.
 _ONCE_S: Final = 1.0
 _HARDWARE: Final = ("Healthy", *NODE_LEVELS)
 _NODE_CODE: Final = r"[0-9A-Za-z]{8}"
@@ -60,7 +65,7 @@ Small = Annotated[int, Field(ge=0, le=65_535)]
 
 
 class Event(Document):
-    """One thing that happens ``at`` seconds after the start of a simulation."""
+    """One event, ``at`` seconds after the start of a simulation."""
 
     at: Moment
     node: Name | None = None
@@ -154,12 +159,12 @@ class Event(Document):
 
 
 def to_alias(name: str) -> str:
-    """A field's name as people write it."""
+    """A field's name in the file."""
     return Event.model_fields[name].alias or name
 
 
 def _state_of(event: Event) -> str:
-    """The word of ``state`` that an event is, or is short for."""
+    """The value of ``state`` that an event has or abbreviates."""
     if event.ready is not None:
         return "ready" if event.ready else "not-ready"
     if event.silent is not None:
@@ -171,7 +176,7 @@ def read_timeline(path: str) -> list[Event]:
     """The events of a file, in order of time.
 
     Raises:
-        InputError: not readable, too big, or wrong somewhere; the message names the line and column.
+        InputError: not readable, too large or invalid; the message names the line and column.
     """
     try:
         with Path(path).open("rb") as stream:
@@ -183,7 +188,7 @@ def read_timeline(path: str) -> list[Event]:
     try:
         roots = yaml12.compose(yaml12.json_text(data) if path.endswith(".json") else data)
         body, faults = yaml12.build(roots[0], yaml12.may_alias(data)) if roots else (None, [])
-    except yaml12.Fault as fault:
+    except yaml12.YAMLProblem as fault:
         raise InputError(fault.message, where=f"{path}:{fault.line}:{fault.column}") from fault
     if faults:
         raise InputError(faults[0].message, where=f"{path}:{faults[0].line}:{faults[0].column}")
@@ -212,10 +217,10 @@ def read_timeline(path: str) -> list[Event]:
 
 
 def check(events: list[Event], world: World, path: str) -> None:
-    """Every node, chip and pod that an event names must exist.
+    """Check that every node, chip and pod that an event names exists.
 
     Raises:
-        InputError: one does not.
+        InputError: one does not exist.
     """
     pods = {f"{key.namespace}/{key.name}" for key in world.objects if key.kind == "Pod"}
     for number, event in enumerate(events, start=1):
@@ -233,8 +238,8 @@ def check(events: list[Event], world: World, path: str) -> None:
 
 
 def due(events: list[Event], world: World) -> list[Event]:
-    """The events, and those that follow from them later: what happens once passes, and hangs and memory errors of
-    storage clients count only once they have lasted.
+    """The events and those that follow later: ``once`` events end, and hangs and memory errors of storage clients are
+    reported only after some time.
     """
     out: list[tuple[float, int, Event]] = []
     for index, event in enumerate(events):
@@ -249,7 +254,7 @@ def due(events: list[Event], world: World) -> list[Event]:
 
 
 def _later(event: Event, world: World) -> Event | None:
-    """What follows from an event unless the next one of its kind comes first."""
+    """The event that follows from an event unless the next one of its kind comes first."""
     if event.code is not None and event.assertion == "once":
         return event.model_copy(update={"at": event.at + _ONCE_S, "assertion": "recover"})
     if event.hang:
@@ -258,19 +263,19 @@ def _later(event: Event, world: World) -> Event | None:
     if event.storage is not None and event.part == "memory" and event.assertion == "occur":
         code, at = surroundings.STORAGE_CODES[event.storage, event.part], event.at + surroundings.STORAGE_MEMORY_S
         chips = list(world.nodes[event.node or ""].ids[:32])
-        told = {"public": code, "sender": f"{event.storage}Storage", "chips": chips}
-        return event.model_copy(update={"at": at, "storage": None, **told})
+        message = {"public": code, "sender": f"{event.storage}Storage", "chips": chips}
+        return event.model_copy(update={"at": at, "storage": None, **message})
     return None
 
 
 def _same(one: Event, other: Event) -> bool:
-    """Whether two events are of the same thing."""
+    """Whether two events concern the same fault."""
     mine = (one.what, one.node, one.chip, one.code, one.storage, one.part)
     return mine == (other.what, other.node, other.chip, other.code, other.storage, other.part)
 
 
-def happen(world: World, event: Event) -> None:
-    """Let an event happen to the world; what is already so stays."""
+def apply_event(world: World, event: Event) -> None:
+    """Apply an event to the world; an existing state stays."""
     if event.pod is not None:
         _pod(world, event)
         return
@@ -278,16 +283,16 @@ def happen(world: World, event: Event) -> None:
     gone, chip = event.assertion == "recover", event.chip or 0
     match event.what:
         case "code":
-            kind, level = _judged(world.desired, (event.code or "").upper())
+            kind, level = _type_and_level(world.desired, (event.code or "").upper())
             _on_chip(world, server, kind, chip, event.code or "", event.level or level, gone=gone)
         case "network":
-            level = _judged(world.desired, (event.network or "").upper())[1]
+            level = _type_and_level(world.desired, (event.network or "").upper())[1]
             _on_chip(world, server, NETWORK, chip, event.network or "", event.level or level, gone=gone)
         case "subHealth":
-            level = _judged(world.desired, surroundings.SUB_HEALTH_CODE)[1]
+            level = _type_and_level(world.desired, surroundings.SUB_HEALTH_CODE)[1]
             _on_chip(world, server, CARD, chip, surroundings.SUB_HEALTH_CODE, level, gone=not event.sub_health)
         case "drop":
-            level = _judged(world.desired, surroundings.DROP_CODE)[1]
+            level = _type_and_level(world.desired, surroundings.DROP_CODE)[1]
             _on_chip(world, server, CARD, chip, surroundings.DROP_CODE, level, gone=not event.drop)
         case "hang":
             if not event.hang:
@@ -313,7 +318,7 @@ def happen(world: World, event: Event) -> None:
         case "hardware":
             surroundings.alarm(world, server, event.hardware or "", event.device, event.device_id, gone=gone)
         case "switch" if event.switch in SWITCH_LEVELS:
-            server.switch, server.switch_faults = "" if event.switch == "NotHandle" else event.switch, []
+            server.switch, server.switch_faults = "" if event.switch == SwitchLevel.NOT_HANDLE else event.switch, []
             world.report(server)
         case "switch":
             place = (event.switch_chip, event.switch_port)
@@ -324,7 +329,7 @@ def happen(world: World, event: Event) -> None:
             _state(world, server, _state_of(event))
 
 
-def _on_chip(world: World, server: Server, kind: str, chip: int, code: str, level: str, *, gone: bool) -> None:
+def _on_chip(world: World, server: SimulatedServer, kind: str, chip: int, code: str, level: str, *, gone: bool) -> None:
     codes, name = server.plane(kind), code.upper()
     if gone:
         codes.get(chip, {}).pop(name, None)
@@ -336,7 +341,7 @@ def _on_chip(world: World, server: Server, kind: str, chip: int, code: str, leve
         world.report(server)
 
 
-def _state(world: World, server: Server, word: str) -> None:
+def _state(world: World, server: SimulatedServer, word: str) -> None:
     match word:
         case "ready" | "not-ready":
             world.readiness(server, word == "ready")
@@ -368,7 +373,7 @@ def _pod(world: World, event: Event) -> None:
     world.put(body)
 
 
-def _judged(desired: Desired, code: str) -> tuple[str, str]:
+def _type_and_level(desired: Desired, code: str) -> tuple[str, str]:
     """The fault type under which a device plugin reports a code, and the level of the shipped tables."""
     table, public = desired.tables.get("chip"), desired.tables.get("public")
     if table is not None and (level := table.level_of(code)) is not None:

@@ -1,4 +1,4 @@
-"""The workload controllers of Kubernetes, as far as a simulation needs them: replicas exist, ended pods are replaced.
+"""The workload controllers of Kubernetes as far as a simulation needs them: create replicas, replace ended pods.
 
 Source: kube-controller-manager's deployment, replicaset, statefulset and job controllers.
 """
@@ -16,7 +16,7 @@ _ENDED: Final = ("Succeeded", "Failed")
 
 
 def missing(objects: Objects, number: Callable[[], int]) -> Iterator[dict[str, Any]]:
-    """Objects that the controllers would create now; ``number`` gives numbers that no name has had."""
+    """Objects that the controllers create now; ``number`` returns numbers that no name has used."""
     sets: dict[str, list[ObjectKey]] = {}
     for key, obj in objects.items():
         if key.kind in ("Pod", "ReplicaSet"):
@@ -44,7 +44,7 @@ def owned(obj: dict[str, Any], key: ObjectKey, owner: Mapping[str, Any]) -> dict
             "apiVersion": owner["apiVersion"],
             "kind": owner["kind"],
             "name": owner["metadata"]["name"],
-            "uid": owner["metadata"]["uid"],
+            "uid": owner["metadata"].get("uid", ""),
             "controller": True,
         }
     ]
@@ -67,7 +67,7 @@ def _replicas(
 
 
 def _ordinals(objects: Objects, key: ObjectKey, obj: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Named pods; one that has ended is made anew only when its object is gone."""
+    """Pods with fixed names; an ended pod is created again only after its object is gone."""
     for index in range(_size(obj, "replicas")):
         name = ObjectKey("v1", "Pod", key.namespace, f"{key.name}-{index}")
         if name not in objects:
@@ -88,7 +88,7 @@ def _completions(
 
 
 def _declared(objects: Objects, obj: dict[str, Any]) -> dict[str, Any]:
-    """A ReplicaSet of a Deployment is as large as its Deployment says, when that is known and it is its only one."""
+    """The replicas of a ReplicaSet: its Deployment's, if that exists and has no other ReplicaSet."""
     for ref in obj["metadata"].get("ownerReferences") or ():
         owner = objects.get(ObjectKey("apps/v1", "Deployment", str(obj["metadata"].get("namespace")), str(ref["name"])))
         if owner is not None and (obj.get("spec") or {}).get("replicas") != 0:

@@ -1,8 +1,7 @@
-"""A whole cluster in memory: raw objects, a virtual clock, and everything around the engine faked.
+"""A whole cluster in memory: raw objects, a virtual clock, and simulated components around the real planner.
 
-The planner that works on it is the real one. ``apply`` carries out an action as ``act`` would; ``move`` lets kubelet,
-the garbage collector, the workload controllers and the node agents do their part. Tests and narratives derive from
-``World`` and check invariants where they can be broken.
+``apply`` carries out an action as ``act`` does; ``move`` runs kubelets, the garbage collector, the workload controllers
+and the node agents. Tests derive from ``World`` and check invariants where they could break.
 """
 
 from __future__ import annotations
@@ -10,28 +9,34 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, assert_never
+
+import msgspec
 
 from engine.documents import Desired
 from engine.model import actions as act
-from engine.model.actions import kind_of
 from engine.model.cluster import NodeDevice, Orders
 from engine.model.diagnostics import ObjectKey
-from engine.model.levels import node_rank, node_status
+from engine.model.levels import (
+    RESTART,
+    node_rank,
+    node_status,
+)
 from engine.model.plan import Plan
+from engine.model.plan_cache import PlanCache
 from engine.model.times import parse_rfc3339, rfc3339
-from engine.observe import key_of
-from engine.plan import plan
+from engine.observe.observed import key_of
+from engine.plan import declared_keys, plan
 from engine.simulate import workloads
 from engine.simulate.agents import Agents
 from engine.simulate.objects import merged
-from engine.simulate.server import Server
+from engine.simulate.server import SimulatedServer
 from engine.status import forgotten, memory_bodies
 from engine.wire import names, nodeinfo, orders, rankfile, resetinfo, sync
 from engine.wire.errors import WireError
 from engine.wire.orders import chip_number
 
-#: How long an order may be taken (docs: notAfter, 15 min).
+#: Time in ms for which an order is valid (docs: notAfter, 15 min).
 NOT_AFTER_MS: Final = 15 * 60 * 1000
 _SCALED: Final = {"Deployment": "apps/v1", "StatefulSet": "apps/v1", "ReplicaSet": "apps/v1"}
 
@@ -39,7 +44,7 @@ _SCALED: Final = {"Deployment": "apps/v1", "StatefulSet": "apps/v1", "ReplicaSet
 class World(Agents):
     """Raw objects, time and the simulated servers.
 
-    ``kubelets_die``: nothing starts or ends on a node that is not ready; without it kubelets outlive their nodes.
+    ``kubelets_die``: no pod starts or ends on a node that is not ready; without it kubelets run on.
     """
 
     def __init__(
@@ -47,27 +52,28 @@ class World(Agents):
     ) -> None:
         super().__init__(now, seed=seed, report_every=report_every)
         self.desired = desired
+        self.cache = PlanCache()
         self.kubelets_die = kubelets_die
         self._removed: dict[str, dict[str, Any]] = {}
 
     # what hardware does
 
-    def fault(self, node: str, chip: int, code: str = "80C98001", level: str = "RestartNPU") -> None:
-        """A fault code appears on a chip and is reported."""
+    def fault(self, node: str, chip: int, code: str = "80C98001", level: str = RESTART) -> None:
+        """Set a fault code on a chip and report it."""
         self.nodes[node].faults.setdefault(chip, {})[code] = (int(self.now * 1000), level)
         self.report(self.nodes[node])
 
     def heal(self, node: str, chip: int) -> None:
-        """A chip's faults vanish and the clean report is written."""
+        """Clear a chip's faults and report it healthy."""
         self.nodes[node].faults.pop(chip, None)
         self.report(self.nodes[node])
 
-    def hardware(self, node: Server, level: str, codes: tuple[str, ...] = ("00000011",)) -> None:
-        """NodeD reports a fault of this level; empty: the node is well and the report is deleted."""
+    def hardware(self, node: SimulatedServer, level: str, codes: tuple[str, ...] = ("00000011",)) -> None:
+        """NodeD reports a fault of this level; empty: the node is healthy and the report is deleted."""
         self.board(node, [NodeDevice("CPU", 1, codes, level)] if level else [])
 
-    def board(self, node: Server, devices: Sequence[NodeDevice]) -> None:
-        """NodeD's report on the devices of the board; it exists only while there is something to tell."""
+    def board(self, node: SimulatedServer, devices: Sequence[NodeDevice]) -> None:
+        """NodeD's report on the devices of the board; it exists only while a device is faulty."""
         node.hardware = max((device.level for device in devices), key=node_rank, default="")
         body = nodeinfo.build(node.name, devices, node_status(node.hardware), self.now)
         if devices:
@@ -75,26 +81,26 @@ class World(Agents):
         else:
             self.delete(key_of(body))
 
-    def readiness(self, node: Server, ready: bool) -> None:
+    def readiness(self, node: SimulatedServer, ready: bool) -> None:
         """The node's Ready condition changes; a node that is not ready is silent."""
         live = self.objects.get(ObjectKey("v1", "Node", "", node.name))
         if live is None or node.ready is ready:
             return
         node.ready, node.silent = ready, not ready
         body = copy.deepcopy(live)
-        body["status"]["conditions"] = [
+        body.setdefault("status", {})["conditions"] = [
             {"type": "Ready", "status": "True" if ready else "Unknown", "lastTransitionTime": rfc3339(self.now)}
         ]
         self.put(body)
 
-    def remove(self, node: Server) -> None:
-        """The Node object is deleted; its pods stay until somebody deletes them."""
+    def remove(self, node: SimulatedServer) -> None:
+        """Delete the Node object; its pods stay until they are deleted."""
         key = ObjectKey("v1", "Node", "", node.name)
         node.gone = node.silent = True
         self._removed[node.name] = self.objects.get(key) or self._removed.get(node.name) or {}
         self.delete(key)
 
-    def restore(self, node: Server) -> None:
+    def restore(self, node: SimulatedServer) -> None:
         """A deleted node registers again as it was, and is ready."""
         body = self._removed.pop(node.name, None)
         if node.gone and body:
@@ -102,11 +108,11 @@ class World(Agents):
             node.ready = True
             metadata = {k: v for k, v in body["metadata"].items() if k not in ("uid", "creationTimestamp")}
             ready = [{"type": "Ready", "status": "True", "lastTransitionTime": rfc3339(self.now)}]
-            self.put({**body, "metadata": metadata, "status": {**body["status"], "conditions": ready}})
+            self.put({**body, "metadata": metadata, "status": {**(body.get("status") or {}), "conditions": ready}})
             self.report(node)
 
     def pass_time(self, seconds: float) -> None:
-        """Time goes by; reports that are due are written."""
+        """Advance the clock and write due reports."""
         self.now += seconds
         for node in self.nodes.values():
             if not node.silent and self.now - node.reported >= self.report_every:
@@ -115,17 +121,17 @@ class World(Agents):
     # the engine
 
     def plan(self) -> Plan:
-        """One pass over what the world looks like now."""
-        return plan(self.desired, self.observer.observed(), self.now)
+        """One pass over the world as it is now."""
+        return plan(self.desired, self.observer.observed(), self.now, cache=self.cache)
 
     def remember(self, result: Plan) -> None:
         """Write the plan's memory, as the engine does before anything disruptive."""
         seen = self.observer.observed()
-        for body in memory_bodies(result, seen):
+        for body in memory_bodies(result, seen, cache=self.cache):
             live = self.objects.get(key_of(body))
             if live is None or live.get("data") != body["data"]:
                 self.put(body)
-        for name in forgotten(result, seen):
+        for name in forgotten(result, seen, self.cache):
             self.delete(ObjectKey("v1", "ConfigMap", names.SYSTEM, name))
 
     def apply(self, action: act.AnyAction) -> None:
@@ -160,10 +166,10 @@ class World(Agents):
             case act.SignalJob():
                 self._signal(action)
             case _:
-                raise AssertionError(f"no {kind_of(action)} in these worlds")
+                assert_never(action)
 
     def move(self) -> None:
-        """Everything around the engine does its part, in a seeded random order."""
+        """Run every component around the engine once, in a seeded random order."""
         moves: list[Callable[[], None]] = [self._kubelet, self._collect, self._controllers, self._agents]
         self.random.shuffle(moves)
         for one in moves:
@@ -176,7 +182,7 @@ class World(Agents):
         pod = self.objects.get(key)
         if pod is None or pod["spec"].get("nodeName") or pod["metadata"].get("deletionTimestamp"):
             return
-        if action.preconditions.get("uid") not in (None, pod["metadata"]["uid"]):
+        if action.preconditions.uid not in (None, "", pod["metadata"].get("uid")):
             return
         self.check_binding(action)
         pod = copy.deepcopy(pod)
@@ -185,7 +191,7 @@ class World(Agents):
         self.put(pod)
 
     def check_binding(self, action: act.BindPod) -> None:
-        """Called just before a binding lands; worlds with invariants look here, and may raise AssertionError."""
+        """Called just before a binding lands; subclasses check invariants here and may raise AssertionError."""
 
     def evict(self, key: ObjectKey, grace: int) -> None:
         """Delete a pod, gracefully when it runs and there is grace."""
@@ -202,10 +208,10 @@ class World(Agents):
             self.put(pod)
 
     def _mark_keys(self, action: act.CreateObject) -> None:
-        """A Secret whose content is made at the edge: its job is marked, as ``act`` does."""
-        owner = (action.preconditions.get(names.GENERATE) or {}).get("for")
-        if owner:
-            live = self.objects.get(ObjectKey(owner["apiVersion"], owner["kind"], action.namespace, owner["name"]))
+        """Mark the job of a Secret whose content the worker creates, as ``act`` does."""
+        if action.generate is not None:
+            owner = action.generate.owner
+            live = self.objects.get(ObjectKey(owner.api_version, owner.kind, action.namespace, owner.name))
             if live is not None:
                 self.put(merged(live, {"metadata": {"annotations": {names.SSH_KEYS: action.name}}}))
 
@@ -225,7 +231,7 @@ class World(Agents):
     def _signal(self, action: act.SignalJob) -> None:
         older = self.objects.get(ObjectKey("v1", "ConfigMap", action.namespace, f"fault-config-{action.name}"))
         if older is not None:
-            known = resetinfo.told_legacy(older, action.signal, action.ranks, int(self.now))
+            known = resetinfo.with_legacy_signal(older, action.signal, action.ranks, int(self.now))
             if known is not None:
                 self.put(merged(older, {"data": known}))
         key = ObjectKey("v1", "ConfigMap", action.namespace, f"reset-config-{action.name}")
@@ -233,18 +239,18 @@ class World(Agents):
         if live is None:
             return
         try:
-            rank_list = action.preconditions.get("rankList") or ()
-            data = resetinfo.told(live, action.signal, action.ranks, int(self.now), rank_list=rank_list)
+            rank_list = msgspec.to_builtins(action.rank_list or ())
+            data = resetinfo.with_signal(live, action.signal, action.ranks, int(self.now), rank_list=rank_list)
         except (WireError, ValueError):
             return  # ``act`` refuses it
         if data is not None:
             self.put(merged(live, {"data": data}))
 
     def _rank_table(self, action: act.WriteRankTable) -> None:
-        if "file" in action.preconditions:
+        if action.file is not None:
             self.put(rankfile.build(rankfile.of(action)))
             return
-        name = str(action.preconditions.get("configMap") or f"rings-config-{action.name}")
+        name = action.config_map or f"rings-config-{action.name}"
         live = self.objects.get(ObjectKey("v1", "ConfigMap", action.namespace, name))
         if live is not None:
             obj = copy.deepcopy(live)
@@ -255,12 +261,10 @@ class World(Agents):
         node = self.nodes.get(getattr(action, "node", ""))
         if node is None:
             return
-        current = self.observer.observed().orders.get(node.name) or Orders(
-            node.name, "", 0, "", "", 0, 0, {}, {}, 0, {}
-        )
+        current = self.observer.orders(node.name) or Orders(node.name, "", 0, "", "", 0, 0, {}, {}, 0, {})
         isolate, resets = dict(current.isolate), dict(current.resets)
         if 0 < current.not_after_ms < self.now * 1000:
-            resets = {}  # dead orders must not come alive with a new date
+            resets = {}  # expired orders must not become valid with a new date
         layout, epoch = dict(current.vnpu_layout), current.vnpu_epoch
         match action:
             case act.IsolateChip():
@@ -284,7 +288,7 @@ class World(Agents):
         )  # fmt: skip
         self.put(orders.build_orders(standing, node.prefix))
 
-    # the faked rest
+    # the simulated components
 
     def _kubelet(self) -> None:
         for key in [key for node in sorted(self._bound) for key in sorted(self._bound[node])]:
@@ -303,7 +307,7 @@ class World(Agents):
                 self.put(pod)
 
     def _silent(self, pod: Mapping[str, Any]) -> bool:
-        """Whether the pod's kubelet does nothing."""
+        """Whether the pod's kubelet is silent."""
         node = self.nodes.get(pod["spec"]["nodeName"])
         return self.kubelets_die and node is not None and (node.gone or not node.ready)
 
@@ -317,7 +321,7 @@ class World(Agents):
 
     def _controllers(self) -> None:
         """Workload controllers keep their replicas; failed and deleted pods are replaced."""
-        for _ in range(2):  # a Deployment makes its ReplicaSet, which makes its pods
+        for _ in range(2):  # a Deployment creates its ReplicaSet, which creates its pods
             for obj in workloads.missing(self.objects, self._number):
                 self.put(obj)
 
@@ -325,16 +329,11 @@ class World(Agents):
         self.uids += 1
         return self.uids
 
-    def record_inventory(self, result: Plan) -> None:
-        """Write down in ``belay-sync`` what Git applies, as the engine does after a pass."""
-        deferred = {
-            (d.action.object_kind, d.action.namespace, d.action.name)
-            for d in result.deferred
-            if isinstance(d.action, act.DeleteObject)
-        }
-        before = self.observer.observed().inventory or ()
-        keys = {m.key for m in self.desired.manifests} | {
-            k for k in before if (k.kind, k.namespace, k.name) in deferred and k in self.objects
+    def record_inventory(self) -> None:
+        """Write the inventory of objects from Git into ``belay-sync``, as the engine does after a pass."""
+        observed = self.observer.observed()
+        keys = {*declared_keys(self.desired, observed, self.cache)} | {
+            key for key in observed.inventory or () if key in self.objects
         }
         data = {sync.APPLIED: self.desired.revision, sync.INVENTORY: sync.inventory_text(keys)}
         metadata = {"name": names.SYNC, "namespace": names.SYSTEM}
@@ -344,16 +343,20 @@ class World(Agents):
             self.put(body)
 
     def populate(self, items: Iterable[Mapping[str, Any]]) -> None:
-        """Take the objects of a cluster as they are, and a server for every node with a good device report."""
+        """Load the objects of a cluster, with a server for every node with a valid device report."""
         for item in items:
-            self.take(copy.deepcopy(dict(item)))
+            held = copy.deepcopy(dict(item))
+            if held.get("kind") == "Pod":  # as an API server would have stored it
+                held.setdefault("status", {}).setdefault("phase", "Pending")
+                held.setdefault("spec", {}).setdefault("containers", [])
+            self.take(held)
         observed = self.observer.observed()
         versions = [int(v) for o in self.objects.values() if (v := _version(o)).isdigit() and len(v) < 16]
         self.version = max(versions, default=0)
         for name, report in observed.reports.items():
             node = observed.nodes.get(name)
             if node is not None:
-                self.nodes[name] = Server.of(node, report, observed.agents.get(name))
+                self.nodes[name] = SimulatedServer.of(node, report, observed.agents.get(name))
 
 
 def _version(obj: Mapping[str, Any]) -> str:

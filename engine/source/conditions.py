@@ -1,5 +1,5 @@
-"""What a fetch came to, as Kubernetes-style conditions: Fetched, Verified, Accepted, Ready, and the notes ForcePushed,
-FilesRefused, Suspended."""
+"""The result of a fetch as Kubernetes-style conditions: Fetched, Verified, Accepted, Ready, and additionally
+ForcePushed, FilesRefused, Suspended."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from engine.errors import SourceError, bounded
 from engine.log import redact
-from engine.source.records import MAX_MESSAGE, Condition, Revision, SourceConfig
+from engine.source.records import MAX_MESSAGE, Revision, SourceCondition, SourceConfig
 
 _STAGES: Final = ("Fetched", "Verified", "Accepted")
 _STAGE_OF: Final = {
@@ -25,7 +25,7 @@ def report(
     error: SourceError | None,
     rewritten: tuple[str, str] | None,
     suspended: bool,
-) -> tuple[Condition, ...]:
+) -> tuple[SourceCondition, ...]:
     """Return the conditions of one fetch. `rewritten` is (old tip, new tip) when the new one does not follow the old
     one."""
     if suspended:
@@ -50,9 +50,9 @@ def report(
     return tuple(conditions)
 
 
-def _stages(config: SourceConfig, revision: Revision | None, error: SourceError | None) -> list[Condition]:
+def _stages(config: SourceConfig, revision: Revision | None, error: SourceError | None) -> list[SourceCondition]:
     failing = _STAGE_OF.get(error.reason, "Fetched") if error else None
-    conditions: list[Condition] = []
+    conditions: list[SourceCondition] = []
     reached = True
     for stage in _STAGES:
         if stage == "Verified" and config.verify_mode == "none":
@@ -75,15 +75,15 @@ def _success(stage: str, revision: Revision | None) -> str:
     return f"{len(revision.files)} files" if stage == "Accepted" else _short(revision)
 
 
-def _ready(revision: Revision | None, error: SourceError | None) -> Condition:
+def _ready(revision: Revision | None, error: SourceError | None) -> SourceCondition:
     if error is None:
         return _condition("Ready", "True", "Succeeded", f"{_short(revision)} is in force" if revision else "")
     state = f"{_short(revision)} stays in force" if revision else "nothing is in force"
     return _condition("Ready", "False", error.reason, f"{state}: {error}")
 
 
-def _condition(kind: str, status: Literal["True", "False", "Unknown"], reason: str, message: str) -> Condition:
-    return Condition(type=kind, status=status, reason=reason, message=bounded(redact(message), MAX_MESSAGE))
+def _condition(kind: str, status: Literal["True", "False", "Unknown"], reason: str, message: str) -> SourceCondition:
+    return SourceCondition(type=kind, status=status, reason=reason, message=bounded(redact(message), MAX_MESSAGE))
 
 
 def _short(revision: Revision | None) -> str:

@@ -1,7 +1,7 @@
-"""Running the git command: a closed environment, a deadline and a bound on its output.
+"""Runs the git command with a closed environment, a deadline and a bound on its output.
 
-Nothing a repository or a user's configuration says may run a program here: no system or global configuration, no hooks,
-no file system monitor, no prompts, no protocol but file, ssh and https (gitprotocol-v2; git's documentation of
+No setting of a repository or user may run a program here: no system or global configuration, no hooks, no file system
+monitor, no prompts, no protocol but file, ssh and https (gitprotocol-v2; git's documentation of
 GIT_ALLOW_PROTOCOL).
 """
 
@@ -13,6 +13,7 @@ import resource
 import selectors
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ import msgspec
 from engine.errors import SourceError, bounded
 from engine.log import redact
 
-_PASSED_ON: Final = (
+PASSED_ON: Final = (
     "PATH", "HOME", "TMPDIR", "USER", "LOGNAME", "SSH_AUTH_SOCK", "GIT_SSH_COMMAND", "GIT_SSH",
     "GIT_ASKPASS", "SSH_ASKPASS",
     "GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "SSL_CERT_FILE", "SSL_CERT_DIR",
@@ -52,11 +53,13 @@ _OPTIONS: Final = (
 )  # fmt: skip
 
 _MAX_ERROR: Final = 16 << 10
+_LOOK_SECONDS: Final = 0.5
+_ending = threading.Event()
 DEFAULT_OUTPUT: Final = 32 << 20
 
 
-class Output(msgspec.Struct, frozen=True):
-    """What git answered: exit code, standard output, and its complaints, bounded and free of credentials."""
+class GitOutput(msgspec.Struct, frozen=True):
+    """Result of a git command: exit code, standard output, and standard error, bounded and without credentials."""
 
     code: int
     data: bytes
@@ -69,7 +72,7 @@ class GitFailed(SourceError):
 
 
 class Git:
-    """git bound to one repository folder (or to none, for asking a remote)."""
+    """git in one repository folder (or in none, to query a remote)."""
 
     def __init__(
         self,
@@ -95,7 +98,7 @@ class Git:
         limit: int = DEFAULT_OUTPUT,
         options: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
-    ) -> Output:
+    ) -> GitOutput:
         """Run `git args` with `data` on its standard input. Raises GitFailed for an exit code outside `ok`, for output
         beyond `limit` bytes and when it takes longer than `timeout` seconds."""
         command = ["git", "--no-pager", *(part for option in (*_OPTIONS, *options) for part in ("-c", option)), *args]
@@ -107,14 +110,14 @@ class Git:
         complaint = bounded(redact(stderr.decode("utf-8", "replace")).strip(), 4000)
         if code not in ok:
             raise GitFailed("GitFailed", f"git {args[0]} failed ({code}): {bounded(complaint, 300)}", transient=True)
-        return Output(code, stdout, complaint)
+        return GitOutput(code, stdout, complaint)
 
     def _start(self, command: list[str], extra: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         environment.setdefault("GIT_SSH_COMMAND", "ssh -o BatchMode=yes -o ConnectTimeout=10")
         environment |= {**_FIXED, **extra}
         if not self._repository:
-            # asking a remote must not depend on whatever repository surrounds the folder we stand in
+            # a query to a remote must not depend on a repository that contains the working directory
             environment |= {"GIT_DIR": "/nonexistent", "GIT_CEILING_DIRECTORIES": "/"}
         try:
             return subprocess.Popen(
@@ -125,7 +128,7 @@ class Git:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
-                # the lock lives on in a git that outlives us, so that nobody sweeps up under its hands
+                # a git process that outlives this one keeps the lock, so that no other process cleans up under it
                 pass_fds=() if self.lock is None else (self.lock,),
             )
         except FileNotFoundError as error:
@@ -143,6 +146,11 @@ class Git:
                 resource.prlimit(pid, resource.RLIMIT_FSIZE, (self._file_limit, self._file_limit))
 
 
+def stop_all() -> None:
+    """Kill running git commands within half a second, and later ones at once: this process is ending."""
+    _ending.set()
+
+
 def _exchange(
     process: subprocess.Popen[bytes], data: bytes, deadline: float, limit: int, verb: str
 ) -> tuple[bytes, bytes]:
@@ -158,10 +166,11 @@ def _exchange(
             process.stdin.close()
         while selector.get_map():
             remaining = deadline - time.monotonic()
-            if remaining <= 0:
+            if remaining <= 0 or _ending.is_set():
                 _kill(process)
-                raise GitFailed("GitTimeout", f"git {verb} did not finish in time", transient=True)
-            for key, _ in selector.select(remaining):
+                late = "was ended with this process" if _ending.is_set() else "did not finish in time"
+                raise GitFailed("GitTimeout", f"git {verb} {late}", transient=True)
+            for key, _ in selector.select(min(remaining, _LOOK_SECONDS)):
                 if key.fileobj is process.stdin:
                     try:
                         pending = pending[os.write(key.fd, pending[: 1 << 16]) :]

@@ -1,7 +1,7 @@
 """The local copy of a remote branch: a bare repository that several processes may share.
 
 One lock file guards every change. It is inherited by the git processes started under it, so leftovers found while
-holding it (lock files, half-written packs, half-made clones) belong to nobody alive and are removed.
+holding it (lock files, half-written packs, incomplete clones) belong to no live process and are removed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Final
 from engine import log
 from engine.errors import SourceError, bounded
 from engine.source.git import Git, GitFailed
-from engine.source.objects import Objects
+from engine.source.objects import ObjectStore
 from engine.source.records import Limits, SourceConfig
 
 CANDIDATE: Final = "refs/belay/candidate"
 IN_FORCE: Final = "refs/belay/in-force"
-"""Keeps the revision in force alive in the mirror when its branch was rewritten or is gone."""
+"""Reference that keeps the revision in force in the mirror when its branch is rewritten or deleted."""
 
 _LOCK_STEP: Final = 0.02
 _MAX_TRASH: Final = 16
@@ -38,8 +38,8 @@ class Mirror:
         self._url = str(config.local) if config.local else config.url
         self._reference = f"refs/heads/{config.branch}"
         self._limits = limits
-        # verification belongs to the name: what was accepted unverified must not be in force once signatures are
-        # required
+        # the name depends on the verification mode: a revision accepted unverified must not be in force once signatures
+        # are required
         identity = "\0".join((self._url, config.branch, config.path, config.verify_mode))
         self._parent = directory
         self._name = hashlib.sha256(identity.encode()).hexdigest()[:16]
@@ -51,12 +51,12 @@ class Mirror:
         return self._parent / f"{self._name}.git"
 
     @property
-    def objects(self) -> Objects:
+    def objects(self) -> ObjectStore:
         """The mirror's object store."""
-        return Objects(Git(self.path, timeout=self._limits.local_timeout, lock=self._lock), self._limits)
+        return ObjectStore(Git(self.path, timeout=self._limits.local_timeout, lock=self._lock), self._limits)
 
     def exists(self) -> bool:
-        """Tell whether there is a mirror to read from."""
+        """Whether a mirror exists."""
         return (self.path / "HEAD").is_file()
 
     def remote_tip(self) -> str | None:
@@ -76,8 +76,7 @@ class Mirror:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the mirror alone, and clean up what killed processes left. Raises SourceError MirrorBusy after the lock
-        time-out."""
+        """Lock the mirror and remove leftovers of killed processes. Raises SourceError MirrorBusy after a timeout."""
         self._parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._parent / f"{self._name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -90,8 +89,8 @@ class Mirror:
             os.close(descriptor)
 
     def fetch(self, tip: str) -> str:
-        """Make the branch's newest commit available and return it; `tip` is what the remote was just seen to hold. Call
-        it locked."""
+        """Make the branch's newest commit available and return it; `tip` is what the remote just reported. Call it
+        locked."""
         if not self.exists():
             return self._clone()
         if self.objects.has_commit(tip):
@@ -102,15 +101,15 @@ class Mirror:
         except GitFailed as error:
             if error.reason == "GitTimeout":
                 raise self._unreachable(error) from error
-            # the remote answered a moment ago, so the fault may be ours: only a fresh clone tells
+            # the remote answered a moment ago, so the mirror may be damaged: clone again
             _log.warning("mirror could not be updated", error=str(error))
             return self._clone()
         return self._candidate(self.objects)
 
     def rebuild(self) -> str:
-        """Replace a broken mirror by a fresh clone and return the branch's commit; the old one stays until the new one
-        is complete. Call it locked."""
-        _log.warning("mirror is rebuilt", mirror=self._name)
+        """Replace a broken mirror by a new clone and return the branch's commit; the old one stays until the new one is
+        complete. Call it locked."""
+        _log.warning("rebuilding mirror", mirror=self._name)
         return self._clone()
 
     def mark_in_force(self, sha: str) -> None:
@@ -131,7 +130,7 @@ class Mirror:
                 self._pull(fresh, self._limits.clone_timeout)
             except GitFailed as error:
                 raise self._unreachable(error) from error
-            tip = self._candidate(Objects(git, self._limits))
+            tip = self._candidate(ObjectStore(git, self._limits))
             self._swap(fresh)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
@@ -152,7 +151,7 @@ class Mirror:
             "--no-auto-maintenance", "--", self._url, f"+{self._reference}:{CANDIDATE}",
         )  # fmt: skip
 
-    def _candidate(self, objects: Objects) -> str:
+    def _candidate(self, objects: ObjectStore) -> str:
         tip = objects.resolve(CANDIDATE)
         if tip is None:
             raise GitFailed("GitFailed", "the fetched branch does not point to a commit", transient=True)

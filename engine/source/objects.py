@@ -1,7 +1,8 @@
-"""Reading commits, trees and blobs of one repository."""
+"""Reads commits, trees and blobs of one repository."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -11,14 +12,17 @@ from engine.errors import SourceError, bounded
 from engine.log import redact
 from engine.source.git import Git, GitFailed
 from engine.source.records import MAX_MESSAGE, Limits
-from engine.source.tree import LINK, REGULAR, ROOTS, Entry, Target, inside
+from engine.source.tree import LINK, REGULAR, ROOTS, LinkTarget, TreeEntry, is_document_path, resolve_link
 
+MAX_TRAILED: Final = 2000
+"""Most commits whose trailers are read."""
+_COMMIT: Final = re.compile(r"^[0-9a-f]{40}([0-9a-f]{24})?$")
 MAX_LINK: Final = 4096
 """Longest text of a symlink, in bytes."""
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
-    """What a commit says about itself; times are unix seconds, texts bounded."""
+    """Metadata of a commit; times are Unix seconds, texts are bounded."""
 
     sha: str
     author: str
@@ -27,15 +31,15 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     subject: str
 
 
-class Version(msgspec.Struct, frozen=True):
-    """One file as a commit left it."""
+class BlobVersion(msgspec.Struct, frozen=True):
+    """One file as of a commit."""
 
     sha: str
     blob: str
     mode: str
 
 
-class Change(msgspec.Struct, frozen=True):
+class PathChange(msgspec.Struct, frozen=True):
     """One path that differs between two commits. A removed path has mode `000000`."""
 
     mode: str
@@ -43,7 +47,7 @@ class Change(msgspec.Struct, frozen=True):
     path: bytes
 
 
-class Objects:
+class ObjectStore:
     """The object store of one repository, read with plumbing commands. Every method raises GitFailed when the store
     cannot answer."""
 
@@ -52,7 +56,7 @@ class Objects:
         self._limits = limits
 
     def has_commit(self, sha: str) -> bool:
-        """Tell whether the commit is here."""
+        """Whether the store has the commit."""
         return self.git.run("cat-file", "-e", f"{sha}^{{commit}}", ok=(0, 1, 128)).code == 0
 
     def resolve(self, name: str) -> str | None:
@@ -63,18 +67,46 @@ class Objects:
         return output.data.decode().strip() if output.code == 0 else None
 
     def is_ancestor(self, old: str, new: str) -> bool:
-        """Tell whether `new` was made on top of `old`; False when `old` is unknown here."""
+        """Whether `old` is an ancestor of `new`; False when `old` is unknown here."""
         return self.git.run("merge-base", "--is-ancestor", old, new, ok=(0, 1, 128)).code == 0
 
     def commit(self, sha: str) -> Commit:
-        """Return what the commit says about itself."""
+        """Return the metadata of the commit."""
         output = self.git.run("log", "-1", "--no-color", "--format=%an <%ae>%x00%at%x00%ct%x00%s", sha, "--")
         author, authored, committed, subject = (_text(part) for part in output.data.rstrip(b"\n").split(b"\x00", 3))
         return Commit(
             sha=sha, author=author, authored=_seconds(authored), committed=_seconds(committed), subject=subject
         )
 
-    def entries(self, sha: str, prefix: str) -> list[Entry]:
+    def trailers(self, base: str, tip: str, key: str) -> list[tuple[str, tuple[str, ...]]]:
+        """The commits after ``base`` up to ``tip`` with a trailer, newest first, with its values.
+
+        Only the tip is read where ``base`` is unknown here, e.g. after a branch was rewritten. At most ``MAX_TRAILED``
+        commits are read. Trailers are those that `git interpret-trailers` finds.
+        """
+        known = bool(base) and _COMMIT.match(base) is not None and self.has_commit(base)
+        span = ("--max-count", str(MAX_TRAILED), f"{base}..{tip}") if known else ("--max-count", "1", tip)
+        form = f"tformat:%H%x00%(trailers:key={key},valueonly,unfold,separator=%x00)"
+        output = self.git.run("log", "-z", "--no-color", f"--format={form}%x00%x01", *span, "--")
+        found = []
+        for record in output.data.split(b"\x00\x01\x00"):
+            sha, *values = (_text(field).strip() for field in record.removesuffix(b"\x00\x01").split(b"\x00"))
+            if wanted := tuple(value for value in values if value):
+                found.append((sha, wanted))
+        return found
+
+    def earlier(self, base: str, tip: str, prefix: str) -> dict[str, str]:
+        """Documents of ``base`` that differ or are missing in ``tip``: path below ``prefix`` and blob id; empty where
+        ``base`` is unknown here.
+        """
+        if not _COMMIT.match(base) or not self.has_commit(base):
+            return {}
+        rows = [row for row in self.changes(tip, base, prefix) if row.mode in REGULAR]
+        paths = [(row.path.removeprefix(prefix.encode()).decode("utf-8", "replace"), row.blob) for row in rows]
+        sizes = self.sizes(blob for _, blob in paths)
+        return {path: blob for path, blob in paths if is_document_path(path) and sizes[blob] <= self._limits.blob}
+
+    def entries(self, sha: str, prefix: str) -> list[TreeEntry]:
         """List every leaf below desired/ and policies/. Raises SourceError TooManyFiles when the listing itself is too
         large."""
         try:
@@ -89,7 +121,7 @@ class Objects:
             raise
         return [_entry(record) for record in output.data.split(b"\x00") if record]
 
-    def changes(self, old: str, new: str, prefix: str) -> list[Change]:
+    def changes(self, old: str, new: str, prefix: str) -> list[PathChange]:
         """List the paths below desired/ and policies/ that differ between two commits."""
         output = self.git.run(
             "diff-tree",
@@ -145,32 +177,32 @@ class Objects:
             raise
         return _contents(output.data, len(blobs))
 
-    def follow(self, sha: str, entry: Entry) -> Target:
+    def follow(self, sha: str, entry: TreeEntry) -> LinkTarget:
         """Resolve a symlink of a commit to the regular file it points to inside the same commit."""
         if entry.size > MAX_LINK:
-            return Target(refusal="the symlink's text is too long")
+            return LinkTarget(refusal="the symlink's text is too long")
         text = self.read([entry.blob])[entry.blob]
         try:
-            target = inside(entry.path.decode(), text.decode())
+            target = resolve_link(entry.path.decode(), text.decode())
         except UnicodeDecodeError:
-            return Target(refusal="the symlink's text is not UTF-8")
+            return LinkTarget(refusal="the symlink's text is not UTF-8")
         if target is None:
-            return Target(refusal="the symlink leaves the repository")
+            return LinkTarget(refusal="the symlink leaves the repository")
         output = self.git.run("ls-tree", "-z", "--long", "--full-tree", sha, "--", target)
         found = [_entry(record) for record in output.data.split(b"\x00") if record]
         if len(found) != 1 or found[0].path != target.encode() or found[0].mode not in REGULAR:
             what = "another symlink" if found and found[0].mode == LINK else "no regular file of the repository"
-            return Target(refusal=f"the symlink points to {what}")
-        return Target(blob=found[0].blob, size=found[0].size)
+            return LinkTarget(refusal=f"the symlink points to {what}")
+        return LinkTarget(blob=found[0].blob, size=found[0].size)
 
-    def versions(self, sha: str, path: str, limit: int) -> list[Version]:
+    def versions(self, sha: str, path: str, limit: int) -> list[BlobVersion]:
         """List the versions of one file (repository path), newest first, along first parents from `sha`; deletions are
         left out."""
         output = self.git.run(
             "log", "-z", "--first-parent", "--diff-merges=first-parent", "--no-color", "--raw", "--no-abbrev",
             "--no-renames", f"--max-count={limit}", "--format=tformat:commit %H", sha, "--", path,
         )  # fmt: skip
-        versions: list[Version] = []
+        versions: list[BlobVersion] = []
         current = ""
         for field in output.data.split(b"\x00"):
             if field.startswith(b"commit "):
@@ -178,19 +210,19 @@ class Objects:
             elif (raw := field.lstrip(b"\n")).startswith(b":"):
                 _, mode, _, blob, _ = raw[1:].decode().split(" ", 4)
                 if blob.strip("0"):
-                    versions.append(Version(current, blob, mode))
+                    versions.append(BlobVersion(current, blob, mode))
         return versions
 
 
-def _entry(record: bytes) -> Entry:
+def _entry(record: bytes) -> TreeEntry:
     meta, _, path = record.partition(b"\t")
     mode, _kind, blob, size = meta.decode("ascii").split()
-    return Entry(mode, blob, path, int(size) if size != "-" else 0)
+    return TreeEntry(mode, blob, path, int(size) if size != "-" else 0)
 
 
-def _change(meta: bytes, path: bytes) -> Change:
+def _change(meta: bytes, path: bytes) -> PathChange:
     _, mode, _, blob, _ = meta[1:].decode("ascii").split(" ", 4)
-    return Change(mode, blob, path)
+    return PathChange(mode, blob, path)
 
 
 def _contents(data: bytes, count: int) -> dict[str, bytes]:

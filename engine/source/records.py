@@ -1,4 +1,4 @@
-"""What the source is told and what it tells: configuration, revisions, conditions."""
+"""Types of the source: configuration, limits, revisions, conditions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BRANCH = re.compile(r"^(?![-/.])(?!.*(?:\.\.|//|@\{|\.lock(?:/|$)|/\.|\.$|/$))[
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a repository may hold before it is refused. Sizes in bytes, times in seconds."""
+    """Limits beyond which a repository is refused. Sizes in bytes, times in seconds."""
 
     blob: int = 1 << 20
     total: int = 64 << 20
@@ -36,12 +36,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SourceConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the desired state lives and how it is trusted.
+    """Where the desired state is and how it is verified.
 
     `url` is the path of a work tree, a plain folder or a bare repository, or a `file://`, `ssh://` or `https://` URL
     (also `user@host:path`). `path` is the folder of the repository that holds `desired/` and `policies/`; `interval` is
     in seconds. `allowed_signers` is an SSH allowed-signers file, or for gpg a keyring folder or a file of public keys;
-    it must lie outside the repository. Raises InputError for anything that cannot work.
+    it must lie outside the repository. Raises InputError for invalid settings.
     """
 
     url: str
@@ -56,7 +56,7 @@ class SourceConfig(msgspec.Struct, frozen=True, kw_only=True):
         _check_url(self.url)
         if not _BRANCH.match(self.branch):
             raise InputError(
-                f"{bounded(self.branch, 80)!r} is no branch name",
+                f"{bounded(self.branch, 80)!r} is not a branch name",
                 where="Source spec.branch",
                 hint="Name it without refs/heads/",
             )
@@ -82,7 +82,7 @@ class SourceConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
         if (local := self.local) is not None and self.allowed_signers.resolve().is_relative_to(local):
             raise InputError(
-                "allowedSigners lies inside the repository, where whoever pushes could change it",
+                "allowedSigners lies inside the repository, where a push could change it",
                 where=where,
                 hint="Move it outside",
             )
@@ -101,7 +101,7 @@ class SourceConfig(msgspec.Struct, frozen=True, kw_only=True):
         return "" if clean in ("", ".") else f"{clean}/"
 
 
-class Problem(msgspec.Struct, frozen=True, order=True):
+class RefusedFile(msgspec.Struct, frozen=True, order=True):
     """A file that was refused. `reason` is a CamelCase constant; `held` is the commit whose version stays in force, if
     one does."""
 
@@ -122,7 +122,7 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     sha: str
     files: Mapping[str, str]
     changed: tuple[str, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[RefusedFile, ...] = ()
     author: str = ""
     authored: float = 0.0
     committed: float = 0.0
@@ -130,8 +130,8 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     signer: str | None = None
 
 
-class Condition(msgspec.Struct, frozen=True, kw_only=True):
-    """A Kubernetes-style condition without times; whoever writes it to the cluster stamps the transition."""
+class SourceCondition(msgspec.Struct, frozen=True, kw_only=True):
+    """A Kubernetes-style condition without times; its writer sets the transition time."""
 
     type: str
     status: Literal["True", "False", "Unknown"]
@@ -140,19 +140,18 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FetchResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one fetch came to.
+    """The result of one fetch.
 
-    `revision` is what is in force now: a new one, or the last good one, or None when there never was one. `attempted`
-    is the newest commit seen, in force or not. `changed_ref` says that `revision` differs from the caller's previous
-    one.
+    `revision` is in force now: a new one, the last good one, or None when there never was one. `attempted` is the
+    newest commit seen, in force or not. `changed_ref`: `revision` differs from the caller's previous one.
     """
 
     revision: Revision | None
-    conditions: tuple[Condition, ...]
+    conditions: tuple[SourceCondition, ...]
     changed_ref: bool = False
     attempted: str | None = None
 
-    def condition(self, kind: str) -> Condition | None:
+    def condition(self, kind: str) -> SourceCondition | None:
         """Return the condition of that type, if it is there."""
         return next((c for c in self.conditions if c.type == kind), None)
 

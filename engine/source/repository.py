@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Final
 from engine import log
 from engine.errors import SourceError, bounded
 from engine.source.conditions import report
+from engine.source.confirmations import confirmed
 from engine.source.git import GitFailed
 from engine.source.mirror import Mirror
-from engine.source.objects import Objects
-from engine.source.records import FetchResult, Limits, Problem, Revision, SourceConfig
+from engine.source.objects import ObjectStore
+from engine.source.records import FetchResult, Limits, RefusedFile, Revision, SourceConfig
 from engine.source.signatures import Verifier
-from engine.source.tree import REGULAR, Entry, Selection, counts, differing, listed, select
-from engine.source.watching import Watch
+from engine.source.tree import REGULAR, TreeEntry, TreeSelection, capped, changed_paths, is_document_path, select
+from engine.source.watch import Watch
 from engine.source.worktree import WorkTree, digest
 
 if TYPE_CHECKING:
@@ -30,16 +31,16 @@ _HELD_DEPTH: Final = 50
 _BACKOFF_BASE: Final = 1.0
 _BACKOFF_CEILING: Final = 300.0
 _BACKOFF_FLOOR: Final = 0.2
-_NOTHING: Final = Selection({}, {}, (), False)
+_NOTHING: Final = TreeSelection({}, {}, (), False)
 _log = log.get("source")
 
 
-class Source:
+class GitSource:
     """One repository as desired state.
 
     `mirror_dir` is a folder for mirrors and keyrings that processes on this machine may share. Methods may be called
-    from any thread; `fetch` never raises for what a repository or a network can do, it says so in conditions and keeps
-    the last good revision in force.
+    from any thread; `fetch` never raises for errors of a repository or a network: it reports them in conditions and
+    keeps the last good revision in force.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Source:
         self._tree = WorkTree(config.local, config.prefix, self._limits) if config.local else None
         self._guard = threading.RLock()
         self._watch = Watch(config, self.next_delay)
-        self._selected: tuple[str, Selection] | None = None
+        self._selected: tuple[str, TreeSelection] | None = None
         self._last: Revision | None = None
         self._attempted: str | None = None
         self._accepted: tuple[str, str] | None = None
@@ -67,8 +68,8 @@ class Source:
         self._failures = 0
 
     def fetch(self, previous: Revision | None = None) -> FetchResult:
-        """Look for a newer revision. `previous` is what the caller has in force (None after a restart: then what the
-        mirror remembers)."""
+        """Fetch the newest revision. `previous` is the caller's revision in force (None after a restart: then the
+        one that the mirror remembers)."""
         with self._guard:
             base = self._base(previous)
             if self.config.suspend:
@@ -83,11 +84,11 @@ class Source:
 
     def read(self, blob_ids: Iterable[str]) -> dict[str, bytes]:
         """Return the contents of blobs named by a revision, in one run of git. Raises SourceError when one is gone (the
-        next fetch mends a damaged mirror) or when together they exceed the size limit."""
+        next fetch repairs a damaged mirror) or when together they exceed the size limit."""
         wanted = list(dict.fromkeys(blob_ids))
         for blob in wanted:
             if not _BLOB.match(blob):
-                raise SourceError("ObjectMissing", f"{bounded(blob, 60)!r} is no blob id")
+                raise SourceError("ObjectMissing", f"{bounded(blob, 60)!r} is not a blob id")
         with self._guard:
             held = {
                 blob: content for blob in wanted if self._tree and (content := self._tree.contents(blob)) is not None
@@ -104,9 +105,31 @@ class Source:
         size limit."""
         with self._guard:
             sha = self._committed_sha()
-            if sha is None or not counts(path) or any(ord(c) < 32 for c in path):
+            if sha is None or not is_document_path(path) or any(ord(c) < 32 for c in path):
                 return []
             return self._versions(self._objects(), sha, path, max(1, min(limit, 1000)))
+
+    def confirmations(self, base: str, tip: str) -> tuple[str, ...] | None:
+        """The digests that commits after ``base`` up to ``tip`` confirm (trailer ``Belay-Confirm``); None while the
+        repository cannot answer. Where signatures are required, only signed commits count.
+
+        Does not wait for a running fetch: commits do not change."""
+        if not _BLOB.match(tip):
+            return ()  # uncommitted files have no commit message
+        try:
+            return confirmed(self._objects(), self._verifier, base, tip)
+        except SourceError as error:
+            _log.warning("confirmations cannot be read", reason=str(error))
+            return None
+
+    def earlier(self, base: str, tip: str) -> dict[str, str]:
+        """Files of ``base`` that differ or are missing in ``tip``, as path and blob id; empty while the repository
+        cannot answer."""
+        try:
+            return self._objects().earlier(base, tip, self.config.prefix) if _BLOB.match(tip) else {}
+        except SourceError as error:
+            _log.warning("earlier documents cannot be read", reason=str(error))
+            return {}
 
     def watch(self, stop: asyncio.Event) -> AsyncIterator[str]:
         """Yield a cause (`start`, `poll`, `poke`, `files`) whenever `fetch` should be called, until `stop` is set.
@@ -146,7 +169,7 @@ class Source:
             return self._advance(self._mirror.rebuild(), base)
 
     def _advance(self, sha: str, base: Revision | None) -> Revision:
-        """Accept the branch's tip. A tip that does not follow the one in force is used as well, and reported."""
+        """Accept the branch's tip. A tip that does not descend from the one in force is accepted too, and reported."""
         self._attempted = sha
         self._suspect = False
         objects = self._mirror.objects
@@ -164,7 +187,7 @@ class Source:
         assert tree is not None
         if tree.busy():
             raise SourceError("WorkTreeBusy", "git is changing the work tree", transient=True)
-        objects = Objects(tree.git, self._limits) if tree.git else None
+        objects = ObjectStore(tree.git, self._limits) if tree.git else None
         head = objects.resolve("HEAD") if objects else None
         self._attempted = head
         if self._verifier.required:
@@ -193,17 +216,17 @@ class Source:
         problems = tuple(self._hold(p, committed.files.get(p.path), head, files) for p in selection.problems)
         _refuse_empty(files)
         subject = f"uncommitted changes on {head[:12]}" if head else "a folder without commits"
-        changed = differing(base.files if base else {}, files)
+        changed = changed_paths(base.files if base else {}, files)
         return Revision(
             sha=name,
             files=files,
             changed=changed,
-            problems=listed(problems),
+            problems=capped(problems),
             committed=snapshot.newest,
             subject=subject,
         )
 
-    def _accept(self, objects: Objects, sha: str, base: Revision | None) -> Revision:
+    def _accept(self, objects: ObjectStore, sha: str, base: Revision | None) -> Revision:
         """Verify one commit and choose its files. Raises SourceError VerificationFailed, EmptyTree, TooManyFiles or
         TreeTooLarge."""
         stamp = self._verifier.stamp()
@@ -221,7 +244,7 @@ class Source:
         for number, problem in enumerate(selection.problems):
             versions = (
                 self._versions(objects, sha, problem.path, _HELD_DEPTH)
-                if number < _MAX_HELD and counts(problem.path)
+                if number < _MAX_HELD and is_document_path(problem.path)
                 else []
             )
             commit, blob = versions[0] if versions else (None, None)
@@ -232,8 +255,8 @@ class Source:
         return Revision(
             sha=sha,
             files=files,
-            changed=differing(base.files if base else {}, files),
-            problems=listed(tuple(problems)),
+            changed=changed_paths(base.files if base else {}, files),
+            problems=capped(tuple(problems)),
             author=about.author,
             authored=about.authored,
             committed=about.committed,
@@ -243,7 +266,7 @@ class Source:
 
     # ---- which files
 
-    def _select(self, objects: Objects, sha: str) -> Selection:
+    def _select(self, objects: ObjectStore, sha: str) -> TreeSelection:
         if self._selected and self._selected[0] == sha:
             return self._selected[1]
         selection = self._step(objects, sha)
@@ -257,8 +280,8 @@ class Source:
         self._selected = (sha, selection)
         return selection
 
-    def _step(self, objects: Objects, sha: str) -> Selection | None:
-        """Derive a tree from the one selected before and what changed since; None when only a full listing is safe."""
+    def _step(self, objects: ObjectStore, sha: str) -> TreeSelection | None:
+        """Derive a selection from the last one and the changes since; None when a full listing is needed."""
         if self._selected is None or not objects.has_commit(self._selected[0]):
             return None
         old, before = self._selected
@@ -268,7 +291,7 @@ class Source:
         if any(change.mode not in REGULAR and change.mode != "000000" for change in changes):
             return None
         sizes = objects.sizes(change.blob for change in changes if change.mode in REGULAR)
-        entries = [Entry(c.mode, c.blob, c.path, sizes[c.blob]) for c in changes if c.mode in REGULAR]
+        entries = [TreeEntry(c.mode, c.blob, c.path, sizes[c.blob]) for c in changes if c.mode in REGULAR]
         part = select(entries, self.config.prefix, self._limits, lambda entry: objects.follow(sha, entry))
         if part.problems:
             return None
@@ -279,9 +302,9 @@ class Source:
         all_sizes = {path: size for path, size in before.sizes.items() if path not in gone} | dict(part.sizes)
         if len(files) > self._limits.files or sum(all_sizes.values()) > self._limits.total:
             return None
-        return Selection(files, all_sizes, (), False)
+        return TreeSelection(files, all_sizes, (), False)
 
-    def _committed(self, objects: Objects | None, head: str | None) -> Selection:
+    def _committed(self, objects: ObjectStore | None, head: str | None) -> TreeSelection:
         if objects is None or head is None:
             return _NOTHING
         try:
@@ -289,19 +312,19 @@ class Source:
         except SourceError as error:
             if isinstance(error, GitFailed):
                 raise
-            return _NOTHING  # the commit is too large, but the folder may have been put right already
+            return _NOTHING  # the commit is too large, but the folder may be fixed already
 
-    def _versions(self, objects: Objects, sha: str, path: str, limit: int) -> list[tuple[str, str]]:
+    def _versions(self, objects: ObjectStore, sha: str, path: str, limit: int) -> list[tuple[str, str]]:
         versions = [v for v in objects.versions(sha, self.config.prefix + path, limit) if v.mode in REGULAR]
         sizes = objects.sizes(v.blob for v in versions)
         return [(v.sha, v.blob) for v in versions if sizes[v.blob] <= self._limits.blob]
 
-    def _hold(self, problem: Problem, blob: str | None, commit: str | None, files: dict[str, str]) -> Problem:
-        """Keep the last acceptable version of a refused file in force: refusing must never look like deleting."""
+    def _hold(self, problem: RefusedFile, blob: str | None, commit: str | None, files: dict[str, str]) -> RefusedFile:
+        """Keep the last accepted version of a refused file in force, so that it is not taken for deleted."""
         if not blob or not commit:
             return problem
         files[problem.path] = blob
-        return Problem(
+        return RefusedFile(
             problem.path, problem.reason, f"{problem.message}; the version of {commit[:12]} stays in force", commit
         )
 
@@ -328,7 +351,10 @@ class Source:
         else:
             self._failures = 0
         _log.warning(
-            "nothing new is taken from the source", reason=error.reason, error=str(error), failures=self._failures
+            "fetch refused, the last good revision stays in force",
+            reason=error.reason,
+            error=str(error),
+            failures=self._failures,
         )
         return self._result(base or self._remembered(), previous, error)
 
@@ -347,19 +373,19 @@ class Source:
             return self._objects().resolve("HEAD") if self._tree and self._tree.git else None
         return self._last.sha if self._last else self._mirror.in_force()
 
-    def _objects(self) -> Objects:
+    def _objects(self) -> ObjectStore:
         if self._is_folder() and self._tree is not None:
             if self._tree.git is None:
                 raise GitFailed(
                     "ObjectMissing",
-                    "the folder is no repository and does not hold that version any more",
+                    "the folder is not a repository and no longer holds that version",
                     transient=True,
                 )
-            return Objects(self._tree.git, self._limits)
+            return ObjectStore(self._tree.git, self._limits)
         return self._mirror.objects
 
     def _is_folder(self) -> bool:
-        """Tell whether `url` names a folder to be read as it is; a bare repository is mirrored like a remote one."""
+        """Whether `url` is a folder to read directly; a bare repository is mirrored like a remote one."""
         local = self.config.local
         if local is None or not local.is_dir():
             return False
@@ -371,5 +397,5 @@ def _refuse_empty(files: dict[str, str]) -> None:
         raise SourceError(
             "EmptyTree",
             "no YAML or JSON file below desired/ or policies/",
-            hint="To remove everything, delete in steps the prune budget allows",
+            hint="To remove everything, keep one document; a big deletion then asks for its confirmation",
         )

@@ -1,14 +1,14 @@
-"""Is a commit signed by someone on the list? Git's own check, told exactly which list to use.
+"""Checks with git that a commit is signed by a key on the operator's list.
 
-The list (an SSH allowed-signers file, or GnuPG public keys) is the operator's and lies outside the repository, so a
-push cannot widen it. Formats: git's documentation of gpg.ssh.allowedSignersFile; GnuPG doc/DETAILS for the status
-lines.
+The list (an SSH allowed-signers file, or GnuPG public keys) lies outside the repository, so a push cannot extend it.
+Formats: git's documentation of gpg.ssh.allowedSignersFile; GnuPG doc/DETAILS for the status lines.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+import stat
 import subprocess
 from pathlib import Path
 from typing import Final
@@ -29,7 +29,7 @@ _MAX_SIGNER: Final = 200
 
 
 class Signature(msgspec.Struct, frozen=True):
-    """The outcome of a check: who signed, or why nobody acceptable did."""
+    """The result of a check: the signer, or why the signature is not accepted."""
 
     signer: str | None
     refusal: str = ""
@@ -45,11 +45,11 @@ class Verifier:
 
     @property
     def required(self) -> bool:
-        """Tell whether unsigned commits are refused."""
+        """Whether unsigned commits are refused."""
         return self._mode != "none"
 
     def stamp(self) -> str:
-        """Return a text that changes when the list of signers changes, so that old verdicts can be dropped."""
+        """Return a text that changes with the list of signers, so that old results can be dropped."""
         if not self.required or self._signers is None:
             return ""
         stamps = []
@@ -57,7 +57,7 @@ class Verifier:
             try:
                 status = path.stat()
             except OSError:
-                continue  # absent now; when it appears the text changes
+                continue  # missing; the text changes when it appears
             stamps.append(f"{path.name}:{status.st_mtime_ns}:{status.st_size}:{status.st_ino}")
         return ",".join(stamps) or "missing"
 
@@ -70,6 +70,7 @@ class Verifier:
                 transient=True,
                 hint="Mount it, or change spec.verify.allowedSigners",
             )
+        _refuse_endless(self._signers)
         return (
             self._check_ssh(git, sha, self._signers)
             if self._mode == "ssh"
@@ -113,8 +114,8 @@ class Verifier:
         return folder
 
     def _keyring(self, signers: Path) -> Path:
-        """Build a keyring of our own from a keyring folder or a file of public keys, once per content: GnuPG writes
-        into its folder, and the operator's is usually a read-only mount."""
+        """Build a private keyring from a keyring folder or a file of public keys, once per content: GnuPG writes into
+        its folder, and the operator's is usually a read-only mount."""
         contents = {path.name: _content(path) for path in _key_files(signers) if path.is_file()}
         if not contents:
             raise SourceError(
@@ -141,6 +142,21 @@ def _key_files(signers: Path) -> list[Path]:
     return [signers / name for name in _RINGS] if signers.is_dir() else [signers]
 
 
+def _refuse_endless(signers: Path) -> None:
+    """Refuse devices, pipes and files that are too large: git and gpg would read them without end."""
+    status = signers.stat()
+    if stat.S_ISDIR(status.st_mode):
+        return
+    if not stat.S_ISREG(status.st_mode):
+        raise SourceError(
+            "SignersUnreadable",
+            f"the list of allowed signers {signers} is not a regular file",
+            hint="Change spec.verify.allowedSigners",
+        )
+    if status.st_size > _MAX_KEYRING:
+        raise SourceError("SignersUnreadable", f"{signers} is larger than {_MAX_KEYRING} bytes")
+
+
 def _content(path: Path) -> bytes:
     try:
         if path.stat().st_size > _MAX_KEYRING:
@@ -153,7 +169,7 @@ def _content(path: Path) -> bytes:
 def _import(home: Path, keys: bytes, origin: Path) -> None:
     base = ("gpg", "--homedir", str(home), "--batch", "--no-tty", "--quiet", "--no-autostart")
     try:
-        # without its agent gpg complains about any import; whether the keys arrived is asked separately
+        # without its agent gpg reports an error for any import, so the keys are listed afterwards
         subprocess.run([*base, "--import"], input=keys, capture_output=True, timeout=30, check=False)
         listing = subprocess.run([*base, "--with-colons", "--list-keys"], capture_output=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -1,4 +1,4 @@
-"""Which files of a tree count, and which are refused: the same rules for a commit and for a folder on disk."""
+"""Which files of a tree are read, and which are refused: the same rules for commits and folders on disk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from engine.errors import SourceError, bounded
-from engine.source.records import MAX_MESSAGE, Limits, Problem
+from engine.source.records import MAX_MESSAGE, Limits, RefusedFile
 
 ROOTS: Final = ("desired", "policies")
 EXTENSIONS: Final = (".yaml", ".yml", ".json")
@@ -23,7 +23,7 @@ SPECIAL: Final = "special"
 """Pseudo mode of a socket, pipe or device on disk."""
 
 
-class Entry(msgspec.Struct, frozen=True):
+class TreeEntry(msgspec.Struct, frozen=True):
     """One leaf of a tree: git mode, blob id, repository path as bytes, size in bytes."""
 
     mode: str
@@ -32,48 +32,53 @@ class Entry(msgspec.Struct, frozen=True):
     size: int
 
 
-class Target(msgspec.Struct, frozen=True):
-    """What a symlink leads to: a regular file's blob, or why it is refused."""
+class LinkTarget(msgspec.Struct, frozen=True):
+    """The target of a symlink: a regular file's blob, or why it is refused."""
 
     blob: str = ""
     size: int = 0
     refusal: str = ""
 
 
-class Selection(msgspec.Struct, frozen=True):
-    """The accepted files (path below the prefix → blob id), their sizes, the refused ones, and whether a symlink took
-    part."""
+class TreeSelection(msgspec.Struct, frozen=True):
+    """Accepted files (path below the prefix → blob id) and their sizes, refused files, and whether any is a symlink."""
 
     files: Mapping[str, str]
     sizes: Mapping[str, int]
-    problems: tuple[Problem, ...]
+    problems: tuple[RefusedFile, ...]
     links: bool
 
 
-def counts(path: str) -> bool:
-    """Tell whether a path (below the prefix) is one that people write documents in."""
+def is_document_path(path: str) -> bool:
+    """Whether a path (below the prefix) is that of a document."""
     root, slash, _ = path.partition("/")
     return bool(slash) and root in ROOTS and path.lower().endswith(EXTENSIONS)
 
 
-def select(entries: Iterable[Entry], prefix: str, limits: Limits, follow: Callable[[Entry], Target]) -> Selection:
-    """Choose the files that count. Single bad files are refused by name; a tree beyond the limits as a whole raises
-    SourceError with the reason TooManyFiles or TreeTooLarge."""
+def select(
+    entries: Iterable[TreeEntry], prefix: str, limits: Limits, follow: Callable[[TreeEntry], LinkTarget]
+) -> TreeSelection:
+    """Select the files to read. Single bad files are refused by name; a tree beyond the limits raises SourceError
+    TooManyFiles or TreeTooLarge."""
     files: dict[str, str] = {}
     sizes: dict[str, int] = {}
-    problems: list[Problem] = []
+    problems: list[RefusedFile] = []
     links = False
     total = 0
     for entry in entries:
         path, refusal = _name(entry, prefix)
-        if not (counts(path) if refusal is None else _odd_counts(entry.path)) and entry.mode in REGULAR:
+        if not (is_document_path(path) if refusal is None else _is_odd_document(entry.path)) and entry.mode in REGULAR:
             continue
         blob, size = entry.blob, entry.size
         if refusal is None and entry.mode == LINK:
             links = True
-            if not counts(path) and path not in ROOTS and not _maybe_folder(path):
+            if not is_document_path(path) and path not in ROOTS and not _maybe_folder(path):
                 continue
-            target = follow(entry) if counts(path) else Target(refusal="a symlink in place of a folder is not followed")
+            target = (
+                follow(entry)
+                if is_document_path(path)
+                else LinkTarget(refusal="a symlink in place of a folder is not followed")
+            )
             blob, size = target.blob, target.size
             refusal = ("LinkRefused", target.refusal) if target.refusal else None
         elif refusal is None:
@@ -81,7 +86,7 @@ def select(entries: Iterable[Entry], prefix: str, limits: Limits, follow: Callab
         if refusal is None and size > limits.blob:
             refusal = ("FileTooLarge", f"{size} bytes; the limit is {limits.blob}")
         if refusal is not None:
-            problems.append(Problem(path, *refusal))
+            problems.append(RefusedFile(path, *refusal))
             continue
         files[path], sizes[path] = blob, size
         total += size
@@ -93,10 +98,10 @@ def select(entries: Iterable[Entry], prefix: str, limits: Limits, follow: Callab
             raise SourceError(
                 "TreeTooLarge", f"the files hold more than {limits.total} bytes together", hint="Split the repository"
             )
-    return Selection(files, sizes, tuple(sorted(problems)), links)
+    return TreeSelection(files, sizes, tuple(sorted(problems)), links)
 
 
-def inside(link: str, target: str) -> str | None:
+def resolve_link(link: str, target: str) -> str | None:
     """Return the repository path that a symlink at `link` points to by its text `target`, or None when it leaves the
     repository."""
     if target.startswith("/") or not target or "\x00" in target:
@@ -106,20 +111,20 @@ def inside(link: str, target: str) -> str | None:
     return None if parts[0] == ".." or ".git" in (part.lower() for part in parts) else path
 
 
-def differing(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:
+def changed_paths(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:
     """Return the paths that were added, changed or removed, sorted."""
     return tuple(sorted(path for path in old.keys() | new.keys() if old.get(path) != new.get(path)))
 
 
-def listed(problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
+def capped(problems: tuple[RefusedFile, ...]) -> tuple[RefusedFile, ...]:
     """Return at most MAX_PROBLEMS problems; the last one counts the others."""
     if len(problems) <= MAX_PROBLEMS:
         return problems
     rest = len(problems) - MAX_PROBLEMS + 1
-    return (*problems[: MAX_PROBLEMS - 1], Problem("", "MoreRefused", f"{rest} more files are refused"))
+    return (*problems[: MAX_PROBLEMS - 1], RefusedFile("", "MoreRefused", f"{rest} more files are refused"))
 
 
-def _name(entry: Entry, prefix: str) -> tuple[str, tuple[str, str] | None]:
+def _name(entry: TreeEntry, prefix: str) -> tuple[str, tuple[str, str] | None]:
     raw = entry.path[len(prefix.encode()) :]
     try:
         path = raw.decode("utf-8")
@@ -130,11 +135,11 @@ def _name(entry: Entry, prefix: str) -> tuple[str, tuple[str, str] | None]:
     return path, None
 
 
-def _odd_counts(raw: bytes) -> bool:
+def _is_odd_document(raw: bytes) -> bool:
     return raw.lower().endswith(tuple(extension.encode() for extension in EXTENSIONS))
 
 
-def _kind(entry: Entry) -> tuple[str, str] | None:
+def _kind(entry: TreeEntry) -> tuple[str, str] | None:
     if entry.mode in REGULAR:
         return None
     if entry.mode == SUBMODULE:
@@ -143,8 +148,7 @@ def _kind(entry: Entry) -> tuple[str, str] | None:
 
 
 def _maybe_folder(path: str) -> bool:
-    """A link without an extension below desired/ or policies/ is taken for a link to a folder of documents, and
-    reported."""
+    """Whether a link may point to a folder of documents: a link without an extension does, and is reported."""
     return "." not in posixpath.basename(path)
 
 

@@ -1,7 +1,7 @@
-"""A folder on this machine as a source, uncommitted changes included.
+"""A local folder as a source, uncommitted changes included.
 
 Files are named by the blob id that git would give them (sha1 over `blob <size>NUL<content>`; git's documentation of
-hash-object), so that a document cached from a commit is found again in a folder and the other way round. Filters and
+hash-object), so that documents cached from a commit are found again in a folder, and vice versa. Filters and
 line-end conversion are not applied.
 """
 
@@ -22,10 +22,21 @@ from engine.errors import SourceError
 from engine.source.git import Git, GitFailed
 from engine.source.objects import MAX_LINK
 from engine.source.records import Limits
-from engine.source.tree import EXTENSIONS, LINK, ROOTS, SPECIAL, SUBMODULE, Entry, Selection, Target, inside, select
+from engine.source.tree import (
+    EXTENSIONS,
+    LINK,
+    ROOTS,
+    SPECIAL,
+    SUBMODULE,
+    LinkTarget,
+    TreeEntry,
+    TreeSelection,
+    resolve_link,
+    select,
+)
 
 _RACY_NS: Final = 50_000_000
-"""A file changed this shortly before it was hashed may change again without a new time stamp."""
+"""A file that changed within this time before it was hashed may change again with the same time stamp."""
 
 _BUSY_SECONDS: Final = 30.0
 _MAX_DEPTH: Final = 32
@@ -39,9 +50,9 @@ class _Seen(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What the folder held at one moment, and when its newest accepted file was changed (unix seconds)."""
+    """Content of the folder at one moment, and when its newest accepted file was changed (Unix seconds)."""
 
-    selection: Selection
+    selection: TreeSelection
     newest: float
 
 
@@ -61,8 +72,7 @@ class WorkTree:
         return Git(self.root, timeout=self._limits.local_timeout) if (self.root / ".git").exists() else None
 
     def busy(self) -> bool:
-        """Tell whether git is rewriting the folder right now (a checkout, a merge), so that files may be missing for a
-        moment."""
+        """Whether git is changing the folder now (a checkout, a merge), so that files may be missing for a moment."""
         try:
             age = time.time() - (self.root / ".git" / "index.lock").stat().st_mtime
         except OSError:
@@ -70,12 +80,12 @@ class WorkTree:
         return age < _BUSY_SECONDS
 
     def snapshot(self, known: frozenset[str] | set[str]) -> Snapshot:
-        """Hash the folder. The contents of blobs outside `known` (those git can give back) are kept until the next
+        """Hash the folder. Contents of blobs outside `known` (those that git has) are kept until the next
         snapshot. Raises SourceError TooManyFiles, TreeTooLarge or Unreadable."""
         seen: dict[bytes, _Seen] = {}
         contents: dict[str, bytes] = {}
         newest = 0.0
-        entries: list[Entry] = []
+        entries: list[TreeEntry] = []
         ignored = self._ignored()
         for path, status in self._walk():
             if path in ignored or any(path.startswith(folder) for folder in ignored if folder.endswith(b"/")):
@@ -125,7 +135,7 @@ class WorkTree:
                 path = folder + b"/" + child.name
                 if child.is_dir(follow_symlinks=False) and depth < _MAX_DEPTH:
                     pending.append((path, depth + 1))
-                # editors' lock links and swap files come and go while someone types
+                # lock links and swap files of editors come and go
                 elif not child.name.startswith(b".#"):
                     with contextlib.suppress(FileNotFoundError):
                         yield path, child.stat(follow_symlinks=False)
@@ -140,7 +150,7 @@ class WorkTree:
                 "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory", "--", *roots
             )
         except GitFailed:
-            # a folder that git cannot read is still a folder; HEAD is asked for separately and says what is wrong
+            # a folder that git cannot read is still a folder; resolving HEAD reports the error
             return set()
         return {os.fsencode(name.decode("utf-8", "surrogateescape")) for name in output.data.split(b"\x00") if name}
 
@@ -151,18 +161,18 @@ class WorkTree:
         seen: dict[bytes, _Seen],
         contents: dict[str, bytes],
         known: set[str] | frozenset[str],
-    ) -> Entry:
+    ) -> TreeEntry:
         mode = status.st_mode
         if stat.S_ISLNK(mode):
-            return Entry(LINK, "", path, status.st_size)
+            return TreeEntry(LINK, "", path, status.st_size)
         if stat.S_ISDIR(mode):
-            return Entry(SUBMODULE, "", path, 0)
+            return TreeEntry(SUBMODULE, "", path, 0)
         if not stat.S_ISREG(mode):
-            return Entry(SPECIAL, "", path, 0)
+            return TreeEntry(SPECIAL, "", path, 0)
         if not path.lower().endswith(tuple(e.encode() for e in EXTENSIONS)) or status.st_size > self._limits.blob:
-            return Entry(_REGULAR, "", path, status.st_size)
+            return TreeEntry(_REGULAR, "", path, status.st_size)
         blob, size = self._hash(path, status, seen, contents, known)
-        return Entry(_REGULAR, blob, path, size)
+        return TreeEntry(_REGULAR, blob, path, size)
 
     def _hash(
         self,
@@ -204,31 +214,31 @@ class WorkTree:
             return file.read(self._limits.blob + 1)
 
     def _follow(
-        self, entry: Entry, seen: dict[bytes, _Seen], contents: dict[str, bytes], known: set[str] | frozenset[str]
-    ) -> Target:
+        self, entry: TreeEntry, seen: dict[bytes, _Seen], contents: dict[str, bytes], known: set[str] | frozenset[str]
+    ) -> LinkTarget:
         if entry.size > MAX_LINK:
-            return Target(refusal="the symlink's text is too long")
+            return LinkTarget(refusal="the symlink's text is too long")
         base = os.fsencode(self.root)
         try:
-            target = inside(entry.path.decode(), os.readlink(os.path.join(base, entry.path)).decode())
+            target = resolve_link(entry.path.decode(), os.readlink(os.path.join(base, entry.path)).decode())
         except (UnicodeDecodeError, OSError):
-            return Target(refusal="the symlink cannot be read")
+            return LinkTarget(refusal="the symlink cannot be read")
         if target is None:
-            return Target(refusal="the symlink leaves the repository")
+            return LinkTarget(refusal="the symlink leaves the repository")
         path = target.encode()
         parts = path.split(b"/")
         try:
             folders = [os.lstat(os.path.join(base, *parts[:depth])) for depth in range(1, len(parts))]
             status = os.lstat(os.path.join(base, path))
         except OSError:
-            return Target(refusal="the symlink points to no regular file of the repository")
+            return LinkTarget(refusal="the symlink points to no regular file of the repository")
         if stat.S_ISLNK(status.st_mode) or any(stat.S_ISLNK(folder.st_mode) for folder in folders):
-            return Target(refusal="the symlink points to another symlink")
+            return LinkTarget(refusal="the symlink points to another symlink")
         if not stat.S_ISREG(status.st_mode):
-            return Target(refusal="the symlink points to no regular file of the repository")
+            return LinkTarget(refusal="the symlink points to no regular file of the repository")
         if status.st_size > self._limits.blob:
-            return Target(size=status.st_size)
-        return Target(*self._hash(path, status, seen, contents, known))
+            return LinkTarget(size=status.st_size)
+        return LinkTarget(*self._hash(path, status, seen, contents, known))
 
 
 def blob_id(content: bytes) -> str:
@@ -236,7 +246,7 @@ def blob_id(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
-def digest(selection: Selection) -> str:
+def digest(selection: TreeSelection) -> str:
     """Return the name of an uncommitted state: `worktree-` and 40 hex digits over paths and blobs."""
     total = hashlib.sha256()
     for path, blob in sorted(selection.files.items()):

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-#: A ConfigMap's data stays below this many bytes, well under the 1 MiB Kubernetes allows.
+#: Most bytes of a ConfigMap's data, well under the 1 MiB that Kubernetes allows.
 MAX_BYTES: Final = 800 * 1024
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 

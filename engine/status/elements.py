@@ -1,32 +1,32 @@
-"""The fault elements of a node after Belay's judgement: what its device plugin reports, and what the pass adds."""
+"""The fault elements of a node: what its device plugin reports, corrected by the states that the pass derived."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from engine.model.cluster import DeviceReport
 from engine.model.faults import NETWORK
 from engine.model.levels import IN_SERVICE, NORMAL, NOT_HANDLE, PRE_SEPARATE, rank, worst
 from engine.model.plan import ChipState, PlaneLevels
+from engine.model.states import OUT_OF_SERVICE, ChipHealth
 from engine.wire.deviceinfo import fault_element
 
-#: States in which a chip takes no work.
-OUT_OF_SERVICE: Final = frozenset({"isolated", "manually-isolated", "resetting", "recovering"})
-_SUSPECT: Final = "suspect"
-#: The planes of a node's chips apart (``Plan.planes``), by chip.
+_SUSPECT: Final = ChipHealth.SUSPECT
+#: Levels of the two planes of each chip (``Plan.planes``), by chip.
 Planes = Mapping[int, PlaneLevels]
-NO_PLANES: Final[Planes] = {}
+NO_PLANES: Final[Planes] = MappingProxyType({})
 
 
 def takes_no_work(chip: ChipState) -> bool:
-    """Whether readers must take the chip for unhealthy; one at PreSeparateNPU spares the work that is on it."""
+    """Whether readers must treat the chip as unhealthy; PreSeparateNPU spares running work."""
     return chip.state in OUT_OF_SERVICE and not (chip.level == PRE_SEPARATE and chip.used_by)
 
 
 def unhealthy(report: DeviceReport, chips: tuple[ChipState, ...]) -> int:
-    """The chips that readers must take for unhealthy: the report's own, as the pass judged them. One whose faults a job
-    rides out for now, or that a policy calls harmless, is not among them: whoever reads it moves the job.
+    """The chips that readers must treat as unhealthy: the report's own, corrected by the pass' states. Chips whose
+    faults a job tolerates for now, or that a policy calls harmless, are left out, or readers would move the job.
 
     Source: component/clusterd/pkg/application/faultmanager/cmprocess (filters take faults out of the lists too).
     """
@@ -38,9 +38,9 @@ def unhealthy(report: DeviceReport, chips: tuple[ChipState, ...]) -> int:
 
 
 def network_unhealthy(report: DeviceReport, raw: DeviceReport, planes: Planes = NO_PLANES) -> int:
-    """The chips whose parameter plane readers must take for broken: the report's own, but where policies gave a
-    network code another level (``report`` over ``raw``) that level says it. What duration and frequency rules raised
-    (``planes``) is broken as well.
+    """The chips whose parameter plane readers must treat as broken: the report's own, except where policies give a
+    network code another level (``report`` against ``raw``). Planes that duration and frequency rules raised
+    (``planes``) are broken too.
 
     Source: component/ascend-device-plugin/pkg/device/ascendcommon.go (anything but Normal and NotHandle).
     """
@@ -56,7 +56,7 @@ def network_unhealthy(report: DeviceReport, raw: DeviceReport, planes: Planes = 
 
 
 def _regraded(report: DeviceReport, raw: DeviceReport, *, network: bool) -> set[int]:
-    """Chips with a code on that plane whose level policies changed; grading keeps the order of faults."""
+    """Chips with a code on that plane whose level a policy changed. Grading keeps the order of faults."""
     if report.faults is raw.faults:
         return set()
     pairs = zip(report.faults, raw.faults, strict=True)
@@ -69,10 +69,10 @@ def elements(
     raw: DeviceReport | None = None,
     planes: Planes = NO_PLANES,
 ) -> list[dict[str, Any]]:
-    """Fault elements merged per (kind, chip), without what is withheld; a chip that only Belay isolated, and a network
-    plane that only Belay keeps a level for, get an element without a code. ``raw`` is the report as it came where
-    ``report`` has the levels of policies: a chip in service that they speak of is told with these, not with what else
-    the pass saw of it. ``planes`` tells the levels of both planes apart.
+    """Fault elements merged per (kind, chip), without withheld ones. Chips that only Belay isolated, and network planes
+    for which only Belay keeps a level, get an element without a code. ``raw`` is the report as received; ``report`` has
+    the levels of policies, at which a chip in service is shown. ``planes`` holds the levels of both
+    planes.
 
     Source: component/clusterd/pkg/domain/faultdomain (merge and split of device faults).
     """
@@ -89,14 +89,16 @@ def elements(
     for index in [chip for chip, levels in planes.items() if levels.network]:
         grouped.setdefault((NETWORK, index), {})
     found = []
-    for (kind, index), told in sorted(grouped.items()):
+    for (kind, index), raw_codes in sorted(grouped.items()):
         own = judged.get(index) if kind != NETWORK else None
         plane = planes.get(index)
         if kind == NETWORK and plane is not None:
-            told = {code: (at, worst(level, plane.network.get(code, level))) for code, (at, level) in told.items()}
+            raw_codes = {
+                code: (at, worst(level, plane.network.get(code, level))) for code, (at, level) in raw_codes.items()
+            }
         plain = index in spoken and own is not None and own.state not in OUT_OF_SERVICE
-        codes = _mild(_shown(told, own)) if plain else _shown(told, own)
-        if told and not codes:
+        codes = _mild(_shown(raw_codes, own)) if plain else _shown(raw_codes, own)
+        if raw_codes and not codes:
             continue
         level = worst(*(level for _, level in codes.values())) if codes else ""
         if own is not None and own.state != _SUSPECT and not plain:
@@ -109,12 +111,12 @@ def elements(
 
 
 def _mild(codes: dict[str, tuple[int, str]]) -> dict[str, tuple[int, str]]:
-    """Codes of a chip that stays in service by a policy: what it overrules is told as harmless."""
+    """Codes of a chip that a policy keeps in service; overruled levels are shown as harmless."""
     return {code: (at, level if level in IN_SERVICE else NOT_HANDLE) for code, (at, level) in codes.items()}
 
 
 def _shown(codes: dict[str, tuple[int, str]], chip: ChipState | None) -> dict[str, tuple[int, str]]:
-    """The codes of a chip's own plane that readers may see: of one in service, none that says it is not."""
+    """The codes of a chip's own plane for readers; a chip in service shows no level that takes it out of service."""
     if chip is None or chip.state in OUT_OF_SERVICE:
         return codes
     if chip.state == _SUSPECT:

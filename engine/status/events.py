@@ -1,4 +1,4 @@
-"""Kubernetes Events for what happens once: derived from actions that succeeded."""
+"""Kubernetes Events, derived from actions that succeeded and from changes in the plan."""
 
 from __future__ import annotations
 
@@ -10,38 +10,43 @@ from typing import Any, Final
 from engine.model import actions as act
 from engine.model.actions import AnyAction, kind_of
 from engine.model.cluster import Observed
-from engine.model.hardware import PREFIX
-from engine.model.history import NodeMemory
+from engine.model.hardware_faults import PREFIX
+from engine.model.history import (
+    HoldKind,
+    NodeMemory,
+)
 from engine.model.plan import Plan, ShadowChange
 from engine.model.times import rfc3339
 from engine.wire import names
 from engine.wire.gojson import go_json
 
-#: At most so many events of one pass; the rest is in the status ConfigMaps anyway.
+#: Most Events of one pass; the status ConfigMaps hold the rest.
 MAX_EVENTS: Final = 100
-#: Reason and action of Events that tell of upgrades by frequency that ended.
+#: Reason and action of Events about upgrades by frequency that ended.
 RELEASE: Final = "EventReleaseUpgradeFault"
-#: Prefix of device names where no report says it.
+#: Prefix of device names without a report.
 DEFAULT_PREFIX: Final = "Ascend910-"
-#: Reason of Events that tell what a shadow policy would change.
+#: Reason of Events about what a shadow policy would change.
 SHADOW: Final = "ShadowPolicy"
 _WARNING: Final = (act.EvictPod, act.IsolateChip, act.IsolateNode, act.ResetChips)
-#: Conditions of a job worth an Event, and which of them are bad news.
-_VERDICTS: Final = frozenset({"Failed", "Succeeded", "Restarting"})
+#: Reason of Events on objects whose deletion waits for a confirmation.
+HELD: Final = "PruneHeld"
+#: Conditions of a job that become Events, and those of them that are warnings.
+_JOB_CONDITIONS: Final = frozenset({"Failed", "Succeeded", "Restarting"})
 _BAD: Final = frozenset({"Failed", "Restarting"})
-_TOLD: Final = (*_WARNING, act.BindPod, act.ReleaseChip, act.ReleaseNode, act.PartitionChip, act.DeleteObject)
+ANNOUNCED: Final = (*_WARNING, act.BindPod, act.ReleaseChip, act.ReleaseNode, act.PartitionChip, act.DeleteObject)
 
 
 def events(done: Sequence[AnyAction], now: float) -> list[dict[str, Any]]:
     """Events (core/v1) for actions that were carried out, bounded per pass; names are stable per action and time."""
-    told = (a for a in done if isinstance(a, _TOLD) or _of_node(a) or _verdict(a) is not None)
-    return [_event(action, now) for action in islice(told, MAX_EVENTS)]
+    reported = (a for a in done if isinstance(a, ANNOUNCED) or _of_node(a) or _job_condition(a) is not None)
+    return [_event(action, now) for action in islice(reported, MAX_EVENTS)]
 
 
-def _verdict(action: AnyAction) -> dict[str, Any] | None:
-    """The condition by which an AscendJob ends or starts again, as MindCluster's operator tells it; None for others.
+def _job_condition(action: AnyAction) -> dict[str, Any] | None:
+    """The condition by which an AscendJob ends or restarts, as MindCluster's operator reports it; None for others.
 
-    A refused ``scaleout-type`` shows in the condition only, as there.
+    A refused ``scaleout-type`` shows in the condition only, as in the operator.
     """
     if not isinstance(action, act.PatchObject) or action.object_kind != "AscendJob":
         return None
@@ -49,15 +54,15 @@ def _verdict(action: AnyAction) -> dict[str, Any] | None:
         (action.patch.get("status") or {}).get("conditions") if isinstance(action.patch.get("status"), dict) else None
     )
     last = rows[-1] if isinstance(rows, list) and rows and isinstance(rows[-1], dict) else {}
-    if last.get("type") not in _VERDICTS or str(last.get("message")).startswith("InvalidScaleOutConfig"):
+    if last.get("type") not in _JOB_CONDITIONS or str(last.get("message")).startswith("InvalidScaleOutConfig"):
         return None
     return last
 
 
 def shadow_events(changes: Sequence[ShadowChange], now: float) -> list[dict[str, Any]]:
-    """Events for what shadow policies would change, on the object that it would happen to.
+    """Events for what shadow policies would change, on the object concerned.
 
-    An Event's name follows from what it tells, so that the same change is told once however often it is planned.
+    An Event's name is derived from its content, so a change that is planned again makes no second Event.
     """
     out: dict[str, dict[str, Any]] = {}
     for change in changes:
@@ -73,25 +78,45 @@ def shadow_events(changes: Sequence[ShadowChange], now: float) -> list[dict[str,
     return list(out.values())
 
 
-def release_events(observed: Observed, plan: Plan) -> list[dict[str, Any]]:
-    """An Event per node whose chips lost upgrades by frequency with this pass, in the device plugin's words.
+def held_events(plan: Plan) -> list[dict[str, Any]]:
+    """An Event on every object whose deletion waits for a confirmation, once per waiting set."""
+    hold = plan.held_prune
+    if hold is None:
+        return []
+    out: list[dict[str, Any]] = []
+    for deferred in plan.deferred:
+        if deferred.confirm != hold.digest or len(out) == MAX_EVENTS:
+            continue
+        body = _event(deferred.action, plan.now)
+        text = (
+            f"no longer declared in Git; deleting it with {hold.size} waits for a person: a commit with the trailer "
+            f"{hold.trailer}, or its document restored"
+        )
+        name = f"{body['involvedObject']['name'][:190]}.prune.{hold.digest[:16]}"
+        metadata = {**body["metadata"], "name": name}
+        out.append(body | {"metadata": metadata, "type": "Warning", "reason": HELD, "message": text[:1000]})
+    return out
 
-    The message is what the upgrades were, in the form of ``UpgradeFaultReason``. Source:
+
+def release_events(observed: Observed, plan: Plan) -> list[dict[str, Any]]:
+    """An Event per node whose chips lost upgrades by frequency in this pass, in the device plugin's words.
+
+    The message holds the ended upgrades in the form of ``UpgradeFaultReason``. Source:
     component/ascend-device-plugin/pkg/common/upgradefault.go.
     """
     out = []
     for node, memory in sorted(observed.history.nodes.items()):
-        if not any(hold.kind == "frequency" for row in memory.chips.values() for hold in row.holds):
+        if not any(hold.kind == HoldKind.FREQUENCY for row in memory.chips.values() for hold in row.holds):
             continue
         if not any(row.node == node for row in plan.nodes):
-            continue  # another shard's, or gone with all that was known of it
+            continue  # another shard's node, or a deleted one
         report, left = observed.reports.get(node), plan.history.nodes.get(node, NodeMemory()).chips
         prefix = report.prefix if report is not None else DEFAULT_PREFIX
         gone: dict[str, list[dict[str, Any]]] = {}
         for chip, row in sorted(memory.chips.items()):
             kept = {(h.kind, h.rule) for h in left[chip].holds} if chip in left else set()
             for hold in row.holds:
-                if hold.kind != "frequency" or (hold.kind, hold.rule) in kept or hold.rule.startswith(PREFIX):
+                if hold.kind != HoldKind.FREQUENCY or (hold.kind, hold.rule) in kept or hold.rule.startswith(PREFIX):
                     continue
                 reason = {
                     "upgrade_time": hold.since,
@@ -112,7 +137,7 @@ def _release(node: str, message: str, now: float) -> dict[str, Any]:
 
 
 def _of_node(action: AnyAction) -> bool:
-    """A change of a Node itself, such as the request to reboot it."""
+    """Whether the action changes a Node, such as the request to reboot it."""
     return isinstance(action, act.PatchObject) and action.object_kind == "Node"
 
 
@@ -120,10 +145,10 @@ def _event(action: AnyAction, now: float) -> dict[str, Any]:
     api_version, kind, namespace, name = _subject(action)
     subject = {"apiVersion": api_version, "kind": kind, "namespace": namespace, "name": name} | _uid(action)
     where = namespace or "default"
-    verdict = _verdict(action) or {}
-    warns = isinstance(action, _WARNING) or action.reason == "ResetsFailed" or verdict.get("type") in _BAD
+    condition = _job_condition(action) or {}
+    warns = isinstance(action, _WARNING) or action.reason == "ResetsFailed" or condition.get("type") in _BAD
     digest = hashlib.sha256(f"{kind_of(action)}|{namespace}|{name}|{action.message}|{now}".encode()).hexdigest()[:16]
-    reason, message = str(verdict.get("reason") or action.reason), str(verdict.get("message") or action.message)
+    reason, message = str(condition.get("reason") or action.reason), str(condition.get("message") or action.message)
     metadata = {"name": f"{name[:200]}.{digest}", "namespace": where}
     return _body(metadata, subject, "Warning" if warns else "Normal", reason, kind_of(action), message, now)
 
@@ -151,7 +176,7 @@ def _body(
 
 
 def _subject(action: AnyAction) -> tuple[str, str, str, str]:
-    if _verdict(action) is not None and isinstance(action, act.PatchObject):
+    if _job_condition(action) is not None and isinstance(action, act.PatchObject):
         return action.api_version, action.object_kind, action.namespace, action.name
     if isinstance(action, act.BindPod | act.EvictPod):
         return "v1", "Pod", action.namespace, action.pod
@@ -163,9 +188,9 @@ def _subject(action: AnyAction) -> tuple[str, str, str, str]:
 
 
 def _uid(action: AnyAction) -> dict[str, str]:
-    """What `kubectl describe` finds the event by: the object's uid, and of a node its name, as kubelet writes it."""
+    """The uid by which `kubectl describe` finds the Event: the object's, or a node's name, as kubelet writes it."""
     subject = _subject(action)
     if subject[1] == "Node":
         return {"uid": subject[3]}
-    uid = action.preconditions.get("uid")
-    return {"uid": str(uid)} if uid else {}
+    uid = action.preconditions.uid
+    return {"uid": uid} if uid else {}

@@ -1,4 +1,4 @@
-"""``belay-job-<namespace>.<kind>.<name>``: how a job stands, for people, beside the memory it carries."""
+"""``belay-job-<namespace>.<kind>.<name>``: a job's status, beside the memory that passes carry."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from functools import partial
 from typing import Any, Final
 
 from engine.documents import Desired
-from engine.model.attribution import HEALTHY, FaultRank, Place, fault_ranks, health
+from engine.gangs.forming import declared_rank, pending_by_gang
+from engine.gangs.grouping import group
+from engine.gangs.job_status import ended
+from engine.model.attribution import HEALTHY, FaultRank, PodPlacement, fault_ranks, health
 from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.history import JobMemory
 from engine.model.jobs import Gang
 from engine.model.plan import Pending, Plan
+from engine.model.plan_cache import CacheKey, Memo, PlanCache
 from engine.model.times import rfc3339
-from engine.plan.gangs import declared_rank, pending_by_gang
-from engine.plan.grading import Grading
-from engine.plan.groups import group
-from engine.plan.jobstatus import ended
-from engine.plan.memo import Memo
+from engine.plan import graded_reports
 from engine.status.bodies import config_map, text
 from engine.status.recoveries import recovery_body
 from engine.wire import history, names
@@ -29,33 +29,33 @@ PHASE_KEY = "phase"
 _MAX_PODS = 2000
 _MAX_RANKS = 200
 
-#: Bodies by job, while gang, pods and memory stay what they are; nobody changes a body.
-_BODIES: Final[Memo[dict[str, Any]]] = Memo(16384)
+#: Bodies by job, valid while gang, pods and memory stay the same; bodies are never changed.
+_BODIES: Final = CacheKey("bodies of jobs", Memo[dict[str, Any]], limit=16384)
 _NOTHING: Final = Desired()
-_GRADINGS: Final[list[tuple[Desired, Grading]]] = []
 
 
-def graded(plan: Plan, observed: Observed, desired: Desired) -> Observed:
-    """The snapshot with the levels that the policies give its codes, as the plan has them in force."""
-    if not _GRADINGS or _GRADINGS[0][0] is not desired:
-        _GRADINGS[:] = [(desired, Grading(desired))]
-    return _GRADINGS[0][1].of(observed, plan.history.policy_revision)
+def graded(plan: Plan, observed: Observed, desired: Desired, cache: PlanCache | None = None) -> Observed:
+    """The snapshot with the levels that the policies in force give its codes."""
+    return graded_reports(desired, cache or PlanCache()).of(observed, plan.history.policy_revision)
 
 
-def job_status(plan: Plan, observed: Observed, desired: Desired | None = None) -> list[dict[str, Any]]:
-    """One ConfigMap per NPU job or remembered job. ``desired`` tells the products that policies may be for."""
-    gangs, gang_of = group(observed)
+def job_status(
+    plan: Plan, observed: Observed, desired: Desired | None = None, cache: PlanCache | None = None
+) -> list[dict[str, Any]]:
+    """One ConfigMap per NPU job or remembered job. ``desired`` holds the products that policies may name."""
+    cache = cache or PlanCache()
+    gangs, gang_of = group(observed, cache)
     pending = pending_by_gang(plan.pending, gangs)
     done = succeeded(observed, gang_of)
-    judged = graded(plan, observed, desired or _NOTHING)
-    bodies = []
-    for key in sorted({*plan.history.jobs, *(k for k, g in gangs.items() if _wants_npu(g, observed)), *pending}):
+    judged = graded(plan, observed, desired or _NOTHING, cache)
+    bodies, known = [], cache[_BODIES]
+    for key in shown_jobs(plan, observed, gangs, pending):
         gang = gangs.get(key)
         pods = tuple(observed.pods[pod] for pod in (gang.pods if gang else ())[:_MAX_PODS])
         hit = impact(pods, judged)
         raw = observed.objects.get(ObjectKey(gang.api_version, gang.kind, gang.namespace, gang.name)) if gang else None
         inputs = (gang, pods, pending.get(key), plan.history.jobs.get(key), done.get(key, 0), hit, ended(raw))
-        bodies.append(_BODIES.of(key, inputs, partial(_body, key, *inputs)))
+        bodies.append(known.of(key, inputs, partial(_body, key, *inputs)))
     return bodies
 
 
@@ -71,13 +71,13 @@ def impact(pods: Sequence[Pod], observed: Observed) -> tuple[str, tuple[FaultRan
         if not quiet(pod.node, observed):
             prefix = report.prefix if report is not None else pod.chips[0].rpartition("-")[0] + "-"
             chips = chip_ids(pod.chips, prefix)
-        places.append(Place(pod, position if rank is None else rank, chips))
+        places.append(PodPlacement(pod, position if rank is None else rank, chips))
     ranks = fault_ranks(places, observed.nodes, observed.reports, observed.node_reports)
     return health(places, ranks), ranks
 
 
 def quiet(node: str, observed: Observed) -> bool:
-    """Whether nothing at all is known against a node, as is the rule: its jobs then need no closer look."""
+    """Whether a node has no fault of any kind, so that its jobs need no attribution."""
     report, known = observed.reports.get(node), observed.nodes.get(node)
     if report is None or known is None or not known.ready or node in observed.node_reports:
         return False
@@ -85,7 +85,7 @@ def quiet(node: str, observed: Observed) -> bool:
 
 
 def impact_body(hit: tuple[str, tuple[FaultRank, ...]]) -> dict[str, Any]:
-    """The impact as people read it; a job that nothing hits has none."""
+    """The impact of faults on a job; empty for a job without any."""
     state, ranks = hit
     if state == HEALTHY and not ranks:
         return {}
@@ -101,7 +101,7 @@ def impact_body(hit: tuple[str, tuple[FaultRank, ...]]) -> dict[str, Any]:
 
 
 def succeeded(observed: Observed, gang_of: Mapping[str, str]) -> dict[str, int]:
-    """How many pods of each gang have succeeded: they count as started though they run no more."""
+    """The number of succeeded pods of each gang; they count as started."""
     found: dict[str, int] = {}
     for key, gang in gang_of.items():
         if observed.pods[key].phase == "Succeeded":
@@ -110,8 +110,13 @@ def succeeded(observed: Observed, gang_of: Mapping[str, str]) -> dict[str, int]:
 
 
 def runs(gang: Gang, running: int, ended: int) -> bool:
-    """Whether a job runs: as many pods as it needs at least do, or have done their work."""
+    """Whether a job runs: at least as many pods as it needs are running or have succeeded."""
     return running > 0 and running + ended >= gang.min_available
+
+
+def shown_jobs(plan: Plan, observed: Observed, gangs: Mapping[str, Gang], pending: Mapping[str, Pending]) -> list[str]:
+    """The jobs in status and commands, by key: those that request NPUs, wait, or are remembered."""
+    return sorted({*plan.history.jobs, *(k for k, g in gangs.items() if _wants_npu(g, observed)), *pending})
 
 
 def _wants_npu(gang: Gang, observed: Observed) -> bool:
@@ -135,7 +140,7 @@ def _body(
         if pod.node:
             placement[pod.name] = {"node": pod.node, "chips": list(pod.chips), "phase": pod.phase}
             running += pod.phase == "Running"
-    phase = end or _phase(gang, pending, placement, running, ended)
+    phase = phase_of(gang, pending, end, placed=bool(placement), running=running, ended=ended)
     status: dict[str, Any] = {"phase": phase, "placement": placement, **impact_body(hit)}
     if pending is not None:
         status["pending"] = {
@@ -154,14 +159,21 @@ def _body(
     return config_map(names.SYSTEM, names.job_config_map(namespace, kind, name), data, label)
 
 
-def _phase(gang: Gang | None, pending: Pending | None, placement: dict[str, Any], running: int, ended: int) -> str:
+def phase_of(gang: Gang | None, pending: Pending | None, end: str, *, placed: bool, running: int, ended: int) -> str:
+    """A job's phase in status and commands.
+
+    ``end`` is the end that the job object reports, or empty; ``placed``: a pod of it has a node; ``running`` and
+    ``ended``: numbers of its pods that run, and that have succeeded.
+    """
+    if end:
+        return end
     if gang is None or not gang.pods:
         return "Pending" if pending is not None else "Finished"
-    if pending is not None and not placement:
+    if pending is not None and not placed:
         return "Pending"
     if runs(gang, running, ended):
         return "Running"
-    return "Starting" if placement else "Pending"
+    return "Starting" if placed else "Pending"
 
 
 def _conditions(gang: Gang | None, pending: Pending | None, running: int, ended: int) -> list[dict[str, str]]:

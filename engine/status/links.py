@@ -1,4 +1,4 @@
-"""``belay-link-<KVLink>``: each link with its state and latency, those in trouble first."""
+"""``belay-link-<KVLink>``: each link with its state and latency, faulty ones first."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from typing import Any, Final
 import msgspec
 
 from engine.model.cluster import Observed
-from engine.model.links import BROKEN, FAILED, LINKED, LINKING, NO_PROCESS, ORDERED, STALE, LinkState
+from engine.model.links import BROKEN, FAILED, LINKED, LINKING, NO_PROCESS, ORDERED, STALE, LinkState, count_states
 from engine.model.plan import Plan
 from engine.model.times import rfc3339
-from engine.plan.linkstates import count
 from engine.status.bodies import bounded_list, config_map, text
 from engine.wire import names
 
 PREFIX: Final = "belay-link-"
 _LIST_BYTES: Final = 600 * 1024
-#: What people look at first.
+#: States in the order of the list.
 _ORDER: Final = {state: rank for rank, state in enumerate((BROKEN, FAILED, NO_PROCESS, STALE, ORDERED, LINKING))}
 
 
@@ -37,21 +36,21 @@ def link_bodies(plan: Plan) -> list[dict[str, Any]]:
 
 
 def summary(rows: list[LinkState]) -> str:
-    """How many links hold, and what is with the others."""
-    counted = count(rows)
+    """How many links hold, and the states of the others."""
+    counted = count_states(rows)
     others = ", ".join(f"{state} {number}" for state, number in sorted(counted.items()) if state != LINKED)
     return f"{counted.get(LINKED, 0)} of {len(rows)} links hold" + (f"; {others}" if others else "")
 
 
 def row_of(row: LinkState) -> dict[str, Any]:
-    """One link for people."""
+    """One link as a row of the list."""
     body: dict[str, Any] = msgspec.to_builtins(row)
     del body["link"], body["sinceMs"]
     return body | {"since": rfc3339(row.since_ms / 1000) if row.since_ms else None}
 
 
 def standing_links(observed: Observed) -> list[tuple[str, str]]:
-    """Namespace and name of every such ConfigMap that the cluster holds."""
+    """Namespace and name of every such ConfigMap in the cluster."""
     return [
         (key.namespace, key.name)
         for key in observed.objects

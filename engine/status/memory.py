@@ -1,15 +1,16 @@
-"""The memory's ConfigMaps: written before any disruptive action, only where the pass changed something."""
+"""The ConfigMaps of the memory, written before any disruptive action and only where the pass changed it."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from engine.documents import Desired
+from engine.gangs.forming import pending_by_gang
+from engine.gangs.grouping import group
 from engine.model.cluster import Observed
 from engine.model.history import NodeMemory
 from engine.model.plan import Plan
-from engine.plan.gangs import pending_by_gang
-from engine.plan.groups import group
+from engine.model.plan_cache import PlanCache
 from engine.status.bodies import config_map
 from engine.status.jobs import job_status
 from engine.wire import history, names, rankfile
@@ -17,15 +18,15 @@ from engine.wire import history, names, rankfile
 _JOB_KINDS = frozenset({"AscendJob", "Job", "Deployment", "StatefulSet"})
 
 
-def forgotten(plan: Plan, observed: Observed) -> list[str]:
-    """Names of the ``belay-job-*`` and ``belay-ranktable-*`` ConfigMaps (``belay-system``) of jobs gone for good."""
+def forgotten(plan: Plan, observed: Observed, cache: PlanCache | None = None) -> list[str]:
+    """Names of the ``belay-job-*`` and ``belay-ranktable-*`` ConfigMaps (``belay-system``) of deleted jobs."""
     gone = sorted(set(observed.history.jobs) - set(plan.history.jobs))
-    kept = pending_by_gang(plan.pending, group(observed)[0]) if gone else {}
+    kept = pending_by_gang(plan.pending, group(observed, cache)[0]) if gone else {}
     return [names.job_config_map(*_parts(key)) for key in gone if key not in kept] + _rank_files(observed)
 
 
 def _rank_files(observed: Observed) -> list[str]:
-    """ConfigMaps with rank tables for agents whose jobs are gone: with them the agents take the files away."""
+    """ConfigMaps with rank tables of deleted jobs; agents then remove the files."""
     found = []
     jobs: set[str] | None = None
     for key, raw in observed.objects.items():
@@ -44,12 +45,16 @@ def _parts(key: str) -> tuple[str, str, str]:
 
 
 def memory_bodies(
-    plan: Plan, observed: Observed, shard: str = names.MAIN_SHARD, desired: Desired | None = None
+    plan: Plan,
+    observed: Observed,
+    shard: str = names.MAIN_SHARD,
+    desired: Desired | None = None,
+    cache: PlanCache | None = None,
 ) -> list[dict[str, Any]]:
     """ConfigMaps of every memory that differs from the observed one, jobs with their readable status.
 
-    A node whose memory became empty is blanked, not deleted, so that a lost write can never look like
-    an old memory. What belongs to no node or job is each ``shard``'s own.
+    A node whose memory became empty gets an empty ConfigMap rather than none, so that a lost write cannot revive an old
+    memory. What belongs to no node or job is kept per ``shard``.
     """
     before, after = observed.history, plan.history
     bodies = []
@@ -57,8 +62,8 @@ def memory_bodies(
         memory = after.nodes.get(node, NodeMemory())
         if before.nodes.get(node, NodeMemory()) != memory:
             bodies.append(config_map(names.SYSTEM, names.HISTORY_PREFIX + node, history.node_data(memory)))
-    cluster_before = (before.budgets, before.ready_drops, before.policy_revision)
-    if cluster_before != (after.budgets, after.ready_drops, after.policy_revision):
+    cluster_before = (before.budgets, before.ready_drops, before.policy_revision, before.prunes)
+    if cluster_before != (after.budgets, after.ready_drops, after.policy_revision, after.prunes):
         bodies.append(config_map(names.SYSTEM, names.history_config_map(shard), history.cluster_data(after)))
-    bodies.extend(job_status(plan, observed, desired))
+    bodies.extend(job_status(plan, observed, desired, cache))
     return bodies

@@ -1,8 +1,8 @@
-"""The aggregated ConfigMaps in MindCluster's own formats, for its readers and for people's searches.
+"""The aggregated ConfigMaps in MindCluster's formats, for its readers and for users.
 
 ``cluster-info-*`` as ClusterD writes them (component/clusterd). Shards are filled by serialised size; a surplus shard
-is blanked, never deleted. Node and switch entries show PreSeparate as ClusterD's readers know it: a node in use stays
-Healthy, an idle one is UnHealthy.
+is emptied, never deleted. Node and switch entries show PreSeparate as ClusterD's readers know it: Healthy for a node in
+use, UnHealthy for an idle one.
 """
 
 from __future__ import annotations
@@ -13,12 +13,17 @@ from typing import Any, Final
 from engine.documents import Desired
 from engine.model.cluster import DeviceReport, NodeReport, Observed, ids_of
 from engine.model.faults import code_key
-from engine.model.levels import NOT_HANDLE
+from engine.model.levels import (
+    NOT_HANDLE,
+    NodeStatus,
+    SwitchLevel,
+)
 from engine.model.plan import ChipState, Plan
-from engine.status import publicstats
+from engine.model.plan_cache import PlanCache
+from engine.status import public_fault_statistics
 from engine.status.bodies import MAX_BYTES, config_map
 from engine.status.elements import NO_PLANES, Planes, elements, network_unhealthy, unhealthy
-from engine.status.readers import NOTHING, judged
+from engine.status.readers import NOTHING, graded_for_readers
 from engine.wire import deviceinfo
 from engine.wire.gojson import go_json, read_object
 from engine.wire.names import DEVICE_PREFIX, NODE_NAMESPACE, NODE_PREFIX, VOLCANO_LABEL
@@ -33,16 +38,18 @@ _MEMO_LIMIT: Final = 40_000
 
 
 class ClusterInfo:
-    """Renders the aggregated ConfigMaps; remembers each node's text so that a quiet node costs nothing."""
+    """Renders the aggregated ConfigMaps; caches each node's text, so that an unchanged node costs nothing."""
 
     def __init__(self) -> None:
         self._memo: dict[str, tuple[tuple[Any, ...], str]] = {}
         self._shards: dict[str, int] = {}
 
-    def bodies(self, plan: Plan, observed: Observed, desired: Desired = NOTHING) -> list[dict[str, Any]]:
-        """Every aggregated ConfigMap, surplus shards blanked. ``desired`` tells the products that policies are for."""
-        raw = publicstats.heard(plan, observed)
-        observed, grading = judged(plan, raw, desired)
+    def bodies(
+        self, plan: Plan, observed: Observed, desired: Desired = NOTHING, cache: PlanCache | None = None
+    ) -> list[dict[str, Any]]:
+        """Every aggregated ConfigMap, surplus shards empty. ``desired`` holds the products that policies may name."""
+        raw = public_fault_statistics.with_public_faults(plan, observed)
+        observed, grading = graded_for_readers(plan, raw, desired, cache)
         states: dict[str, list[ChipState]] = {}
         for chip in plan.chips:
             states.setdefault(chip.node, []).append(chip)
@@ -58,7 +65,7 @@ class ClusterInfo:
         ]
         used = {chip.node for chip in plan.chips if chip.used_by}
         switches = [
-            (_SWITCH_KEY + node, _switch_entry(node, report, node in used, grading.switch_words(observed, report)))
+            (_SWITCH_KEY + node, _switch_entry(node, report, node in used, grading.switch_levels(observed, report)))
             for node, report in sorted(observed.reports.items())
             if report.switch is not None
         ]
@@ -70,7 +77,7 @@ class ClusterInfo:
             *self._sharded(DEVICE_SHARD, devices),
             _aggregate(NODE_INFO, go_json(nodes)),
             *self._sharded(SWITCH_SHARD, switches),
-            *publicstats.bodies(plan, observed),
+            *public_fault_statistics.bodies(plan, observed),
         ]
 
     def _device_entry(
@@ -119,8 +126,8 @@ def device_list(
     raw: DeviceReport | None = None,
     planes: Planes = NO_PLANES,
 ) -> dict[str, str]:
-    """A node's ``DeviceList`` after Belay's judgement: its own lists as the pass judged their chips. ``raw`` is the
-    report as it came where ``report`` has the levels that policies give, ``planes`` the levels of both planes apart.
+    """A node's ``DeviceList``: its own lists corrected by the states of the pass. ``raw`` is the report as received,
+    ``report`` has the levels of policies, ``planes`` the levels of both planes.
     """
     raw = report if raw is None else raw
     out = unhealthy(report, chips)
@@ -150,8 +157,8 @@ def _node_entry(report: NodeReport, used: bool) -> dict[str, Any]:
 
 
 def _switch_entry(node: str, report: DeviceReport, used: bool, words: dict[str, str]) -> str:
-    """A switch's part as reported, its keys in the order of ClusterD's own structure. ``words`` are the levels that
-    policies give to codes; where they name one of its own, level and status are what they make of the switch.
+    """A switch's entry as reported, its keys in the order of ClusterD's structure. ``words`` are levels that policies
+    give to codes; if one of its codes is among them, level and status follow the policies.
     """
     body = read_object(node, "SwitchInfoCfg", report.switch.text) if report.switch and report.switch.text else {}
     entry = {key: body[key] for key in _SWITCH_FIELDS if key in body}
@@ -173,20 +180,20 @@ def _regraded(place: str, row: Any, words: dict[str, str]) -> Any:
     return {**row, "fault_level": _switch_word(level)} if level and isinstance(row, dict) else row
 
 
-def _switch_word(level: str) -> str:
-    """A level in the words of switch reports, which know five."""
-    if level in ("", "NotHandle", NOT_HANDLE):
-        return "NotHandle"
-    if level.startswith(("SubHealth", "RestartRequest")):
-        return "SubHealthFault" if level.startswith("SubHealth") else "RestartRequest"
-    return "PreSeparate" if level.startswith("PreSeparate") else "Separate"
+def _switch_word(level: str) -> SwitchLevel:
+    """A level in the words of switch reports, which have five."""
+    if level in ("", SwitchLevel.NOT_HANDLE, NOT_HANDLE):
+        return SwitchLevel.NOT_HANDLE
+    if level.startswith(("SubHealth", SwitchLevel.RESTART_REQUEST)):
+        return SwitchLevel.SUB_HEALTH if level.startswith("SubHealth") else SwitchLevel.RESTART_REQUEST
+    return SwitchLevel.PRE_SEPARATE if level.startswith(SwitchLevel.PRE_SEPARATE) else SwitchLevel.SEPARATE
 
 
 def _settled(status: str, used: bool) -> str:
     """PreSeparate spares the work on a node: Healthy while its chips are in use, else UnHealthy."""
-    if status != "PreSeparate":
+    if status != NodeStatus.PRE_SEPARATE:
         return status
-    return "Healthy" if used else "UnHealthy"
+    return NodeStatus.HEALTHY if used else NodeStatus.UNHEALTHY
 
 
 def _aggregate(name: str, value: str) -> dict[str, Any]:

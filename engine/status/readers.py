@@ -1,6 +1,6 @@
-"""What readers beside Belay are told of faults: the reports with what the policies in force make of them.
+"""The reports for other components, with the levels that the policies in force give.
 
-They act on levels and lists by themselves, so that what a policy has done about a level is told as a level too.
+These components act on levels and lists, so an effect of a policy must reach them as a level.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from typing import Final
 from engine.documents import Desired
 from engine.model.cluster import Observed
 from engine.model.plan import Plan
-from engine.plan.grading import Grading
+from engine.model.plan_cache import PlanCache
+from engine.plan import GradedReports, graded_reports
 
 NOTHING: Final = Desired()
-_GRADINGS: Final[list[tuple[Desired, Grading]]] = []
 
 
-def judged(plan: Plan, observed: Observed, desired: Desired) -> tuple[Observed, Grading]:
-    """The snapshot as the plan has its policies in force, and who graded it; the same object where none speaks."""
-    if not _GRADINGS or _GRADINGS[0][0] is not desired:
-        _GRADINGS[:] = [(desired, Grading(desired, acts=True))]
-    grading = _GRADINGS[0][1]
+def graded_for_readers(
+    plan: Plan, observed: Observed, desired: Desired, cache: PlanCache | None = None
+) -> tuple[Observed, GradedReports]:
+    """The snapshot with the levels of the policies in force (itself where none applies), and its grading."""
+    grading = graded_reports(desired, cache or PlanCache(), by_action=True)
     return grading.of(observed, plan.history.policy_revision), grading

@@ -1,15 +1,15 @@
-"""The recovery story of a job: what was estimated, what else was weighed, what it cost, how much training it left."""
+"""The recoveries of a job: estimates, alternatives, actual cost, and the training time left."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Final
 
+from engine.model.costs import cost
 from engine.model.history import JobMemory, Recovery
-from engine.model.recovery import account
-from engine.model.recovery.standing import Standing
+from engine.model.recovery import summary
+from engine.model.recovery.progress import RecoveryProgress
 from engine.model.times import rfc3339
-from engine.plan.ledger import cost
 
 _MAX_RANKS: Final = 64
 
@@ -18,8 +18,8 @@ def recovery_body(memory: JobMemory | None) -> dict[str, Any]:
     """``recoveries``, newest last, and ``lost``, the chip-seconds without progress per fault code; empty without any.
 
     ``by`` is ``cost`` where the level was chosen from the job's own times, ``ladder`` where it followed the order of
-    levels. ``alternatives`` are what was weighed and not taken; ``lost`` is whose time it cost, and how much work is
-    done again; ``steps`` are the conversation with the job's processes, where there was one.
+    levels. ``alternatives`` are the levels not chosen; ``lost`` holds the chips whose time was lost and
+    the work that is done again; ``steps`` are the conversation with the job's processes, if there was one.
     """
     if memory is None or not memory.recoveries:
         return {}
@@ -28,9 +28,9 @@ def recovery_body(memory: JobMemory | None) -> dict[str, Any]:
 
 
 def effective(memory: JobMemory | None, created: float, now: float, chips: int) -> float | None:
-    """The part of a job's chip-seconds since it was made in which training progressed; None without a recovery.
+    """The share of a job's chip-seconds since its creation in which training progressed; None without a recovery.
 
-    A recovery under way counts as long as it has lasted.
+    A recovery under way counts with the time that it has taken so far.
     """
     if memory is None or not memory.recoveries or chips <= 0 or now <= created:
         return None
@@ -43,7 +43,11 @@ def effective(memory: JobMemory | None, created: float, now: float, chips: int) 
 
 def story(memory: JobMemory | None) -> list[str]:
     """The recoveries as sentences, each with the steps of its conversation."""
-    return [line for one in memory.recoveries for line in (_told(one), *_said(one))] if memory is not None else []
+    return (
+        [line for one in memory.recoveries for line in (_sentence(one), *_step_lines(one))]
+        if memory is not None
+        else []
+    )
 
 
 def _row(one: Recovery) -> dict[str, Any]:
@@ -66,11 +70,11 @@ def _row(one: Recovery) -> dict[str, Any]:
     }
 
 
-def conversation_body(standing: Standing | None) -> dict[str, Any]:
-    """``conversation``: the one with the job's processes that is under way; empty without one."""
+def conversation_body(standing: RecoveryProgress | None) -> dict[str, Any]:
+    """``conversation``: the current one with the job's processes; empty without one."""
     if standing is None:
         return {}
-    story = tuple((note.at, note.event, note.state, note.code) for note in account.chapter(standing.story))
+    story = tuple((note.at, note.event, note.state, note.code) for note in summary.newest_conversation(standing.story))
     chosen = "recover-in-place" if standing.in_place and standing.chosen == "recover" else standing.chosen
     return {
         "conversation": {
@@ -98,7 +102,7 @@ def _steps(steps: Sequence[tuple[int, str, str, int]]) -> list[dict[str, Any]]:
     ]
 
 
-def _told(one: Recovery) -> str:
+def _sentence(one: Recovery) -> str:
     why = f"{one.reason} {', '.join(one.codes)}".strip()
     how = "chosen by cost" if one.estimates else "by the ladder"
     guess = f", estimated {_time(one.estimates[0][1])}, {_hours(one.estimates[0][2])}" if one.estimates else ""
@@ -109,11 +113,14 @@ def _told(one: Recovery) -> str:
     return f"{rfc3339(one.at / 1000)} {why}: {one.level} recovery, {how}{guess}{instead}; {end}{again}"
 
 
-def _said(one: Recovery) -> list[str]:
+def _step_lines(one: Recovery) -> list[str]:
     """The steps of its conversation, each with the seconds since the first."""
     begun = one.steps[0][0] if one.steps else 0
+    # recoveries that training reports take milliseconds and have no states between the stages
     return [
         f"  +{(at - begun) / 1000:.1f} s {event} → {state.removesuffix('State')}{f' (code {code})' if code else ''}"
+        if state
+        else f"  +{(at - begun) / 1000:.3f} s {event}"
         for at, event, state, code in one.steps
     ]
 

@@ -1,8 +1,8 @@
-"""What the NPU scheduler tells of faults and reschedules: ``vcjob-fault-npu-cm`` and ``job-reschedule-reason``.
+"""The NPU scheduler's ConfigMaps on faults and reschedules: ``vcjob-fault-npu-cm`` and ``job-reschedule-reason``.
 
 Keys, their order and what is left out follow component/ascend-for-volcano/internal/rescheduling (type.go, cache.go,
-configmap.go) and the samples in docs/zh/scheduling/07_references/02_common_operations.md: nothing to tell is an empty
-text, not an empty list.
+configmap.go) and the samples in docs/zh/scheduling/07_references/02_common_operations.md: without content a value is an
+empty text, not an empty list.
 """
 
 from __future__ import annotations
@@ -11,18 +11,20 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from engine.documents import Desired
+from engine.gangs.grouping import group
+from engine.gangs.retries import recorded_retries
 from engine.model.cluster import DeviceReport, Observed, ids_of
-from engine.model.history import JobMemory, Rescheduled
+from engine.model.history import JobMemory, RescheduleRecord
 from engine.model.jobs import Gang
 from engine.model.levels import IN_SERVICE
 from engine.model.plan import ChipState, Plan
+from engine.model.plan_cache import PlanCache
+from engine.model.states import NodeHealth
 from engine.model.times import utc
-from engine.plan.groups import group
-from engine.plan.victims import recorded_retries
-from engine.status import publicstats
+from engine.status import public_fault_statistics
 from engine.status.bodies import config_map
 from engine.status.elements import elements, network_unhealthy, unhealthy
-from engine.status.readers import NOTHING, judged
+from engine.status.readers import NOTHING, graded_for_readers
 from engine.wire.gojson import go_json
 from engine.wire.names import NODE_NAMESPACE, SCHEDULER_NAMESPACE
 
@@ -33,28 +35,35 @@ RECORDS_KEY: Final = "recent-reschedule-records"
 MAX_RECORDS: Final = 10
 MAX_TASKS: Final = 10
 MAX_BYTES: Final = 950 * 1024
+# read often: members of an enumeration are slow to look up
+_HEALTHY: Final = NodeHealth.HEALTHY
+_UNKNOWN: Final = NodeHealth.UNKNOWN
 _ELEMENT: Final = ("fault_type", "npu_name", "fault_level", "fault_handling", "large_model_fault_level", "fault_code")
 
 
-def scheduler_bodies(plan: Plan, observed: Observed, desired: Desired = NOTHING) -> list[dict[str, Any]]:
-    """What the NPU scheduler writes; nobody but the one who schedules may. ``desired`` tells the products that policies
-    may be for.
+def scheduler_bodies(
+    plan: Plan, observed: Observed, desired: Desired = NOTHING, cache: PlanCache | None = None
+) -> list[dict[str, Any]]:
+    """The NPU scheduler's ConfigMaps; only the component that schedules may write them. ``desired`` holds the products
+    that policies may name.
     """
-    return [fault_npu(plan, observed, desired), reschedule_reasons(plan)]
+    return [fault_npu(plan, observed, desired, cache), reschedule_reasons(plan)]
 
 
-def fault_npu(plan: Plan, observed: Observed, desired: Desired = NOTHING) -> dict[str, Any]:
+def fault_npu(
+    plan: Plan, observed: Observed, desired: Desired = NOTHING, cache: PlanCache | None = None
+) -> dict[str, Any]:
     """``volcano-system/vcjob-fault-npu-cm``: nodes with faults and the retries that jobs have left."""
-    raw = publicstats.heard(plan, observed)  # what others say of chips is among the faults that it reads
-    rows, times = _nodes(plan, raw, judged(plan, raw, desired)[0]), _retries(plan, observed)
+    raw = public_fault_statistics.with_public_faults(plan, observed)  # readers get public faults too
+    rows, times = _nodes(plan, raw, graded_for_readers(plan, raw, desired, cache)[0]), _retries(plan, observed, cache)
     data = {"fault-node": go_json(rows) if rows else "", "remain-retry-times": go_json(times) if times else ""}
     return config_map(SCHEDULER_NAMESPACE, FAULT_NPU, data)
 
 
 def reschedule_reasons(plan: Plan) -> dict[str, Any]:
-    """``mindx-dl/job-reschedule-reason``: per job its newest reschedules, newest first, and what they were for.
+    """``mindx-dl/job-reschedule-reason``: the newest reschedules of each job and their reasons, newest first.
 
-    Where they are too many, the oldest record of every job goes first; each keeps its newest.
+    If they do not fit, the oldest record of every job is dropped first; each job keeps its newest.
     """
     jobs = {_job_id(key, m): m for key, m in plan.history.jobs.items() if m.records}
     for most in range(MAX_RECORDS, 0, -1):
@@ -73,13 +82,13 @@ def _nodes(plan: Plan, raw: Observed, observed: Observed) -> list[dict[str, Any]
     for node in plan.nodes:
         report = observed.reports.get(node.node)
         chips = states.get(node.node, [])
-        if report is None or (not chips and node.state == "healthy"):
+        if report is None or (not chips and node.state == _HEALTHY):
             continue
         own = raw.reports[node.node]
         planes = plan.planes.get(node.node, {})
         network = network_unhealthy(report, own, planes)
         out = unhealthy(report, tuple(chips))
-        if not chips and not out and not network and node.state in ("healthy", "unknown"):
+        if not chips and not out and not network and node.state in (_HEALTHY, _UNKNOWN):
             continue
         rows.append(
             {
@@ -94,9 +103,9 @@ def _nodes(plan: Plan, raw: Observed, observed: Observed) -> list[dict[str, Any]
     return rows
 
 
-def _retries(plan: Plan, observed: Observed) -> dict[str, dict[str, Any]]:
-    """Remaining retries of jobs that ask for some: label ``fault-retry-times`` less what was used."""
-    gangs, _ = group(observed)
+def _retries(plan: Plan, observed: Observed, cache: PlanCache | None) -> dict[str, dict[str, Any]]:
+    """Remaining retries of jobs with label ``fault-retry-times``: its value less the used ones."""
+    gangs, _ = group(observed, cache)
     found = {}
     for key in sorted({*gangs, *plan.history.jobs}):
         gang, memory = gangs.get(key), plan.history.jobs.get(key, JobMemory())
@@ -119,7 +128,7 @@ def asked_retries(labels: Mapping[str, str]) -> int:
 
 
 def _scheduler_id(key: str, gang: Gang | None, uid: str) -> str:
-    """A job as Volcano names it: by its PodGroup, ``<job>-<uid>`` where that is not known."""
+    """A job as Volcano names it: by its PodGroup, or ``<job>-<uid>`` while that is unknown."""
     namespace, _, name = key.split("/", 2)
     return f"{namespace}/{gang.pod_group if gang is not None and gang.pod_group else f'{name}-{uid}'}"
 
@@ -140,7 +149,7 @@ def _reason(name: str, memory: JobMemory, most: int) -> dict[str, Any]:
     return body
 
 
-def _record(record: Rescheduled) -> dict[str, Any]:
+def _record(record: RescheduleRecord) -> dict[str, Any]:
     seconds = record.time // 1000
     return {
         "LogFileFormatTime": utc(seconds).strftime("I%m%d %H:%M:%S"),
@@ -153,7 +162,7 @@ def _record(record: Rescheduled) -> dict[str, Any]:
 
 
 def _health(state: str, unhealthy: int, network: int) -> str:
-    if state in ("isolated", "not-ready", "manually-isolated"):
+    if state in (NodeHealth.ISOLATED, NodeHealth.NOT_READY, NodeHealth.MANUALLY_ISOLATED):
         return "NodeUnhealthy"
     if unhealthy:
         return "CardUnhealthy"

@@ -1,7 +1,7 @@
-"""Jobs as numbers and as trouble: ``current-job-statistic`` and ``scheduling-exception-report``, in ClusterD's form.
+"""Statistics and exceptions of jobs: ``current-job-statistic`` and ``scheduling-exception-report``, in ClusterD's form.
 
-The counters go on from what the ConfigMap says, as ClusterD's do after a restart; each rule changes nothing when it is
-applied twice. Sources: component/clusterd/pkg/domain/statistics/{job_utils,job_collect_utils}.go.
+The counters continue from the ConfigMap, as ClusterD's do after a restart; applying a rule twice changes nothing.
+Sources: component/clusterd/pkg/domain/statistics/{job_utils,job_collect_utils}.go.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ from typing import Any, Final
 
 import msgspec
 
+from engine.gangs.forming import pending_by_gang
+from engine.gangs.grouping import group
+from engine.gangs.job_status import FAILED as ENDED_BADLY
+from engine.gangs.owners import ASCEND_API, POD_GROUP_APIS, VOLCANO_API
 from engine.model.cluster import Observed
 from engine.model.diagnostics import ObjectKey
+from engine.model.pending_reasons import ENQUEUE_FAILED, INVALID_REQUEST, NODE_UNSTABLE, QUEUE_EXHAUSTED, TOPOLOGY
+from engine.model.phases import PodGroupPhase
 from engine.model.plan import Pending, Plan
-from engine.plan.gangs import pending_by_gang
-from engine.plan.groups import group
-from engine.plan.jobstatus import FAILED as ENDED_BADLY
-from engine.plan.owners import ASCEND_API, POD_GROUP_APIS, VOLCANO_API
-from engine.plan.place.verdict import ENQUEUE_FAILED, INVALID_REQUEST, NODE_UNSTABLE, QUEUE_EXHAUSTED, TOPOLOGY
+from engine.model.plan_cache import PlanCache
 from engine.status.bodies import MAX_BYTES, bounded_list, config_map
-from engine.status.summaries import COMPLETE, FAILED, RUNNING, Summary
+from engine.status.summaries import COMPLETE, FAILED, RUNNING, JobSummary
 from engine.wire.gojson import go_json
 from engine.wire.names import JOB_STATISTIC as STATISTIC
 from engine.wire.names import NODE_NAMESPACE
@@ -36,8 +38,8 @@ _REASONS: Final = {
 }  # fmt: skip
 
 
-class Statistic(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """One job's numbers; times are Unix seconds, 0 for never."""
+class JobStatistic(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """One job's statistic; times are Unix seconds, 0 for never."""
 
     id: str
     custom_id: str = msgspec.field(name="customID", default="")
@@ -49,17 +51,17 @@ class Statistic(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     pod_fault_times: int = 0
 
 
-def moved(old: Statistic, status: str, cards: int, deleted: bool, now: int) -> Statistic:
-    """The numbers of a job that is in this state now."""
+def updated(old: JobStatistic, status: str, cards: int, deleted: bool, now: int) -> JobStatistic:
+    """The statistic of a job that is now in ``status``."""
     if status == RUNNING:
         if not old.pod_first_run_time:
-            # one that failed before it ever ran has recovered by running
+            # a job that failed before it first ran has recovered by running
             again = max(now, old.pod_last_fault_time) if old.pod_last_fault_time else 0
             return msgspec.structs.replace(
                 old, pod_first_run_time=now, pod_last_run_time=again, stop_time=0, card_num=cards
             )
         if old.pod_last_fault_time > old.pod_last_run_time:
-            # a fault of this very second would otherwise be newer for ever
+            # a fault in this second would otherwise stay newer
             return msgspec.structs.replace(old, pod_last_run_time=max(now, old.pod_last_fault_time), stop_time=0)
         return msgspec.structs.replace(old, stop_time=0)
     if status == COMPLETE:
@@ -72,25 +74,25 @@ def moved(old: Statistic, status: str, cards: int, deleted: bool, now: int) -> S
     return old
 
 
-def statistic(observed: Observed, told: Sequence[Summary], now: float) -> dict[str, Any]:
+def statistic(observed: Observed, summaries: Sequence[JobSummary], now: float) -> dict[str, Any]:
     """``mindx-dl/current-job-statistic``."""
     key = ObjectKey("v1", "ConfigMap", NODE_NAMESPACE, STATISTIC)
     before = _read((observed.objects.get(key) or {}).get("data") or {})
     found = []
-    for one in told:
+    for one in summaries:
         sid = one.data.get("sid", "")
-        old = before.get(one.id) or Statistic(one.id, "" if sid == one.id else sid)
+        old = before.get(one.id) or JobStatistic(one.id, "" if sid == one.id else sid)
         deleted = one.data.get("operator") == "delete"
-        found.append(moved(old, one.status, one.cards, deleted, int(now)))
+        found.append(updated(old, one.status, one.cards, deleted, int(now)))
     found = sorted(found, key=lambda row: row.id)[:MAX_JOBS]
     shown, _ = bounded_list(found, MAX_BYTES)
-    data = {"data": go_json(msgspec.to_builtins(shown)), "totalJob": str(len(told))}
+    data = {"data": go_json(msgspec.to_builtins(shown)), "totalJob": str(len(summaries))}
     return config_map(NODE_NAMESPACE, STATISTIC, data)
 
 
-def exceptions(plan: Plan, observed: Observed) -> dict[str, Any]:
-    """``cluster-system/scheduling-exception-report``: jobs that do not get on, by ``<job name>.<uid>``, and why."""
-    gangs, _ = group(observed)
+def exceptions(plan: Plan, observed: Observed, cache: PlanCache | None = None) -> dict[str, Any]:
+    """``cluster-system/scheduling-exception-report``: jobs that cannot proceed, by ``<job name>.<uid>``, and why."""
+    gangs, _ = group(observed, cache)
     rows: dict[str, str] = {}
     used = 0
     for job, entry in pending_by_gang(plan.pending, gangs).items():
@@ -128,7 +130,7 @@ def _phase(observed: Observed, namespace: str, group_name: str) -> str:
         raw = observed.objects.get(ObjectKey(api, "PodGroup", namespace, group_name)) if group_name else None
         if raw is not None:
             phase = str((raw.get("status") or {}).get("phase") or "")
-            known = ("Pending", "Inqueue", "Unknown", "Running")
+            known = set(PodGroupPhase) - {PodGroupPhase.COMPLETED}
             return f"PodGroup{phase}" if phase in known else "PodGroupCreated"
     return "JobInitialized"
 
@@ -138,7 +140,7 @@ def _reason(entry: Pending) -> str:
 
 
 def _invalid(raw: Mapping[str, Any]) -> str:
-    """Why the job was refused, empty when it was not."""
+    """Why the job was refused; empty when it was not."""
     status = raw.get("status")
     if not isinstance(status, dict):
         return ""
@@ -150,10 +152,10 @@ def _invalid(raw: Mapping[str, Any]) -> str:
     return str(state.get("message") or "") if invalid and isinstance(state, dict) else ""
 
 
-def _read(data: Mapping[str, Any]) -> dict[str, Statistic]:
-    """The numbers so far; a list that somebody broke starts anew."""
+def _read(data: Mapping[str, Any]) -> dict[str, JobStatistic]:
+    """The statistics so far; none if the list cannot be read."""
     try:
-        found = msgspec.json.decode(str(data.get("data") or "[]"), type=list[Statistic])
+        found = msgspec.json.decode(str(data.get("data") or "[]"), type=list[JobStatistic])
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):
         return {}
     return {row.id: row for row in found}

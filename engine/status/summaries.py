@@ -1,7 +1,7 @@
-"""``job-summary-<job>`` in the job's namespace: a job's state and rank table for readers outside, in ClusterD's form.
+"""``job-summary-<job>`` in the job's namespace: a job's state and rank table for other components, in ClusterD's form.
 
-What must last (when the job was first seen, when it went, its last state) is in the ConfigMaps themselves, as with
-ClusterD, which reads them back too; nothing decides by it. Sources: component/clusterd/pkg/domain/job/{job_cm_util,
+What must last (when the job was first seen and deleted, its last state) is read back from the ConfigMaps, as ClusterD
+does; no decision depends on it. Sources: component/clusterd/pkg/domain/job/{job_cm_util,
 job_util}.go, pkg/domain/pod/pod_util.go (ConstructRankTableByPod), docs/zh/scheduling/06_api/04_clusterd.
 """
 
@@ -11,35 +11,34 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from engine.gangs.forming import declared_rank, parse_min_available
+from engine.gangs.grouping import group
+from engine.gangs.owners import POD_GROUP_APIS, controller_of, items, labels_of, part, tasks_of
 from engine.model.cluster import Node, Observed, Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.jobs import Gang
-from engine.plan.gangs import declared_rank, parse_min_available
-from engine.plan.groups import group
-from engine.plan.lifecycle import part, rows
-from engine.plan.memo import Memo
-from engine.plan.owners import POD_GROUP_APIS, controller_of, labels_of, tasks_of
+from engine.model.plan_cache import CacheKey, Memo, PlanCache
 from engine.status.bodies import MANAGED_BY, MAX_BYTES, config_map
 from engine.wire import podannotations
 from engine.wire.gojson import go_json
 from engine.wire.names import JOB_SUMMARY_PREFIX as PREFIX
 from engine.wire.names import bounded
-from engine.wire.ranktable import INITIALIZING, Member, TableError, build
+from engine.wire.ranktable import INITIALIZING, RankTablePod, TableError, build
 
 LABEL: Final = "outside-job-info"
 PENDING, RUNNING, COMPLETE, FAILED = "pending", "running", "complete", "failed"
-#: Seconds for which a deleted job's summary still tells of it.
+#: Seconds for which the summary of a deleted job is kept.
 KEPT: Final = 60
 SERIAL_KEY: Final = "product-serial-number"
 _ATLAS: Final = {"ring-controller.atlas": "ascend-910"}
 _NEW: Final = go_json(INITIALIZING)
-#: Owners whose pods are jobs; a bare pod is none.
+#: Owners whose pods form jobs; a bare pod is no job.
 _KINDS: Final = frozenset({"AscendJob", "Job", "Deployment", "StatefulSet", "PodGroup"})
-_TABLES: Final[Memo[tuple[bool, list[str], int]]] = Memo(16384)
+_TABLES: Final = CacheKey("rank tables of summaries", Memo[tuple[bool, list[str], int]], limit=16384)
 
 
-class Summary(NamedTuple):
-    """One job's summary: the parts of its rank table, and what is said of all of them."""
+class JobSummary(NamedTuple):
+    """One job's summary: the parts of its rank table, and the data that all parts share."""
 
     id: str
     namespace: str
@@ -59,20 +58,21 @@ class Summary(NamedTuple):
             yield config_map(self.namespace, bounded(f"{PREFIX}{self.name}{tail}"), data, labels)
 
 
-def summarised(observed: Observed, now: float) -> list[Summary]:
-    """Summaries of all jobs that ask for chips, by namespace and name, and of those that went a moment ago."""
-    gangs, gang_of = group(observed)
+def job_summaries(observed: Observed, now: float, cache: PlanCache | None = None) -> list[JobSummary]:
+    """Summaries of all jobs that request chips, by namespace and name, and of those deleted a moment ago."""
+    cache = cache or PlanCache()
+    gangs, gang_of = group(observed, cache)
     ended: dict[str, list[Pod]] = {}
     for key, name in gang_of.items():
         if observed.pods[key].finished:
             ended.setdefault(name, []).append(observed.pods[key])
     standing = _standing(observed)
-    found: dict[tuple[str, str], Summary] = {}
+    found: dict[tuple[str, str], JobSummary] = {}
     for key, gang in gangs.items():
         pods = _own_pods([observed.pods[pod] for pod in gang.pods] + ended.get(key, []))
         if gang.kind in _KINDS and gang.uid and any(pod.count for pod in pods):
             place = (gang.namespace, gang.name)
-            found.setdefault(place, _summary(gang, pods, standing.get(place, {}), observed, now))
+            found.setdefault(place, _summary(gang, pods, standing.get(place, {}), observed, now, cache))
     for summary in _waiting(observed, standing, now):
         found.setdefault((summary.namespace, summary.name), summary)
     for place, old in sorted(standing.items()):
@@ -84,12 +84,12 @@ def summarised(observed: Observed, now: float) -> list[Summary]:
 
 
 def standing_summaries(observed: Observed) -> list[tuple[str, str]]:
-    """Namespace and name of the summaries that are there and Belay's."""
+    """Namespace and name of Belay's summaries in the cluster."""
     return [(key.namespace, key.name) for key, _ in _owned(observed)]
 
 
 def status_of(gang: Gang, pods: Sequence[Pod], before: str) -> str:
-    """A job's state by its pods, the first that fits."""
+    """A job's state by its pods; the first rule that fits."""
     if not pods:
         return FAILED if before == RUNNING else before
     least = max(gang.min_available, parse_min_available(gang.annotations) or 0)
@@ -103,19 +103,21 @@ def status_of(gang: Gang, pods: Sequence[Pod], before: str) -> str:
 
 
 def _own_pods(pods: Sequence[Pod]) -> tuple[Pod, ...]:
-    """Pods without the backups of a hot switch whose source is still there, in the order of ranks."""
+    """Pods in rank order, without the backups of a hot switch whose source still exists."""
     names = {pod.name for pod in pods}
     own = [p for p in pods if p.annotations.get("podType") != "backup"
            or p.annotations.get("backupSourcePodName") not in names]  # fmt: skip
     return tuple(sorted(own, key=lambda pod: (declared_rank(pod) if declared_rank(pod) is not None else -1, pod.name)))
 
 
-def _summary(gang: Gang, pods: tuple[Pod, ...], old: Mapping[str, str], observed: Observed, now: float) -> Summary:
+def _summary(
+    gang: Gang, pods: tuple[Pod, ...], old: Mapping[str, str], observed: Observed, now: float, cache: PlanCache
+) -> JobSummary:
     known = old if old.get("job_id") == gang.uid and old.get("operator") != "delete" else {}
     status = status_of(gang, pods, known.get("job_status", PENDING))
     resource = next((pod.resource for pod in pods if pod.count), "")
     nodes = tuple(observed.nodes.get(pod.node) for pod in pods)
-    whole, parts, cards = _TABLES.of(gang.key, (gang, pods, nodes), partial(_table, gang, pods, nodes, resource))
+    whole, parts, cards = cache[_TABLES].of(gang.key, (gang, pods, nodes), partial(_table, gang, pods, nodes, resource))
     framework = _framework(gang, pods, observed)
     data = {
         "job_id": gang.uid,
@@ -130,13 +132,13 @@ def _summary(gang: Gang, pods: tuple[Pod, ...], old: Mapping[str, str], observed
         data["sharedTorIp"] = _shared_switches(pods) if whole else known.get("sharedTorIp", "")
         data["masterAddr"] = _master(gang, pods, observed) if whole else known.get("masterAddr", "")
     npu = resource == podannotations.NPU_RESOURCE
-    return Summary(gang.uid, gang.namespace, gang.name, status, tuple(parts), data, cards, npu)
+    return JobSummary(gang.uid, gang.namespace, gang.name, status, tuple(parts), data, cards, npu)
 
 
 def _waiting(
     observed: Observed, standing: Mapping[tuple[str, str], Mapping[str, str]], now: float
-) -> Iterator[Summary]:
-    """Jobs that so far have a PodGroup only."""
+) -> Iterator[JobSummary]:
+    """Jobs that have only a PodGroup so far."""
     for key, raw in observed.objects.items():
         owner = controller_of(raw) if key.kind == "PodGroup" and key.api_version in POD_GROUP_APIS else {}
         uid, name = str(owner.get("uid") or ""), str(owner.get("name") or "")
@@ -155,11 +157,11 @@ def _waiting(
             "operator": "add", "time": (old.get("time") if old.get("job_id") == uid else None) or str(int(now)),
             "sid": sid,
         }  # fmt: skip
-        yield Summary(uid, key.namespace, name, PENDING, (_NEW,), data, 0, False)
+        yield JobSummary(uid, key.namespace, name, PENDING, (_NEW,), data, 0, False)
 
 
-def _gone(place: tuple[str, str], old: Mapping[str, str], observed: Observed, now: float) -> Summary | None:
-    """The summary of a job without pods: it stands while the job does, then says that it was deleted, for a while."""
+def _gone(place: tuple[str, str], old: Mapping[str, str], observed: Observed, now: float) -> JobSummary | None:
+    """The summary of a job without pods: kept while the job exists, then marked as deleted for ``KEPT`` seconds."""
     live = any(
         key.kind in _KINDS and (key.namespace, key.name) == place
         and str((raw.get("metadata") or {}).get("uid")) == old.get("job_id")
@@ -169,13 +171,13 @@ def _gone(place: tuple[str, str], old: Mapping[str, str], observed: Observed, no
     shared = {k: v for k, v in old.items() if k not in ("hccl.json", "cm_index", "total", "deleteTime")}
     if live:
         status = FAILED if before == RUNNING else before
-        return Summary(old.get("job_id", ""), *place, status, (_NEW,), {**shared, "job_status": status}, 0, False)
+        return JobSummary(old.get("job_id", ""), *place, status, (_NEW,), {**shared, "job_status": status}, 0, False)
     deleted = _seconds(old.get("deleteTime")) if old.get("operator") == "delete" else int(now)
     if now >= deleted + KEPT:
         return None
     status = before if before == COMPLETE else FAILED
     data = {**shared, "job_status": status, "operator": "delete", "deleteTime": str(deleted)}
-    return Summary(old.get("job_id", ""), *place, status, (_NEW,), data, 0, False)
+    return JobSummary(old.get("job_id", ""), *place, status, (_NEW,), data, 0, False)
 
 
 def _table(
@@ -202,7 +204,7 @@ def _configured(pod: Pod) -> podannotations.Configuration | None:
     try:
         return podannotations.configuration(pod.annotations) if pod.deleting is None else None
     except ValueError:
-        return None  # the planner names it; a summary tells what can be read
+        return None  # the planner reports it; the summary shows what can be read
 
 
 def _server(pod: Pod, node: Node | None, own: podannotations.Configuration, alone: bool) -> dict[str, Any]:
@@ -226,9 +228,10 @@ def _server(pod: Pod, node: Node | None, own: podannotations.Configuration, alon
 
 
 def _ranks(gang: Gang, members: Sequence[tuple[Pod, podannotations.Configuration]]) -> dict[str, Any]:
-    """Version 2.0: the flat list of ranks beside the servers."""
+    """The flat list of ranks of version 2.0, beside the servers."""
     rows_of = [
-        Member(pod=p.key, node=p.node, pod_ip=p.pod_ip, rank=declared_rank(p) or 0, configuration=c) for p, c in members
+        RankTablePod(pod=p.key, node=p.node, pod_ip=p.pod_ip, rank=declared_rank(p) or 0, configuration=c)
+        for p, c in members
     ]
     try:
         table = build("2.0", rows_of, scaleout=gang.labels.get("scaleout-type", "").strip().upper())
@@ -238,7 +241,7 @@ def _ranks(gang: Gang, members: Sequence[tuple[Pod, podannotations.Configuration
 
 
 def _split(servers: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Whole servers, so many to a part that it stays under what a ConfigMap takes."""
+    """Servers in parts that each fit into a ConfigMap."""
     parts: list[list[dict[str, Any]]] = [[]]
     used = 0
     for server in servers:
@@ -258,15 +261,15 @@ def _framework(gang: Gang, pods: Sequence[Pod], observed: Observed) -> str:
         return named
     raw = observed.objects.get(ObjectKey(gang.api_version, gang.kind, gang.namespace, gang.name)) or {}
     for task in tasks_of(raw.get("spec") or {}):
-        for row in rows(part(part(task, "template"), "spec"), "containers"):
-            for variable in rows(row, "env"):
+        for row in items(part(part(task, "template"), "spec"), "containers"):
+            for variable in items(row, "env"):
                 if variable.get("name") == "framework" and variable.get("value"):
                     return str(variable["value"]).lower()
     return next((pod.labels["framework"] for pod in pods if pod.labels.get("framework")), "")
 
 
 def _sid(gang: Gang) -> str:
-    """The id that the user's own platform gave the job."""
+    """The job's id on the user's platform."""
     named = gang.labels.get("customJobKey")
     return (gang.labels.get(named, "") if named else "") or gang.labels.get("custom-job-id") or gang.uid
 
@@ -294,7 +297,7 @@ def _owned(observed: Observed) -> Iterator[tuple[ObjectKey, dict[str, Any]]]:
 
 
 def _standing(observed: Observed) -> dict[tuple[str, str], dict[str, str]]:
-    """What the first parts of the summaries say, by the job's namespace and name."""
+    """The data of the first part of each summary in the cluster, by the job's namespace and name."""
     found = {}
     for key, raw in _owned(observed):
         data = {str(k): str(v) for k, v in (raw.get("data") or {}).items()}

@@ -1,4 +1,4 @@
-"""``tor-share-cm``: what running jobs made of each leaf switch, as the reference's scheduler shows it under NSLB 2.0.
+"""``tor-share-cm``: how running jobs share each leaf switch, as MindCluster's scheduler shows it under NSLB 2.0.
 
 Format: key ``global-tor-info`` with ``{"<switch ip>": {"IsHealthy", "IsSharedTor", "nodes": [{"NodeIp", "NodeName",
 "JobName": []}]}}``; docs/zh/scheduling (switch affinity 2.0) and component/ascend-for-volcano/plugin/tor.go.
@@ -23,27 +23,27 @@ NAME: Final = "tor-share-cm"
 KEY: Final = "global-tor-info"
 IMPORTED: Final = ObjectKey("v1", "ConfigMap", wire.NAMESPACE, wire.NAME)
 SHOWN: Final = ObjectKey("v1", "ConfigMap", NAMESPACE, NAME)
-TOLD: Final = "isSharedTor"
+SHARED_KEY: Final = "isSharedTor"
 
 
 def share_bodies(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
-    """The ConfigMap, once pods were told the kind of their switch; none where another component owns it."""
+    """The ConfigMap, once pods carry the kind of their switch; none where another component owns it."""
     imported, shown = observed.objects.get(IMPORTED), observed.objects.get(SHOWN)
     if imported is None or (shown is not None and not _own(shown)):
         return []
-    told = _told(plan, observed)
-    if not told and shown is None:
+    marked = _marked_pods(plan, observed)
+    if not marked and shown is None:
         return []
     try:
         switches = wire.parse(imported)
     except WireError:
-        return []  # the plan's diagnostics name it; what was shown before stays
+        return []  # the plan's diagnostics report it; the ConfigMap stays as it is
     by_address = {node.internal_ip: name for name, node in sorted(observed.nodes.items(), reverse=True)}
     body: dict[str, Any] = {}
     for switch in switches.switches:
         names = [(server.address, by_address.get(server.address, "")) for server in switch.servers]
-        kind, unhealthy = wire.state(notes for _, name in names for _, notes in told.get(name, ()))
-        jobs = {name: sorted({job for job, _ in told.get(name, ())}) for _, name in names}
+        kind, unhealthy = wire.state(notes for _, name in names for _, notes in marked.get(name, ()))
+        jobs = {name: sorted({job for job, _ in marked.get(name, ())}) for _, name in names}
         body[switch.address] = {
             "IsHealthy": int(unhealthy),
             "IsSharedTor": kind,
@@ -52,14 +52,14 @@ def share_bodies(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
     return [config_map(NAMESPACE, NAME, {KEY: go_json(dict(sorted(body.items())))})]
 
 
-def _told(plan: Plan, observed: Observed) -> dict[str, list[tuple[str, dict[str, str]]]]:
-    """(job, annotations) of the pods on each node that know the kind of their switch, bindings of the plan included."""
+def _marked_pods(plan: Plan, observed: Observed) -> dict[str, list[tuple[str, dict[str, str]]]]:
+    """(job, annotations) of each node's pods that carry the kind of their switch, including the plan's bindings."""
     found: dict[str, list[tuple[str, dict[str, str]]]] = {}
     for pod in observed.pods.values():
-        if pod.holds_chips and TOLD in pod.annotations:
+        if pod.holds_chips and SHARED_KEY in pod.annotations:
             found.setdefault(pod.node, []).append((_job(pod), _notes(pod.annotations)))
     for action in plan.actions:
-        if isinstance(action, BindPod) and TOLD in action.annotations:
+        if isinstance(action, BindPod) and SHARED_KEY in action.annotations:
             bound = observed.pods.get(f"{action.namespace}/{action.pod}")
             if bound is not None and not bound.node:
                 found.setdefault(action.node, []).append((_job(bound), _notes(action.annotations)))
@@ -67,7 +67,7 @@ def _told(plan: Plan, observed: Observed) -> dict[str, list[tuple[str, dict[str,
 
 
 def _notes(annotations: Mapping[str, str]) -> dict[str, str]:
-    return {key: annotations.get(key, "") for key in (TOLD, "isHealthy")}
+    return {key: annotations.get(key, "") for key in (SHARED_KEY, "isHealthy")}
 
 
 def _job(pod: Pod) -> str:

@@ -1,4 +1,4 @@
-"""The one writer of status: only what changed, and no object more often than its readers bear."""
+"""When to write status: only what changed, and no object more often than its readers expect."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from engine.wire import names
 
 #: MindCluster's readers expect no more than one write a second per ConfigMap.
 MIN_INTERVAL: Final = 1.0
-#: What other components read is published again this often while there are any (ClusterD's own interval).
+#: Seconds between republications of what other components read, while there are any (ClusterD's interval).
 REPUBLISH: Final = 5.0
-#: People who watch Belay's own ConfigMaps want to see an isolation at once, also right after another change.
+#: Belay's own ConfigMaps show an isolation at once, even right after another change.
 OWN_INTERVAL: Final = 0.2
-#: ClusterD writes the numbers of jobs no more often than this.
+#: ClusterD writes statistics of jobs no more often than this.
 STATISTIC_INTERVAL: Final = 3.0
 
 _Place = tuple[str, str]
 
 
-class Ledger:
-    """Remembers what was written, so that an unchanged body is never sent again.
+class WriteTracker:
+    """Tracks what was written, so that an unchanged body is not sent again.
 
-    Pure bookkeeping: the caller gives the clock and does the writing. ``pick`` names what to write now;
-    a body held back by the interval is picked by a later call, with its newest content.
+    Pure bookkeeping: the caller gives the clock and writes. ``due`` returns what to write now; a body that the interval
+    holds back is returned by a later call, with its newest content.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._written: dict[_Place, tuple[str, float]] = {}
         self._digests: dict[_Place, tuple[dict[str, Any], str]] = {}
-        self.foreign = False
-        """Whether other components read the aggregates; they take silence for death."""
+        self.has_foreign_readers = False
+        """Whether other components read the aggregates, which then must be republished."""
 
-    def pick(self, bodies: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The bodies that changed since they were written and whose interval has passed."""
+    def due(self, bodies: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The bodies that changed since they were written, and whose interval has passed."""
         now = self._clock()
         return [body for body in bodies if self._left(body, now) <= 0]
 
-    def wait(self, bodies: Iterable[dict[str, Any]]) -> float:
-        """Seconds until the first body that is held back may be written; 0 when none is."""
+    def next_due(self, bodies: Iterable[dict[str, Any]]) -> float:
+        """Seconds until the first held-back body may be written; 0 when there is none."""
         now = self._clock()
         left = [seconds for seconds in (self._left(body, now) for body in bodies) if seconds < math.inf]
         return max(0.0, min(left, default=0.0))
 
     def _left(self, body: dict[str, Any], now: float) -> float:
-        """Seconds until a body may be written, infinity while there is no need to."""
+        """Seconds until a body is due; infinity while it need not be written."""
         if self._changed(body):
             return _interval(body) - self._since(body, now)
-        return REPUBLISH - self._since(body, now) if self.foreign and is_foreign(body) else math.inf
+        return REPUBLISH - self._since(body, now) if self.has_foreign_readers and is_foreign(body) else math.inf
 
     def _changed(self, body: dict[str, Any]) -> bool:
         return self._written.get(_place(body), ("", 0.0))[0] != self._digest(body)
@@ -62,19 +62,19 @@ class Ledger:
         return now - known[1] if known else math.inf
 
     def _digest(self, body: dict[str, Any]) -> str:
-        """The digest of a body; that of the very body seen last in its place is known."""
+        """The digest of a body, cached for the same body object."""
         place = _place(body)
         known = self._digests.get(place)
         if known is None or known[0] is not body:
             known = self._digests[place] = (body, _digest(body))
         return known[1]
 
-    def written(self, body: dict[str, Any]) -> None:
-        """Remember that a body was written."""
+    def record_write(self, body: dict[str, Any]) -> None:
+        """Record that a body was written."""
         self._written[_place(body)] = (self._digest(body), self._clock())
 
-    def learn(self, live: dict[str, Any]) -> None:
-        """Take over what the cluster already holds, e.g. after a restart."""
+    def record_live(self, live: dict[str, Any]) -> None:
+        """Record what the cluster holds, e.g. after a restart."""
         self._written[_place(live)] = (_digest(live), self._clock() - MIN_INTERVAL)
 
     def known(self, body: dict[str, Any]) -> bool:
@@ -82,7 +82,7 @@ class Ledger:
         return _place(body) in self._written
 
     def forget(self, body: dict[str, Any]) -> None:
-        """The last write failed: its outcome is unknown."""
+        """Forget an object whose content is unknown, e.g. after a failed write."""
         self._written.pop(_place(body), None)
         self._digests.pop(_place(body), None)
 

@@ -1,8 +1,8 @@
 """The port to Redis: working memory that may be flushed at any moment.
 
-The controller writes with ``SnapshotWriter`` and ``RevisionWriter`` (asyncio); workers read with ``SnapshotReader`` and
-``RevisionReader`` and keep pass records with ``PassStore`` (blocking). Whatever was lost shows as ``reset``, unsynced
-or None, never as an error; an unreachable Redis raises ``StoreUnavailable``.
+The controller writes with ``SnapshotWriter`` and ``RevisionWriter`` (asyncio). Workers read ``StoredSnapshots`` and
+``StoredRevisions``, and keep pass records in ``PassStore`` (blocking). Data that Redis lost reads as ``reset``,
+unsynced or None, never as an error; an unreachable Redis raises ``StoreUnavailable``.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from engine.store.passes import (
     CONTROLLER_BEAT,
     ActionOutcome,
     BatchResult,
+    ObjectWrite,
     PassRecord,
     PassState,
     PassStore,
-    Write,
 )
 from engine.store.port import (
     PREFIX,
@@ -26,8 +26,9 @@ from engine.store.port import (
     eviction_warning,
     translated,
 )
-from engine.store.revisions import RevisionReader, RevisionRecord, RevisionWriter
-from engine.store.snapshot import Changes, Field, SnapshotReader, SnapshotWriter, field_of, fits
+from engine.store.repair import heal, repair
+from engine.store.revisions import RevisionRecord, RevisionWriter, StoredRevisions
+from engine.store.snapshot import Changes, Field, SnapshotWriter, StoredSnapshots, field_of, fits
 
 __all__ = [
     "CONTROLLER_BEAT",
@@ -40,18 +41,20 @@ __all__ = [
     "PassRecord",
     "PassState",
     "PassStore",
-    "RevisionReader",
+    "StoredRevisions",
     "RevisionRecord",
     "RevisionWriter",
-    "SnapshotReader",
+    "StoredSnapshots",
     "SnapshotWriter",
     "StoreUnavailable",
     "ValueTooLarge",
-    "Write",
+    "ObjectWrite",
     "connect",
     "connect_async",
     "eviction_warning",
     "field_of",
     "fits",
+    "heal",
+    "repair",
     "translated",
 ]

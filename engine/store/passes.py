@@ -1,28 +1,31 @@
-"""What the last pass of each shard set in motion: its batches, what they wrote, and what became of every action.
+"""The last pass of each shard: its batches, their writes, and the outcome of every action.
 
-The next pass reads it as its read-your-writes barrier. Losing it is safe: the snapshot is then lost too, and the next
-one comes from a consistent list that was read after the loss.
+The next pass uses it as its read-your-writes barrier. Losing it is safe: the snapshot is then lost too, and the next
+one comes from a consistent list that is read after the loss.
 """
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Mapping
-from typing import cast
+from typing import TypeVar, cast
 
 import msgspec
 import redis
 
 from engine.store.port import PREFIX, text, translated
+from engine.store.repair import heal
 
 CONTROLLER_BEAT = "controller/"
-"""What the names of controllers begin with in ``PassStore.alive``; the shard follows."""
+"""Prefix of controllers' names in ``PassStore.alive``, before the shard."""
 _KEEP_SECONDS = 3600
 _OUTCOMES_LIMIT = 20_000
+_Kind = TypeVar("_Kind")
 
 
-class Write(msgspec.Struct, frozen=True, array_like=True):
-    """One object that was written: its new ``rv``, or ``deleted`` with the ``uid`` that is to vanish."""
+class ObjectWrite(msgspec.Struct, frozen=True, array_like=True):
+    """One written object: its new ``rv``, or ``deleted`` with the ``uid`` that is being deleted."""
 
     api_version: str
     kind: str
@@ -39,7 +42,7 @@ class Write(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ActionOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of one action of the plan; ``index`` is its place there."""
+    """The outcome of one action; ``index`` is its place in the plan."""
 
     index: int
     result: str
@@ -50,18 +53,18 @@ class ActionOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class BatchResult(msgspec.Struct, frozen=True):
-    """What one batch did."""
+    """The writes and outcomes of one batch."""
 
     batch: int
-    writes: list[Write] = []
+    writes: list[ObjectWrite] = []
     outcomes: list[ActionOutcome] = []
     pass_id: str = ""
 
 
 class PassRecord(msgspec.Struct, frozen=True):
-    """A pass that sent batches to ``act``. ``expires`` in unix seconds: afterwards no batch of it starts any more.
+    """A pass that sent batches to ``act``. ``expires`` in Unix seconds: no batch starts after it.
 
-    ``pods_version`` is the resourceVersion up to which the pass had seen the pods; empty when that is not known.
+    ``pods_version`` is the resourceVersion up to which the pass had seen the pods; empty when unknown.
     """
 
     pass_id: str
@@ -76,33 +79,50 @@ class PassRecord(msgspec.Struct, frozen=True):
 
 
 class PassState(msgspec.Struct, frozen=True):
-    """The last pass as far as it is known."""
+    """The last pass, as far as it is known."""
 
     record: PassRecord
     results: list[BatchResult]
     beat: float = 0.0
-    """When a batch of it last gave a sign of life (unix seconds), at least when the pass began."""
+    """The last heartbeat of its batches, or when the pass began (Unix seconds)."""
 
     @property
     def finished(self) -> bool:
-        """Whether every batch said what it did."""
+        """Whether every batch has a result."""
         return {result.batch for result in self._own} >= set(range(self.record.batches))
 
     @property
-    def writes(self) -> list[Write]:
+    def writes(self) -> list[ObjectWrite]:
         return [write for result in self.results for write in result.writes]
 
     @property
     def outcomes(self) -> list[ActionOutcome]:
         found: dict[int, ActionOutcome] = {}
         for outcome in (outcome for result in self._own for outcome in result.outcomes):
-            if outcome.index not in found or outcome.result != "dropped":  # a doubled, dropped task says nothing
+            if outcome.index not in found or outcome.result != "dropped":  # a repeated task that was dropped
                 found[outcome.index] = outcome
         return [found[index] for index in sorted(found)]
 
     @property
     def _own(self) -> list[BatchResult]:
         return [result for result in self.results if result.pass_id == self.record.pass_id]
+
+
+def _read(value: bytes, kind: type[_Kind]) -> _Kind | None:
+    """A record decoded; None for anything else, which counts as lost."""
+    try:
+        return msgspec.json.decode(value, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _number(value: bytes | None) -> float:
+    """A number decoded; 0 for anything else."""
+    try:
+        number = float(value or 0.0)
+    except ValueError:
+        return 0.0
+    return number if math.isfinite(number) else 0.0
 
 
 class PassStore:
@@ -122,7 +142,7 @@ class PassStore:
             pipe.execute()
 
     def amend(self, record: PassRecord, batches: int) -> None:
-        """Say how many accounts a pass will give in the end (its own and one per batch)."""
+        """Set how many results a pass will have: its own, and one per batch."""
         text = msgspec.json.encode(msgspec.structs.replace(record, batches=batches)).decode()
         with translated():
             self._client.hset(self._key(record.shard), "record", text)
@@ -131,13 +151,12 @@ class PassStore:
         """The record of the last pass alone."""
         with translated():
             found = cast(bytes | None, self._client.hget(self._key(shard), "record"))
-        return None if found is None else msgspec.json.decode(found, type=PassRecord)
+        return None if found is None else _read(found, PassRecord)
 
     def finish(self, record: PassRecord, result: BatchResult) -> None:
-        """Record what a batch did. A batch that ran twice is recorded twice, and its writes count both times.
+        """Record the result of a batch. A batch that ran twice is recorded twice, and both writes count.
 
-        Batch -1 holds writes of the pass itself. A result that comes after a newer pass began is kept with that one for
-        its writes alone.
+        A result that comes after a newer pass began is kept with that pass for its writes only.
         """
         if len(result.outcomes) > _OUTCOMES_LIMIT:
             result = msgspec.structs.replace(result, outcomes=result.outcomes[:_OUTCOMES_LIMIT])
@@ -149,25 +168,27 @@ class PassStore:
             pipe.execute()
 
     def state(self, shard: str) -> PassState | None:
-        """The last pass and what is known of its batches; None when nothing is recorded (or all was lost)."""
+        """The last pass and the known state of its batches; None when nothing is recorded (or all was lost)."""
         with translated():
             reply = cast(dict[bytes, bytes], self._client.hgetall(self._key(shard)))
         found = {text(name): value for name, value in reply.items()}
         record = found.pop("record", None)
         if record is None:
             return None
-        read = msgspec.json.decode(record, type=PassRecord)
-        beat = max(read.started, float(found.get(f"beat:{read.pass_id}") or 0.0))
-        batches = [value for name, value in sorted(found.items()) if name.startswith("batch:")]
-        return PassState(read, [msgspec.json.decode(value, type=BatchResult) for value in batches], beat)
+        read = _read(record, PassRecord)
+        if read is None:
+            return None
+        beat = max(read.started, _number(found.get(f"beat:{read.pass_id}")))
+        batches = [_read(value, BatchResult) for name, value in sorted(found.items()) if name.startswith("batch:")]
+        return PassState(read, [batch for batch in batches if batch is not None], beat)
 
     def pulse(self, record: PassRecord) -> None:
-        """Say that a batch of the pass is being worked on."""
+        """Write a heartbeat of a running batch."""
         with translated():
             self._client.hset(self._key(record.shard), f"beat:{record.pass_id}", repr(self.now()))
 
     def now(self) -> float:
-        """Redis' own clock in unix seconds: what messages expire by, so that machines need not agree on the time."""
+        """Redis' clock in Unix seconds, by which messages expire, so that machines need not agree on the time."""
         with translated():
             seconds, micros = self._client.time()
         return seconds + micros / 1_000_000
@@ -177,39 +198,39 @@ class PassStore:
         with translated():
             self._client.delete(self._key(shard))
 
-    # asking the controller
+    # requests to the controller
 
     def ask_relist(self, shard: str) -> None:
-        """Ask the controller for a fresh consistent list (a batch ended without saying what it wrote)."""
+        """Request a fresh consistent list from the controller: a batch ended without a result."""
         with translated():
             self._client.set(f"{self._prefix}:{{{shard}}}:relist", "1", ex=_KEEP_SECONDS)
 
     def take_relist(self, shard: str) -> bool:
-        """Whether a fresh list was asked for since the last call."""
+        """Whether a fresh list was requested since the last call."""
         with translated():
             return bool(self._client.delete(f"{self._prefix}:{{{shard}}}:relist"))
 
     def ask_fetch(self, shard: str) -> None:
-        """Ask the controller to look for a new revision now (a webhook was called). One that a flush swallows costs
-        no more than the wait for the next poll.
+        """Request a fetch from the controller: a webhook was called. If a flush loses the request, the next poll finds
+        the revision.
         """
         with translated():
             self._client.set(f"{self._prefix}:{{{shard}}}:fetch", "1", ex=_KEEP_SECONDS)
 
     def take_fetch(self, shard: str) -> bool:
-        """Whether a look for a new revision was asked for since the last call."""
+        """Whether a fetch was requested since the last call."""
         with translated():
             return bool(self._client.delete(f"{self._prefix}:{{{shard}}}:fetch"))
 
-    # numbers
+    # metrics
 
     def put_summary(self, shard: str, summary: bytes) -> None:
-        """Keep the last pass in numbers, for /metrics."""
+        """Store the summary of the last pass for /metrics."""
         with translated():
             self._client.hset(f"{self._prefix}:summaries", shard, summary)
 
     def summaries(self) -> dict[str, bytes]:
-        """The last pass of each shard in numbers."""
+        """The summary of each shard's last pass."""
         with translated():
             found = cast(dict[bytes, bytes], self._client.hgetall(f"{self._prefix}:summaries"))
         return {text(shard): value for shard, value in found.items()}
@@ -222,28 +243,32 @@ class PassStore:
             pipe.execute()
 
     def counters(self) -> dict[str, int]:
-        """All counters; a flush starts them anew, as a restart would."""
+        """All counters; a flush resets them, as a restart would."""
         with translated():
             found = cast(dict[bytes, bytes], self._client.hgetall(f"{self._prefix}:counters"))
-        return {text(name): int(value) for name, value in found.items()}
+        return {text(name): int(_number(value)) for name, value in found.items()}
 
-    # who is alive
+    # heartbeats
 
     def beat(self, name: str, now: float, ttl: float = 30.0) -> None:
-        """Say that a process lives; forgotten after ``ttl`` seconds."""
+        """Write the heartbeat of a process; it expires after ``ttl`` seconds."""
         with translated():
             self._client.set(f"{self._prefix}:alive:{name}", repr(now), px=int(ttl * 1000))
 
     def alive(self) -> dict[str, float]:
-        """Which processes said so, and when (unix seconds)."""
+        """The heartbeats by process, in Unix seconds."""
         found: dict[str, float] = {}
         start = f"{self._prefix}:alive:"
         with translated():
             for key in self._client.scan_iter(match=f"{start}*", count=500):
                 value = cast(bytes | None, self._client.get(key))
                 if value is not None:
-                    found[text(key)[len(start) :]] = float(value)
+                    found[text(key)[len(start) :]] = _number(value)
         return found
+
+    def heal(self) -> None:
+        """Delete keys of a wrong type, if a command met one; never raises."""
+        heal(self._client, self._prefix)
 
     def _key(self, shard: str) -> str:
         return f"{self._prefix}:{{{shard}}}:pass"

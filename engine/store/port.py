@@ -1,10 +1,11 @@
-"""How we talk to Redis: connections from a URL, time limits, and one error for everything that can go wrong with it."""
+"""Connections to Redis from a URL, time limits, and one error for all failures."""
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import redis
 import redis.asyncio
@@ -13,13 +14,17 @@ from engine.errors import BelayError
 from engine.log import redact
 
 VALUE_LIMIT = 3 * 1024 * 1024
-"""Largest value in bytes; an object in etcd has at most half of that."""
+"""Largest value in bytes; an object in etcd has at most half of this."""
 PREFIX = "belay"
 _SOCKET_SECONDS = 5.0
 
 
 class StoreUnavailable(BelayError):
-    """Redis gave no usable answer. It is working memory: wait and go on, nothing is lost."""
+    """Redis gave no usable answer. It is working memory: wait and try again, nothing is lost."""
+
+
+damaged: Final = threading.Event()
+"""Set when a key had a wrong type; ``engine.store.repair.heal`` repairs it and clears the event."""
 
 
 class ValueTooLarge(BelayError):
@@ -32,6 +37,8 @@ def translated() -> Iterator[None]:
     try:
         yield
     except (redis.RedisError, OSError) as error:
+        if "WRONGTYPE" in str(error):
+            damaged.set()
         raise StoreUnavailable(redact(f"Redis: {type(error).__name__}: {str(error)[:200]}")) from error
 
 
@@ -60,9 +67,9 @@ def _client(kind: Any, url: str) -> Any:
 
 
 def eviction_warning(client: redis.Redis) -> str | None:
-    """What to tell the operator when Redis may throw keys away under memory pressure; None when all is well or unknown.
+    """A warning if Redis may evict keys under memory pressure; None if not, or if unknown.
 
-    Managed services refuse CONFIG; INFO tells the same.
+    Managed services refuse CONFIG; INFO holds the same.
     """
     with translated():
         policy = str(client.info("memory").get("maxmemory_policy") or "")

@@ -1,7 +1,7 @@
-"""The files of the revision in force, for workers: each blob is stored once, whatever number of revisions holds it.
+"""The files of the revision in force, for workers. Each blob is stored once, even if several revisions hold it.
 
 Keys: ``blobs`` (hash, blob id → bytes), ``blobs:used`` (sorted set, blob id → when last used), ``revision:<sha>``
-(hash, path → blob id), ``<shard>:revision`` (the one in force). Losing any of them is mended by putting the revision
+(hash, path → blob id), ``<shard>:revision`` (the one in force). After a loss the revision is put
 again.
 """
 
@@ -17,12 +17,12 @@ import redis.asyncio
 from engine.store.port import PREFIX, VALUE_LIMIT, ValueTooLarge, text, translated
 
 KEEP_SECONDS = 3600
-"""How long files are kept after they were last put."""
+"""Seconds for which files are kept after the last put."""
 _BATCH = 1000
 
 
 class RevisionRecord(msgspec.Struct, frozen=True):
-    """The revision in force: a commit, what its files are, and what the source had to say about it (JSON)."""
+    """The revision in force: a commit, the blob ids of its files, and the source's findings (JSON)."""
 
     sha: str
     files: dict[str, str] = {}
@@ -101,9 +101,7 @@ class RevisionWriter:
             for part in _parts(sorted(files)):
                 pipe.hset(key, mapping={path: files[path] for path in part})
             pipe.expire(key, 2 * KEEP_SECONDS)
-            pipe.set(
-                _current(self._prefix, shard), msgspec.json.encode({"sha": sha, "meta": meta, "count": len(files)})
-            )
+            pipe.set(_current(self._prefix, shard), msgspec.json.encode(_Pointer(sha, meta, len(files))))
             await pipe.execute()
 
     @property
@@ -115,7 +113,7 @@ class RevisionWriter:
         return f"{self._prefix}:blobs:used"
 
 
-class RevisionReader:
+class StoredRevisions:
     """The worker's side."""
 
     def __init__(self, client: redis.Redis, prefix: str = PREFIX) -> None:
@@ -128,23 +126,39 @@ class RevisionReader:
             pointer = cast(bytes | None, self._client.get(_current(self._prefix, shard)))
             if pointer is None:
                 return None
-            said = msgspec.json.decode(pointer)
-            found = cast(dict[bytes, bytes], self._client.hgetall(f"{self._prefix}:revision:{said['sha']}"))
+            in_force = _pointer(pointer)
+            if in_force is None:
+                return None
+            found = cast(dict[bytes, bytes], self._client.hgetall(f"{self._prefix}:revision:{in_force.sha}"))
         files = {text(path): text(blob) for path, blob in found.items()}
-        if len(files) != said["count"]:
+        if len(files) != in_force.count:
             return None
-        return RevisionRecord(said["sha"], files, said["meta"])
+        return RevisionRecord(in_force.sha, files, in_force.meta)
 
     def blobs(self, ids: Iterable[str]) -> dict[str, bytes]:
-        """The contents of those blobs that Redis has; a missing one means: come back when the controller put it
-        again.
-        """
+        """The contents of the blobs that Redis has; the controller will put missing ones again."""
         found: dict[str, bytes] = {}
         for part in _parts(sorted(set(ids))):
             with translated():
                 values = cast(list[bytes | None], self._client.hmget(f"{self._prefix}:blobs", part))
             found.update({name: value for name, value in zip(part, values, strict=True) if value is not None})
         return found
+
+
+class _Pointer(msgspec.Struct, frozen=True):
+    """The revision in force: its commit, the source's findings, its number of files."""
+
+    sha: str
+    meta: dict[str, Any]
+    count: int
+
+
+def _pointer(value: bytes) -> _Pointer | None:
+    """The pointer decoded; None for anything else, which counts as lost."""
+    try:
+        return msgspec.json.decode(value, type=_Pointer)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def _current(prefix: str, shard: str) -> str:

@@ -1,8 +1,8 @@
 """The observed snapshot: per shard, every object that passes need, as the controller last saw it.
 
-The controller writes changed objects; a worker reads only what changed since it last looked. Each life of the copy has
-a *generation*, made by the controller before a fresh consistent list. When Redis was flushed, or another controller
-took over, the generation differs: the writer is told so and lists again, and the reader drops what it holds.
+The controller writes changed objects; a worker reads what changed since its last read. Each copy has a *generation*,
+made by the controller before a fresh consistent list. When Redis was flushed, or another controller took over, the
+generation differs: the writer then lists again, and the reader drops its copy.
 
 Keys, all in one hash slot: ``objects`` (hash, field → bytes), ``log`` (sorted set, field → sequence number of its last
 change; deleted fields stay as tombstones until trimmed), ``meta`` (hash: generation, seq, floor, synced,
@@ -79,16 +79,16 @@ class Field(msgspec.Struct, frozen=True, order=True):
 
 
 def field_of(name: str) -> Field:
-    """The parts of a field's text; raises ValueError when it has not four of them."""
+    """The parts of a field's text; raises ValueError unless there are four."""
     api_version, kind, namespace, plain = name.split("|")
     return Field(api_version, kind, namespace, plain)
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """What a reader has to take over. With ``reset`` it first drops all it holds.
+    """Changes for a reader. With ``reset`` it first drops everything.
 
     ``watermarks`` gives, by ``apiVersion|kind[|namespace]``, the resourceVersion up to which the snapshot has seen
-    everything. They are read before the objects, so the objects are at least that new. ``synced`` is False until a full
+    everything. They are read before the objects, so the objects are at least as new. ``synced`` is False until a full
     list is in.
     """
 
@@ -104,6 +104,11 @@ def _keys(prefix: str, shard: str) -> list[str]:
     return [f"{prefix}:{{{shard}}}:{name}" for name in ("objects", "log", "meta")]
 
 
+def _count(value: str | None) -> int:
+    """A sequence number; 0 for anything else, so that the reader reads everything again."""
+    return int(value) if value is not None and value.isascii() and value.isdecimal() and len(value) < 19 else 0
+
+
 class SnapshotWriter:
     """The controller's side."""
 
@@ -113,7 +118,7 @@ class SnapshotWriter:
         self._begin = client.register_script(_BEGIN)
 
     async def begin(self, shard: str) -> str:
-        """Start an empty, unsynced snapshot and return its generation; list everything anew after it."""
+        """Start an empty, unsynced snapshot and return its generation; then list everything again."""
         generation = uuid.uuid4().hex
         with translated():
             await self._begin(keys=_keys(self._prefix, shard), args=[generation])
@@ -127,11 +132,10 @@ class SnapshotWriter:
         watermarks: Mapping[str, str] | None = None,
         synced: bool | None = None,
     ) -> bool:
-        """Take over changes, each slice atomically with its sequence number; watermarks and ``synced`` go with the last
+        """Write changes, each slice atomically with its sequence number; watermarks and ``synced`` go with the last
         slice.
 
-        None deletes. Values beyond 3 MiB are refused by the caller's ``fits``. Returns False when the snapshot was
-        lost: ``begin`` again and list afresh.
+        None deletes. The caller checks values with ``fits``. Returns False when the snapshot was lost: ``begin`` again.
         """
         slices = _slices(changed)
         for index, part in enumerate(slices):
@@ -167,8 +171,8 @@ def _slices(changed: Mapping[str, bytes | None]) -> list[list[tuple[str, bytes |
     return slices
 
 
-class SnapshotReader:
-    """The worker's side: remembers per shard how far it has read."""
+class StoredSnapshots:
+    """The worker's side; it keeps its position per shard."""
 
     def __init__(self, client: redis.Redis, prefix: str = PREFIX) -> None:
         self._client = client
@@ -176,7 +180,7 @@ class SnapshotReader:
         self._cursor: dict[str, tuple[str, int]] = {}
 
     def changes(self, shard: str) -> Changes:
-        """What changed since this reader's last call for the shard."""
+        """The changes since this reader's last call for the shard."""
         generation, after = self._cursor.get(shard, ("", 0))
         result = self.changes_after(shard, generation, after)
         self._cursor[shard] = (result.generation, result.seq)
@@ -187,19 +191,19 @@ class SnapshotReader:
         self._cursor.pop(shard, None)
 
     def changes_after(self, shard: str, generation: str, after: int) -> Changes:
-        """What changed after sequence number ``after`` of ``generation``; everything, with ``reset``, when that is not
-        known any more.
+        """The changes after sequence number ``after`` of ``generation``; all objects, with ``reset``, if that is no
+        longer known.
         """
         objects, log, meta = _keys(self._prefix, shard)
         for _ in range(3):
             with translated():
                 state = self._meta(meta)
                 now_generation = state.get("generation", "")
-                seq = int(state.get("seq", 0))
-                reset = now_generation != generation or after < int(state.get("floor", 0)) or after > seq
+                seq = _count(state.get("seq"))
+                reset = now_generation != generation or after < _count(state.get("floor")) or after > seq
                 changed = self._read(objects, log, 0 if reset else after)
                 if self._meta(meta).get("generation", "") != now_generation:
-                    continue  # flushed or begun anew while we read: what we have is torn
+                    continue  # flushed or restarted during the read: the result is inconsistent
             if reset:
                 changed = {name: value for name, value in changed.items() if value is not None}
             marks = {key[3:]: value for key, value in state.items() if key.startswith("rv:")}
@@ -212,7 +216,7 @@ class SnapshotReader:
         return {text(name): text(value) for name, value in reply.items()}
 
     def _read(self, objects: str, log: str, after: int) -> dict[str, bytes | None]:
-        # to the end, not to the sequence number just read: a field that changed again meanwhile would be missing
+        # to the end, not to the sequence number just read, or a field that changed meanwhile would be missing
         changed: dict[str, bytes | None] = {}
         names = cast(list[bytes], self._client.zrangebyscore(log, f"({after}", "+inf"))
         for start in range(0, len(names), _PAGE):

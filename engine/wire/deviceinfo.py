@@ -1,4 +1,4 @@
-"""``mindx-dl-deviceinfo-<node>``: what a device plugin reports of a node's chips.
+"""``mindx-dl-deviceinfo-<node>``: a device plugin's report on the chips of a node.
 
 Format and CheckCode: docs/zh/scheduling/07_references/02_common_operations.md and
 component/ascend-device-plugin/pkg/common/common.go. The CheckCode covers
@@ -9,33 +9,40 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from engine.model.cluster import ChipFault, DeviceReport, SwitchReport, Upgrade
+from engine.model.levels import (
+    MANUALLY_SEPARATE,
+    SwitchLevel,
+)
 from engine.wire.errors import WireError
 from engine.wire.gojson import check_code, go_json, read_json, read_object
 from engine.wire.names import CIM_LABEL, DEVICE_NAMESPACE, DEVICE_PREFIX
 
-#: Chip ids beyond this are not believed (the largest supported node has 64 chips).
+#: Reports with a larger chip id are rejected (the largest supported node has 64 chips).
 MAX_CHIP = 1023
 
+MANUAL_KEY: Final = MANUALLY_SEPARATE.value
+"""Key of ``data``: chips that were isolated manually."""
+UPGRADES_KEY: Final = "UpgradeFaultReason"
 _UNHEALTHY = "-Unhealthy"
 _NETWORK = "-NetworkUnhealthy"
 _RECOVERING = "-Recovering"
 _FAULT = "-Fault"
 _SUFFIXES = (_NETWORK, _UNHEALTHY, _RECOVERING, _FAULT)
-#: The device plugin gives the faults of 310 chips under the key of 310P ones, which is where readers look.
+#: The device plugin reports faults of Ascend310 chips under the key of Ascend310P, and readers expect them there.
 _FAULT_KEYS = {"huawei.com/Ascend310": "huawei.com/Ascend310P-Fault"}
 _KNOWN = ("huawei.com/Ascend910", "huawei.com/npu", "huawei.com/Ascend310P", "huawei.com/Ascend310")
 _NAME = re.compile(r"^([A-Za-z][A-Za-z0-9]*)-(\d{1,4})$")
 
 
 def parse(config_map: Mapping[str, Any]) -> DeviceReport:
-    """Verify and read one device-info ConfigMap.
+    """Verify and parse one device-info ConfigMap.
 
     Raises:
-        WireError: the report cannot be believed: bad or missing CheckCode, bad JSON or a field of a
-            wrong type. The caller keeps the last good report.
+        WireError: the CheckCode is missing or wrong, the JSON is invalid, or a field has a wrong type. The caller
+            keeps the last valid report.
     """
     metadata = config_map.get("metadata") or {}
     name = str(metadata.get("name", ""))
@@ -58,7 +65,7 @@ def parse(config_map: Mapping[str, Any]) -> DeviceReport:
     for fault in faults:
         if fault.chip >= 0:
             listed |= 1 << fault.chip
-    manual, upgrades = raised(config_map, prefix)
+    manual, upgrades = manual_and_upgrades(config_map, prefix)
     return DeviceReport(
         node=name.removeprefix(DEVICE_PREFIX),
         resource_version=str(metadata.get("resourceVersion", "")),
@@ -80,8 +87,8 @@ def parse(config_map: Mapping[str, Any]) -> DeviceReport:
     )
 
 
-def raised(config_map: Mapping[str, Any], prefix: str) -> tuple[int, tuple[Upgrade, ...]]:
-    """What keys ``ManuallySeparateNPU`` and ``UpgradeFaultReason`` say: a mask of chips, and the reasons.
+def manual_and_upgrades(config_map: Mapping[str, Any], prefix: str) -> tuple[int, tuple[Upgrade, ...]]:
+    """Parse keys ``ManuallySeparateNPU`` (a mask of chips) and ``UpgradeFaultReason`` (the reasons).
 
     Raises:
         WireError: a name or a value in them cannot be read.
@@ -89,8 +96,8 @@ def raised(config_map: Mapping[str, Any], prefix: str) -> tuple[int, tuple[Upgra
     metadata = config_map.get("metadata") or {}
     where = f"ConfigMap/{metadata.get('namespace', '')}/{metadata.get('name', '')}"
     data = config_map.get("data") or {}
-    manual = _names_mask(where, "data.ManuallySeparateNPU", data.get("ManuallySeparateNPU") or "", prefix)
-    return manual, _upgrades(where, data.get("UpgradeFaultReason"), prefix)
+    manual = _names_mask(where, f"data.{MANUAL_KEY}", data.get(MANUAL_KEY) or "", prefix)
+    return manual, _upgrades(where, data.get(UPGRADES_KEY), prefix)
 
 
 def build(
@@ -105,7 +112,7 @@ def build(
     upgrades: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
     switch: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The ConfigMap a device plugin would write; ``update_time`` in Unix seconds."""
+    """The ConfigMap as a device plugin writes it; ``update_time`` in Unix seconds."""
     inner = {"DeviceList": dict(sorted(device_list.items())), "UpdateTime": update_time}
     outer: dict[str, Any] = {
         "DeviceInfo": inner,
@@ -117,8 +124,8 @@ def build(
         outer["RackID"] = rack_id
     data = {
         "DeviceInfoCfg": go_json(outer),
-        "ManuallySeparateNPU": ",".join(manual),
-        "UpgradeFaultReason": go_json(dict(sorted((upgrades or {}).items()))),
+        MANUAL_KEY: ",".join(manual),
+        UPGRADES_KEY: go_json(dict(sorted((upgrades or {}).items()))),
         "Description": "",
     }
     if switch is not None:
@@ -191,7 +198,7 @@ def _stem(key: str) -> str:
 
 
 def _free_mask(text: str, prefix: str) -> int:
-    """The plugin's own free list: one token that does not parse makes it empty, as MindCluster's scheduler reads it."""
+    """The plugin's list of free chips; empty if one token does not parse, as in MindCluster's scheduler."""
     mask = 0
     for token in text.split(",") if text else ():
         number = token.removeprefix(prefix)
@@ -224,7 +231,7 @@ def chip_id(where: str, field: str, name: str, prefix: str) -> int:
     """
     match = _NAME.match(name)
     if match is None or match.group(1) + "-" != prefix or int(match.group(2)) > MAX_CHIP:
-        raise WireError(where, field, f"{name!r} is no device name like {prefix}0")
+        raise WireError(where, field, f"{name!r} is not a device name such as {prefix}0")
     return int(match.group(2))
 
 
@@ -273,7 +280,7 @@ def _upgrades(where: str, text: object, prefix: str) -> tuple[Upgrade, ...]:
     if not text:
         return ()
     field = "data.UpgradeFaultReason"
-    reasons = read_object(where, field, text) if text != "null" else {}  # a map that Go never filled
+    reasons = read_object(where, field, text) if text != "null" else {}  # Go's encoding of a nil map
     rows = []
     for name, entries in sorted(reasons.items()):
         chip = chip_id(where, field, name, prefix)
@@ -308,7 +315,7 @@ def _switch(where: str, text: object) -> SwitchReport | None:
             codes.add(str(entry))
     updated = body.get("UpdateTime", 0)
     return SwitchReport(
-        level=str(body.get("FaultLevel") or "NotHandle"),
+        level=str(body.get("FaultLevel") or SwitchLevel.NOT_HANDLE),
         node_status=str(body.get("NodeStatus") or "Healthy"),
         codes=tuple(sorted(codes)),
         update_time=float(updated) if isinstance(updated, int) else 0.0,

@@ -1,4 +1,4 @@
-"""The one error of this room: something on the wire cannot be believed."""
+"""The error of this room: a report, order or annotation is invalid."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ _MAX_TEXT = 200
 
 
 class WireError(ValueError):
-    """A report, order or annotation that is refused.
+    """A report, order or annotation that Belay rejects.
 
-    ``object`` names the Kubernetes object, ``field`` the key or path inside it; the text says what is
-    wrong and is bounded, so that a hostile report cannot flood logs or status.
+    ``object`` names the Kubernetes object, ``field`` the key or path in it; ``message`` states the error. The message
+    is bounded, so that a hostile report cannot flood logs or status.
     """
 
     def __init__(self, object_name: str, field: str, message: str) -> None:

@@ -1,9 +1,9 @@
-"""Fault tables that operators keep in ConfigMaps: read as MindCluster reads them, each part for itself.
+"""Fault tables that operators keep in ConfigMaps: parsed as MindCluster parses them, each key separately.
 
 ``kube-system/mindx-dl-fault-config`` (faultCode.json, SwitchFaultCode.json, faultCustomization.json) and
-``cluster-system/clusterd-config-cm`` (manually_separate_policy.conf; publicFaultConfiguration.json is Belay's place for
-what ClusterD reads from a file of its container) replace a whole shipped table each; a part that cannot be read leaves
-the shipped one. ``mindx-dl/mindx-dl-node-fault-config`` (NodeDConfiguration.json) is taken whole or not at all.
+``cluster-system/clusterd-config-cm`` (manually_separate_policy.conf; publicFaultConfiguration.json is Belay's key for
+what ClusterD reads from a file in its container) each replace a whole shipped table; an invalid key leaves the shipped
+table in force. ``mindx-dl/mindx-dl-node-fault-config`` (NodeDConfiguration.json) is accepted as a whole or not at all.
 
 Sources: component/ascend-device-plugin/pkg/common/fault_code.go and upgradefault.go, component/noded/pkg/control,
 component/clusterd/pkg/domain/manualfault and publicfault.
@@ -16,11 +16,23 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
-import yaml
 
-from engine.model import online
-from engine.model.hardware import ManualPolicy
-from engine.model.levels import CHIP_LEVELS
+from engine.model import in_place_recovery
+from engine.model.hardware_faults import ManualPolicy
+from engine.model.levels import (
+    CHIP_LEVELS,
+    MANUALLY_SEPARATE,
+    NETWORK_LEVELS,
+    NORMAL,
+    NOT_HANDLE,
+    PRE_SEPARATE,
+    SEPARATE,
+    SUB_HEALTH,
+    FaultLevel,
+    NodeLevel,
+    SwitchTableLevel,
+)
+from engine.wire import yamltext
 from engine.wire.errors import WireError
 from engine.wire.gojson import read_object
 
@@ -33,27 +45,20 @@ MANUAL_NAME: Final = "manually_separate_policy.conf"
 
 _HANDLING: Final = frozenset(CHIP_LEVELS[1:])
 _NEVER: Final = 1 << 32
-_CHIP_LISTS: Final = {
-    "NotHandleFaultCodes": "NotHandleFault", "SubHealthFaultCodes": "SubHealthFault",
-    "RestartRequestCodes": "RestartRequest", "RestartBusinessCodes": "RestartBusiness",
-    "FreeRestartNPUCodes": "FreeRestartNPU", "RestartNPUCodes": "RestartNPU",
-    "PreSeparateNPUCodes": "PreSeparateNPU", "SeparateNPUCodes": "SeparateNPU",
-    "NotHandleFaultNetworkCodes": "NotHandleFault", "SubHealthFaultNetworkCodes": "SubHealthFault",
-    "PreSeparateNPUNetworkCodes": "PreSeparateNPU", "SeparateNPUNetworkCodes": "SeparateNPU",
-}  # fmt: skip
-_SWITCH_LISTS: Final = {
-    "NotHandleFaultCodes": "NotHandleFault", "SubHealthFaultCodes": "SubHealthFault",
-    "RestartRequestFaultCodes": "RestartRequestFault", "PreSeparateFaultCodes": "PreSeparateFault",
-    "ResetFaultCodes": "SeparateFault", "SeparateFaultCodes": "SeparateFault",
-}  # fmt: skip
-_NODE_LISTS: Final = {
-    "NotHandleFaultCodes": "NotHandleFault", "PreSeparateFaultCodes": "PreSeparateFault",
-    "SeparateFaultCodes": "SeparateFault",
-}  # fmt: skip
-_PUBLIC_LISTS: Final = {
-    "NotHandleFaultCodes": "NotHandleFault", "SubHealthFaultCodes": "SubHealthFault",
-    "PreSeparateNPUCodes": "PreSeparateNPU", "SeparateNPUCodes": "SeparateNPU",
-}  # fmt: skip
+_PUBLIC_LEVELS: Final = (NOT_HANDLE, SUB_HEALTH, PRE_SEPARATE, SEPARATE)
+_CHIP_LISTS: Final[dict[str, str]] = {
+    f"{level}Codes": level.value for level in FaultLevel if level not in (NORMAL, MANUALLY_SEPARATE)
+} | {f"{level}NetworkCodes": level.value for level in FaultLevel if level in NETWORK_LEVELS}
+_SWITCH_LISTS: Final[dict[str, str]] = {
+    "NotHandleFaultCodes": SwitchTableLevel.NOT_HANDLE.value,
+    "SubHealthFaultCodes": SwitchTableLevel.SUB_HEALTH.value,
+    "RestartRequestFaultCodes": SwitchTableLevel.RESTART_REQUEST.value,
+    "PreSeparateFaultCodes": SwitchTableLevel.PRE_SEPARATE.value,
+    "ResetFaultCodes": SwitchTableLevel.SEPARATE.value,
+    "SeparateFaultCodes": SwitchTableLevel.SEPARATE.value,
+}
+_NODE_LISTS: Final[dict[str, str]] = {f"{level}Codes": level.value for level in NodeLevel}
+_PUBLIC_LISTS: Final[dict[str, str]] = {f"{level}Codes": level.value for level in _PUBLIC_LEVELS}
 _HEX: Final = re.compile(r"[0-9A-Fa-f]{1,16}\Z")
 _SWITCH: Final = re.compile(r"\[[0-9A-Za-z_.-]+(,[0-9A-Za-z_.-]+){3}\]\Z")
 _NODE_CODE: Final = re.compile(r"[a-zA-Z0-9]{8}\Z")
@@ -76,17 +81,17 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class Grace(msgspec.Struct, frozen=True):
-    """``GraceTolerance``, in seconds: for managers to read what was written, for a reset chip to boot, for a fault to
-    heal once no process runs.
+    """``GraceTolerance`` in seconds: until managers have read a change, until a reset chip has booted, and until a
+    fault has healed after the last process ended.
     """
 
-    read: int = online.READ_SECONDS
-    boot: int = online.BOOT_SECONDS
-    heal: int = online.HEAL_SECONDS
+    read: int = in_place_recovery.READ_SECONDS
+    boot: int = in_place_recovery.BOOT_SECONDS
+    heal: int = in_place_recovery.HEAL_SECONDS
 
 
 class FaultConfig(msgspec.Struct, frozen=True):
-    """What the cluster's ConfigMaps lay over the shipped tables; None leaves a part as shipped.
+    """Overrides of the shipped tables from the cluster's ConfigMaps; None keeps the shipped part.
 
     ``network`` are codes that the chip table lists for the parameter plane.
     """
@@ -103,8 +108,8 @@ class FaultConfig(msgspec.Struct, frozen=True):
     grace: Grace = Grace()
 
 
-class Reader:
-    """Reads one ConfigMap part by part and keeps what is wrong with each."""
+class FaultConfigReader:
+    """Parse one ConfigMap key by key and collect the errors."""
 
     def __init__(self, config_map: Mapping[str, Any]) -> None:
         metadata, data = config_map.get("metadata") or {}, config_map.get("data")
@@ -112,30 +117,30 @@ class Reader:
         self.data: Mapping[str, Any] = data if isinstance(data, dict) else {}
         self.problems: list[WireError] = []
 
-    def note(self, field: str, message: str) -> None:
-        """Name one thing that is wrong."""
+    def record(self, field: str, message: str) -> None:
+        """Record one error."""
         if len(self.problems) < 50:
             self.problems.append(WireError(self.where, field, message))
 
     def part(self, name: str, take: Callable[[str, dict[str, Any]], Any]) -> Any:
-        """What ``take`` makes of a key's JSON object; None when the key is missing or cannot be read."""
+        """The result of ``take`` on a key's JSON object; None if the key is missing or invalid."""
         if not self.data.get(name):
             return None
         try:
             return take(f"data.{name}", read_object(self.where, f"data.{name}", self.data[name]))
         except WireError as error:
-            self.note(error.field, f"{error.message}; the shipped table stays in force")
+            self.record(error.field, f"{error.message}; the shipped table stays in force")
             return None
 
     def lists(
         self, field: str, body: Mapping[str, Any], names: Mapping[str, str], pattern: re.Pattern[str], like: str
     ) -> Levels:
-        """Codes by level; an unknown list and a code of the wrong form are left out and named."""
+        """Codes by level; unknown lists and malformed codes are left out and recorded."""
         out: dict[str, list[str]] = {level: [] for level in names.values()}
         for key in sorted(body):
             rows = body[key]
             if key not in names:
-                self.note(f"{field}.{key}", f"is no list of this table; they are {', '.join(names)}")
+                self.record(f"{field}.{key}", f"is no list of this table; they are {', '.join(names)}")
                 continue
             if rows is None:
                 continue
@@ -145,26 +150,26 @@ class Reader:
                 if isinstance(code, str) and pattern.match(code) and len(code) <= 50:
                     out[names[key]].append(code)
                 else:
-                    self.note(
+                    self.record(
                         f"{field}.{key}[{index}]", f"{str(code)[:60]!r} is no code such as {like}; it is left out"
                     )
         return {level: tuple(dict.fromkeys(codes)) for level, codes in out.items()}
 
 
 def read(config_maps: Iterable[Mapping[str, Any]]) -> tuple[FaultConfig, tuple[WireError, ...]]:
-    """The configuration that these ConfigMaps make, and what is wrong with them; others are ignored."""
+    """The configuration from these ConfigMaps, and their errors; other ConfigMaps are ignored."""
     config, problems = FaultConfig(), []
     for body in config_maps:
         metadata = body.get("metadata") or {}
         take = _TAKERS.get((str(metadata.get("namespace", "")), str(metadata.get("name", ""))))
         if take is not None:
-            reader = Reader(body)
+            reader = FaultConfigReader(body)
             config = msgspec.structs.replace(config, **take(reader))
             problems += reader.problems
     return config, tuple(problems)
 
 
-def _device(reader: Reader) -> dict[str, Any]:
+def _device(reader: FaultConfigReader) -> dict[str, Any]:
     chip = reader.part("faultCode.json", lambda field, body: reader.lists(field, body, _CHIP_LISTS, _HEX, '"80C98001"'))
     network: tuple[str, ...] = ()
     if chip is not None:
@@ -186,7 +191,7 @@ def _device(reader: Reader) -> dict[str, Any]:
     }
 
 
-def _node(reader: Reader) -> dict[str, Any]:
+def _node(reader: FaultConfigReader) -> dict[str, Any]:
     """NodeD refuses the whole update for one bad code or one code in two lists."""
     before = len(reader.problems)
 
@@ -203,7 +208,7 @@ def _node(reader: Reader) -> dict[str, Any]:
         for level, codes in found.items():
             for code in codes:
                 if owner.setdefault(code, level) != level:
-                    reader.note(field, f"{code} is listed under {owner[code]} and {level}")
+                    reader.record(field, f"{code} is listed under {owner[code]} and {level}")
         if len(reader.problems) > before:
             raise WireError(reader.where, field, "has errors, so all of it is refused")
         return found
@@ -211,7 +216,7 @@ def _node(reader: Reader) -> dict[str, Any]:
     return {"node": reader.part(NODE_NAME, take)}
 
 
-def _cluster(reader: Reader) -> dict[str, Any]:
+def _cluster(reader: FaultConfigReader) -> dict[str, Any]:
     name = next((name for name in PUBLIC_NAMES if reader.data.get(name)), PUBLIC_NAMES[0])
 
     def take(field: str, body: dict[str, Any]) -> tuple[Levels, tuple[str, ...]]:
@@ -229,20 +234,20 @@ def _cluster(reader: Reader) -> dict[str, Any]:
     }
 
 
-def _manual(reader: Reader) -> ManualPolicy | None:
+def _manual(reader: FaultConfigReader) -> ManualPolicy | None:
     """``manually_separate_policy.conf``: a number out of range keeps its default, ``enabled`` missing means false."""
     field = f"data.{MANUAL_NAME}"
     text = reader.data[MANUAL_NAME]
     try:
-        body = yaml.load(text, Loader=yaml.CSafeLoader) if isinstance(text, str) and len(text) < 65536 else None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        reader.note(field, f"is not valid YAML: {error}")
+        body = yamltext.load(text) if isinstance(text, str) and len(text) < 65536 else None
+    except ValueError as error:
+        reader.record(field, f"is not valid YAML: {error}")
         return None
     if not isinstance(body, dict):
-        reader.note(field, "must be an object with enabled, separate and release")
+        reader.record(field, "must be an object with enabled, separate and release")
         return None
     if body.get("enabled", False) not in (True, False):
-        reader.note(f"{field}.enabled", "must be true or false; taken as false")
+        reader.record(f"{field}.enabled", "must be true or false; taken as false")
 
     def number(section: str, key: str, low: int, high: int, default: int, also: int | None = None) -> int:
         rows = body.get(section)
@@ -250,7 +255,7 @@ def _manual(reader: Reader) -> ManualPolicy | None:
         if type(value) is int and (low <= value <= high or value == also):
             return value
         extra = f", or {also} for never" if also is not None else ""
-        reader.note(f"{field}.{section}.{key}", f"must be {low} to {high}{extra}; {default} is used")
+        reader.record(f"{field}.{section}.{key}", f"must be {low} to {high}{extra}; {default} is used")
         return default
 
     return ManualPolicy(
@@ -261,8 +266,10 @@ def _manual(reader: Reader) -> ManualPolicy | None:
     )
 
 
-def _rules(reader: Reader, field: str, body: Mapping[str, Any]) -> tuple[tuple[Rule, ...], tuple[Rule, ...], Grace]:
-    """``FaultFrequency`` and ``FaultDuration``; a rule that fails a check is left out, the others hold."""
+def _rules(
+    reader: FaultConfigReader, field: str, body: Mapping[str, Any]
+) -> tuple[tuple[Rule, ...], tuple[Rule, ...], Grace]:
+    """``FaultFrequency`` and ``FaultDuration``; a rule that fails a check is left out, the others apply."""
     out: list[list[Rule]] = [[], []]
     for kind, (name, take) in enumerate((("FaultFrequency", _frequency), ("FaultDuration", _duration))):
         rows = body.get(name) or []
@@ -274,26 +281,26 @@ def _rules(reader: Reader, field: str, body: Mapping[str, Any]) -> tuple[tuple[R
             if isinstance(made, Rule):
                 out[kind].append(made)
             else:
-                reader.note(here, f"{made}; the rule is left out")
+                reader.record(here, f"{made}; the rule is left out")
     return tuple(out[0]), tuple(out[1]), _grace(reader, field, body.get("GraceTolerance"))
 
 
 _TOLERANCES: Final = (
-    ("WaitProcessReadCMTime", "read", online.READ_RANGE),
-    ("WaitDeviceResetTime", "boot", online.BOOT_RANGE),
-    ("WaitFaultSelfHealingTime", "heal", online.HEAL_RANGE),
+    ("WaitProcessReadCMTime", "read", in_place_recovery.READ_RANGE),
+    ("WaitDeviceResetTime", "boot", in_place_recovery.BOOT_RANGE),
+    ("WaitFaultSelfHealingTime", "heal", in_place_recovery.HEAL_RANGE),
 )
 
 
-def _grace(reader: Reader, field: str, body: object) -> Grace:
-    """Each time by itself: one that is out of range is the default."""
+def _grace(reader: FaultConfigReader, field: str, body: object) -> Grace:
+    """Check each time separately: a time out of range becomes its default."""
     found: dict[str, int] = {}
     for key, name, (low, high) in _TOLERANCES if isinstance(body, dict) else ():
         value = body.get(key)  # type: ignore[attr-defined]
         if type(value) is int and low <= value <= high:
             found[name] = value
         elif value is not None:
-            reader.note(f"{field}.GraceTolerance.{key}", f"must be {low} to {high} seconds; its default is used")
+            reader.record(f"{field}.GraceTolerance.{key}", f"must be {low} to {high} seconds; its default is used")
     return Grace(**found)
 
 
@@ -317,12 +324,12 @@ def _frequency(row: Mapping[str, Any]) -> Rule | str:
     if type(times) is not int or not 1 <= times <= 100:
         return "Times must be 1 to 100"
     if not isinstance(level, str) or level not in _HANDLING:
-        return "FaultHandling must be a level from NotHandleFault to ManuallySeparateNPU"
+        return f"FaultHandling must be a level from {NOT_HANDLE} to {MANUALLY_SEPARATE}"
     if type(release) is not int or not 60 <= release <= _NEVER:
         return "ReleaseTimeWindow must be 60 to 2^32 seconds"
-    if not row.get("ReleaseTimeWindow") and level != "ManuallySeparateNPU":
-        return "ReleaseTimeWindow is required unless FaultHandling is ManuallySeparateNPU"
-    never = not row.get("ReleaseTimeWindow") or (release == _NEVER and level == "ManuallySeparateNPU")
+    if not row.get("ReleaseTimeWindow") and level != MANUALLY_SEPARATE:
+        return f"ReleaseTimeWindow is required unless FaultHandling is {MANUALLY_SEPARATE}"
+    never = not row.get("ReleaseTimeWindow") or (release == _NEVER and level == MANUALLY_SEPARATE)
     return Rule(codes, level, times=times, window=window, release=None if never else release)
 
 
@@ -335,12 +342,12 @@ def _duration(row: Mapping[str, Any]) -> Rule | str:
         return "FaultTimeout must be 0 to 600 seconds"
     if type(recover) is not int or not 0 <= recover <= 86_400:
         return "RecoverTimeout must be 0 to 86400 seconds"
-    if not isinstance(level, str) or level not in _HANDLING or level == "ManuallySeparateNPU":
-        return "FaultHandling must be a level from NotHandleFault to SeparateNPU"
+    if not isinstance(level, str) or level not in _HANDLING or level == MANUALLY_SEPARATE:
+        return f"FaultHandling must be a level from {NOT_HANDLE} to {SEPARATE}"
     return Rule(codes, level, timeout=timeout, recover=recover)
 
 
-_TAKERS: Final[dict[tuple[str, str], Callable[[Reader], dict[str, Any]]]] = {
+_TAKERS: Final[dict[tuple[str, str], Callable[[FaultConfigReader], dict[str, Any]]]] = {
     DEVICE: _device,
     NODE: _node,
     CLUSTER: _cluster,

@@ -1,6 +1,6 @@
-"""``cluster-system/fault-job-info``: which super devices the other nodes of a job must release after a fault.
+"""``cluster-system/fault-job-info``: the super devices that the other nodes of a job must release after a fault.
 
-Written for process-level recovery on A3 super pods, read by NodeD on every node. Source: ClusterD (domain/job)
+For process-level recovery on A3 super pods; NodeD on every node reads it. Source: ClusterD (domain/job)
 and docs/zh/scheduling/06_api/04_clusterd.
 """
 
@@ -15,7 +15,7 @@ NAME: Final = "fault-job-info"
 NAMESPACE: Final = "cluster-system"
 
 
-class Server(NamedTuple):
+class JobServer(NamedTuple):
     """A node of the job: its super pod (below 0: none) and the super device ids of all its chips, in their order."""
 
     node: str
@@ -23,15 +23,15 @@ class Server(NamedTuple):
     devices: tuple[str, ...]
 
 
-def released(job: str, servers: Sequence[Server], faulty: Collection[str], now: int) -> str:
-    """The job's entry; empty when there is nothing to release.
+def release_entry(job: str, servers: Sequence[JobServer], faulty: Collection[str], now: int) -> str:
+    """The job's entry; empty if there is nothing to release.
 
-    One row for each super pod with a faulty node: the devices of its faulty nodes, and the job's other nodes there.
-    Nothing is released where a node is in no super pod, or where no other node is left.
+    One row for each super pod with a faulty node: the devices of its faulty nodes, and the job's other nodes in it.
+    The entry is empty if a node is in no super pod, or if no healthy node is left.
 
     Args:
         servers: the nodes of the job, in rank order.
-        faulty: names of the nodes whose processes are given up.
+        faulty: names of the nodes whose processes have been abandoned.
         now: Unix seconds.
     """
     if any(server.super_pod < 0 for server in servers) or all(server.node in faulty for server in servers):
@@ -51,9 +51,9 @@ def released(job: str, servers: Sequence[Server], faulty: Collection[str], now: 
     return go_json(rows) if rows else ""
 
 
-def kept(data: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
+def entries_of_known_jobs(data: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
     """The entries of jobs that still exist."""
     return {job: text for job, text in data.items() if job in known}
 
 
-__all__ = ["NAME", "NAMESPACE", "Server", "kept", "released"]
+__all__ = ["NAME", "NAMESPACE", "JobServer", "entries_of_known_jobs", "release_entry"]

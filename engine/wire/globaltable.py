@@ -1,4 +1,4 @@
-"""The global rank table of an inference service: what MindIE's coordinator and controller learn of all its instances.
+"""The global rank table of an inference service: the instances as MindIE's coordinator and controller see them.
 
 Assembled from the rank tables of the service's jobs (ConfigMaps ``rings-config-*`` with label ``jobID``) and its
 management pods. Sources: component/clusterd/pkg/application/config, pkg/domain/job (global rank table);
@@ -33,7 +33,7 @@ class Manager(NamedTuple):
 
 
 class Group(NamedTuple):
-    """One server job: its name, its rank table, and who deploys it."""
+    """One server job: its name, its rank table, and the value of its deploy label."""
 
     name: str
     table: Mapping[str, Any]
@@ -41,14 +41,14 @@ class Group(NamedTuple):
 
 
 class GroupError(ValueError):
-    """A job cannot take part; the text names it and says why."""
+    """A job cannot join the table; the text names the job and the cause."""
 
 
 def deploy_server(name: str, labels: Mapping[str, str]) -> str:
-    """The value of the one deploy label that a server job must have.
+    """The value of a server job's deploy label.
 
     Raises:
-        GroupError: it has none, or both.
+        GroupError: the job has none of the labels, or both.
     """
     found = [labels[key] for key in DEPLOY_KEYS if key in labels]
     if len(found) != 1:
@@ -57,7 +57,7 @@ def deploy_server(name: str, labels: Mapping[str, str]) -> str:
 
 
 def read(text: object) -> dict[str, Any]:
-    """A member's rank table; unreadable ones are empty, as not completed."""
+    """A member's rank table; an invalid one counts as empty, so as not completed."""
     if not isinstance(text, str) or len(text) > _MAX_BYTES:
         return {}
     try:
@@ -68,7 +68,7 @@ def read(text: object) -> dict[str, Any]:
 
 
 def complete(groups: Sequence[Group]) -> bool:
-    """Whether there is something to push: at least one server job, and every table completed."""
+    """Whether the table can be pushed: at least one server job, and every rank table completed."""
     return bool(groups) and all(group.table.get("status") == COMPLETED for group in groups)
 
 
@@ -87,7 +87,7 @@ def build(
 
 
 def text(table: Mapping[str, Any]) -> str:
-    """The table as it goes over the wire."""
+    """The table as JSON text."""
     return go_json(table)
 
 

@@ -1,6 +1,6 @@
 """JSON as Go's ``encoding/json`` prints it, and the CheckCode over it.
 
-Needed bit for bit: MindCluster hashes that text
+The text must match byte for byte, because MindCluster hashes it
 (component/ascend-device-plugin/pkg/common/common.go, component/clusterd/pkg/common/util/util.go).
 """
 
@@ -22,9 +22,9 @@ _TABLE = str.maketrans(_ESCAPES)
 
 
 def go_json(value: Any) -> str:
-    """``value`` as Go prints it: no blanks, UTF-8 kept, five characters escaped; dict order is kept.
+    """``value`` as Go prints it: no blanks, UTF-8 unescaped, five characters escaped, dict order kept.
 
-    Struct fields must be given in declaration order and map keys sorted by the caller.
+    The caller gives struct fields in declaration order and sorts map keys.
     """
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).translate(_TABLE)
 

@@ -1,7 +1,7 @@
-"""The memory's ConfigMaps: ``belay-history-<node>``, ``belay-history`` for the cluster, ``belay-job-*`` for jobs.
+"""ConfigMaps of the planner's memory: ``belay-history-<node>``, ``belay-history`` (cluster) and ``belay-job-*``.
 
-Shards beyond the main one keep what belongs to no node or job in ``belay-history.<shard>``.
-A node without anything to remember has no ConfigMap; one whose memory became empty is blanked.
+Other shards than ``main`` store the memory of their cluster in ``belay-history.<shard>``. A node without memory has no
+ConfigMap; when its memory becomes empty, the ConfigMap stays with empty content.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from engine.model.history import History, JobMemory, NodeMemory
+from engine.model.history import HeldPrune, History, JobMemory, NodeMemory
 from engine.wire.errors import WireError
 from engine.wire.names import HISTORY_PREFIX
 
@@ -22,18 +22,21 @@ JOB_NAME_KEY = "job"
 
 
 class ClusterMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What belongs to no single node or job: spent budget windows, not-ready waves, the policy in force."""
+    """Memory of no single node or job: spent budget windows, times when many nodes became not ready, the policy in
+    force, pending deletions.
+    """
 
     budgets: dict[str, tuple[tuple[int, str, int], ...]] = {}
     ready_drops: dict[str, tuple[int, ...]] = {}
     policy_revision: str = ""
+    prunes: tuple[HeldPrune, ...] = ()
 
 
 def parse_node(config_map: Mapping[str, Any]) -> tuple[str, NodeMemory]:
     """(node, memory) of a ``belay-history-<node>``.
 
     Raises:
-        WireError: the memory cannot be read; the caller starts it anew and says so.
+        WireError: the memory cannot be read; the caller starts with an empty one and reports the error.
     """
     name = str((config_map.get("metadata") or {}).get("name", ""))
     return name.removeprefix(HISTORY_PREFIX), _read(config_map, NODE_KEY, NodeMemory) or NodeMemory()
@@ -45,10 +48,10 @@ def parse_cluster(config_map: Mapping[str, Any]) -> ClusterMemory:
 
 
 def parse_job(config_map: Mapping[str, Any]) -> tuple[str, JobMemory] | None:
-    """(``namespace/Kind/name``, memory) of a ``belay-job-*``; None while it holds no memory.
+    """(``namespace/Kind/name``, memory) of a ``belay-job-*``; None if it holds no memory.
 
     Raises:
-        WireError: the memory cannot be read, or nobody can say whose it is.
+        WireError: the memory cannot be read, or does not name its job.
     """
     key = str((config_map.get("data") or {}).get(JOB_NAME_KEY) or "")
     memory = _read(config_map, JOB_KEY, JobMemory)
@@ -66,7 +69,9 @@ def node_data(memory: NodeMemory) -> dict[str, str]:
 
 def cluster_data(history: History) -> dict[str, str]:
     """Data of ``belay-history``."""
-    return {CLUSTER_KEY: _text(ClusterMemory(history.budgets, history.ready_drops, history.policy_revision))}
+    return {
+        CLUSTER_KEY: _text(ClusterMemory(history.budgets, history.ready_drops, history.policy_revision, history.prunes))
+    }
 
 
 def job_data(key: str, memory: JobMemory) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""``belay-ledger-<shard>``: which pod claimed which chips before its binding is seen.
+"""``belay-ledger-<shard>``: chips that pods have claimed whose binding is not yet observed.
 
-A claim is written by compare-and-swap before a batch of bindings, so that two passes can never hand
-one chip to two pods; it ends when the binding is seen or the pod is gone.
+The worker writes claims by compare-and-swap before a batch of bindings, so that two passes can never give one chip to
+two pods. A claim ends when the binding is observed or the pod is gone.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def parse(config_map: Mapping[str, Any]) -> dict[str, Claim]:
     """Claims by pod UID.
 
     Raises:
-        WireError: the ledger cannot be read; the caller must not place anything until it can.
+        WireError: the ledger cannot be read; the caller must not place any pod until it can.
     """
     metadata = config_map.get("metadata") or {}
     where = f"ConfigMap/{metadata.get('namespace', '')}/{metadata.get('name', '')}"

@@ -1,8 +1,8 @@
-"""``belay-links-<node>``: links that a node's processes are to keep (belay-system), and how they are (belay-nodes).
+"""``belay-links-<node>``: links that a node's processes keep up (belay-system), and their state (belay-nodes).
 
-Like the orders of chips these are a desired state, not a queue: the newest says everything. The same shapes, one
-process at a time, are the two files in its folder on the node: ``links.json`` from the agent, ``report.json`` from the
-process.
+Like orders for chips, these are a desired state, not a queue: the newest version is complete. Two files in each
+process's folder on the node have the same format for that process alone: ``links.json`` from the agent and
+``report.json`` from the process.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from engine.wire.names import NODES, SYSTEM, bounded
 
 PREFIX: Final = "belay-links-"
 KEY: Final = "links.json"
-#: Files in a process' folder: what it is to keep, how that is, and which process holds the folder.
+#: Files in a process's folder: its links, their state, and the lock of the process that uses the folder.
 ORDERS_FILE: Final = "links.json"
 REPORT_FILE: Final = "report.json"
 LOCK_FILE: Final = ".keeper"
-#: Bytes of one file, and of what one node is told.
+#: Bytes of one file, and of the orders of one node.
 MAX_FILE: Final = 256 * 1024
 MAX_BODY: Final = 800 * 1024
-#: Processes of one node; a node has few chips, so more of them are a mistake.
+#: Processes of one node; a node has few chips, so more are an error.
 MAX_ENDS: Final = 256
-#: Links of all processes of one node: what a ConfigMap holds.
+#: Links of all processes of one node, so that they fit into a ConfigMap.
 MAX_NODE_LINKS: Final = 12_288
 MAX_ERROR: Final = 160
 _HOLDER: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,350}[a-z0-9])?")
@@ -39,7 +39,7 @@ _T = TypeVar("_T")
 
 
 class _Group(msgspec.Struct, rename="camel"):
-    """Links of one process that the same documents ask for: the clusters it links to."""
+    """Links of one process that the same documents declare, with the clusters at their other ends."""
 
     for_: list[str] = msgspec.field(default_factory=list, name="for")
     timeout: int = 3000
@@ -93,7 +93,7 @@ def name_of(node: str) -> str:
 
 
 def orders_text(node: str, ends: Sequence[EndOrders]) -> str:
-    """What a node is told, in a fixed order."""
+    """The orders of a node as JSON; equal orders give equal text."""
     ordered = sorted(ends, key=lambda end: end.holder)
     return _text(_Orders(node, [_end_of(end) for end in ordered], _peers_of(ordered)))
 
@@ -104,19 +104,19 @@ def orders_map(node: str, text: str) -> dict[str, Any]:
 
 
 def parse_orders(config_map: Mapping[str, Any]) -> tuple[str, tuple[EndOrders, ...]]:
-    """Node and orders of a ConfigMap.
+    """The node and its orders.
 
     Raises:
-        WireError: not valid, or for another node than its name says.
+        WireError: not valid, or ``node`` differs from the ConfigMap's name.
     """
     where, text = _open(config_map)
     raw = _convert(where, text, _Orders)
     _same_node(where, config_map, raw.node)
     if len(raw.clusters) > MAX_ENDS:
         raise WireError(where, f"data.{KEY}.clusters", f"{len(raw.clusters)} are named, the limit is {MAX_ENDS}")
-    ends = tuple(_checked(where, end.cluster, end.holder, end.links, raw.peers) for end in raw.clusters)
+    ends = tuple(_end_orders(where, end.cluster, end.holder, end.links, raw.peers) for end in raw.clusters)
     if len({end.holder for end in ends}) < len(ends):
-        raise WireError(where, f"data.{KEY}.clusters", "a holder is named twice")
+        raise WireError(where, f"data.{KEY}.clusters", "a holder is listed twice")
     return raw.node, ends
 
 
@@ -129,7 +129,7 @@ def end_text(end: EndOrders) -> str:
 def parse_end(where: str, text: str) -> EndOrders:
     """Read ``links.json``. Raises WireError."""
     raw = _convert(where, text, _File)
-    return _checked(where, raw.cluster, raw.holder, raw.links, raw.peers)
+    return _end_orders(where, raw.cluster, raw.holder, raw.links, raw.peers)
 
 
 def end_report_text(report: EndReport) -> str:
@@ -138,12 +138,12 @@ def end_report_text(report: EndReport) -> str:
 
 
 def parse_end_report(where: str, text: str) -> EndReport:
-    """Read ``report.json``, which a container wrote: nothing in it is believed to be short. Raises WireError."""
-    return _told(_convert(where, text, _EndReport))
+    """Read ``report.json``, which a container wrote, so that every text is cut. Raises WireError."""
+    return _end_report(_convert(where, text, _EndReport))
 
 
 def report_map(node: str, ends: Sequence[EndReport]) -> dict[str, Any]:
-    """The ConfigMap that a node's agent writes; what does not fit is cut off the links that hold."""
+    """The ConfigMap that a node's agent writes; what does not fit is left out, working links first."""
     body = _Report(node, [_report_of(end) for end in sorted(ends, key=lambda end: end.holder)[:MAX_ENDS]])
     text = _text(body)
     if len(text) > MAX_BODY:
@@ -154,15 +154,15 @@ def report_map(node: str, ends: Sequence[EndReport]) -> dict[str, Any]:
 
 
 def parse_report(config_map: Mapping[str, Any]) -> tuple[str, tuple[EndReport, ...]]:
-    """Node and reports of a ConfigMap.
+    """The node and its reports.
 
     Raises:
-        WireError: not valid, or of another node than its name says.
+        WireError: not valid, or ``node`` differs from the ConfigMap's name.
     """
     where, text = _open(config_map)
     raw = _convert(where, text, _Report)
     _same_node(where, config_map, raw.node)
-    return raw.node, tuple(_told(end) for end in raw.clusters[:MAX_ENDS])
+    return raw.node, tuple(_end_report(end) for end in raw.clusters[:MAX_ENDS])
 
 
 def _end_of(end: EndOrders) -> _End:
@@ -176,20 +176,22 @@ def _peers_of(ends: Sequence[EndOrders]) -> dict[str, list[str]]:
     return {str(link.cluster): list(link.addresses) for end in ends for link in end.links}
 
 
-def _checked(
+def _end_orders(
     where: str, cluster: int, holder: str, groups: Sequence[_Group], peers: Mapping[str, list[str]]
 ) -> EndOrders:
     field = f"data.{KEY}.clusters"
     if not _HOLDER.fullmatch(holder) or ".." in holder:
-        raise WireError(where, field, f"{holder!r:.80} is no holder such as default.decode-0")
+        raise WireError(where, field, f"{holder!r:.80} is not a holder such as default.decode-0")
     if not 0 <= cluster <= _UINT64:
-        raise WireError(where, field, f"{cluster} is no number of a cluster")
+        raise WireError(where, field, f"{cluster} is not a cluster number")
     links = []
     for group in groups:
         for to in group.to:
             addresses = tuple(peers.get(str(to), ()))
             if not 0 <= to <= _UINT64 or to == cluster or not 0 < group.timeout <= _INT32 or not addresses:
-                raise WireError(where, field, f"the link of {holder} to {to} cannot be")
+                raise WireError(
+                    where, field, f"the link of {holder} to cluster {to} has an invalid number, timeout or address"
+                )
             links.append(LinkOrder(to, addresses, group.timeout, tuple(group.for_)))
     if len(links) > MAX_LINKS:
         raise WireError(where, field, f"{holder} has {len(links)} links, the limit is {MAX_LINKS}")
@@ -204,7 +206,7 @@ def _report_of(end: EndReport) -> _EndReport:
     return _EndReport(end.cluster, end.holder, end.alive, rows, end.problem[:MAX_ERROR])
 
 
-def _told(end: _EndReport) -> EndReport:
+def _end_report(end: _EndReport) -> EndReport:
     return EndReport(
         end.cluster,
         end.holder[:400],

@@ -1,8 +1,8 @@
-"""``clusterd-manual-info-cm``: chips that ClusterD isolated for failing too often; Belay's own list has the same form.
+"""``clusterd-manual-info-cm``: chips that ClusterD isolated for frequent faults; Belay's own list has the same form.
 
 One key per node: ``{"Total": ["Ascend910-0"], "Detail": {"Ascend910-0": [{"FaultCode", "FaultLevel",
-"LastSeparateTime"}]}}``. A person releases a chip by deleting its name from ``Total``; adding names there has no effect
-on Belay's own list, ``belay-system/belay-manual``, which only shows its frequency holds.
+"LastSeparateTime"}]}}``. An operator releases a chip by deleting its name from ``Total``. Adding names has no
+effect on Belay's own list, ``belay-system/belay-manual``, which only shows chips held for frequent faults.
 Source: component/clusterd/pkg/domain/manualfault.
 """
 
@@ -19,19 +19,19 @@ NAMESPACE: Final = "cluster-system"
 NAME: Final = "clusterd-manual-info-cm"
 
 
-class Entry(NamedTuple):
-    """Why a chip is out: a code, the level it was given, and when (Unix ms)."""
+class ManualEntry(NamedTuple):
+    """Why a chip is isolated: the code, the level it was given, and the time (Unix ms)."""
 
     code: str
     level: str
     since_ms: int
 
 
-Chips = dict[int, tuple[Entry, ...]]
+Chips = dict[int, tuple[ManualEntry, ...]]
 
 
 def parse(config_map: Mapping[str, Any]) -> tuple[dict[str, Chips], tuple[WireError, ...]]:
-    """Per node its isolated chips with the reasons given, and what could not be read (such a node is left out)."""
+    """Each node's isolated chips with their reasons, and the errors; a node with an error is left out."""
     out: dict[str, Chips] = {}
     problems: list[WireError] = []
     data, metadata = config_map.get("data"), config_map.get("metadata") or {}
@@ -44,7 +44,7 @@ def parse(config_map: Mapping[str, Any]) -> tuple[dict[str, Chips], tuple[WireEr
     return out, tuple(problems)
 
 
-def build(nodes: Mapping[str, Mapping[str, Iterable[Entry]]]) -> dict[str, str]:
+def build(nodes: Mapping[str, Mapping[str, Iterable[ManualEntry]]]) -> dict[str, str]:
     """The ConfigMap's data; ``nodes`` maps node → device name → reasons."""
     return {
         node: go_json(
@@ -75,10 +75,10 @@ def _chips(where: str, node: str, text: object) -> Chips:
         raise WireError(where, f"{field}.Total", str(error)) from error
 
 
-def _entries(rows: object) -> tuple[Entry, ...]:
+def _entries(rows: object) -> tuple[ManualEntry, ...]:
     return tuple(
         sorted(
-            Entry(
+            ManualEntry(
                 str(row.get("FaultCode") or "").upper(),
                 str(row.get("FaultLevel") or ""),
                 since if isinstance(since := row.get("LastSeparateTime"), int) else 0,

@@ -1,4 +1,4 @@
-"""Names and places of the ConfigMaps that Belay and MindCluster exchange."""
+"""Names and namespaces of the ConfigMaps that Belay and MindCluster exchange."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ POLICY_PREFIX: Final = "belay-policy-"
 REPORT_PREFIX: Final = "belay-report-"
 HISTORY_PREFIX: Final = "belay-history-"
 HISTORY: Final = "belay-history"
-#: The shard of everything that no pool splits off.
+#: The shard of all pools that have no shard of their own.
 MAIN_SHARD: Final = "main"
+#: The pool of nodes that no ``NodePool`` selects.
+DEFAULT_POOL: Final = "default"
 LEDGER_PREFIX: Final = "belay-ledger-"
 JOB_PREFIX: Final = "belay-job-"
 POOL_PREFIX: Final = "belay-pool-"
 SYNC: Final = "belay-sync"
-#: Chips with frequency holds, so that people can end them.
+#: The repository that the controller follows; workers read it here and need no setting of their own.
+SOURCE: Final = "belay-source"
+#: Chips with frequency holds, so that operators can end a hold.
 MANUAL: Final = "belay-manual"
 BUDGET: Final = "belay-budget"
 SIM_PREFIX: Final = "belay-sim-"
@@ -30,7 +34,7 @@ SCHEDULER_NAMESPACE: Final = "volcano-system"
 SCHEDULER_CONFIGMAP: Final = "volcano-scheduler-configmap"
 SCHEDULER_KEY: Final = "volcano-scheduler.conf"
 
-#: What ClusterD tells of jobs: one by one, as numbers, and what keeps them from starting.
+#: ClusterD's ConfigMaps about jobs: a summary per job, counts, and why jobs cannot start.
 JOB_SUMMARY_PREFIX: Final = "job-summary-"
 JOB_STATISTIC: Final = "current-job-statistic"
 SCHEDULING_EXCEPTIONS: Final = "scheduling-exception-report"
@@ -39,22 +43,20 @@ SCHEDULING_EXCEPTIONS: Final = "scheduling-exception-report"
 CIM_LABEL: Final = "mx-consumer-cim"
 #: Label by which Volcano's plugin finds aggregated reports.
 VOLCANO_LABEL: Final = "mx-consumer-volcano"
-#: Label of ConfigMaps that tell people something: ``sync``, ``pool`` or ``job``.
+#: Label of ConfigMaps for operators: ``sync``, ``pool`` or ``job``.
 ABOUT_LABEL: Final = "belay.dev/about"
 
-#: Label of an orders ConfigMap: the node's pool, and with it the policy to follow.
+#: Label of an orders ConfigMap: the node's pool, and so the policy that applies.
 POOL_LABEL: Final = "belay.dev/pool"
 
-#: Annotation of a Volcano Job: name of the Secret with the key pair of its plugin ``ssh``, once that stands.
+#: Annotation of a Volcano Job: name of the Secret with the key pair of its plugin ``ssh``, once it exists.
 SSH_KEYS: Final = "belay.dev/ssh-keys"
-#: Precondition of a CreateObject whose content is made at the edge: ``{"what", "for"}``.
-GENERATE: Final = "generate"
 
 _MAX_NAME = 253
 
 
 def bounded(name: str) -> str:
-    """A legal object name: beyond 253 characters the tail becomes a hash, so that names stay unique and stable."""
+    """A valid object name: beyond 253 characters a hash replaces the tail, so that names stay unique and stable."""
     if len(name) <= _MAX_NAME:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]
@@ -62,8 +64,13 @@ def bounded(name: str) -> str:
 
 
 def history_config_map(shard: str) -> str:
-    """``belay-history`` of the main shard, ``belay-history.<shard>`` of another: each writes its own."""
+    """``belay-history`` of the main shard, ``belay-history.<shard>`` of another shard."""
     return HISTORY if shard == MAIN_SHARD else bounded(f"{HISTORY}.{shard}")
+
+
+def source_config_map(shard: str) -> str:
+    """``belay-source`` of the main shard, ``belay-source.<shard>`` of another shard."""
+    return SOURCE if shard == MAIN_SHARD else bounded(f"{SOURCE}.{shard}")
 
 
 def job_config_map(namespace: str, kind: str, name: str) -> str:

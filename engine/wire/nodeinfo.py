@@ -1,4 +1,4 @@
-"""``mindx-dl-nodeinfo-<node>``: what NodeD reports of a node's hardware; absent means healthy.
+"""``mindx-dl-nodeinfo-<node>``: NodeD's report on the hardware of a node; absent means healthy.
 
 Format: component/noded/pkg/common/common.go; the CheckCode covers
 ``{"FaultDevList":…,"NodeStatus":…}``.
@@ -19,7 +19,7 @@ STATUSES = ("Healthy", "PreSeparate", "UnHealthy")
 
 
 def parse(config_map: Mapping[str, Any]) -> NodeReport:
-    """Verify and read one node-info ConfigMap.
+    """Verify and parse one node-info ConfigMap.
 
     Raises:
         WireError: bad or missing CheckCode, bad JSON or a field of a wrong type.
@@ -51,7 +51,7 @@ def parse(config_map: Mapping[str, Any]) -> NodeReport:
 
 
 def build(node: str, devices: Sequence[NodeDevice], status: str, now: float) -> dict[str, Any]:
-    """The ConfigMap NodeD would write."""
+    """The ConfigMap as NodeD writes it."""
     inner = {"FaultDevList": [_plain(device) for device in devices], "NodeStatus": status}
     return {
         "apiVersion": "v1",

@@ -1,6 +1,6 @@
-"""Kubernetes nodes and pods as the engine's nouns.
+"""Convert Kubernetes nodes and pods to the model's structs.
 
-Only what the planner needs is read; a field of a wrong type is named in the error, never guessed.
+Only fields that the planner needs are read. A field of a wrong type raises an error that names it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import msgspec
 from engine.model.cluster import Container, Node, Pod, Taint
 from engine.model.quantities import amount
 from engine.model.times import parse_rfc3339
-from engine.wire import podshape
+from engine.wire import pod_field_types
 from engine.wire.errors import WireError
 from engine.wire.podannotations import ASCEND_REAL, BASE_DEVICES, RESOURCE_GROUP
 
 _NODE_RESOURCES_MAX = 256
-#: What marks Volcano's pods and what their environment tells.
+#: Marks of Volcano's pods: annotation, API group of the owner, environment variable with the index in the task.
 GROUP_NAME = "scheduling.k8s.io/group-name"
 VOLCANO_JOBS = "batch.volcano.sh/"
 TASK_INDEX = "VC_TASK_INDEX"
@@ -27,8 +27,8 @@ TASK_INDEX = "VC_TASK_INDEX"
 def node(obj: Mapping[str, Any]) -> Node:
     """A Kubernetes Node.
 
-    An annotation ``baseDeviceInfos`` that cannot be read counts as absent (``check_devices`` says why): a node must
-    not vanish for it.
+    An invalid annotation ``baseDeviceInfos`` counts as absent, so that the node stays in the plan; ``check_devices``
+    reports it.
 
     Raises:
         WireError: a quantity or time cannot be read.
@@ -36,7 +36,7 @@ def node(obj: Mapping[str, Any]) -> Node:
     metadata, spec, status = _part(obj, "metadata"), _part(obj, "spec"), _part(obj, "status")
     where = f"Node/{metadata.get('name', '')}"
     ready: Mapping[str, Any] = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
-    annotations = _texts(metadata.get("annotations"))
+    annotations = _text_map(metadata.get("annotations"))
     try:
         devices = _base_devices(where, annotations.get(BASE_DEVICES))
     except WireError:
@@ -50,7 +50,7 @@ def node(obj: Mapping[str, Any]) -> Node:
         name=str(metadata.get("name", "")),
         uid=str(metadata.get("uid", "")),
         resource_version=str(metadata.get("resourceVersion", "")),
-        labels=_texts(metadata.get("labels")),
+        labels=_text_map(metadata.get("labels")),
         annotations=annotations,
         created=_time(where, "metadata.creationTimestamp", metadata.get("creationTimestamp")) or 0.0,
         ready=ready.get("status") == "True",
@@ -71,10 +71,10 @@ def node(obj: Mapping[str, Any]) -> Node:
 
 
 def check_devices(node: Node) -> None:
-    """Raises what is wrong with a node's annotation ``baseDeviceInfos`` that was taken for absent.
+    """Check a node's annotation ``baseDeviceInfos``, which ``node`` ignores when it is invalid.
 
     Raises:
-        WireError: it is no map of devices.
+        WireError: the annotation is not a map of devices.
     """
     if not node.base_devices:
         _base_devices(f"Node/{node.name}", node.annotations.get(BASE_DEVICES))
@@ -89,8 +89,8 @@ def pod(obj: Mapping[str, Any]) -> Pod:
     metadata, spec, status = _part(obj, "metadata"), _part(obj, "spec"), _part(obj, "status")
     namespace, name = str(metadata.get("namespace") or "default"), str(metadata.get("name", ""))
     where = f"Pod/{namespace}/{name}"
-    podshape.check(where, spec)
-    annotations = _texts(metadata.get("annotations"))
+    pod_field_types.check(where, spec)
+    annotations = _text_map(metadata.get("annotations"))
     owner: Mapping[str, Any] = next((o for o in metadata.get("ownerReferences") or () if o.get("controller")), {})
     requests = _requests(where, spec)
     npu = sorted(key for key, count in requests.items() if key.startswith(RESOURCE_GROUP) and count > 0)
@@ -103,7 +103,7 @@ def pod(obj: Mapping[str, Any]) -> Pod:
         name=name,
         uid=str(metadata.get("uid", "")),
         resource_version=str(metadata.get("resourceVersion", "")),
-        labels=_texts(metadata.get("labels")),
+        labels=_text_map(metadata.get("labels")),
         annotations=annotations,
         owner_api=str(owner.get("apiVersion", "")),
         owner_kind=str(owner.get("kind", "")),
@@ -122,7 +122,7 @@ def pod(obj: Mapping[str, Any]) -> Pod:
         resource=resource,
         count=requests.get(resource, 0),
         chips=held_chips(annotations, resource),
-        node_selector=_texts(spec.get("nodeSelector")),
+        node_selector=_text_map(spec.get("nodeSelector")),
         affinity=_part(spec, "affinity"),
         tolerations=tuple(spec.get("tolerations") or ()),
         gates=bool(spec.get("schedulingGates")),
@@ -136,13 +136,13 @@ def pod(obj: Mapping[str, Any]) -> Pod:
         spread=tuple(spec.get("topologySpreadConstraints") or ()),
         claims=_claims(name, spec),
         restart_policy=str(spec.get("restartPolicy") or ""),
-        task_index=_task_index(spec) if _is_volcanos(annotations, owner) else None,
+        task_index=_task_index(spec) if _is_volcano_pod(annotations, owner) else None,
     )
 
 
-def holder(obj: Mapping[str, Any]) -> Pod | None:
-    """What a bound pod that `pod` refuses holds all the same: the chips that its annotations name, and nothing that it
-    asks for. None where it is on no node, or has ended."""
+def chips_only(obj: Mapping[str, Any]) -> Pod | None:
+    """A pod that `pod` rejects, with the chips from its annotations and without requests, so that its chips stay
+    occupied. None if the pod is not bound or has ended."""
     metadata, spec, phase = _part(obj, "metadata"), _part(obj, "spec"), _part(obj, "status").get("phase")
     node, scheduler = spec.get("nodeName"), spec.get("schedulerName")
     if not isinstance(node, str) or not node or phase in ("Succeeded", "Failed"):
@@ -159,7 +159,7 @@ def holder(obj: Mapping[str, Any]) -> Pod | None:
 
 
 def held_chips(annotations: Mapping[str, str], resource: str) -> tuple[str, ...]:
-    """Device names that a pod's annotations give it: ``huawei.com/AscendReal``, else the resource annotation."""
+    """Device names from a pod's annotations: ``huawei.com/AscendReal``, else the resource annotation."""
     text = annotations.get(ASCEND_REAL) or (annotations.get(resource) if resource else "") or ""
     if not text and not resource:
         text = next((v for k, v in sorted(annotations.items()) if k in _RESOURCE_ANNOTATIONS), "")
@@ -177,7 +177,7 @@ def _requests(where: str, spec: Mapping[str, Any]) -> dict[str, int]:
     beside: dict[str, int] = {}
     largest: dict[str, int] = {}
     for container in spec.get("initContainers") or ():
-        # one that restarts always stays beside the containers; the others run before them, one after the other
+        # a sidecar (restartPolicy Always) runs beside the containers; other init containers run one by one before
         stays = container.get("restartPolicy") == "Always"
         for key, value in _container_requests(where, container).items():
             if stays:
@@ -202,21 +202,21 @@ def _containers(statuses: Iterable[Mapping[str, Any]] | None) -> tuple[Container
         Container(
             name=str(s.get("name", "")),
             ready=bool(s.get("ready")),
-            exit_code=_exit(s.get("state")),
-            last_exit_code=_exit(s.get("lastState")),
+            exit_code=_exit_code(s.get("state")),
+            last_exit_code=_exit_code(s.get("lastState")),
             restarts=s.get("restartCount") or 0,
         )
         for s in statuses or ()
     )
 
 
-def _is_volcanos(annotations: Mapping[str, str], owner: Mapping[str, Any]) -> bool:
-    """Whether a Volcano Job made the pod, or a PodGroup holds it, which is all that may be left of its owner."""
+def _is_volcano_pod(annotations: Mapping[str, str], owner: Mapping[str, Any]) -> bool:
+    """Whether a Volcano Job owns the pod, or it belongs to a PodGroup (its owner may be gone)."""
     return GROUP_NAME in annotations or str(owner.get("apiVersion", "")).startswith(VOLCANO_JOBS)
 
 
 def _task_index(spec: Mapping[str, Any]) -> int | None:
-    """The pod's number within its task, which Volcano's env plugin tells every container.
+    """The pod's number within its task, which Volcano's env plugin sets in every container.
 
     Source: Volcano pkg/controllers/job/plugins/env (VC_TASK_INDEX).
     """
@@ -229,7 +229,7 @@ def _task_index(spec: Mapping[str, Any]) -> int | None:
 
 
 def _host_ports(spec: Mapping[str, Any]) -> tuple[tuple[str, str, int], ...]:
-    """Ports of the host that the pod takes; a container port takes one only where ``hostPort`` names it."""
+    """Host ports that the pod occupies: those of containers with ``hostPort``."""
     return tuple(
         (str(port.get("hostIP") or "0.0.0.0"), str(port.get("protocol") or "TCP"), port["hostPort"])
         for container in spec.get("containers") or ()
@@ -239,7 +239,7 @@ def _host_ports(spec: Mapping[str, Any]) -> tuple[tuple[str, str, int], ...]:
 
 
 def _claims(pod: str, spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of the claims that the pod mounts; a generic ephemeral volume's is called after pod and volume."""
+    """Names of the pod's PersistentVolumeClaims; that of a generic ephemeral volume is ``<pod>-<volume>``."""
     found = []
     for volume in spec.get("volumes") or ():
         name = _part(volume, "persistentVolumeClaim").get("claimName")
@@ -250,7 +250,7 @@ def _claims(pod: str, spec: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _exit(state: Mapping[str, Any] | None) -> int | None:
+def _exit_code(state: Mapping[str, Any] | None) -> int | None:
     terminated = (state or {}).get("terminated")
     code = terminated.get("exitCode") if isinstance(terminated, dict) else None
     return code if isinstance(code, int) else None
@@ -270,7 +270,7 @@ def _part(obj: Mapping[str, Any], key: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _texts(value: object) -> dict[str, str]:
+def _text_map(value: object) -> dict[str, str]:
     if not isinstance(value, dict):
         return {}
     if all(type(key) is str and type(text) is str for key, text in value.items()):

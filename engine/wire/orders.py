@@ -1,19 +1,19 @@
-"""``belay-orders-<node>`` and ``belay-report-<node>``: what a node should be, and what its agent did.
+"""``belay-orders-<node>`` and ``belay-report-<node>``: the desired state of a node's chips, and its agent's report.
 
-Orders are the desired state of a node, not a queue; destructive ones carry an epoch per chip that
-only grows. Chips appear by device name (``Ascend910-4``) on the wire and by physical id in nouns.
+Orders are a desired state, not a queue; destructive orders carry an epoch per chip that only grows. Chips are named by
+device name (``Ascend910-4``) in the ConfigMaps and by physical id in the model.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from engine.model.actions import ResetChips
-from engine.model.cluster import AgentChip, AgentReport, AgentVNPU, Online, Orders, ResetOrder
+from engine.model.cluster import AgentChip, AgentReport, AgentVNPU, InPlaceReset, Orders, ResetOrder
 from engine.wire.errors import WireError
 from engine.wire.gojson import read_object
 from engine.wire.names import NODES, ORDERS_PREFIX, REPORT_PREFIX, SYSTEM
@@ -21,12 +21,18 @@ from engine.wire.names import NODES, ORDERS_PREFIX, REPORT_PREFIX, SYSTEM
 ORDERS_KEY = "orders.json"
 REPORT_KEY = "report.json"
 MAX_ERRORS = 20
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**52)]
+"""A count, a completed epoch or a time in ms from a node's report: below the largest integer that JSON holds exactly,
+so that a next epoch exists.
+"""
+Epoch = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+"""The epoch of an order."""
 
 _T = TypeVar("_T")
 _NAME = re.compile(r"^([A-Za-z][A-Za-z0-9]*-)(\d{1,4})$")
 
 
-class _Online(msgspec.Struct, rename="camel"):
+class _InPlaceReset(msgspec.Struct, rename="camel"):
     pod: str
     uid: str
     policy: str
@@ -35,12 +41,12 @@ class _Online(msgspec.Struct, rename="camel"):
 
 
 class _Reset(msgspec.Struct, rename="camel"):
-    epoch: int
+    epoch: Epoch
     group: list[str]
     reason: str = ""
     not_before: int = 0
     left: int | msgspec.UnsetType = msgspec.UNSET
-    online: _Online | msgspec.UnsetType = msgspec.UNSET
+    online: _InPlaceReset | msgspec.UnsetType = msgspec.UNSET
 
 
 class _ChipOrder(msgspec.Struct, rename="camel"):
@@ -49,7 +55,7 @@ class _ChipOrder(msgspec.Struct, rename="camel"):
 
 
 class _Layout(msgspec.Struct, rename="camel"):
-    epoch: int = 0
+    epoch: Epoch = 0
     layout: dict[str, list[str]] = {}
 
 
@@ -66,9 +72,9 @@ class _Orders(msgspec.Struct, rename="camel"):
 
 class _ChipReport(msgspec.Struct, rename="camel"):
     serial: str = ""
-    processes: int = 0
-    idle_since: int | None = None
-    reset_epoch_done: int = 0
+    processes: Count = 0
+    idle_since: Count | None = None
+    reset_epoch_done: Count = 0
     reset_result: str = ""
     reset_stage: str | msgspec.UnsetType = msgspec.UNSET
 
@@ -81,7 +87,7 @@ class _VNPUReport(msgspec.Struct, rename="camel"):
 
 
 class _VNPUs(msgspec.Struct, rename="camel"):
-    epoch_done: int = 0
+    epoch_done: Count = 0
     result: str = ""
     devices: list[_VNPUReport] = []
 
@@ -89,9 +95,9 @@ class _VNPUs(msgspec.Struct, rename="camel"):
 class _Report(msgspec.Struct, rename="camel"):
     node: str
     boot: str = ""
-    seq: int = 0
-    time: int = 0
-    orders_seen: int = 0
+    seq: Count = 0
+    time: Count = 0
+    orders_seen: Count = 0
     driver: dict[str, Any] = {}
     chips: dict[str, _ChipReport] = {}
     vnpu: _VNPUs | None = None
@@ -106,7 +112,7 @@ def chip_number(name: str) -> int:
     """
     match = _NAME.match(name)
     if match is None:
-        raise ValueError(f"{name!r} is no device name like Ascend910-0")
+        raise ValueError(f"{name!r} is not a device name such as Ascend910-0")
     return int(match.group(2))
 
 
@@ -128,7 +134,9 @@ def parse_orders(config_map: Mapping[str, Any]) -> Orders:
                 reason=o.reset.reason,
                 not_before_ms=o.reset.not_before,
                 left=-1 if o.reset.left is msgspec.UNSET else o.reset.left,
-                online=None if o.reset.online is msgspec.UNSET else Online(*msgspec.structs.astuple(o.reset.online)),
+                online=None
+                if o.reset.online is msgspec.UNSET
+                else InPlaceReset(*msgspec.structs.astuple(o.reset.online)),
             )
             for c, o in sorted(raw.chips.items())
             if o.reset
@@ -181,21 +189,19 @@ def _reset(reset: ResetOrder, prefix: str) -> _Reset:
         reset.reason,
         reset.not_before_ms,
         reset.left if reset.left >= 0 else msgspec.UNSET,
-        _Online(*msgspec.structs.astuple(reset.online)) if reset.online is not None else msgspec.UNSET,
+        _InPlaceReset(*msgspec.structs.astuple(reset.online)) if reset.online is not None else msgspec.UNSET,
     )
 
 
 def reset_order(action: ResetChips, now_ms: int, left: int = -1) -> ResetOrder:
-    """The order that an action asks for, given at ``now_ms`` to a group with so many resets ``left``."""
-    wanted = action.preconditions
-    told = wanted.get("online")
+    """The order of an action at ``now_ms`` (Unix ms) for a group with ``left`` resets left, -1 if not counted."""
     return ResetOrder(
         epoch=action.epoch,
         group=tuple(sorted(map(chip_number, action.chips))),
         reason=action.reason,
-        not_before_ms=int(wanted.get("notBefore") or now_ms),
+        not_before_ms=action.not_before or now_ms,
         left=left,
-        online=Online(*msgspec.structs.astuple(msgspec.convert(told, _Online))) if told else None,
+        online=action.online,
     )
 
 
@@ -242,7 +248,7 @@ def parse_report(config_map: Mapping[str, Any]) -> AgentReport:
 
 
 def build_report(report: AgentReport, prefix: str, driver: Mapping[str, Any]) -> dict[str, Any]:
-    """The ConfigMap an agent writes; ``driver`` is free text about the driver (name, version)."""
+    """The ConfigMap as an agent writes it; ``driver`` describes the driver (name, version)."""
     body = _Report(
         node=report.node,
         boot=report.boot,

@@ -32,14 +32,14 @@ _TAIL: Final = re.compile(r"-(\d{1,4})(?:_\d{1,3})?$")
 
 
 class Cores(NamedTuple):
-    """What ``huawei.com/npu-core`` gives: one chip with a template, or whole chips without."""
+    """The value of ``huawei.com/npu-core``: one chip with a vNPU template, or whole chips without one."""
 
     chips: tuple[int, ...]
     template: str = ""
 
 
 class Share(NamedTuple):
-    """A soft share: the chip, percent of its AI cores, MiB of its memory, and the policy of all its sharers."""
+    """A soft share: the chip, percent of its AI cores, MiB of its memory, and the policy of all shares on the chip."""
 
     chip: int
     cores: int
@@ -54,7 +54,7 @@ def cores_text(chips: Sequence[int], template: str = "") -> str:
 
 @lru_cache(maxsize=65536)
 def parse_cores(text: str) -> Cores | None:
-    """Reads the annotation's value; None when it says nothing that can be understood."""
+    """Parse the annotation's value; None if it is invalid."""
     part = _PART.match(text)
     if part:
         return Cores((int(part[1]),), part[2])
@@ -66,17 +66,17 @@ def parse_cores(text: str) -> Cores | None:
 
 @lru_cache(maxsize=65536)
 def vgroup(real: str) -> int | None:
-    """The vGroup of a realised vNPU, ``Ascend310P-2c.1cpu-105-0_3`` → 3; None when the name tells none."""
+    """The vGroup in the name of a vNPU, ``Ascend310P-2c.1cpu-105-0_3`` → 3; None if the name has none."""
     match = _REAL.match(real)
     return int(match[1]) if match and match[1] is not None else None
 
 
 @lru_cache(maxsize=65536)
 def chip_of(name: str) -> int | None:
-    """The physical chip behind a device name of a pod; None when it names none.
+    """The physical chip of a pod's device name; None if the name contains no chip.
 
-    ``Ascend910-4`` and the vNPUs ``Ascend310P-2c-100-1`` and ``Ascend310P-2c-100-1_3`` (with its vGroup) end in it, the
-    dynamic ``1-vir02`` begins with it, the share ``Ascend910-1-17`` has it in the middle.
+    ``Ascend910-4`` and the vNPUs ``Ascend310P-2c-100-1`` and ``Ascend310P-2c-100-1_3`` (with its vGroup) end with
+    the chip, the dynamic ``1-vir02`` begins with it, and the share ``Ascend910-1-17`` has it in the middle.
     """
     match = _HEAD.match(name) or _SHARED.match(name) or _TAIL.search(name)
     return int(match[1]) if match else None
@@ -102,7 +102,7 @@ def _share(device: str, cores: str, memory: str, policy: str) -> Share | None:
 
 
 def share_annotations(cores: int, memory: int, policy: str, number: int | None) -> dict[str, str]:
-    """What the Binding of a pod with a soft share carries besides its chip; ``number`` counts the sharers of a chip."""
+    """Annotations of a soft share in a pod's Binding, besides its chip; ``number`` numbers the shares of a chip."""
     out = {SHARE_CORES: str(cores), SHARE_MEMORY: str(memory), SHARE_POLICY: policy}
     if number is not None:
         out[SHARE_ID] = str(number)

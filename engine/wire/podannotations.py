@@ -1,6 +1,6 @@
-"""Annotations of pods that schedulers, device plugins and operators exchange: which chips, when, which rank.
+"""Annotations of pods that schedulers, device plugins and operators exchange: chips, placement time, rank.
 
-The writer gives what the NPU scheduler writes when it places a pod; the readers take what it or a
+``allocation`` writes what the NPU scheduler writes when it places a pod; the readers accept what the scheduler or a
 device plugin wrote. Sources: component/ascend-for-volcano/internal/npu/base/task.go,
 component/ascend-device-plugin/pkg/server/manager.go, docs/zh/scheduling/06_api/12_k8s.md.
 """
@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from engine.model.cluster import Node, Pod
+from engine.model.generations import LOGICAL_PREFIXES
 
 RESOURCE_GROUP: Final = "huawei.com/"
 NPU_RESOURCE: Final = "huawei.com/npu"
@@ -39,8 +40,8 @@ MAX_CONFIGURATION: Final = 256 * 1024
 _HARDWARE: Final[dict[str, str]] = {"module-910b-8": "800I-A2", "module-a3-16": "800I-A3"}
 
 
-class Place(NamedTuple):
-    """Where a device report says that a node stands: super pod, server in it, rack; -1 where it says nothing."""
+class SuperPodPosition(NamedTuple):
+    """A node's position in a device report: super pod, server in the super pod, rack; -1 if unknown."""
 
     super_pod_id: int = -1
     server_index: int = -1
@@ -48,7 +49,7 @@ class Place(NamedTuple):
 
 
 class Device(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One chip of a pod: ``device_id`` is the physical id as text, ``device_ip`` "-1" when its lookup failed."""
+    """One chip of a pod: ``device_id`` is the physical id as text, ``device_ip`` "-1" if its lookup failed."""
 
     device_id: str
     device_ip: str = ""
@@ -69,16 +70,16 @@ class Configuration(msgspec.Struct, frozen=True):
     devices: tuple[Device, ...] = ()
 
 
-#: What ``seating`` reads of a node beside its address and the content of its ``baseDeviceInfos``.
-SEATING_ANNOTATIONS: Final = (BASE_DEVICES, "superPodID", "rackID", "serverIndex")
-SEATING_LABELS: Final = ("accelerator-type", "mind-cluster/npu-chip-memory", "server-usage")
+#: Annotations and labels of a node that ``chip_facts`` reads besides its address and ``baseDeviceInfos``.
+CHIP_ANNOTATIONS: Final = (BASE_DEVICES, "superPodID", "rackID", "serverIndex")
+CHIP_LABELS: Final = ("accelerator-type", "mind-cluster/npu-chip-memory", "server-usage")
 
 
-class Seating(NamedTuple):
-    """What the pods that get certain chips of a node are told of these, whichever pods they are.
+class ChipFacts(NamedTuple):
+    """Facts about chips of a node that a Binding contains; they are the same for every pod that gets the chips.
 
-    ``names`` as the device plugin offers them, ``hardware`` of an inference server (else empty). ``where`` are the
-    fields of a configuration after the pod's own, None where the node does not describe all of the chips.
+    ``names``: as the device plugin offers them; ``hardware``: the type of an inference server, else empty; ``where``:
+    the fields of a configuration after the pod's name, None if the node does not describe all of the chips.
     """
 
     names: str
@@ -87,7 +88,7 @@ class Seating(NamedTuple):
 
 
 class _Written(msgspec.Struct, frozen=True):
-    """A configuration as it is written, its devices put into text before."""
+    """A configuration for writing, with its devices already encoded."""
 
     pod_name: str
     server_id: str
@@ -99,27 +100,27 @@ class _Written(msgspec.Struct, frozen=True):
     devices: msgspec.Raw
 
 
-def seating(
+def chip_facts(
     node: Node,
     chips: Sequence[int],
     prefix: str,
     *,
-    place: Place | None = None,
+    place: SuperPodPosition | None = None,
     devices: Mapping[str, Device] | None = None,
-) -> Seating:
-    """What the pods are told of ``chips`` (physical ids) of ``node``.
+) -> ChipFacts:
+    """The facts of ``chips`` (physical ids) of ``node``.
 
     Args:
         prefix: device name prefix, e.g. ``Ascend910-``.
-        place: where the node's report says that it stands; the node's own annotations come first.
-        devices: ``devices_of(node)``, from whoever has it at hand.
+        place: the position of the node by its report; the node's own annotations come first.
+        devices: ``devices_of(node)``, where the caller has it.
     """
     names = [f"{prefix}{i}" for i in sorted(chips)]
-    offered = [_offered_name(node, prefix, name) for name in names] if prefix == "npu-" else names
+    offered = [_offered_name(node, prefix, name) for name in names] if prefix in LOGICAL_PREFIXES else names
     where = None
     if names and node.base_devices.keys() >= {*names}:
         known = devices_of(node) if devices is None else devices
-        at = place or Place()
+        at = place or SuperPodPosition()
         where = (
             node.internal_ip,
             node.internal_ip,
@@ -128,12 +129,12 @@ def seating(
             node.annotations.get("serverIndex") or (str(at.server_index) if at.server_index >= 0 else ""),
             msgspec.Raw(msgspec.json.encode([known[name] for name in names])),
         )
-    return Seating(",".join(offered), hardware_type(node.labels), where)
+    return ChipFacts(",".join(offered), hardware_type(node.labels), where)
 
 
 def allocation(
     pod: Pod,
-    seat: Seating,
+    seat: ChipFacts,
     *,
     resource: str,
     now_ns: int,
@@ -184,7 +185,7 @@ def chip_names(annotations: Mapping[str, str], resource: str) -> tuple[str, ...]
 
 
 def chip_ids(names: Sequence[str], prefix: str) -> tuple[int, ...]:
-    """Physical ids of device names, e.g. ``Ascend910-3`` → 3; names of another kind (vNPUs) are left out."""
+    """Physical ids of device names, e.g. ``Ascend910-3`` → 3; other names (vNPUs) are left out."""
     tails = (name[len(prefix) :] for name in names if name.startswith(prefix))
     return tuple(sorted(int(tail) for tail in tails if tail.isascii() and tail.isdecimal()))
 
@@ -199,7 +200,7 @@ def configuration(annotations: Mapping[str, str]) -> Configuration | None:
     """The pod's configuration under either of the two keys, None when it has none.
 
     Raises:
-        ValueError: the annotation is too long, no JSON or not of this shape; the text names the annotation.
+        ValueError: the annotation is too long, not JSON or has wrong fields; the text names the annotation.
     """
     key = CONFIGURATION_910 if CONFIGURATION_910 in annotations else CONFIGURATION_NPU
     text = annotations.get(key)
@@ -218,7 +219,7 @@ def configuration(annotations: Mapping[str, str]) -> Configuration | None:
 
 
 def is_allocated(pod: Pod) -> bool:
-    """Whether a rank table may count the pod: alive, and its chips (if it wants any) have been configured.
+    """Whether a rank table may include the pod: it is alive, and its chips (if it requests any) are configured.
 
     Source: component/ascend-operator/pkg/ranktable/utils/util.go (PodHasAllocated).
     """
@@ -228,11 +229,16 @@ def is_allocated(pod: Pod) -> bool:
 
 
 def physical_names(base_devices: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Device names of pods' annotations → the physical ones, where they differ (Ascend950).
+    """Device names in pods' annotations → physical device names, where they differ (Ascend950).
 
     ``base_devices`` is the node's ``baseDeviceInfos``: physical name → {``DeviceID``: logic id, …}.
     """
-    offered = {_offered(base_devices, "npu-", name): name for name in base_devices if name.startswith("npu-")}
+    offered = {
+        _offered(base_devices, prefix, name): name
+        for prefix in LOGICAL_PREFIXES
+        for name in base_devices
+        if name.startswith(prefix)
+    }
     return offered if any(logical != name for logical, name in offered.items()) else {}
 
 
@@ -242,12 +248,12 @@ def _offered_name(node: Node, prefix: str, name: str) -> str:
 
 def _offered(base_devices: Mapping[str, Mapping[str, Any]], prefix: str, name: str) -> str:
     """The name under which the device plugin offers a chip: Ascend950 nodes map physical to logical ids."""
-    logical = base_devices.get(name, {}).get("DeviceID") if prefix == "npu-" else None
+    logical = base_devices.get(name, {}).get("DeviceID") if prefix in LOGICAL_PREFIXES else None
     return name if logical is None else f"{prefix}{logical}"
 
 
 def devices_of(node: Node) -> dict[str, Device]:
-    """A node's chips by their names, as configurations tell them."""
+    """A node's chips by name, as ring configurations describe them."""
     return {name: _device(name, base) for name, base in node.base_devices.items()}
 
 
@@ -262,6 +268,6 @@ def _device(name: str, base: Mapping[str, Any]) -> Device:
 
 
 def _number(text: str, default: int) -> int:
-    """A node annotation's number; the default, never below -1, when it is missing or no number."""
+    """A node annotation's number; the default, never below -1, if it is missing or not a number."""
     digits = text.removeprefix("-")
     return int(text) if digits.isascii() and digits.isdecimal() and len(digits) <= 9 else max(-1, default)

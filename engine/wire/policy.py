@@ -1,6 +1,6 @@
-"""``belay-policy-<pool>``: what an agent needs to judge faults alone.
+"""``belay-policy-<pool>``: the fault rules that an agent applies without the planner.
 
-One per pool. ``digest`` names the version; orders repeat it, so that an agent knows whether it holds the newest.
+One per pool. ``digest`` names the version; orders repeat it, so that an agent can check whether it has the newest.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from engine.model.faults import Rules
+from engine.model.faults import CodeRules
 from engine.wire.errors import WireError
 from engine.wire.gojson import read_object
 from engine.wire.names import POLICY_PREFIX, SYSTEM
@@ -23,7 +23,7 @@ class NodePolicy(msgspec.Struct, frozen=True):
     """The fault rules of one pool."""
 
     pool: str
-    rules: Rules = Rules()
+    rules: CodeRules = CodeRules()
 
     @property
     def digest(self) -> str:

@@ -1,8 +1,8 @@
-"""``belay-ranktable-<namespace>.<job>``: a rank table on its way to the files of the nodes where the job runs.
+"""``belay-ranktable-<namespace>.<job>``: a rank table for the files on the nodes where the job runs.
 
-MindCluster's operator writes ``/user/mindx-dl/ranktable/<namespace>.<job>/hccl.json`` on a shared volume that it mounts
-itself; Belay's planner touches no disks, so the table travels in this ConfigMap and each node's agent writes it. Large
-tables are packed, since a ConfigMap takes a megabyte and ten thousand chips need more.
+MindCluster's operator writes ``/user/mindx-dl/ranktable/<namespace>.<job>/hccl.json`` on a shared volume that it
+mounts. Belay's planner has no disks: it writes the table into this ConfigMap, and each node's agent writes the file.
+Large tables are compressed, since a ConfigMap holds 1 MiB and ten thousand chips need more.
 Source: component/ascend-operator/pkg/ranktable/generator (file names, version key).
 """
 
@@ -22,17 +22,17 @@ from engine.wire.errors import WireError
 from engine.wire.names import SYSTEM, bounded
 
 PREFIX: Final = "belay-ranktable-"
-#: Volume of a pod that wants the file.
+#: Volume of a pod that needs the file.
 VOLUME: Final = "ranktable"
 TABLE_KEY: Final = "hccl.json"
 PACKED_KEY: Final = "hccl.json.gz"
 VERSION_KEY: Final = "version"
 JOB_KEY: Final = "job"
 UID_KEY: Final = "uid"
-#: Text beyond this many bytes is packed; unpacked at most so many are read.
+#: Longer text (bytes) is compressed; a decompressed table may have at most ``MAX_BYTES``.
 PLAIN_BYTES: Final = 512 * 1024
 MAX_BYTES: Final = 64 * 1024 * 1024
-#: Labels that name a pod's job, the first that is there.
+#: Labels that name a pod's job, in order of preference.
 JOB_LABELS: Final = ("volcano.sh/job-name", "job-name", "deploy-name")
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
@@ -53,17 +53,14 @@ def name_of(namespace: str, job: str) -> str:
 
 
 def job_of(labels: Mapping[str, str]) -> str:
-    """The job that a pod belongs to, empty when its labels name none."""
+    """The job of a pod; empty if its labels name none."""
     return next((labels[key] for key in JOB_LABELS if labels.get(key)), "")
 
 
 def of(action: WriteRankTable) -> RankFile:
-    """The file that an action asks for."""
-    found = action.preconditions
+    """The file of an action."""
     table = msgspec.json.encode(action.table).decode()
-    return RankFile(
-        action.namespace, action.name, table, str(found.get("version") or "0"), str(found.get("jobUid") or "")
-    )
+    return RankFile(action.namespace, action.name, table, action.version or "0", action.preconditions.job_uid or "")
 
 
 def build(file: RankFile) -> dict[str, Any]:
@@ -91,7 +88,7 @@ def parse(config_map: Mapping[str, Any]) -> RankFile:
     """Read the ConfigMap back.
 
     Raises:
-        WireError: it names no job, its name is another job's, or its table cannot be unpacked.
+        WireError: it names no job, its name belongs to another job, or its table cannot be decompressed.
     """
     name = str((config_map.get("metadata") or {}).get("name") or "")
     where = f"ConfigMap {SYSTEM}/{name}"

@@ -1,6 +1,6 @@
 """Rank tables (``hccl.json``) in the three versions that HCCL reads.
 
-Pure builders over what a pod's configuration annotation says. Sources:
+Built from pods' configuration annotations. Sources:
 component/ascend-operator/pkg/ranktable/{common,v1dot2,v2dot0} and its factory.
 """
 
@@ -24,11 +24,11 @@ _LABEL_TYPES: Final[dict[str, tuple[str, ...]]] = {"ROCE": ("ROCE",), "UBOE": ("
 _LEVEL_TYPES: Final[dict[int, tuple[str, ...]]] = {2: ("UBOE", "UBG"), 3: ("ROCE",)}
 
 
-class Member(msgspec.Struct, frozen=True):
-    """One allocated pod with chips: what a server entry is made of.
+class RankTablePod(msgspec.Struct, frozen=True):
+    """One allocated pod with chips; it becomes a server entry.
 
-    ``super_pod_rank`` and ``super_pod_id`` are the pod's annotations of that name, ``hardware_type`` is only
-    filled for inference jobs.
+    ``super_pod_rank`` and ``super_pod_id`` are the pod's annotations of that name, ``hardware_type`` is set for
+    inference jobs only.
     """
 
     pod: str
@@ -42,13 +42,13 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class TableError(ValueError):
-    """A pod does not (yet) allow a rank table; the text names pod and field."""
+    """A pod is not ready for a rank table; the text names pod and field."""
 
 
 def version_of(
     *, resources: Sequence[str], annotations: Mapping[str, str], node_selectors: Sequence[Mapping[str, str]]
 ) -> Version:
-    """Which version a job gets, from its requested resources, annotations and node selectors."""
+    """The rank table version for a job's requested resources, annotations and node selectors."""
     if "huawei.com/npu" in resources:
         return "2.0"
     policy = annotations.get("huawei.com/schedule_policy")
@@ -63,7 +63,7 @@ def version_of(
 
 def build(
     version: Version,
-    members: Sequence[Member],
+    members: Sequence[RankTablePod],
     *,
     sp_block: int = 0,
     scaleout: str = "",
@@ -75,7 +75,7 @@ def build(
     Args:
         sp_block: chips per logical super pod, 0 for none.
         scaleout: the job's label ``scaleout-type``, upper case, empty when unset.
-        soft: label ``super-pod-affinity=soft``: logical super pods are the scheduler's.
+        soft: label ``super-pod-affinity=soft``: the scheduler decides the logical super pods.
         inference: labels ``jobID`` and ``app`` are set: real super pod ids, hardware type.
 
     Raises:
@@ -102,18 +102,18 @@ def logical_super_pod(position: int, sp_block: int, chips: int) -> int:
     return position // max(1, sp_block // chips)
 
 
-def _version_1(members: Sequence[Member], version: Version) -> dict[str, Any]:
+def _version_1(members: Sequence[RankTablePod], version: Version) -> dict[str, Any]:
     alone = len({member.node for member in members}) == len(members)
     servers = [_server(member, version, alone=alone) for member in members]
     return {"status": "completed", "server_list": servers, "server_count": str(len(servers)), "version": version}
 
 
-def _first_rank(member: Member) -> int:
+def _first_rank(member: RankTablePod) -> int:
     """The rank of a pod's first chip."""
     return member.rank * len(member.configuration.devices)
 
 
-def _server(member: Member, version: Version, *, alone: bool) -> dict[str, Any]:
+def _server(member: RankTablePod, version: Version, *, alone: bool) -> dict[str, Any]:
     own = member.configuration
     first = _first_rank(member)
     server: dict[str, Any] = {"device": [_device(chip, first + i, version) for i, chip in enumerate(own.devices)]}
@@ -133,15 +133,15 @@ def _device(chip: Device, rank: int, version: Version) -> dict[str, str]:
     return out
 
 
-def _ip_required(version: Version, members: Sequence[Member], sp_block: int) -> bool:
-    """A1 and A2 always talk over device IPs, A3 only beyond one logical super pod."""
+def _ip_required(version: Version, members: Sequence[RankTablePod], sp_block: int) -> bool:
+    """Whether every chip needs a device IP: on A1 and A2 always, on A3 for more than one logical super pod."""
     if version == "1.0":
         return True
     chips = sum(len(member.configuration.devices) for member in members)
     return sp_block > 0 and chips // sp_block > 1
 
 
-def _check_ips(members: Sequence[Member]) -> None:
+def _check_ips(members: Sequence[RankTablePod]) -> None:
     for member in members:
         for chip in member.configuration.devices:
             if chip.device_ip == "-1":
@@ -149,7 +149,7 @@ def _check_ips(members: Sequence[Member]) -> None:
 
 
 def _super_pods(
-    members: Sequence[Member], servers: Sequence[Mapping[str, Any]], sp_block: int, *, soft: bool, inference: bool
+    members: Sequence[RankTablePod], servers: Sequence[Mapping[str, Any]], sp_block: int, *, soft: bool, inference: bool
 ) -> list[dict[str, Any]]:
     chips = len(members[0].configuration.devices) if members else 0
     groups: dict[str, list[dict[str, str]]] = {}
@@ -165,7 +165,7 @@ def _super_pods(
     return [{"super_pod_id": name, "server_list": groups[name]} for name in names]
 
 
-def _version_2(members: Sequence[Member], scaleout: str) -> dict[str, Any]:
+def _version_2(members: Sequence[RankTablePod], scaleout: str) -> dict[str, Any]:
     kind = _port_type(members, scaleout)
     ranks = []
     for member in members:
@@ -185,8 +185,8 @@ def _version_2(members: Sequence[Member], scaleout: str) -> dict[str, Any]:
     return {"status": "completed", "version": "2.0", "rank_list": ranks, "rank_count": len(ranks)}
 
 
-def _port_type(members: Sequence[Member], scaleout: str) -> str:
-    """The port type that level 2 or 3 is taken from: the label's, else the most preferred one present."""
+def _port_type(members: Sequence[RankTablePod], scaleout: str) -> str:
+    """The port type for level 2 or 3: the label's, else the most preferred one present."""
     if scaleout and scaleout not in _LABEL_TYPES:
         raise TableError("the value of label scaleout-type is invalid, which should be ROCE or UBOE")
     present = {

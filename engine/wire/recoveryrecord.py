@@ -1,7 +1,7 @@
-"""``belay-recovery-<job id>``: the recovery conversation of one job, kept while there is one.
+"""``belay-recovery-<job id>``: the recovery session of one job, stored while it lasts.
 
-Whoever serves the job writes it before each effect, over the version it read last (compare-and-swap), so that a server
-that takes over goes on where the last one stopped and an outlived one cannot write any more.
+The job's server writes it by compare-and-swap before each effect: a server that takes over continues from it, and the
+server that was replaced can no longer write.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ KEY: Final = "conversation.json"
 PACKED: Final = "conversation.zlib"
 ABOUT: Final = "recovery"
 SELECTOR: Final = f"{names.ABOUT_LABEL}={ABOUT}"
-#: Longer texts are packed; a packed one may unpack to so much at most.
+#: Longer texts (bytes) are compressed; the second is the limit after decompression.
 _PLAIN: Final = 128 * 1024
 _LIMIT: Final = 16 * 1024 * 1024
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """The conversation and what its facts are measured against.
+    """The conversation and the facts it depends on.
 
-    ``epoch`` is the server's that wrote it, ``subscribers`` how many listened, ``uids`` the uid of each pod (by rank)
-    when the fault was met, ``software`` the ranks whose faults the job itself told, ``owed`` the effects without an
-    outcome that may not have been carried out yet.
+    ``epoch``: of the server that wrote it; ``subscribers``: their number; ``uids``: pod uid by rank when the fault was
+    found; ``software``: ranks whose faults the job itself reported; ``owed``: effects without an outcome, which may
+    not have been carried out yet.
     """
 
     conversation: Conversation
@@ -50,7 +50,7 @@ def name_of(job: str) -> str:
 
 
 def build(record: Record, over: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The ConfigMap; ``over`` is the version that it replaces."""
+    """The ConfigMap; ``over`` is the version to replace."""
     text = msgspec.json.encode(record)
     metadata: dict[str, Any] = {
         "name": name_of(record.conversation.job),
@@ -66,10 +66,10 @@ def build(record: Record, over: Mapping[str, Any] | None = None) -> dict[str, An
 
 
 def parse(config_map: Mapping[str, Any]) -> Record:
-    """The record of a ConfigMap.
+    """Parse the ConfigMap.
 
     Raises:
-        WireError: it cannot be read.
+        WireError: not valid.
     """
     where = f"ConfigMap/{names.SYSTEM}/{(config_map.get('metadata') or {}).get('name', '')}"
     packed = (config_map.get("binaryData") or {}).get(PACKED)

@@ -1,7 +1,7 @@
-"""``belay-budget``: what every shard has reserved of the safety budgets, so that budgets wider than a shard hold.
+"""``belay-budget``: reservations of safety budgets by all shards, so that budgets across shards hold.
 
-A reservation is written by compare-and-swap before the act; without an outcome it counts as spent until its window
-passes.
+The worker reserves by compare-and-swap before the action; a reservation without an outcome counts as spent until its
+window passes.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from engine.wire.errors import WireError
 
 KEY = "reservations.json"
 
-Row = tuple[int, str, int, str]
-"""When (Unix ms), the unit that is spent, how many, and the shard that spent it."""
+Reservation = tuple[int, str, int, str]
+"""Time (Unix ms), spent unit, count, and the shard that spent it."""
 
 
-def parse(config_map: Mapping[str, Any]) -> dict[str, tuple[Row, ...]]:
-    """Reservations by the name of their limit and scope.
+def parse(config_map: Mapping[str, Any]) -> dict[str, tuple[Reservation, ...]]:
+    """Reservations by limit and scope.
 
     Raises:
-        WireError: they cannot be read; nothing disruptive may be done until they can.
+        WireError: not valid; no disruptive action is allowed until it is.
     """
     metadata = config_map.get("metadata") or {}
     where = f"ConfigMap/{metadata.get('namespace', '')}/{metadata.get('name', '')}"
     text = (config_map.get("data") or {}).get(KEY) or "{}"
     try:
-        return msgspec.json.decode(text, type=dict[str, tuple[Row, ...]])
+        return msgspec.json.decode(text, type=dict[str, tuple[Reservation, ...]])
     except (msgspec.DecodeError, RecursionError) as error:
         raise WireError(
             where, f"data.{KEY}", f"holds no reservations: {error}; nothing disruptive is done until it is readable"
         ) from error
 
 
-def text(rows: Mapping[str, list[Row]]) -> str:
+def text(rows: Mapping[str, list[Reservation]]) -> str:
     """The value of ``KEY``."""
     return msgspec.json.encode(dict(sorted(rows.items()))).decode()

@@ -1,7 +1,7 @@
-"""``reset-config-<job>``: what a job's training managers are told about faults, resets and restarts.
+"""``reset-config-<job>``: faults, resets and restarts for a job's training managers.
 
-The ConfigMap lies in the job's namespace, carries label ``reset=true`` and must have been made by the job's owner;
-device plugins mirror it to files in its containers. Fields, their order and the CheckCode over the whole object follow
+The job's owner creates the ConfigMap in the job's namespace with label ``reset=true``; device plugins mirror it to
+files in the job's containers. Fields, their order and the CheckCode over the whole object follow
 component/clusterd (TaskResetInfo, WriteResetInfoToCM) and component/ascend-device-plugin/pkg/common.
 """
 
@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from engine.model import online
+from engine.model import in_place_recovery
 from engine.wire.errors import WireError
 from engine.wire.gojson import check_code, go_json, read_object
 
 PREFIX: Final = "reset-config-"
-#: The ConfigMap of older training managers, which name the ranks that a reset under the job concerns and no more.
+#: The ConfigMap of older training managers; it contains only the ranks of an in-place reset.
 LEGACY_PREFIX: Final = "fault-config-"
 LEGACY_KEY: Final = "fault-npus"
 RESET_KEY: Final = "reset.json"
@@ -24,19 +24,20 @@ TYPE_KEY: Final = "restartType"
 HOT_RESET: Final = "hotReset"
 POD_RESCHEDULE: Final = "podReschedule"
 
-#: What may be told. ``flush``: faults are still being collected, agents wait. ``fault``: these ranks are hit; agents
-#: stay and restart only them. ``restart``: all processes start again. ``podReschedule``: pods were rescheduled, all
-#: processes start again once they are there. ``gracefulExit``: agents end their processes. ``clear``: nothing is wrong.
-#: ``unrecovered``, ``recovered``, ``failed``: how chips are that are healed under the job (``engine.model.online``).
+#: The signals. ``flush``: faults are still being collected, agents wait. ``fault``: these ranks are faulty;
+#: agents stay and restart only them. ``restart``: all processes restart. ``podReschedule``: pods were rescheduled, all
+#: processes restart once the pods run. ``gracefulExit``: agents end their processes. ``clear``: no fault is left.
+#: ``unrecovered``, ``recovered``, ``failed``: the state of chips that recover in place
+#: (``engine.model.in_place_recovery``).
 SIGNALS: Final = (
     "flush", "fault", "restart", "podReschedule", "gracefulExit", "clear",
-    online.UNRECOVERED, online.RECOVERED, online.FAILED,
+    in_place_recovery.UNRECOVERED, in_place_recovery.RECOVERED, in_place_recovery.FAILED,
 )  # fmt: skip
-#: Those of them that tell of chips that are healed under the job, and that this is over.
-EPISODE: Final = frozenset({online.UNRECOVERED, online.RECOVERED, online.FAILED})
-#: Those that older training managers read of too.
+#: Signals that begin and end an in-place reset.
+EPISODE: Final = frozenset({in_place_recovery.UNRECOVERED, in_place_recovery.RECOVERED, in_place_recovery.FAILED})
+#: Signals that older training managers get too.
 LEGACY: Final = EPISODE | {"clear"}
-#: Policies of a rank under the device plugin's own online reset, with which no process recovery goes together.
+#: Policies of a rank in the device plugin's own online reset, which excludes process recovery.
 _ONLINE: Final = frozenset({"reset", "restart"})
 
 _RANK_FIELDS: Final[tuple[tuple[str, Any], ...]] = (
@@ -50,10 +51,10 @@ _FIELDS: Final[tuple[tuple[str, Any], ...]] = (
 
 
 def read(config_map: Mapping[str, Any]) -> dict[str, Any]:
-    """The reset information, every field in its place; one that was never written is empty.
+    """The reset information with all fields, empty if it was never written.
 
     Raises:
-        WireError: it is no JSON object, or a field has a wrong type.
+        WireError: not a JSON object, or a field has a wrong type.
     """
     metadata = config_map.get("metadata") or {}
     where = f"ConfigMap/{metadata.get('namespace', '')}/{metadata.get('name', '')}"
@@ -76,7 +77,7 @@ def read(config_map: Mapping[str, Any]) -> dict[str, Any]:
 def rank(
     number: int, logic: int, *, status: str, policy: str, initial: str, codes: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """One element of ``RankList`` as the device plugin writes it: codes appear as hexadecimal text only."""
+    """One element of ``RankList`` as the device plugin writes it: codes as hexadecimal text only."""
     return _rank(
         {
             "RankId": number, "LogicId": logic, "Status": status, "Policy": policy, "InitialPolicy": initial,
@@ -85,7 +86,7 @@ def rank(
     )  # fmt: skip
 
 
-def told(
+def with_signal(
     config_map: Mapping[str, Any],
     signal: str,
     ranks: Iterable[int],
@@ -94,13 +95,13 @@ def told(
     in_place: bool = True,
     rank_list: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, str] | None:
-    """The ConfigMap's data after a signal; None when it says so already. ``now`` is Unix seconds.
+    """The ConfigMap's data after a signal; None if it already has it. ``now`` is Unix seconds.
 
-    ``in_place`` false lets the agents of faulty ranks leave with their processes instead of restarting them.
-    ``rank_list`` are the elements that an episode of online healing writes.
+    With ``in_place`` false, the agents of faulty ranks exit with their processes instead of restarting them.
+    ``rank_list`` has the elements that an in-place reset writes.
 
     Raises:
-        WireError: what is there cannot be read, or the device plugin is resetting chips of the job by itself.
+        WireError: the ConfigMap cannot be read, or the device plugin is resetting chips of the job itself.
         ValueError: an unknown signal.
     """
     body = read(config_map)
@@ -108,7 +109,7 @@ def told(
         raise WireError(
             str((config_map.get("metadata") or {}).get("name", "")),
             f"data.{RESET_KEY}.RankList",
-            "the device plugin resets chips of this job online, which process recovery does not go together with",
+            "the device plugin is resetting chips of this job online; process recovery cannot run at the same time",
         )
     if signal in EPISODE:
         after, fresh = _episode(config_map, body, rank_list)
@@ -125,19 +126,21 @@ def told(
     return data | ({TYPE_KEY: kind} if kind else {})
 
 
-def told_legacy(config_map: Mapping[str, Any], signal: str, ranks: Iterable[int], now: int) -> dict[str, str] | None:
-    """The data of ``fault-config-<job>`` after a signal; None when it says so already, or the signal is none of an
-    episode of online healing: ``fault-npus`` with the ranks that are not well (none once it is over), and the CheckCode
-    over it. ``now`` is Unix seconds. What cannot be read there is replaced.
+def with_legacy_signal(
+    config_map: Mapping[str, Any], signal: str, ranks: Iterable[int], now: int
+) -> dict[str, str] | None:
+    """The data of ``fault-config-<job>`` after a signal; None if it already has it, or if the signal does not belong
+    to an in-place reset. ``fault-npus`` has the unrecovered ranks (none after the end) and the CheckCode over it.
+    ``now`` is Unix seconds. Invalid content is replaced.
 
     Source: component/ascend-device-plugin/pkg/common (TaskFaultInfo, until v26.0).
     """
     if signal not in LEGACY:
         return None
-    bad = sorted(set(ranks)) if signal in (online.UNRECOVERED, online.FAILED) else []
+    bad = sorted(set(ranks)) if signal in (in_place_recovery.UNRECOVERED, in_place_recovery.FAILED) else []
     data = dict(config_map.get("data") or {})
     if signal == "clear" and not data.get(LEGACY_KEY):
-        return None  # nobody was told anything
+        return None  # no signal was sent
     try:
         before = read_object("", f"data.{LEGACY_KEY}", data.get(LEGACY_KEY) or "{}")
     except WireError:
@@ -151,20 +154,20 @@ def told_legacy(config_map: Mapping[str, Any], signal: str, ranks: Iterable[int]
 def _episode(
     config_map: Mapping[str, Any], body: Mapping[str, Any], rank_list: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[str, Any], bool]:
-    """What an episode of online healing says, and whether these are its first words: then all processes are counted
-    to start once more. Once a rank is isolated nothing more is said until the list was cleared.
+    """The content during an in-place reset, and whether the reset begins here: then the restart counter grows. After a
+    rank was isolated, nothing is written until the list is cleared.
     """
     before, listed = body["RankList"], [_rank(row) for row in rank_list]
     if listed == before:
         return dict(body), False
-    if any(row["Policy"] == online.ISOLATE for row in before):
+    if any(row["Policy"] == in_place_recovery.ISOLATE for row in before):
         raise WireError(
             str((config_map.get("metadata") or {}).get("name", "")),
             f"data.{RESET_KEY}.RankList",
             "a rank is isolated, so the job has to be rescheduled",
         )
-    under_way = any(row["Status"] == online.UNRECOVERED for row in before)
-    fresh = not under_way and any(row["Status"] == online.UNRECOVERED for row in listed)
+    under_way = any(row["Status"] == in_place_recovery.UNRECOVERED for row in before)
+    fresh = not under_way and any(row["Status"] == in_place_recovery.UNRECOVERED for row in listed)
     after = {
         **body, "RankList": listed, "RetryTime": body["RetryTime"] + fresh, "FaultFlushing": False, "GracefulExit": 0,
         "RestartFaultProcess": False,

@@ -1,8 +1,8 @@
 """``volcano-scheduler.conf``: the actions of Volcano's scheduler, its gang plugin's protection, ``init-params``.
 
-Format: Volcano, pkg/scheduler/conf/scheduler_conf.go. Tidal scheduling is switched on by it
+Format: Volcano, pkg/scheduler/conf/scheduler_conf.go. It enables tidal scheduling
 (docs/zh/scheduling/04_usage/10_tidal_scheduling of MindCluster): action ``preempt`` or ``reclaim``, and a gang plugin
-with ``enablePreemptable: false`` or ``enableReclaimable: false`` so that whole gangs may be broken.
+with ``enablePreemptable: false`` or ``enableReclaimable: false``, so that the action may evict parts of gangs.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from typing import Any, NamedTuple
 import yaml
 
 from engine.model.diagnostics import ObjectKey
+from engine.wire import yamltext
 from engine.wire.errors import WireError
 from engine.wire.names import SCHEDULER_CONFIGMAP, SCHEDULER_KEY, SCHEDULER_NAMESPACE
 
-#: Longest configuration that is read.
-_LONGEST = 262_144
+#: Longest configuration in characters.
+_MAX_TEXT = 262_144
 
 
 class SchedulerConf(NamedTuple):
-    """``actions`` is None where nothing states them; ``breaks_gangs`` are the actions that may break a gang."""
+    """``actions`` is None if the configuration names none; ``breaks_gangs`` are the actions that may evict parts of a
+    gang."""
 
     actions: tuple[str, ...] | None = None
     breaks_gangs: frozenset[str] = frozenset()
@@ -32,12 +34,12 @@ class SchedulerConf(NamedTuple):
         return self.actions is not None and action in self.actions
 
     def excludes(self, action: str) -> bool:
-        """Whether the configuration states its actions without this one."""
+        """Whether the configuration names actions, but not this one."""
         return self.actions is not None and action not in self.actions
 
 
 def of(objects: Mapping[ObjectKey, Mapping[str, Any]]) -> SchedulerConf:
-    """The configuration in ``volcano-system/volcano-scheduler-configmap``; an unreadable one states nothing (the
+    """The configuration in ``volcano-system/volcano-scheduler-configmap``; an invalid one counts as empty (the
     observer reports it).
     """
     raw = objects.get(ObjectKey("v1", "ConfigMap", SCHEDULER_NAMESPACE, SCHEDULER_CONFIGMAP))
@@ -48,7 +50,7 @@ def of(objects: Mapping[ObjectKey, Mapping[str, Any]]) -> SchedulerConf:
 
 @lru_cache(maxsize=8)
 def parse(text: str) -> SchedulerConf:
-    """Actions and gang switches of a configuration; whatever has another shape states nothing."""
+    """Actions and gang switches of a configuration; fields of a wrong type are ignored."""
     try:
         body = _read(text)
     except WireError:
@@ -79,11 +81,11 @@ def arguments(text: str) -> dict[str, str]:
 
 def _read(text: str) -> dict[str, Any]:
     where, field = f"ConfigMap/{SCHEDULER_NAMESPACE}/{SCHEDULER_CONFIGMAP}", f"data.{SCHEDULER_KEY}"
-    if len(text) > _LONGEST:
-        raise WireError(where, field, f"is {len(text)} characters long, the limit is {_LONGEST}")
+    if len(text) > _MAX_TEXT:
+        raise WireError(where, field, f"is {len(text)} characters long, the limit is {_MAX_TEXT}")
     try:
-        body = yaml.load(text, Loader=yaml.CBaseLoader)
-    except (yaml.YAMLError, RecursionError) as error:
+        body = yamltext.load(text, yaml.CBaseLoader)
+    except ValueError as error:
         raise WireError(where, field, f"is not valid YAML: {error}") from error
     return body if isinstance(body, dict) else {}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from engine.model.switches import Server, Switch, Switches
+from engine.model.switches import Switch, Switches, SwitchServer
 from engine.wire.errors import WireError
 from engine.wire.gojson import read_object
 
@@ -20,7 +20,7 @@ INFO: Final = "tor_info"
 LEVEL: Final = "tor_level"
 SINGLE_LAYER: Final = "single_layer"
 DOUBLE_LAYER: Final = "double_layer"
-#: Most nodes per switch; positions beyond it are not planned for.
+#: Most nodes per switch.
 MAX_WIDTH: Final = 128
 MAX_SWITCHES: Final = 10_000
 _WHERE: Final = f"ConfigMap/{NAMESPACE}/{NAME}"
@@ -30,7 +30,7 @@ def parse(config_map: Mapping[str, Any]) -> Switches:
     """Read and check the ConfigMap.
 
     Raises:
-        WireError: a key is missing, no JSON or of a wrong type; a switch, address or position is given twice.
+        WireError: a key is missing, not JSON or of a wrong type, or a switch, address or position occurs twice.
     """
     data = config_map.get("data")
     data = data if isinstance(data, Mapping) else {}
@@ -50,13 +50,13 @@ def parse(config_map: Mapping[str, Any]) -> Switches:
     return Switches(width, tuple(sorted(switches, key=lambda switch: switch.id)), level == SINGLE_LAYER)
 
 
-def state(told: Iterable[Mapping[str, str]]) -> tuple[int, bool]:
+def state(annotations: Iterable[Mapping[str, str]]) -> tuple[int, bool]:
     """(kind, unhealthy) of a switch from the annotations of the pods under it; the first that is not free decides.
 
     The kinds are those of annotation ``isSharedTor``: 0 free, 1 shared, 2 exclusive.
     """
     kind, unhealthy = 0, False
-    for own in told:
+    for own in annotations:
         text = own.get("isSharedTor", "")
         if kind == 0 and text in ("1", "2"):
             kind = int(text)
@@ -66,7 +66,7 @@ def state(told: Iterable[Mapping[str, str]]) -> tuple[int, bool]:
 
 def _switch(row: Mapping[str, Any], field: str, width: int) -> Switch:
     servers = [
-        Server(
+        SwitchServer(
             _text(entry, "server_ip", f"{field}.server[{index}]"),
             _number(entry, "slice_id", f"{field}.server[{index}]", least=0, most=width - 1),
             _number(entry, "npu_count", f"{field}.server[{index}]", least=0, most=64) if "npu_count" in entry else 0,

@@ -1,29 +1,114 @@
-"""``belay-sync``: which revision was tried and which is in force, its conditions, diagnostics and inventory.
+"""``belay-sync``: the attempted and the applied revision, conditions, diagnostics, inventory, file versions.
 
-The inventory lists the objects Git applied, grouped to stay small:
-``{"apiVersion|Kind": {"namespace": ["name", …]}}``. Prune compares with it.
+The inventory lists the objects applied from Git, grouped to stay small:
+``{"apiVersion|Kind": {"namespace": ["name", …]}}``; pruning compares with it. File versions are Git blob ids of earlier
+contents: the last valid ones, and those that stay in force while files are rejected.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from engine.model.diagnostics import ObjectKey
 from engine.wire.errors import WireError
 
+__all__ = [
+    "APPLIED",
+    "ATTEMPTED",
+    "HELD_PRUNE",
+    "IGNORED",
+    "INVENTORY",
+    "PRUNE_BASE",
+    "RetainedFiles",
+    "FileVersions",
+    "WireError",
+    "inventory_text",
+    "parse_ignored",
+    "parse_inventory",
+    "parse_file_versions",
+    "prune_base",
+    "file_versions_data",
+]
+
 ATTEMPTED = "attemptedRevision"
 APPLIED = "appliedRevision"
 INVENTORY = "inventory.json"
+IGNORED = "ignored.json"
+PRUNE_BASE = "pruneBase"
+"""The revision after which a commit may confirm the pending deletion; absent without one."""
+HELD_PRUNE = "heldPrune.json"
+"""The deletion that waits for confirmation, with its digest and a bounded list."""
+LAST_GOOD = "lastGood.json"
+REFUSED = "refused.json"
+MAX_REFUSED_BYTES: Final = 200 * 1024
+"""Largest list of rejected files in bytes; a larger one is dropped and marked incomplete."""
+
+
+class RetainedFiles(msgspec.Struct, frozen=True):
+    """Versions (path, blob id) whose documents stay in force ``until`` all of these files are valid."""
+
+    until: tuple[str, ...]
+    versions: tuple[tuple[str, str], ...]
+
+
+class FileVersions(msgspec.Struct, frozen=True):
+    """Earlier versions of files. ``good``: blob ids of the last valid versions by path, newest first; ``refused``: blob
+    ids of files with an invalid document; ``kept``: versions that stay in force because of those.
+    ``complete`` is False if the list was too large or is missing.
+    """
+
+    good: Mapping[str, tuple[str, ...]] = {}
+    refused: Mapping[str, str] = {}
+    kept: tuple[RetainedFiles, ...] = ()
+    complete: bool = True
+
+    @property
+    def blobs(self) -> frozenset[str]:
+        """Blobs whose content may still be needed; ids that begin with ``!`` have no content."""
+        named = {blob for blobs in self.good.values() for blob in blobs}
+        named.update(blob for one in self.kept for _, blob in one.versions)
+        named.update(self.refused.values())
+        return frozenset(blob for blob in named if not blob.startswith("!"))
+
+
+class _RefusedFiles(msgspec.Struct, frozen=True):
+    refused: dict[str, str] = {}
+    kept: tuple[RetainedFiles, ...] = ()
+    complete: bool = True
+
+
+def parse_file_versions(config_map: Mapping[str, Any]) -> FileVersions:
+    """Parse the file versions; they are incomplete if invalid, or if missing beside an inventory."""
+    data = config_map.get("data") or {}
+    if not isinstance(data.get(LAST_GOOD), str):
+        return FileVersions(complete=INVENTORY not in data)
+    try:
+        good = msgspec.json.decode(data[LAST_GOOD], type=dict[str, tuple[str, ...]])
+        account = msgspec.json.decode(str(data.get(REFUSED) or "{}"), type=_RefusedFiles)
+    except (msgspec.DecodeError, RecursionError):
+        return FileVersions(complete=False)
+    return FileVersions(
+        {path: ids for path, ids in good.items() if ids}, account.refused, account.kept, account.complete
+    )
+
+
+def file_versions_data(remembered: FileVersions) -> dict[str, str]:
+    """The file versions as keys of the ConfigMap."""
+    refused = dict(sorted(remembered.refused.items()))
+    account = msgspec.json.encode(_RefusedFiles(refused, remembered.kept, remembered.complete))
+    if len(account) > MAX_REFUSED_BYTES:
+        account = msgspec.json.encode(_RefusedFiles(complete=False))
+    return {LAST_GOOD: msgspec.json.encode(dict(sorted(remembered.good.items()))).decode(), REFUSED: account.decode()}
 
 
 def parse_inventory(config_map: Mapping[str, Any]) -> tuple[ObjectKey, ...] | None:
-    """The recorded inventory, None when there is none.
+    """The recorded inventory; None if there is none.
 
     Raises:
-        WireError: it cannot be read; nothing is pruned until it can.
+        WireError: not valid; nothing is pruned until it is.
     """
     text = (config_map.get("data") or {}).get(INVENTORY)
     if text is None:
@@ -41,6 +126,23 @@ def parse_inventory(config_map: Mapping[str, Any]) -> tuple[ObjectKey, ...] | No
             ObjectKey(api_version, kind, namespace, name) for namespace, names in namespaces.items() for name in names
         ]
     return tuple(sorted(keys))
+
+
+def parse_ignored(config_map: Mapping[str, Any]) -> frozenset[str]:
+    """Belay's documents in the cluster that are not in force, as ``Kind/name``; empty if invalid."""
+    try:
+        rows = msgspec.json.decode((config_map.get("data") or {}).get(IGNORED) or "[]", type=list[dict[str, str]])
+    except (msgspec.DecodeError, RecursionError, TypeError):
+        return frozenset()
+    return frozenset(row.get("object", "") for row in rows)
+
+
+def prune_base(config_map: Mapping[str, Any]) -> str:
+    """The revision after which commits may confirm a deletion: the one before the deletion became pending, else the
+    one in force; empty if unknown.
+    """
+    data = config_map.get("data") or {}
+    return str(data.get(PRUNE_BASE) or data.get(APPLIED) or "")
 
 
 def inventory_text(keys: Iterable[ObjectKey]) -> str:

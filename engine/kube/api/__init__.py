@@ -1,1 +1,1 @@
-"""Generated code: what of the Kubernetes API is read in protobuf."""
+"""Generated code: the parts of the Kubernetes API that are read in protobuf."""

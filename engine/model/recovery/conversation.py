@@ -1,32 +1,32 @@
-"""What the recovery of one job remembers, what it sees, what it is told, and what it asks for: plain data.
+"""The data of one job's recovery: its conversation, the facts and inputs it reads, the effects it requests.
 
-A `Conversation` is kept as JSON in the cluster, so that a server which dies resumes it where it was.
+A `Conversation` is kept as JSON in the cluster, so that a server that takes over resumes it where it was.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from engine.model.recovery.words import NORMAL, RESCHEDULE_LIMIT, RETRY_TYPES, Code, Event, State
+from engine.model.recovery.protocol import NORMAL, RESCHEDULE_LIMIT, RETRY_TYPES, Code, RecoveryEvent, State
 
 MAX_RANKS = 100_000
 MAX_LOG = 64
 
 
-class Rank(msgspec.Struct, frozen=True, array_like=True):
-    """One faulty rank: its number as text, and `0` on-chip memory, `1` other, `2` network."""
+class FaultyRank(msgspec.Struct, frozen=True, array_like=True):
+    """One faulty rank: its number as text, and the kind of fault (`0` on-chip memory, `1` other, `2` network)."""
 
     rank: str
     kind: str
 
     @property
     def retryable(self) -> bool:
-        """Whether a step may be tried again in place."""
+        """Whether a step retry may cure the fault."""
         return self.kind in RETRY_TYPES
 
 
-class Facts(msgspec.Struct, frozen=True):
-    """The job as the cluster shows it at this moment. Times are seconds."""
+class JobFacts(msgspec.Struct, frozen=True):
+    """The current facts about the job in the cluster. Times are seconds."""
 
     configured: tuple[str, ...] = ()
     sub_health: str = "ignore"
@@ -39,7 +39,7 @@ class Facts(msgspec.Struct, frozen=True):
     exists: bool = True
     running: bool = False
     replaced: bool = False  # every pod of a faulty rank was replaced and runs
-    changed: tuple[str, ...] = ()  # numbers of those pods that are other ones than when it began
+    changed: tuple[str, ...] = ()  # numbers of those pods that were replaced since it began
     health: str = "UnHealthy"
     framework: str = "pytorch"
     devices_per_pod: int = 8
@@ -57,12 +57,14 @@ class Facts(msgspec.Struct, frozen=True):
     nic_switched: bool = False
     paused: bool = False  # label `process-recover-enable` is `pause`
     codes: tuple[str, ...] = ()  # of the hardware faults on the ranks of this conversation
-    accounts: str = ""  # what earlier conversations told when they ended (`account.KEY`)
+    accounts: str = ""  # summaries of earlier conversations (`summary.KEY`)
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """A link switch (`nic`) or stress test (`stress`): the request as JSON, the text of its result, the `nodes` that it
-    found faulty, and those that are `tested`."""
+    """A link switch (`nic`) or stress test (`stress`).
+
+    ``request`` is JSON, ``result`` a text; ``nodes`` were found faulty, ``tested`` are under test.
+    """
 
     kind: str
     request: str = ""
@@ -71,8 +73,8 @@ class Operation(msgspec.Struct, frozen=True):
     tested: tuple[str, ...] = ()
 
 
-class Note(msgspec.Struct, frozen=True, array_like=True):
-    """One step of the story: when (ms), which event, into which state, with which code."""
+class StepRecord(msgspec.Struct, frozen=True, array_like=True):
+    """One step of the story: time (Unix ms), event, state entered, code."""
 
     at: int
     event: str
@@ -81,48 +83,48 @@ class Note(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """A report of the client that waits to be taken."""
+    """A report of the client that no handler has taken yet."""
 
     code: int = 0
     message: str = ""
     strategy: str = ""
     strategies: tuple[str, ...] = ()
-    ranks: tuple[Rank, ...] = ()
+    ranks: tuple[FaultyRank, ...] = ()
     isolate: tuple[str, ...] = ()
 
 
-# -- what it is told
+# -- inputs
 
 
 class Tick(msgspec.Struct, frozen=True, tag="tick"):
-    """Time went on, or the facts changed."""
+    """Time passed, or the facts changed."""
 
 
 class Faults(msgspec.Struct, frozen=True, tag="faults"):
-    """Faulty ranks; ``software`` when the training processes said so themselves."""
+    """Faulty ranks; ``software`` when the training processes reported them."""
 
-    ranks: tuple[Rank, ...]
+    ranks: tuple[FaultyRank, ...]
     software: bool = False
 
 
 class SubHealthy(msgspec.Struct, frozen=True, tag="sub-healthy"):
-    """A pod on a sub-healthy chip is to move: its name and ranks."""
+    """A pod on a sub-healthy chip must move: its name and ranks."""
 
     pod: str
-    ranks: tuple[Rank, ...]
+    ranks: tuple[FaultyRank, ...]
     pods: int = 1
     rank_zero: bool = False
 
 
 class Sent(msgspec.Struct, frozen=True, tag="sent"):
-    """The signal on its way was delivered, or could not be (``code`` says why)."""
+    """The pending signal was delivered, or failed with ``code``."""
 
     ok: bool
     code: int = 0
 
 
 class Written(msgspec.Struct, frozen=True, tag="written"):
-    """The object was written, or could not be."""
+    """The pending write succeeded or failed."""
 
     ok: bool
 
@@ -146,7 +148,7 @@ class Done(msgspec.Struct, frozen=True, tag="status"):
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
-    """An operation was asked for and its parameters hold."""
+    """A valid request for an operation."""
 
     operation: Operation
 
@@ -161,7 +163,7 @@ class Replied(msgspec.Struct, frozen=True, tag="reply"):
 Input = Tick | Faults | SubHealthy | Sent | Written | StopComplete | Offered | Done | Start | Replied
 
 
-# -- what it asks for
+# -- effects
 
 
 class Signal(msgspec.Struct, frozen=True, tag="signal"):
@@ -169,7 +171,7 @@ class Signal(msgspec.Struct, frozen=True, tag="signal"):
 
     kind: str
     actions: tuple[str, ...] = ()
-    ranks: tuple[Rank, ...] = ()
+    ranks: tuple[FaultyRank, ...] = ()
     change: str = ""
     timeout: int = 0
     nodes: tuple[str, ...] = ()
@@ -219,7 +221,7 @@ class MarkPods(msgspec.Struct, frozen=True, tag="pods"):
 
 
 class Degrade(msgspec.Struct, frozen=True, tag="degrade"):
-    """Hot switch failed: forget the flow's annotations and delete the backup of ``pod``."""
+    """Hot switch failed: remove its annotations and delete the backup of ``pod``."""
 
     pod: str
 
@@ -231,15 +233,16 @@ class IsolateNodes(msgspec.Struct, frozen=True, tag="isolate"):
 
 
 class OperationResult(msgspec.Struct, frozen=True, tag="result"):
-    """Tell whoever asked for the operation how it ended."""
+    """Report the result of an operation to its requester."""
 
     kind: str
     text: str
 
 
 class Release(msgspec.Struct, frozen=True, tag="release"):
-    """Have the other nodes of a super-pod job release what the chips of faulty ranks hold, or (``clear``) take that
-    back; answer with `Written` if ``answer``: whether there was anything to release.
+    """Have the other nodes of a super-pod job release what the chips of faulty ranks hold; ``clear`` withdraws that.
+
+    Answer with `Written` if ``answer``: whether there was anything to release.
     """
 
     ranks: tuple[str, ...] = ()
@@ -252,7 +255,7 @@ Effect = (
 )
 
 
-# -- what it remembers
+# -- the conversation
 
 
 class Conversation(msgspec.Struct, frozen=True, kw_only=True):
@@ -264,14 +267,14 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     since: int = 0
     deadline: int | None = None
     uuid: str = ""
-    awaiting: str = ""  # "" | "sent" | "written": which outcome is due
-    signal: str = ""  # event that the delivery of the signal on its way raises
-    pending: Effect | None = None  # what is on its way, to be done again by whoever takes over
+    awaiting: str = ""  # "" | "sent" | "written": the outcome that is due
+    signal: str = ""  # event raised by the delivery of the pending signal
+    pending: Effect | None = None  # the effect without an outcome; a server that takes over repeats it
     said: Signal | None = None  # the last signal that was handed to a connection
-    ranks: tuple[Rank, ...] = ()
-    seen: tuple[Rank, ...] = ()  # faults already dealt with, so that the same ones start nothing again
-    late: tuple[Rank, ...] = ()  # those of them that came after the processes were told what to do
-    undone: tuple[Rank, ...] = ()  # those of them whose conversation was cut off, for whoever listens next
+    ranks: tuple[FaultyRank, ...] = ()
+    seen: tuple[FaultyRank, ...] = ()  # faults that were handled, so that they start nothing again
+    late: tuple[FaultyRank, ...] = ()  # those that came after the processes received their strategy
+    undone: tuple[FaultyRank, ...] = ()  # those whose conversation was cut off before they were handled
     paused: int | None = None  # when this service set label `process-recover-enable` to `pause`, until it is `on` again
     agent: tuple[str, ...] = ()
     chosen: str = ""
@@ -287,23 +290,23 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     reply: Report | None = None
     hot_pod: str = ""
     degraded: bool = False
-    left: tuple[str, ...] = ()  # numbers of the pods that were told to leave
+    left: tuple[str, ...] = ()  # numbers of the pods that were signalled to leave
     released: bool = False  # the other nodes release what the faulty chips hold
-    retried: tuple[tuple[int, str], ...] = ()  # when the job told that it repeats a step, and on which ranks
+    retried: tuple[tuple[int, str], ...] = ()  # when the job reported step retries (ms), and on which ranks
     codes: tuple[str, ...] = ()  # of the faults behind it
-    story: tuple[Note, ...] = ()
+    story: tuple[StepRecord, ...] = ()
     code: int = 0
 
     @property
-    def normal(self) -> tuple[Rank, ...]:
-        """Faults that no retry cures."""
+    def normal(self) -> tuple[FaultyRank, ...]:
+        """Faults that no step retry cures."""
         return tuple(rank for rank in self.ranks if not rank.retryable)
 
 
-class Step(msgspec.Struct, frozen=True):
-    """What one input led to: the next conversation, effects in order, and the status code for whoever brought it.
+class Transition(msgspec.Struct, frozen=True):
+    """The result of one input: the next conversation, the effects in order, the status code for the sender.
 
-    ``busy``: the report's slot is taken; bring it again when the conversation moved on.
+    ``busy``: the slot of the report is taken; send it again after the conversation has moved on.
     """
 
     conversation: Conversation
@@ -312,26 +315,28 @@ class Step(msgspec.Struct, frozen=True):
     busy: bool = False
 
 
-def merged(old: tuple[Rank, ...], new: tuple[Rank, ...]) -> tuple[Rank, ...]:
-    """Both sets of faults, one entry a rank and kind; a normal fault of a rank replaces its retryable ones."""
+def merged(old: tuple[FaultyRank, ...], new: tuple[FaultyRank, ...]) -> tuple[FaultyRank, ...]:
+    """Both sets of faults, one entry per rank and kind; a normal fault of a rank replaces its retryable ones."""
     kinds: dict[str, set[str]] = {}
     for rank in (*old, *new):
         kinds.setdefault(rank.rank, set()).add(rank.kind)
     found = []
     for number in sorted(kinds, key=lambda text: (len(text), text)):
         for kind in [NORMAL] if NORMAL in kinds[number] else sorted(kinds[number]):
-            found.append(Rank(number, kind))
+            found.append(FaultyRank(number, kind))
     return tuple(found[:MAX_RANKS])
 
 
-def noted(story: tuple[Note, ...], now: int, event: Event | str, state: State, code: int) -> tuple[Note, ...]:
-    """The story with one more step; the oldest fall out."""
-    return (*story, Note(now, str(event), state.value, code))[-MAX_LOG:]
+def with_step(
+    story: tuple[StepRecord, ...], now: int, event: RecoveryEvent | str, state: State, code: int
+) -> tuple[StepRecord, ...]:
+    """The story with one more step; the oldest steps are dropped."""
+    return (*story, StepRecord(now, str(event), state.value, code))[-MAX_LOG:]
 
 
 __all__ = [
-    "Annotate", "Conversation", "Degrade", "Done", "Effect", "Facts", "Faults", "Input", "IsolateNodes", "Label",
-    "MarkPods", "Note", "NotifyOperation", "Offered", "Operation", "OperationResult", "Rank", "Release", "Replied",
-    "Report", "Reset", "Sent", "Signal", "Start", "Step", "StopComplete", "SubHealthy", "Tick", "Written", "merged",
-    "noted",
+    "Annotate", "Conversation", "Degrade", "Done", "Effect", "Faults", "FaultyRank", "Input", "IsolateNodes",
+    "JobFacts", "Label", "MarkPods", "NotifyOperation", "Offered", "Operation", "OperationResult", "Release", "Replied",
+    "Report", "Reset", "Sent", "Signal", "Start", "StepRecord", "StopComplete", "SubHealthy", "Tick", "Transition",
+    "Written", "merged", "with_step",
 ]  # fmt: skip

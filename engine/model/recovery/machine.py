@@ -12,54 +12,55 @@ from collections.abc import Callable
 
 import msgspec
 
-from engine.model.recovery import account, aftermath, decision, elastic, flow, hotswitch, maintenance, steps, words
+from engine.model.recovery import aftermath, decision, elastic, flow, hotswitch, maintenance, protocol, steps, summary
 from engine.model.recovery.choice import usable_retry
 from engine.model.recovery.conversation import (
     Annotate,
     Conversation,
     Done,
     Effect,
-    Facts,
     Faults,
+    FaultyRank,
     Input,
+    JobFacts,
     Offered,
-    Rank,
     Release,
     Replied,
     Report,
     Signal,
     Start,
-    Step,
     StopComplete,
     SubHealthy,
+    Transition,
     merged,
-    noted,
+    with_step,
 )
+from engine.model.recovery.protocol import Code, RecoveryEvent, State
 from engine.model.recovery.table import NEXT
 from engine.model.recovery.turn import Turn
-from engine.model.recovery.words import Code, Event, State
 
 MAX_TRANSITIONS = 32  # of one input; the table has no longer chain without a wait
 _FAULT_STATES = (State.INIT, State.SCALE_RUNNING)
-#: Events after which training goes on: what came too late to be told is told then.
+#: Events after which training goes on; late faults are handled then.
 _GOES_ON = frozenset({
-    Event.RECOVERED, Event.SCALED_IN, Event.SCALED_OUT, Event.NIC_CONTINUED, Event.STRESS_CONTINUED, Event.RESTART_OK,
+    RecoveryEvent.RECOVERED, RecoveryEvent.SCALED_IN, RecoveryEvent.SCALED_OUT, RecoveryEvent.NIC_CONTINUED,
+    RecoveryEvent.STRESS_CONTINUED, RecoveryEvent.RESTART_OK,
 })  # fmt: skip
-#: States of a hot switch that is given up while training goes on.
+#: States of a hot switch that is cancelled while training goes on.
 _CALLED_OFF = frozenset({State.HOT_PREPARE, State.HOT_POD_FAILED})
-#: States in which the faults are in other hands: pods or the whole job are rescheduled.
+#: States in which pods or the whole job are rescheduled, so that the faults are handled there.
 _HANDED_OVER = frozenset({
     State.LISTEN_SCHEDULE, State.RESTART_ALL, State.WAIT_RESTART_ALL, State.FAULT_CLEAR, State.FAULT_RETRY,
     State.KILL_JOB, State.HOT_STOP_JOB,
 })  # fmt: skip
-#: States in which the job's processes have been told something and are to answer.
+#: States that wait for an answer of the job's processes.
 _ASKING = frozenset({
     State.WAIT_STOP, State.WAIT_STRATEGY, State.WAIT_RETRY, State.WAIT_RECOVER, State.WAIT_DUMP, State.WAIT_PAUSE,
     State.WAIT_CONTINUE, State.WAIT_ISOLATE, State.WAIT_SCALE_IN, State.WAIT_SCALE_OUT, State.HOT_WAIT_PAUSE,
     State.HOT_WAIT_RESTART,
 })  # fmt: skip
 
-HANDLERS: dict[State, Callable[[Turn], Event | None]] = {
+HANDLERS: dict[State, Callable[[Turn], RecoveryEvent | None]] = {
     State.INIT: flow.idle,
     State.WAIT_FLUSHING: flow.wait_flushing,
     State.STOP_TRAIN: flow.stop_train,
@@ -106,14 +107,14 @@ HANDLERS: dict[State, Callable[[Turn], Event | None]] = {
 }
 
 
-def step(talk: Conversation, told: Input, facts: Facts, now: int, uuid: str) -> Step:
-    """Bring one input to the conversation of a job.
+def step(conversation: Conversation, received: Input, facts: JobFacts, now: int, uuid: str) -> Transition:
+    """Apply one input to the conversation of a job.
 
     ``now`` is in milliseconds since 1970; ``uuid`` names a round, should this input begin one. Answers what to remember
     (before the effects are carried out) and what to do, in order.
     """
-    turn = Turn(talk, told, facts, now, uuid)
-    refused = _hear(turn)
+    turn = Turn(conversation, received, facts, now, uuid)
+    refused = _receive(turn)
     if refused is not None:
         return refused
     event = _begin(turn) or _run(turn)
@@ -123,179 +124,186 @@ def step(talk: Conversation, told: Input, facts: Facts, now: int, uuid: str) -> 
         _enter(turn, event)
         event = _run(turn)
     else:
-        turn.remember(**_cleared(turn.talk, now), code=int(Code.INNER))
-    if turn.talk.retried not in ((), talk.retried):
-        # signals first: nothing waits for what the planner is told
-        turn.effects.append(Annotate(steps.REPORTED_KEY, steps.text(turn.talk.retried)))
-    if talk.released and not turn.talk.released:
+        turn.remember(**_cleared(turn.conversation, now), code=int(Code.INNER))
+    if turn.conversation.retried not in ((), conversation.retried):
+        # signals first: nothing waits for the planner's annotation
+        turn.effects.append(Annotate(steps.REPORTED_KEY, steps.text(turn.conversation.retried)))
+    if conversation.released and not turn.conversation.released:
         turn.effects.append(Release(clear=True, answer=False))
-    turn.remember(codes=account.codes_of(turn.talk, facts))
-    over = account.told(talk, turn.talk, facts)
+    turn.remember(codes=summary.codes_of(turn.conversation, facts))
+    over = summary.summary_write(conversation, turn.conversation, facts)
     if over is not None:
         turn.effects.append(over)
-    return Step(turn.talk, tuple(turn.effects))
+    return Transition(turn.conversation, tuple(turn.effects))
 
 
-def reset(talk: Conversation, now: int, code: Code = Code.CANCELLED, *, heard: bool = False) -> Conversation:
-    """The conversation from the start: a client subscribed anew (``heard``) or went away; waits end with ``code``.
+def reset(conversation: Conversation, now: int, code: Code = Code.CANCELLED, *, heard: bool = False) -> Conversation:
+    """Reset the conversation, because a client subscribed again (``heard``) or left; waits end with ``code``.
 
-    Faults over which it was cut off, if they are still there then, begin the next one as soon as somebody listens.
+    Faults that were not handled and still exist begin the next conversation as soon as a client subscribes.
     """
-    cut = {rank.rank for rank in talk.ranks} if talk.state not in _HANDED_OVER else set()
-    before = set(talk.undone)
-    undone = tuple(rank for rank in talk.seen if rank.rank in cut or rank in before)
+    cut = {rank.rank for rank in conversation.ranks} if conversation.state not in _HANDED_OVER else set()
+    before = set(conversation.undone)
+    undone = tuple(rank for rank in conversation.seen if rank.rank in cut or rank in before)
     if heard and undone:
-        talk = msgspec.structs.replace(talk, seen=_without(talk.seen, undone), undone=())
+        conversation = msgspec.structs.replace(conversation, seen=_without(conversation.seen, undone), undone=())
     else:
-        talk = msgspec.structs.replace(talk, undone=undone)
-    if talk.state is State.INIT and not talk.ranks:
-        return msgspec.structs.replace(talk, **_cleared(talk, now))
-    story = noted(talk.story, now, "reset", State.INIT, int(code))
-    return msgspec.structs.replace(talk, **_cleared(talk, now), story=story, code=int(code))
+        conversation = msgspec.structs.replace(conversation, undone=undone)
+    if conversation.state is State.INIT and not conversation.ranks:
+        return msgspec.structs.replace(conversation, **_cleared(conversation, now))
+    story = with_step(conversation.story, now, "reset", State.INIT, int(code))
+    return msgspec.structs.replace(conversation, **_cleared(conversation, now), story=story, code=int(code))
 
 
-def _without(ranks: tuple[Rank, ...], gone: tuple[Rank, ...]) -> tuple[Rank, ...]:
+def _without(ranks: tuple[FaultyRank, ...], gone: tuple[FaultyRank, ...]) -> tuple[FaultyRank, ...]:
     left_out = set(gone)
     return tuple(rank for rank in ranks if rank not in left_out)
 
 
-def _cleared(talk: Conversation, now: int) -> dict[str, object]:
-    fresh = Conversation(job=talk.job)
+def _cleared(conversation: Conversation, now: int) -> dict[str, object]:
+    fresh = Conversation(job=conversation.job)
     kept = ("job", "story", "code", "degraded", "seen", "undone", "paused")
     return {name: getattr(fresh, name) for name in fresh.__struct_fields__ if name not in kept} | {"since": now}
 
 
-def _hear(turn: Turn) -> Step | None:
-    """Put reports into their slots and faults to the others; a taken slot makes the client wait."""
-    talk, told = turn.talk, turn.told
-    if isinstance(told, StopComplete):
-        return _slot(turn, "stop", told.report)
-    if isinstance(told, Offered):
-        return _slot(turn, "offer", told.report)
-    if isinstance(told, Done):
-        return _slot(turn, "status", told.report)
-    if isinstance(told, Replied):
-        if talk.operation is not None and told.nodes:
-            turn.remember(operation=msgspec.structs.replace(talk.operation, nodes=told.nodes))
-        return _slot(turn, "reply", told.report)
-    if isinstance(told, Start) and (talk.state is not State.INIT or talk.operation is not None or talk.ranks):
-        return Step(talk, code=int(Code.OPERATION_RUNNING))
+def _receive(turn: Turn) -> Transition | None:
+    """Put reports into their slots; when a slot is taken, the client must wait."""
+    conversation, received = turn.conversation, turn.received
+    if isinstance(received, StopComplete):
+        return _slot(turn, "stop", received.report)
+    if isinstance(received, Offered):
+        return _slot(turn, "offer", received.report)
+    if isinstance(received, Done):
+        return _slot(turn, "status", received.report)
+    if isinstance(received, Replied):
+        if conversation.operation is not None and received.nodes:
+            turn.remember(operation=msgspec.structs.replace(conversation.operation, nodes=received.nodes))
+        return _slot(turn, "reply", received.report)
+    if isinstance(received, Start) and (
+        conversation.state is not State.INIT or conversation.operation is not None or conversation.ranks
+    ):
+        return Transition(conversation, code=int(Code.OPERATION_RUNNING))
     return None
 
 
-def _slot(turn: Turn, slot: str, report: Report) -> Step | None:
-    if getattr(turn.talk, slot) is not None:
-        return Step(turn.talk, busy=True)
+def _slot(turn: Turn, slot: str, report: Report) -> Transition | None:
+    if getattr(turn.conversation, slot) is not None:
+        return Transition(turn.conversation, busy=True)
     turn.remember(**{slot: report})
-    if report.ranks and slot == "stop" and turn.talk.ranks:
-        turn.remember(ranks=merged(turn.talk.ranks, report.ranks))
-    if slot == "stop" or (slot == "offer" and words.Change.RETRY in report.strategies):
-        _told_of_retry(turn, turn.talk.ranks)
+    if report.ranks and slot == "stop" and turn.conversation.ranks:
+        turn.remember(ranks=merged(turn.conversation.ranks, report.ranks))
+    if slot == "stop" or (slot == "offer" and protocol.ChangeStrategy.RETRY in report.strategies):
+        _add_retries(turn, turn.conversation.ranks)
     return None
 
 
-def _told_of_retry(turn: Turn, ranks: tuple[Rank, ...]) -> None:
-    """The job has answered about faults whose step can be tried again: the planner gives it the time for that."""
-    if turn.talk.state is not State.INIT and not turn.talk.normal and usable_retry(turn.facts):
-        turn.remember(retried=steps.more(turn.talk.retried, ranks, turn.now))
+def _add_retries(turn: Turn, ranks: tuple[FaultyRank, ...]) -> None:
+    """Record step retries of a job that answered about retryable faults, so that the planner allows time for them."""
+    if turn.conversation.state is not State.INIT and not turn.conversation.normal and usable_retry(turn.facts):
+        turn.remember(retried=steps.more(turn.conversation.retried, ranks, turn.now))
 
 
-def _begin(turn: Turn) -> Event | None:
-    """The event that an input raises by itself, if the state has a row for it."""
-    told, talk = turn.told, turn.talk
-    if isinstance(told, Faults):
-        return _faults(turn, told)
-    if isinstance(told, Start) and talk.state is State.INIT:
-        turn.remember(operation=told.operation)
-        return Event.START_NIC if told.operation.kind == maintenance.NIC else Event.START_STRESS
-    if isinstance(told, SubHealthy) and talk.state is State.INIT and not talk.ranks:
+def _begin(turn: Turn) -> RecoveryEvent | None:
+    """The event that an input raises in this state; None without one."""
+    received, conversation = turn.received, turn.conversation
+    if isinstance(received, Faults):
+        return _faults(turn, received)
+    if isinstance(received, Start) and conversation.state is State.INIT:
+        turn.remember(operation=received.operation)
+        return RecoveryEvent.START_NIC if received.operation.kind == maintenance.NIC else RecoveryEvent.START_STRESS
+    if isinstance(received, SubHealthy) and conversation.state is State.INIT and not conversation.ranks:
         fits = (
-            turn.facts.sub_health == "hotSwitch" and not talk.degraded and not told.rank_zero
-            and told.pods <= words.MAX_HOT_PODS and turn.facts.framework in ("pytorch", "mindspore")
+            turn.facts.sub_health == "hotSwitch" and not conversation.degraded and not received.rank_zero
+            and received.pods <= protocol.MAX_HOT_PODS and turn.facts.framework in ("pytorch", "mindspore")
         )  # fmt: skip
         if fits:
-            turn.remember(hot_pod=told.pod, ranks=told.ranks)
-            return Event.HOT_SWITCH
+            turn.remember(hot_pod=received.pod, ranks=received.ranks)
+            return RecoveryEvent.HOT_SWITCH
     return None
 
 
-def _faults(turn: Turn, told: Faults) -> Event | None:
-    talk = turn.talk
-    here = set(told.ranks)
-    seen = set(talk.seen) & here
-    if told.software:
-        new = told.ranks
-        retried = steps.more(talk.retried, told.ranks, turn.now) if usable_retry(turn.facts) else talk.retried
+def _faults(turn: Turn, received: Faults) -> RecoveryEvent | None:
+    conversation = turn.conversation
+    here = set(received.ranks)
+    seen = set(conversation.seen) & here
+    if received.software:
+        new = received.ranks
+        retried = (
+            steps.more(conversation.retried, received.ranks, turn.now)
+            if usable_retry(turn.facts)
+            else conversation.retried
+        )
         turn.remember(retried=retried)
     else:
-        new = tuple(rank for rank in told.ranks if rank not in seen)
-        turn.remember(seen=told.ranks, undone=tuple(rank for rank in talk.undone if rank in here))
+        new = tuple(rank for rank in received.ranks if rank not in seen)
+        turn.remember(seen=received.ranks, undone=tuple(rank for rank in conversation.undone if rank in here))
     if not new:
         return None
-    fresh = not talk.ranks
-    late = () if told.software or talk.state in _FAULT_STATES else turn.untold(new)
-    ranks = merged(talk.ranks, new)
-    turn.remember(ranks=ranks, late=(*talk.late, *late))
-    if talk.state not in _FAULT_STATES:
+    fresh = not conversation.ranks
+    late = () if received.software or conversation.state in _FAULT_STATES else turn.unhandled(new)
+    ranks = merged(conversation.ranks, new)
+    turn.remember(ranks=ranks, late=(*conversation.late, *late))
+    if conversation.state not in _FAULT_STATES:
         return None
     retry_only = all(rank.retryable for rank in ranks) and usable_retry(turn.facts)
-    if told.software or retry_only or talk.state is State.SCALE_RUNNING:
-        return Event.FAULT
-    if fresh or talk.pre_exit is None:
-        turn.remember(pre_exit=turn.now + words.PRE_EXIT_WAIT * 1000)
+    if received.software or retry_only or conversation.state is State.SCALE_RUNNING:
+        return RecoveryEvent.FAULT
+    if fresh or conversation.pre_exit is None:
+        turn.remember(pre_exit=turn.now + protocol.PRE_EXIT_WAIT * 1000)
     return None
 
 
-def _run(turn: Turn) -> Event | None:
-    event = HANDLERS[turn.talk.state](turn)
+def _run(turn: Turn) -> RecoveryEvent | None:
+    event = HANDLERS[turn.conversation.state](turn)
     turn.entering = False
     return event
 
 
-def _enter(turn: Turn, event: Event) -> None:
-    talk = turn.talk
-    to = NEXT.get((talk.state, event))
+def _enter(turn: Turn, event: RecoveryEvent) -> None:
+    conversation = turn.conversation
+    to = NEXT.get((conversation.state, event))
     if to is None:
-        # an event that nobody foresaw: begin again rather than stand still
+        # no row for this event: reset rather than stop
         turn.remember(
-            **_cleared(talk, turn.now), code=int(Code.ORDER_MIX),
-            story=noted(talk.story, turn.now, event, State.INIT, int(Code.ORDER_MIX)),
+            **_cleared(conversation, turn.now), code=int(Code.ORDER_MIX),
+            story=with_step(conversation.story, turn.now, event, State.INIT, int(Code.ORDER_MIX)),
         )  # fmt: skip
         return
-    story = noted(talk.story, turn.now, event, to, talk.code)
-    if talk.late and (event in _GOES_ON or (to is State.INIT and talk.state in _CALLED_OFF)):
-        gone = set(talk.isolate) if event is Event.SCALED_IN else set()
-        late = tuple(rank for rank in talk.late if rank.rank not in gone)
-        turn.remember(seen=_without(talk.seen, late), late=())
+    story = with_step(conversation.story, turn.now, event, to, conversation.code)
+    if conversation.late and (event in _GOES_ON or (to is State.INIT and conversation.state in _CALLED_OFF)):
+        gone = set(conversation.isolate) if event is RecoveryEvent.SCALED_IN else set()
+        late = tuple(rank for rank in conversation.late if rank.rank not in gone)
+        turn.remember(seen=_without(conversation.seen, late), late=())
     if to is State.INIT:
-        turn.remember(**_cleared(talk, turn.now), story=story, code=0)
+        turn.remember(**_cleared(conversation, turn.now), story=story, code=0)
     else:
         turn.remember(
             state=to, phase="", since=turn.now, deadline=None, awaiting="", signal="", pending=None, pre_exit=None,
             story=story, code=0,
         )  # fmt: skip
-        if talk.state is State.INIT:
-            # what was reported before this round belongs to an earlier one: clients that got no answer say it twice
+        if conversation.state is State.INIT:
+            # earlier reports belong to an earlier round: clients without an answer send them again
             turn.remember(stop=None, offer=None, status=None, reply=None)
     turn.entering = True
 
 
-def resumed(talk: Conversation) -> tuple[Effect, ...]:
-    """What a server that takes over must do again: the effect whose outcome nobody heard."""
-    return () if talk.pending is None else (talk.pending,)
+def resumed(conversation: Conversation) -> tuple[Effect, ...]:
+    """Effects that a server that takes over must repeat: the one without an outcome."""
+    return () if conversation.pending is None else (conversation.pending,)
 
 
-def unanswered(talk: Conversation, now: int) -> Signal | None:
-    """What a server that takes over must say once more when no answer comes: a signal that was handed to a connection
-    so shortly before that it may have been lost with the server. None for one that surely arrived, or was answered.
+def unanswered(conversation: Conversation, now: int) -> Signal | None:
+    """The signal that a server that takes over must send again when no answer comes.
+
+    It was sent so shortly before that it may be lost. None for one that surely arrived, or was answered.
     """
-    asked = talk.state in _ASKING and not talk.awaiting and talk.status is None
-    return talk.said if asked and now - talk.since <= words.LOST * 1000 else None
+    asked = conversation.state in _ASKING and not conversation.awaiting and conversation.status is None
+    return conversation.said if asked and now - conversation.since <= protocol.LOST * 1000 else None
 
 
-def begun(talk: Conversation) -> bool:
-    """Whether something is under way: no operation may start then."""
-    return talk.state is not State.INIT or talk.operation is not None
+def begun(conversation: Conversation) -> bool:
+    """Whether a recovery or operation is under way, so that no other operation may start."""
+    return conversation.state is not State.INIT or conversation.operation is not None
 
 
 __all__ = ["HANDLERS", "begun", "reset", "resumed", "step", "unanswered"]

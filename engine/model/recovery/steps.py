@@ -1,4 +1,4 @@
-"""What a job told of tries to repeat a step after a fault, and for how long that keeps the fault from moving it.
+"""Step retries: the retries that a job reported after a fault, and how long they hide the fault from the planner.
 
 The training processes report such a fault themselves (`ReportProcessFault`, kinds 0 and 2) and later how the retry went
 (`ReportRecoverStatus`); both moments are kept as annotations of the PodGroup, so that the planner, which reads the
@@ -12,15 +12,15 @@ from typing import Final
 
 import msgspec
 
-from engine.model.recovery.conversation import Rank
+from engine.model.recovery.conversation import FaultyRank
 
-#: Annotation: which ranks are being retried, each with the moment when the job told so (ms).
+#: Annotation: the ranks that are retried, each with the time of its report (ms).
 REPORTED_KEY: Final = "belay.dev/step-retry"
-#: Annotation: when the newest retry ended well (ms).
+#: Annotation: when the newest retry succeeded (ms).
 DONE_KEY: Final = "belay.dev/step-retried"
-#: The report must come so soon after the fault was raised (ms) …
+#: Maximum time from the raising of the fault to the report (ms) …
 REPORT_MS: Final = 10_000
-#: … and the retry must end well so soon after the report.
+#: … and from the report to the success of the retry.
 COMPLETE_MS: Final = 30_000
 _MAX_REPORTS: Final = 64
 _MAX_RUNS: Final = 2_000
@@ -28,23 +28,23 @@ _MAX_TEXT: Final = 128 * 1024
 _MAX_RANK: Final = 1_000_000
 
 Reports = tuple[tuple[int, str], ...]
-"""Moments (ms) of reports with the ranks that were new in them, as runs: ``((1790000000000, "0-7,9"), …)``."""
+"""Times of reports (ms) with the ranks that were new in them, as runs: ``((1790000000000, "0-7,9"), …)``."""
 
 
-class Retried(msgspec.Struct, frozen=True):
-    """What a job told: runs of ranks (first, last, when reported), and when the retry ended well (0: not yet)."""
+class StepRetries(msgspec.Struct, frozen=True):
+    """Reported retries: runs of ranks (first, last, when reported), and when the retry succeeded (0: not yet)."""
 
     runs: tuple[tuple[int, int, int], ...]
     completed: int = 0
 
     def reported(self, rank: int) -> int:
-        """When the job told of the rank (ms); 0 when it did not."""
+        """When the job reported the rank (ms); 0 when it did not."""
         return next((at for first, last, at in self.runs if first <= rank <= last), 0)
 
     def hides(self, rank: int, raised_ms: int, now_ms: int) -> bool:
-        """Whether a fault of a rank, raised then, stays hidden: told in time and still tried, or tried with success.
+        """Whether a fault of a rank stays hidden: reported in time, and the retry is under way or succeeded.
 
-        A success of before the fault was raised says nothing about it.
+        A success before the fault was raised does not count.
         """
         at = self.reported(rank)
         if not at or at - raised_ms > REPORT_MS:
@@ -52,17 +52,17 @@ class Retried(msgspec.Struct, frozen=True):
         return now_ms <= at + COMPLETE_MS or max(at, raised_ms) <= self.completed <= at + COMPLETE_MS
 
     def retries(self, rank: int, raised_ms: int, now_ms: int) -> bool:
-        """Whether a retry may still meet a fault of a rank: the report is young, or came soon after the fault."""
+        """Whether a fault of a rank may still be retried: the report is recent, or came soon after the fault."""
         at = self.reported(rank)
         return bool(at) and (now_ms - at <= REPORT_MS or abs(at - raised_ms) <= REPORT_MS)
 
 
-def more(known: Reports, ranks: Iterable[Rank], now_ms: int) -> Reports:
-    """The reports with one that came now; ranks told before keep their moment, those beyond the limits are left out."""
+def more(known: Reports, ranks: Iterable[FaultyRank], now_ms: int) -> Reports:
+    """The reports with one that came now; known ranks keep their time, ranks beyond the limits are dropped."""
     before = _runs(known)
-    told = sorted({number for rank in ranks if rank.retryable and (number := _number(rank.rank)) is not None})
+    received = sorted({number for rank in ranks if rank.retryable and (number := _number(rank.rank)) is not None})
     runs: list[list[int]] = []
-    for number in told:
+    for number in received:
         if any(first <= number <= last for first, last, _ in before):
             continue
         if runs and number == runs[-1][1] + 1:
@@ -80,14 +80,14 @@ def text(reports: Reports) -> str:
     return ";".join(f"{at}:{runs}" for at, runs in reports)
 
 
-def read(annotations: Mapping[str, str]) -> Retried | None:
-    """What a job's annotations tell; None when they tell nothing that can be read."""
+def read(annotations: Mapping[str, str]) -> StepRetries | None:
+    """The retries in a job's annotations; None when there are none, or they cannot be read."""
     given = annotations.get(REPORTED_KEY, "")
     if not given or len(given) > _MAX_TEXT:
         return None
     pairs = [item.partition(":") for item in given.split(";")[:_MAX_REPORTS]]
     runs = _runs(tuple((_moment(at), ranks) for at, _, ranks in pairs))
-    return Retried(runs, _moment(annotations.get(DONE_KEY, ""))) if runs else None
+    return StepRetries(runs, _moment(annotations.get(DONE_KEY, ""))) if runs else None
 
 
 def _runs(reports: Reports) -> tuple[tuple[int, int, int], ...]:
@@ -110,4 +110,4 @@ def _moment(text: str) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 14 else 0
 
 
-__all__ = ["COMPLETE_MS", "DONE_KEY", "REPORTED_KEY", "REPORT_MS", "Reports", "Retried", "more", "read", "text"]
+__all__ = ["COMPLETE_MS", "DONE_KEY", "REPORTED_KEY", "REPORT_MS", "Reports", "StepRetries", "more", "read", "text"]

@@ -1,4 +1,4 @@
-"""What a placed gang becomes: a binding per pod, and the memory of where its ranks run."""
+"""The actions and memory of a placed gang: one binding per pod, and the node of every rank."""
 
 from __future__ import annotations
 
@@ -7,37 +7,44 @@ from typing import Final
 
 import msgspec
 
-from engine.model.actions import BindPod, Evidence
+from engine.gangs.forming import MIN_AVAILABLE_KEY
+from engine.model.actions import (
+    BindPod,
+    Evidence,
+    Preconditions,
+)
 from engine.model.cluster import Pod, ids_of
 from engine.model.history import JobMemory
 from engine.model.jobs import Gang
-from engine.plan.gangs import MIN_AVAILABLE_KEY
-from engine.plan.memo import Memo
-from engine.plan.place import binding
-from engine.plan.place.bench import Bench, Seated
-from engine.plan.place.job import Job
-from engine.plan.scope import NodeView, Scope
+from engine.model.plan_cache import CacheKey, Memo, PlanCache
+from engine.model.reasons import ActionReason
+from engine.plan.node_view import NodeView
+from engine.plan.place import part_bindings
+from engine.plan.place.job import SchedulerJob
+from engine.plan.place.part_requests import DynamicVNPU
+from engine.plan.place.state import Assignment, PlacementState
+from engine.plan.scope import Scope
 from engine.wire.podannotations import (
     BASE_DEVICES,
+    CHIP_ANNOTATIONS,
+    CHIP_LABELS,
     OPERATOR_NAME,
-    SEATING_ANNOTATIONS,
-    SEATING_LABELS,
     SUPER_POD_ID,
     SUPER_POD_RANK,
+    ChipFacts,
     Device,
-    Place,
-    Seating,
+    SuperPodPosition,
     allocation,
+    chip_facts,
     devices_of,
-    seating,
 )
 
-#: What configurations tell of a node's chips, while the node says the same of them: to the letter, since 1 equals 1.0
-#: and true, and they are not written alike.
-_DEVICES: Final[Memo[dict[str, Device]]] = Memo(16384)
-#: What pods are told of chips, by node and mask, while node and report say the same of them.
-_SEATINGS: Final[Memo[Seating]] = Memo(16384)
-PLACED: Final = "Placed"
+#: Devices of a node for configurations, while the node's text about them is unchanged: text, since 1, 1.0 and true are
+#: equal but written differently.
+_DEVICES: Final = CacheKey("devices of nodes", Memo[dict[str, Device]], limit=16384)
+#: Facts of chips by node and mask, while node and report are unchanged.
+_CHIP_FACTS: Final = CacheKey("chip facts of pods", Memo[ChipFacts], limit=16384)
+PLACED: Final = ActionReason.PLACED
 IN_PLACE: Final = "reschedule-in-place"
 #: Owners that give a replaced pod the name of the old one.
 NAMED_KINDS: Final = frozenset({"AscendJob", "Job", "StatefulSet", "PodGroup"})
@@ -47,36 +54,42 @@ class Bindings:
     """The bindings of one gang in one pass; ``ranks`` are those of its pods by key."""
 
     def __init__(
-        self, scope: Scope, bench: Bench, gang: Gang, job: Job, ranks: Mapping[str, int], memory: JobMemory | None
+        self,
+        scope: Scope,
+        state: PlacementState,
+        gang: Gang,
+        job: SchedulerJob,
+        ranks: Mapping[str, int],
+        memory: JobMemory | None,
     ) -> None:
-        self.scope, self.bench, self.gang, self.job, self.ranks, self.memory = scope, bench, gang, job, ranks, memory
+        self.scope, self.state, self.gang, self.job, self.ranks, self.memory = scope, state, gang, job, ranks, memory
 
-    def order(self, placed: Sequence[Seated]) -> None:
-        """Appends a binding for each seat."""
+    def append_actions(self, placed: Sequence[Assignment]) -> None:
+        """Append a binding for each assignment."""
         memory = self.memory
         partial = len(placed) < len(self.job.pods)
         moment = round(self.scope.now * 1_000_000_000)
         for item in placed:
-            # a device plugin serves the pods of its node by this time: those of one pass must differ
-            action = self._action(item, moment + self.bench.serial(item.node))
-            if partial and memory is not None and self._returns(item, memory):
+            # a device plugin orders the pods of its node by this time, so no two of a pass may be equal
+            action = self._action(item, moment + self.state.binding_number(item.node))
+            if partial and memory is not None and self._returns_in_place(item, memory):
                 action = msgspec.structs.replace(action, annotations=action.annotations | {IN_PLACE: "true"})
             self.scope.actions.append(action)
 
-    def _returns(self, item: Seated, memory: JobMemory) -> bool:
-        """Whether a pod of a job under recovery comes back, by its own name, to the node where it failed."""
+    def _returns_in_place(self, item: Assignment, memory: JobMemory) -> bool:
+        """Whether a pod of a job under recovery returns under its own name to the node where it failed."""
         named = self.gang.kind in NAMED_KINDS and self.gang.api_version != "batch/v1"
         rank = self.ranks.get(item.pod.key)
         return named and bool(memory.evicted) and rank is not None and memory.nodes.get(str(rank)) == item.node
 
-    def _action(self, item: Seated, now_ns: int) -> BindPod:
-        job, view = self.job, self.bench.views[item.node]
+    def _action(self, item: Assignment, now_ns: int) -> BindPod:
+        job, view = self.job, self.state.views[item.node]
         chips = ids_of(item.chips)
         annotations: dict[str, str] = {}
         if chips:
             annotations = allocation(
                 item.pod,
-                self._seating(view, item.chips),
+                self._chip_annotations(view, item.chips),
                 resource=item.pod.resource,
                 now_ns=now_ns,
                 distributed=job.distributed,
@@ -86,10 +99,10 @@ class Bindings:
             )
         if item.logical >= 0:
             annotations |= {SUPER_POD_RANK: str(item.logical), SUPER_POD_ID: str(item.super_pod)}
-        if self.bench.given:
-            annotations |= self.bench.given.get(item.pod.key, {})
+        if self.state.pod_annotations:
+            annotations |= self.state.pod_annotations.get(item.pod.key, {})
         if chips:
-            annotations = binding.amended(job, item, view, annotations, self.bench.parts)
+            annotations = part_bindings.amended(job, item, view, annotations, self.state.parts)
         names = view.names(item.chips)
         where = f"{item.node} ({', '.join(names)})" if names else item.node
         report = view.report
@@ -99,29 +112,30 @@ class Bindings:
             reason=PLACED,
             message=f"{self.gang.kind} {self.gang.namespace}/{self.gang.name}: pod {item.pod.name} to {where}",
             evidence=evidence,
-            preconditions={"uid": item.pod.uid, "gang": self.gang.key},
+            preconditions=Preconditions(uid=item.pod.uid),
+            gang=self.gang.key,
             namespace=item.pod.namespace,
             pod=item.pod.name,
             node=item.node,
             chips=names,
-            template=binding.template_of(item),
+            template=part_bindings.template_of(item),
             annotations=annotations,
         )
 
-    @staticmethod
-    def _seating(view: NodeView, chips: int) -> Seating:
+    def _chip_annotations(self, view: NodeView, chips: int) -> ChipFacts:
         node, report = view.node, view.report
-        place = Place(report.super_pod_id, report.server_index, report.rack_id) if report else None
+        place = SuperPodPosition(report.super_pod_id, report.server_index, report.rack_id) if report else None
         notes, labels = node.annotations, node.labels
-        told = (
-            *map(notes.get, SEATING_ANNOTATIONS),
-            *map(labels.get, SEATING_LABELS),
+        facts = (
+            *map(notes.get, CHIP_ANNOTATIONS),
+            *map(labels.get, CHIP_LABELS),
             node.internal_ip,
             node.base_devices,
             view.prefix,
             place,
         )
-        return _SEATINGS.of((node.name, chips), told, lambda: _seated(view, chips, place))
+        cache = self.scope.cache
+        return cache[_CHIP_FACTS].of((node.name, chips), facts, lambda: _describe_chips(cache, view, chips, place))
 
     def _rank(self, pod: Pod) -> int | None:
         """The rank to write: for pods of a ReplicaSet or of a gang sized by annotation, unless the pod has one."""
@@ -130,8 +144,8 @@ class Bindings:
             return None
         return self.ranks.get(pod.key)
 
-    def remember(self, placed: Sequence[Seated]) -> None:
-        """Where each rank runs now, for the next time; bare pods and jobs without NPU have no next time."""
+    def record(self, placed: Sequence[Assignment]) -> None:
+        """Record in the job memory where each rank runs now; bare pods and jobs without NPU never return."""
         if not self.job.resource or self.gang.kind == "Pod":
             return
         old = self.memory or JobMemory(uid=self.gang.uid)
@@ -145,7 +159,7 @@ class Bindings:
             away=0,
         )
 
-    def _super_pods(self, placed: Sequence[Seated], old: JobMemory) -> dict[str, tuple[str, ...]]:
+    def _super_pods(self, placed: Sequence[Assignment], old: JobMemory) -> dict[str, tuple[str, ...]]:
         if self.job.topology not in ("superpod", "rack"):
             return old.super_pods
         blocks: dict[int, dict[int, str]] = {}
@@ -154,24 +168,24 @@ class Bindings:
             text = pod.annotations.get(SUPER_POD_RANK, "")
             number = text.isascii() and text.isdecimal() and len(text) <= 9
             known = (int(text), pod.node) if number and pod.node else None
-            seat = new.get(pod.key, known)
-            if seat is not None and pod.key in self.ranks:
-                blocks.setdefault(seat[0], {})[self.ranks[pod.key]] = seat[1]
+            found = new.get(pod.key, known)
+            if found is not None and pod.key in self.ranks:
+                blocks.setdefault(found[0], {})[self.ranks[pod.key]] = found[1]
         return {str(key): tuple(row[rank] for rank in sorted(row)) for key, row in sorted(blocks.items())}
 
 
-def _seated(view: NodeView, chips: int, place: Place | None) -> Seating:
+def _describe_chips(cache: PlanCache, view: NodeView, chips: int, place: SuperPodPosition | None) -> ChipFacts:
     node = view.node
-    told = node.annotations.get(BASE_DEVICES), node.base_devices
-    devices = _DEVICES.of(node.name, told, lambda: devices_of(node))
-    return seating(node, ids_of(chips), view.prefix, place=place, devices=devices)
+    facts = node.annotations.get(BASE_DEVICES), node.base_devices
+    devices = cache[_DEVICES].of(node.name, facts, lambda: devices_of(node))
+    return chip_facts(node, ids_of(chips), view.prefix, place=place, devices=devices)
 
 
-def _rule(job: Job) -> str:
+def _rule(job: SchedulerJob) -> str:
     if job.topology:
         return f"place/{job.topology}"
     if job.shared is not None:
-        return f"place/{type(job.shared).__name__.lower()}"
+        return "place/dynamic" if isinstance(job.shared, DynamicVNPU) else "place/soft"
     if job.family is None:
         return "place/count" if job.resource else "place/least-requested"
     return f"place/{type(job.family).__name__.lower()}"

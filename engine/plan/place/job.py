@@ -1,6 +1,6 @@
-"""One gang as placement sees it: which resource it wants, how much, and under which handler.
+"""One gang as placement sees it: the resource it wants, how much of it, and under which family and gang rule.
 
-Source of the choice: component/ascend-for-volcano/internal/npu/factory.go and plugin/job.go.
+Source: component/ascend-for-volcano/internal/npu/factory.go and plugin/job.go.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from engine.gangs.forming import pod_group_of, task_of
+from engine.gangs.owners import part, spec_of
 from engine.model.cluster import Observed, Pod
 from engine.model.jobs import Gang
-from engine.plan.gangs import pod_group_of, task_of
-from engine.plan.owners import part, spec_of
-from engine.plan.place import families, rack950, sharing, torconfig
-from engine.plan.place.multilevel import read_trees, read_wish
-from engine.plan.place.rack950 import RackBlocks
-from engine.plan.place.sharing import Sharing
-from engine.plan.place.superpod import Blocks, blocks
-from engine.plan.place.verdict import INVALID_REQUEST, NOT_SUPPORTED, Family, Refusal, Shape, Task
+from engine.model.pending_reasons import INVALID_REQUEST, NOT_SUPPORTED
+from engine.model.plan_cache import PlanCache
+from engine.plan.place import part_requests, switch_config
+from engine.plan.place.families import rack950, registry
+from engine.plan.place.families.multilevel import read_group_sizes, read_trees
+from engine.plan.place.families.rack950 import RackBlocks
+from engine.plan.place.families.superpod import Blocks, blocks
+from engine.plan.place.handler import Family, JobRequest, Refusal, TaskRequest
+from engine.plan.place.part_requests import Sharing
 from engine.wire.parts import NPU_CORE
 
 if TYPE_CHECKING:
@@ -32,133 +35,140 @@ WHOLE_CHIP: Final = frozenset({"huawei.com/Ascend910", "huawei.com/Ascend310", "
 STATIC_VNPU: Final = re.compile(r"^huawei\.com/(Ascend910-([2-6]|8|10|12|16)c|Ascend310P-(1|2|4)c)")
 PLUGIN_KEY: Final = "volcano.sh/schedule.plugin"
 POLICY_KEY: Final = "huawei.com/schedule_policy"
-#: Upstream's word for a request that no node can ever meet.
+#: MindCluster's word for a request that no node can ever meet.
 ILLEGAL_SIZE: Final = "InvalidResourceRequest"
 NO_HANDLER: Final = "no policy handler registered, NPU type may be invalid"
 
 
-class Job(msgspec.Struct, frozen=True, eq=False):
-    """``resource`` is empty for a gang without NPU; ``family`` is None for it and for pre-cut vNPUs, which are only
-    counted. ``pods`` are the gang's live pods that ask for chips, ``topology`` names the gang-level rule (superpod,
-    multilevel …) or is empty; ``blocks`` are those of a super-pod job; ``strict`` jobs keep off network-unhealthy
-    chips. ``model`` is a job with the same handler, shape and candidates, if one is known."""
+class SchedulerJob(msgspec.Struct, frozen=True, eq=False):
+    """A gang's request and the rules under which it is placed.
+
+    ``resource``: empty for a gang without NPU; ``pods``: live pods that ask for chips; ``family``: None without NPU and
+    for pre-cut vNPUs, which are only counted; ``topology``: the gang rule (superpod, rack, multilevel, switch) or
+    empty; ``blocks``: those of a super-pod job; ``strict``: the job keeps off network-unhealthy chips; ``shared``: its
+    pods get parts of chips; ``model``: a job with the same family, request and candidates, if one is known.
+    """
 
     gang: Gang
     resource: str
     pods: tuple[Pod, ...]
-    shape: Shape
+    request: JobRequest
     family: Family | None
     topology: str = ""
     node_chips: int = 0
     blocks: Blocks | RackBlocks | None = None
     strict: bool = False
     shared: Sharing | None = None
-    model: Job | None = None
+    model: SchedulerJob | None = None
 
     @property
     def scored(self) -> bool:
-        """Whether a handler gives nodes a score for this job."""
+        """Whether nodes get a raw score for this job."""
         return self.family is not None or self.shared is not None
 
     @property
     def distributed(self) -> bool:
-        """Several pods of the job ask for chips."""
-        return self.shape.pods > 1
+        """Whether several pods of the job ask for chips."""
+        return self.request.pods > 1
 
 
-def of(gang: Gang, desired: Desired, observed: Observed, params: InitParams) -> Job | Refusal:
-    """The job behind a gang, or why no handler will ever place it."""
+def of(
+    gang: Gang, desired: Desired, observed: Observed, params: InitParams, cache: PlanCache
+) -> SchedulerJob | Refusal:
+    """The job behind a gang, or why it can never be placed."""
     pods = tuple(observed.pods[key] for key in gang.pods)
-    seekers = tuple(pod for pod in pods if pod.count)
+    npu_pods = tuple(pod for pod in pods if pod.count)
     least = _npu_resources(pod_group_of(observed, gang))
-    resource = _resource(gang, seekers, least)
-    shape = _shape(gang, pods, seekers, least.get(resource, 0))
+    resource = _resource(gang, npu_pods, least)
+    request = _request(gang, pods, npu_pods, least.get(resource, 0))
     if not resource:
-        return Job(gang, "", (), shape, None)
+        return SchedulerJob(gang, "", (), request, None)
     static = bool(STATIC_VNPU.match(resource))
-    refused = None if static else torconfig.wanted(gang.labels, observed)
+    refused = None if static else switch_config.check(gang.labels, observed, cache)
     if refused is not None:
         return refused
     if not static and resource not in WHOLE_CHIP and resource != NPU_CORE:
         return Refusal(NOT_SUPPORTED, f"{NO_HANDLER}: {resource} is no resource that a placement policy handles")
-    mixed = sorted({pod.resource for pod in seekers} - {resource})
+    mixed = sorted({pod.resource for pod in npu_pods} - {resource})
     if mixed:
         return Refusal(
             INVALID_REQUEST, f"a job may ask for one NPU resource only, not {resource} and {', '.join(mixed)}"
         )
-    for pod in seekers:
+    for pod in npu_pods:
         limit = _resources_of(pod)
         if len(limit) > 1:
             return Refusal(INVALID_REQUEST, f"pod {pod.name} asks for several NPU resources: {', '.join(limit)}")
     if static:
-        return _counted(gang, resource, seekers, shape)
+        return _counted(gang, resource, npu_pods, request)
     policy = gang.annotations.get(POLICY_KEY, "")
-    shared = sharing.of(gang, resource, seekers, shape.pods, desired, params, policy=policy)
+    shared = part_requests.of(gang, resource, npu_pods, request.pods, desired, params, policy=policy)
     if isinstance(shared, Refusal):
         return shared
     if shared is not None:
-        return Job(gang, resource, seekers, shape, None, shared=shared)
-    rule = families.choose(
+        return SchedulerJob(gang, resource, npu_pods, request, None, shared=shared)
+    rule = registry.choose(
         resource, gang.annotations, gang.labels, _selector(pods, "accelerator-type"), desired, policy_key=POLICY_KEY
     )
     if isinstance(rule, Refusal):
         return rule
-    illegal = rule.family.check(shape) or families.legal_sizes(rule, shape)
+    illegal = rule.family.check(request) or registry.legal_sizes(rule, request)
     if illegal is not None and not rule.topology:
         illegal = Refusal(illegal.reason, f"{ILLEGAL_SIZE}: {illegal.message}")
-    cut = blocks(shape, rule.node_chips, params.super_pod_nodes) if rule.topology == "superpod" else None
+    cut = blocks(request, rule.node_chips, params.super_pod_nodes) if rule.topology == "superpod" else None
     if isinstance(cut, Refusal):
-        illegal = _both(cut, illegal) if shape.pods > 1 else illegal or cut
+        illegal = _both(cut, illegal) if request.pods > 1 else illegal or cut
     if illegal is not None:
         return illegal
-    strict = rule.family.network_aware and shape.pods > 1
-    if torconfig.asked(gang.labels):
+    strict = rule.family.network_aware and request.pods > 1
+    if switch_config.requested(gang.labels):
         if rule.topology:
             return Refusal(
-                NOT_SUPPORTED, f"{NO_HANDLER}: label {torconfig.LABEL} does not go with {rule.topology} rules"
+                NOT_SUPPORTED, f"{NO_HANDLER}: label {switch_config.LABEL} does not go with {rule.topology} rules"
             )
-        return Job(gang, resource, seekers, shape, rule.family, torconfig.RULE, strict=strict)
+        return SchedulerJob(gang, resource, npu_pods, request, rule.family, switch_config.RULE, strict=strict)
     if isinstance(cut, Blocks):
-        strict = shape.pods // cut.size > 1
-        return Job(gang, resource, seekers, shape, rule.family, rule.topology, rule.node_chips, cut, strict)
+        strict = request.pods // cut.size > 1
+        return SchedulerJob(gang, resource, npu_pods, request, rule.family, rule.topology, rule.node_chips, cut, strict)
     if rule.topology == "rack":
-        racks = rack950.blocks(shape, params.super_pod_size)
+        racks = rack950.blocks(request, params.super_pod_size)
         if isinstance(racks, Refusal):
             return racks
-        return Job(gang, resource, seekers, shape, rule.family, rule.topology, rule.node_chips, racks)
+        return SchedulerJob(gang, resource, npu_pods, request, rule.family, rule.topology, rule.node_chips, racks)
     if rule.topology == "multilevel":
-        return _on_tree(Job(gang, resource, seekers, shape, rule.family, rule.topology, strict=True), params)
-    return Job(gang, resource, seekers, shape, rule.family, strict=strict)
+        return _on_tree(
+            SchedulerJob(gang, resource, npu_pods, request, rule.family, rule.topology, strict=True), params
+        )
+    return SchedulerJob(gang, resource, npu_pods, request, rule.family, strict=strict)
 
 
-def named_alike(model: Job, gang: Gang, pod: Pod) -> Job:
-    """The job of a gang of one pod that asks for what ``model`` does."""
-    task = Task(task_of(pod) or pod.name, pod.count)
-    shape = Shape(gang.name, model.shape.total, model.shape.pods, (task,), gang.labels, gang.annotations)
+def equivalent_job(model: SchedulerJob, gang: Gang, pod: Pod) -> SchedulerJob:
+    """The job of a one-pod gang that asks for what ``model`` asks for."""
+    task = TaskRequest(task_of(pod) or pod.name, pod.count)
+    request = JobRequest(gang.name, model.request.total, model.request.pods, (task,), gang.labels, gang.annotations)
     pods = (pod,) if model.pods else ()
-    return Job(gang, model.resource, pods, shape, model.family, strict=model.strict, model=model)
+    return SchedulerJob(gang, model.resource, pods, request, model.family, strict=model.strict, model=model)
 
 
 def _both(cut: Refusal, illegal: Refusal | None) -> Refusal:
-    """What is wrong with a distributed job: its blocks first, then the sizes of its pods."""
+    """The refusal of a distributed job: its blocks first, then the sizes of its pods."""
     return cut if illegal is None else Refusal(cut.reason, f"{cut.message}; {illegal.message}")
 
 
-def _on_tree(job: Job, params: InitParams) -> Job | Refusal:
-    trees, wish = read_trees(params.resource_level_config), read_wish(job.shape)
-    for answer in (trees, wish):
+def _on_tree(job: SchedulerJob, params: InitParams) -> SchedulerJob | Refusal:
+    trees, group_sizes = read_trees(params.resource_level_config), read_group_sizes(job.request)
+    for answer in (trees, group_sizes):
         if isinstance(answer, Refusal):
             return answer
     return job
 
 
-def least_chips(job: Job, observed: Observed) -> int:
-    """The chips that must be free in the cluster before anything of a job starts, by ``minResources`` of its PodGroup;
-    0 where it says nothing, or has been let in.
+def least_chips(job: SchedulerJob, observed: Observed) -> int:
+    """The chips that must be free in the cluster before the job starts, by ``minResources`` of its PodGroup; 0 where it
+    states nothing or has been let in.
 
-    What an operator sums up over all replicas of a job that may start with fewer is no such wish: the job's minimum
-    says what it needs. Sources: component/ascend-for-volcano/plugin/factory.go (JobEnqueueable); Volcano asks while a
-    PodGroup is Pending only (pkg/scheduler/actions/enqueue).
+    An operator writes the sum over all replicas even for a job that may start with fewer; there the job's minimum
+    counts instead. Sources: component/ascend-for-volcano/plugin/factory.go (JobEnqueueable); Volcano asks only while a
+    PodGroup is Pending (pkg/scheduler/actions/enqueue).
     """
     group = pod_group_of(observed, job.gang)
     if part(group, "status").get("phase") not in (None, "", "Pending"):
@@ -169,7 +179,7 @@ def least_chips(job: Job, observed: Observed) -> int:
 
 
 def _npu_resources(group: Mapping[str, Any]) -> dict[str, int]:
-    """``minResources`` of a PodGroup, NPU entries only, in the order of their names."""
+    """``minResources`` of a PodGroup, NPU entries only, sorted by name."""
     if not group:
         return {}
     least = part(spec_of(group), "minResources")
@@ -177,35 +187,35 @@ def _npu_resources(group: Mapping[str, Any]) -> dict[str, int]:
     return {key: int(str(least[key])) if str(least[key]).isdecimal() else 0 for key in wanted}
 
 
-def _resource(gang: Gang, seekers: tuple[Pod, ...], least: Mapping[str, int]) -> str:
+def _resource(gang: Gang, npu_pods: tuple[Pod, ...], least: Mapping[str, int]) -> str:
     """The PodGroup's first NPU resource, else the kind that an annotation names, else what the pods ask for."""
     if least:
         return next(iter(least))
     kind = gang.annotations.get(PLUGIN_KEY, "")
     if kind:
         return GROUP + kind
-    return seekers[0].resource if seekers else ""
+    return npu_pods[0].resource if npu_pods else ""
 
 
-def _shape(gang: Gang, pods: tuple[Pod, ...], seekers: tuple[Pod, ...], least: int) -> Shape:
-    rows: dict[tuple[str, int], Task] = {}
+def _request(gang: Gang, pods: tuple[Pod, ...], npu_pods: tuple[Pod, ...], least: int) -> JobRequest:
+    rows: dict[tuple[str, int], TaskRequest] = {}
     for pod in pods:
         name = task_of(pod) or pod.name
-        rows.setdefault((name if task_of(pod) else "", pod.count), Task(name, pod.count))
-    # while pods are replaced, old and new ones together are more than the job ever runs; so are backups
-    seekers = tuple(pod for pod in seekers if pod.annotations.get("podType") != "backup") or seekers
-    staying = tuple(pod for pod in seekers if pod.deleting is None)
+        rows.setdefault((name if task_of(pod) else "", pod.count), TaskRequest(name, pod.count))
+    # while pods are replaced, old and new ones together exceed what the job runs; backups do, too
+    npu_pods = tuple(pod for pod in npu_pods if pod.annotations.get("podType") != "backup") or npu_pods
+    staying = tuple(pod for pod in npu_pods if pod.deleting is None)
     if gang.kind in ("Pod", "PodGroup"):
-        count = max(len(staying), min(len(seekers), gang.min_available))
+        count = max(len(staying), min(len(npu_pods), gang.min_available))
     else:
-        count = min(len(seekers), gang.replicas)
-    counted = next((pods for pods in (staying, seekers) if len(pods) == count), None)
-    total = least or seekers[0].count * count if counted is None else sum(pod.count for pod in counted)
-    return Shape(gang.name, total, count, tuple(rows.values()), gang.labels, gang.annotations)
+        count = min(len(npu_pods), gang.replicas)
+    counted = next((pods for pods in (staying, npu_pods) if len(pods) == count), None)
+    total = least or npu_pods[0].count * count if counted is None else sum(pod.count for pod in counted)
+    return JobRequest(gang.name, total, count, tuple(rows.values()), gang.labels, gang.annotations)
 
 
 def _selector(pods: tuple[Pod, ...], key: str) -> str:
-    """The job's node selector for ``key``; values of several tasks are joined with "|", as upstream does."""
+    """The job's node selector for ``key``; values of several tasks are joined with "|", as MindCluster does."""
     values: list[str] = []
     for pod in pods:
         value = pod.node_selector.get(key)
@@ -218,10 +228,10 @@ def _resources_of(pod: Pod) -> list[str]:
     return sorted(key for key, count in pod.requests.items() if count and key.startswith(GROUP))
 
 
-def _counted(gang: Gang, resource: str, seekers: tuple[Pod, ...], shape: Shape) -> Job | Refusal:
-    """Pre-cut vNPUs: one device a pod, placed by Kubernetes' own count."""
-    greedy = next((pod for pod in seekers if pod.count > 1), None)
+def _counted(gang: Gang, resource: str, npu_pods: tuple[Pod, ...], request: JobRequest) -> SchedulerJob | Refusal:
+    """The job of pre-cut vNPUs: one device a pod, placed by Kubernetes' own count."""
+    greedy = next((pod for pod in npu_pods if pod.count > 1), None)
     if greedy is not None:
-        text = f"{ILLEGAL_SIZE}: job <{gang.name}> task num is <{len(seekers)}>, request vnpu num <{greedy.count}>"
+        text = f"{ILLEGAL_SIZE}: job <{gang.name}> task num is <{len(npu_pods)}>, request vnpu num <{greedy.count}>"
         return Refusal(INVALID_REQUEST, f"{text} more than 1 virtual device, keep job pending ")
-    return Job(gang, resource, seekers, shape, None)
+    return SchedulerJob(gang, resource, npu_pods, request, None)

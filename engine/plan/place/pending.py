@@ -1,37 +1,40 @@
-"""Why a gang was not placed: counted reasons of nodes, users' known words, and the cheapest way out."""
+"""Why a gang was not placed: nodes counted by reason, a sentence in MindCluster's words, and the cheapest way out."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from engine.model.cluster import Pod, ids_of
-from engine.plan.place import torconfig
-from engine.plan.place.a3 import A3
-from engine.plan.place.box16 import Box16
-from engine.plan.place.card310 import Card310
-from engine.plan.place.duo import DuoCard
-from engine.plan.place.job import WHOLE_CHIP, Job
-from engine.plan.place.mesh4 import Mesh4
-from engine.plan.place.ring8 import Ring8
-from engine.plan.place.table import MISSING
-from engine.plan.place.verdict import FRAGMENTED, INVALID_REQUEST, NODE_UNSTABLE, SHORTAGE, TOPOLOGY, Refusal
-from engine.plan.scope import NodeView
+from engine.model.pending_reasons import FRAGMENTED, INVALID_REQUEST, NODE_UNSTABLE, SHORTAGE, TOPOLOGY
+from engine.plan.node_view import NodeView
+from engine.plan.place import switch_config
+from engine.plan.place.families.a3 import A3
+from engine.plan.place.families.box16 import Box16
+from engine.plan.place.families.card310 import Card310
+from engine.plan.place.families.duo import DuoCard
+from engine.plan.place.families.mesh4 import Mesh4
+from engine.plan.place.families.ring8 import Ring8
+from engine.plan.place.handler import Refusal
+from engine.plan.place.job import WHOLE_CHIP, SchedulerJob
+from engine.plan.place.nodes.table import MISSING
 
+_IDLE: Final = re.compile(r"idle<([0-9]+)>")
 MAX_TEXTS: Final = 3
 MAX_NAMES: Final = 3
 
-#: The last stage that any node reached names the gang's reason: what is closest to fitting is worth knowing.
+#: The first of these that any node gave is the gang's reason: it comes from the node that is closest to fitting.
 STAGES: Final = (TOPOLOGY, FRAGMENTED, SHORTAGE, NODE_UNSTABLE, INVALID_REQUEST)
 
-#: What Kubernetes asks before anything else; such nodes were never meant for the pod.
-FIRST_STAGE: Final = frozenset(
+#: Reasons of nodes that were never meant for the pod.
+INELIGIBLE: Final = frozenset(
     {MISSING, "NodeSelectorMismatch", "NodeAffinityMismatch", "TaintNotTolerated", "NodeUnschedulable"}
 )
 
 
-class Story(NamedTuple):
+class PendingExplanation(NamedTuple):
     """Why a pod found no node: nodes counted by reason, the gang's reason, the sentence, the way out."""
 
     nodes: dict[str, int]
@@ -40,34 +43,70 @@ class Story(NamedTuple):
     unblock: str | None
 
 
-def story(
-    job: Job,
+def explain(
+    job: SchedulerJob,
     pod: Pod,
     whole: Refusal | None,
     refusals: Mapping[str, Refusal],
     views: Mapping[str, NodeView],
     lacking: int = 1,
-) -> Story:
-    """The story of one pod; ``whole`` is the gang-level refusal where there is one, ``lacking`` how many such pods have
-    no place.
+) -> PendingExplanation:
+    """The explanation of one pod.
+
+    Args:
+        whole: the refusal of the whole gang, if there is one.
+        refusals: why each node is refused, by name.
+        lacking: how many such pods have no node.
     """
+    refusals = counting_tentative_chips(job, refusals, views)
     nodes = counted(refusals)
-    if whole and len(views) > len(refusals):  # nodes that fit, but not together
+    if whole and len(views) > len(refusals):  # some nodes fit, but not together
         nodes = dict(sorted({**nodes, whole.reason: nodes.get(whole.reason, 0) + len(views) - len(refusals)}.items()))
     reason = whole.reason if whole else reason_of(nodes, bool(pod.count))
     text = sentence(refusals, len(views))
     if whole:
         message = whole.message.rstrip()
         text = f"{message} {text}" if message.endswith(",") else f"{message}; {text}"
-    return Story(nodes, reason, text, way_out(job, pod, reason, refusals, views, lacking))
+    return PendingExplanation(nodes, reason, text, way_out(job, pod, reason, refusals, views, lacking))
+
+
+def counting_tentative_chips(
+    job: SchedulerJob, refusals: Mapping[str, Refusal], views: Mapping[str, NodeView]
+) -> Mapping[str, Refusal]:
+    """The refusals with the chips that are really idle: those held tentatively by other pods of the job count as idle.
+
+    A gang that cannot be placed gives all of its assignments back, so such a node is as free as before.
+    """
+    if len(job.gang.pods) < 2:
+        return refusals
+    own, adjusted = frozenset(job.gang.pods), dict(refusals)
+    for name, refusal in refusals.items():
+        view = views.get(name)
+        tentative = tentative_pods(view, own) if view is not None else ()
+        if view is None or not tentative:
+            continue
+        chips = len(set(ids_of(view.used)) & {chip for chip, pod in view.used_by.items() if pod in tentative})
+        known = _IDLE.search(refusal.message)
+        if known is not None:
+            idle = f"idle<{int(known[1]) + chips}>"
+            text = f"{_IDLE.sub(idle, refusal.message, count=1)}, {chips} of them for other pods of the job"
+        else:
+            text = f"{refusal.message}, beside {_many(len(tentative), 'other pod')} of the job"
+        adjusted[name] = Refusal(refusal.reason, text)
+    return adjusted
+
+
+def tentative_pods(view: NodeView, own: frozenset[str]) -> frozenset[str]:
+    """Keys of the job's pods that are assigned to the node only tentatively."""
+    return frozenset(pod.key for pod in view.pods if not pod.node and pod.key in own)
 
 
 def reason_of(nodes: Mapping[str, int], npu: bool) -> str:
-    """The gang's reason from its nodes' reasons."""
+    """The gang's reason, from the reasons of its nodes."""
     for stage in STAGES:
         if nodes.get(stage):
             return stage
-    others = {reason: count for reason, count in nodes.items() if reason not in FIRST_STAGE}
+    others = {reason: count for reason, count in nodes.items() if reason not in INELIGIBLE}
     others = others or {reason: count for reason, count in nodes.items() if reason != MISSING}
     if not others:
         return SHORTAGE if npu else "NoNodes"
@@ -93,7 +132,7 @@ def sentence(refusals: Mapping[str, Refusal], total: int) -> str:
 
 
 def way_out(
-    job: Job,
+    job: SchedulerJob,
     pod: Pod,
     reason: str,
     refusals: Mapping[str, Refusal],
@@ -137,7 +176,9 @@ def way_out(
             return f"add nodes that offer {job.resource}" if job.resource else None
 
 
-def _chips(job: Job, pod: Pod, reason: str, near: Sequence[str], views: Mapping[str, NodeView], lacking: int) -> str:
+def _chips(
+    job: SchedulerJob, pod: Pod, reason: str, near: Sequence[str], views: Mapping[str, NodeView], lacking: int
+) -> str:
     """``needs 8 free chips in one ring on 2 more nodes (nearest is n1 with 4 free, the others held by train/b)``."""
     if pod.resource not in WHOLE_CHIP:
         return _parts(pod, near, views, lacking)
@@ -147,8 +188,9 @@ def _chips(job: Job, pod: Pod, reason: str, near: Sequence[str], views: Mapping[
     own = set(job.gang.pods)
     holders = sorted({view.used_by[chip] for chip in ids_of(view.used & view.base) if chip in view.used_by} - own)
     held = f", others held by {_some(holders)}" if holders else ""
-    nearest = f"(nearest is {best} with {free} free{held})"
-    if job.topology == torconfig.RULE:
+    beside = " beside the job's other pods" if tentative_pods(view, frozenset(own)) else ""
+    nearest = f"(nearest is {best} with {free} free{beside}{held})"
+    if job.topology == switch_config.RULE:
         return (
             "needs free nodes under one switch, or under switches that no other job crosses: end work on a "
             f"neighbour of {best} {nearest}"
@@ -168,7 +210,7 @@ def _chips(job: Job, pod: Pod, reason: str, near: Sequence[str], views: Mapping[
 
 
 def _parts(pod: Pod, near: Sequence[str], views: Mapping[str, NodeView], lacking: int) -> str:
-    """The same for what is counted by name alone, as vNPUs that were cut beforehand are."""
+    """The same for resources counted by name alone, such as vNPUs that were cut beforehand."""
     left = {
         name: views[name].node.allocatable.get(pod.resource, 0) - views[name].requested.get(pod.resource, 0)
         for name in near
@@ -178,15 +220,15 @@ def _parts(pod: Pod, near: Sequence[str], views: Mapping[str, NodeView], lacking
     return f"needs {pod.count} free {pod.resource}{who} (nearest is {best} with {max(0, left[best])} free)"
 
 
-def _blocks(job: Job) -> str:
+def _blocks(job: SchedulerJob) -> str:
     if job.blocks is None:
         return "whole free nodes close together"
     each = f"{_many(job.blocks.size, 'whole free node')} close together"
     return each if job.blocks.need == 1 else f"{job.blocks.need} times {each}, each time in one super pod"
 
 
-def _together(job: Job, count: int) -> str:
-    """How the chips of one pod must lie to each other, in the words of the family."""
+def _together(job: SchedulerJob, count: int) -> str:
+    """How the chips of one pod must be placed, in the words of the family."""
     match job.family:
         case Ring8() if 2 <= count <= 4:
             return " in one ring"

@@ -1,8 +1,8 @@
-"""Whose turn it is: queues by how far they are below what they deserve, jobs within a queue by priority.
+"""Whose turn it is: queues by how far they are below their deserved share, jobs within a queue by priority.
 
 Jobs of a queue: priority, then jobs that run at most their minimum ("fragile"), fewer dequeues, the smaller dominant
-share, age, key. Queues: priority, then the smaller share, then the name, asked again after every job. Pods that request
-nothing at all come last (backfill): they take nothing from anybody. Sources:
+share, age, key. Queues: priority, then the smaller share, then the name, evaluated again after every job. Pods that
+request nothing come last (backfill): they take nothing from others. Sources:
 component/ascend-for-volcano/plugin/factory.go (JobOrder); Volcano's priority, gang, drf and proportion plugins.
 """
 
@@ -13,29 +13,29 @@ from collections.abc import Iterable, Iterator
 from functools import cmp_to_key
 from typing import Final, NamedTuple
 
+from engine.gangs.forming import counts_as_started, pod_group_of
+from engine.gangs.owners import annotations_of
 from engine.model.jobs import Gang
-from engine.plan.gangs import counts_as_started, pod_group_of
-from engine.plan.owners import annotations_of
-from engine.plan.queue.lines import Line, Quota, sums_of
+from engine.plan.queue.queues import Queues, QueueState, sums_of
 from engine.plan.queue.share import share
 from engine.plan.scope import Scope
 
 DEQUEUES_KEY: Final = "huawei.com/schedule_dequeue_frequency"
 
 
-class Rank(NamedTuple):
+class JobRank(NamedTuple):
     """A job's place within its queue, smallest first; ``dequeues`` is None where the count cannot be read."""
 
     backfill: bool
     priority: int
-    sated: bool
+    above_minimum: bool
     dequeues: int | None
     share: float
     created: float
     key: str
 
 
-def rank(scope: Scope, gang: Gang, quota: Quota) -> Rank:
+def rank(scope: Scope, gang: Gang, queues: Queues) -> JobRank:
     """The place of a waiting job."""
     pods = [scope.observed.pods[key] for key in gang.pods]
     ready = sum(map(counts_as_started, pods))
@@ -44,15 +44,15 @@ def rank(scope: Scope, gang: Gang, quota: Quota) -> Rank:
     own = 0.0
     if any(pod.node for pod in pods):
         has, _ = sums_of(scope, gang)
-        own = share(has, {name: float(amount) for name, amount in quota.shares.total.items()})
-    wishes = any(amount for pod in pods if not pod.node for amount in pod.requests.values())
-    return Rank(not wishes, -gang.priority, ready > gang.min_available, dequeues, own, gang.created, gang.key)
+        own = share(has, {name: float(amount) for name, amount in queues.shares.total.items()})
+    requests = any(amount for pod in pods if not pod.node for amount in pod.requests.values())
+    return JobRank(not requests, -gang.priority, ready > gang.min_available, dequeues, own, gang.created, gang.key)
 
 
-def in_order(entries: Iterable[tuple[int, Rank]]) -> list[str]:
-    """The keys of jobs, those of queues with the smallest number first, each queue's in the order of their ranks.
+def in_order(entries: Iterable[tuple[int, JobRank]]) -> list[str]:
+    """The keys of jobs: queues with the smallest number first, the jobs of each queue by rank.
 
-    A job whose dequeues cannot be read is neither before nor after others by that count; what comes next decides.
+    A job whose dequeues cannot be read is compared without that count.
     """
     rows = list(entries)
     if all(row.dequeues is not None for _, row in rows):
@@ -61,13 +61,13 @@ def in_order(entries: Iterable[tuple[int, Rank]]) -> list[str]:
     return [row.key for _, row in sorted(rows, key=cmp_to_key(_compare))]
 
 
-def _compare(one: tuple[int, Rank], other: tuple[int, Rank]) -> int:
+def _compare(one: tuple[int, JobRank], other: tuple[int, JobRank]) -> int:
     if one[1].dequeues is None or other[1].dequeues is None:
         one, other = ((queue, row._replace(dequeues=0)) for queue, row in (one, other))
     return (one > other) - (one < other)
 
 
-def turns(scope: Scope, quota: Quota, keys: list[str]) -> Iterator[str]:
+def turns(scope: Scope, queues: Queues, keys: list[str]) -> Iterator[str]:
     """The jobs of ``keys`` (each queue's in order) one by one; shares follow what was placed since the last one."""
     rows: dict[str, deque[str]] = {}
     last: list[str] = []
@@ -77,7 +77,7 @@ def turns(scope: Scope, quota: Quota, keys: list[str]) -> Iterator[str]:
         else:
             last.append(key)
     while len(rows) > 1:
-        name = min(rows, key=lambda queue: (-_line(quota, queue).priority, quota.shares.of(queue), queue))
+        name = min(rows, key=lambda queue: (-_queue_state(queues, queue).priority, queues.shares.of(queue), queue))
         yield rows[name].popleft()
         if not rows[name]:
             del rows[name]
@@ -91,5 +91,5 @@ def _asks(scope: Scope, key: str) -> bool:
     return any(amount for pod in pods if not pod.node for amount in pod.requests.values())
 
 
-def _line(quota: Quota, queue: str) -> Line:
-    return quota.lines.get(queue) or Line(queue)
+def _queue_state(queues: Queues, queue: str) -> QueueState:
+    return queues.by_name.get(queue) or QueueState(queue)

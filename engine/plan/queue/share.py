@@ -1,7 +1,7 @@
-"""What each queue deserves: the cluster divided by weight, nobody getting more than it asks for or may have.
+"""What each queue deserves: the cluster divided by weight, no queue getting more than it asks for or may have.
 
 Source: Volcano's proportion plugin (pkg/scheduler/plugins/proportion); an explicit ``deserved`` is taken as stated, as
-its capacity plugin does. Shares are over all resources together: the largest quotient counts.
+its capacity plugin does. The share of a queue is its largest quotient over all resources.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-#: Rounds of filling; each settles a queue or a resource, so that real clusters need a handful.
+#: Most rounds of filling; each satisfies a queue or uses up the resource, so real clusters need few.
 MAX_ROUNDS: Final = 200
 #: Amounts below this are equal (chips are counted in pieces, cpu in milli-cores, memory in bytes).
 TINY: Final = 1e-6
 
 
-class Claim(NamedTuple):
-    """What one queue brings to the division; amounts per resource.
+class QueueDemand(NamedTuple):
+    """The input of one queue to the division; amounts per resource.
 
-    ``request`` is everything its jobs run and wait for, ``capability`` the most it may have, ``guarantee`` the least it
-    keeps, ``stated`` an explicit deserved share.
+    ``request``: everything its jobs run and wait for; ``capability``: the most it may have; ``guarantee``: the least it
+    keeps; ``stated``: an explicit deserved share.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Claim(NamedTuple):
     stated: Mapping[str, int]
 
 
-def divide(total: Mapping[str, int], claims: Sequence[Claim]) -> dict[str, dict[str, float]]:
+def divide(total: Mapping[str, int], claims: Sequence[QueueDemand]) -> dict[str, dict[str, float]]:
     """What every queue deserves of each resource."""
     out: dict[str, dict[str, float]] = {claim.name: {} for claim in claims}
     for resource in sorted({name for claim in claims for name in claim.request}):
@@ -39,10 +39,12 @@ def divide(total: Mapping[str, int], claims: Sequence[Claim]) -> dict[str, dict[
     return out
 
 
-def _fill(resource: str, left: float, claims: Sequence[Claim]) -> dict[str, float]:
-    """One resource by water-filling: each round gives by weight; who has enough leaves the rest to the others."""
+def _fill(resource: str, left: float, claims: Sequence[QueueDemand]) -> dict[str, float]:
+    """Divide one resource by water-filling: each round gives by weight; queues that have enough leave the rest to the
+    others.
+    """
     found: dict[str, float] = {}
-    open_claims: list[tuple[Claim, float]] = []
+    open_claims: list[tuple[QueueDemand, float]] = []
     for claim in claims:
         most = float(claim.request.get(resource, 0))
         if resource in claim.capability:
@@ -60,7 +62,7 @@ def _fill(resource: str, left: float, claims: Sequence[Claim]) -> dict[str, floa
         if not weights or left <= TINY:
             break
         given = 0.0
-        still: list[tuple[Claim, float]] = []
+        still: list[tuple[QueueDemand, float]] = []
         for claim, most in open_claims:
             more = min(left * claim.weight / weights, most - found[claim.name])
             found[claim.name] += more
@@ -73,7 +75,9 @@ def _fill(resource: str, left: float, claims: Sequence[Claim]) -> dict[str, floa
 
 
 def share(allocated: Mapping[str, int], of: Mapping[str, float]) -> float:
-    """The largest quotient of what is allocated; using what one deserves nothing of counts as everything."""
+    """The largest quotient of what is allocated to what is deserved; a resource of which nothing is deserved counts
+    1.
+    """
     worst = 0.0
     for resource, amount in allocated.items():
         if amount <= 0:
@@ -83,13 +87,13 @@ def share(allocated: Mapping[str, int], of: Mapping[str, float]) -> float:
     return worst
 
 
-def over(allocated: Mapping[str, int], deserved: Mapping[str, float], resources: Iterable[str]) -> bool:
+def exceeds(allocated: Mapping[str, int], deserved: Mapping[str, float], resources: Iterable[str]) -> bool:
     """Whether more is allocated than deserved, of any of these resources."""
     return any(allocated.get(name, 0) > deserved.get(name, 0.0) + TINY for name in resources)
 
 
 def within(allocated: Mapping[str, int], more: Mapping[str, int], deserved: Mapping[str, float]) -> bool:
-    """Whether so much more stays within what is deserved, of every resource that more is wanted of."""
+    """Whether ``more`` stays within what is deserved, of every resource that it asks for."""
     return all(
         allocated.get(name, 0) + amount <= deserved.get(name, 0.0) + TINY for name, amount in more.items() if amount > 0
     )

@@ -1,7 +1,7 @@
 """A Kubernetes API server in one process: real kubectl works against it, and every object survives a restart.
 
-`ApiServer` is the whole interface; everything else in the package is its machinery. See engine/sandbox/README.md for
-what it does and what it leaves out.
+`ApiServer` is the public interface; the other modules are internal. engine/sandbox/README.md lists the supported and
+the missing features.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who may ask: the token, and the kubeconfig that carries it."""
+"""Authentication: the server's token, and the kubeconfig that contains it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def kubeconfig(url: str, token: str) -> str:
 
 
 def write_secret(path: Path, text: str) -> None:
-    """Write a file that its owner alone can read, replacing an older one in one step."""
+    """Write a file that only its owner can read, replacing an older one atomically."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(fd, "w") as file:
@@ -36,8 +36,8 @@ def write_secret(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
-def kept_token(given: str | None, folder: Path | None) -> str:
-    """Return the token in force: the given one, else the one kept in `folder`, else a new one, kept there."""
+def stored_token(given: str | None, folder: Path | None) -> str:
+    """Return the token to use: the given one, else the one stored in `folder`, else a new one, stored there."""
     if given is not None:
         return given
     path = folder / "token" if folder is not None else None

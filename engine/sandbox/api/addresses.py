@@ -6,21 +6,21 @@ import ipaddress
 import random
 
 from engine.sandbox.api.errors import field_invalid, invalid
-from engine.sandbox.api.kinds import JSON, Resource
-from engine.sandbox.api.store import Event, Store
+from engine.sandbox.api.kinds import JSON, ServedResource
+from engine.sandbox.api.store import ClusterStore, ObjectChanged
 
 NETWORK = ipaddress.ip_network("10.96.0.0/16")
 _FIRST, _LAST = 10, NETWORK.num_addresses - 2
 
 
 class Addresses:
-    """Which addresses are taken; follows the store, so a deleted service frees its own."""
+    """The allocated addresses; follows the store, so that deleting a service frees its address."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ClusterStore) -> None:
         self._taken = {address for entry in store.collection("services").entries() if (address := _address(entry.obj))}
         store.listeners.append(self._changed)
 
-    def _changed(self, event: Event) -> None:
+    def _changed(self, event: ObjectChanged) -> None:
         if event.entry.storage != "services":
             return
         if event.old is not None and (address := _address(event.old.obj)):
@@ -28,10 +28,10 @@ class Addresses:
         if event.type != "DELETED" and (address := _address(event.entry.obj)):
             self._taken.add(address)
 
-    def allocate(self, resource: Resource, service: JSON, *, dry_run: bool) -> None:
+    def allocate(self, resource: ServedResource, service: JSON, *, dry_run: bool) -> None:
         """Give a new service its address, or check the one it asks for.
 
-        Raises ApiError 422 when that is taken or outside the range.
+        Raises ApiError 422 when the address is taken or outside the range.
         """
         spec = service["spec"]
         wanted = spec.get("clusterIP") or ""
@@ -46,7 +46,7 @@ class Addresses:
         spec["clusterIP"] = wanted
         spec["clusterIPs"] = [wanted]
 
-    def _check(self, resource: Resource, service: JSON, wanted: str) -> None:
+    def _check(self, resource: ServedResource, service: JSON, wanted: str) -> None:
         try:
             inside = ipaddress.ip_address(wanted) in NETWORK
         except ValueError:

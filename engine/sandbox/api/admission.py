@@ -1,4 +1,4 @@
-"""What an object gets between decoding and validation: defaults, first status, priority, earlier allocations."""
+"""Admission, between decoding and validation: defaults, first status, priority, earlier allocations."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Callable
 
 from engine.sandbox.api import crds, defaults, structural
 from engine.sandbox.api.errors import forbidden
-from engine.sandbox.api.kinds import JSON, Resource
-from engine.sandbox.api.store import Store
+from engine.sandbox.api.kinds import JSON, ServedResource
+from engine.sandbox.api.store import ClusterStore
 
 
 class Admission:
-    """Fills in what clients leave to the server. `now` gives the present as Kubernetes writes it."""
+    """Fills in fields that clients leave to the server. `now` returns the current time in Kubernetes' format."""
 
-    def __init__(self, store: Store, now: Callable[[], str]) -> None:
+    def __init__(self, store: ClusterStore, now: Callable[[], str]) -> None:
         self._store = store
         self._now = now
 
-    def born(self, resource: Resource, obj: JSON) -> None:
-        """Make a new object complete."""
+    def complete_new(self, resource: ServedResource, obj: JSON) -> None:
+        """Complete a new object."""
         if resource.generation:
             obj["metadata"]["generation"] = 1
         if resource.status:
@@ -30,7 +30,7 @@ class Admission:
         if resource.storage == crds.STORAGE and not crds.validate(obj, None):
             obj["status"] = crds.established(obj, self._now())
 
-    def fill(self, resource: Resource, obj: JSON) -> None:
+    def fill(self, resource: ServedResource, obj: JSON) -> None:
         """Fill in defaults."""
         if resource.crd_schema is not None:
             structural.set_defaults(resource.crd_schema, obj)
@@ -39,7 +39,7 @@ class Admission:
         else:
             defaults.set_defaults(resource, obj)
 
-    def _priority(self, resource: Resource, pod: JSON) -> None:
+    def _priority(self, resource: ServedResource, pod: JSON) -> None:
         spec = pod["spec"]
         name = spec.get("priorityClassName")
         classes = self._store.collection("priorityclasses.scheduling.k8s.io")
@@ -57,8 +57,8 @@ class Admission:
         if found is not None and (policy := found.obj.get("preemptionPolicy")):
             spec["preemptionPolicy"] = policy
 
-    def keep_allocated(self, resource: Resource, old: JSON, obj: JSON) -> None:
-        """Carry over what was allocated to the object and an update leaves out."""
+    def keep_allocated(self, resource: ServedResource, old: JSON, obj: JSON) -> None:
+        """Keep values that were allocated to the object when an update omits them."""
         if resource.storage == "services":
             spec, before = obj.setdefault("spec", {}), old.get("spec") or {}
             for key in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):

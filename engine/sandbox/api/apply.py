@@ -1,4 +1,4 @@
-"""Server-side apply and the bookkeeping of who set which field (metadata.managedFields)."""
+"""Server-side apply, and the record of the manager of each field (metadata.managedFields)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 from engine.sandbox.api import fieldsets
 from engine.sandbox.api.errors import ApiError, bad_request
 from engine.sandbox.api.fieldsets import Trie
-from engine.sandbox.api.kinds import JSON, Resource
-from engine.sandbox.api.schema import ANY, Node
+from engine.sandbox.api.kinds import JSON, ServedResource
+from engine.sandbox.api.schema import ANY, SchemaNode
 
-# never owned by anybody (structured-merge-diff's stripSet in k8s.io/apimachinery/pkg/util/managedfields)
+# never owned by a manager (structured-merge-diff's stripSet in k8s.io/apimachinery/pkg/util/managedfields)
 _UNOWNED_META = (
     "name", "namespace", "creationTimestamp", "selfLink", "uid", "clusterName", "generation", "managedFields",
     "resourceVersion", "generateName", "deletionTimestamp", "deletionGracePeriodSeconds",
@@ -19,7 +19,7 @@ MAX_MANAGERS = 10
 """Update entries kept per object; older ones are merged into one, as kube-apiserver's capManagersManager does."""
 
 
-def _owned_part(resource: Resource, obj: JSON, subresource: str) -> JSON:
+def _owned_part(resource: ServedResource, obj: JSON, subresource: str) -> JSON:
     """Return the part of an object whose fields can be owned through this endpoint."""
     part = {key: value for key, value in obj.items() if key not in ("apiVersion", "kind", "metadata")}
     metadata = {key: value for key, value in (obj.get("metadata") or {}).items() if key not in _UNOWNED_META}
@@ -41,7 +41,7 @@ def _identity(entry: JSON) -> tuple[str, str, str, str]:
     return entry.get("manager", ""), operation, version, entry.get("subresource", "")
 
 
-def _entry(resource: Resource, manager: str, operation: str, subresource: str, now: str, fields: Trie) -> JSON:
+def _entry(resource: ServedResource, manager: str, operation: str, subresource: str, now: str, fields: Trie) -> JSON:
     entry: JSON = {
         "manager": manager,
         "operation": operation,
@@ -70,15 +70,17 @@ def _stored(obj: JSON, entries: list[JSON]) -> None:
         obj["metadata"].pop("managedFields", None)
 
 
-def track_update(resource: Resource, live: JSON | None, new: JSON, manager: str, subresource: str, now: str) -> None:
-    """Write into `new` who owns what after a create, update or patch by `manager`.
+def track_update(
+    resource: ServedResource, live: JSON | None, new: JSON, manager: str, subresource: str, now: str
+) -> None:
+    """Record the owners of fields in `new` after a create, update or patch by `manager`.
 
-    It now owns the fields that it changed.
+    The manager now owns the fields that it changed.
     """
     node = resource.node or ANY
     given = new["metadata"].get("managedFields")
     base = new if given is not None or live is None else live
-    # an explicit empty list is how clients ask to forget all managers
+    # clients send an explicit empty list to remove all managers
     entries = _entries(base)
     before = _owned_part(resource, live, subresource) if live is not None else {}
     after = _owned_part(resource, new, subresource)
@@ -105,9 +107,9 @@ def track_update(resource: Resource, live: JSON | None, new: JSON, manager: str,
 
 
 def apply(
-    resource: Resource, live: JSON | None, config: JSON, manager: str, *, force: bool, subresource: str, now: str
+    resource: ServedResource, live: JSON | None, config: JSON, manager: str, *, force: bool, subresource: str, now: str
 ) -> JSON:
-    """Return the object after `manager` applied `config`: what it no longer says is removed unless others own it.
+    """Return the object after `manager` applied `config`; fields it no longer has are removed unless others own them.
 
     Raises ApiError 409 with one cause per field when another manager owns a field that would change and `force` is
     false.
@@ -157,7 +159,7 @@ def _with_identity(live: JSON, config: JSON, owned: JSON) -> JSON:
     return laid
 
 
-def _pruned(node: Node, merged: JSON, last: Trie, wanted: Trie, others: list[JSON]) -> JSON:
+def _pruned(node: SchemaNode, merged: JSON, last: Trie, wanted: Trie, others: list[JSON]) -> JSON:
     gone: Trie | None = fieldsets.difference(last, wanted)
     for entry in others:
         if gone is not None:

@@ -1,11 +1,11 @@
-"""The kinds that the server always serves.
+"""The built-in kinds, which the server always serves.
 
 Names, short names, categories and subresources as `kubectl api-resources` lists them.
 """
 
 from __future__ import annotations
 
-from engine.sandbox.api.kinds import Resource, ScalePaths
+from engine.sandbox.api.kinds import ScalePaths, ServedResource
 
 SCALE = ScalePaths(selector="spec.selector")
 _SCALE_SUB = ("scale", "autoscaling", "v1", "Scale")
@@ -22,12 +22,12 @@ NAMESPACES = (
     "belay-system",
     "belay-nodes",
 )
-"""Namespaces that exist from the start: Kubernetes' own, MindCluster's, Volcano's and Belay's."""
+"""Namespaces that exist at the start: those of Kubernetes, MindCluster, Volcano and Belay."""
 
 
-def _core() -> list[Resource]:
+def _core() -> list[ServedResource]:
     return [
-        Resource(
+        ServedResource(
             "",
             "v1",
             "namespaces",
@@ -37,7 +37,7 @@ def _core() -> list[Resource]:
             status=True,
             subresources=(("finalize", "", "v1", "Namespace"),),
         ),
-        Resource(
+        ServedResource(
             "",
             "v1",
             "pods",
@@ -52,13 +52,13 @@ def _core() -> list[Resource]:
                 ("log", "", "v1", "Pod"),
             ),
         ),
-        Resource("", "v1", "bindings", "Binding", verbs=_AUTH),
-        Resource("", "v1", "nodes", "Node", False, ("no",), status=True),
-        Resource("", "v1", "configmaps", "ConfigMap", True, ("cm",)),
-        Resource("", "v1", "secrets", "Secret"),
-        Resource("", "v1", "services", "Service", True, ("svc",), ("all",), status=True),
-        Resource("", "v1", "events", "Event", True, ("ev",), storage="events", model="CoreV1Event"),
-        Resource(
+        ServedResource("", "v1", "bindings", "Binding", verbs=_AUTH),
+        ServedResource("", "v1", "nodes", "Node", False, ("no",), status=True),
+        ServedResource("", "v1", "configmaps", "ConfigMap", True, ("cm",)),
+        ServedResource("", "v1", "secrets", "Secret"),
+        ServedResource("", "v1", "services", "Service", True, ("svc",), ("all",), status=True),
+        ServedResource("", "v1", "events", "Event", True, ("ev",), storage="events", model="CoreV1Event"),
+        ServedResource(
             "",
             "v1",
             "serviceaccounts",
@@ -67,13 +67,13 @@ def _core() -> list[Resource]:
             ("sa",),
             subresources=(("token", "authentication.k8s.io", "v1", "TokenRequest"),),
         ),
-        Resource("", "v1", "endpoints", "Endpoints", True, ("ep",), singular="endpoints"),
-        Resource("", "v1", "persistentvolumes", "PersistentVolume", False, ("pv",), status=True),
-        Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", True, ("pvc",), status=True),
-        Resource("", "v1", "limitranges", "LimitRange", True, ("limits",)),
-        Resource("", "v1", "resourcequotas", "ResourceQuota", True, ("quota",), status=True),
-        Resource("", "v1", "podtemplates", "PodTemplate"),
-        Resource(
+        ServedResource("", "v1", "endpoints", "Endpoints", True, ("ep",), singular="endpoints"),
+        ServedResource("", "v1", "persistentvolumes", "PersistentVolume", False, ("pv",), status=True),
+        ServedResource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", True, ("pvc",), status=True),
+        ServedResource("", "v1", "limitranges", "LimitRange", True, ("limits",)),
+        ServedResource("", "v1", "resourcequotas", "ResourceQuota", True, ("quota",), status=True),
+        ServedResource("", "v1", "podtemplates", "PodTemplate"),
+        ServedResource(
             "",
             "v1",
             "replicationcontrollers",
@@ -89,34 +89,34 @@ def _core() -> list[Resource]:
     ]
 
 
-def _workloads() -> list[Resource]:
-    def scaled(plural: str, kind: str, short: str) -> Resource:
-        return Resource("apps", "v1", plural, kind, True, (short,), ("all",), True, SCALE, (_SCALE_SUB,), True)
+def _workloads() -> list[ServedResource]:
+    def scaled(plural: str, kind: str, short: str) -> ServedResource:
+        return ServedResource("apps", "v1", plural, kind, True, (short,), ("all",), True, SCALE, (_SCALE_SUB,), True)
 
     return [
         scaled("deployments", "Deployment", "deploy"),
         scaled("statefulsets", "StatefulSet", "sts"),
         scaled("replicasets", "ReplicaSet", "rs"),
-        Resource("apps", "v1", "daemonsets", "DaemonSet", True, ("ds",), ("all",), status=True, generation=True),
-        Resource("apps", "v1", "controllerrevisions", "ControllerRevision"),
-        Resource("batch", "v1", "jobs", "Job", True, (), ("all",), status=True, generation=True),
-        Resource("batch", "v1", "cronjobs", "CronJob", True, ("cj",), ("all",), status=True, generation=True),
+        ServedResource("apps", "v1", "daemonsets", "DaemonSet", True, ("ds",), ("all",), status=True, generation=True),
+        ServedResource("apps", "v1", "controllerrevisions", "ControllerRevision"),
+        ServedResource("batch", "v1", "jobs", "Job", True, (), ("all",), status=True, generation=True),
+        ServedResource("batch", "v1", "cronjobs", "CronJob", True, ("cj",), ("all",), status=True, generation=True),
     ]
 
 
-def _cluster() -> list[Resource]:
+def _cluster() -> list[ServedResource]:
     rbac = "rbac.authorization.k8s.io"
     return [
-        Resource("coordination.k8s.io", "v1", "leases", "Lease"),
-        Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False, ("pc",)),
-        Resource(rbac, "v1", "roles", "Role"),
-        Resource(rbac, "v1", "rolebindings", "RoleBinding"),
-        Resource(rbac, "v1", "clusterroles", "ClusterRole", False),
-        Resource(rbac, "v1", "clusterrolebindings", "ClusterRoleBinding", False),
-        Resource(
+        ServedResource("coordination.k8s.io", "v1", "leases", "Lease"),
+        ServedResource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False, ("pc",)),
+        ServedResource(rbac, "v1", "roles", "Role"),
+        ServedResource(rbac, "v1", "rolebindings", "RoleBinding"),
+        ServedResource(rbac, "v1", "clusterroles", "ClusterRole", False),
+        ServedResource(rbac, "v1", "clusterrolebindings", "ClusterRoleBinding", False),
+        ServedResource(
             "policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True, ("pdb",), status=True, generation=True
         ),
-        Resource(
+        ServedResource(
             "events.k8s.io",
             "v1",
             "events",
@@ -127,7 +127,7 @@ def _cluster() -> list[Resource]:
             storage_version=False,
             model="EventsV1Event",
         ),
-        Resource(
+        ServedResource(
             "apiextensions.k8s.io",
             "v1",
             "customresourcedefinitions",
@@ -138,9 +138,9 @@ def _cluster() -> list[Resource]:
             status=True,
             generation=True,
         ),
-        Resource("storage.k8s.io", "v1", "storageclasses", "StorageClass", False, ("sc",)),
-        Resource("networking.k8s.io", "v1", "ingresses", "Ingress", True, ("ing",), status=True, generation=True),
-        Resource(
+        ServedResource("storage.k8s.io", "v1", "storageclasses", "StorageClass", False, ("sc",)),
+        ServedResource("networking.k8s.io", "v1", "ingresses", "Ingress", True, ("ing",), status=True, generation=True),
+        ServedResource(
             "networking.k8s.io",
             "v1",
             "networkpolicies",
@@ -150,9 +150,9 @@ def _cluster() -> list[Resource]:
             generation=True,
             singular="networkpolicy",
         ),
-        Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", generation=True),
-        Resource("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", False, singular="runtimeclass"),
-        Resource(
+        ServedResource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", generation=True),
+        ServedResource("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", False, singular="runtimeclass"),
+        ServedResource(
             "autoscaling",
             "v2",
             "horizontalpodautoscalers",
@@ -166,23 +166,23 @@ def _cluster() -> list[Resource]:
     ]
 
 
-def _reviews() -> list[Resource]:
+def _reviews() -> list[ServedResource]:
     authorization, authentication = "authorization.k8s.io", "authentication.k8s.io"
     return [
-        Resource(authorization, "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", False, verbs=_AUTH),
-        Resource(authorization, "v1", "selfsubjectrulesreviews", "SelfSubjectRulesReview", False, verbs=_AUTH),
-        Resource(authorization, "v1", "subjectaccessreviews", "SubjectAccessReview", False, verbs=_AUTH),
-        Resource(authorization, "v1", "localsubjectaccessreviews", "LocalSubjectAccessReview", verbs=_AUTH),
-        Resource(authentication, "v1", "tokenreviews", "TokenReview", False, verbs=_AUTH),
-        Resource(authentication, "v1", "selfsubjectreviews", "SelfSubjectReview", False, verbs=_AUTH),
+        ServedResource(authorization, "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", False, verbs=_AUTH),
+        ServedResource(authorization, "v1", "selfsubjectrulesreviews", "SelfSubjectRulesReview", False, verbs=_AUTH),
+        ServedResource(authorization, "v1", "subjectaccessreviews", "SubjectAccessReview", False, verbs=_AUTH),
+        ServedResource(authorization, "v1", "localsubjectaccessreviews", "LocalSubjectAccessReview", verbs=_AUTH),
+        ServedResource(authentication, "v1", "tokenreviews", "TokenReview", False, verbs=_AUTH),
+        ServedResource(authentication, "v1", "selfsubjectreviews", "SelfSubjectReview", False, verbs=_AUTH),
     ]
 
 
-def builtin_resources() -> list[Resource]:
+def builtin_resources() -> list[ServedResource]:
     """Return fresh rows of every built-in kind."""
     return _core() + _workloads() + _cluster() + _reviews()
 
 
-def model_of(resource: Resource) -> str:
+def model_of(resource: ServedResource) -> str:
     """Return the name of the kind's type in the Kubernetes Python client, the key of schemas.json."""
     return resource.model or f"V1{resource.kind}"

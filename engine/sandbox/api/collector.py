@@ -1,8 +1,7 @@
-"""The garbage collector: dependents of deleted owners, foreground and orphan deletion, namespaces and custom kinds
-being emptied.
+"""The garbage collector: dependents of deleted owners, foreground and orphan deletion, emptying of
+namespaces and custom kinds.
 
-It works from an index of owners that follows the store, and is run after every change that may matter; nothing is
-polled.
+It uses an index of owners that follows the store, and runs after every change that may concern it; it never polls.
 """
 
 from __future__ import annotations
@@ -14,17 +13,19 @@ from collections.abc import Callable
 from engine.sandbox.api import crds
 from engine.sandbox.api.deletion import FOREGROUND, NAMESPACE, ORPHAN, DeleteOptions, Deletion
 from engine.sandbox.api.errors import ApiError
-from engine.sandbox.api.kinds import JSON, Registry
-from engine.sandbox.api.store import Entry, Event, Key, Store
+from engine.sandbox.api.kinds import JSON, ResourceRegistry
+from engine.sandbox.api.store import ClusterStore, Key, ObjectChanged, ObjectVersion
 
 Ref = tuple[str, Key]
 LOG = logging.getLogger(__name__)
 
 
 class Collector:
-    """Follows the store; `run` settles everything that waits. `wake` is called when there is something to settle."""
+    """Follows the store; `run` processes the queued objects. `wake` is called when an object is queued."""
 
-    def __init__(self, store: Store, registry: Registry, deletion: Deletion, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, store: ClusterStore, registry: ResourceRegistry, deletion: Deletion, wake: Callable[[], None]
+    ) -> None:
         self._store = store
         self._registry = registry
         self._deletion = deletion
@@ -39,12 +40,12 @@ class Collector:
                 self._enqueue((storage, entry.key))
         store.listeners.append(self._changed)
 
-    def _index(self, entry: Entry) -> None:
+    def _index(self, entry: ObjectVersion) -> None:
         self._alive.add(entry.obj["metadata"]["uid"])
         for owner in entry.obj["metadata"].get("ownerReferences") or ():
             self._dependents.setdefault(owner.get("uid", ""), set()).add((entry.storage, entry.key))
 
-    def _changed(self, event: Event) -> None:
+    def _changed(self, event: ObjectChanged) -> None:
         ref = (event.entry.storage, event.entry.key)
         metadata = event.entry.obj["metadata"]
         if event.old is not None:
@@ -65,7 +66,7 @@ class Collector:
         if metadata.get("ownerReferences") or "deletionTimestamp" in metadata:
             self._enqueue(ref)
 
-    def _unindex(self, entry: Entry) -> None:
+    def _unindex(self, entry: ObjectVersion) -> None:
         for owner in entry.obj["metadata"].get("ownerReferences") or ():
             found = self._dependents.get(owner.get("uid", ""))
             if found is not None:
@@ -96,7 +97,7 @@ class Collector:
         self._enqueue_terminating(crds.STORAGE, ("", storage))
 
     def run(self, limit: int = 500) -> bool:
-        """Settle up to `limit` waiting objects; returns whether more wait."""
+        """Process up to `limit` queued objects; returns whether more are queued."""
         for _ in range(min(limit, len(self._waiting))):
             ref = self._waiting.popleft()
             self._queued.discard(ref)
@@ -109,7 +110,7 @@ class Collector:
                 LOG.warning("garbage collection failed", extra={"object": f"{ref[0]} {ref[1]}", "error": error.message})
         return bool(self._waiting)
 
-    def _settle(self, entry: Entry) -> None:
+    def _settle(self, entry: ObjectVersion) -> None:
         metadata = entry.obj["metadata"]
         if metadata.get("ownerReferences") and self._collect_orphaned(entry):
             return
@@ -125,10 +126,10 @@ class Collector:
         elif entry.storage == crds.STORAGE and crds.CLEANUP in finalizers:
             self._empty_definition(entry)
 
-    def _collect_orphaned(self, entry: Entry) -> bool:
-        """Delete an object all of whose owners are gone.
+    def _collect_orphaned(self, entry: ObjectVersion) -> bool:
+        """Delete an object if all its owners are gone, else drop its references to missing owners.
 
-        Drop references to those that are. Returns whether it was deleted.
+        Returns whether it was deleted.
         """
         owners = entry.obj["metadata"]["ownerReferences"]
         present = [owner for owner in owners if owner.get("uid") in self._alive]
@@ -144,12 +145,12 @@ class Collector:
         self._delete(entry, "Background")
         return True
 
-    def _delete(self, entry: Entry, policy: str) -> None:
+    def _delete(self, entry: ObjectVersion, policy: str) -> None:
         resource = self._registry.of_storage(entry.storage)
         if resource is not None:
             self._deletion.delete(resource, *entry.key, DeleteOptions(policy=policy))
 
-    def _release_dependents(self, entry: Entry) -> None:
+    def _release_dependents(self, entry: ObjectVersion) -> None:
         uid = entry.obj["metadata"]["uid"]
         for ref in list(self._dependents.get(uid, ())):
             dependent = self._store.get(*ref)
@@ -163,7 +164,7 @@ class Collector:
             self._store.put(dependent.storage, dependent.key, new)
         self._drop_finalizer(entry, ORPHAN)
 
-    def _delete_dependents(self, entry: Entry) -> None:
+    def _delete_dependents(self, entry: ObjectVersion) -> None:
         uid = entry.obj["metadata"]["uid"]
         blocking = 0
         for ref in list(self._dependents.get(uid, ())):
@@ -179,10 +180,10 @@ class Collector:
         if not blocking:
             self._drop_finalizer(entry, FOREGROUND)
 
-    def _has_blocking_dependents(self, entry: Entry) -> bool:
+    def _has_blocking_dependents(self, entry: ObjectVersion) -> bool:
         return bool(self._dependents.get(entry.obj["metadata"]["uid"]))
 
-    def _empty_namespace(self, entry: Entry) -> None:
+    def _empty_namespace(self, entry: ObjectVersion) -> None:
         left = 0
         for storage, collection in self._store.collections.items():
             for content in list(collection.entries(entry.key[1])):
@@ -195,7 +196,7 @@ class Collector:
         if not left:
             self._drop_finalizer(entry, NAMESPACE)
 
-    def _empty_definition(self, entry: Entry) -> None:
+    def _empty_definition(self, entry: ObjectVersion) -> None:
         spec = entry.obj["spec"]
         collection = self._store.collection(f"{spec['names']['plural']}.{spec['group']}")
         for content in list(collection.entries()):
@@ -204,7 +205,7 @@ class Collector:
         if not collection.by_namespace:
             self._drop_finalizer(entry, crds.CLEANUP)
 
-    def _drop_finalizer(self, entry: Entry, name: str) -> None:
+    def _drop_finalizer(self, entry: ObjectVersion, name: str) -> None:
         current = self._store.get(entry.storage, entry.key)
         if current is None:
             return

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from engine.sandbox.api.errors import FieldError, field_invalid, field_required, field_unsupported
-from engine.sandbox.api.kinds import JSON, Column, Registry, Resource, ScalePaths
+from engine.sandbox.api.kinds import JSON, Column, ResourceRegistry, ScalePaths, ServedResource
 from engine.sandbox.api.schema import custom_node
-from engine.sandbox.api.store import Entry, Event, Store
+from engine.sandbox.api.store import ClusterStore, ObjectChanged, ObjectVersion
 
 STORAGE = "customresourcedefinitions.apiextensions.k8s.io"
 CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
@@ -24,7 +24,7 @@ _AGE = Column(
 
 
 def set_defaults(obj: JSON) -> None:
-    """Fill in what a definition leaves out, in place."""
+    """Fill in omitted fields of a definition, in place."""
     spec = obj.setdefault("spec", {})
     names = spec.setdefault("names", {})
     if kind := names.get("kind"):
@@ -39,7 +39,7 @@ def set_defaults(obj: JSON) -> None:
 
 
 def validate(obj: JSON, live: JSON | None) -> list[FieldError]:
-    """Return what is wrong with a definition (pkg/apis/apiextensions/validation)."""
+    """Return the errors of a definition (pkg/apis/apiextensions/validation)."""
     spec = obj.get("spec") or {}
     names = spec.get("names") or {}
     errors: list[FieldError] = []
@@ -133,18 +133,18 @@ def _condition(kind: str, reason: str, message: str, now: str) -> JSON:
     return {"type": kind, "status": "True", "lastTransitionTime": now, "reason": reason, "message": message}
 
 
-def resources_of(obj: JSON) -> list[Resource]:
+def resources_of(obj: JSON) -> list[ServedResource]:
     """Return the resources that a definition makes the server serve, one per served version."""
     spec = obj["spec"]
     names = spec["names"]
-    found: list[Resource] = []
+    found: list[ServedResource] = []
     for version in spec.get("versions") or ():
         if not version.get("served"):
             continue
         schema = version["schema"]["openAPIV3Schema"]
         subresources = version.get("subresources") or {}
         scale = subresources.get("scale")
-        resource = Resource(
+        resource = ServedResource(
             spec["group"],
             version["name"],
             names["plural"],
@@ -194,17 +194,17 @@ def _columns(given: list[JSON] | None) -> tuple[Column, ...]:
 
 
 class Definitions:
-    """Keeps the registry in step with the stored definitions."""
+    """Updates the registry when stored definitions change."""
 
-    def __init__(self, store: Store, registry: Registry) -> None:
+    def __init__(self, store: ClusterStore, registry: ResourceRegistry) -> None:
         self._store = store
         self._registry = registry
-        self._served: dict[str, list[Resource]] = {}
+        self._served: dict[str, list[ServedResource]] = {}
         for entry in store.collection(STORAGE).entries():
             self._serve(entry)
         store.listeners.append(self._changed)
 
-    def _changed(self, event: Event) -> None:
+    def _changed(self, event: ObjectChanged) -> None:
         if event.entry.storage != STORAGE:
             return
         if event.type == "DELETED":
@@ -219,7 +219,7 @@ class Definitions:
                 for watcher in self._store.collection(resource.storage).watchers():
                     watcher.close()
 
-    def _serve(self, entry: Entry) -> None:
+    def _serve(self, entry: ObjectVersion) -> None:
         obj: Any = entry.obj
         new = resources_of(obj)
         kept = {(r.group, r.version, r.plural) for r in new}

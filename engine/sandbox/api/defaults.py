@@ -1,8 +1,7 @@
-"""What the server fills in: defaults of built-in kinds and the admission steps that people rely on.
+"""Defaults of built-in kinds, and the admission plugins that users rely on.
 
 Sources: pkg/apis/{core,apps,batch}/v1/defaults.go of Kubernetes 1.29; admission plugins Priority,
-DefaultTolerationSeconds,
-ServiceAccount (only the name, no token volume).
+DefaultTolerationSeconds, ServiceAccount (only the name, no token volume).
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import base64
 from collections.abc import Callable
 from typing import Any
 
-from engine.sandbox.api.kinds import JSON, Resource
+from engine.sandbox.api.kinds import JSON, ServedResource
 
 Default = Callable[[JSON], None]
 
@@ -279,15 +278,15 @@ _FIRST_STATUS: dict[str, JSON] = {
 }
 
 
-def set_defaults(resource: Resource, obj: JSON) -> None:
+def set_defaults(resource: ServedResource, obj: JSON) -> None:
     """Fill in defaults of a built-in kind, in place; a kind without defaults is left alone."""
     default = _DEFAULTS.get(resource.storage)
     if default is not None:
         default(obj)
 
 
-def first_status(resource: Resource, obj: JSON) -> None:
-    """Replace the status of a new object by the one it is born with; clients cannot set it on creation."""
+def first_status(resource: ServedResource, obj: JSON) -> None:
+    """Replace the status of a new object by its kind's initial one; clients cannot set it on creation."""
     if resource.storage == "pods":
         pod_status(obj)
     elif resource.storage == "namespaces":

@@ -1,4 +1,4 @@
-"""Deleting: preconditions, grace periods of pods, finalizers and what happens to dependents."""
+"""Deletion: preconditions, grace periods of pods, finalizers and the treatment of dependents."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 from engine.sandbox.api.crds import STORAGE as DEFINITIONS
 from engine.sandbox.api.errors import bad_request, conflict, success
-from engine.sandbox.api.kinds import JSON, Resource
+from engine.sandbox.api.kinds import JSON, ServedResource
 from engine.sandbox.api.metadata import timestamp
-from engine.sandbox.api.objects import Objects
-from engine.sandbox.api.store import Entry, Store
+from engine.sandbox.api.objects import ObjectWriter
+from engine.sandbox.api.store import ClusterStore, ObjectVersion
 
 FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"
@@ -20,7 +20,7 @@ _POLICIES = ("Background", "Foreground", "Orphan")
 
 @dataclass(slots=True)
 class DeleteOptions:
-    """What a deletion asks for.
+    """The options of a deletion.
 
     `policy` is empty for the kind's own default; `grace` is None when not given (seconds).
     """
@@ -57,16 +57,18 @@ def delete_options(body: Any, query: Any) -> DeleteOptions:
 
 
 class Deletion:
-    """The rules of deleting; removal itself may wait for kubelets, finalizers and the collector."""
+    """The rules of deletion; the removal may wait for kubelets, finalizers and the collector."""
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: ObjectWriter) -> None:
         self._objects = objects
 
     @property
-    def _store(self) -> Store:
+    def _store(self) -> ClusterStore:
         return self._objects.store
 
-    def delete(self, resource: Resource, namespace: str, name: str, options: DeleteOptions) -> tuple[Entry, bool]:
+    def delete(
+        self, resource: ServedResource, namespace: str, name: str, options: DeleteOptions
+    ) -> tuple[ObjectVersion, bool]:
         """Delete an object or start deleting it.
 
         Returns its state and whether it is gone. Raises ApiError 404 or 409.
@@ -97,13 +99,13 @@ class Deletion:
             return live, False
         return self._store.put(resource.storage, live.key, new), False
 
-    def _remove_pod(self, live: Entry, new: JSON, options: DeleteOptions) -> Entry:
+    def _remove_pod(self, live: ObjectVersion, new: JSON, options: DeleteOptions) -> ObjectVersion:
         """Remove a pod in the two steps that watchers of a real server see: its grace ends, then it is gone."""
         if not options.dry_run:
             self._store.put(live.storage, live.key, new)
         return self._remove(live, options)
 
-    def _check_preconditions(self, resource: Resource, live: Entry, options: DeleteOptions) -> None:
+    def _check_preconditions(self, resource: ServedResource, live: ObjectVersion, options: DeleteOptions) -> None:
         for what, wanted, found, happened in (
             ("UID", options.uid, live.obj["metadata"]["uid"], "deleted and then recreated"),
             ("ResourceVersion", options.resource_version, str(live.rv), "modified"),
@@ -114,7 +116,7 @@ class Deletion:
                     resource, live.key[1], f"{why} The object might have been {happened}", plural=resource.kind
                 )
 
-    def _grace(self, resource: Resource, obj: JSON, options: DeleteOptions) -> int:
+    def _grace(self, resource: ServedResource, obj: JSON, options: DeleteOptions) -> int:
         if resource.storage != "pods":
             return 0
         spec = obj.get("spec") or {}
@@ -129,10 +131,10 @@ class Deletion:
             grace = min(grace, obj["metadata"].get("deletionGracePeriodSeconds", grace))
         return max(0, int(grace))
 
-    def _finalizers(self, resource: Resource, metadata: JSON, options: DeleteOptions) -> list[str]:
+    def _finalizers(self, resource: ServedResource, metadata: JSON, options: DeleteOptions) -> list[str]:
         found = list(metadata.get("finalizers") or ())
         if resource.storage == "namespaces":
-            # stands for spec.finalizers [kubernetes]: the collector empties the namespace first
+            # replaces spec.finalizers [kubernetes]: the collector empties the namespace first
             return found or ([NAMESPACE] if "deletionTimestamp" not in metadata or NAMESPACE in found else [])
         policy = options.policy
         if not policy:
@@ -146,7 +148,7 @@ class Deletion:
             kept.append(ORPHAN)
         return kept
 
-    def _remove(self, live: Entry, options: DeleteOptions) -> Entry:
+    def _remove(self, live: ObjectVersion, options: DeleteOptions) -> ObjectVersion:
         if options.dry_run:
             return live
         return self._store.delete(live.storage, live.key)
@@ -155,8 +157,8 @@ class Deletion:
 NAMESPACE = "kubernetes"
 
 
-def deleted_status(resource: Resource, entry: Entry) -> JSON:
-    """Return the answer to a deletion that is complete."""
+def deleted_status(resource: ServedResource, entry: ObjectVersion) -> JSON:
+    """Return the response to a completed deletion."""
     details: JSON = {"name": entry.key[1]}
     if resource.group:
         details["group"] = resource.group

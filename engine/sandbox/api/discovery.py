@@ -1,17 +1,17 @@
-"""Discovery: which groups, versions and resources are served, in the old and the aggregated form."""
+"""Discovery: the served groups, versions and resources, in the old and the aggregated form."""
 
 from __future__ import annotations
 
 import platform
 
-from engine.sandbox.api.kinds import JSON, Registry, Resource
+from engine.sandbox.api.kinds import JSON, ResourceRegistry, ServedResource
 
 VERSION = ("1", "29", "v1.29.0")
 _COMMIT = "3f7a50f38688eb332e2a1b013678c6435d539ae6"
 
 
 def version() -> JSON:
-    """Return /version: the release whose behaviour is kept."""
+    """Return /version: the release that the server emulates."""
     major, minor, full = VERSION
     return {
         "major": major,
@@ -40,19 +40,19 @@ def _group(name: str, versions: list[str]) -> JSON:
     return {"name": name, "versions": listed, "preferredVersion": listed[0]}
 
 
-def groups(registry: Registry) -> JSON:
+def groups(registry: ResourceRegistry) -> JSON:
     """Return /apis."""
     listed = [_group(name, versions) for name, versions in registry.groups().items() if name]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": listed}
 
 
-def group(registry: Registry, name: str) -> JSON | None:
+def group(registry: ResourceRegistry, name: str) -> JSON | None:
     """Return /apis/<group>, None when it is not served."""
     versions = registry.groups().get(name)
     return {"kind": "APIGroup", "apiVersion": "v1", **_group(name, versions)} if versions and name else None
 
 
-def _subresources(resource: Resource) -> list[tuple[str, str, str, str, list[str]]]:
+def _subresources(resource: ServedResource) -> list[tuple[str, str, str, str, list[str]]]:
     found: list[tuple[str, str, str, str, list[str]]] = []
     for name, sub_group, sub_version, kind in resource.subresources:
         verbs = {
@@ -68,7 +68,7 @@ def _subresources(resource: Resource) -> list[tuple[str, str, str, str, list[str
     return found
 
 
-def resources(registry: Registry, group_name: str, group_version: str) -> JSON | None:
+def resources(registry: ResourceRegistry, group_name: str, group_version: str) -> JSON | None:
     """Return /apis/<group>/<version>, None when it is not served."""
     served = registry.within(group_name, group_version)
     if not served:
@@ -96,8 +96,8 @@ def resources(registry: Registry, group_name: str, group_version: str) -> JSON |
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": full, "resources": listed}
 
 
-def aggregated(registry: Registry, core: bool, version_name: str) -> JSON:
-    """Return /api or /apis in the form that newer clients ask for first: everything in one answer."""
+def aggregated(registry: ResourceRegistry, core: bool, version_name: str) -> JSON:
+    """Return /api or /apis in the aggregated form, which newer clients request first: all resources in one response."""
     items: list[JSON] = []
     for name, versions in registry.groups().items():
         if core == bool(name):
@@ -115,7 +115,7 @@ def aggregated(registry: Registry, core: bool, version_name: str) -> JSON:
     }
 
 
-def _aggregated(resource: Resource) -> JSON:
+def _aggregated(resource: ServedResource) -> JSON:
     row: JSON = {
         "resource": resource.plural,
         "responseKind": {"group": resource.group, "version": resource.version, "kind": resource.kind},

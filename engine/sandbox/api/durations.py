@@ -1,4 +1,4 @@
-"""How long ago, in the few characters that kubectl spends on it."""
+"""Durations in kubectl's short format."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from engine.sandbox.api.metadata import parse_time
 
 
 def age(text: Any, now: float) -> str:
-    """Return how long ago a time was, as kubectl writes durations; `<unknown>` without a time."""
+    """Return the time since a time, as kubectl writes durations; `<unknown>` without a time."""
     if not text:
         return "<unknown>"
     try:

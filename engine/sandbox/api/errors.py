@@ -11,14 +11,14 @@ from typing import Any
 import orjson
 
 from engine.errors import bounded
-from engine.sandbox.api.kinds import JSON, Resource
+from engine.sandbox.api.kinds import JSON, ServedResource
 
 MAX_MESSAGE_CHARS = 16_384
-"""Longest message of one Status, in characters: a validation error lists many fields, yet stays bounded."""
+"""Longest message of one Status, in characters, since a validation error may list many fields."""
 
 
 class ApiError(Exception):
-    """A request that is refused. `code` is the HTTP status, `reason` the machine-readable word."""
+    """A rejected request. `code` is the HTTP status, `reason` the machine-readable word."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class ApiError(Exception):
 
 
 def success(details: JSON | None = None, code: int = 200) -> JSON:
-    """Return a `Status` that says Success, as deletions and bindings answer."""
+    """Return a `Status` with Success, the response to deletions and bindings."""
     body: JSON = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
     if details:
         body["details"] = details
@@ -65,7 +65,7 @@ def success(details: JSON | None = None, code: int = 200) -> JSON:
     return body
 
 
-def _details(resource: Resource, name: str, kind: str = "") -> JSON:
+def _details(resource: ServedResource, name: str, kind: str = "") -> JSON:
     details: JSON = {"name": name} if name else {}
     if resource.group:
         details["group"] = resource.group
@@ -74,7 +74,7 @@ def _details(resource: Resource, name: str, kind: str = "") -> JSON:
 
 
 def bad_request(message: str) -> ApiError:
-    """400: the request itself cannot be understood."""
+    """400: the request is malformed."""
     return ApiError(400, "BadRequest", message)
 
 
@@ -83,13 +83,13 @@ def no_such_path() -> ApiError:
     return ApiError(404, "NotFound", "the server could not find the requested resource", details={})
 
 
-def not_found(resource: Resource, name: str) -> ApiError:
+def not_found(resource: ServedResource, name: str) -> ApiError:
     """404: no object of that name."""
     return ApiError(404, "NotFound", f'{resource.qualified} "{name}" not found', details=_details(resource, name))
 
 
-def already_exists(resource: Resource, name: str) -> ApiError:
-    """409: an object of that name is there already."""
+def already_exists(resource: ServedResource, name: str) -> ApiError:
+    """409: an object of that name exists already."""
     message = f'{resource.qualified} "{name}" already exists'
     return ApiError(409, "AlreadyExists", message, details=_details(resource, name))
 
@@ -97,13 +97,13 @@ def already_exists(resource: Resource, name: str) -> ApiError:
 MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
 
 
-def conflict(resource: Resource, name: str, why: str = MODIFIED, *, plural: str = "") -> ApiError:
+def conflict(resource: ServedResource, name: str, why: str = MODIFIED, *, plural: str = "") -> ApiError:
     """409: the object is not in the state that the request assumed. `plural` names a subresource (`pods/binding`)."""
     message = f'Operation cannot be fulfilled on {plural or resource.qualified} "{name}": {why}'
     return ApiError(409, "Conflict", message, details=_details(resource, name, plural))
 
 
-def forbidden(resource: Resource, name: str, why: str, causes: list[JSON] | None = None) -> ApiError:
+def forbidden(resource: ServedResource, name: str, why: str, causes: list[JSON] | None = None) -> ApiError:
     """403: understood and refused."""
     details = _details(resource, name)
     if causes:
@@ -118,7 +118,7 @@ def method_not_allowed() -> ApiError:
 
 
 def unsupported_media(accepted: list[str]) -> ApiError:
-    """415: a body in a format that this endpoint does not read."""
+    """415: the endpoint does not accept the body's format."""
     message = f"the body of the request was in an unknown format - accepted media types include: {', '.join(accepted)}"
     return ApiError(415, "UnsupportedMediaType", message, details={})
 
@@ -129,7 +129,7 @@ def too_large(limit: int) -> ApiError:
 
 
 def expired(message: str, metadata: JSON | None = None) -> ApiError:
-    """410: the resourceVersion or continue token is older than the history that is kept; list again."""
+    """410: the resourceVersion or continue token is older than the stored history; list again."""
     return ApiError(410, "Expired", message, metadata=metadata)
 
 
@@ -183,7 +183,7 @@ def field_forbidden(field: str, why: str) -> FieldError:
 
 
 def field_duplicate(field: str, value: Any) -> FieldError:
-    """The value is there twice."""
+    """The value occurs twice."""
     return FieldError(field, "FieldValueDuplicate", f"Duplicate value: {_shown(value)}")
 
 
@@ -192,14 +192,14 @@ def field_too_long(field: str, why: str) -> FieldError:
     return FieldError(field, "FieldValueTooLong", f"Too long: {why}")
 
 
-def invalid(resource: Resource, name: str, errors: list[FieldError]) -> ApiError:
-    """422: the object does not validate; all wrong fields are named."""
+def invalid(resource: ServedResource, name: str, errors: list[FieldError]) -> ApiError:
+    """422: the object is invalid; the message names all wrong fields."""
     kind = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
     return invalid_kind(kind, resource.group, resource.kind, name, errors)
 
 
 def invalid_kind(qualified: str, group: str, kind: str, name: str, errors: list[FieldError]) -> ApiError:
-    """422 for something that is no stored resource, e.g. PatchOptions."""
+    """422 for a kind that is not a stored resource, e.g. PatchOptions."""
     lines = [f"{error.field}: {error.text}" for error in errors]
     text = lines[0] if len(lines) == 1 else f"[{', '.join(lines)}]"
     details: JSON = {"name": name} if name else {}

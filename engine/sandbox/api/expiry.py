@@ -1,18 +1,18 @@
-"""Events do not live for ever: an hour, like --event-ttl of kube-apiserver, and only so many of them at once."""
+"""Expiry of Events: after an hour, like --event-ttl of kube-apiserver, or when there are more than MAX_EVENTS."""
 
 from __future__ import annotations
 
 from engine.sandbox.api.kinds import JSON
 from engine.sandbox.api.metadata import parse_time
-from engine.sandbox.api.store import Entry, Store
+from engine.sandbox.api.store import ClusterStore, ObjectVersion
 
 EVENT_SECONDS = 3600.0
 MAX_EVENTS = 10_000
 EXPIRY_SECONDS = 30.0
-"""How often expired events are looked for."""
+"""Seconds between searches for expired events."""
 
 
-def expire_events(store: Store, now: float) -> int:
+def expire_events(store: ClusterStore, now: float) -> int:
     """Delete events last touched more than EVENT_SECONDS before `now` (unix seconds), and the oldest beyond MAX_EVENTS.
 
     Returns how many were deleted.
@@ -25,7 +25,7 @@ def expire_events(store: Store, now: float) -> int:
     return len(gone)
 
 
-def _touched(entry: Entry) -> float:
+def _touched(entry: ObjectVersion) -> float:
     obj: JSON = entry.obj
     times = [
         obj["metadata"]["creationTimestamp"],
@@ -37,6 +37,6 @@ def _touched(entry: Entry) -> float:
         try:
             newest = max(newest, parse_time(str(text))) if text else newest
         except ValueError:
-            # a time that cannot be read does not keep an event alive; its creation time does
+            # skip an unreadable time; the creation time is always readable
             continue
     return newest

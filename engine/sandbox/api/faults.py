@@ -50,8 +50,8 @@ class FaultRule(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
             raise ValueError("status must be between 400 and 599")
 
 
-class _Armed:
-    """A rule in force: its generator, hits and end."""
+class _ActiveRule:
+    """An active rule: its generator, hits and end."""
 
     def __init__(self, rule: FaultRule, now: float) -> None:
         self.rule = rule
@@ -73,18 +73,18 @@ class _Armed:
 
 
 class FaultInjector:
-    """Rules in force. Rules without faults cost nothing: an empty injector answers at once."""
+    """The active rules; without any, every check returns at once."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._armed: list[_Armed] = []
+        self._active: list[_ActiveRule] = []
 
     def add(self, rule: FaultRule) -> None:
-        """Put a rule in force. Raises ValueError beyond MAX_RULES."""
+        """Activate a rule. Raises ValueError beyond MAX_RULES."""
         self._expire()
-        if len(self._armed) >= MAX_RULES:
+        if len(self._active) >= MAX_RULES:
             raise ValueError(f"at most {MAX_RULES} fault rules")
-        self._armed.append(_Armed(rule, self._clock()))
+        self._active.append(_ActiveRule(rule, self._clock()))
 
     def load(self, given: Any) -> None:
         """Add the rule or list of rules of a parsed JSON document. Raises ValueError naming the wrong field."""
@@ -97,38 +97,42 @@ class FaultInjector:
 
     def clear(self) -> None:
         """End every rule."""
-        self._armed.clear()
+        self._active.clear()
 
     def rules(self) -> list[JSON]:
-        """Return the rules in force with their hits."""
+        """Return the active rules with their hits."""
         self._expire()
-        return [{**msgspec.to_builtins(armed.rule), "hits": armed.hits} for armed in self._armed]
+        return [{**msgspec.to_builtins(active.rule), "hits": active.hits} for active in self._active]
 
     def _expire(self) -> None:
         now = self._clock()
-        self._armed = [armed for armed in self._armed if not armed.over(now)]
+        self._active = [active for active in self._active if not active.over(now)]
 
-    def strike(
+    def match(
         self, modes: tuple[str, ...], verb: str, resource: str, namespace: str = "", name: str = ""
     ) -> list[FaultRule]:
         """Return the rules of these modes that hit this request, counting the hits."""
-        if not self._armed:
+        if not self._active:
             return []
         now = self._clock()
-        struck: list[FaultRule] = []
-        for armed in self._armed:
-            if armed.rule.mode not in modes or armed.over(now) or not armed.concerns(verb, resource, namespace, name):
+        matched: list[FaultRule] = []
+        for active in self._active:
+            if (
+                active.rule.mode not in modes
+                or active.over(now)
+                or not active.concerns(verb, resource, namespace, name)
+            ):
                 continue
-            if armed.random.random() < armed.rule.probability:
-                armed.hits += 1
-                struck.append(armed.rule)
-        return struck
+            if active.random.random() < active.rule.probability:
+                active.hits += 1
+                matched.append(active.rule)
+        return matched
 
     def lag(self, resource: str, namespace: str, name: str) -> float:
-        """Return for how many seconds one watch event is held back."""
-        rules = self.strike(("watch-lag",), "watch", resource, namespace, name)
+        """Return the delay of one watch event in seconds."""
+        rules = self.match(("watch-lag",), "watch", resource, namespace, name)
         return max((rule.latency * self._share(rule) for rule in rules), default=0.0)
 
     def _share(self, rule: FaultRule) -> float:
-        armed = next(armed for armed in self._armed if armed.rule is rule)
-        return armed.random.random()
+        active = next(active for active in self._active if active.rule is rule)
+        return active.random.random()

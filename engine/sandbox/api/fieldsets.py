@@ -12,18 +12,18 @@ from typing import Any
 import orjson
 
 from engine.sandbox.api.kinds import JSON
-from engine.sandbox.api.schema import KEY_DEFAULTS, Node
+from engine.sandbox.api.schema import KEY_DEFAULTS, SchemaNode
 
 Trie = JSON
 
 
-def _leaf(node: Node, value: Any) -> bool:
+def _leaf(node: SchemaNode, value: Any) -> bool:
     if node.atomic or not isinstance(value, dict | list) or not value:
         return True
     return isinstance(value, list) and not node.keys and not node.is_set
 
 
-def item_key(node: Node, item: Any) -> str:
+def item_key(node: SchemaNode, item: Any) -> str:
     """Return the name of a list item within its list: by its merge keys, or by value in a set."""
     if node.keys and isinstance(item, dict):
         keys = {key: item.get(key, KEY_DEFAULTS.get(key)) for key in node.keys}
@@ -33,7 +33,7 @@ def item_key(node: Node, item: Any) -> str:
     return "v:" + orjson.dumps(item).decode()
 
 
-def _children(node: Node, value: Any) -> Iterator[tuple[str, Node, Any]]:
+def _children(node: SchemaNode, value: Any) -> Iterator[tuple[str, SchemaNode, Any]]:
     if isinstance(value, dict):
         for key, item in value.items():
             yield "f:" + key, node.child(key), item
@@ -42,7 +42,7 @@ def _children(node: Node, value: Any) -> Iterator[tuple[str, Node, Any]]:
             yield item_key(node, item), node.element(), item
 
 
-def of_value(node: Node, value: Any) -> Trie:
+def of_value(node: SchemaNode, value: Any) -> Trie:
     """Return the set of all fields that `value` has."""
     if _leaf(node, value):
         return {}
@@ -55,7 +55,7 @@ def of_value(node: Node, value: Any) -> Trie:
     return found
 
 
-def compare(node: Node, old: Any, new: Any) -> tuple[Trie | None, Trie | None]:
+def compare(node: SchemaNode, old: Any, new: Any) -> tuple[Trie | None, Trie | None]:
     """Return (added or modified fields, removed fields); None for none."""
     if old == new:
         return None, None
@@ -134,7 +134,7 @@ def intersection(a: Trie, b: Trie) -> Trie | None:
 
 
 def paths(trie: Trie, prefix: str = "") -> Iterator[str]:
-    """Yield the members as dotted paths, the way conflicts are shown: `.spec.containers[name="a"].image`."""
+    """Yield the members as dotted paths, as conflict messages show them: `.spec.containers[name="a"].image`."""
     if _member(trie):
         yield prefix
     for name, below in sorted(trie.items()):
@@ -151,8 +151,8 @@ def paths(trie: Trie, prefix: str = "") -> Iterator[str]:
         yield from paths(below, prefix + step)
 
 
-def merge(node: Node, live: Any, config: Any) -> Any:
-    """Return `live` with everything that `config` says laid over it."""
+def merge(node: SchemaNode, live: Any, config: Any) -> Any:
+    """Return `live` overlaid with `config`."""
     if _leaf(node, config) and not (config == {} and isinstance(live, dict) and not node.atomic):
         return config
     if isinstance(config, dict):
@@ -170,8 +170,8 @@ def merge(node: Node, live: Any, config: Any) -> Any:
     return [*merged, *wanted.values()]
 
 
-def prune(node: Node, value: Any, gone: Trie) -> Any:
-    """Return `value` without the fields in `gone`; containers that this empties go too."""
+def prune(node: SchemaNode, value: Any, gone: Trie) -> Any:
+    """Return `value` without the fields in `gone`, and without containers that become empty."""
     if isinstance(value, dict):
         result: JSON = {}
         for key, item in value.items():

@@ -1,9 +1,9 @@
 """Durability: an append-only log of changes and a snapshot, in one folder.
 
-Each change is one line, `crc32 json`, written before the request is answered: a killed process loses nothing. The
-operating system is told to flush (fsync) in batches, so a power failure loses at most the last batch. When the log has
-grown past the snapshot, state is written to a new snapshot (temporary file, fsync, rename) and the old files go; the
-folder holds at most about three times the state.
+Each change is one line, `crc32 json`, written before the request is answered: killing the process loses nothing. The
+operating system flushes (fsync) in batches, so a power failure loses at most the last batch. When the log is
+larger than the snapshot, the state is written to a new snapshot (temporary file, fsync, rename) and the old files are
+deleted; the folder holds at most about three times the state.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pathlib import Path
 import orjson
 
 from engine.errors import BelayError
-from engine.sandbox.api.store import Entry, Key
+from engine.sandbox.api.store import Key, ObjectVersion
 
 LOG = logging.getLogger(__name__)
 MIN_ROTATE_BYTES = 16 * 1024 * 1024
-"""The log is never folded into a snapshot before it has this size."""
+"""Smallest log that is replaced by a snapshot, bytes."""
 
 FLUSH_SECONDS = 0.1
 RETRY_SECONDS = 5.0
@@ -56,12 +56,12 @@ class DiskJournal:
 
     # -- loading
 
-    def load(self) -> list[Entry]:
-        """Read everything back.
+    def load(self) -> list[ObjectVersion]:
+        """Read the snapshot and the log.
 
         Sets `rv` to the newest version. A torn last line is dropped, damage elsewhere is an error.
         """
-        state: dict[tuple[str, Key], Entry] = {}
+        state: dict[tuple[str, Key], ObjectVersion] = {}
         snapshots = sorted(self._folder.glob("snapshot-*.jsonl"))
         start = 0
         if snapshots:
@@ -74,7 +74,7 @@ class DiskJournal:
         self._open(logs[-1] if logs else self._folder / f"log-{self.rv:020d}.jsonl")
         return list(state.values())
 
-    def _read(self, path: Path, state: dict[tuple[str, Key], Entry], *, last: bool) -> None:
+    def _read(self, path: Path, state: dict[tuple[str, Key], ObjectVersion], *, last: bool) -> None:
         good = 0
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
@@ -94,7 +94,7 @@ class DiskJournal:
                 good += len(line)
                 self._replay(record, state)
 
-    def _replay(self, record: dict[str, object], state: dict[tuple[str, Key], Entry]) -> None:
+    def _replay(self, record: dict[str, object], state: dict[tuple[str, Key], ObjectVersion]) -> None:
         rv = int(str(record["rv"]))
         self.rv = max(self.rv, rv)
         if "r" not in record:
@@ -103,7 +103,7 @@ class DiskJournal:
         identity = (str(record["r"]), key)
         obj = record.get("o")
         if isinstance(obj, dict):
-            state[identity] = Entry(identity[0], key, obj, rv)
+            state[identity] = ObjectVersion(identity[0], key, obj, rv)
         else:
             state.pop(identity, None)
 
@@ -113,7 +113,7 @@ class DiskJournal:
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._size = os.fstat(self._fd).st_size
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: ObjectVersion) -> None:
         """Record a new version."""
         self._append(_put_line(entry))
 
@@ -134,8 +134,8 @@ class DiskJournal:
         self._size += len(line)
         self._dirty = True
 
-    async def flush_forever(self, state: Iterable[Entry]) -> None:
-        """Flush in batches and fold the log into a snapshot when it has grown.
+    async def flush_forever(self, state: Iterable[ObjectVersion]) -> None:
+        """Flush in batches, and write a snapshot when the log has grown.
 
         `state` yields the current entries when iterated.
         """
@@ -152,8 +152,8 @@ class DiskJournal:
                 LOG.error("cannot flush the log", extra={"folder": str(self._folder), "error": str(error)})
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def rotate(self, state: Iterable[Entry]) -> None:
-        """Start a new log and write the state so far into a snapshot, then drop what both replace."""
+    async def rotate(self, state: Iterable[ObjectVersion]) -> None:
+        """Start a new log, write the state so far to a snapshot, then delete the old files."""
         entries = list(state)
         rv = max([self.rv, *(entry.rv for entry in entries)])
         self._fresh_log(rv)
@@ -165,7 +165,7 @@ class DiskJournal:
         os.fsync(old)
         os.close(old)
 
-    def _snapshot(self, entries: list[Entry], rv: int) -> None:
+    def _snapshot(self, entries: list[ObjectVersion], rv: int) -> None:
         final = self._folder / f"snapshot-{rv:020d}.jsonl"
         temporary = final.with_suffix(".tmp")
         size = 0
@@ -184,7 +184,7 @@ class DiskJournal:
                 path.unlink()
 
     def close(self) -> None:
-        """Flush and release the folder."""
+        """Flush, and unlock the folder."""
         if self._fd >= 0:
             os.fsync(self._fd)
             os.close(self._fd)
@@ -192,13 +192,13 @@ class DiskJournal:
         os.close(self._lock)
 
 
-def _snapshot_records(entries: list[Entry], rv: int) -> Iterator[bytes]:
+def _snapshot_records(entries: list[ObjectVersion], rv: int) -> Iterator[bytes]:
     yield orjson.dumps({"rv": rv, "version": _VERSION})
     for entry in entries:
         yield _put_line(entry)
 
 
-def _put_line(entry: Entry) -> bytes:
+def _put_line(entry: ObjectVersion) -> bytes:
     head = orjson.dumps({"rv": entry.rv, "r": entry.storage, "ns": entry.key[0], "n": entry.key[1]})
     return head[:-1] + b',"o":' + entry.raw + b"}"
 

@@ -1,15 +1,12 @@
-"""What the server can serve: one `Resource` per group, version and plural, and the registry that finds them."""
+"""Served resources: one `ServedResource` per group, version and plural, and their registry."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
 
-if TYPE_CHECKING:
-    from engine.sandbox.api.schema import Node
-
-JSON: TypeAlias = dict[str, Any]
+from engine.sandbox.api.schema import JSON as JSON
+from engine.sandbox.api.schema import SchemaNode
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 
@@ -28,7 +25,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class ScalePaths:
-    """Where a kind keeps its replica counts, as dotted paths."""
+    """The fields of a kind's replica counts, as dotted paths."""
 
     spec: str = "spec.replicas"
     status: str = "status.replicas"
@@ -36,10 +33,10 @@ class ScalePaths:
 
 
 @dataclass(slots=True, eq=False)
-class Resource:
+class ServedResource:
     """One served resource.
 
-    `storage` names the collection: two versions of one kind share it. `status` tells whether status is a subresource,
+    `storage` names the collection, which all versions of a kind share. `status`: whether status is a subresource,
     `generation` whether metadata.generation is kept. `custom` marks kinds that a CustomResourceDefinition brought;
     `crd_schema` is then the OpenAPI v3 schema of the version, `columns` its printer columns.
     """
@@ -60,7 +57,7 @@ class Resource:
     list_kind: str = ""
     storage: str = ""
     custom: bool = False
-    node: Node | None = None
+    node: SchemaNode | None = None
     crd_schema: JSON | None = None
     columns: tuple[Column, ...] = ()
     storage_version: bool = True
@@ -79,39 +76,39 @@ class Resource:
 
     @property
     def qualified(self) -> str:
-        """`plural.group`, the way error messages name a resource."""
+        """`plural.group`, as error messages name a resource."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
-class Registry:
-    """All served resources; CustomResourceDefinitions come and go at run time."""
+class ResourceRegistry:
+    """All served resources; CustomResourceDefinitions change it at run time."""
 
     def __init__(self) -> None:
-        self._resources: dict[tuple[str, str, str], Resource] = {}
+        self._resources: dict[tuple[str, str, str], ServedResource] = {}
         self.generation = 0
 
-    def add(self, resource: Resource) -> None:
+    def add(self, resource: ServedResource) -> None:
         """Serve `resource`, replacing an earlier one of the same group, version and plural."""
         self._resources[resource.group, resource.version, resource.plural] = resource
         self.generation += 1
 
-    def remove(self, resource: Resource) -> None:
+    def remove(self, resource: ServedResource) -> None:
         """Stop serving `resource`."""
         if self._resources.pop((resource.group, resource.version, resource.plural), None):
             self.generation += 1
 
-    def find(self, group: str, version: str, plural: str) -> Resource | None:
+    def find(self, group: str, version: str, plural: str) -> ServedResource | None:
         """Return the resource of a path, or None."""
         return self._resources.get((group, version, plural))
 
-    def of_kind(self, group: str, kind: str) -> Resource | None:
+    def of_kind(self, group: str, kind: str) -> ServedResource | None:
         """Return the resource of an ownerReference or a manifest, any version."""
         for resource in self._resources.values():
             if resource.group == group and resource.kind == kind:
                 return resource
         return None
 
-    def of_storage(self, storage: str) -> Resource | None:
+    def of_storage(self, storage: str) -> ServedResource | None:
         """Return the resource whose version is stored in the collection."""
         for resource in self._resources.values():
             if resource.storage == storage and resource.storage_version:
@@ -127,12 +124,12 @@ class Registry:
                 versions.append(resource.version)
         return {group: sorted(versions, key=version_rank) for group, versions in found.items()}
 
-    def within(self, group: str, version: str) -> list[Resource]:
+    def within(self, group: str, version: str) -> list[ServedResource]:
         """Return the resources of one group and version, by plural."""
         found = [r for r in self._resources.values() if r.group == group and r.version == version]
         return sorted(found, key=lambda resource: resource.plural)
 
-    def __iter__(self) -> Iterator[Resource]:
+    def __iter__(self) -> Iterator[ServedResource]:
         return iter(list(self._resources.values()))
 
 

@@ -1,4 +1,4 @@
-"""Lists: filtering, pages that all show one moment, and the bytes of the answer joined from the objects' own."""
+"""Lists: filtering, pages of one snapshot, and responses joined from the objects' serialised bytes."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import orjson
 
 from engine.sandbox.api import versions
 from engine.sandbox.api.errors import ApiError, bad_request, expired
-from engine.sandbox.api.kinds import JSON, Resource
+from engine.sandbox.api.kinds import JSON, ServedResource
 from engine.sandbox.api.selectors import Selection
-from engine.sandbox.api.store import Entry, Store
-from engine.sandbox.api.tables import TableMaker, partial_list
+from engine.sandbox.api.store import ClusterStore, ObjectVersion
+from engine.sandbox.api.tables import TableBuilder, partial_list
 
 MAX_SNAPSHOTS = 64
-"""Lists that are being paged at once; the least recently used one expires, and its client starts over."""
+"""Maximum number of paged lists; beyond it the least recently used one expires, and its client lists again."""
 
 
 class Page:
-    """One page of a list and what its metadata says."""
+    """One page of a list, with the list's metadata."""
 
     __slots__ = ("entries", "remaining", "rv", "token")
 
-    def __init__(self, entries: list[Entry], rv: int, token: str = "", remaining: int = 0) -> None:
+    def __init__(self, entries: list[ObjectVersion], rv: int, token: str = "", remaining: int = 0) -> None:
         self.entries = entries
         self.rv = rv
         self.token = token
@@ -42,18 +42,20 @@ class Page:
 
 
 class Lists:
-    """Makes lists, and keeps the rest of a paged one as it was when its first page was made."""
+    """Makes lists, and stores the rest of a paged one as it was at its first page."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ClusterStore) -> None:
         self._store = store
-        self._paged: OrderedDict[str, tuple[int, list[Entry]]] = OrderedDict()
+        self._paged: OrderedDict[str, tuple[int, list[ObjectVersion]]] = OrderedDict()
 
     def forget(self) -> None:
         """Expire every continue token."""
         self._paged.clear()
 
-    def page(self, resource: Resource, namespace: str | None, selected: Selection, query: Mapping[str, str]) -> Page:
-        """Return the page that a request asks for. Raises ApiError 400 or 410."""
+    def page(
+        self, resource: ServedResource, namespace: str | None, selected: Selection, query: Mapping[str, str]
+    ) -> Page:
+        """Return the requested page. Raises ApiError 400 or 410."""
         limit = _number(query.get("limit"), "limit")
         if token := query.get("continue"):
             return self._next(resource, token, limit)
@@ -61,7 +63,7 @@ class Lists:
         entries = self.select(resource, namespace, selected)
         return self._cut(resource, self._store.rv, entries, limit, selected)
 
-    def select(self, resource: Resource, namespace: str | None, selected: Selection) -> list[Entry]:
+    def select(self, resource: ServedResource, namespace: str | None, selected: Selection) -> list[ObjectVersion]:
         """Return the selected objects in order."""
         collection = self._store.collection(resource.storage)
         space = namespace if namespace is not None else selected.namespace
@@ -87,7 +89,12 @@ class Lists:
             )
 
     def _cut(
-        self, resource: Resource, rv: int, entries: list[Entry], limit: int, selected: Selection | None = None
+        self,
+        resource: ServedResource,
+        rv: int,
+        entries: list[ObjectVersion],
+        limit: int,
+        selected: Selection | None = None,
     ) -> Page:
         if not limit or len(entries) <= limit:
             return Page(entries, rv)
@@ -104,7 +111,7 @@ class Lists:
         remaining = len(entries) - limit if selected is None or selected.everything else 0
         return Page(entries[:limit], rv, token, remaining)
 
-    def _next(self, resource: Resource, token: str, limit: int) -> Page:
+    def _next(self, resource: ServedResource, token: str, limit: int) -> Page:
         try:
             read = orjson.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
             identity, storage = str(read["id"]), str(read["k"])
@@ -128,7 +135,7 @@ def _number(text: str | None, name: str) -> int:
     return int(text)
 
 
-def list_bytes(resource: Resource, page: Page) -> bytes:
+def list_bytes(resource: ServedResource, page: Page) -> bytes:
     """Return the serialised list."""
     head = orjson.dumps({"kind": resource.list_kind, "apiVersion": resource.api_version, "metadata": page.metadata()})
     if resource.storage_version:
@@ -138,10 +145,12 @@ def list_bytes(resource: Resource, page: Page) -> bytes:
     return head[:-1] + b',"items":[' + items + b"]}"
 
 
-def renderer(resource: Resource, *, table: bool, partial: bool, include: str, now: float) -> Callable[[Page], bytes]:
-    """Return what turns a page into the form that the client asked for."""
+def renderer(
+    resource: ServedResource, *, table: bool, partial: bool, include: str, now: float
+) -> Callable[[Page], bytes]:
+    """Return the function that renders a page in the requested form."""
     if table:
-        maker = TableMaker(resource, include, now)
+        maker = TableBuilder(resource, include, now)
         return lambda page: maker.table(page.entries, page.metadata())
     if partial:
         return lambda page: partial_list(page.entries, page.metadata())

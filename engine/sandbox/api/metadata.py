@@ -1,4 +1,4 @@
-"""Names, labels, identities and times of objects: what every kind has in common."""
+"""Metadata of all kinds: names, labels, UIDs and times."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from engine.sandbox.api.errors import FieldError, field_forbidden, field_invalid, field_required, field_too_long
-from engine.sandbox.api.kinds import JSON, Resource
+from engine.sandbox.api.kinds import JSON, ServedResource
 
 MAX_ANNOTATION_BYTES = 256 * 1024
-"""Keys and values of all annotations of one object, bytes (k8s.io/apimachinery/pkg/api/validation)."""
+"""Limit of all annotation keys and values of one object, bytes (k8s.io/apimachinery/pkg/api/validation)."""
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = re.compile(rf"^{_LABEL}(\.{_LABEL})*$")
@@ -62,7 +62,7 @@ def parse_time(text: str) -> float:
 
 
 def new_uid() -> str:
-    """Return a random identity."""
+    """Return a random UID."""
     return str(uuid.uuid4())
 
 
@@ -71,7 +71,7 @@ def generated_name(base: str) -> str:
     return base[:58] + "".join(random.choices(_SUFFIX, k=5))
 
 
-def _name_error(resource: Resource, name: str) -> str:
+def _name_error(resource: ServedResource, name: str) -> str:
     if resource.group == "rbac.authorization.k8s.io" or resource.storage == "events":
         return "" if name not in (".", "..") and "/" not in name and "%" not in name else f"may not be '{name}'"
     if resource.plural == "namespaces":
@@ -81,8 +81,8 @@ def _name_error(resource: Resource, name: str) -> str:
     return "" if _SUBDOMAIN.match(name) and len(name) <= 253 else _SUBDOMAIN_WHY
 
 
-def validate_metadata(resource: Resource, metadata: JSON) -> list[FieldError]:
-    """Return what is wrong with name, labels, annotations, finalizers and owners."""
+def validate_metadata(resource: ServedResource, metadata: JSON) -> list[FieldError]:
+    """Return the errors of name, labels, annotations, finalizers and owners."""
     errors: list[FieldError] = []
     name = metadata.get("name") or ""
     if not name:
@@ -109,7 +109,7 @@ def validate_metadata(resource: Resource, metadata: JSON) -> list[FieldError]:
 
 
 def label_errors(labels: dict[str, Any], path: str) -> list[FieldError]:
-    """Return what is wrong with a map of labels."""
+    """Return the errors of a map of labels."""
     errors: list[FieldError] = []
     for key, value in labels.items():
         if not _qualified(key):
@@ -142,7 +142,7 @@ _SYSTEM = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriod
 
 
 def prepare_new(metadata: JSON, namespace: str, now: float) -> None:
-    """Give a new object its identity; what only the server may set is overwritten."""
+    """Set a new object's UID and times; fields that only the server may set are overwritten."""
     for key in _SYSTEM:
         metadata.pop(key, None)
     if namespace:
@@ -154,7 +154,7 @@ def prepare_new(metadata: JSON, namespace: str, now: float) -> None:
 
 
 def carry_over(metadata: JSON, live: JSON) -> None:
-    """Keep what an update cannot change, as the live object has it."""
+    """Keep the live object's values of fields that an update cannot change."""
     for key in (
         "uid",
         "creationTimestamp",

@@ -1,4 +1,4 @@
-"""Create, update, patch and apply: every rule that an object passes between the request and the store."""
+"""Create, update, patch and apply: the rules for an object between request and store."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import orjson
 from engine.sandbox.api import apply, crds, structural, versions
 from engine.sandbox.api.addresses import Addresses
 from engine.sandbox.api.admission import Admission
+from engine.sandbox.api.decoding import decode
 from engine.sandbox.api.errors import (
     ApiError,
     FieldError,
@@ -23,7 +24,7 @@ from engine.sandbox.api.errors import (
     invalid_kind,
     not_found,
 )
-from engine.sandbox.api.kinds import JSON, Registry, Resource
+from engine.sandbox.api.kinds import JSON, ResourceRegistry, ServedResource
 from engine.sandbox.api.metadata import (
     carry_over,
     finalizer_errors,
@@ -32,8 +33,7 @@ from engine.sandbox.api.metadata import (
     timestamp,
     validate_metadata,
 )
-from engine.sandbox.api.schema import decode
-from engine.sandbox.api.store import Entry, Key, OversizedError, Store
+from engine.sandbox.api.store import ClusterStore, Key, ObjectVersion, OversizedError
 from engine.sandbox.api.validation import MAX_OBJECT_BYTES, validate_builtin
 
 # kinds whose updates must carry a resourceVersion (AllowUnconditionalUpdate is false in their strategies)
@@ -42,8 +42,8 @@ _GENERATE_ATTEMPTS = 8
 
 
 @dataclass(slots=True)
-class Options:
-    """Query parameters of a write. `warnings` collects what goes into Warning headers."""
+class WriteOptions:
+    """Query parameters of a write. `warnings` collects the texts of Warning headers."""
 
     manager: str = "unknown"
     dry_run: bool = False
@@ -53,10 +53,10 @@ class Options:
     warnings: list[str] = field(default_factory=list)
 
 
-class Objects:
-    """The rules of writing. All methods run to completion without yielding, so each is atomic."""
+class ObjectWriter:
+    """The rules of writes. All methods run to completion without yielding, so each is atomic."""
 
-    def __init__(self, store: Store, registry: Registry, clock: Callable[[], float]) -> None:
+    def __init__(self, store: ClusterStore, registry: ResourceRegistry, clock: Callable[[], float]) -> None:
         self.store = store
         self.registry = registry
         self.clock = clock
@@ -64,10 +64,10 @@ class Objects:
         self._admission = Admission(store, self.now)
 
     def now(self) -> str:
-        """Return the present as Kubernetes writes it."""
+        """Return the current time in Kubernetes' format."""
         return timestamp(self.clock())
 
-    def get(self, resource: Resource, namespace: str, name: str) -> Entry:
+    def get(self, resource: ServedResource, namespace: str, name: str) -> ObjectVersion:
         """Return an object. Raises ApiError 404."""
         entry = self.store.get(resource.storage, (namespace, name))
         if entry is None:
@@ -76,7 +76,7 @@ class Objects:
 
     # -- create
 
-    def create(self, resource: Resource, namespace: str, obj: JSON, options: Options) -> Entry:
+    def create(self, resource: ServedResource, namespace: str, obj: JSON, options: WriteOptions) -> ObjectVersion:
         """Store a new object. Raises ApiError 400, 403, 404, 409 or 422."""
         obj = self._decoded(resource, obj, options)
         metadata = obj["metadata"]
@@ -88,7 +88,7 @@ class Objects:
             metadata["name"] = self._free_name(resource, namespace, metadata["generateName"])
         prepare_new(metadata, namespace, self.clock())
         name = metadata.get("name") or ""
-        self._admission.born(resource, obj)
+        self._admission.complete_new(resource, obj)
         self._require_valid(resource, name, obj, None)
         key = (namespace, name)
         if self.store.get(resource.storage, key) is not None:
@@ -103,12 +103,12 @@ class Objects:
         return entry
 
     def _default_account(self, namespace: str) -> None:
-        """Give a new namespace the account that its pods run as, as the controller manager does."""
+        """Create the default service account of a new namespace, as the controller manager does."""
         accounts = self.registry.find("", "v1", "serviceaccounts")
         if accounts is not None and self.store.get(accounts.storage, (namespace, "default")) is None:
-            self.create(accounts, namespace, {"metadata": {"name": "default"}}, Options(manager="sandbox"))
+            self.create(accounts, namespace, {"metadata": {"name": "default"}}, WriteOptions(manager="sandbox"))
 
-    def _free_name(self, resource: Resource, namespace: str, base: str) -> str:
+    def _free_name(self, resource: ServedResource, namespace: str, base: str) -> str:
         name = ""
         for _ in range(_GENERATE_ATTEMPTS):
             name = generated_name(base)
@@ -116,7 +116,7 @@ class Objects:
                 break
         return name
 
-    def _check_namespace(self, resource: Resource, namespace: str, metadata: JSON) -> None:
+    def _check_namespace(self, resource: ServedResource, namespace: str, metadata: JSON) -> None:
         given = metadata.get("namespace")
         if given and given != namespace:
             raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
@@ -140,8 +140,10 @@ class Objects:
 
     # -- update
 
-    def update(self, resource: Resource, namespace: str, name: str, obj: JSON, options: Options) -> tuple[Entry, bool]:
-        """Replace an object (PUT). Returns the new version and whether the object is thereby gone."""
+    def update(
+        self, resource: ServedResource, namespace: str, name: str, obj: JSON, options: WriteOptions
+    ) -> tuple[ObjectVersion, bool]:
+        """Replace an object (PUT). Returns the new version and whether the update removed the object."""
         obj = self._decoded(resource, obj, options)
         given = obj["metadata"].get("name")
         if given and given != name:
@@ -156,7 +158,7 @@ class Objects:
         if given and given != namespace:
             raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
 
-    def _check_version(self, resource: Resource, live: Entry, obj: JSON, *, patching: bool) -> None:
+    def _check_version(self, resource: ServedResource, live: ObjectVersion, obj: JSON, *, patching: bool) -> None:
         metadata = obj["metadata"]
         name = live.key[1]
         if (uid := metadata.get("uid")) and uid != live.obj["metadata"]["uid"]:
@@ -179,11 +181,11 @@ class Objects:
             raise conflict(resource, name)
 
     def replace(
-        self, resource: Resource, live: Entry, obj: JSON, options: Options, *, tracked: bool = False
-    ) -> tuple[Entry, bool]:
+        self, resource: ServedResource, live: ObjectVersion, obj: JSON, options: WriteOptions, *, tracked: bool = False
+    ) -> tuple[ObjectVersion, bool]:
         """Make `obj` the next version of `live`.
 
-        Isolate status, fill defaults, validate, count generations, track managers.
+        Isolates status, fills in defaults, validates, counts generations and tracks managers.
         """
         old = live.obj
         carry_over(obj["metadata"], old["metadata"])
@@ -205,12 +207,12 @@ class Objects:
             and not metadata.get("deletionGracePeriodSeconds")
         ):
             if options.dry_run:
-                return Entry(resource.storage, live.key, obj, live.rv), True
+                return ObjectVersion(resource.storage, live.key, obj, live.rv), True
             # watchers see one deletion with the state that was stored, not the removal of the last finalizer
             return self.store.delete(resource.storage, live.key), True
         return self._commit(resource, live.key, obj, options), False
 
-    def _isolated(self, resource: Resource, old: JSON, obj: JSON, subresource: str) -> JSON:
+    def _isolated(self, resource: ServedResource, old: JSON, obj: JSON, subresource: str) -> JSON:
         if subresource == "status":
             kept = dict(old)
             kept["status"] = obj.get("status") or {}
@@ -224,13 +226,13 @@ class Objects:
             return copied
         if resource.status:
             if "status" in old:
-                # defaulting of custom kinds reaches into status; the store's own copy must stay as it is
+                # defaulting of custom kinds changes status too; the store's own copy must not change
                 obj["status"] = orjson.loads(orjson.dumps(old["status"])) if resource.custom else old["status"]
             else:
                 obj.pop("status", None)
         return obj
 
-    def _count_generation(self, resource: Resource, old: JSON, new: JSON) -> None:
+    def _count_generation(self, resource: ServedResource, old: JSON, new: JSON) -> None:
         if not resource.generation:
             return
         if resource.custom:
@@ -244,8 +246,8 @@ class Objects:
     # -- patch
 
     def patch(
-        self, resource: Resource, namespace: str, name: str, change: Callable[[JSON], JSON], options: Options
-    ) -> tuple[Entry, bool]:
+        self, resource: ServedResource, namespace: str, name: str, change: Callable[[JSON], JSON], options: WriteOptions
+    ) -> tuple[ObjectVersion, bool]:
         """Apply `change` to a copy of the live object and store the result.
 
         A resourceVersion in the patch is a precondition.
@@ -264,8 +266,8 @@ class Objects:
         return self.replace(resource, live, obj, options)
 
     def apply(
-        self, resource: Resource, namespace: str, name: str, config: JSON, options: Options
-    ) -> tuple[Entry, bool]:
+        self, resource: ServedResource, namespace: str, name: str, config: JSON, options: WriteOptions
+    ) -> tuple[ObjectVersion, bool]:
         """Server-side apply.
 
         Returns the new version and whether the object was created. Raises ApiError 409 on conflicts.
@@ -296,17 +298,19 @@ class Objects:
         )
         return self.replace(resource, live, merged, options, tracked=True)[0], False
 
-    def _apply_new(self, resource: Resource, namespace: str, name: str, config: JSON, options: Options) -> Entry:
+    def _apply_new(
+        self, resource: ServedResource, namespace: str, name: str, config: JSON, options: WriteOptions
+    ) -> ObjectVersion:
         config["metadata"]["name"] = name
         self._check_namespace(resource, namespace, config["metadata"])
         new = apply.apply(resource, None, config, options.manager, force=options.force, subresource="", now=self.now())
-        created = Options(manager="", dry_run=options.dry_run, warnings=options.warnings)
+        created = WriteOptions(manager="", dry_run=options.dry_run, warnings=options.warnings)
         return self.create(resource, namespace, new, created)
 
     # -- shared
 
-    def _decoded(self, resource: Resource, obj: Any, options: Options) -> JSON:
-        """Check and normalise what came in.
+    def _decoded(self, resource: ServedResource, obj: Any, options: WriteOptions) -> JSON:
+        """Check and normalise a received object.
 
         Unknown fields are dropped, warned about or refused, as fieldValidation says.
         """
@@ -335,7 +339,7 @@ class Objects:
         obj.setdefault("metadata", {})
         return versions.to_stored(self.registry, resource, obj)
 
-    def _report_unknown(self, resource: Resource, unknown: list[str], options: Options) -> None:
+    def _report_unknown(self, resource: ServedResource, unknown: list[str], options: WriteOptions) -> None:
         if not unknown or options.validation == "Ignore":
             return
         listed = [f'unknown field "{path}"' for path in unknown[:20]]
@@ -348,7 +352,7 @@ class Objects:
             raise bad_request(f"{what}strict decoding error: {', '.join(listed)}")
         options.warnings.extend(listed)
 
-    def _require_valid(self, resource: Resource, name: str, obj: JSON, live: JSON | None) -> None:
+    def _require_valid(self, resource: ServedResource, name: str, obj: JSON, live: JSON | None) -> None:
         errors = (
             validate_metadata(resource, obj["metadata"]) if live is None or live["metadata"] != obj["metadata"] else []
         )
@@ -363,13 +367,13 @@ class Objects:
         if errors:
             raise invalid(resource, name, errors)
 
-    def _track(self, resource: Resource, live: JSON | None, obj: JSON, options: Options) -> None:
+    def _track(self, resource: ServedResource, live: JSON | None, obj: JSON, options: WriteOptions) -> None:
         if options.manager:
             apply.track_update(resource, live, obj, options.manager, options.subresource, self.now())
 
-    def _commit(self, resource: Resource, key: Key, obj: JSON, options: Options) -> Entry:
+    def _commit(self, resource: ServedResource, key: Key, obj: JSON, options: WriteOptions) -> ObjectVersion:
         if options.dry_run:
-            return Entry(resource.storage, key, obj, 0)
+            return ObjectVersion(resource.storage, key, obj, 0)
         try:
             return self.store.put(resource.storage, key, obj, limit=MAX_OBJECT_BYTES)
         except OversizedError as error:
@@ -377,7 +381,7 @@ class Objects:
 
 
 def _unchanged(old: JSON, new: JSON) -> bool:
-    """Tell whether an update changes nothing but times of managed fields."""
+    """Whether an update changes nothing but times of managed fields."""
 
     def managers(obj: JSON) -> list[JSON]:
         return [{k: v for k, v in entry.items() if k != "time"} for entry in obj["metadata"].get("managedFields") or ()]

@@ -1,4 +1,4 @@
-"""OpenAPI v3 documents: enough for `kubectl apply` to validate and for `kubectl explain`."""
+"""OpenAPI v3 documents, sufficient for validation by `kubectl apply` and for `kubectl explain`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from engine.sandbox.api.builtin import model_of
-from engine.sandbox.api.kinds import JSON, Registry, Resource
+from engine.sandbox.api.kinds import JSON, ResourceRegistry, ServedResource
 from engine.sandbox.api.schema import builtin_models
 
 _SIMPLE: dict[str, JSON] = {
@@ -21,7 +21,7 @@ _SIMPLE: dict[str, JSON] = {
 _WRITE_PARAMETERS = ("dryRun", "fieldManager", "fieldValidation", "force", "pretty")
 
 
-def index(registry: Registry, prefix: str) -> JSON:
+def index(registry: ResourceRegistry, prefix: str) -> JSON:
     """Return /openapi/v3: the documents, one per group and version."""
     paths: JSON = {}
     for name, versions in registry.groups().items():
@@ -31,7 +31,7 @@ def index(registry: Registry, prefix: str) -> JSON:
     return {"paths": paths}
 
 
-def document(registry: Registry, group: str, version: str) -> JSON | None:
+def document(registry: ResourceRegistry, group: str, version: str) -> JSON | None:
     """Return the document of one group and version, None when it is not served."""
     served = registry.within(group, version)
     if not served:
@@ -54,11 +54,11 @@ def document(registry: Registry, group: str, version: str) -> JSON | None:
     }
 
 
-def _gvk(resource: Resource) -> JSON:
+def _gvk(resource: ServedResource) -> JSON:
     return {"group": resource.group, "version": resource.version, "kind": resource.kind}
 
 
-def _operation(resource: Resource, verb: str, schema: str) -> JSON:
+def _operation(resource: ServedResource, verb: str, schema: str) -> JSON:
     operation: JSON = {
         "x-kubernetes-action": verb,
         "x-kubernetes-group-version-kind": _gvk(resource),
@@ -77,7 +77,7 @@ def _operation(resource: Resource, verb: str, schema: str) -> JSON:
     return operation
 
 
-def _add_schema(resource: Resource, schemas: dict[str, JSON]) -> str:
+def _add_schema(resource: ServedResource, schemas: dict[str, JSON]) -> str:
     if resource.custom:
         name = f"{'.'.join(reversed(resource.group.split('.')))}.{resource.version}.{resource.kind}"
         shown: JSON = dict(resource.crd_schema or {"type": "object"})

@@ -1,8 +1,8 @@
 """A small OpenAPI v2 document as protobuf, for kubectl before 1.29.
 
-It defines no types (such a kubectl merges built-in kinds by its own and validates nothing here: ``--validate=false``),
-but it says which kinds take ``dryRun`` in a patch: ``kubectl diff`` and ``--dry-run=server`` ask for that. Field
-numbers: OpenAPIv2.proto of github.com/google/gnostic.
+It defines no types: such a kubectl merges built-in kinds by its own types, and needs ``--validate=false``. It lists
+the kinds that accept ``dryRun`` in a patch, for ``kubectl diff`` and ``--dry-run=server``. Field numbers:
+OpenAPIv2.proto of github.com/google/gnostic.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from engine.sandbox.api.kinds import Registry
+from engine.sandbox.api.kinds import ResourceRegistry
 
-#: What the client asks for. Answers leave the at sign out, which Go refuses in a media type.
+#: The requested media type. Responses omit the at sign, which Go refuses in a media type.
 ACCEPTED: Final = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 CONTENT_TYPE: Final = ACCEPTED.replace("@", ".")
 
@@ -25,8 +25,8 @@ _PARAMETER, _NON_BODY, _QUERY, _PARAMETER_NAME = 1, 2, 3, 4
 _YAML = 2  # Any
 
 
-def document(registry: Registry) -> bytes:
-    """The document of everything served."""
+def document(registry: ResourceRegistry) -> bytes:
+    """The document of all served resources."""
     query = _field(_QUERY, _field(_PARAMETER_NAME, b"dryRun"))
     parameter = _field(_PARAMETERS, _field(_PARAMETER, _field(_NON_BODY, query)))
     paths = b""

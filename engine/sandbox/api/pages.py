@@ -1,14 +1,16 @@
-"""Paths that name no resource: what the server is and what it can do."""
+"""Paths outside the resources: discovery, OpenAPI and version."""
 
 from __future__ import annotations
 
 from engine.sandbox.api import discovery, openapi
-from engine.sandbox.api.kinds import JSON, Registry
+from engine.sandbox.api.kinds import JSON, ResourceRegistry
 from engine.sandbox.api.requests import Accept
 
 
-def document(registry: Registry, address: str, prefix: str, path: str, accept: Accept) -> tuple[JSON, str] | None:
-    """Return what a path outside the resources shows and its content type, None for a path that shows nothing."""
+def document(
+    registry: ResourceRegistry, address: str, prefix: str, path: str, accept: Accept
+) -> tuple[JSON, str] | None:
+    """Return the document at a path outside the resources and its content type; None for an unknown path."""
     path = path.rstrip("/")
     plain = "application/json"
     if accept.discovery and path in ("/api", "/apis"):
@@ -41,7 +43,7 @@ def document(registry: Registry, address: str, prefix: str, path: str, accept: A
 
 
 def is_discovery(path: str) -> bool:
-    """Tell whether a path only says what the server can do.
+    """Whether a path only describes the server.
 
     Open, since `kubectl get --raw` leaves the token's path out.
     """

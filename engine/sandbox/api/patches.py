@@ -9,7 +9,7 @@ import orjson
 
 from engine.sandbox.api.errors import ApiError, bad_request
 from engine.sandbox.api.kinds import JSON
-from engine.sandbox.api.schema import Node
+from engine.sandbox.api.schema import SchemaNode
 
 MAX_OPERATIONS = 10_000
 """Operations in one JSON patch, the limit of kube-apiserver."""
@@ -140,7 +140,7 @@ def _copy(value: Any) -> Any:
     return orjson.loads(orjson.dumps(value))
 
 
-def strategic_merge(node: Node, target: Any, patch: Any) -> Any:
+def strategic_merge(node: SchemaNode, target: Any, patch: Any) -> Any:
     """Return `target` with a strategic merge patch applied, lists of objects merged by the keys of `node`.
 
     Directives: `$patch: delete|replace|merge`, `$retainKeys`, `$setElementOrder/<list>`,
@@ -174,7 +174,7 @@ def strategic_merge(node: Node, target: Any, patch: Any) -> Any:
     return result
 
 
-def _strategic_value(node: Node, current: Any, value: Any, order: list[Any] | None) -> Any:
+def _strategic_value(node: SchemaNode, current: Any, value: Any, order: list[Any] | None) -> Any:
     if isinstance(value, dict):
         return strategic_merge(node, current, value)
     if not isinstance(value, list):
@@ -187,7 +187,9 @@ def _strategic_value(node: Node, current: Any, value: Any, order: list[Any] | No
     return _plain(value)
 
 
-def _merge_by_key(node: Node, key: str, current: list[Any], patch: list[Any], order: list[Any] | None) -> list[Any]:
+def _merge_by_key(
+    node: SchemaNode, key: str, current: list[Any], patch: list[Any], order: list[Any] | None
+) -> list[Any]:
     if any(item.get("$patch") == "replace" for item in patch):
         return [_plain(item) for item in patch if item.get("$patch") != "replace"]
     result = list(current)
@@ -210,7 +212,7 @@ def _merge_by_key(node: Node, key: str, current: list[Any], patch: list[Any], or
 
 
 def _ordered(items: list[Any], wanted: list[Any], before: list[Any], name: Callable[[Any], Any]) -> list[Any]:
-    """Order a merged list: the patch's items as it lists them, the server's own around them where they were before.
+    """Order a merged list: the patch's items in its order, the other items where they were before.
 
     The algorithm of normalizeElementOrder in k8s.io/apimachinery/pkg/util/strategicpatch.
     """

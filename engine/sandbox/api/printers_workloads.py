@@ -1,4 +1,4 @@
-"""Columns of pods and of what makes them, like pkg/printers/internalversion/printers.go of Kubernetes."""
+"""Columns of pods and workloads, like pkg/printers/internalversion/printers.go of Kubernetes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the printers of built-in kinds share."""
+"""Helpers for the printers of built-in kinds."""
 
 from __future__ import annotations
 

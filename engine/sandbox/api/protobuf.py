@@ -1,7 +1,7 @@
 """Reads objects that clients send as protobuf (`application/vnd.kubernetes.protobuf`); answers are always JSON.
 
-The form is a four-byte magic and `runtime.Unknown` (k8s.io/apimachinery/pkg/runtime/generated.proto) around the
-object's own message.
+The format is a four-byte magic number and `runtime.Unknown` (k8s.io/apimachinery/pkg/runtime/generated.proto) around
+the object's own message.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 MAGIC = b"k8s\x00"
 MAX_DEPTH = 40
 
-# scalars that Go writes even when they are not set, and that JSON leaves out then
+# scalars that Go writes even when unset, but that JSON omits
 _OMITTED_ZEROS = {
     "hostNetwork", "hostPID", "hostIPC", "stdin", "stdinOnce", "tty", "generation", "minReadySeconds", "paused",
     "nodePort", "hostPort", "publishNotReadyAddresses", "healthCheckNodePort", "globalDefault", "observedGeneration",
@@ -40,7 +40,7 @@ _UNSTORED_KINDS = {
 def parse(raw: bytes) -> JSON:
     """Return the object in a protobuf body.
 
-    Raises ApiError 400 when malformed, 415 for types and fields that are not known.
+    Raises ApiError 400 when malformed, 415 for unknown types and fields.
     """
     if not raw.startswith(MAGIC):
         raise bad_request("provided data does not appear to be a protobuf message, expected prefix 'k8s\\x00'")
@@ -108,7 +108,7 @@ def _message(message: str, raw: bytes, depth: int) -> JSON:
     for number, value in _fields(raw):
         name = names.get(number)
         if name == "status" and depth == 0:
-            # what clients create has no status yet, and messages of statuses are not worth their tables
+            # objects that clients create have no status, so the tables omit its messages
             continue
         if name is None or name not in types:
             raise _unknown(f"field {number} of {message.removeprefix('V1')}")

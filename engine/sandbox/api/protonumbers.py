@@ -1,4 +1,4 @@
-"""Field numbers of Kubernetes' protobuf messages, for the types that clients send in that form.
+"""Field numbers of Kubernetes' protobuf messages, for the types that clients send in protobuf.
 
 kubectl 1.32 and later send protobuf from `create`, `drain`, `scale`, `auth can-i` and the like. Source: generated.proto
 files of k8s.io/api and k8s.io/apimachinery (Apache-2.0). One line per message: the names of fields 1, 2, 3, ...; `-`
@@ -100,6 +100,6 @@ _NUMBERS: dict[str, str] = {
 
 @cache
 def field_names(message: str) -> dict[int, str]:
-    """Return {number: field} of a message; empty for one that is not known."""
+    """Return {number: field} of a message; empty for an unknown one."""
     names = _NUMBERS.get(message, "").split()
     return {number: name for number, name in enumerate(names, 1) if name != "-"}

@@ -1,4 +1,4 @@
-"""One HTTP request, understood: path, verb, query, accepted forms and body."""
+"""Parsing of one HTTP request: path, verb, query, accepted formats and body."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-import yaml
 from aiohttp import web
 
 from engine.sandbox.api import protobuf
@@ -19,8 +18,9 @@ from engine.sandbox.api.errors import (
     no_such_path,
     too_large,
 )
-from engine.sandbox.api.kinds import Registry, Resource
-from engine.sandbox.api.objects import Options
+from engine.sandbox.api.kinds import ResourceRegistry, ServedResource
+from engine.sandbox.api.objects import WriteOptions
+from engine.wire import yamltext
 
 MAX_BODY = 3 * 1024 * 1024
 """Largest request body, bytes, the limit of kube-apiserver."""
@@ -31,9 +31,9 @@ _VALIDATION = ("Ignore", "Warn", "Strict")
 
 @dataclass(slots=True)
 class Target:
-    """What a path names. `namespace` is None for all namespaces (and empty for cluster-scoped kinds)."""
+    """The target of a path. `namespace` is None for all namespaces (and empty for cluster-scoped kinds)."""
 
-    resource: Resource
+    resource: ServedResource
     namespace: str | None
     name: str
     subresource: str
@@ -45,7 +45,7 @@ class Target:
         return f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
 
 
-def target(registry: Registry, method: str, parts: list[str], watch: bool) -> Target:
+def target(registry: ResourceRegistry, method: str, parts: list[str], watch: bool) -> Target:
     """Resolve the parts of `/api/v1/...` or `/apis/<group>/<version>/...`. Raises ApiError 404 or 405."""
     if parts[0] == "api":
         group, version, rest = "", parts[1], parts[2:]
@@ -75,7 +75,7 @@ def target(registry: Registry, method: str, parts: list[str], watch: bool) -> Ta
     return Target(resource, namespace, name, subresource, verb)
 
 
-def write_options(query: Mapping[str, str], user_agent: str, verb: str, *, subresource: str) -> Options:
+def write_options(query: Mapping[str, str], user_agent: str, verb: str, *, subresource: str) -> WriteOptions:
     """Read dryRun, fieldManager, fieldValidation and force.
 
     Raises ApiError 400 or 422 on values that are not allowed.
@@ -90,7 +90,7 @@ def write_options(query: Mapping[str, str], user_agent: str, verb: str, *, subre
         errors = [field_unsupported("fieldValidation", validation, ["", *_VALIDATION])]
         raise invalid_kind("CreateOptions.meta.k8s.io", "meta.k8s.io", "CreateOptions", "", errors)
     manager = query.get("fieldManager") or user_agent.partition("/")[0][:128] or "unknown"
-    return Options(
+    return WriteOptions(
         manager=manager,
         dry_run=bool(dry_run),
         validation=validation,
@@ -100,7 +100,7 @@ def write_options(query: Mapping[str, str], user_agent: str, verb: str, *, subre
 
 
 def require_manager(query: Mapping[str, str]) -> None:
-    """Refuse an apply without a field manager."""
+    """Reject an apply without a field manager."""
     if not query.get("fieldManager"):
         errors = [field_required("fieldManager", "is required for apply patch")]
         raise invalid_kind("PatchOptions.meta.k8s.io", "meta.k8s.io", "PatchOptions", "", errors)
@@ -125,7 +125,7 @@ async def body(request: web.BaseRequest) -> bytes:
 
 
 def parsed(raw: bytes, content_type: str) -> Any:
-    """Parse a body as JSON, or as YAML or protobuf where the content type says so. Raises ApiError 400 or 415."""
+    """Parse a body as JSON, or as YAML or protobuf by its content type. Raises ApiError 400 or 415."""
     if content_type.startswith(protobuf.MEDIA_TYPE):
         return protobuf.parse(raw)
     try:
@@ -134,14 +134,14 @@ def parsed(raw: bytes, content_type: str) -> Any:
         if "yaml" not in content_type:
             raise bad_request(f"the object provided is unrecognized (must be of type Object): {error}") from error
     try:
-        return yaml.load(raw, Loader=yaml.CSafeLoader)
-    except yaml.YAMLError as error:
+        return yamltext.load(raw.decode())
+    except ValueError as error:
         raise bad_request(f"error converting YAML to JSON: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """The form that a client wants: `table` and `partial` are the transformations of meta.k8s.io."""
+    """The format that a client requests: `table` and `partial` are the transformations of meta.k8s.io."""
 
     table: bool = False
     partial: bool = False
@@ -149,7 +149,7 @@ class Accept:
 
 
 def accepted(header: str) -> Accept:
-    """Read an Accept header; the first form that is known wins, plain JSON otherwise."""
+    """Parse an Accept header: the first known format, plain JSON otherwise."""
     if "as=" not in header:
         return Accept()
     for clause in header.split(","):

@@ -1,4 +1,4 @@
-"""Questions about identity and rights: in the sandbox whoever holds the token may do everything."""
+"""Reviews of identity and access: in the sandbox, the token grants all rights."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import base64
 
 import orjson
 
-from engine.sandbox.api.kinds import JSON, Resource
+from engine.sandbox.api.kinds import JSON, ServedResource
 from engine.sandbox.api.metadata import timestamp
 
 USER: JSON = {"username": "sandbox-admin", "groups": ["system:masters", "system:authenticated"]}
 
 
-def answer(resource: Resource, obj: JSON) -> JSON:
+def answer(resource: ServedResource, obj: JSON) -> JSON:
     """Return a review with its status filled in: allowed, authenticated."""
     shown: JSON = {
         "kind": resource.kind,
@@ -39,7 +39,7 @@ def answer(resource: Resource, obj: JSON) -> JSON:
 
 
 def token_request(namespace: str, name: str, obj: JSON, now: float) -> JSON:
-    """Return a TokenRequest with an unsigned token: it names the account and proves nothing."""
+    """Return a TokenRequest with an unsigned token that names the account."""
     spec = obj.get("spec") or {}
     seconds = int(spec.get("expirationSeconds") or 3600)
     claims = {"sub": f"system:serviceaccount:{namespace}:{name}", "exp": int(now) + seconds}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.sandbox.api.errors import bad_request
-from engine.sandbox.api.kinds import JSON, Resource
+from engine.sandbox.api.kinds import JSON, ServedResource
 
 Predicate = Callable[[JSON], bool]
 
@@ -40,9 +40,9 @@ _FIELDS: dict[str, tuple[str, ...]] = {
 
 @dataclass(slots=True)
 class Selection:
-    """What a list, watch or deletecollection asks for.
+    """The selection of a list, watch or deletecollection.
 
-    `name` and `namespace` are set when a field selector pins them.
+    `name` and `namespace` are set when a field selector requires one value.
     """
 
     predicates: list[Predicate] = field(default_factory=list)
@@ -50,17 +50,17 @@ class Selection:
     namespace: str | None = None
 
     def matches(self, obj: JSON) -> bool:
-        """Tell whether an object is selected."""
+        """Whether an object is selected."""
         return all(predicate(obj) for predicate in self.predicates)
 
     @property
     def everything(self) -> bool:
-        """Tell whether nothing is filtered."""
+        """Whether every object is selected."""
         return not self.predicates
 
 
-def selection(resource: Resource, labels: str, fields: str) -> Selection:
-    """Parse the query parameters labelSelector and fieldSelector. Raises ApiError 400 on what cannot be understood."""
+def selection(resource: ServedResource, labels: str, fields: str) -> Selection:
+    """Parse the query parameters labelSelector and fieldSelector. Raises ApiError 400 for an invalid selector."""
     if len(labels) + len(fields) > MAX_SELECTOR_CHARS:
         raise bad_request("selector is too long")
     found = Selection()
@@ -154,7 +154,7 @@ def _ordered(key: str, op: str, value: str) -> Callable[[dict[str, str]], bool]:
     return test
 
 
-def _add_field(found: Selection, resource: Resource, part: str) -> None:
+def _add_field(found: Selection, resource: ServedResource, part: str) -> None:
     pair = re.match(r"^(?P<key>[^!=]+)(?P<op>==|!=|=)(?P<value>.*)$", part)
     if not pair:
         raise bad_request(f"invalid selector: '{part}'; can't understand '{part}'")
@@ -178,7 +178,7 @@ def _unescaped(value: str) -> str:
     return re.sub(r"\\([,=\\])", r"\1", value)
 
 
-def _reader(resource: Resource, key: str) -> Callable[[JSON], str]:
+def _reader(resource: ServedResource, key: str) -> Callable[[JSON], str]:
     if resource.storage == "events" and key == "source":
         return lambda obj: (obj.get("source") or {}).get("component", "") or obj.get("reportingComponent", "")
     path = key.split(".")

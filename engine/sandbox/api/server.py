@@ -1,4 +1,4 @@
-"""The HTTP front: authentication, routing, faults, watches, and the life of the server."""
+"""The HTTP server: authentication, routing, faults, watches, start and stop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import orjson
 from aiohttp import web
 
 from engine.sandbox.api import access, openapi2, pages, watches
-from engine.sandbox.api.builtin import NAMESPACES, builtin_resources
+from engine.sandbox.api.builtin import NAMESPACES, builtin_resources, model_of
 from engine.sandbox.api.collector import Collector
 from engine.sandbox.api.crds import Definitions
 from engine.sandbox.api.deletion import Deletion
@@ -24,15 +24,15 @@ from engine.sandbox.api.errors import ApiError, bad_request, method_not_allowed,
 from engine.sandbox.api.expiry import EXPIRY_SECONDS, expire_events
 from engine.sandbox.api.faults import FaultInjector
 from engine.sandbox.api.journal import DiskJournal
-from engine.sandbox.api.kinds import JSON, Registry
+from engine.sandbox.api.kinds import JSON, ResourceRegistry
 from engine.sandbox.api.lists import Lists
-from engine.sandbox.api.objects import Objects, Options
+from engine.sandbox.api.objects import ObjectWriter, WriteOptions
 from engine.sandbox.api.requests import Accept, Target, accepted, body, parsed, target, write_options
 from engine.sandbox.api.schema import builtin_node
 from engine.sandbox.api.selectors import selection
-from engine.sandbox.api.store import Entry, Store
-from engine.sandbox.api.tables import TableMaker, partial
-from engine.sandbox.api.verbs import Answer, Call, Verbs
+from engine.sandbox.api.store import ClusterStore, ObjectVersion
+from engine.sandbox.api.tables import TableBuilder, partial
+from engine.sandbox.api.verbs import Call, VerbResult, Verbs
 
 LOG = logging.getLogger(__name__)
 _OPEN = ("/healthz", "/livez", "/readyz", "/version")
@@ -47,7 +47,7 @@ class ApiServer:
     """A Kubernetes API server on one port of one host.
 
     `port` 0 takes any free one. With `data_dir` every object survives a restart. `token` None makes a random one (kept
-    in `data_dir`), an empty one turns authentication off. Clients show the token as bearer, or as the first part of the
+    in `data_dir`), an empty one turns authentication off. Clients send the token as bearer, or as the first part of the
     path: kubectl sends no bearer tokens over plain HTTP, so the server address in the kubeconfig carries it. `clock`
     gives unix seconds.
     """
@@ -70,17 +70,17 @@ class ApiServer:
         self.faults = faults or FaultInjector()
         self._clock = clock
         self._bookmark_seconds = bookmark_seconds
-        self.store = Store()
-        self.registry = Registry()
+        self.store = ClusterStore()
+        self.registry = ResourceRegistry()
         self._runner: web.ServerRunner | None = None
         self._journal: DiskJournal | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._collect = asyncio.Event()
 
-    # -- life
+    # -- start and stop
 
     async def start(self) -> None:
-        """Load what was stored and listen.
+        """Load the stored objects and listen.
 
         Raises JournalError when the data folder cannot be used, OSError when the port is taken.
         """
@@ -89,7 +89,7 @@ class ApiServer:
             self.store.load(self._journal.load(), self._journal.rv)
             self.store.journal = self._journal
             self._tasks.append(asyncio.create_task(self._journal.flush_forever(_Entries(self.store))))
-        self._token = access.kept_token(self._token, self._data_dir)
+        self._token = access.stored_token(self._token, self._data_dir)
         self._assemble()
         # a client that goes away ends its handler, or idle watches of dead clients would pile up
         server = web.Server(
@@ -105,10 +105,10 @@ class ApiServer:
 
     def _assemble(self) -> None:
         for resource in builtin_resources():
-            resource.node = builtin_node(resource)
+            resource.node = builtin_node(model_of(resource))
             self.registry.add(resource)
         Definitions(self.store, self.registry)
-        objects = Objects(self.store, self.registry, self._clock)
+        objects = ObjectWriter(self.store, self.registry, self._clock)
         deletion = Deletion(objects)
         self._lists = Lists(self.store)
         self._verbs = Verbs(objects, deletion, self._lists)
@@ -117,10 +117,10 @@ class ApiServer:
         assert namespaces is not None
         for name in NAMESPACES:
             if self.store.get("namespaces", ("", name)) is None:
-                objects.create(namespaces, "", {"metadata": {"name": name}}, Options(manager="sandbox"))
+                objects.create(namespaces, "", {"metadata": {"name": name}}, WriteOptions(manager="sandbox"))
 
     async def stop(self) -> None:
-        """End all connections and make everything durable."""
+        """End all connections and flush all changes to disk."""
         for collection in self.store.collections.values():
             for watcher in collection.watchers():
                 watcher.close()
@@ -154,16 +154,16 @@ class ApiServer:
             await asyncio.sleep(EXPIRY_SECONDS)
             expire_events(self.store, self._clock())
 
-    # -- where and who
+    # -- address and credentials
 
     @property
     def token(self) -> str:
-        """The secret that requests must show; empty when authentication is off."""
+        """The secret that requests must contain; empty when authentication is off."""
         return self._token or ""
 
     @property
     def url(self) -> str:
-        """The address to put before `/api/...`; it carries the token, so treat it as a secret."""
+        """The address before `/api/...`; it contains the token, so treat it as a secret."""
         return f"http://{self._host_port}{self._prefix}"
 
     @property
@@ -179,7 +179,7 @@ class ApiServer:
         return access.kubeconfig(self.url, self.token)
 
     def write_kubeconfig(self, path: Path) -> None:
-        """Write the kubeconfig, readable by its owner only, replacing an older one in one step."""
+        """Write the kubeconfig, readable by its owner only, replacing an older one atomically."""
         access.write_secret(path, self.kubeconfig())
 
     # -- requests
@@ -220,7 +220,7 @@ class ApiServer:
         query: Mapping[str, str] = request.rel_url.query if request.rel_url.raw_query_string else {}
         wanted = target(self.registry, request.method, parts, query.get("watch", "") in ("true", "1", "True"))
         raw = await body(request) if request.body_exists else b""
-        for rule in self.faults.strike(
+        for rule in self.faults.match(
             ("error", "latency"), wanted.verb, wanted.label, wanted.namespace or "", wanted.name
         ):
             if rule.mode == "latency":
@@ -232,7 +232,9 @@ class ApiServer:
             return await self._watch(request, wanted, query, accept)
         writing = wanted.verb not in ("get", "list")
         agent = request.headers.get("User-Agent", "")
-        options = write_options(query, agent, wanted.verb, subresource=wanted.subresource) if writing else Options()
+        options = (
+            write_options(query, agent, wanted.verb, subresource=wanted.subresource) if writing else WriteOptions()
+        )
         call = Call(wanted, query, accept, raw, request.headers.get("Content-Type", ""), options)
         return _response(self._verbs.answer(call))
 
@@ -262,7 +264,7 @@ class ApiServer:
             variant=variant,
             view=view,
         )
-        for rule in self.faults.strike(("drop-watch",), "watch", resource.plural, wanted.namespace or "", wanted.name):
+        for rule in self.faults.match(("drop-watch",), "watch", resource.plural, wanted.namespace or "", wanted.name):
             asked.timeout, asked.bookmarks = min(asked.timeout, rule.latency), False
         return await self._stream(request, asked)
 
@@ -273,7 +275,7 @@ class ApiServer:
         try:
             stream = watches.WatchStream(self.store, asked, self.faults, self._bookmark_seconds)
         except ApiError as error:
-            # a watch that cannot begin says so as its first event, as kube-apiserver does
+            # a watch that cannot begin sends the error as its first event, as kube-apiserver does
             await response.prepare(request)
             await response.write(watches.error_frame(error))
             return response
@@ -289,16 +291,18 @@ class ApiServer:
             stream.close()
         return response
 
-    def _view(self, wanted: Target, query: Mapping[str, str], accept: Accept) -> tuple[Callable[[Entry], bytes], str]:
+    def _view(
+        self, wanted: Target, query: Mapping[str, str], accept: Accept
+    ) -> tuple[Callable[[ObjectVersion], bytes], str]:
         if accept.table:
             include = query.get("includeObject", "")
             resource, clock = wanted.resource, self._clock
-            return lambda entry: TableMaker(resource, include, clock()).single(entry), f"table {include}"
+            return lambda entry: TableBuilder(resource, include, clock()).single(entry), f"table {include}"
         if accept.partial:
             return lambda entry: orjson.dumps(partial(entry)), "partial"
         return watches.plain_view(wanted.resource), "plain"
 
-    # -- everything that is no resource
+    # -- paths outside the resources
 
     async def _meta(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
         if path.startswith("/sandbox/"):
@@ -339,23 +343,23 @@ class ApiServer:
                 raise no_such_path()
 
     def _drop_open_watches(self) -> None:
-        """Let rules that drop watches hit those that are already open."""
+        """Apply rules that drop watches to those already open."""
         for resource in self.registry:
             if not resource.storage_version:
                 continue
             for watcher in self.store.collection(resource.storage).watchers():
                 where = (watcher.namespace or "", watcher.name or "")
-                for rule in self.faults.strike(("drop-watch",), "watch", resource.plural, *where):
+                for rule in self.faults.match(("drop-watch",), "watch", resource.plural, *where):
                     asyncio.get_running_loop().call_later(rule.latency, watcher.close)
 
 
 class _Entries:
-    """Iterates over what the store holds at the time of iteration."""
+    """Iterates over the store's entries at the time of iteration."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ClusterStore) -> None:
         self._store = store
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[ObjectVersion]:
         for collection in self._store.collections.values():
             yield from collection.entries()
 
@@ -389,7 +393,7 @@ def _refused(error: ApiError) -> web.Response:
     )
 
 
-def _response(answer: Answer) -> web.Response:
+def _response(answer: VerbResult) -> web.Response:
     response = web.Response(body=answer.body, status=answer.status, headers={"Content-Type": answer.content_type})
     for warning in answer.warnings[:20]:
         escaped = warning.replace("\\", "\\\\").replace('"', '\\"')

@@ -40,7 +40,7 @@ class OversizedError(ValueError):
     """An object is larger than the store takes."""
 
 
-class Entry:
+class ObjectVersion:
     """One version of one object: the parsed form for looking, the bytes for sending. Neither is ever changed."""
 
     __slots__ = ("_obj", "key", "raw", "rv", "storage", "variants")
@@ -72,7 +72,7 @@ class Entry:
         return copied
 
 
-class Event:
+class ObjectChanged:
     """One change.
 
     `old` is the version before it, None for an addition; a deletion's entry is the last state with the new version.
@@ -80,7 +80,7 @@ class Event:
 
     __slots__ = ("entry", "frames", "old", "rv", "type")
 
-    def __init__(self, type_: str, entry: Entry, old: Entry | None) -> None:
+    def __init__(self, type_: str, entry: ObjectVersion, old: ObjectVersion | None) -> None:
         self.rv = entry.rv
         self.type = type_
         self.entry = entry
@@ -91,7 +91,7 @@ class Event:
 class Journal(Protocol):
     """Where changes are made durable."""
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: ObjectVersion) -> None:
         """Record a new version."""
 
     def delete(self, storage: str, key: Key, rv: int) -> None:
@@ -106,12 +106,12 @@ class Watcher:
     def __init__(self, namespace: str | None, name: str | None) -> None:
         self.namespace = namespace
         self.name = name
-        self.queue: deque[Event] = deque()
+        self.queue: deque[ObjectChanged] = deque()
         self.overflowed = False
         self.closed = False
         self._wake: asyncio.Future[None] | None = None
 
-    def push(self, event: Event) -> None:
+    def push(self, event: ObjectChanged) -> None:
         """Queue an event and wake the reader."""
         if len(self.queue) >= QUEUE:
             self.overflowed = True
@@ -120,7 +120,7 @@ class Watcher:
         self.wake()
 
     def wake(self) -> None:
-        """Let a waiting reader look again."""
+        """Wake a waiting reader."""
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
@@ -146,8 +146,8 @@ class Collection:
     """All objects of one kind."""
 
     def __init__(self) -> None:
-        self.by_namespace: dict[str, dict[str, Entry]] = {}
-        self.history: list[Event] = []
+        self.by_namespace: dict[str, dict[str, ObjectVersion]] = {}
+        self.history: list[ObjectChanged] = []
         self._history_bytes = 0
         self.compacted = 0
         self._sorted: dict[str, list[str]] = {}
@@ -155,12 +155,12 @@ class Collection:
         self._by_namespace: dict[str, set[Watcher]] = {}
         self._by_key: dict[Key, set[Watcher]] = {}
 
-    def get(self, key: Key) -> Entry | None:
+    def get(self, key: Key) -> ObjectVersion | None:
         """Return the newest version of an object, or None."""
         within = self.by_namespace.get(key[0])
         return within.get(key[1]) if within else None
 
-    def entries(self, namespace: str | None = None) -> Iterator[Entry]:
+    def entries(self, namespace: str | None = None) -> Iterator[ObjectVersion]:
         """Yield entries by namespace and name; all namespaces for None."""
         for space in sorted(self.by_namespace) if namespace is None else (namespace,):
             within = self.by_namespace.get(space)
@@ -172,7 +172,7 @@ class Collection:
             for name in names:
                 yield within[name]
 
-    def replace(self, entry: Entry) -> None:
+    def replace(self, entry: ObjectVersion) -> None:
         """Make `entry` the newest version."""
         namespace, name = entry.key
         within = self.by_namespace.setdefault(namespace, {})
@@ -190,7 +190,7 @@ class Collection:
         elif (names := self._sorted.get(key[0])) is not None:
             del names[bisect.bisect_left(names, key[1])]
 
-    def publish(self, event: Event) -> None:
+    def publish(self, event: ObjectChanged) -> None:
         """Append to the history and hand the event to the watchers it concerns."""
         self.history.append(event)
         if len(self.history) > FRAMED:
@@ -224,7 +224,7 @@ class Collection:
         self._history_bytes = 0
         self.compacted = max(self.compacted, rv)
 
-    def since(self, rv: int) -> Iterator[Event]:
+    def since(self, rv: int) -> Iterator[ObjectChanged]:
         """Yield the events after `rv`; the caller has checked that `rv` is not compacted."""
         start = bisect.bisect_right(self.history, rv, key=lambda event: event.rv)
         yield from self.history[start:]
@@ -256,16 +256,14 @@ class Collection:
         return [watcher for group in groups for watcher in group]
 
 
-class Store:
-    """All collections, the counter, and who must hear of changes besides watchers (`listeners`, called after each
-    change).
-    """
+class ClusterStore:
+    """All collections, the counter, and the `listeners` that are called after each change, besides watchers."""
 
     def __init__(self, journal: Journal | None = None) -> None:
         self.rv = 1
         self.collections: dict[str, Collection] = {}
         self.journal = journal
-        self.listeners: list[Callable[[Event], None]] = []
+        self.listeners: list[Callable[[ObjectChanged], None]] = []
 
     def collection(self, storage: str) -> Collection:
         """Return the collection of a kind, empty if new."""
@@ -275,30 +273,30 @@ class Store:
             found.compacted = self.rv if self.rv > 1 else 0
         return found
 
-    def get(self, storage: str, key: Key) -> Entry | None:
+    def get(self, storage: str, key: Key) -> ObjectVersion | None:
         """Return the newest version of an object, or None."""
         return self.collection(storage).get(key)
 
-    def put(self, storage: str, key: Key, obj: JSON, *, limit: int = 0) -> Entry:
-        """Store a new version of an object and stamp its resourceVersion into it. The store owns `obj` from here on.
+    def put(self, storage: str, key: Key, obj: JSON, *, limit: int = 0) -> ObjectVersion:
+        """Store a new version of an object and stamp its resourceVersion into it. The store owns `obj` afterwards.
 
         Raises OversizedError when the serialised object has more than `limit` bytes (0: no limit).
         """
         collection = self.collection(storage)
         old = collection.get(key)
         obj["metadata"]["resourceVersion"] = str(self.rv + 1)
-        entry = Entry(storage, key, obj, self.rv + 1)
+        entry = ObjectVersion(storage, key, obj, self.rv + 1)
         if limit and len(entry.raw) > limit:
             raise OversizedError(f"{storage} {key[0]}/{key[1]} has {len(entry.raw)} bytes, the limit is {limit}")
-        # on disk first: what cannot be recorded has not happened
+        # on disk first: a change that cannot be recorded must not become visible
         if self.journal is not None:
             self.journal.put(entry)
         self.rv += 1
         collection.replace(entry)
-        self._announce(collection, Event("ADDED" if old is None else "MODIFIED", entry, old))
+        self._announce(collection, ObjectChanged("ADDED" if old is None else "MODIFIED", entry, old))
         return entry
 
-    def delete(self, storage: str, key: Key) -> Entry:
+    def delete(self, storage: str, key: Key) -> ObjectVersion:
         """Remove an object.
 
         Returns its last stored state with the version of the deletion. Raises KeyError when absent.
@@ -309,15 +307,15 @@ class Store:
             raise KeyError(key)
         last = old.copy()
         last["metadata"]["resourceVersion"] = str(self.rv + 1)
-        entry = Entry(storage, key, last, self.rv + 1)
+        entry = ObjectVersion(storage, key, last, self.rv + 1)
         if self.journal is not None:
             self.journal.delete(storage, key, self.rv + 1)
         collection.drop(key)
         self.rv += 1
-        self._announce(collection, Event("DELETED", entry, old))
+        self._announce(collection, ObjectChanged("DELETED", entry, old))
         return entry
 
-    def load(self, entries: Iterable[Entry], rv: int) -> None:
+    def load(self, entries: Iterable[ObjectVersion], rv: int) -> None:
         """Fill an empty store from disk; watches from before the restart get 410."""
         for entry in entries:
             self.collection(entry.storage).replace(entry)
@@ -326,12 +324,12 @@ class Store:
             collection.compacted = self.rv
 
     def compact(self) -> int:
-        """Forget all history; returns the resourceVersion before which watches now get 410."""
+        """Drop all history; returns the resourceVersion before which watches now get 410."""
         for collection in self.collections.values():
             collection.compact(self.rv)
         return self.rv
 
-    def _announce(self, collection: Collection, event: Event) -> None:
+    def _announce(self, collection: Collection, event: ObjectChanged) -> None:
         collection.publish(event)
         for listener in self.listeners:
             listener(event)

@@ -14,7 +14,7 @@ from engine.sandbox.api.errors import FieldError, field_invalid, field_required,
 from engine.sandbox.api.kinds import JSON
 
 MAX_ERRORS = 50
-"""Errors collected for one object; more help nobody."""
+"""Maximum number of errors collected for one object."""
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
@@ -27,7 +27,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def set_defaults(schema: JSON, value: Any) -> Any:
-    """Fill in `default`s in place, and drop nulls where a default waits; returns the value."""
+    """Fill in `default`s in place, also for nulls in fields that are not nullable; returns the value."""
     if isinstance(value, dict):
         properties = schema.get("properties") or {}
         for name, child in properties.items():

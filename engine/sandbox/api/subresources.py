@@ -1,4 +1,4 @@
-"""Binding, eviction and scale: the writes that are no plain update."""
+"""Binding, eviction and scale: writes other than updates."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Any
 
 from engine.sandbox.api.deletion import DeleteOptions, Deletion, delete_options
 from engine.sandbox.api.errors import ApiError, bad_request, conflict, not_found
-from engine.sandbox.api.kinds import JSON, Resource
-from engine.sandbox.api.objects import Objects, Options
+from engine.sandbox.api.kinds import JSON, ServedResource
+from engine.sandbox.api.objects import ObjectWriter, WriteOptions
 from engine.sandbox.api.selectors import structured_selector
-from engine.sandbox.api.store import Entry
+from engine.sandbox.api.store import ObjectVersion
 
 LOG_ANNOTATION = "sandbox.belay.dev/log"
 """Annotation whose text `kubectl logs` prints: simulated pods have no containers."""
 
 
 class Subresources:
-    """What happens at `pods/binding`, `pods/eviction` and `*/scale`."""
+    """The subresources `pods/binding`, `pods/eviction` and `*/scale`."""
 
-    def __init__(self, objects: Objects, deletion: Deletion) -> None:
+    def __init__(self, objects: ObjectWriter, deletion: Deletion) -> None:
         self._objects = objects
         self._deletion = deletion
 
-    def bind(self, pods: Resource, namespace: str, name: str, binding: Any, *, dry_run: bool) -> None:
+    def bind(self, pods: ServedResource, namespace: str, name: str, binding: Any, *, dry_run: bool) -> None:
         """Assign a pod to a node, once: annotations of the Binding are merged into the pod, labels are ignored, and the
         node need not exist (pkg/registry/core/pod/storage/storage.go, assignPod). Preconditions in the Binding are
         ignored, as API server 1.20 does.
@@ -69,8 +69,8 @@ class Subresources:
         )
         status["conditions"] = conditions
 
-    def evict(self, pods: Resource, namespace: str, name: str, eviction: Any, query: Any) -> None:
-        """Delete a pod unless a PodDisruptionBudget forbids it now. Raises ApiError 429 then."""
+    def evict(self, pods: ServedResource, namespace: str, name: str, eviction: Any, query: Any) -> None:
+        """Delete a pod. Raises ApiError 429 when a PodDisruptionBudget forbids it now."""
         body = eviction if isinstance(eviction, dict) else {}
         options = delete_options(body.get("deleteOptions"), query)
         live = self._objects.get(pods, namespace, name)
@@ -84,7 +84,7 @@ class Subresources:
             DeleteOptions(options.grace, "", options.uid, options.resource_version, options.dry_run),
         )
 
-    def _check_budgets(self, pod: Entry) -> None:
+    def _check_budgets(self, pod: ObjectVersion) -> None:
         namespace = pod.key[0]
         labels = pod.obj["metadata"].get("labels") or {}
         for entry in self._objects.store.collection("poddisruptionbudgets.policy").entries(namespace):
@@ -120,7 +120,7 @@ class Subresources:
             wanted = _amount(spec.get("minAvailable", 1), len(pods))
         return healthy - wanted, healthy, wanted
 
-    def scale_of(self, resource: Resource, entry: Entry) -> JSON:
+    def scale_of(self, resource: ServedResource, entry: ObjectVersion) -> JSON:
         """Return the Scale of a workload."""
         paths = resource.scale
         if paths is None:
@@ -143,7 +143,9 @@ class Subresources:
             "status": status,
         }
 
-    def set_scale(self, resource: Resource, live: Entry, scale: Any, options: Options) -> Entry:
+    def set_scale(
+        self, resource: ServedResource, live: ObjectVersion, scale: Any, options: WriteOptions
+    ) -> ObjectVersion:
         """Store the replica count of a Scale into the workload."""
         replicas = ((scale.get("spec") or {}) if isinstance(scale, dict) else {}).get("replicas", 0)
         if not isinstance(replicas, int) or replicas < 0:

@@ -1,7 +1,6 @@
-"""Tables.
+"""Tables, as `kubectl get` shows them.
 
-What `kubectl get` shows. Columns of custom kinds come from their definitions, those of built-in kinds from
-printers.py.
+Columns of custom kinds come from their definitions, those of built-in kinds from printers.py.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ import orjson
 
 from engine.sandbox.api import versions
 from engine.sandbox.api.durations import age
-from engine.sandbox.api.kinds import JSON, Column, Resource
+from engine.sandbox.api.kinds import JSON, Column, ServedResource
 from engine.sandbox.api.printers import PRINTERS
 from engine.sandbox.api.printing import Printer
-from engine.sandbox.api.store import Entry
+from engine.sandbox.api.store import ObjectVersion
 
 NAME = Column("Name", "string", "name", "Name must be unique within a namespace.")
 CREATED = Column("Created At", "date", "", "CreationTimestamp is when the object was created.")
@@ -31,7 +30,7 @@ _STEP = re.compile(
 def json_path(obj: Any, path: str) -> Any:
     """Return the first value at a printer column's JSONPath, None when there is none.
 
-    Understood: fields, `['quoted']`, `[n]`, `[-1:]`, `[*]` and filters of the form `[?(@.type=="Ready")]`.
+    Supported: fields, `['quoted']`, `[n]`, `[-1:]`, `[*]` and filters of the form `[?(@.type=="Ready")]`.
     """
     values: list[Any] = [obj]
     position = 0
@@ -61,10 +60,10 @@ def _walk(value: Any, step: re.Match[str]) -> Iterable[Any]:
     return value
 
 
-class TableMaker:
+class TableBuilder:
     """Makes Tables of one kind for one request."""
 
-    def __init__(self, resource: Resource, include: str, now: float) -> None:
+    def __init__(self, resource: ServedResource, include: str, now: float) -> None:
         self._resource = resource
         self._include = include or "Metadata"
         self._now = now
@@ -93,7 +92,7 @@ class TableMaker:
             return value
         return value if isinstance(value, str) else orjson.dumps(value).decode()
 
-    def row(self, entry: Entry) -> JSON:
+    def row(self, entry: ObjectVersion) -> JSON:
         """Return the row of one object."""
         row: JSON = {"cells": self._cells(entry.obj)}
         if self._include == "Object":
@@ -102,7 +101,7 @@ class TableMaker:
             row["object"] = partial(entry)
         return row
 
-    def table(self, entries: Iterable[Entry], metadata: JSON) -> bytes:
+    def table(self, entries: Iterable[ObjectVersion], metadata: JSON) -> bytes:
         """Return the serialised Table."""
         columns = [
             {
@@ -125,17 +124,17 @@ class TableMaker:
             }
         )
 
-    def single(self, entry: Entry) -> bytes:
+    def single(self, entry: ObjectVersion) -> bytes:
         """Return the Table of one object."""
         return self.table([entry], {"resourceVersion": entry.obj["metadata"].get("resourceVersion", "")})
 
 
-def partial(entry: Entry) -> JSON:
+def partial(entry: ObjectVersion) -> JSON:
     """Return the object's metadata alone."""
     return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": entry.obj["metadata"]}
 
 
-def partial_list(entries: Iterable[Entry], metadata: JSON) -> bytes:
+def partial_list(entries: Iterable[ObjectVersion], metadata: JSON) -> bytes:
     """Return the serialised PartialObjectMetadataList."""
     items = [partial(entry) for entry in entries]
     return orjson.dumps(

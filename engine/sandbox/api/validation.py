@@ -1,6 +1,6 @@
-"""Validation of built-in kinds: the mistakes that people and controllers make, with kube-apiserver's wording.
+"""Validation of built-in kinds: frequent mistakes of users and controllers, with kube-apiserver's wording.
 
-Not a full copy of pkg/apis/*/validation: fields that nothing here reads are taken as they come.
+Not a full copy of pkg/apis/*/validation: fields that Belay and the sandbox do not read are not checked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from engine.sandbox.api.errors import (
     field_too_long,
     field_unsupported,
 )
-from engine.sandbox.api.kinds import JSON, Resource
+from engine.sandbox.api.kinds import JSON, ServedResource
 from engine.sandbox.api.metadata import label_errors
 from engine.sandbox.api.selectors import structured_selector
 
@@ -300,7 +300,7 @@ _CHECKS: dict[str, Check] = {
 }
 
 
-def validate_builtin(resource: Resource, obj: JSON, live: JSON | None) -> list[FieldError]:
-    """Return what is wrong with a built-in object; `live` is the version it replaces, None on creation."""
+def validate_builtin(resource: ServedResource, obj: JSON, live: JSON | None) -> list[FieldError]:
+    """Return the errors of a built-in object; `live` is the version it replaces, None on creation."""
     check = _CHECKS.get(resource.storage)
     return check(obj, live) if check is not None else []

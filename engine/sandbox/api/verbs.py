@@ -1,4 +1,4 @@
-"""From a resolved request to its answer: one method per verb, everything but HTTP itself."""
+"""The response to a resolved request: one method per verb, independent of HTTP."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from engine.model.patches import merge_patch
 from engine.sandbox.api import lists, patches, reviews, versions
 from engine.sandbox.api.deletion import Deletion, delete_options, deleted_status
 from engine.sandbox.api.errors import bad_request, method_not_allowed, no_such_path, success, unsupported_media
-from engine.sandbox.api.kinds import JSON, Resource
-from engine.sandbox.api.objects import Objects, Options
+from engine.sandbox.api.kinds import JSON, ServedResource
+from engine.sandbox.api.objects import ObjectWriter, WriteOptions
 from engine.sandbox.api.requests import Accept, Target, parsed, require_manager
 from engine.sandbox.api.schema import ANY
 from engine.sandbox.api.selectors import selection
-from engine.sandbox.api.store import Entry
+from engine.sandbox.api.store import ObjectVersion
 from engine.sandbox.api.subresources import LOG_ANNOTATION, Subresources
-from engine.sandbox.api.tables import TableMaker, partial
+from engine.sandbox.api.tables import TableBuilder, partial
 
 Query = Mapping[str, str]
 JSON_PATCH, MERGE_PATCH = "application/json-patch+json", "application/merge-patch+json"
@@ -27,8 +27,8 @@ STRATEGIC_PATCH, APPLY_PATCH = "application/strategic-merge-patch+json", "applic
 
 
 @dataclass(slots=True)
-class Answer:
-    """What goes back: bytes, HTTP status, content type and warnings."""
+class VerbResult:
+    """The response: bytes, HTTP status, content type and warnings."""
 
     body: bytes
     status: int = 200
@@ -38,27 +38,27 @@ class Answer:
 
 @dataclass(slots=True)
 class Call:
-    """One request for a resource, body read."""
+    """One request for a resource, with its body."""
 
     target: Target
     query: Query
     accept: Accept
     raw: bytes
     content_type: str
-    options: Options
+    options: WriteOptions
 
 
 class Verbs:
     """Answers calls. Every method runs without yielding."""
 
-    def __init__(self, objects: Objects, deletion: Deletion, paging: lists.Lists) -> None:
+    def __init__(self, objects: ObjectWriter, deletion: Deletion, paging: lists.Lists) -> None:
         self.objects = objects
         self.deletion = deletion
         self.lists = paging
         self.subresources = Subresources(objects, deletion)
 
-    def answer(self, call: Call) -> Answer:
-        """Do what a call asks for. Raises ApiError."""
+    def answer(self, call: Call) -> VerbResult:
+        """Carry out a call. Raises ApiError."""
         target = call.target
         if target.subresource and target.subresource != "status":
             return self._subresource(call)
@@ -84,17 +84,17 @@ class Verbs:
             case _:
                 raise method_not_allowed()
 
-    def _shown(self, call: Call, entry: Entry, status: int = 200) -> Answer:
+    def _shown(self, call: Call, entry: ObjectVersion, status: int = 200) -> VerbResult:
         resource = call.target.resource
         if call.accept.table:
-            made = TableMaker(resource, call.query.get("includeObject", ""), self.objects.clock()).single(entry)
+            made = TableBuilder(resource, call.query.get("includeObject", ""), self.objects.clock()).single(entry)
         elif call.accept.partial:
             made = orjson.dumps(partial(entry))
         else:
             made = versions.bytes_for(resource, entry)
-        return Answer(made, status, warnings=call.options.warnings)
+        return VerbResult(made, status, warnings=call.options.warnings)
 
-    def _list(self, call: Call) -> Answer:
+    def _list(self, call: Call) -> VerbResult:
         target, query, accept = call.target, call.query, call.accept
         selected = selection(target.resource, query.get("labelSelector", ""), query.get("fieldSelector", ""))
         page = self.lists.page(target.resource, target.namespace, selected, query)
@@ -105,9 +105,9 @@ class Verbs:
             include=query.get("includeObject", ""),
             now=self.objects.clock(),
         )
-        return Answer(render(page))
+        return VerbResult(render(page))
 
-    def _create(self, call: Call) -> Answer:
+    def _create(self, call: Call) -> VerbResult:
         target = call.target
         obj = parsed(call.raw, call.content_type)
         if target.resource.verbs == ("create",):
@@ -119,20 +119,20 @@ class Verbs:
             raise bad_request("namespace is required for this kind; post to .../namespaces/<namespace>/...")
         return self._shown(call, self.objects.create(target.resource, namespace, obj, call.options), 201)
 
-    def _review(self, call: Call, obj: Any) -> Answer:
+    def _review(self, call: Call, obj: Any) -> VerbResult:
         resource = call.target.resource
         if resource.kind == "Binding":
             name = ((obj if isinstance(obj, dict) else {}).get("metadata") or {}).get("name") or ""
             return self._bind(call, name, obj)
-        return Answer(orjson.dumps(reviews.answer(resource, obj if isinstance(obj, dict) else {})), 201)
+        return VerbResult(orjson.dumps(reviews.answer(resource, obj if isinstance(obj, dict) else {})), 201)
 
-    def _update(self, call: Call) -> Answer:
+    def _update(self, call: Call) -> VerbResult:
         target = call.target
         obj = parsed(call.raw, call.content_type)
         entry, _ = self.objects.update(target.resource, target.namespace or "", target.name, obj, call.options)
         return self._shown(call, entry)
 
-    def _patch(self, call: Call) -> Answer:
+    def _patch(self, call: Call) -> VerbResult:
         target = call.target
         kind = call.content_type.partition(";")[0].strip()
         if kind == APPLY_PATCH:
@@ -146,7 +146,7 @@ class Verbs:
         entry, _ = self.objects.patch(target.resource, target.namespace or "", target.name, change, call.options)
         return self._shown(call, entry)
 
-    def _change(self, resource: Resource, kind: str, patch: Any) -> Callable[[JSON], JSON]:
+    def _change(self, resource: ServedResource, kind: str, patch: Any) -> Callable[[JSON], JSON]:
         if kind == JSON_PATCH:
             return lambda obj: patches.json_patch(obj, patch)
         if not isinstance(patch, dict):
@@ -162,17 +162,17 @@ class Verbs:
         )
         raise unsupported_media(known)
 
-    def _delete(self, call: Call) -> Answer:
+    def _delete(self, call: Call) -> VerbResult:
         target = call.target
         if target.subresource:
             raise method_not_allowed()
         options = delete_options(parsed(call.raw, call.content_type) if call.raw.strip() else None, call.query)
         entry, gone = self.deletion.delete(target.resource, target.namespace or "", target.name, options)
         if gone and target.resource.storage != "pods":
-            return Answer(orjson.dumps(deleted_status(target.resource, entry)))
-        return Answer(versions.bytes_for(target.resource, entry))
+            return VerbResult(orjson.dumps(deleted_status(target.resource, entry)))
+        return VerbResult(versions.bytes_for(target.resource, entry))
 
-    def _delete_collection(self, call: Call) -> Answer:
+    def _delete_collection(self, call: Call) -> VerbResult:
         target, query = call.target, call.query
         if target.namespace is None:
             raise method_not_allowed()
@@ -182,11 +182,11 @@ class Verbs:
         for entry in found:
             if self.objects.store.get(entry.storage, entry.key) is not None:
                 self.deletion.delete(target.resource, *entry.key, options)
-        return Answer(lists.list_bytes(target.resource, lists.Page(found, self.objects.store.rv)))
+        return VerbResult(lists.list_bytes(target.resource, lists.Page(found, self.objects.store.rv)))
 
     # -- subresources
 
-    def _subresource(self, call: Call) -> Answer:
+    def _subresource(self, call: Call) -> VerbResult:
         target = call.target
         if target.resource.storage == "pods" and target.subresource in ("exec", "attach", "portforward", "proxy"):
             raise bad_request(f"pods of the sandbox are simulated and have no containers for {target.subresource}")
@@ -201,14 +201,14 @@ class Verbs:
                 self.subresources.evict(
                     target.resource, namespace, target.name, parsed(call.raw, call.content_type), call.query
                 )
-                return Answer(orjson.dumps(success(code=201)), 201)
+                return VerbResult(orjson.dumps(success(code=201)), 201)
             case "log", "get":
                 pod = self.objects.get(target.resource, namespace, target.name).obj
-                return Answer(self._log(pod, call.query), content_type="text/plain")
+                return VerbResult(self._log(pod, call.query), content_type="text/plain")
             case "token", "create":
                 self.objects.get(target.resource, namespace, target.name)
                 obj = parsed(call.raw, call.content_type)
-                return Answer(
+                return VerbResult(
                     orjson.dumps(reviews.token_request(namespace, target.name, obj, self.objects.clock())), 201
                 )
             case "finalize", "update":
@@ -218,12 +218,12 @@ class Verbs:
             case _:
                 raise method_not_allowed()
 
-    def _bind(self, call: Call, name: str, binding: Any) -> Answer:
+    def _bind(self, call: Call, name: str, binding: Any) -> VerbResult:
         pods = self.objects.registry.find("", "v1", "pods")
         if pods is None or not name:
             raise bad_request("metadata.name of the Binding is required")
         self.subresources.bind(pods, call.target.namespace or "", name, binding, dry_run=call.options.dry_run)
-        return Answer(orjson.dumps(success(code=201)), 201)
+        return VerbResult(orjson.dumps(success(code=201)), 201)
 
     def _log(self, pod: JSON, query: Query) -> bytes:
         text: str = (pod["metadata"].get("annotations") or {}).get(LOG_ANNOTATION, "")
@@ -233,17 +233,17 @@ class Verbs:
             text = "".join(lines[len(lines) - min(int(tail), len(lines)) :])
         return (text if not text or text.endswith("\n") else text + "\n").encode()
 
-    def _finalize(self, call: Call) -> Answer:
+    def _finalize(self, call: Call) -> VerbResult:
         entry = self.objects.get(call.target.resource, "", call.target.name)
         return self._shown(call, entry)
 
-    def _scale(self, call: Call) -> Answer:
+    def _scale(self, call: Call) -> VerbResult:
         target = call.target
         live = self.objects.get(target.resource, target.namespace or "", target.name)
         scale = self.subresources.scale_of(target.resource, live)
         match target.verb:
             case "get":
-                return Answer(orjson.dumps(scale))
+                return VerbResult(orjson.dumps(scale))
             case "update":
                 wanted = parsed(call.raw, call.content_type)
             case "patch":
@@ -253,4 +253,4 @@ class Verbs:
             case _:
                 raise method_not_allowed()
         entry = self.subresources.set_scale(target.resource, live, wanted, call.options)
-        return Answer(orjson.dumps(self.subresources.scale_of(target.resource, entry)))
+        return VerbResult(orjson.dumps(self.subresources.scale_of(target.resource, entry)))

@@ -1,4 +1,4 @@
-"""Objects in another version than the stored one.
+"""Conversion of objects between the stored and other versions.
 
 Events of the two API groups, and custom kinds with several versions.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import orjson
 
-from engine.sandbox.api.kinds import JSON, Registry, Resource
-from engine.sandbox.api.store import Entry
+from engine.sandbox.api.kinds import JSON, ResourceRegistry, ServedResource
+from engine.sandbox.api.store import ObjectVersion
 
 # core/v1 Event field ↔ events.k8s.io/v1 Event field (pkg/apis/events/v1/conversion.go)
 _EVENT_FIELDS = (
@@ -22,7 +22,7 @@ _EVENT_FIELDS = (
 )
 
 
-def object_for(resource: Resource, entry: Entry) -> JSON:
+def object_for(resource: ServedResource, entry: ObjectVersion) -> JSON:
     """Return the object as `resource`'s version shows it. Not to be changed by the caller."""
     if resource.storage_version:
         return entry.obj
@@ -33,7 +33,7 @@ def object_for(resource: Resource, entry: Entry) -> JSON:
     return shown
 
 
-def bytes_for(resource: Resource, entry: Entry) -> bytes:
+def bytes_for(resource: ServedResource, entry: ObjectVersion) -> bytes:
     """Return the serialised object in `resource`'s version, made once per stored version."""
     if resource.storage_version:
         return entry.raw
@@ -45,7 +45,7 @@ def bytes_for(resource: Resource, entry: Entry) -> bytes:
     return found
 
 
-def to_stored(registry: Registry, resource: Resource, obj: JSON) -> JSON:
+def to_stored(registry: ResourceRegistry, resource: ServedResource, obj: JSON) -> JSON:
     """Return `obj`, decoded in `resource`'s version, in the version that is stored."""
     if resource.storage_version:
         return obj

@@ -1,4 +1,4 @@
-"""Watches: past events from the history, then live ones, filtered and framed; bookmarks, 410 and ends."""
+"""Watches: past events from the history, then live ones, filtered and framed; bookmarks, 410 and the end of a watch."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ import orjson
 from engine.sandbox.api import versions
 from engine.sandbox.api.errors import ApiError, expired
 from engine.sandbox.api.faults import FaultInjector
-from engine.sandbox.api.kinds import JSON, Resource
+from engine.sandbox.api.kinds import JSON, ServedResource
 from engine.sandbox.api.selectors import Selection
-from engine.sandbox.api.store import Collection, Entry, Event, Store, Watcher
+from engine.sandbox.api.store import ClusterStore, Collection, ObjectChanged, ObjectVersion, Watcher
 
 INITIAL_END = "k8s.io/initial-events-end"
 BATCH_BYTES = 1024 * 1024
-"""Events are handed to the connection in pieces of about this size."""
+"""Approximate size of the pieces in which events are sent, bytes."""
 
 
 @dataclass(slots=True)
 class WatchRequest:
     """One watch.
 
-    `since` is None to begin with the current objects; `view` turns an entry into the bytes that the client wants.
+    `since` is None to begin with the current objects; `view` converts an entry to the bytes to send.
     """
 
-    resource: Resource
+    resource: ServedResource
     namespace: str | None
     selected: Selection
     since: int | None
@@ -36,13 +36,15 @@ class WatchRequest:
     initial_end: bool
     timeout: float
     variant: str
-    view: Callable[[Entry], bytes]
+    view: Callable[[ObjectVersion], bytes]
 
 
 class WatchStream:
-    """Yields batches of framed events until the timeout, the end of the server or an error event."""
+    """Yields batches of framed events until the timeout, the server's stop or an error event."""
 
-    def __init__(self, store: Store, request: WatchRequest, faults: FaultInjector, bookmark_seconds: float) -> None:
+    def __init__(
+        self, store: ClusterStore, request: WatchRequest, faults: FaultInjector, bookmark_seconds: float
+    ) -> None:
         self._store = store
         self._request = request
         self._faults = faults
@@ -56,7 +58,7 @@ class WatchStream:
         self._initial = self._begin()
 
     def _begin(self) -> list[bytes]:
-        """Collect what happened before now and subscribe, without a gap between.
+        """Collect past events and subscribe, without a gap.
 
         Raises ApiError 410 when `since` is compacted.
         """
@@ -72,7 +74,7 @@ class WatchStream:
             if request.since < collection.compacted:
                 raise expired(f"too old resource version: {request.since} ({collection.compacted})")
             if request.since > self._store.rv:
-                # a client from before a lost data folder: nothing it knows is true any more
+                # the client's version is newer than ours: the data folder was lost meanwhile
                 raise expired(f"too old resource version: {request.since} ({self._store.rv})")
             for event in collection.since(request.since):
                 if (frame := self._shown(event)) is not None:
@@ -133,7 +135,7 @@ class WatchStream:
         if pieces:
             yield b"".join(pieces)
 
-    def _shown(self, event: Event) -> bytes | None:
+    def _shown(self, event: ObjectChanged) -> bytes | None:
         """Return the frame of an event as this watch sees it.
 
         An object that leaves the selection is deleted, one that enters added.
@@ -152,7 +154,7 @@ class WatchStream:
             return self._event_frame(event, "MODIFIED" if before else "ADDED")
         return self._event_frame(event, "DELETED") if before else None
 
-    def _event_frame(self, event: Event, kind: str) -> bytes:
+    def _event_frame(self, event: ObjectChanged, kind: str) -> bytes:
         variant = f"{kind} {self._request.resource.api_version} {self._request.variant}"
         if event.frames is None:
             event.frames = {}
@@ -161,7 +163,7 @@ class WatchStream:
             found = event.frames[variant] = self._frame(kind, event.entry)
         return found
 
-    def _frame(self, kind: str, entry: Entry) -> bytes:
+    def _frame(self, kind: str, entry: ObjectVersion) -> bytes:
         return b'{"type":"%b","object":%b}\n' % (kind.encode(), self._request.view(entry))
 
     def _bookmark(self, *, initial_end: bool = False) -> bytes:
@@ -188,10 +190,10 @@ def _error_frame(error: ApiError) -> bytes:
 
 
 def error_frame(error: ApiError) -> bytes:
-    """Return the ERROR event that tells a watch why it ends."""
+    """Return the ERROR event that ends a watch, with its cause."""
     return _error_frame(error)
 
 
-def plain_view(resource: Resource) -> Callable[[Entry], bytes]:
-    """Return the view of clients that want the objects themselves."""
+def plain_view(resource: ServedResource) -> Callable[[ObjectVersion], bytes]:
+    """Return the view of clients that request complete objects."""
     return lambda entry: versions.bytes_for(resource, entry)

@@ -1,5 +1,4 @@
-"""Deployment: one ReplicaSet a template, replaced step by step without ever leaving the surge and unavailability
-limits.
+"""Deployment: one ReplicaSet per template, replaced step by step within the surge and unavailability limits.
 
 Follows kube-controller-manager's deployment controller (rolling.go, sync.go, progress.go), except that a change of
 `replicas` in the middle of a roll-out goes to the newest ReplicaSet instead of being split in proportion.
@@ -68,7 +67,7 @@ def _strategy(deployment: Json) -> str:
 
 
 def _template(thing: Json) -> Json:
-    """The pod template without the label that tells ReplicaSets apart."""
+    """The pod template without the label that distinguishes ReplicaSets."""
     template: Json = deepcopy(thing["spec"].get("template") or {})
     labels = (template.get("metadata") or {}).get("labels")
     if labels:
@@ -119,8 +118,7 @@ def _first_step(deployment: Json, old: Sequence[Json]) -> Step:
 
 
 def collided(deployment: Json) -> Write:
-    """What to write when the name of a new ReplicaSet was taken by another template: the next try uses another
-    digest."""
+    """The write after a new ReplicaSet's name was taken by another template: the next try uses another digest."""
     count = int((deployment.get("status") or {}).get("collisionCount") or 0)
     return patch_status(deployment, "Deployment", {"collisionCount": count + 1})
 
@@ -163,7 +161,7 @@ def _scale(replica_set: Json, count: int) -> list[Write]:
 
 
 def _scale_all(deployment: Json, newest: Json | None, old: Sequence[Json]) -> list[Write]:
-    """While paused only the size is followed, by the one ReplicaSet that has pods."""
+    """Scale the only ReplicaSet with pods; a paused deployment changes nothing else."""
     with_pods = [rs for rs in (*old, newest) if rs is not None and o.replicas_of(rs)]
     target = with_pods[0] if len(with_pods) == 1 else newest if not with_pods else None
     return _scale(target, o.replicas_of(deployment)) if target is not None else []
@@ -196,8 +194,8 @@ def _roll(deployment: Json, newest: Json, old: Sequence[Json]) -> list[Write]:
 
 
 def _shrink(old: Sequence[Json], newest: Json, may_go: int, least: int) -> list[Write]:
-    """Take ``may_go`` pods from old ReplicaSets: first those that are not available anyway, then available ones down
-    to ``least`` in all."""
+    """Take ``may_go`` pods from old ReplicaSets: first unavailable pods, then available ones down to
+    ``least`` in all."""
     sizes = {rs["metadata"]["name"]: o.replicas_of(rs) for rs in old}
     by_age = sorted(old, key=lambda rs: (o.time_of(rs["metadata"].get("creationTimestamp")), rs["metadata"]["name"]))
     for rs in by_age:
@@ -271,7 +269,7 @@ def _progress(
         text = f'ReplicaSet "{name}" has successfully progressed.'
         return o.set_condition(with_available, "Progressing", "True", "NewReplicaSetAvailable", text, now), None
     if found and found.get("reason") == "NewReplicaSetAvailable" and body["replicas"] == body["updatedReplicas"]:
-        return with_available["status"]["conditions"], None  # it was complete once; a lost pod starts no new roll-out
+        return with_available["status"]["conditions"], None  # the roll-out was complete; a lost pod starts no new one
     before = deployment.get("status") or {}
     moved = any(
         int(body[field]) > int(before.get(field) or 0)

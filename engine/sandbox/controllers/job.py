@@ -1,6 +1,6 @@
-"""Job (batch/v1): so many successful pods, so many at once, so many failures borne.
+"""Job (batch/v1): a number of successful pods, with limits on parallel pods and on failures.
 
-Finished pods are counted as long as they exist; the counts in the status never fall, so that a deleted pod is not run
+Finished pods are counted as long as they exist; the counts in the status never fall, so that a deleted pod does not run
 again.
 """
 
@@ -50,7 +50,7 @@ def _spec_int(job: Json, field: str, default: int) -> int:
 
 
 def _completions(job: Json) -> int | None:
-    """How many must succeed; None: any success ends a job of workers that coordinate among themselves."""
+    """Required successes; None: any success ends the job (its pods coordinate among themselves)."""
     value = job["spec"].get("completions")
     if value is None:
         return 1 if job["spec"].get("parallelism") is None else None
@@ -66,7 +66,7 @@ def _count(job: Json, pods: Sequence[Json], phase: str, field: str) -> int:
 
 
 def _restarts(pods: Sequence[Json]) -> int:
-    """Restarts in place: with restartPolicy OnFailure they count against the back-off limit."""
+    """Restarts in place; with restartPolicy OnFailure they count against the back-off limit."""
     return sum(
         int(status.get("restartCount") or 0)
         for pod in pods
@@ -119,7 +119,7 @@ def _sizes(
         return [delete(pod, "Pod") for pod in live], None
     wanted = _wanted(job, succeeded, live, len(_done_indexes(job, pods)))
     if len(live) > wanted:
-        return [delete(pod, "Pod") for pod in o.first_to_go(live)[: len(live) - wanted]], None
+        return [delete(pod, "Pod") for pod in o.deletion_order(live)[: len(live) - wanted]], None
     if len(live) < wanted and (wait := _backoff(pods, failed, now, scale)) > 0:
         return [], wait
     count = min(BURST, wanted - len(live))
@@ -196,7 +196,7 @@ def _suspended(job: Json, now: float) -> list[Json]:
 def _end(
     job: Json, pods: Sequence[Json], live: Sequence[Json], kind: str, reason: str, message: str, now: float
 ) -> Step:
-    """Record the end; what still runs of a failed job is given up."""
+    """Record the end; running pods of a failed job are deleted."""
     body = _body(job, pods, live, now) | {
         "conditions": o.set_condition(job, kind, "True", reason, message, now, updated=False)
     }

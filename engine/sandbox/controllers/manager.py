@@ -1,11 +1,11 @@
-"""Runs the controllers: which change concerns whom, one queue a controller, a failure never stops the others."""
+"""Run the controllers, each with its own queue; a failure in one never stops the others."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
 
-from engine.kube import Conflict, Key, KubeError, NotFound, together
+from engine.kube import Conflict, Key, KubeError, NotFound, run_all
 from engine.log import get
 from engine.sandbox.cache import Cache, uid_of
 from engine.sandbox.controllers import (
@@ -18,7 +18,7 @@ from engine.sandbox.controllers import (
     replicaset,
     statefulset,
 )
-from engine.sandbox.controllers.performer import Performer
+from engine.sandbox.controllers.executor import WriteExecutor
 from engine.sandbox.controllers.queue import WorkQueue
 from engine.sandbox.controllers.writes import Json, Step, Write
 from engine.sandbox.settings import SandboxSettings
@@ -38,8 +38,8 @@ class Controllers:
         self._cache = cache
         self._settings = settings
         self._clock = clock
-        self._performer = Performer(cache)
-        self._heard: dict[str, tuple[str, float]] = {}
+        self._executor = WriteExecutor(cache)
+        self._lease_moved: dict[str, tuple[str, float]] = {}
         self._missing: dict[str, float] = {}
         self._reconcilers: dict[str, Callable[[Key], Awaitable[Step] | Step]] = {
             "ReplicaSet": self._replica_set,
@@ -56,14 +56,14 @@ class Controllers:
             store.listeners.append(self._changed)
 
     async def run(self) -> None:
-        """Reconcile until cancelled. Nothing is decided before every kind has been listed once."""
+        """Reconcile until cancelled, beginning when every kind has been listed once."""
         await self._cache.wait_synced()
         for name in ("PodGC", "OwnerGC"):
             if name in self._queues:
                 self._queues[name].add(_SWEEP)
-        await together(*(self._work(name) for name in self._reconcilers))
+        await run_all(*(self._work(name) for name in self._reconcilers))
 
-    # which change concerns whom
+    # which change wakes which controller
 
     def _changed(self, kind: str, key: Key, old: Json | None, new: Json | None) -> None:
         thing = new or old
@@ -90,9 +90,9 @@ class Controllers:
         if lease is None:
             return
         renewed = str((lease.get("spec") or {}).get("renewTime"))
-        seen = self._heard.get(node)
+        seen = self._lease_moved.get(node)
         if seen is None or seen[0] != renewed:
-            self._heard[node] = (renewed, self._clock())
+            self._lease_moved[node] = (renewed, self._clock())
             if self._silent(node):
                 self._queues["Node"].add(("", node))
 
@@ -110,7 +110,7 @@ class Controllers:
                 step = reconcile(key)
                 if not isinstance(step, Step):
                     step = await step
-                failed = await self._performer.perform(step.writes)
+                failed = await self._executor.execute(step.writes)
             except KubeError as error:
                 _log.warning(
                     "reconcile failed",
@@ -147,14 +147,14 @@ class Controllers:
             queue.add_after(key, max(0.05, step.again_in))
 
     async def _collided(self, key: Key, write: Write, error: KubeError) -> bool:
-        """Two templates met in one ReplicaSet name: count it, so that the next try salts the digest."""
+        """Count a collision of two templates in one ReplicaSet name, so that the next try uses another digest."""
         if not (write.verb == "create" and isinstance(error, Conflict) and error.already_exists):
             return False
         present = self._cache["ReplicaSet"].objects.get((key[0], write.name))
         owner = self._cache["Deployment"].objects.get(key)
         if owner is None or present is None or objects.controller_uid(present) == uid_of(owner):
             return False
-        return not await self._performer.perform((deployment.collided(owner),))
+        return not await self._executor.execute((deployment.collided(owner),))
 
     def _replica_set(self, key: Key) -> Step:
         thing = self._cache["ReplicaSet"].objects.get(key)
@@ -187,15 +187,15 @@ class Controllers:
         name = key[1]
         node = self._cache["Node"].objects.get(key)
         if node is None:
-            self._heard.pop(name, None)
+            self._lease_moved.pop(name, None)
             self._missing.setdefault(name, self._clock())
             return Step()
         self._missing.pop(name, None)
         # a node that never had a Lease is given the same grace from now on
-        heard = self._heard.setdefault(name, ("", self._clock()))[1]
+        moved = self._lease_moved.setdefault(name, ("", self._clock()))[1]
         return node_lifecycle.reconcile(
             node,
-            heard,
+            moved,
             self._cache["Pod"].on_node(name),
             self._clock(),
             self._settings.silence,
@@ -228,7 +228,7 @@ class Controllers:
                 found = await kube.get(
                     await kube.resource(owner.api_version, owner.kind), owner.name, owner.namespace or None
                 )
-            except NotFound:  # the kind itself is not served: nothing can be known of its objects
+            except NotFound:  # the kind is not served, so its objects are unknown
                 continue
             if found is None or uid_of(found) != owner.uid:
                 dead.add(owner.uid)

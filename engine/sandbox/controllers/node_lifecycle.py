@@ -1,5 +1,4 @@
-"""Nodes that fall silent: their Ready condition becomes Unknown, they are tainted, and their pods are marked and in
-the end evicted.
+"""Silent nodes: set their Ready condition to Unknown, taint them, mark their pods not ready, and finally evict them.
 
 Follows kube-controller-manager's node life-cycle and taint-eviction controllers. Times are unscaled here; the caller
 passes the grace it wants.
@@ -21,17 +20,17 @@ DefaultTolerationSeconds)."""
 
 
 def reconcile(
-    node: Json, heard: float | None, pods: Sequence[Json], now: float, grace: float, toleration_scale: float = 1.0
+    node: Json, lease_moved: float | None, pods: Sequence[Json], now: float, grace: float, toleration_scale: float = 1.0
 ) -> Step:
     """One step for ``node``.
 
     Args:
-        heard: when its Lease last moved, by this process's clock (None: never seen).
+        lease_moved: when its Lease last moved, by this process's clock (None: never seen).
         pods: those on the node.
         grace: silence in seconds after which the node counts as gone.
         toleration_scale: multiplies toleration seconds.
     """
-    silent = heard is not None and now - heard >= grace
+    silent = lease_moved is not None and now - lease_moved >= grace
     ready = _ready_condition(node)
     writes: list[Write] = []
     if silent and ready.get("status") != "Unknown":
@@ -39,7 +38,7 @@ def reconcile(
         ready = {"status": "Unknown", "lastTransitionTime": o.stamp(now)}
     state = str(ready.get("status") or "True")
     writes += _taint(node, state, now)
-    again = grace if heard is None else max(0.1, heard + grace - now) if not silent else None
+    again = grace if lease_moved is None else max(0.1, lease_moved + grace - now) if not silent else None
     if state != "True":
         writes += [write for pod in pods if (write := _mark_pod(pod, now))]
         evictions, wait = _evict(node, state, ready, pods, now, toleration_scale)
@@ -53,7 +52,7 @@ def _ready_condition(node: Json) -> Json:
 
 
 def _mark_unknown(node: Json, now: float) -> list[Write]:
-    """Every condition that the node itself reports is now unknown."""
+    """Set every condition that the node reports to Unknown."""
     known = {c.get("type"): c for c in (node.get("status") or {}).get("conditions") or ()}
     kinds = [
         kind for kind in ("MemoryPressure", "DiskPressure", "PIDPressure", "Ready") if kind in known or kind == "Ready"
@@ -76,7 +75,7 @@ def _as_node_condition(condition: Json) -> Json:
 
 
 def _taint(node: Json, state: str, now: float) -> list[Write]:
-    """Taints that say what the Ready condition says, and none that it no longer says."""
+    """Set the taints that match the Ready condition and remove others."""
     key = {"True": "", "False": NOT_READY}.get(state, UNREACHABLE)
     old: list[Json] = list((node.get("spec") or {}).get("taints") or ())
     ours = [t for t in old if t.get("key") in (UNREACHABLE, NOT_READY)]
@@ -95,7 +94,7 @@ def _taint(node: Json, state: str, now: float) -> list[Write]:
 
 
 def _mark_pod(pod: Json, now: float) -> Write | None:
-    """A pod on a silent node is not ready for anybody."""
+    """Mark a pod on a silent node not ready."""
     found = o.condition(pod, "Ready")
     if o.finished(pod) or found is None or found.get("status") != "True":
         return None
@@ -125,7 +124,7 @@ def _evict(
 
 
 def tolerated(pod: Json, key: str) -> float | None:
-    """Seconds for which the pod bears the NoExecute taint ``key``; None: for ever."""
+    """Seconds for which the pod tolerates the NoExecute taint ``key``; None: without limit."""
     bearing: list[Any] = [
         t.get("tolerationSeconds")
         for t in (pod.get("spec") or {}).get("tolerations") or ()

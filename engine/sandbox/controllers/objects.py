@@ -1,4 +1,4 @@
-"""Questions that every workload controller asks of pods and owners, answered alike."""
+"""Helpers about pods and owners that all workload controllers share."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def children(owner: Json, candidates: Iterable[Json]) -> list[Json]:
 
 
 def deleting(thing: Json) -> bool:
-    """Whether the object is on its way out."""
+    """Whether the object is being deleted."""
     return bool(thing["metadata"].get("deletionTimestamp"))
 
 
@@ -106,8 +106,8 @@ def available_in(pod: Json, min_ready_seconds: float, now: float) -> float | Non
 def set_condition(
     thing: Json, kind: str, value: str, reason: str, message: str, now: float, *, updated: bool = True
 ) -> list[Json]:
-    """The object's conditions with one set; its transition time moves only when its status does, and nothing moves
-    without a change.
+    """The object's conditions with one set; its transition time changes only with its status, and an unchanged
+    condition stays as it is.
 
     ``updated``: the condition also has ``lastUpdateTime`` (Deployments) instead of ``lastProbeTime`` (Jobs).
     """
@@ -126,7 +126,7 @@ def set_condition(
 
 
 def template_hash(template: Json, collisions: int = 0) -> str:
-    """A short, name-safe digest of a pod template; ``collisions`` salts it when two templates met in one name."""
+    """A short, name-safe digest of a pod template; ``collisions`` changes it after two templates had the same name."""
     body = orjson.dumps(template, option=orjson.OPT_SORT_KEYS) + str(collisions).encode()
     number = int.from_bytes(hashlib.sha256(body).digest()[:8], "big")
     letters = []
@@ -153,8 +153,7 @@ def pod_from_template(owner: Json, kind: str, api_version: str, template: Json) 
 
 
 def share(value: Any, total: int, *, up: bool) -> int:
-    """A count or a percentage of ``total`` (rounded up or down); what cannot be read counts as 25 %, the API's own
-    default."""
+    """A count or a percentage of ``total`` (rounded up or down); an invalid value counts as 25 %, the API's default."""
     if isinstance(value, int):
         return max(0, value)
     text = str(value if value is not None else "25%")
@@ -169,8 +168,8 @@ def replicas_of(thing: Json) -> int:
     return 1 if value is None else max(0, int(value))
 
 
-def first_to_go(pods: Sequence[Json]) -> list[Json]:
-    """Pods in the order in which they are given up: unassigned, pending, unready, cheap to delete, young first.
+def deletion_order(pods: Sequence[Json]) -> list[Json]:
+    """Pods in the order of deletion: unassigned, pending, unready, cheap to delete, young first.
 
     Source: Kubernetes' controller_utils.go (ActivePodsWithRanks).
     """

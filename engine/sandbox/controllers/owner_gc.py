@@ -1,5 +1,4 @@
-"""Objects whose owners are all gone. Only for API servers that run without a garbage collector; the sandbox's own has
-one."""
+"""Delete objects whose owners are all gone, for API servers without a garbage collector (the sandbox's own has one)."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ import msgspec
 from engine.sandbox.controllers.writes import Json, Step, Write
 
 
-class Owner(msgspec.Struct, frozen=True, order=True):
+class OwnerKey(msgspec.Struct, frozen=True, order=True):
     """An owner as a reference names it; ``namespace`` is that of the object that refers to it."""
 
     api_version: str
@@ -20,14 +19,14 @@ class Owner(msgspec.Struct, frozen=True, order=True):
     uid: str
 
 
-def owners(candidates: Iterable[Json]) -> list[Owner]:
+def owners(candidates: Iterable[Json]) -> list[OwnerKey]:
     """Every distinct owner of the candidates, to be looked up."""
     found = set()
     for candidate in candidates:
         meta = candidate["metadata"]
         for r in meta.get("ownerReferences") or ():
             found.add(
-                Owner(
+                OwnerKey(
                     str(r["apiVersion"]),
                     str(r["kind"]),
                     str(meta.get("namespace") or ""),

@@ -1,5 +1,5 @@
-"""Pods that nobody will ever finish: those of vanished nodes, those deleted before they had a node, and too many that
-have ended.
+"""Delete pods that no kubelet will finish: those of vanished nodes, those deleted before they were bound, and ended
+pods beyond a limit.
 
 Follows kube-controller-manager's pod garbage collector.
 """
@@ -25,7 +25,7 @@ def reconcile(
     Args:
         nodes: names of the nodes that exist.
         missing_since: node name → when it was first found missing, by this process's clock.
-        quarantine: seconds for which a node must be missing, so that a late watch kills nothing.
+        quarantine: seconds for which a node must be missing, so that a late watch deletes no live pod.
     """
     writes: list[Write] = []
     waits: list[float] = []
@@ -46,7 +46,7 @@ def reconcile(
 
 
 def _orphan(pod: Json, now: float) -> list[Write]:
-    """Fail the pod, so that its owner sees an end, then remove it without grace: no kubelet will answer."""
+    """Fail the pod, so that its owner sees it end, then delete it without grace, since no kubelet will."""
     out: list[Write] = []
     if not o.finished(pod):
         message = "PodGC: node no longer exists"

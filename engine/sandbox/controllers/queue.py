@@ -15,8 +15,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class WorkQueue(Generic[K]):
-    """Level-triggered: a key says that something may differ, nothing more. ``clock`` gives seconds that never go
-    back."""
+    """Level-triggered: a key only says that its object may differ. ``clock`` gives monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -28,12 +27,12 @@ class WorkQueue(Generic[K]):
         self._wake = asyncio.Event()
 
     def add(self, key: K) -> None:
-        """Reconcile ``key`` as soon as possible; adding it twice is adding it once."""
+        """Reconcile ``key`` as soon as possible; a key is queued at most once."""
         self._ready[key] = None
         self._wake.set()
 
     def add_after(self, key: K, seconds: float) -> None:
-        """Reconcile ``key`` in ``seconds``, or earlier when asked otherwise."""
+        """Reconcile ``key`` in ``seconds``, or earlier if it is added again."""
         due = self._clock() + max(0.0, seconds)
         if self._due.get(key, float("inf")) <= due:
             return
@@ -49,7 +48,7 @@ class WorkQueue(Generic[K]):
         return delay
 
     def succeeded(self, key: K) -> None:
-        """The next failure of ``key`` starts with a short pause again."""
+        """Reset the back-off of ``key``."""
         self._backoffs.pop(key, None)
 
     async def get(self) -> K:

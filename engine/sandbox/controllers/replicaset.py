@@ -1,4 +1,4 @@
-"""ReplicaSet: so many pods of one template, no more, no fewer."""
+"""ReplicaSet: keep the declared number of pods of one template."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def reconcile(replica_set: Json, pods: Sequence[Json], now: float) -> Step:
         writes += [create(_pod(replica_set)) for _ in range(missing)]
         surplus = min(BURST, len(live) - wanted)
         if surplus > 0:
-            writes += [delete(pod, "Pod") for pod in o.first_to_go(live)[:surplus]]
+            writes += [delete(pod, "Pod") for pod in o.deletion_order(live)[:surplus]]
     observed, again = _status(replica_set, live, now)
     if write := status(replica_set, "ReplicaSet", observed):
         writes.append(write)

@@ -1,6 +1,6 @@
-"""StatefulSet: pods with a place in line, created upwards and given up downwards.
+"""StatefulSet: pods with an ordinal, created in ascending and deleted in descending order.
 
-Volumes are not simulated: `volumeClaimTemplates` become volumes of the pod without a PersistentVolumeClaim being made.
+Volumes are not simulated: `volumeClaimTemplates` become volumes of the pod, and no PersistentVolumeClaim is created.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def reconcile(stateful_set: Json, pods: Sequence[Json], revisions: Sequence[Json
 
 
 def ordinal(stateful_set: Json, pod: Json) -> int:
-    """The pod's number in line; -1 for a pod whose name is not of this set."""
+    """The pod's ordinal; -1 for a pod whose name does not belong to this set."""
     tail = str(pod["metadata"]["name"]).removeprefix(f"{stateful_set['metadata']['name']}-")
     return int(tail) if tail.isascii() and tail.isdecimal() else -1
 
@@ -65,7 +65,7 @@ def _revision(stateful_set: Json, name: str, revisions: Sequence[Json]) -> Json:
 
 
 def _template(stateful_set: Json, revisions: Sequence[Json], name: str) -> Json:
-    """The pod template of a revision; the set's own where the revision is gone."""
+    """The pod template of a revision; the set's own if the revision is gone."""
     for revision in revisions:
         if revision["metadata"]["name"] == name:
             template = deepcopy((((revision.get("data") or {}).get("spec")) or {}).get("template") or {})
@@ -95,7 +95,7 @@ def _healthy(stateful_set: Json, pod: Json, now: float) -> bool:
 def _sizes(
     stateful_set: Json, line: dict[int, Json], revisions: Sequence[Json], current: str, newest: str, now: float
 ) -> list[Write]:
-    """Create what is missing, replace what ended, give up what is beyond the size; one at a time unless Parallel."""
+    """Create missing pods, replace ended ones, delete those beyond the size; one at a time unless Parallel."""
     total = o.replicas_of(stateful_set)
     writes: list[Write] = []
     for number in range(total):
@@ -104,7 +104,7 @@ def _sizes(
             old = number < _partition(stateful_set) and current != newest
             writes.append(create(_pod(stateful_set, number, revisions, current if old else newest)))
         elif o.finished(pod) and not o.deleting(pod):
-            writes.append(delete(pod, "Pod"))  # the place in line is taken until it is gone
+            writes.append(delete(pod, "Pod"))  # the ordinal is taken until the pod is gone
         if not _parallel(stateful_set) and (pod is None or not _healthy(stateful_set, pod, now)):
             return writes
     for number in sorted((n for n in line if n >= total), reverse=True):
@@ -116,7 +116,7 @@ def _sizes(
 
 
 def _update(stateful_set: Json, line: dict[int, Json], newest: str) -> list[Write]:
-    """Replace pods of older revisions from the last down to the partition, each only when those above it are
+    """Replace pods of older revisions from the last down to the partition, each only if those above it are
     healthy."""
     if (stateful_set["spec"].get("updateStrategy") or {}).get("type") == "OnDelete":
         return []

@@ -1,4 +1,4 @@
-"""What a controller wants written, as data, so that controllers stay pure and tests need no server."""
+"""A controller's writes as data, so that controllers stay pure and tests need no server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ API_VERSIONS: Final[dict[str, str]] = {
     "ControllerRevision": "apps/v1",
     "Job": "batch/v1",
 }
-"""The kinds that controllers write, and the API version they speak for each."""
+"""The kinds that controllers write, with their API versions."""
 
 
 class Write(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ class Write(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One reconcile: the writes, in order, and when to look again though nothing has changed (seconds from now, None:
+    """One reconcile: the writes, in order, and when to reconcile again without a change (seconds from now, None:
     not needed)."""
 
     writes: tuple[Write, ...] = ()
@@ -57,21 +57,20 @@ def create(body: Json) -> Write:
 
 
 def patch(target: Json, kind: str, body: Json) -> Write:
-    """Merge-patch everything but the status of ``target``, and only of it: a newer object of its name is refused."""
+    """Merge-patch all but the status of ``target``, and only of this object, not of a newer one with its name."""
     return Write(
         "patch", kind, target["metadata"].get("namespace", ""), target["metadata"]["name"], _guarded(target, body)
     )
 
 
 def patch_status(target: Json, kind: str, body: Json) -> Write:
-    """Merge-patch the status of ``target``, and only of it."""
+    """Merge-patch the status of ``target``, and only of this object."""
     meta = target["metadata"]
     return Write("status", kind, meta.get("namespace", ""), meta["name"], _guarded(target, {"status": body}))
 
 
 def status(target: Json, kind: str, body: Json) -> Write | None:
-    """As ``patch_status``, with what differs only; None when nothing would change, so that nothing is written in
-    vain."""
+    """As ``patch_status`` with the changed fields only; None if nothing would change."""
     old = target.get("status") or {}
     changed = {key: value for key, value in body.items() if old.get(key) != value and (value or key in old)}
     return patch_status(target, kind, changed) if changed else None

@@ -1,4 +1,4 @@
-"""The service `Config`: the global rank table of an inference service, pushed when every member's table is completed.
+"""The service `Config`: the global rank table of an inference service, pushed when every member's table is complete.
 
 Source: component/clusterd/pkg/application/config, docs/zh/scheduling/06_api/04_clusterd.
 """
@@ -11,7 +11,7 @@ from typing import Any
 from engine.log import get
 from engine.model.cluster import Pod
 from engine.model.recovery import Code
-from engine.serve.grpc.cluster import Cluster
+from engine.serve.grpc.observed_cluster import ObservedCluster
 from engine.serve.grpc.publishers import Publishers
 from engine.serve.grpc.streams import Context
 from engine.wire import globaltable
@@ -22,36 +22,36 @@ _log = get("grpc.config")
 JOB_LABEL = "jobID"
 APP_LABEL = "app"
 _MAX_READ = 4096
-#: A service has one registration, whoever registers.
+#: A service has one registration for all roles.
 _ANY_ROLE = ""
 
 
-class Config:
+class ConfigService:
     """The handlers, named as the RPCs."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ObservedCluster) -> None:
         self._cluster = cluster
         self._publishers: Publishers[pb.RankTableStream] = Publishers(yields=True)
         self._complained: set[str] = set()
         self._read: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {}
 
     async def Register(self, request: pb.ClientInfo, context: Context) -> pb.Status:
-        """Register for a service's table, in place of an older registration of whatever role."""
+        """Register for a service's table, replacing an older registration of any role."""
         if self._publishers.register(request.jobId, _ANY_ROLE) is None:
             return pb.Status(code=int(Code.TOO_MANY_JOBS), info="out of max serve jobs")
         return pb.Status(code=int(Code.OK), info="register success")
 
     async def SubscribeRankTable(self, request: pb.ClientInfo, context: Context) -> None:
-        """The table, if it is complete, and every later one."""
-        publisher = await self._publishers.of(request.jobId, _ANY_ROLE, context, told=request.role)
+        """Stream the table, if it is complete, and every later one."""
+        publisher = await self._publishers.find(request.jobId, _ANY_ROLE, context, shown_role=request.role)
         await publisher.serve(context, self.table(request.jobId))
 
     async def run(self) -> None:
         """Push what changed, until cancelled."""
-        with self._cluster.news() as news:
+        with self._cluster.refreshes() as refreshed:
             while True:
-                await news.wait()
-                news.clear()
+                await refreshed.wait()
+                refreshed.clear()
                 self._publishers.publish(self.table)
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class Config:
         return pb.RankTableStream(jobId=service, rankTable=globaltable.text(table))
 
     def _table(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """The ConfigMap's table, read once a version."""
+        """The ConfigMap's table, read once per version."""
         metadata = raw["metadata"]
         key = (str(metadata.get("namespace")), str(metadata.get("name")))
         version = str(metadata.get("resourceVersion") or id(raw))
@@ -107,7 +107,7 @@ class Config:
 
 
 def _labels(raw: Mapping[str, Any], job: str, pods: list[Pod]) -> dict[str, str]:
-    """Labels of the ConfigMap, and beneath them those of the job's pods."""
+    """Labels of the job's pods, overridden by those of the ConfigMap."""
     own = {str(k): str(v) for k, v in ((raw.get("metadata") or {}).get("labels") or {}).items()}
     for pod in pods:
         if job in (pod.owner_name, pod.labels.get("job-name"), pod.labels.get("deploy-name")):
@@ -123,4 +123,4 @@ def _managers(pods: list[Pod], app: str) -> list[Manager]:
     ]
 
 
-__all__ = ["Config"]
+__all__ = ["ConfigService"]

@@ -1,4 +1,4 @@
-"""The service `Fault`: who wants to know of the faults of a job, or of the whole cluster.
+"""The service `Fault`: subscriptions to the faults of a job or of the whole cluster.
 
 Source: component/clusterd/pkg/application/fault, docs/zh/scheduling/06_api/04_clusterd.
 """
@@ -14,11 +14,11 @@ from typing import Final
 import grpc
 
 from engine.model.recovery import Code
-from engine.serve.grpc import faultview
-from engine.serve.grpc.desk import Desk
-from engine.serve.grpc.faultview import CLUSTER
-from engine.serve.grpc.limits import Bucket
+from engine.serve.grpc import fault_view
+from engine.serve.grpc.fault_view import CLUSTER
+from engine.serve.grpc.limits import TokenBucket
 from engine.serve.grpc.publishers import Publishers
+from engine.serve.grpc.recovery.registry import Registry
 from engine.serve.grpc.streams import Context
 from engine.wire.clusterd import fault_pb2 as pb
 
@@ -32,26 +32,26 @@ _FORGET_SECONDS: Final = 60.0
 _CJK: Final = (("\u4e00", "\u9fff"), ("\u3040", "\u30ff"), ("\uac00", "\ud7a3"))
 
 
-class Fault:
+class FaultService:
     """The handlers, named as the RPCs."""
 
     def __init__(
         self,
-        desk: Desk,
+        registry: Registry,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._desk = desk
-        self._cluster = desk.cluster
+        self._registry = registry
+        self._cluster = registry.cluster
         self._clock, self._sleep = clock, sleep
         self._publishers: Publishers[pb.FaultMsgSignal] = Publishers()
-        self._bucket = Bucket(RATE, BURST, clock)
+        self._bucket = TokenBucket(RATE, BURST, clock)
         self._waiting = 0
         self._cached: tuple[float, list[pb.NodeFaultInfo]] | None = None
 
     async def Register(self, request: pb.ClientInfo, context: Context) -> pb.Status:
-        """Register one role of a job; an empty job is the whole cluster."""
+        """Register a role for a job; an empty job stands for the whole cluster."""
         job = request.jobId or CLUSTER
         if not request.role:
             return pb.Status(code=int(Code.BAD_PARAMETER), info="role is empty")
@@ -62,13 +62,13 @@ class Fault:
         return pb.Status(code=int(Code.OK), info="register success")
 
     async def SubscribeFaultMsgSignal(self, request: pb.ClientInfo, context: Context) -> None:
-        """The faults there are, then every change."""
+        """Stream the current faults, then every change."""
         job = request.jobId or CLUSTER
-        publisher = await self._publishers.of(job, request.role, context)
+        publisher = await self._publishers.find(job, request.role, context)
         await publisher.serve(context, self._message(job))
 
     async def GetFaultMsgSignal(self, request: pb.ClientInfo, context: Context) -> pb.FaultQueryResult:
-        """The faults there are."""
+        """Answer with the current faults."""
         job = request.jobId or CLUSTER
         if not await self._admitted():
             await context.abort(
@@ -79,23 +79,23 @@ class Fault:
                 grpc.StatusCode.UNKNOWN, f"code={int(Code.BAD_PARAMETER)}, job with jobId: {job[:256]} is invalid"
             )
         if job == CLUSTER:
-            signal = faultview.signal(CLUSTER, self._whole(), self._desk.uuid())
+            signal = fault_view.signal(CLUSTER, self._whole(), self._registry.uuid())
             return pb.FaultQueryResult(code=int(Code.SUCCESS), info="Succeed", faultSignal=signal)
         view = self._cluster.jobs.get(job)
-        nodes = faultview.of_job(view, self._cluster.observed) if view is not None else []
+        nodes = fault_view.of_job(view, self._cluster.observed) if view is not None else []
         if not nodes:
             text = f"job with jobId: {job} not found fault info"
             return pb.FaultQueryResult(code=int(Code.SUCCESS), info=text)
-        signal = faultview.signal(job, nodes, self._desk.uuid())
+        signal = fault_view.signal(job, nodes, self._registry.uuid())
         return pb.FaultQueryResult(code=int(Code.SUCCESS), info="all info returned", faultSignal=signal)
 
     async def run(self) -> None:
         """Push what changed, until cancelled."""
         forget = self._clock() + _FORGET_SECONDS
-        with self._cluster.news() as news:
+        with self._cluster.refreshes() as refreshed:
             while True:
-                await news.wait()
-                news.clear()
+                await refreshed.wait()
+                refreshed.clear()
                 self._publishers.publish(self._message)
                 if self._clock() > forget:
                     forget = self._clock() + _FORGET_SECONDS
@@ -108,16 +108,16 @@ class Fault:
     def _message(self, job: str) -> pb.FaultMsgSignal | None:
         """The job's faults; None for one that is gone."""
         if job == CLUSTER:
-            return _named(faultview.signal(CLUSTER, faultview.of_cluster(self._cluster.observed)))
+            return _named(fault_view.signal(CLUSTER, fault_view.of_cluster(self._cluster.observed)))
         view = self._cluster.jobs.get(job)
         if view is None:
             return None
-        return _named(faultview.signal(job, faultview.of_job(view, self._cluster.observed)))
+        return _named(fault_view.signal(job, fault_view.of_job(view, self._cluster.observed)))
 
     def _whole(self) -> list[pb.NodeFaultInfo]:
         now = self._clock()
         if self._cached is None or now - self._cached[0] >= CACHE_SECONDS:
-            self._cached = (now, faultview.of_cluster(self._cluster.observed))
+            self._cached = (now, fault_view.of_cluster(self._cluster.observed))
         return self._cached[1]
 
     async def _admitted(self) -> bool:
@@ -135,17 +135,17 @@ class Fault:
 
 
 def valid(job: str) -> bool:
-    """Whether a query may ask for it: 8 to 128 characters, none of them Chinese, Japanese or Korean."""
+    """Whether ``job`` is valid in a query: 8 to 128 characters, none of them Chinese, Japanese or Korean."""
     if not _SHORTEST <= len(job) <= _LONGEST:
         return False
     return not any(first <= char <= last for char in job for first, last in _CJK)
 
 
 def _named(message: pb.FaultMsgSignal) -> pb.FaultMsgSignal:
-    """The message with a uuid made of what it says: subscribers of several servers then see one round as one."""
+    """The message with a uuid made from its content, so that every server gives the same message the same uuid."""
     digest = hashlib.sha256(message.SerializeToString(deterministic=True)).hexdigest()
     message.uuid = digest[:32].upper()
     return message
 
 
-__all__ = ["Fault", "valid"]
+__all__ = ["FaultService", "valid"]

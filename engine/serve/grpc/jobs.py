@@ -1,4 +1,4 @@
-"""The service `Job`: summaries of all jobs for systems that watch them.
+"""The service `Job`: summaries of all jobs, for systems that monitor them.
 
 Source: component/clusterd/pkg/application/jobv2 (grpc), docs/zh/scheduling/06_api/04_clusterd.
 """
@@ -15,10 +15,10 @@ from typing import Any, Final
 import grpc
 
 from engine.model.recovery import Code
-from engine.serve.grpc.cluster import Cluster
-from engine.serve.grpc.limits import Bucket
-from engine.serve.grpc.streams import Context, Outbox
-from engine.status.summaries import COMPLETE, FAILED, Summary, summarised
+from engine.serve.grpc.limits import TokenBucket
+from engine.serve.grpc.observed_cluster import ObservedCluster
+from engine.serve.grpc.streams import Context, MessageQueue
+from engine.status.summaries import COMPLETE, FAILED, JobSummary, job_summaries
 from engine.wire.clusterd import job_pb2 as pb
 from engine.wire.gojson import go_json
 
@@ -27,27 +27,27 @@ MAX_CLIENTS: Final = 100_000
 PER_ROLE: Final = 20
 SUBSCRIBE_RATE: Final = 20.0
 BUFFERED: Final = 10
-#: Jobs with more NPUs are told without their rank table, and so many NPUs make one page.
+#: Jobs with more NPUs are sent without their rank table; a page holds jobs with at most this many NPUs.
 MAX_NPUS: Final = 40_000
 #: Seconds after which a client that does not subscribe is forgotten.
 IDLE: Final = 120.0
 
 
-class Job:
+class JobService:
     """The handlers, named as the RPCs."""
 
-    def __init__(self, cluster: Cluster, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, cluster: ObservedCluster, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._cluster = cluster
         self._clock = clock
         self._clients: dict[str, tuple[str, float]] = {}
         self._active: dict[str, int] = {}
-        self._rate = Bucket(SUBSCRIBE_RATE, SUBSCRIBE_RATE, clock)
-        self._told: dict[str, Summary] = {}
-        self._single: set[Outbox[pb.JobSummarySignal]] = set()
-        self._lists: set[Outbox[pb.JobSummarySignalList]] = set()
+        self._rate = TokenBucket(SUBSCRIBE_RATE, SUBSCRIBE_RATE, clock)
+        self._sent: dict[str, JobSummary] = {}
+        self._single: set[MessageQueue[pb.JobSummarySignal]] = set()
+        self._lists: set[MessageQueue[pb.JobSummarySignalList]] = set()
 
     async def Register(self, request: pb.ClientInfo, context: Context) -> pb.Status:
-        """A name for a client of a known role."""
+        """Give a client of a known role its id."""
         if request.role not in ROLES:
             text = f"code={int(Code.UNREGISTERED)}, role {request.role[:64]!r} is not in the whitelist"
             await context.abort(grpc.StatusCode.UNKNOWN, text)
@@ -59,32 +59,34 @@ class Job:
         return pb.Status(code=int(Code.SUCCESS), info="registration successful", clientId=name)
 
     async def SubscribeJobSummarySignal(self, request: pb.ClientInfo, context: Context) -> None:
-        """Every change of a job."""
-        self._news()  # what changed until now is no news to this one
+        """Stream every change of a job."""
+        self._send_changes()  # earlier changes are not for this client
         await self._serve(request.clientId, self._single, (), context)
 
     async def SubscribeJobSummarySignalList(self, request: pb.ClientInfo, context: Context) -> None:
-        """All jobs there are, page by page, then every change."""
-        self._news()
+        """Stream all jobs page by page, then every change."""
+        self._send_changes()
         await self._serve(request.clientId, self._lists, list(self._pages()), context)
 
     async def run(self) -> None:
-        """Tell what changed, until cancelled."""
-        with self._cluster.news() as news:
+        """Send changes until cancelled."""
+        with self._cluster.refreshes() as refreshed:
             while True:
-                await news.wait()
-                news.clear()
+                await refreshed.wait()
+                refreshed.clear()
                 if self._single or self._lists:
-                    self._news()
+                    self._send_changes()
 
     def close(self) -> None:
         """End every stream."""
-        boxes: list[Outbox[Any]] = [*self._single, *self._lists]
-        for box in boxes:
-            box.close()
+        queues: list[MessageQueue[Any]] = [*self._single, *self._lists]
+        for queue in queues:
+            queue.close()
         self._clients.clear()
 
-    async def _serve(self, client: str, boxes: set[Outbox[Any]], first: Sequence[object], context: Context) -> None:
+    async def _serve(
+        self, client: str, queues: set[MessageQueue[Any]], first: Sequence[object], context: Context
+    ) -> None:
         role = self._clients.get(client, ("", 0.0))[0]
         if not role:
             text = f"invalid clientId: {client[:128]}, please register first"
@@ -96,55 +98,55 @@ class Job:
             text = f"code={int(Code.RATE_LIMITED)}, role {role} has {PER_ROLE} subscriptions already"
             await context.abort(grpc.StatusCode.UNKNOWN, text)
         self._active[role] = self._active.get(role, 0) + 1
-        self._clients[client] = (role, math.inf)  # not forgotten while it listens
-        box: Outbox[Any] = Outbox(len(first) + BUFFERED)
+        self._clients[client] = (role, math.inf)  # kept while it subscribes
+        queue: MessageQueue[Any] = MessageQueue(len(first) + BUFFERED)
         for message in first:
-            box.put(message)
-        boxes.add(box)
+            queue.put(message)
+        queues.add(queue)
         try:
             await context.send_initial_metadata(())
-            await box.pump(context)
+            await queue.pump(context)
         finally:
-            boxes.discard(box)
+            queues.discard(queue)
             self._active[role] -= 1
             self._clients.pop(client, None)
 
-    def _news(self) -> None:
-        """Tell those who listen what changed."""
-        for job in self._look():
+    def _send_changes(self) -> None:
+        """Send every change to the subscribers."""
+        for job in self._changes():
             message = signal(job, str(uuid.uuid4()))
-            for box in self._single:
-                box.put(message)
+            for queue in self._single:
+                queue.put(message)
             page = self._page((job,))
             for each in self._lists:
                 each.put(page)
 
-    def _look(self) -> list[Summary]:
-        """What differs from what was told; it counts as told from now on."""
+    def _changes(self) -> list[JobSummary]:
+        """The summaries that differ from those sent last; they count as sent from now on."""
         now = time.time()
         changed = []
-        there = {one.id: one for one in summarised(self._cluster.observed, now) if one.id}
+        there = {one.id: one for one in job_summaries(self._cluster.observed, now, self._cluster.cache) if one.id}
         for job, found in sorted(there.items()):
-            before = self._told.get(job)
-            # when a job was first seen is told once and for all
+            before = self._sent.get(job)
+            # the time at which a job was first seen never changes
             data = found.data if before is None else {**found.data, "time": before.data["time"]}
             if data.get("job_status") in (COMPLETE, FAILED) and not data.get("deleteTime"):
                 known = before.data.get("deleteTime") if before is not None else ""
                 data = {**data, "deleteTime": known or str(int(now))}
             after = found._replace(data=data)
             if after != before:
-                self._told[job] = after
+                self._sent[job] = after
                 changed.append(after)
-        for job in [job for job in self._told if job not in there]:
-            last = self._told.pop(job)
+        for job in [job for job in self._sent if job not in there]:
+            last = self._sent.pop(job)
             if last.data.get("operator") != "delete":
                 changed.append(_ended(last, int(now)))
         return changed
 
     def _pages(self) -> Iterator[pb.JobSummarySignalList]:
-        page: list[Summary] = []
+        page: list[JobSummary] = []
         npus = 0
-        for _, job in sorted(self._told.items()):
+        for _, job in sorted(self._sent.items()):
             if page and npus + job.cards > MAX_NPUS:
                 yield self._page(page)
                 page, npus = [], 0
@@ -152,11 +154,11 @@ class Job:
             npus += job.cards
         yield self._page(page)
 
-    def _page(self, jobs: Sequence[Summary]) -> pb.JobSummarySignalList:
+    def _page(self, jobs: Sequence[JobSummary]) -> pb.JobSummarySignalList:
         return pb.JobSummarySignalList(
             jobSummarySignals=[signal(job, str(uuid.uuid4())) for job in jobs],
             ReportTime=str(int(time.time())),
-            JobTotalNum=len(self._told),
+            JobTotalNum=len(self._sent),
         )
 
     def _forget_idle(self) -> None:
@@ -165,8 +167,8 @@ class Job:
             del self._clients[client]
 
 
-def signal(job: Summary, name: str) -> pb.JobSummarySignal:
-    """The message about one job; ``name`` is its uuid."""
+def signal(job: JobSummary, name: str) -> pb.JobSummarySignal:
+    """The message about one job; ``name`` is the message's uuid."""
     data = job.data
     return pb.JobSummarySignal(
         uuid=name,
@@ -188,18 +190,18 @@ def signal(job: Summary, name: str) -> pb.JobSummarySignal:
 
 
 def _table(parts: Sequence[str]) -> str:
-    """The whole rank table, whose servers a ConfigMap each may hold in parts."""
+    """The whole rank table, joined from the parts that ConfigMaps hold."""
     if len(parts) == 1:
         return parts[0]
     bodies = [json.loads(part) for part in parts]
     return go_json({**bodies[0], "server_list": [row for body in bodies for row in body["server_list"]]})
 
 
-def _ended(last: Summary, now: int) -> Summary:
-    """The last word of a job that is gone."""
+def _ended(last: JobSummary, now: int) -> JobSummary:
+    """The last summary of a deleted job."""
     status = COMPLETE if last.status == COMPLETE else FAILED
     data = {**last.data, "job_status": status, "operator": "delete", "deleteTime": str(now)}
     return last._replace(status=status, data=data)
 
 
-__all__ = ["ROLES", "Job", "signal"]
+__all__ = ["ROLES", "JobService", "signal"]

@@ -1,6 +1,6 @@
-"""Which server serves: one at a time, by a Lease whose holder's name ends in the address to reach it at.
+"""The serving server: one at a time, by a Lease whose holder identity ends in the server's address.
 
-The others hand every call on to it, so that it does not matter where a client's connection ends.
+The others relay every call to it, so a client may connect to any server.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Final
 
 from engine.kube import LEASE, Kube, KubeError, NotFound
 from engine.kube import NAMESPACE as NAMESPACES
-from engine.lease import NAMESPACE, Lease
+from engine.kube.lease import NAMESPACE, Lease
 from engine.log import get
 
 _log = get("grpc.leader")
 NAME: Final = "belay-recovery"
 DURATION: Final = 6.0
-#: Seconds that a call waits for a server that serves.
+#: Seconds for which a call waits for a serving server.
 PATIENCE: Final = 5.0
-#: Seconds in which another server takes over from one that died.
+#: Seconds within which another server takes over from a dead one.
 FAILOVER: Final = 2 * DURATION
 
 
 class Leader:
-    """``begin`` takes over with the new epoch and may raise KubeError; ``lose`` gives everything up. An ``abandoned``
-    Lease is not given back at the end: it runs out.
+    """``begin`` takes over with the new epoch and may raise KubeError; ``lose`` ends serving. An ``abandoned`` Lease is
+    not released at the end: it expires.
     """
 
     def __init__(
@@ -51,13 +51,13 @@ class Leader:
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Lead whenever possible, until cancelled; then the Lease is given back."""
+        """Lead whenever possible, until cancelled; then release the Lease."""
         try:
             while True:
-                if await self._take():
+                if await self._acquire():
                     await self._hold()
                 else:
-                    await self._learn()
+                    await self._refresh_holder()
                     await asyncio.sleep(self._duration / 6)
         finally:
             self._stop()
@@ -69,17 +69,17 @@ class Leader:
             async with asyncio.timeout(2.0):
                 await self._lease.release()
 
-    async def settled(self, seconds: float = PATIENCE) -> bool:
-        """Whether it is known who serves, within that time."""
-        return await self._comes(lambda: self.leads or bool(self.holder), seconds)
+    async def known(self, seconds: float = PATIENCE) -> bool:
+        """Whether the serving server is known within ``seconds``."""
+        return await self._holds_within(lambda: self.leads or bool(self.holder), seconds)
 
-    async def moved_on(self, seconds: float = FAILOVER) -> bool:
-        """Whether somebody else (or we) came to serve within that time: the holder that is known does not answer."""
+    async def replaced(self, seconds: float = FAILOVER) -> bool:
+        """Whether another server, or this one, serves within ``seconds``: the known holder does not answer."""
         holder = self.holder
-        return await self._comes(lambda: self.leads or self.holder not in ("", holder), seconds)
+        return await self._holds_within(lambda: self.leads or self.holder not in ("", holder), seconds)
 
-    async def _comes(self, true: Callable[[], bool], seconds: float) -> bool:
-        """Whether ``true`` comes to hold within that time."""
+    async def _holds_within(self, true: Callable[[], bool], seconds: float) -> bool:
+        """Whether ``true()`` becomes true within ``seconds``."""
         last = time.monotonic() + seconds
         while not true():
             left = last - time.monotonic()
@@ -91,25 +91,25 @@ class Leader:
                     await changed.wait()
         return True
 
-    async def _take(self) -> bool:
+    async def _acquire(self) -> bool:
         try:
             epoch = await self._lease.acquire()
             if epoch is None:
                 return False
             await self._begin(epoch)
         except NotFound:
-            await self._found()  # nobody has installed Belay's manifests
+            await self._create_namespace()  # Belay's manifests are not installed
             return False
         except KubeError as error:
             _log.warning("cannot serve yet", reason=str(error))
             return False
         self.leads, self.holder = True, ""
-        self._tell()
+        self._notify()
         _log.info("serving jobs", epoch=epoch)
         return True
 
-    async def _found(self) -> None:
-        """Make the namespace in which the Lease lives."""
+    async def _create_namespace(self) -> None:
+        """Create the namespace of the Lease."""
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
         try:
             await self._kube.create(NAMESPACES, body)
@@ -129,17 +129,17 @@ class Leader:
                 _log.warning("Lease not renewed", reason=str(error))
                 if time.monotonic() - renewed > self._duration:
                     break
-        _log.warning("another server serves the jobs, or may soon")
+        _log.warning("Lease lost, another server serves the jobs or may soon")
         self._stop()
 
     def _stop(self) -> None:
         if self.leads:
             self.leads = False
             self._lose()
-            self._tell()
+            self._notify()
 
-    async def _learn(self) -> None:
-        """Who serves now, as far as the Lease says."""
+    async def _refresh_holder(self) -> None:
+        """Read the holder from the Lease."""
         try:
             found = await self._kube.get(LEASE, NAME, NAMESPACE)
         except KubeError:
@@ -147,9 +147,9 @@ class Leader:
         holder = str(((found or {}).get("spec") or {}).get("holderIdentity") or "").rpartition("@")[2]
         if holder != self.holder:
             self.holder = "" if holder == self.address else holder
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 

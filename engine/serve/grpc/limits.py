@@ -1,7 +1,7 @@
-"""Limits of the server: how many calls a second, how many connections. Figures are ClusterD's.
+"""Limits of the server, with ClusterD's figures: calls per second, and connections.
 
-gRPC for Python hands out no connections, only calls; so a connection counts from its first call until it has been
-without one for as long as a keep-alive takes to find it dead, and what is beyond the limit is refused call by call.
+gRPC for Python exposes calls, not connections. So a connection counts from its first call until it has had none for as
+long as a keep-alive takes to find it dead, and each call on a connection beyond the limit is refused.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ HEALTH_RATE: Final = 10_000
 BUSINESS_RATE: Final = 1_000
 MAX_CONNECTIONS: Final = 1_024
 MAX_PER_HOST: Final = 512
-#: Seconds of silence after which a connection without open calls counts no more: keep-alive time and its time-out.
-FORGOTTEN: Final = 65.0
+#: Seconds without an open call after which a connection no longer counts: keep-alive time plus its time-out.
+IDLE_SECONDS: Final = 65.0
 
 Clock = Callable[[], float]
 
 
-class Bucket:
+class TokenBucket:
     """A token bucket: ``rate`` a second, ``burst`` at once."""
 
     def __init__(self, rate: float, burst: float, clock: Clock = time.monotonic) -> None:
@@ -56,8 +56,8 @@ class Rates:
     def __init__(
         self, clock: Clock = time.monotonic, *, health: int = HEALTH_RATE, business: int = BUSINESS_RATE
     ) -> None:
-        self._health = Bucket(health, health, clock)
-        self._business = Bucket(business, business, clock)
+        self._health = TokenBucket(health, health, clock)
+        self._business = TokenBucket(business, business, clock)
 
     def refusal(self, method: str) -> str:
         """Why a call may not pass now; empty when it may."""
@@ -68,7 +68,7 @@ class Rates:
 
 
 class Connections:
-    """Who is connected, by the peer's address and port."""
+    """Open connections by the peer's address and port."""
 
     def __init__(
         self, clock: Clock = time.monotonic, *, most: int = MAX_CONNECTIONS, per_host: int = MAX_PER_HOST
@@ -80,7 +80,7 @@ class Connections:
         self._hosts: dict[str, int] = {}
 
     def enter(self, peer: str) -> bool:
-        """A call begins; False when its connection is one too many."""
+        """Count a call that begins; False when its connection exceeds a limit."""
         if peer not in self._open:
             if peer in self._idle:
                 del self._idle[peer]
@@ -95,7 +95,7 @@ class Connections:
         return True
 
     def leave(self, peer: str) -> None:
-        """A call has ended."""
+        """Count a call that ended."""
         self._open[peer] -= 1
         if not self._open[peer]:
             del self._open[peer]
@@ -107,7 +107,7 @@ class Connections:
         return len(self._open) + len(self._idle)
 
     def _sweep(self) -> None:
-        old = self._clock() - FORGOTTEN
+        old = self._clock() - IDLE_SECONDS
         while self._idle:
             peer, at = next(iter(self._idle.items()))
             if at > old:
@@ -128,15 +128,15 @@ else:
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Handler]]
 
 
-class Guard(Interceptor):
-    """Refuses what is beyond the limits, before any handler sees it."""
+class LimitInterceptor(Interceptor):
+    """Refuse calls beyond the limits before a handler sees them."""
 
     def __init__(self, rates: Rates, connections: Connections) -> None:
         self._rates = rates
         self._connections = connections
 
     async def intercept_service(self, continuation: Continuation, details: grpc.HandlerCallDetails) -> Handler:
-        """The handler with its limits around it."""
+        """The handler behind the limits."""
         handler = await continuation(details)
         if handler is None:
             return handler
@@ -157,7 +157,7 @@ class Guard(Interceptor):
             try:
                 refused = self._rates.refusal(method)
                 if refused:
-                    await context.abort(grpc.StatusCode.UNKNOWN, refused)
+                    await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refused)
                 return await inner(request, context)
             finally:
                 self._connections.leave(peer)
@@ -177,4 +177,4 @@ class Guard(Interceptor):
         return guarded
 
 
-__all__ = ["BUSINESS_RATE", "HEALTH_RATE", "Bucket", "Connections", "Guard", "Rates"]
+__all__ = ["BUSINESS_RATE", "HEALTH_RATE", "TokenBucket", "Connections", "LimitInterceptor", "Rates"]

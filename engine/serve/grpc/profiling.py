@@ -12,12 +12,12 @@ from typing import Any, Final
 import grpc
 import msgspec
 
+from engine.gangs.owners import POD_GROUP_APIS
 from engine.kube import CONFIGMAP, Conflict, Kube, KubeError, Object, Unavailable
 from engine.log import get
 from engine.model.diagnostics import ObjectKey
-from engine.plan.owners import POD_GROUP_APIS
-from engine.serve.grpc.cluster import Cluster
-from engine.serve.grpc.jobview import JobView
+from engine.serve.grpc.job_view import JobView
+from engine.serve.grpc.observed_cluster import ObservedCluster
 from engine.serve.grpc.publishers import Publishers
 from engine.serve.grpc.streams import Context
 from engine.wire.clusterd import profiling_pb2 as pb
@@ -27,25 +27,25 @@ _log = get("grpc.profiling")
 PREFIX: Final = "data-trace-"
 KEY: Final = "profilingSwitch"
 SWITCHES: Final = ("CommunicationOperator", "Step", "SaveCheckpoint", "FP", "DataLoader")
-#: These switch together: what one says counts for all of them.
+#: These switches have one value.
 TOGETHER: Final = ("Step", "SaveCheckpoint", "FP", "DataLoader")
 OK, BAD, MISSING, FAILED = 200, 300, 404, 500
 _TRIES: Final = 3
-#: Seconds that a client waits for its switches to be written.
+#: Seconds for which a client waits until its switches are written.
 _PATIENCE: Final = 40.0
 
 
-class TrainingDataTrace:
+class TrainingDataTraceService:
     """The handlers, named as the RPCs."""
 
-    def __init__(self, kube: Kube, cluster: Cluster) -> None:
+    def __init__(self, kube: Kube, cluster: ObservedCluster) -> None:
         self._kube = kube
         self._cluster = cluster
         self._publishers: Publishers[pb.DataStatusRes] = Publishers()
         self._switches: dict[str, dict[str, str]] = {}
 
     async def ModifyTrainingDataTraceSwitch(self, request: pb.DataTypeReq, context: Context) -> pb.DataTypeRes:
-        """Write the switches, then tell whoever subscribed."""
+        """Write the switches, then send them to the subscribers."""
         wanted = {name: str(getattr(request.profilingSwitch, name)) for name in SWITCHES}
         wrong = _wrong(request.jobNsName, wanted)
         if wrong:
@@ -53,19 +53,19 @@ class TrainingDataTrace:
         view = self._job(request.jobNsName)
         if view is None:
             return pb.DataTypeRes(code=MISSING, message=f"job {request.jobNsName} not found")
-        traced = [self._cluster.extra(pod).data_trace for pod in view.pods]
+        traced = [self._cluster.container_settings(pod).data_trace for pod in view.pods]
         if traced and all(traced):
             if not await self._write(view, wanted):
                 return pb.DataTypeRes(code=FAILED, message=f"ConfigMap {PREFIX}{view.name} cannot be written")
-        elif not self._publishers.heard(view.id):
-            return pb.DataTypeRes(code=FAILED, message="notify subscribe failed")  # and nothing was switched
+        elif not self._publishers.has_subscribers(view.id):
+            return pb.DataTypeRes(code=FAILED, message="notify subscribe failed")  # no switch was changed
         self._forget()
         self._switches[view.id] = wanted
-        self._publishers.tell(view.id, _message(wanted))
+        self._publishers.publish_to(view.id, _message(wanted))
         return pb.DataTypeRes(code=OK, message=f"successfully changed profiling switch of {request.jobNsName}")
 
     async def GetTrainingDataTraceSwitch(self, request: pb.DataStatusReq, context: Context) -> pb.DataStatusRes:
-        """The switches as they are."""
+        """Answer with the switches."""
         if not _split(request.jobNsName):
             return pb.DataStatusRes(code=BAD, message="jobNsName must be <namespace>/<job name>")
         view = self._job(request.jobNsName)
@@ -82,7 +82,7 @@ class TrainingDataTrace:
         return pb.DataStatusRes(code=OK, message="success", profilingSwitch=pb.ProfilingSwitch(**switches))
 
     async def SubscribeDataTraceSwitch(self, request: pb.ProfilingClientInfo, context: Context) -> None:
-        """The switches as they are now, if anybody set them, and every change."""
+        """Stream the switches, if they were ever set, then every change."""
         job, stored = request.jobId, None
         view = self._cluster.jobs.get(job)
         if view is None and not self._serves(job):
@@ -97,7 +97,7 @@ class TrainingDataTrace:
         if publisher is None:
             await context.abort(grpc.StatusCode.UNKNOWN, f"jobId={job} out of max serve jobs")
             raise AssertionError("abort raises")
-        # whoever switched while this was read was not told of a subscriber: what was switched last counts
+        # a change during the read was sent before this subscription: the newest switches count
         switches = self._switches.get(job, stored)
         await publisher.serve(context, _message(switches) if switches is not None else None)
 
@@ -122,7 +122,7 @@ class TrainingDataTrace:
         self._publishers.forget(jobs.__contains__)
 
     async def _write(self, view: JobView, switches: Mapping[str, str]) -> bool:
-        """Whether the ConfigMap says so. A write whose answer was lost is looked for before it is called failed."""
+        """Whether the ConfigMap holds the switches; after a lost answer it is read again."""
         name = PREFIX + view.name
         try:
             async with asyncio.timeout(_PATIENCE):
@@ -148,7 +148,7 @@ class TrainingDataTrace:
         return False
 
     def _body(self, view: JobView, name: str, switches: Mapping[str, str], live: Object | None) -> Object:
-        """The ConfigMap with the switches; ``live`` itself where it says all of that."""
+        """The ConfigMap with the switches; equal to ``live`` when it holds them already."""
         metadata: dict[str, Any] = dict((live or {}).get("metadata") or {"name": name, "namespace": view.namespace})
         metadata["labels"] = {**(metadata.get("labels") or {}), "reset": "true"}
         owners = self._owners(view)
@@ -176,7 +176,7 @@ def _split(name: str) -> tuple[str, str] | None:
 
 
 def _wrong(name: str, switches: Mapping[str, str]) -> str:
-    """What is wrong with a request; empty when it can be carried out."""
+    """What is wrong with a request; empty when it is valid."""
     if not _split(name):
         return "jobNsName must be <namespace>/<job name>"
     for switch, value in switches.items():
@@ -202,4 +202,4 @@ def _message(switches: Mapping[str, str]) -> pb.DataStatusRes:
     return pb.DataStatusRes(code=OK, message="success", profilingSwitch=pb.ProfilingSwitch(**switches))
 
 
-__all__ = ["TrainingDataTrace"]
+__all__ = ["TrainingDataTraceService"]

@@ -1,6 +1,6 @@
-"""Who registered for a stream of news about a job, and the streams themselves: one per job and role, newest state wins.
+"""Registrations for a job's state and their streams, one registration per job and role.
 
-The streams of the services Config, Fault and TrainingDataTrace. A message equal to the last one is not sent.
+Used by the services Config, Fault and TrainingDataTrace. A message equal to the last one is not sent.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import grpc
 
-from engine.serve.grpc.streams import Context, Outbox
+from engine.serve.grpc.streams import Context, MessageQueue
 
 Message = TypeVar("Message")
 MAX_JOBS = 10_000
@@ -18,51 +18,51 @@ _QUEUED = 4
 
 
 class Publisher(Generic[Message]):
-    """One registration. Everybody who subscribes to it gets each new state, beginning with the one that there is."""
+    """One registration. Each subscriber gets the current state, then every new one."""
 
     def __init__(self, job: str, role: str) -> None:
         self.job, self.role = job, role
         self.stopped = False
-        self._boxes: set[Outbox[Message]] = set()
+        self._queues: set[MessageQueue[Message]] = set()
         self._last: Message | None = None
 
     @property
-    def used(self) -> bool:
-        """Whether anybody listens."""
-        return bool(self._boxes)
+    def has_subscribers(self) -> bool:
+        """Whether it has subscribers."""
+        return bool(self._queues)
 
     def publish(self, message: Message) -> bool:
-        """Send unless it was the last one; whether it was news."""
+        """Send a message unless it equals the last one; returns whether it was sent."""
         if message == self._last:
             return False
         self._last = message
-        for box in self._boxes:
-            box.put(message)
+        for queue in self._queues:
+            queue.put(message)
         return True
 
     async def serve(self, context: Context, current: Message | None) -> None:
         """Stream to one subscriber until either side ends it."""
-        box: Outbox[Message] = Outbox(_QUEUED)
+        queue: MessageQueue[Message] = MessageQueue(_QUEUED)
         if current is not None:
-            self.publish(current)  # it may be newer than what the others were told last
-            box.put(current)
-        self._boxes.add(box)
+            self.publish(current)  # it may be newer than the last message to the others
+            queue.put(current)
+        self._queues.add(queue)
         try:
             await context.send_initial_metadata(())
-            await box.pump(context)
+            await queue.pump(context)
         finally:
-            self._boxes.discard(box)
+            self._queues.discard(queue)
 
     def stop(self) -> None:
         """End every stream."""
         self.stopped = True
-        for box in self._boxes:
-            box.close()
+        for queue in self._queues:
+            queue.close()
 
 
 class Publishers(Generic[Message]):
-    """The registrations of one service, at most so many jobs; where ``yields``, those to which nobody listens make room
-    for new ones, oldest first.
+    """The registrations of one service, for at most ``most`` jobs. With ``yields``, registrations without subscribers
+    make room for new ones, oldest first.
     """
 
     def __init__(self, most: int = MAX_JOBS, *, yields: bool = False) -> None:
@@ -71,7 +71,7 @@ class Publishers(Generic[Message]):
         self._jobs: dict[str, int] = {}
 
     def register(self, job: str, role: str) -> Publisher[Message] | None:
-        """A new registration, in place of an older one of the job and role; None beyond the limit."""
+        """A new registration that replaces an older one of the job and role; None beyond the limit."""
         old = self._found.get((job, role))
         if old is not None:
             old.stop()
@@ -83,46 +83,46 @@ class Publishers(Generic[Message]):
         self._found[(job, role)] = publisher
         return publisher
 
-    async def of(self, job: str, role: str, context: Context, *, told: str | None = None) -> Publisher[Message]:
-        """The registration; aborts the call when there is none, naming the role or what was ``told`` for it."""
+    async def find(self, job: str, role: str, context: Context, *, shown_role: str | None = None) -> Publisher[Message]:
+        """The registration. Aborts the call when there is none, naming ``shown_role`` or else the role."""
         found = self._found.get((job, role))
         if found is None:
-            who = role if told is None else told
+            who = role if shown_role is None else shown_role
             await context.abort(grpc.StatusCode.UNKNOWN, f"jobId={job} not registered, role={who}")
             raise AssertionError("abort raises")
         return found
 
     def publish(self, message_of: Callable[[str], Message | None]) -> None:
-        """Tell every subscriber what is new of its job."""
+        """Send every subscriber the newest state of its job."""
         known: dict[str, Any] = {}
         for publisher in list(self._found.values()):
-            if publisher.used:
+            if publisher.has_subscribers:
                 job = publisher.job
                 if job not in known:
                     known[job] = message_of(job)
                 if known[job] is not None:
                     publisher.publish(known[job])
 
-    def heard(self, job: str) -> bool:
-        """Whether anybody listens to what is told of the job."""
-        return any(each.used for each in self._found.values() if each.job == job)
+    def has_subscribers(self, job: str) -> bool:
+        """Whether the job has subscribers in any role."""
+        return any(each.has_subscribers for each in self._found.values() if each.job == job)
 
-    def tell(self, job: str, message: Message) -> None:
-        """Tell everybody who subscribed to the job."""
+    def publish_to(self, job: str, message: Message) -> None:
+        """Send a message to every subscriber of the job."""
         for publisher in self._found.values():
-            if publisher.job == job and publisher.used:
+            if publisher.job == job and publisher.has_subscribers:
                 publisher.publish(message)
 
     def forget(self, there: Callable[[str], bool]) -> None:
-        """Drop registrations of jobs that are gone and to which nobody listens."""
+        """Drop registrations without subscribers of jobs that are gone."""
         for (job, role), publisher in list(self._found.items()):
-            if not publisher.used and not there(job):
+            if not publisher.has_subscribers and not there(job):
                 self._drop(job, role)
 
     def _room(self) -> bool:
-        """Whether room for one more job could be made."""
-        used = {job for (job, _), publisher in self._found.items() if publisher.used}
-        idle = next((job for job in self._jobs if job not in used), None) if self._yields else None
+        """Drop one idle job; whether there was one."""
+        has_subscribers = {job for (job, _), publisher in self._found.items() if publisher.has_subscribers}
+        idle = next((job for job in self._jobs if job not in has_subscribers), None) if self._yields else None
         for role in [role for job, role in self._found if job == idle]:
             self._drop(str(idle), role)
         return idle is not None
@@ -134,7 +134,7 @@ class Publishers(Generic[Message]):
             del self._jobs[job]
 
     def close(self) -> None:
-        """End everything."""
+        """End every stream and registration."""
         for publisher in self._found.values():
             publisher.stop()
         self._found.clear()

@@ -16,22 +16,24 @@ import grpc
 from aiohttp import web
 
 from engine.errors import InputError
-from engine.kube import Kube, KubeError, end
+from engine.kube import Kube, KubeError, cancel_all
 from engine.log import get
-from engine.serve.grpc.cluster import Cluster, clock_ms
-from engine.serve.grpc.config import Config
-from engine.serve.grpc.desk import Desk
-from engine.serve.grpc.fault import Fault
-from engine.serve.grpc.jobs import Job
+from engine.serve.grpc.config import ConfigService
+from engine.serve.grpc.fault import FaultService
+from engine.serve.grpc.jobs import JobService
 from engine.serve.grpc.leader import DURATION, Leader
-from engine.serve.grpc.limits import Connections, Guard, Rates
-from engine.serve.grpc.profiling import TrainingDataTrace
-from engine.serve.grpc.public import PubFault, Table
-from engine.serve.grpc.recover import Recover
-from engine.serve.grpc.routes import Relay, handlers
+from engine.serve.grpc.limits import Connections, LimitInterceptor, Rates
+from engine.serve.grpc.observed_cluster import ObservedCluster, clock_ms
+from engine.serve.grpc.profiling import TrainingDataTraceService
+from engine.serve.grpc.public_faults import PubFaultService, PublicFaultTable
+from engine.serve.grpc.recovery.registry import Registry
+from engine.serve.grpc.recovery.service import RecoverService
+from engine.serve.grpc.recovery.training import TrainingService
+from engine.serve.grpc.relay import Relay, handlers
 from engine.serve.grpc.tls import Certificates, allowed_plaintext, files_of
 from engine.settings import Settings
 from engine.wire.clusterd import config_pb2, fault_pb2, job_pb2, profiling_pb2, pubfault_pb2, recover_pb2
+from engine.wire.training import training_pb2
 
 _log = get("grpc")
 PORT: Final = 8899
@@ -44,7 +46,7 @@ OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
-    # clients ping every 3 s at most; what the network squeezes together is forgiven
+    # clients ping every 3 s at most; the margin is for pings that the network delays
     ("grpc.http2.min_ping_interval_without_data_ms", 2_500),
     ("grpc.so_reuseport", 0),
 )
@@ -62,29 +64,30 @@ class GrpcServer:
         port: int = 0,
         health_port: int | None = None,
         certificates: Certificates | None = None,
-        cluster: Cluster | None = None,
+        cluster: ObservedCluster | None = None,
         clock: Callable[[], int] = clock_ms,
         duration: float = DURATION,
         rates: Rates | None = None,
         connections: Connections | None = None,
-        table: Callable[[], Table] | None = None,
+        table: Callable[[], PublicFaultTable] | None = None,
         keep_alive: float = 5.0,
     ) -> None:
-        self.cluster = cluster or Cluster(kube)
-        self.desk = Desk(kube, self.cluster, clock=clock)
+        self.cluster = cluster or ObservedCluster(kube)
+        self.registry = Registry(kube, self.cluster, clock=clock)
         self.host, self.port, self.health_port = host, port, health_port
         self._kube = kube
         self._identity = identity
         self._certificates = certificates
         self._duration = duration
-        self._guard = Guard(rates or Rates(), connections or Connections())
+        self._guard = LimitInterceptor(rates or Rates(), connections or Connections())
         self._server = grpc.aio.server(interceptors=(self._guard,), options=OPTIONS)
-        self.fault = Fault(self.desk)
-        self.config = Config(self.cluster)
-        self.jobs = Job(self.cluster)
-        self.tracing = TrainingDataTrace(kube, self.cluster)
-        self.public = PubFault(kube, self.cluster, table)
-        self._recover = Recover(self.desk, keep_alive=keep_alive)
+        self.fault = FaultService(self.registry)
+        self.config = ConfigService(self.cluster)
+        self.jobs = JobService(self.cluster)
+        self.tracing = TrainingDataTraceService(kube, self.cluster)
+        self.public = PubFaultService(kube, self.cluster, table)
+        self.training = TrainingService(self.registry)
+        self._recover = RecoverService(self.registry, keep_alive=keep_alive)
         self._tasks: list[asyncio.Task[None]] = []
         self._probe: web.AppRunner | None = None
         self.leader: Leader | None = None
@@ -127,6 +130,7 @@ class GrpcServer:
             (job_pb2, "Job", self.jobs),
             (profiling_pb2, "TrainingDataTrace", self.tracing),
             (pubfault_pb2, "PubFault", self.public),
+            (training_pb2, "Training", self.training),
         )
         self._server.add_generic_rpc_handlers(
             tuple(handlers(module.DESCRIPTOR.services_by_name[name], serve, relay) for module, name, serve in services)
@@ -135,18 +139,18 @@ class GrpcServer:
         if self.health_port is not None:
             await self._serve_probe(self.health_port)
         works: tuple[Awaitable[None], ...] = (
-            self.cluster.run(), self.desk.run(), leader.run(), self.fault.run(), self.config.run(), self.jobs.run(),
+            self.cluster.run(), self.registry.run(), leader.run(), self.fault.run(), self.config.run(), self.jobs.run(),
             self.public.run(),
         )  # fmt: skip
         self._tasks = [asyncio.ensure_future(work) for work in works]
         _log.info("serving gRPC", address=reached, tls=self._certificates is not None)
 
     async def aclose(self) -> None:
-        """End every stream, give the Lease back, let calls under way finish."""
-        self.desk.closing = True
+        """End every stream, release the Lease and let calls finish."""
+        self.registry.closing = True
         tasks, self._tasks = self._tasks, []
-        await end(*tasks)
-        await self.desk.aclose()
+        await cancel_all(*tasks)
+        await self.registry.aclose()
         for service in (self.fault, self.config, self.jobs, self.tracing):
             service.close()
         await self._server.stop(GRACE_SECONDS)
@@ -156,20 +160,20 @@ class GrpcServer:
             await self._probe.cleanup()
 
     async def kill(self) -> None:
-        """End as a killed process does: nothing is given back, nobody is told."""
-        self.desk.closing = True
+        """End as a killed process does, without releasing or sending anything. For tests."""
+        self.registry.closing = True
         if self.leader is not None:
             self.leader.abandoned = True
         await self._server.stop(0)
-        await end(*self._tasks)
+        await cancel_all(*self._tasks)
         if self._relay is not None:
             await self._relay.aclose()
-        for talk in self.desk.talks.values():
-            talk.end()
+        for session in self.registry.sessions.values():
+            session.end()
 
     @property
     def problem(self) -> str:
-        """Why calls would not be answered now; empty when they would."""
+        """Why calls cannot be answered now; empty when they can."""
         if not self.cluster.synced:
             return "the cluster is not listed yet"
         if self.leader is None or not (self.leader.leads or self.leader.holder):
@@ -180,11 +184,11 @@ class GrpcServer:
         if not await self.cluster.wait_synced(SYNC_SECONDS):
             raise KubeError("the cluster could not be listed")
         self.cluster.refresh()
-        held = await self.desk.adopt(epoch)
+        held = await self.registry.adopt(epoch)
         _log.info("conversations taken over", jobs=held)
 
     def _lose(self) -> None:
-        self.desk.leave()
+        self.registry.drop_sessions()
         for service in (self.fault, self.config, self.jobs, self.tracing):
             service.close()
 
@@ -215,7 +219,7 @@ class GrpcServer:
 async def serving(
     settings: Settings, kube: Kube, environ: Mapping[str, str] | None = None
 ) -> AsyncIterator[GrpcServer | None]:
-    """The gRPC services as the settings have them; yields the server, or None where they are off.
+    """The gRPC services as the settings have them; yields the server, or None when they are off.
 
     Raises:
         InputError: the address or the certificates cannot be used.
@@ -254,7 +258,7 @@ async def serving(
 
 
 def where(settings: Settings, environ: Mapping[str, str]) -> tuple[str, int, bool]:
-    """(host, port, whether somebody asked for it) to serve on; an empty host for nowhere.
+    """(host, port, whether the address was set) to serve on; an empty host when the services are off.
 
     Raises:
         InputError: $POD_IP or the setting is no address to listen on.

@@ -1,6 +1,6 @@
-"""Open streams: what waits for one subscriber, bounded, and the newest wins.
+"""Queues of messages for open streams, bounded; the oldest message is dropped first.
 
-A subscriber that reads slowly costs a few messages of memory and misses the oldest ones; nobody waits for it.
+A subscriber that reads slowly costs a few messages of memory and misses the oldest ones. Nothing waits for it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Message = TypeVar("Message")
 QUEUED: Final = 16
 
 
-class Outbox(Generic[Message]):
-    """Messages on their way to one subscriber; ``role`` and ``host`` say who it is."""
+class MessageQueue(Generic[Message]):
+    """Messages for one subscriber; ``role`` and ``host`` identify it."""
 
     def __init__(self, limit: int = QUEUED, *, role: str = "", host: str = "") -> None:
         self.role, self.host = role, host
@@ -30,38 +30,38 @@ class Outbox(Generic[Message]):
         self.dropped = 0
         self._limit = limit
         self._items: deque[tuple[Message, asyncio.Future[bool] | None]] = deque()
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def put(self, message: Message) -> None:
-        """Queue without caring when it leaves."""
+        """Queue a message."""
         self._append(message, None)
 
     def send(self, message: Message) -> asyncio.Future[bool]:
-        """Queue; the future says whether the message was handed to the connection."""
+        """Queue a message; the future says whether it was written to the connection."""
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._append(message, future)
         return future
 
     def close(self) -> None:
-        """End the stream after what is queued."""
+        """End the stream after the queued messages."""
         self.closed = True
-        self._news.set()
+        self._changed.set()
 
     def discard(self) -> None:
-        """The subscriber is gone: nothing queued will arrive."""
+        """Drop the queued messages: the subscriber is gone."""
         self.closed = True
         while self._items:
             _settle(self._items.popleft()[1], False)
-        self._news.set()
+        self._changed.set()
 
     async def pump(
         self,
         context: Context,
         *,
         idle: float | None = None,
-        beat: Callable[[], Message] | None = None,
+        keep_alive: Callable[[], Message] | None = None,
     ) -> None:
-        """Write until closed; after ``idle`` seconds without a message write a ``beat``. Cancelled with the RPC."""
+        """Write messages until closed; ``keep_alive`` after ``idle`` seconds without one. Cancelled with the RPC."""
         current: asyncio.Future[bool] | None = None
         try:
             while True:
@@ -72,9 +72,9 @@ class Outbox(Generic[Message]):
                     current = None
                 if self.closed:
                     return
-                self._news.clear()
-                if not await _arrives(self._news, idle) and beat is not None:
-                    await context.write(beat())
+                self._changed.clear()
+                if not await _set_within(self._changed, idle) and keep_alive is not None:
+                    await context.write(keep_alive())
         finally:
             _settle(current, False)
             self.discard()
@@ -87,7 +87,7 @@ class Outbox(Generic[Message]):
             self.dropped += 1
             _settle(self._items.popleft()[1], False)
         self._items.append((message, future))
-        self._news.set()
+        self._changed.set()
 
 
 def peer_host(peer: str) -> str:
@@ -98,7 +98,7 @@ def peer_host(peer: str) -> str:
     return rest.rpartition(":")[0].removeprefix("%5B").removesuffix("%5D").strip("[]")
 
 
-async def _arrives(event: asyncio.Event, seconds: float | None) -> bool:
+async def _set_within(event: asyncio.Event, seconds: float | None) -> bool:
     if seconds is None:
         await event.wait()
         return True
@@ -115,4 +115,4 @@ def _settle(future: asyncio.Future[bool] | None, value: bool) -> None:
         future.set_result(value)
 
 
-__all__ = ["QUEUED", "Context", "Outbox", "peer_host"]
+__all__ = ["QUEUED", "Context", "MessageQueue", "peer_host"]

@@ -1,8 +1,8 @@
 """Mutual TLS with certificates that may be renewed while the server runs, and when plaintext is allowed.
 
-Clients of ClusterD speak plaintext only. So it is spoken where the address is loopback, or where the operator asks for
-it (``BELAY_GRPC_PLAINTEXT=1``, which the shipped manifests do: existing jobs then work unchanged inside the cluster's
-network); with certificates set, every client must show one of the same authority.
+Clients of ClusterD speak plaintext only. So the server does on a loopback address, or with ``BELAY_GRPC_PLAINTEXT=1``,
+which the shipped manifests set: existing jobs then work unchanged inside the cluster's network. With certificates set,
+every client must present one of the same authority.
 """
 
 from __future__ import annotations
@@ -57,21 +57,21 @@ def allowed_plaintext(settings: Settings, host: str) -> bool:
 
 
 class Certificates:
-    """Reads the files again when they change; what cannot be read leaves the last good ones in force."""
+    """Certificates that are read again when their files change; unreadable files leave the last good ones in force."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
         self._seen: tuple[tuple[int, int], ...] = ()
         self._last = self._read()
-        self._shown: tuple[tuple[int, int], ...] = self._seen  # what the server's handshakes were given last
+        self._shown: tuple[tuple[int, int], ...] = self._seen  # as of the server's last handshake
 
     def server(self) -> grpc.ServerCredentials:
-        """Credentials of a server that lets in only clients with a certificate of the authority."""
+        """Credentials of a server that accepts only clients with a certificate of the authority."""
         newest: Any = self._newest  # None is a legal answer, whatever the stubs say
         return grpc.dynamic_ssl_server_credentials(self._configured(), newest, True)
 
     def client(self) -> grpc.ChannelCredentials:
-        """Credentials to call other servers with, as the files are now."""
+        """Credentials for calls to other servers, from the current files."""
         self._renew()
         key, certificate, authority = self._last
         return grpc.ssl_channel_credentials(authority, key, certificate)

@@ -1,0 +1,213 @@
+"""Answers of `belay get`: rows for nodes, chips, jobs, faults, vNPUs and pools.
+
+The answers come from a plan and its snapshot; this module decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from engine.gangs.forming import pending_by_gang
+from engine.gangs.grouping import group
+from engine.gangs.job_status import ended
+from engine.model.cluster import Observed, ids_of
+from engine.model.diagnostics import ObjectKey
+from engine.model.plan import UNREPORTED, ChipState, NodeState, Plan, ServerChips
+from engine.model.states import IN_SERVICE, ChipHealth, NodeHealth
+from engine.model.times import rfc3339
+from engine.status.jobs import phase_of, shown_jobs, succeeded
+from engine.status.links import row_of
+
+#: States of chips that take new work, some of it at least.
+_LINK_KEYS: Final = ("state", "latencyMs", "error", "node", "decode", "prefill", "since", "tries")
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """Rows under columns; ``wide`` columns are shown only with ``-o wide``."""
+
+    columns: tuple[str, ...]
+    rows: list[dict[str, Any]]
+    wide: tuple[str, ...] = ()
+
+
+def nodes(plan: Plan, observed: Observed) -> Answer:
+    """Every node with its state, whether it is cordoned, its chips in use and out of service, the age of its report."""
+    used, out = used_chips(plan), out_of_service(plan)
+    rows = []
+    for state in plan.nodes:
+        report, known = observed.reports.get(state.node), observed.nodes.get(state.node)
+        server = plan.servers.get(state.node)
+        rows.append(
+            {
+                "node": state.node,
+                "pool": state.pool,
+                "state": state.state,
+                "level": state.level,
+                "cordoned": known is not None and known.unschedulable,
+                "chips": server.base.bit_count() if server else 0,
+                "used": used[state.node],
+                "unhealthy": out[state.node] if report else None,
+                "codes": list(state.codes),
+                "report": rfc3339(report.update_time) if report else observed.problems.get(state.node, "none"),
+            }
+        )
+    columns = ("node", "pool", "state", "cordoned", "level", "chips", "used", "unhealthy", "codes")
+    return Answer(columns, rows, ("report",))
+
+
+def chips(plan: Plan, observed: Observed) -> Answer:
+    """Every chip of every node; the plan names those that are not plainly healthy and free."""
+    failures = {(lemon.node, lemon.chip): lemon.failures for lemon in plan.repeat_offenders}
+    named: dict[str, dict[str, ChipState]] = {}
+    for chip in plan.chips:
+        named.setdefault(chip.node, {})[chip.chip] = chip
+    rows = []
+    for state in plan.nodes:
+        known, server = named.get(state.node, {}), plan.servers.get(state.node)
+        listed = chip_names(server)
+        for name in (*listed, *(name for name in known if name not in listed)):
+            row = chip_row(state.node, name, known.get(name), server)
+            rows.append({**row, "failures": failures.get((state.node, name), 0.0)})
+    return Answer(("node", "chip", "state", "level", "codes", "usedBy"), rows, ("faultType", "failures"))
+
+
+def jobs(plan: Plan, observed: Observed) -> Answer:
+    """Every job that requests NPUs, and the stored jobs of ``belay-job-*``."""
+    gangs, gang_of = group(observed)
+    pending = pending_by_gang(plan.pending, gangs)
+    done = succeeded(observed, gang_of)
+    rows = []
+    for key in shown_jobs(plan, observed, gangs, pending):
+        gang = gangs.get(key)
+        pods = [observed.pods[p] for p in gang.pods if p in observed.pods] if gang else []
+        namespace, kind, name = key.split("/", 2)
+        wait = pending.get(key)
+        running = sum(bool(pod.node) and pod.phase == "Running" for pod in pods)
+        placed = any(pod.node for pod in pods)
+        owner = ObjectKey(gang.api_version, gang.kind, namespace, name) if gang is not None else None
+        end = ended(observed.objects.get(owner)) if owner is not None else ""
+        rows.append(
+            {
+                "namespace": namespace,
+                "kind": kind,
+                "name": name,
+                "phase": phase_of(gang, wait, end, placed=placed, running=running, ended=done.get(key, 0)),
+                "ready": f"{running}/{gang.replicas if gang else len(pods)}",
+                "chips": sum(pod.count for pod in pods),
+                "nodes": sorted({pod.node for pod in pods if pod.node}),
+                "reason": f"{wait.reason}: {wait.message}" if wait else "",
+            }
+        )
+    return Answer(("namespace", "kind", "name", "phase", "ready", "chips", "nodes", "reason"), rows)
+
+
+def faults(plan: Plan, observed: Observed) -> Answer:
+    """Every fault code seen, on chips and nodes."""
+    rows: list[dict[str, Any]] = []
+    for chip in plan.chips:
+        rows += [_fault_row(chip.node, chip.chip, code, chip) for code in chip.codes]
+    for node in plan.nodes:
+        rows += [
+            {"node": node.node, "chip": "", "code": code, "level": node.level, "state": node.state}
+            for code in node.codes
+        ]
+    return Answer(("node", "chip", "code", "level", "state"), rows)
+
+
+def vnpus(plan: Plan, observed: Observed) -> Answer:
+    """Every vNPU that agents report."""
+    rows = []
+    for name, agent in observed.agents.items():
+        report = observed.reports.get(name)
+        prefix = report.prefix if report else ""
+        rows += [
+            {"node": name, "chip": f"{prefix}{v.chip}", "id": v.id, "template": v.template, "usedBy": v.used_by}
+            for v in agent.vnpus
+        ]
+    return Answer(("node", "chip", "id", "template", "usedBy"), rows)
+
+
+def pools(plan: Plan, observed: Observed) -> Answer:
+    """Nodes and chips per pool."""
+    used, out = used_chips(plan), out_of_service(plan)
+    found: dict[str, dict[str, Any]] = {}
+    for node in plan.nodes:
+        row = found.setdefault(
+            node.pool, {"pool": node.pool, "nodes": 0, "healthy": 0, "chips": 0, "used": 0, "outOfService": 0}
+        )
+        row["nodes"] += 1
+        row["healthy"] += node.state == NodeHealth.HEALTHY
+        server = plan.servers.get(node.node)
+        row["chips"] += server.base.bit_count() if server else 0
+        row["used"] += used[node.node]
+        row["outOfService"] += out[node.node]
+    rows = [found[name] for name in sorted(found)]
+    return Answer(("pool", "nodes", "healthy", "chips", "used", "outOfService"), rows)
+
+
+def links(plan: Plan, observed: Observed) -> Answer:
+    """Every link that a KVLink declares: both ends and the state."""
+    rows = []
+    for row in plan.links:
+        values = row_of(row)
+        rows.append({"link": row.link, "from": row.holder, "to": row.peer} | {key: values[key] for key in _LINK_KEYS})
+    return Answer(
+        ("link", "from", "to", "state", "latencyMs", "error"), rows, ("node", "decode", "prefill", "since", "tries")
+    )
+
+
+GET: Final[dict[str, Callable[[Plan, Observed], Answer]]] = {
+    "nodes": nodes,
+    "chips": chips,
+    "jobs": jobs,
+    "faults": faults,
+    "vnpus": vnpus,
+    "pools": pools,
+    "links": links,
+}
+
+
+def chip_row(node: str, name: str, chip: ChipState | None, server: ServerChips | None) -> dict[str, Any]:
+    """One chip; None if the plan has no row for it: it is healthy and free, or unreported."""
+    if chip is None:
+        return {
+            "node": node,
+            "chip": name,
+            "state": ChipHealth.HEALTHY if server is not None and server.reported else UNREPORTED,
+            "level": "",
+            "codes": [],
+            "usedBy": None,
+            "faultType": [],
+        }
+    return {
+        "node": node,
+        "chip": name,
+        "state": chip.state,
+        "level": chip.level,
+        "codes": list(chip.codes),
+        "usedBy": chip.used_by,
+        "faultType": list(chip.fault_type),
+    }
+
+
+def _fault_row(node: str, chip: str, code: str, state: ChipState | NodeState) -> dict[str, Any]:
+    return {"node": node, "chip": chip, "code": code, "level": state.level, "state": state.state}
+
+
+def used_chips(plan: Plan) -> Counter[str]:
+    """By node, how many chips the engine takes to be in use."""
+    return Counter(chip.node for chip in plan.chips if chip.used_by)
+
+
+def out_of_service(plan: Plan) -> Counter[str]:
+    """By node, how many chips take no new work for a reason of their own."""
+    return Counter(chip.node for chip in plan.chips if chip.state not in IN_SERVICE)
+
+
+def chip_names(server: ServerChips | None) -> tuple[str, ...]:
+    """The device names of a node's chips, by id."""
+    return tuple(f"{server.prefix}{index}" for index in ids_of(server.base)) if server is not None else ()

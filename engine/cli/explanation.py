@@ -1,0 +1,304 @@
+"""Answers of `belay explain`: why a pod, job, chip, node or link is as it is, and what comes next.
+
+The answers come from a plan and its snapshot; this module decides nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from engine.cli.answers import GET, chip_names, chip_row, links
+from engine.cli.phrases import because
+from engine.documents import Desired
+from engine.errors import InputError
+from engine.gangs.forming import pending_by_gang
+from engine.gangs.grouping import group
+from engine.gangs.owners import JOB_KINDS
+from engine.load import load
+from engine.model.actions import kind_of
+from engine.model.attribution import HARMLESS, FaultRank
+from engine.model.cluster import Observed, Pod, ids_of
+from engine.model.levels import SUB_HEALTH
+from engine.model.links import LINKED, count_states
+from engine.model.plan import CONFIRM, Pending, Plan
+from engine.model.states import OUT_OF_SERVICE
+from engine.model.times import rfc3339
+from engine.status.jobs import graded, impact, impact_body
+from engine.status.links import summary
+from engine.status.recoveries import conversation_body, effective, recovery_body, story
+from engine.status.rescheduling import asked_retries
+from engine.wire.links import name_of as link_orders
+
+_COMPARED: Final = 5000
+_MAX_LINKS: Final = 50
+_MAX_NODES: Final = 10
+
+
+def explain(kind: str, name: str, plan: Plan, observed: Observed, desired: Desired | None = None) -> dict[str, Any]:
+    """The state of an object, the actions of the next pass on it with reasons, and its history.
+    ``desired`` is the plan's desired state; None: the shipped one.
+
+    Raises:
+        InputError: the object does not exist.
+    """
+    if kind == "job":
+        return _job(name, plan, observed, load({}).desired if desired is None else desired)
+    return {"pod": _pod, "chip": _chip, "node": _node, "link": _link}[kind](name, plan, observed)
+
+
+def _pod(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
+    key = _only(observed.pods, "pod", name)
+    pod = observed.pods[key]
+    body: dict[str, Any] = {
+        "pod": key,
+        "phase": pod.phase,
+        "node": pod.node or None,
+        "chips": list(pod.chips),
+        "requests": {pod.resource: pod.count} if pod.count else {},
+        "next": _actions(plan, lambda a: getattr(a, "pod", None) == pod.name and a.namespace == pod.namespace),
+    }
+    waiting = [p for p in plan.pending if p.namespace == pod.namespace and pod.name in p.pods]
+    if waiting:
+        body["pending"] = _pending(waiting[0])
+    if key in plan.scores:
+        body["scores"] = plan.scores[key]
+    return body
+
+
+def _job(name: str, plan: Plan, observed: Observed, desired: Desired) -> dict[str, Any]:
+    gangs, _ = group(observed)
+    waits = pending_by_gang(plan.pending, gangs)
+    key = _only({*gangs, *waits, *observed.history.jobs}, "job", name)
+    namespace, kind, job = key.split("/", 2)
+    gang = gangs.get(key)
+    pods = [observed.pods[p] for p in gang.pods if p in observed.pods] if gang else []
+    keys = {pod.name for pod in pods}
+    body: dict[str, Any] = {
+        "job": f"{namespace}/{job}",
+        "kind": kind,
+        "pods": [{"pod": p.name, "phase": p.phase, "node": p.node or None, "chips": list(p.chips)} for p in pods],
+        "next": _actions(
+            plan,
+            lambda a: (
+                getattr(a, "namespace", "") == namespace
+                and (getattr(a, "pod", None) in keys or (getattr(a, "name", None) == job and _about(a, kind)))
+            ),
+        ),
+    }
+    if key in waits:
+        body["pending"] = _pending(waits[key])
+    memory = plan.history.jobs.get(key)
+    if memory is not None:
+        body["reschedules"] = [rfc3339(ms / 1000) for ms in memory.reschedules]
+        body["history"] = [f"{rfc3339(ms / 1000)} {what}" for ms, what in memory.timeline]
+        body["hit"] = [
+            {"time": rfc3339(record.time / 1000), "pods": [_hit(*task) for task in record.tasks]}
+            for record in memory.records
+        ]
+    hit = impact(pods, graded(plan, observed, desired))
+    body |= impact_body(hit) | recovery_body(memory)
+    spared = _spared(pods, hit[1], plan, desired.settings.scheduler_names)
+    if spared:
+        body["notEvicted"] = spared
+    body |= conversation_body(observed.recoveries.get(gang.uid) if gang is not None else None)
+    steps = story(memory)
+    if steps:
+        body["story"] = steps
+    chips = sum(pod.count for pod in pods)
+    ratio = effective(memory, gang.created, plan.now, chips) if gang is not None else None
+    if ratio is not None:
+        body["effectiveTraining"] = ratio
+    asked = asked_retries(gang.labels) if gang is not None else 0
+    if asked:
+        used = memory is not None and memory.retries >= 0
+        body["retriesLeft"] = min(asked, memory.retries) if memory is not None and used else asked
+    return body
+
+
+def _spared(pods: Sequence[Pod], ranks: Sequence[FaultRank], plan: Plan, ours: Sequence[str]) -> str:
+    """Why pods of the job with a fault stay: another scheduler owns them; empty otherwise.
+
+    A pod that names no chips may hold any of its node's.
+    """
+    grave = {rank.pod for rank in ranks if rank.level not in HARMLESS and rank.level != SUB_HEALTH}
+    sick = {chip.node for chip in plan.chips if chip.state in OUT_OF_SERVICE and chip.level not in HARMLESS}
+    found = [
+        pod
+        for pod in pods
+        if pod.scheduler not in ours
+        and pod.holds_chips
+        and (pod.key in grave or (pod.count and not pod.chips and pod.node in sick))
+    ]
+    if not found:
+        return ""
+    names, nodes = sorted({pod.scheduler for pod in found}), sorted({pod.node for pod in found})
+    shown = ", ".join(nodes[:_MAX_NODES]) + (f" and {len(nodes) - _MAX_NODES} more" if len(nodes) > _MAX_NODES else "")
+    return (
+        f"pods on faulty hardware of {shown} have schedulerName {', '.join(names)} (default-scheduler where none is "
+        f"set); Belay moves only pods of {', '.join(ours)} (SchedulingSettings.spec.schedulerNames): "
+        "set one of these in the pod template, or have their own scheduler move them"
+    )
+
+
+def _hit(kind: str, pod: str, node: str, rank: str) -> dict[str, str]:
+    return {"fault": kind, "pod": pod, "node": node, "rank": rank}
+
+
+def _chip(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
+    node, slash, given = name.rpartition("/")
+    if not slash:
+        raise InputError(f"chip {name!r} is not named in full", hint="Write NODE/CHIP, such as node-1/Ascend910-0.")
+    report, server = observed.reports.get(node), plan.servers.get(node)
+    if report is None or server is None:
+        known = sorted(observed.reports)
+        raise InputError(f"there is no report of a node {node!r}", hint=_suggestion(node, known, "nodes"))
+    names = dict(zip(chip_names(server), ids_of(server.base), strict=True))
+    chip_name = given if given in names else f"{server.prefix}{given}"
+    if chip_name not in names:
+        raise InputError(f"node {node} has no chip {given!r}", hint=f"Its chips are {', '.join(names) or 'none'}.")
+    index = names[chip_name]
+    state = next((c for c in plan.chips if (c.node, c.chip) == (node, chip_name)), None)
+    body = chip_row(node, chip_name, state, server)
+    body["faults"] = [
+        {"code": f.code, "kind": f.kind, "level": f.level, "since": rfc3339(f.time_ms / 1000) if f.time_ms else None}
+        for f in report.faults
+        if f.chip == index
+    ]
+    lemon = next((one for one in plan.repeat_offenders if (one.node, one.chip) == (node, chip_name)), None)
+    if lemon is not None:
+        body["failures"] = {"rate": lemon.failures, "threshold": lemon.threshold, "avoided": lemon.avoided}
+    memory = plan.history.nodes.get(node)
+    chip_memory = memory.chips.get(index) if memory else None
+    if chip_memory is not None:
+        body["holds"] = [
+            {"kind": h.kind, "level": h.level, "rule": h.rule, "until": rfc3339(h.until / 1000) if h.until else None}
+            for h in chip_memory.holds
+        ]
+        body["resets"] = [rfc3339(ms / 1000) for ms in chip_memory.resets]
+        body["history"] = [f"{rfc3339(ms / 1000)} {what}" for ms, what in chip_memory.timeline]
+    body["next"] = _actions(
+        plan,
+        lambda a: getattr(a, "node", None) == node and chip_name in (*getattr(a, "chips", ()), getattr(a, "chip", "")),
+    )
+    return body
+
+
+def _node(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
+    state = next((n for n in plan.nodes if n.node == name), None)
+    if state is None:
+        raise InputError(f"node {name!r} is unknown", hint=_suggestion(name, [n.node for n in plan.nodes], "nodes"))
+    report = observed.reports.get(name)
+    body: dict[str, Any] = msgspec.to_builtins(state)
+    node = observed.nodes.get(name)
+    body["cordoned"] = node is not None and node.unschedulable
+    body["problem"] = observed.problems.get(name)
+    body["report"] = rfc3339(report.update_time) if report else None
+    body["chips"] = [msgspec.to_builtins(c) for c in plan.chips if c.node == name]
+    memory = plan.history.nodes.get(name)
+    if memory is not None and memory.reboot[0]:
+        body["rebootRequested"] = rfc3339(memory.reboot[0] / 1000)
+    body["orders"] = _standing(name, observed)
+    body["pods"] = sorted(pod.key for pod in observed.pods.values() if pod.node == name and not pod.finished)
+    body["next"] = _actions(plan, lambda a: getattr(a, "node", None) == name)
+    return body
+
+
+def _link(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
+    """One KVLink: how many of its links are up, those that are not, and the next orders to its nodes."""
+    rows = [row for row in plan.links if row.link == name]
+    said = [str(d) for d in plan.diagnostics if d.object == f"KVLink/{name}"]
+    if not rows and not said:
+        raise InputError(
+            f"link {name!r} is unknown", hint=_suggestion(name, sorted({r.link for r in plan.links}), "links")
+        )
+    troubled = [row for row in links(plan, observed).rows if row["link"] == name and row["state"] != LINKED]
+    body: dict[str, Any] = {"link": name, "summary": summary(rows), "links": count_states(rows)}
+    known = [row.latency_ms for row in rows if row.latency_ms is not None]
+    body["slowestMs"] = max(known, default=None)
+    body["notLinked"] = troubled[:_MAX_LINKS]
+    if len(troubled) > _MAX_LINKS:
+        body["leftOut"] = f"{len(troubled) - _MAX_LINKS} more are not linked: `belay get links` lists them"
+    body["diagnostics"] = said
+    orders = {link_orders(row.node) for row in rows}
+    body["next"] = _actions(
+        plan,
+        lambda a: (
+            (getattr(a, "object_kind", ""), getattr(a, "name", "")) == ("KVLink", name)
+            or getattr(a, "name", "") in orders
+        ),
+    )
+    return body
+
+
+def _standing(node: str, observed: Observed) -> list[str]:
+    """Orders that the node's agent has not carried out yet, and the errors it reports."""
+    orders, agent, report = observed.orders.get(node), observed.agents.get(node), observed.reports.get(node)
+    if orders is None:
+        return []
+    prefix = report.prefix if report is not None else ""
+    groups: dict[str, list[str]] = {}
+    for chip, reset in sorted(orders.resets.items()):
+        done = agent.chips[chip].reset_epoch_done if agent is not None and chip in agent.chips else 0
+        if reset.epoch > done:
+            groups.setdefault(f"epoch {reset.epoch} ({reset.reason})", []).append(f"{prefix}{chip}")
+    found = [f"reset {', '.join(chips)}: {what}" for what, chips in groups.items()]
+    if orders.vnpu_layout and orders.vnpu_epoch > (agent.vnpu_epoch_done if agent is not None else 0):
+        cut = ", ".join(f"{prefix}{chip}" for chip in sorted(orders.vnpu_layout))
+        found.append(f"partition {cut}: epoch {orders.vnpu_epoch}")
+    return [*found, *(f"the agent says: {error}" for error in (agent.errors if agent is not None else ()))]
+
+
+def _actions(plan: Plan, wanted: Callable[[Any], bool]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [
+        {"action": kind_of(a), "reason": a.reason, "message": a.message, "because": because(a)}
+        for a in plan.actions
+        if wanted(a)
+    ]
+    found += [
+        {"action": kind_of(d.action), "deferredBy": d.budget, "until": d.until, "message": d.action.message}
+        | ({"confirm": f"{CONFIRM}: {d.confirm}"} if d.confirm else {})
+        for d in plan.deferred
+        if wanted(d.action)
+    ]
+    return found
+
+
+def _pending(pending: Pending) -> dict[str, Any]:
+    return {
+        "reason": pending.reason,
+        "message": pending.message,
+        "nodes": pending.nodes,
+        "unblock": pending.unblock,
+    }
+
+
+def _about(action: Any, kind: str) -> bool:
+    """Whether an action on an object of the job's name is about the job: no other job's of that name."""
+    other = getattr(action, "object_kind", kind)
+    return other in (kind.partition(".")[0], "PodGroup") or other not in JOB_KINDS
+
+
+def _only(known: Collection[str], kind: str, name: str) -> str:
+    """The only match of a name: ``namespace/name``, ``name``, or for jobs ``namespace/Kind/name``."""
+    short = {key: f"{key.split('/')[0]}/{key.split('/')[-1]}" for key in known}
+    found = [key for key in known if name in (key, short[key], key.split("/")[-1])]
+    if not found:
+        raise InputError(f"{kind} {name!r} is unknown", hint=_suggestion(name, sorted(set(short.values())), f"{kind}s"))
+    if len(found) > 1:
+        raise InputError(
+            f"{kind} {name!r} is ambiguous: {', '.join(sorted(found)[:5])}", hint="Give one of these names in full."
+        )
+    return found[0]
+
+
+def _suggestion(name: str, known: Sequence[str], what: str) -> str:
+    """Similar names that exist."""
+    near = difflib.get_close_matches(name, known[:_COMPARED], 3)
+    near = near or [key for key in known if name and key.endswith(f"/{name.rpartition('/')[2]}")][:3]
+    if near:
+        return f"Did you mean {' or '.join(near)}?"
+    return f"`belay get {what}` lists them." if what in GET else ""

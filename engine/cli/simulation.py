@@ -1,0 +1,93 @@
+"""`belay simulate`: a copy of the cluster played forward, and the events and actions in order of time."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from engine.cli import output
+from engine.cli.forecast import staged
+from engine.cli.phrases import ranges, target
+from engine.cli.summary import counted
+from engine.errors import InputError
+from engine.model.actions import kind_of
+from engine.model.diagnostics import Diagnostic
+from engine.model.states import ChipHealth
+from engine.replay.offline import desired_from, every_role, moment
+from engine.simulate.run import Outcome, simulate
+from engine.simulate.timeline import check, due, read_timeline
+
+
+def story(
+    cluster: Sequence[Mapping[str, Any]],
+    *,
+    tree: str | None,
+    overlays: Sequence[str],
+    timeline: str | None,
+    now: str | None,
+    clock: float,
+    live: bool,
+    duration: float | None,
+    seed: int,
+) -> tuple[Outcome, tuple[Diagnostic, ...]]:
+    """Simulate a cluster; return the outcome and findings about the documents.
+
+    Raises:
+        InputError: an input is not usable, or there is nothing to simulate.
+    """
+    desired, findings = desired_from(tree, overlays, cluster, live=live)
+    world = staged(desired if live else every_role(desired), cluster, seed=seed)
+    if not world.nodes:
+        raise InputError(
+            "no node of the cluster has a device report, so there is nothing to simulate",
+            hint="The List must hold the nodes and their mindx-dl-deviceinfo-* ConfigMaps.",
+        )
+    world.now = moment(now, world.observer.observed(), clock)
+    events = read_timeline(timeline) if timeline else []
+    check(events, world, timeline or "")
+    return simulate(world, due(events, world), duration=duration), findings
+
+
+def story_table(outcome: Outcome) -> None:
+    """Print the passes in order of time, then what is left to do."""
+    out = sys.stdout
+    rows: list[tuple[object, ...]] = []
+    for one in outcome.moments:
+        at = _clock(one.after)
+        rows += [(at, "-", "", event) for event in one.events]
+        rows += [(at, kind_of(action), target(action), ranges(action.message)) for action in one.actions]
+    output.table(("after", "action", "on", "what"), rows)
+    if outcome.left_out:
+        out.write(f"{counted(outcome.left_out, 'more action')} not listed\n")
+    total = ", ".join(f"{number} {kind}" for kind, number in outcome.counts.items()) or "nothing to do"
+    words = {"quiet": "quiet", "duration": "end of the given time", "passes": "stopped: actions do not end"}
+    out.write(f"\n{words[outcome.ended]} at {outcome.end} after {outcome.passes} passes: {total}\n")
+    last = outcome.last
+    chips = [c for c in last.chips if c.state != ChipHealth.HEALTHY or c.codes]
+    _section(("node", "chip", "state", "level", "codes", "usedBy"),
+             [(c.node, c.chip, c.state, c.level, c.codes, c.used_by) for c in chips])  # fmt: skip
+    _section(
+        ("held back", "on", "budget", "until"),
+        [(kind_of(d.action), target(d.action), d.budget, d.until or "a person decides") for d in last.deferred],
+    )
+    if last.held_prune is not None:
+        out.write(f"to delete {last.held_prune.size}, push a commit with the trailer\n    {last.held_prune.trailer}\n")
+    _section(
+        ("pending", "reason", "message", "way out"),
+        [(f"{p.namespace}/{p.name}", p.reason, p.message, p.unblock) for p in last.pending],
+    )
+
+
+def _clock(seconds: float) -> str:
+    """``1h02m05s``, ``2m05s``, ``5s``."""
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(int(minutes), 60)
+    text = f"{rest:06.3f}".rstrip("0").rstrip(".") if rest % 1 else f"{int(rest):02d}"
+    return f"{hours}h{minutes:02d}m{text}s" if hours else f"{minutes}m{text}s" if minutes else f"{rest:g}s"
+
+
+def _section(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    if rows:
+        sys.stdout.write("\n")
+        output.table(columns, rows)

@@ -1,0 +1,252 @@
+"""The controller: follows Kubernetes and Git, keeps the shard's snapshot in Redis, sends passes to workers.
+
+One is active per shard, by a Lease. It decides nothing: the next full state corrects anything that it loses, repeats or
+reorders.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import signal
+import time
+from collections.abc import Callable, Coroutine, Iterable
+
+import redis.asyncio
+
+from engine import log
+from engine.controller.revision_feed import RevisionFeed
+from engine.controller.snapshot_feed import RETRY_SECONDS, SnapshotFeed, wait
+from engine.controller.triggers import Triggers
+from engine.kube import Kube, KubeError, cancel_all
+from engine.kube.lease import Lease
+from engine.observe.resources import WATCHED, Watched
+from engine.settings import Settings, from_environment, warn
+from engine.source import GitSource
+from engine.source import configuration as source_configuration
+from engine.source.git import stop_all
+from engine.store import (
+    CONTROLLER_BEAT,
+    PassStore,
+    RevisionWriter,
+    SnapshotWriter,
+    StoreUnavailable,
+    connect,
+    connect_async,
+)
+
+_log = log.get("controller")
+TICK_SECONDS = 0.25
+BEAT_SECONDS = 5.0
+"""Seconds between the heartbeats of a leading controller with a complete snapshot."""
+BEAT_KEPT_SECONDS = 3600.0
+"""Seconds for which Redis keeps a heartbeat, to distinguish a silent controller from none."""
+RELEASE_SECONDS = 3.0
+"""Longest time for releasing the Lease."""
+RENEW_SECONDS = 600.0
+"""Seconds between renewals of the files in Redis."""
+Send = Callable[[str], None]
+"""Sends the message that makes a worker run a pass over the shard; blocking."""
+
+
+class Controller:
+    """What one process does for one shard while it leads."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        kube: Kube,
+        send: Send,
+        *,
+        source: GitSource | None = None,
+        watched: Iterable[Watched] = WATCHED,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        self._shard = settings.shard
+        self._send = send
+        self._clock = clock
+        self._asynchronous: redis.asyncio.Redis = connect_async(settings.redis_url)
+        client = connect(settings.redis_url)
+        self._triggers = Triggers(client)
+        self._passes = PassStore(client)
+        self._revision = RevisionFeed(
+            settings, kube, source, revisions=RevisionWriter(self._asynchronous), mark=self._mark, clock=clock
+        )
+        self._snapshot = SnapshotFeed(
+            self._shard,
+            kube,
+            watched,
+            snapshots=SnapshotWriter(self._asynchronous),
+            passes=self._passes,
+            revision=self._revision,
+            debounce=settings.debounce,
+            mark=self._mark,
+        )
+        self._lease = Lease(kube, f"belay-controller-{settings.shard}", settings.identity, duration=settings.lease)
+        self._stop = asyncio.Event()
+
+    async def run(self) -> None:
+        """Lead whenever possible, until ``stop``. Raises nothing for what servers and networks can do.
+
+        It ends within seconds even if nothing answers, and releases the Lease if that is possible.
+        """
+        leading, stopped = asyncio.ensure_future(self._lead_on()), asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait((leading, stopped), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await cancel_all(leading, stopped)
+            await self._asynchronous.aclose()
+        if not leading.cancelled():
+            leading.result()
+
+    async def _lead_on(self) -> None:
+        while not self._stop.is_set():
+            if await self._acquire():
+                _log.info("leading", shard=self._shard)
+                await self._lead()
+            else:
+                await wait(self._stop, self._settings.lease / 5)
+
+    def stop(self) -> None:
+        """End ``run`` soon, releasing the Lease."""
+        self._stop.set()
+
+    @property
+    def ready(self) -> bool:
+        """Whether it leads with a complete snapshot in Redis."""
+        return self._snapshot.synced
+
+    def poke(self) -> None:
+        """Fetch now: a webhook was called."""
+        self._revision.poke()
+
+    async def _acquire(self) -> bool:
+        try:
+            return await self._lease.acquire() is not None
+        except KubeError as error:
+            _log.warning("lease not readable", reason=str(error))
+            return False
+
+    async def _lead(self) -> None:
+        """Run every part until the Lease is lost, ``stop`` is called or a part has a bug."""
+        tasks: list[asyncio.Future[None]] = []
+        try:
+            tasks += map(asyncio.ensure_future, await self._parts())
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await cancel_all(*tasks)
+            self._snapshot.synced = False
+            with contextlib.suppress(KubeError, TimeoutError):  # the others then wait until it expires
+                async with asyncio.timeout(RELEASE_SECONDS):
+                    await self._lease.release()
+        for task in done:
+            task.result()
+
+    async def _parts(self) -> list[Coroutine[None, None, None]]:
+        """The parts that run while it leads. The source is reported before the snapshot begins, so no worker sees a
+        cluster that does not yet say where its state is declared.
+        """
+        reported = await self._revision.report_source()
+        await self._snapshot.begin(self._stop)
+        parts = [reflector.run() for reflector in self._snapshot.reflectors]
+        parts += [self._renew_lease(), self._snapshot.run(), self._dispatch(), self._stop_requested()]
+        if not reported:
+            parts.append(self._report_source_again())
+        if self._revision.following:
+            parts.append(self._revision.follow(self._stop))
+        return parts
+
+    async def _stop_requested(self) -> None:
+        await self._stop.wait()
+
+    async def _report_source_again(self) -> None:
+        await self._revision.report_source_again()
+        await self._stop.wait()  # the controller ends with the first of its parts
+
+    async def _renew_lease(self) -> None:
+        """Renew the Lease; returns when it is lost. If the API server is away, that is after the Lease's duration."""
+        renewed = time.monotonic()
+        while time.monotonic() - renewed < self._settings.lease:
+            await asyncio.sleep(self._settings.lease / 5)
+            try:
+                if not await self._lease.renew():
+                    break
+                renewed = time.monotonic()
+            except KubeError as error:
+                _log.warning("lease not renewed", reason=str(error))
+        _log.warning("no longer leading", shard=self._shard)
+
+    # passes
+
+    async def _mark(self) -> None:
+        await asyncio.to_thread(self._triggers.mark, self._shard)
+        await self._hand_out()
+
+    async def _hand_out(self) -> None:
+        for shard in await asyncio.to_thread(self._triggers.ready):
+            await asyncio.to_thread(self._send, shard)
+
+    async def _dispatch(self) -> None:
+        """Send what is due, mark the shard every ``resync`` seconds, and serve requests for a fetch or a fresh list."""
+        resync, renewed, beat = 0.0, time.monotonic(), 0.0
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            try:
+                if await asyncio.to_thread(self._passes.take_fetch, self._shard):
+                    self.poke()
+                if self.ready and time.monotonic() - beat >= BEAT_SECONDS:
+                    beat = time.monotonic()
+                    await asyncio.to_thread(self._beat)
+                if await asyncio.to_thread(self._passes.take_relist, self._shard):
+                    self._snapshot.relist()
+                if self.ready and time.monotonic() - resync >= self._settings.resync:
+                    resync = time.monotonic()
+                    await asyncio.to_thread(self._triggers.mark, self._shard)
+                    self._snapshot.wake()
+                if time.monotonic() - renewed >= RENEW_SECONDS:
+                    renewed = time.monotonic()
+                    await self._revision.expire()
+                await self._hand_out()
+                await asyncio.to_thread(self._passes.beat, f"controller/{self._shard}", self._clock())
+            except StoreUnavailable as error:
+                await self._snapshot.heal(error)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    def _beat(self) -> None:
+        self._passes.beat(f"{CONTROLLER_BEAT}{self._shard}", self._passes.now(), BEAT_KEPT_SECONDS)
+
+
+def main(kubeconfig: str | None = None, source_file: str | None = None) -> int:
+    """`belay controller`: the settings come from the environment. Raises InputError for bad ones."""
+    settings = from_environment(kubeconfig=kubeconfig, source_file=source_file)
+    log.configure(settings.log_level, "controller")
+    warn(_log)
+    asyncio.run(_serve(settings))
+    return 0
+
+
+async def _serve(settings: Settings) -> None:
+    from celery import Celery
+
+    from engine.controller.messages import RECONCILE, configuration, send
+
+    application = Celery("belay-controller", set_as_current=False)
+    application.config_from_object(configuration(settings))
+    async with Kube.from_config(settings.kubeconfig or None, settings.context or None) as kube:
+        controller = Controller(
+            settings,
+            kube,
+            functools.partial(send, application, connect(settings.redis_url), RECONCILE),
+            source=source_configuration.source_of(settings),
+        )
+
+        def end_soon() -> None:
+            stop_all()  # a fetch from a silent repository must not outlive this process
+            controller.stop()
+
+        loop = asyncio.get_running_loop()
+        for name in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(name, end_soon)
+        await controller.run()

@@ -1,0 +1,56 @@
+"""One pass as prose: refresh, plan, write memory, claim, send, write status."""
+
+from __future__ import annotations
+
+import time
+
+from engine.act import Refused
+from engine.controller.shard import Shard
+from engine.kube import KubeError
+from engine.log import get, in_pass
+
+_log = get("reconcile")
+WAIT_SECONDS = 0.1
+RETRY_SECONDS = 1.0
+
+
+async def reconcile(shard: Shard) -> str:
+    """One pass over a shard; returns its outcome in a few words. Safe to run twice or late, or to be killed."""
+    async with shard.turn() as ours:
+        if not ours:
+            return "nothing to do"
+        if waiting := shard.refresh():
+            shard.requeue(WAIT_SECONDS)
+            return f"waiting: {waiting}"
+        try:
+            return await _pass(shard)
+        except (KubeError, Refused) as error:
+            _log.warning("pass ended early", shard=shard.name, reason=str(error))
+            shard.requeue(RETRY_SECONDS)
+            return f"ended early: {error}"
+
+
+async def _pass(shard: Shard) -> str:
+    began = time.monotonic()
+    epoch = await shard.lease.acquire()
+    if epoch is None or (waiting := shard.refresh()):
+        shard.requeue(WAIT_SECONDS if epoch else RETRY_SECONDS)
+        return f"waiting: {waiting}" if epoch else "waiting: another worker writes for the shard"
+    observed = shard.snapshot.observed()
+    loaded = shard.revision.load(observed)
+    if loaded is None:
+        shard.requeue(RETRY_SECONDS)
+        return "waiting: no revision is known yet"
+    plan = await shard.plan(loaded.desired, observed)
+    writes = plan.actions or plan.history != observed.history or shard.stale_claims(observed)
+    record = shard.open_pass(plan) if writes else None
+    with in_pass(record.pass_id if record else ""):
+        if record is not None:
+            written = await shard.write_memory(plan, observed, loaded.desired)
+            claimed, refused = await shard.claim(plan, observed)
+            await shard.send(record, plan, [*written, *claimed], refused)
+        await shard.write_status(plan, observed, loaded.desired, remembered=record is not None)
+        shard.record_metrics(plan, observed, record, time.monotonic() - began)
+        log = _log.info if record is not None else _log.debug
+        log("pass done", shard=shard.name, actions=len(plan.actions), deferred=len(plan.deferred), epoch=epoch)
+    return f"{len(plan.actions)} actions"

@@ -1,0 +1,298 @@
+"""What one worker keeps for one shard between passes; all of it can be read again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import msgspec
+import orjson
+
+from engine import __version__
+from engine.act import Edge, Fence, Refused, claim
+from engine.act.batch import Numbered, split
+from engine.act.budget import FIELD, reserve
+from engine.controller.policies import Policies, assign_policies, policy_bodies
+from engine.controller.revision_reader import RevisionReader
+from engine.controller.snapshot_reader import SnapshotReader
+from engine.controller.status_writer import StatusWriter
+from engine.controller.triggers import Triggers
+from engine.documents import Desired
+from engine.errors import BelayError
+from engine.kube import Kube, KubeError, cancel_all
+from engine.kube.lease import shard_lease
+from engine.log import get
+from engine.metrics import MICRO, PassSummary, counter_name
+from engine.model.actions import BindPod
+from engine.model.cluster import Observed
+from engine.model.plan import Plan
+from engine.model.plan_cache import PlanCache
+from engine.model.states import NodeHealth
+from engine.plan import plan as make_plan
+from engine.plan import resolve_roles
+from engine.replay import recording
+from engine.settings import Settings
+from engine.status import PublishedPools, forgotten, memory_bodies, status_bodies, surplus, sync_body
+from engine.store import (
+    ActionOutcome,
+    BatchResult,
+    ObjectWrite,
+    PassRecord,
+    PassStore,
+    StoredRevisions,
+    StoredSnapshots,
+)
+
+_log = get("reconcile")
+RECORDED_BYTES = 64 * 1024 * 1024
+"""Largest snapshot, in bytes, that is recorded."""
+RECORDED_EVERY = 10.0
+"""Seconds between recordings of passes without actions that saw other faults."""
+Send = Callable[[str], Awaitable[None]]
+"""Sends a batch as text to queue ``act``."""
+
+
+class ShardLost(BelayError):
+    """The claim or the Lease was lost during a pass: another worker serves the shard."""
+
+
+class Shard:
+    """One shard, as one worker serves it."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: Settings,
+        kube: Kube,
+        triggers: Triggers,
+        passes: PassStore,
+        snapshots: StoredSnapshots,
+        revisions: StoredRevisions,
+        send: Send,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.name = name
+        self.settings = settings
+        self.clock = clock
+        self.triggers = triggers
+        self.passes = passes
+        self.lease = shard_lease(kube, name, settings.identity, duration=settings.lease)
+        self.snapshot = SnapshotReader(name, snapshots, keep_raw=settings.recordings)
+        self.revision = RevisionReader(name, revisions, source_url=settings.source_url)
+        self.status = StatusWriter(kube)
+        self.policies = Policies()
+        self.cache = PlanCache()
+        self._pools = PublishedPools()
+        self._kube = kube
+        self._send = send
+        self._lost = False
+        self._recorded = (hash(((), ())), 0.0)
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[bool]:
+        """Claim the shard for one pass; yields False when nothing is due or another worker has the claim.
+
+        Claim and Lease are renewed until the context ends; when one is lost, ShardLost is raised inside. At the end the
+        shard is due again if it was marked meanwhile.
+        """
+        claimed = self.triggers.claim(self.name, self.settings.identity, self.settings.claim)
+        if claimed is None:
+            yield False
+            return
+        self._lost = False
+        keeping = asyncio.create_task(self._renew_claim(claimed, asyncio.current_task()))
+        try:
+            yield True
+        except asyncio.CancelledError:
+            if self._lost:
+                raise ShardLost("another worker serves the shard now") from None
+            raise
+        finally:
+            await cancel_all(keeping)
+            await self._release()
+            self.triggers.done(self.name, self.settings.identity, claimed)
+
+    def refresh(self) -> str:
+        """Read what changed. Returns what a pass waits for, empty when it may start: a pass has seen every write of the
+        one before.
+        """
+        waiting = self.snapshot.refresh(self.passes, self.settings.patience)
+        self.status.receive(self.snapshot.own_changes)
+        self.snapshot.own_changes = {}
+        return waiting
+
+    def requeue(self, seconds: float) -> None:
+        """Have the next pass run in ``seconds``."""
+        self.triggers.mark(self.name, self.clock() + seconds)
+
+    async def plan(self, desired: Desired, observed: Observed) -> Plan:
+        """Derive the plan in a thread, so that claim and Lease are kept meanwhile."""
+        now, cache = self.clock(), self.cache
+        try:
+            return await asyncio.to_thread(make_plan, desired, observed, now, shard=self.name, cache=cache)
+        except asyncio.CancelledError:
+            self.cache = PlanCache()  # the thread runs on and still uses the old one
+            raise
+
+    def open_pass(self, plan: Plan) -> PassRecord:
+        """Record the start of a pass that writes; the next one waits for its results."""
+        now = self.passes.now()
+        digest = plan.digest()
+        identifier = f"{self.name}-{self.lease.epoch}-{uuid.uuid4().hex[:8]}"
+        record = PassRecord(
+            identifier,
+            self.name,
+            self.lease.epoch or 0,
+            digest,
+            1,
+            now,
+            now + self.settings.expiry,
+            self.snapshot.generation,
+            self.snapshot.seen_up_to("v1", "Pod"),
+        )
+        self.passes.start(record)
+        return record
+
+    async def write_memory(self, plan: Plan, observed: Observed, desired: Desired) -> list[ObjectWrite]:
+        """Reserve budgets, then write the memory, both before any disruptive action. Raises Refused or KubeError."""
+        seen = self.snapshot.version(FIELD)
+        try:
+            spent = await reserve(self._kube, self.name, observed.history, plan.history, seen, self.clock())
+        except Refused:
+            self.passes.clear(self.name)  # nothing was written, so the next pass need not wait
+            raise
+        bodies = memory_bodies(plan, observed, self.name, desired, self.cache)
+        state = self.revision.state(observed, self.cache)
+        if set(state.inventory or ()) - set(observed.inventory or ()):
+            bodies.append(sync_body(state, plan))  # objects must be in the inventory before they are created
+        writes = await self.status.write_memories(bodies)
+        await self.status.delete_memories(forgotten(plan, observed, self.cache))
+        return writes if spent is None else [spent, *writes]
+
+    async def claim(self, plan: Plan, observed: Observed) -> tuple[list[ObjectWrite], list[ActionOutcome]]:
+        """Claim the chips of every binding. Returns the write of the ledger, and the bindings whose claim was refused.
+
+        Gangs continue without their refused bindings.
+        """
+        binds = [action for action in plan.actions if isinstance(action, BindPod)]
+        if not binds and not self.stale_claims(observed):
+            return [], []
+        claimed = await claim(self._kube, self.name, binds, observed.pods.values(), self.clock())
+        refused = [
+            ActionOutcome(index, "refused", claimed.refused[(action.preconditions.uid or "")])
+            for index, action in enumerate(plan.actions)
+            if isinstance(action, BindPod) and (action.preconditions.uid or "") in claimed.refused
+        ]
+        return ([claimed.write] if claimed.write else []), refused
+
+    @staticmethod
+    def stale_claims(observed: Observed) -> bool:
+        """Whether the ledger holds ended claims: the binding was seen, or the pod is gone."""
+        waiting = {pod.uid for pod in observed.pods.values() if not pod.node and not pod.finished}
+        return any(uid not in waiting for uid in observed.ledger.values())
+
+    async def send(self, record: PassRecord, plan: Plan, own: list[ObjectWrite], refused: list[ActionOutcome]) -> None:
+        """Record the pass' own writes and send its actions to queue ``act``."""
+        left_out = {outcome.index for outcome in refused}
+        actions: list[Numbered] = [(i, action) for i, action in enumerate(plan.actions) if i not in left_out]
+        messages = split(record, actions, plan.revision, self.settings.batch, self.settings.batch_bytes)
+        self.passes.amend(record, 1 + len(messages))
+        self.passes.finish(record, BatchResult(0, own, refused))
+        for message in messages:
+            await self._send(message)
+
+    async def write_status(self, plan: Plan, observed: Observed, desired: Desired, *, remembered: bool) -> None:
+        """Write status and policies; the next pass writes what has to wait.
+
+        A pass without ``remembered`` changes no memory, but the status of jobs in the same ConfigMaps may differ.
+        """
+        if not remembered:
+            await self.status.write_memories(memory_bodies(plan, observed, self.name, desired, self.cache))
+        policies = self.policies.compile(desired, plan, observed, self.cache)
+        roles = resolve_roles(desired, observed)
+        state = msgspec.structs.replace(self.revision.state(observed, self.cache), roles=roles)
+        info = self.status.info if roles["aggregate"] == "on" else None
+        bodies = status_bodies(plan, observed, state, info, desired, self.cache)
+        foreign = self.settings.foreign_consumers or roles["schedule"].startswith("off")
+        later = await self.status.write_status([*bodies, *policy_bodies(policies)], foreign=foreign)
+        await self.status.write_shadow_events(plan.shadows, plan.now)
+        await self.status.write_held_events(plan)
+        await self.status.write_release_events(observed, plan)
+        await self.status.delete_status(self._pools.outdated(self.name, bodies, desired))
+        await self.status.delete_status(
+            surplus(observed, bodies, jobs=roles["aggregate"] == "on", links=desired.has_git)
+        )
+        edge = Edge(self._kube, self.name, Fence(self._kube, self.name, self.lease.epoch or 0))
+        if not await assign_policies(edge, policies, plan, observed):
+            later = max(later, 1.0)
+        if later:
+            self.requeue(later)
+
+    def record_metrics(self, plan: Plan, observed: Observed, record: PassRecord | None, seconds: float) -> None:
+        """Write metrics, and a recording of a pass that acted or saw other faults than the last recorded one."""
+        self.passes.put_summary(self.name, msgspec.json.encode(PassSummary.of(plan, observed, seconds)))
+        self.passes.count(
+            {counter_name("passes", shard=self.name): 1, counter_name("pass_seconds"): int(seconds * MICRO)}
+        )
+        if self.settings.recordings and self._worth_recording(plan, acted=record is not None and bool(plan.actions)):
+            self._record(plan, record.digest if record is not None else plan.digest())
+
+    def _worth_recording(self, plan: Plan, *, acted: bool) -> bool:
+        """Whether to record the pass. Policies are tested on recordings, so new faults without an action count too."""
+        faults = hash((
+            tuple((chip.node, chip.chip, chip.codes, chip.level) for chip in plan.chips if chip.codes),
+            tuple(
+                (node.node, node.state, node.codes)
+                for node in plan.nodes
+                if node.codes or node.state != NodeHealth.HEALTHY
+            ),
+        ))  # fmt: skip
+        if not acted and (faults == self._recorded[0] or plan.now < self._recorded[1] + RECORDED_EVERY):
+            return False
+        self._recorded = (faults, plan.now)
+        return True
+
+    def _record(self, plan: Plan, digest: str) -> None:
+        """Write the inputs of the pass for replay. A full disk or a huge snapshot only costs the recording."""
+        size = sum(map(len, self.snapshot.raw.values()))
+        if size > RECORDED_BYTES:
+            _log.warning("pass not recorded: its snapshot is too large", bytes=size, limit=RECORDED_BYTES)
+            return
+        try:
+            recording.write(
+                self.settings.data_folder / "passes",
+                version=__version__,
+                shard=self.name,
+                now=plan.now,
+                revision=plan.revision,
+                files=self.revision.contents(),
+                confirmed=self.revision.confirmed,
+                earlier=self.revision.earlier,
+                objects=[orjson.loads(self.snapshot.raw[field]) for field in sorted(self.snapshot.raw)],
+                digest=digest,
+                has_git=self.revision.has_git,
+                before=self.revision.before,
+                refused_files=self.revision.refused_files,
+            )
+        except OSError as error:
+            _log.warning("pass not recorded", reason=str(error))
+
+    async def _release(self) -> None:
+        try:
+            await self.lease.release()
+        except KubeError as error:  # others then wait for its whole duration
+            _log.warning("lease not released", shard=self.name, reason=str(error))
+
+    async def _renew_claim(self, claimed: int, worker: asyncio.Task[object] | None) -> None:
+        while True:
+            await asyncio.sleep(self.settings.claim / 3)
+            kept = self.triggers.extend(self.name, self.settings.identity, claimed, self.settings.claim)
+            if self.lease.epoch is not None:
+                kept = kept and await self.lease.renew()
+            if not kept and worker is not None:
+                self._lost = True
+                worker.cancel()
+                return

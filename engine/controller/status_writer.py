@@ -1,0 +1,155 @@
+"""Write memory, status and Events: only what changed, and memory first."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from engine.act import written
+from engine.kube import CONFIGMAP, EVENT, Conflict, Kube, NotFound, Object, run_many
+from engine.log import get
+from engine.model.actions import AnyAction
+from engine.model.cluster import Observed
+from engine.model.plan import Plan, ShadowChange
+from engine.status import ClusterInfo, WriteTracker, events, is_foreign
+from engine.status.events import MAX_EVENTS, held_events, release_events, shadow_events
+from engine.store import ObjectWrite
+from engine.wire import names
+
+_log = get("status")
+PUBLISHED = "belay.dev/published"
+"""Annotation of a republished aggregate: the time in Unix seconds."""
+RETRY_SECONDS = 1.0
+"""Seconds after which a failed write of status is tried again."""
+
+
+class StatusWriter:
+    """The one writer of a shard's ConfigMaps."""
+
+    def __init__(
+        self, kube: Kube, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time
+    ) -> None:
+        self._wall = wall
+        self.info = ClusterInfo()
+        self._kube = kube
+        self._own: dict[tuple[str, str], str] = {}
+        self._shadowed: set[str] = set()
+        self._held: set[str] = set()
+        self._status = WriteTracker(clock)
+        # a memory is never held back: disruptive actions wait for it
+        self._memory = WriteTracker(partial(next, itertools.count(0.0, 10.0)))
+
+    def receive(self, live: dict[tuple[str, str], Object | None]) -> None:
+        """Receive what the cluster holds. Content that we did not write last counts as an edit and is overwritten."""
+        for place, obj in live.items():
+            if obj is None:
+                gone = {"metadata": {"namespace": place[0], "name": place[1]}}
+                self._status.forget(gone)
+                self._memory.forget(gone)
+            elif self._own.get(place) != obj["metadata"].get("resourceVersion"):
+                self._status.record_live(obj)
+                self._memory.record_live(obj)
+
+    async def write_memories(self, bodies: Iterable[dict[str, Any]]) -> list[ObjectWrite]:
+        """Write the memories that changed. Raises KubeError: a pass without its memory must not act."""
+        writes: list[ObjectWrite] = []
+        due = self._memory.due(bodies)
+        async for outcome in run_many([partial(self._kube.apply, body) for body in due]):
+            if outcome.error is not None:
+                raise outcome.error
+            assert outcome.value is not None
+            writes.append(self._record_write(due[outcome.index], outcome.value))
+        return writes
+
+    async def delete_memories(self, gone: Iterable[str]) -> None:
+        """Delete the ConfigMaps of deleted jobs; the next pass retries failures."""
+        calls = [partial(self._kube.delete, CONFIGMAP, name, names.SYSTEM) for name in gone]
+        async for outcome in run_many(calls):
+            if outcome.error is not None and not isinstance(outcome.error, NotFound):
+                _log.warning("memory not deleted", reason=str(outcome.error))
+
+    async def delete_status(self, places: Iterable[tuple[str, str]]) -> None:
+        """Delete status ConfigMaps, by namespace and name, that are not needed; the next pass retries failures."""
+        dropped = list(places)
+        calls = [partial(self._kube.delete, CONFIGMAP, name, namespace) for namespace, name in dropped]
+        for namespace, name in dropped:  # should it come again, it is written even if unchanged
+            self._status.forget({"metadata": {"namespace": namespace, "name": name}})
+        async for outcome in run_many(calls):
+            if outcome.error is not None and not isinstance(outcome.error, NotFound):
+                _log.warning("status not deleted", reason=str(outcome.error))
+
+    async def write_status(self, bodies: list[dict[str, Any]], *, foreign: bool = False) -> float:
+        """Write the status that changed and is due. Returns the seconds until the rest is due, 0 when nothing is left.
+
+        While ``foreign`` components read the aggregates, these are republished every five seconds, changed or not, with
+        the time as an annotation, because a write without a change reaches no watch.
+        """
+        again = 0.0
+        self._status.has_foreign_readers = foreign
+        due = self._status.due(bodies)
+        stamp = {PUBLISHED: str(int(self._wall()))}
+        sent = [_stamped(body, stamp) if foreign and is_foreign(body) else body for body in due]
+        async for outcome in run_many([partial(self._kube.apply, body) for body in sent]):
+            if outcome.value is not None:
+                self._record_write(due[outcome.index], outcome.value)
+                continue
+            again = RETRY_SECONDS
+            self._status.forget(due[outcome.index])
+            name = due[outcome.index]["metadata"]["name"]
+            _log.warning("status not written", object=name, reason=str(outcome.error))
+        return again or self._status.next_due(bodies)
+
+    async def write_shadow_events(self, changes: Iterable[ShadowChange], now: float) -> None:
+        """Write Events for what shadow policies would change since the last pass, best effort."""
+        await self._create_new_events(shadow_events(tuple(changes), now), self._shadowed)
+
+    async def write_held_events(self, plan: Plan) -> None:
+        """Write Events for deletions that wait for a confirmation, best effort."""
+        await self._create_new_events(held_events(plan), self._held)
+
+    async def _create_new_events(self, events: Iterable[Object], known: set[str]) -> None:
+        """Create the Events whose namespace and name are not ``known`` yet, and forget those no longer planned."""
+        bodies = {f"{body['metadata']['namespace']}/{body['metadata']['name']}": body for body in events}
+        known.intersection_update(bodies)
+        fresh = [name for name in bodies if name not in known][:MAX_EVENTS]
+        calls = [partial(self._kube.create, EVENT, bodies[name]) for name in fresh]
+        async for outcome in run_many(calls, in_flight=8):
+            if outcome.error is None or isinstance(outcome.error, Conflict):
+                known.add(fresh[outcome.index])
+            else:
+                _log.warning("event not written", reason=str(outcome.error))
+
+    async def write_release_events(self, observed: Observed, plan: Plan) -> None:
+        """Write Events for upgrades that ended with this pass, best effort."""
+        calls = [partial(self._kube.create, EVENT, body) for body in release_events(observed, plan)]
+        async for outcome in run_many(calls, in_flight=8):
+            if outcome.error is not None and not isinstance(outcome.error, Conflict):
+                _log.warning("event not written", reason=str(outcome.error))
+
+    def _record_write(self, body: dict[str, Any], stored: Object) -> ObjectWrite:
+        self._status.record_write(body)
+        self._memory.record_write(body)
+        record = written(stored)
+        self._own[(record.namespace, record.name)] = record.rv
+        return record
+
+
+def _stamped(body: dict[str, Any], stamp: dict[str, str]) -> dict[str, Any]:
+    """A copy of the body with one more annotation; bodies are cached and never changed."""
+    metadata = body["metadata"]
+    return {**body, "metadata": {**metadata, "annotations": {**(metadata.get("annotations") or {}), **stamp}}}
+
+
+async def write_events(kube: Kube, done: list[AnyAction], now: float, batches: int = 1) -> None:
+    """Write Events for actions that were carried out, best effort. All ``batches`` of a pass share one limit, or Events
+    would cost the API server as much as the bindings that they report.
+    """
+    most = max(1, MAX_EVENTS // batches)
+    async for outcome in run_many(
+        [partial(kube.create, EVENT, event) for event in events(done, now)[:most]], in_flight=8
+    ):
+        if outcome.error is not None and not isinstance(outcome.error, Conflict):
+            _log.warning("event not written", reason=str(outcome.error))

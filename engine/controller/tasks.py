@@ -1,0 +1,156 @@
+"""The Celery application: two queues, one task each.
+
+Tasks are at-least-once: acknowledged late, fetched one at a time, results ignored, JSON only. There is no task per
+object: queue ``plan`` holds names of shards, queue ``act`` batches of actions.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from celery import Celery, bootsteps
+from celery.signals import worker_init, worker_shutting_down
+
+from engine import log
+from engine.controller import garbage_collection, watchdog
+from engine.controller.messages import ACT, RECONCILE, configuration, send, waiting
+from engine.controller.triggers import Triggers
+from engine.controller.worker import TASK_SECONDS, Worker
+from engine.settings import Settings, from_environment, warn
+from engine.store import StoreUnavailable, connect, eviction_warning, heal, repair
+
+_log = log.get("worker")
+
+app = Celery("belay", set_as_current=False)
+app.config_from_object(configuration(from_environment()))
+app.steps["consumer"].add(watchdog.ConsumerHeartbeat)
+
+
+class HangupHandler(bootsteps.StartStopStep):
+    """End the worker on SIGHUP as on SIGTERM: Celery would restart it without a terminal.
+
+    Under nohup the signal is ignored.
+    """
+
+    ignored = False
+
+    def start(self, parent: Any) -> None:
+        """Set the handler, after Celery has set its own."""
+        handler = signal.SIG_IGN if self.ignored else lambda *_: os.kill(os.getpid(), signal.SIGTERM)
+        signal.signal(signal.SIGHUP, handler)
+
+
+app.steps["worker"].add(HangupHandler)
+
+_SLACK_SECONDS = 30.0
+"""Seconds beyond its limit that a task may take to end."""
+_workers: dict[int, Worker] = {}
+_making = threading.Lock()
+
+
+def worker() -> Worker:
+    """The worker of this process, made after the fork on first use."""
+    with _making:
+        if os.getpid() not in _workers:
+            settings = from_environment()
+            client = connect(settings.redis_url)
+            _workers[os.getpid()] = Worker(settings, functools.partial(send, app, client, ACT))
+        return _workers[os.getpid()]
+
+
+@app.task(name=RECONCILE)
+def reconcile(shard: str) -> None:
+    """One pass over a shard."""
+    worker().reconcile(shard)
+
+
+@app.task(name=ACT)
+def act(batch: str) -> None:
+    """One batch of actions."""
+    worker().act(batch)
+
+
+@worker_init.connect
+def _started(**_: object) -> None:
+    """Drop the claims of this identity from before a restart, so that their shards are due at once."""
+    settings = from_environment()
+    log.configure(settings.log_level, "worker")
+    warn(_log)
+    garbage_collection.settle()
+    for name in ("celery.worker.strategy", "celery.app.trace"):  # they log every message received and done
+        logging.getLogger(name).setLevel(logging.WARNING)
+    client = connect(settings.redis_url)
+    try:
+        repair(client)
+        warning, freed = eviction_warning(client), Triggers(client).free(settings.identity)
+    except StoreUnavailable as error:  # the claims then expire
+        _log.warning("starting without Redis", reason=str(error))
+        return
+    _log.info("worker started", identity=settings.identity, freed=freed)
+    if warning:
+        _log.warning(warning)
+
+
+def run(
+    settings: Settings, queues: Sequence[str] = ("plan", "act"), concurrency: int = 4, pool: str = "threads"
+) -> None:
+    """Run a Celery worker until SIGTERM; the environment must hold ``settings.to_environment``.
+
+    A worker that stops consuming, or that Celery ends unasked (it gives up when an acknowledgement meets a connection
+    that is being closed), restarts in place.
+    """
+    app.config_from_object(configuration(settings))
+    HangupHandler.ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    client = connect(settings.redis_url)
+
+    def count() -> int:
+        """The number of waiting messages; a queue of a wrong type, at which Celery would fail, is repaired."""
+        try:
+            return waiting(client, tuple(queues))
+        except StoreUnavailable:
+            heal(client)
+            raise
+
+    monitor = watchdog.Watchdog(
+        watchdog.StallDetector(settings.stall, TASK_SECONDS + _SLACK_SECONDS),
+        concurrency,
+        count,
+        watchdog.restart_in_place,
+    )
+    asked: list[bool] = []
+
+    @worker_shutting_down.connect(weak=False)
+    def _ending(**_: object) -> None:
+        asked.append(True)
+        monitor.stop()
+
+    watchdog.start(monitor, settings.health_port)
+    app.worker_main(
+        [
+            "worker",
+            f"--queues={','.join(queues)}",
+            f"--concurrency={concurrency}",
+            f"--pool={pool}",
+            f"--hostname={settings.identity}@%h",
+            f"--loglevel={settings.log_level}",
+            "--without-gossip",
+            "--without-mingle",
+            "--without-heartbeat",
+        ]
+    )
+    monitor.stop()
+    if not asked:  # it also returns, with code 0, after errors that it calls unrecoverable
+        watchdog.restart_in_place("Celery ended the worker unasked")
+
+
+def main(queues: Sequence[str] = ("plan", "act"), concurrency: int = 4) -> int:
+    """`belay worker`: the settings come from the environment. Raises InputError for bad ones."""
+    settings = from_environment()
+    run(settings, queues, concurrency)
+    return 0

@@ -1,0 +1,180 @@
+"""One worker process: its connections, its event loop, its shards."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+import redis
+
+from engine.act import Edge, Fence, PodWatch
+from engine.act import batch as batches
+from engine.controller.loop import reconcile
+from engine.controller.shard import Shard, ShardLost
+from engine.controller.status_writer import write_events
+from engine.controller.triggers import Triggers
+from engine.errors import BelayError
+from engine.kube import Backoff, Kube, KubeError, cancel_all
+from engine.log import get, in_pass
+from engine.metrics import counter_name
+from engine.model.actions import kind_of
+from engine.settings import Settings
+from engine.store import BatchResult, PassStore, StoredRevisions, StoredSnapshots, StoreUnavailable, connect
+
+_log = get("worker")
+T = TypeVar("T")
+TASK_SECONDS = 120.0
+"""Longest time for one task. A longer pass or batch is cancelled and repeated when its claim has expired."""
+PULSE_SECONDS = 1.0
+
+
+class Worker:
+    """What the tasks of one process share. Made after the fork, on first use; safe for tasks in several threads."""
+
+    def __init__(self, settings: Settings, send: Callable[[str], None]) -> None:
+        kube = Kube.from_config(settings.kubeconfig or None, settings.context or None)
+        self.set_up(settings, send, connect(settings.redis_url), kube)
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="belay-loop", daemon=True).start()
+        self._run(self._kube.__aenter__(), 30.0)
+
+    def set_up(self, settings: Settings, send: Callable[[str], None], client: redis.Redis, kube: Kube) -> None:
+        """Set up everything but the event loop, which simulations replace."""
+        self.settings = settings
+        self.triggers = Triggers(client)
+        self.passes = PassStore(client)
+        self._client = client
+        self._send = send
+        self._shards: dict[str, Shard] = {}
+        self._busy: dict[str, threading.Lock] = {}
+        self._backoffs: dict[str, Backoff] = {}
+        self._guard = threading.Lock()
+        self._kube = kube
+        self._pods = PodWatch(kube)
+        self._gate = asyncio.Semaphore(settings.in_flight)
+
+    def close(self) -> None:
+        """End the connections."""
+        self._run(self._kube.__aexit__(), 10.0)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def reconcile(self, name: str) -> str:
+        """Run one pass over a shard; returns its outcome."""
+        with self._guard:
+            busy = self._busy.setdefault(name, threading.Lock())
+        if not busy.acquire(blocking=False):  # after a flush of Redis two messages may reach one process
+            return "another thread serves the shard"
+        try:
+            return self._run(self.run_pass(name), TASK_SECONDS)
+        except (CancelledError, TimeoutError) as error:
+            _log.warning("pass not finished", shard=name, reason=f"{type(error).__name__}: {error}"[:256])
+            return "not finished"
+        finally:
+            busy.release()
+
+    async def run_pass(self, name: str) -> str:
+        """Run one pass in the worker's event loop; returns its outcome and raises nothing."""
+        try:
+            self.passes.beat(f"worker/{self.settings.identity}", self.passes.now())
+            shard = self._shards.get(name) or self._shards.setdefault(name, self._shard(name))
+            return await reconcile(shard)
+        except (ShardLost, StoreUnavailable, KubeError) as error:
+            self.passes.heal()
+            _log.warning("pass not finished", shard=name, reason=f"{type(error).__name__}: {error}"[:256])
+            return "not finished"
+        except Exception as error:  # a bug must not stop the shard: the pass is tried again
+            _log.exception("pass failed", shard=name)
+            self._failed(name)
+            return f"failed: {type(error).__name__}: {error}"
+
+    def act(self, text: str) -> str:
+        """Carry out one batch, unless it expired or a newer pass began."""
+        try:
+            batch = batches.decode(text)
+        except msgspec.DecodeError as error:
+            _log.error("unreadable batch dropped", reason=str(error)[:256])
+            return "unreadable"
+        try:
+            with in_pass(batch.record.pass_id):
+                return self._run(self.run_batch(batch), TASK_SECONDS)
+        except (BelayError, CancelledError, TimeoutError) as error:
+            _log.warning("batch not finished", batch=batch.number, reason=f"{type(error).__name__}: {error}"[:256])
+            return "not finished"
+
+    def _failed(self, name: str) -> None:
+        try:
+            self.passes.count({counter_name("pass_failures", shard=name): 1})
+        except StoreUnavailable as error:
+            _log.warning("failure not counted", reason=str(error))
+
+    async def run_batch(self, batch: batches.Batch) -> str:
+        """Carry out one batch in the worker's event loop. Raises BelayError when Redis or the cluster fails."""
+        record = batch.record
+        if self.passes.now() > record.expires:
+            self.passes.finish(record, batches.dropped(batch, "expired before a worker took it"))
+            return "expired"
+        current = self.passes.current(record.shard)
+        if current is not None and current.pass_id != record.pass_id:
+            return "superseded"
+        self.passes.pulse(record)
+        pulse = asyncio.create_task(self._pulse(batch))
+        fence = Fence(self._kube, record.shard, record.epoch)
+        life, revision = self.settings.order_life, batch.revision
+        edge = Edge(
+            self._kube, record.shard, fence, order_life=life, revision=revision, pods=self._pods, gate=self._gate
+        )
+        try:
+            result = await batches.run(edge, batch, self.settings.in_flight)
+        finally:
+            await cancel_all(pulse)
+        self.passes.finish(record, result)
+        await self._after(batch, result)
+        return f"{len(result.outcomes)} outcomes"
+
+    async def _after(self, batch: batches.Batch, result: BatchResult) -> None:
+        words = {outcome.index: outcome.result for outcome in result.outcomes}
+        done = [action for index, action in batch.actions if words.get(index) == "done"]
+        backoff = self._backoffs.setdefault(batch.record.shard, Backoff(base=1.0, cap=60.0, floor=0.5))
+        if any(word in {"refused", "failed", "dropped"} for word in words.values()):
+            self.triggers.mark(batch.record.shard, self.passes.now() + backoff.next())
+        else:
+            backoff.reset()
+        counts: dict[str, int] = {}
+        for index, action in batch.actions:
+            name = counter_name("actions", kind=kind_of(action), result=words.get(index, "lost"))
+            counts[name] = counts.get(name, 0) + 1
+        self.passes.count(counts)
+        await write_events(self._kube, done, self.passes.now(), batch.record.batches)
+
+    async def _pulse(self, batch: batches.Batch) -> None:
+        while True:
+            await asyncio.sleep(PULSE_SECONDS)
+            self.passes.pulse(batch.record)
+
+    def _shard(self, name: str) -> Shard:
+        return Shard(
+            name,
+            self.settings,
+            self._kube,
+            self.triggers,
+            self.passes,
+            StoredSnapshots(self._client),
+            StoredRevisions(self._client),
+            self._send_batch,
+        )
+
+    async def _send_batch(self, text: str) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, partial(self._send, text))
+
+    def _run(self, work: Coroutine[Any, Any, T], seconds: float) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(seconds)
+        except TimeoutError:
+            future.cancel()
+            raise

@@ -1,0 +1,316 @@
+"""Forms gangs from live pods by their owner: which pods start together, how many, with which labels and annotations.
+
+The owner is the AscendJob, Volcano Job, Deployment (through its ReplicaSet), StatefulSet or Job that controls the
+pod; pods that have only a PodGroup form one gang named after it; any other pod is a gang of its own. The sizes follow
+component/ascend-for-volcano/plugin/job.go and docs/zh/scheduling/06_api/15_yaml_configuration.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from engine.gangs.owners import (
+    POD_GROUP_APIS,
+    VOLCANO_API,
+    JobOwner,
+    OwnerIndex,
+    annotations_of,
+    count,
+    labels_of,
+    metadata,
+    part,
+    rows,
+    spec_of,
+    tasks_of,
+)
+from engine.model.cluster import Observed, Pod
+from engine.model.diagnostics import ObjectKey
+from engine.model.jobs import Gang
+from engine.model.plan import Pending
+from engine.model.plan_cache import CacheKey, Memo
+from engine.model.times import parse_rfc3339
+
+QUEUE_NAME_KEY: Final = "scheduling.volcano.sh/queue-name"
+MIN_AVAILABLE_KEY: Final = "huawei.com/schedule_minAvailable"
+TASK_KEY: Final = "volcano.sh/task-spec"
+REPLICA_TYPE_KEYS: Final = ("training.kubeflow.org/replica-type", "replica-type")
+RANK_KEY: Final = "hccl/rankIndex"
+DEFAULT_QUEUE: Final = "default"
+SHARD_LABEL: Final = "belay.dev/shard"
+
+#: Kinds whose PodGroups Volcano generates with ``minMember`` 1, whatever the workload needs.
+REPLICATED_KINDS: Final = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "Job"})
+
+_DIGITS: Final = re.compile(r"(\d+)")
+
+#: Gangs by key, while owner, pods, PodGroups and priority classes stay what they are.
+GANGS: Final = CacheKey("gangs", Memo[Gang], limit=32768)
+
+
+def gang_key(api_version: str, kind: str, namespace: str, name: str) -> str:
+    """``namespace/Kind/name``; a ``batch/v1`` Job is ``Job.batch``, so that it never shares a Volcano Job's memory."""
+    return f"{namespace}/{'Job.batch' if api_version == 'batch/v1' else kind}/{name}"
+
+
+def pending_by_gang(pending: Iterable[Pending], gangs: Mapping[str, Gang]) -> dict[str, Pending]:
+    """Pending entries by the key of their gang; an entry's kind is Job for ``batch/v1`` and for Volcano Jobs alike."""
+    found: dict[str, Pending] = {}
+    for entry in pending:
+        key, batch = (gang_key(api, entry.kind, entry.namespace, entry.name) for api in ("", "batch/v1"))
+        if entry.kind == "Job" and batch in gangs:
+            first = f"{entry.namespace}/{entry.pods[0]}" if entry.pods else ""
+            key = batch if key not in gangs or first in gangs[batch].pods else key
+        found[key] = entry
+    return found
+
+
+def task_of(pod: Pod) -> str:
+    """The pod's task: annotation ``volcano.sh/task-spec``, else its replica type; empty when it has neither."""
+    task = pod.annotations.get(TASK_KEY)
+    if task:
+        return task
+    return next((pod.labels[key] for key in REPLICA_TYPE_KEYS if key in pod.labels), "")
+
+
+def declared_rank(pod: Pod) -> int | None:
+    """The rank that the pod itself states, None if it states none.
+
+    In this order: annotation ``hccl/rankIndex``, a Volcano task index from its environment (``VC_TASK_INDEX``), the
+    number at the end of its name (StatefulSets and Volcano Jobs).
+    """
+    text = pod.annotations.get(RANK_KEY, "")
+    if text.isascii() and text.isdecimal() and len(text) <= 9:
+        return int(text)
+    if pod.task_index is not None and pod.owner_kind != "StatefulSet":
+        return pod.task_index
+    if pod.owner_kind == "StatefulSet" or (pod.owner_kind == "Job" and pod.owner_api == VOLCANO_API):
+        tail = pod.name.rpartition("-")[2]
+        return int(tail) if tail.isascii() and tail.isdecimal() and len(tail) <= 9 else None
+    return None
+
+
+def natural_key(name: str) -> tuple[tuple[int, str], ...]:
+    """A sort key that puts ``w-2`` before ``w-10``."""
+    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in _DIGITS.split(name) if part)
+
+
+def in_rank_order(pods: Iterable[Pod]) -> list[Pod]:
+    """Pods by rank, those without one last, then by name."""
+    found = list(pods)
+    return sorted(found, key=_order) if len(found) > 1 else found
+
+
+def counts_as_started(pod: Pod) -> bool:
+    """Whether a pod counts towards ``min_available`` without being placed now: bound and not terminating, or already
+    succeeded.
+    """
+    if pod.phase == "Succeeded":
+        return True
+    return bool(pod.node) and pod.deleting is None and pod.phase != "Failed"
+
+
+def pod_group_of(observed: Observed, gang: Gang) -> Mapping[str, Any]:
+    """The raw PodGroup of a gang, empty when there is none."""
+    if not gang.pod_group:
+        return {}
+    for api in POD_GROUP_APIS:
+        raw = observed.objects.get(ObjectKey(api, "PodGroup", gang.namespace, gang.pod_group))
+        if raw is not None:
+            return raw
+    return {}
+
+
+def _order(pod: Pod) -> tuple[int, tuple[tuple[int, str], ...], str]:
+    rank = declared_rank(pod)
+    return (1 << 40, natural_key(pod.name), pod.name) if rank is None else (rank, (), pod.name)
+
+
+def form_gang(
+    key: str, owner: JobOwner, pods: list[Pod], finder: OwnerIndex, classes: Mapping[str, int], gangs: Memo[Gang]
+) -> Gang:
+    """The gang of an owner's pods.
+
+    Args:
+        classes: values of the cluster's priority classes.
+        gangs: those formed before.
+    """
+    inputs = (owner, pods, finder.groups_for(owner, pods), classes)
+    return gangs.of(key, inputs, lambda: _gang(key, owner, pods, finder, classes))
+
+
+def _gang(key: str, owner: JobOwner, pods: list[Pod], finder: OwnerIndex, classes: Mapping[str, int]) -> Gang:
+    live = [pod for pod in pods if not pod.finished]
+    ordered = in_rank_order(live)
+    sample = ordered or in_rank_order(pods)
+    group_name = next(filter(None, map(finder.group_name, sample)), "") or finder.group_of_owner(owner)
+    group = finder.pod_group(owner.namespace, group_name)
+    spec, group_spec = spec_of(owner.raw), spec_of(group)
+    by_task = _first_of_each_task(sample)
+    annotations = {**_own_annotations(sample[0]), **annotations_of(owner.raw), **annotations_of(group)}
+    labels = {**_joined_labels(by_task), **labels_of(owner.raw), **labels_of(group)}
+    replicas = _replicas(owner, spec, group_spec, live)
+    priority_class = _priority_class(owner, spec, group_spec, sample[0])
+    return Gang(
+        key=key,
+        api_version=owner.api_version,
+        kind=owner.kind,
+        namespace=owner.namespace,
+        name=owner.name,
+        uid=owner.uid,
+        labels=labels,
+        annotations=annotations,
+        queue=_queue(owner, spec, group_spec, annotations),
+        priority=classes.get(priority_class, max(pod.priority for pod in sample)),
+        priority_class=priority_class,
+        created=_created(owner, group, sample),
+        min_available=_min_available(owner, spec, group_spec, annotations, replicas, any(pod.count for pod in pods)),
+        replicas=replicas,
+        task_min=_task_min(owner, spec, group_spec),
+        pods=tuple(pod.key for pod in ordered),
+        pod_group=group_name if group else "",
+    )
+
+
+def _first_of_each_task(pods: list[Pod]) -> list[Pod]:
+    first: dict[str, Pod] = {}
+    for pod in pods:
+        first.setdefault(task_of(pod), pod)
+    return list(first.values())
+
+
+def _own_annotations(pod: Pod) -> dict[str, str]:
+    """A pod's annotations that belong to its job: without those written at its allocation."""
+    return {key: value for key, value in pod.annotations.items() if key not in _PER_POD_ANNOTATIONS}
+
+
+_PER_POD_ANNOTATIONS: Final = frozenset({
+    RANK_KEY, "predicate-time", "huawei.com/AscendReal", "huawei.com/kltDev", "huawei.com/Ascend910",
+    "huawei.com/Ascend310", "huawei.com/Ascend310P", "huawei.com/npu", "huawei.com/npu-core", "distributed-job",
+    "super-pod-rank", "super-pod-id", "isSharedTor", "isHealthy", "sharedTorIp", "reschedule-in-place",
+    "ascend.kubectl.kubernetes.io/ascend-910-configuration",
+    "ascend.kubectl.kubernetes.io/ascend-npu-configuration",
+})  # fmt: skip
+
+
+def _joined_labels(pods: list[Pod]) -> dict[str, str]:
+    """Labels of the tasks' first pods; differing values are joined with "|" as MindCluster does."""
+    if len(pods) == 1:
+        return pods[0].labels
+    merged: dict[str, list[str]] = {}
+    for pod in pods:
+        for key, value in pod.labels.items():
+            values = merged.setdefault(key, [])
+            if value not in values:
+                values.append(value)
+    return {key: "|".join(values) for key, values in merged.items()}
+
+
+def _replicas(owner: JobOwner, spec: Mapping[str, Any], group: Mapping[str, Any], live: list[Pod]) -> int:
+    """``spec`` is the owner's, ``group`` that of its PodGroup."""
+    if owner.kind == "AscendJob" and spec:
+        return sum(count(row.get("replicas"), 1) for row in rows(spec.get("replicaSpecs")))
+    if owner.kind == "Job" and owner.api_version == VOLCANO_API and spec:
+        return sum(count(task.get("replicas"), 1) for task in tasks_of(spec))
+    if owner.kind == "Job" and spec:
+        parallel = count(spec.get("parallelism"), 1)
+        return min(parallel, count(spec.get("completions"), parallel))
+    if owner.kind in ("Deployment", "StatefulSet", "ReplicaSet") and spec:
+        return count(spec.get("replicas"), 1)
+    if owner.kind == "Pod":
+        return 1
+    return max(len(live), count(group.get("minMember"), 0))
+
+
+def _min_available(
+    owner: JobOwner,
+    spec: Mapping[str, Any],
+    group: Mapping[str, Any],
+    annotations: Mapping[str, str],
+    replicas: int,
+    npu: bool,
+) -> int:
+    """Number of pods that start together.
+
+    A PodGroup's ``minMember`` or the owner's own minimum decides; where that is 1 (PodGroups that Volcano generates)
+    or absent, the annotation ``huawei.com/schedule_minAvailable`` does. Without it, NPU workloads of a replicated kind
+    need all replicas.
+    """
+    declared = count(group.get("minMember"), 0) or _declared_min(owner, spec)
+    if declared > 1:
+        return declared
+    stated = parse_min_available(annotations)
+    if stated is not None:
+        return max(1, stated)
+    generated = owner.kind in REPLICATED_KINDS and owner.api_version != VOLCANO_API
+    if not npu or (declared and not generated):
+        return max(1, declared)
+    if owner.kind in ("Pod", "PodGroup"):
+        return 1
+    if owner.kind == "StatefulSet" and spec.get("podManagementPolicy") != "Parallel":
+        return 1  # its pods are created one after the other
+    return max(1, replicas)
+
+
+def parse_min_available(annotations: Mapping[str, str]) -> int | None:
+    """Annotation ``huawei.com/schedule_minAvailable``; None when absent or not a whole number."""
+    text = annotations.get(MIN_AVAILABLE_KEY, "").strip()
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else None
+
+
+def _declared_min(owner: JobOwner, spec: Mapping[str, Any]) -> int:
+    if owner.kind == "AscendJob":
+        total = sum(count(row.get("replicas"), 1) for row in rows(spec.get("replicaSpecs")))
+        return count(_policy(spec).get("minAvailable"), total)
+    if owner.api_version == VOLCANO_API:
+        # Volcano's webhook treats 0 as absent, and adds up the tasks' minima.
+        needs = (count(task.get("minAvailable"), count(task.get("replicas"), 1)) for task in tasks_of(spec))
+        return count(spec.get("minAvailable"), 0) or sum(needs)
+    return 0
+
+
+def _task_min(owner: JobOwner, spec: Mapping[str, Any], group: Mapping[str, Any]) -> dict[str, int]:
+    from_group = part(group, "minTaskMember")
+    if from_group:
+        return {str(task): count(least, 0) for task, least in sorted(from_group.items())}
+    if owner.api_version != VOLCANO_API:
+        return {}
+    tasks = tasks_of(spec)
+    return {str(task.get("name")): count(task.get("minAvailable"), 0) for task in tasks if task.get("minAvailable")}
+
+
+def _queue(owner: JobOwner, spec: Mapping[str, Any], group: Mapping[str, Any], annotations: Mapping[str, str]) -> str:
+    own = None
+    if owner.kind == "AscendJob":
+        own = _policy(spec).get("queue")
+    elif owner.api_version == VOLCANO_API:
+        own = spec.get("queue")
+    return str(group.get("queue") or own or annotations.get(QUEUE_NAME_KEY) or DEFAULT_QUEUE)
+
+
+def _priority_class(owner: JobOwner, spec: Mapping[str, Any], group: Mapping[str, Any], first: Pod) -> str:
+    own = _policy(spec).get("priorityClass") if owner.kind == "AscendJob" else spec.get("priorityClassName")
+    return str(group.get("priorityClassName") or own or first.priority_class or "")
+
+
+def _policy(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The scheduling policy of an AscendJob."""
+    return part(part(spec, "runPolicy"), "schedulingPolicy")
+
+
+def priorities(observed: Observed) -> dict[str, int]:
+    """Values of the cluster's priority classes."""
+    classes = (raw for key, raw in observed.objects.items() if key.kind == "PriorityClass")
+    return {str(metadata(raw).get("name")): raw["value"] for raw in classes if isinstance(raw.get("value"), int)}
+
+
+def _created(owner: JobOwner, group: Mapping[str, Any], pods: list[Pod]) -> float:
+    for raw in filter(None, (owner.raw, group)):
+        text = metadata(raw).get("creationTimestamp")
+        if isinstance(text, str):
+            try:
+                return parse_rfc3339(text)
+            except ValueError:
+                continue  # unreadable: the next source decides
+    return min(pod.created for pod in pods)

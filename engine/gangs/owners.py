@@ -1,0 +1,193 @@
+"""The owner of a pod's job: its controller, the Deployment behind a ReplicaSet, or the owner of its PodGroup.
+
+Also readers of raw Kubernetes objects; malformed fields read as absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from copy import copy
+from typing import Any, Final, NamedTuple
+
+from engine.model.cluster import Observed, Pod
+from engine.model.diagnostics import ObjectKey
+
+ASCEND_API: Final = "mindxdl.gitee.com/v1"
+VOLCANO_API: Final = "batch.volcano.sh/v1alpha1"
+POD_GROUP_APIS: Final = ("scheduling.volcano.sh/v1beta1", "scheduling.incubator.k8s.io/v1alpha1")
+GROUP_NAME_KEYS: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
+
+#: Kinds of owners whose pods form a gang under any scheduler; pods of other owners only if they request NPUs.
+JOB_KINDS: Final = frozenset({"AscendJob", "Job", "Deployment", "StatefulSet", "PodGroup", "ReplicaSet"})
+
+
+class JobOwner(NamedTuple):
+    """The object that declares a gang; ``raw`` is empty when the snapshot lacks it."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    raw: Mapping[str, Any]
+
+
+class OwnerIndex:
+    """Finds the owner of a pod's job in a snapshot; caches by controller."""
+
+    def __init__(self, observed: Observed) -> None:
+        self._objects = observed.objects
+        self._cache: dict[tuple[str, str, str, str, str], JobOwner] = {}
+        self._groups_of: dict[tuple[str, str, str], str] = {}
+        for key, raw in observed.objects.items():
+            if key.kind == "PodGroup" and key.api_version in POD_GROUP_APIS:
+                controller = controller_of(raw)
+                if controller:
+                    self._groups_of.setdefault(
+                        (key.namespace, str(controller.get("kind")), str(controller.get("name"))), key.name
+                    )
+
+    def fresh(self) -> OwnerIndex:
+        """The same index with an empty cache."""
+        other = copy(self)
+        other._cache = {}
+        return other
+
+    def of(self, pod: Pod) -> JobOwner | None:
+        """The owner of the pod's job; None for pods of DaemonSets and static pods that request no NPU."""
+        group = self.group_name(pod)
+        if pod.owner_kind in JOB_KINDS:
+            cache_key = (pod.namespace, pod.owner_api, pod.owner_kind, pod.owner_name, "")
+            found = self._cache.get(cache_key)
+            if found is None:
+                found = self._cache[cache_key] = self._controller_of(pod)
+            return found
+        if group:
+            cache_key = (pod.namespace, "", "PodGroup", group, "")
+            found = self._cache.get(cache_key)
+            if found is None:
+                found = self._cache[cache_key] = self._owner_of_group(pod, group)
+            return found
+        if pod.owner_kind in ("DaemonSet", "Node") and not pod.count:
+            return None
+        return JobOwner("v1", "Pod", pod.namespace, pod.name, pod.uid, {})
+
+    def group_name(self, pod: Pod) -> str:
+        """Name of the PodGroup in the pod's annotations, empty when there is none."""
+        for key in GROUP_NAME_KEYS:
+            name = pod.annotations.get(key)
+            if name:
+                return name
+        return ""
+
+    def group_of_owner(self, owner: JobOwner) -> str:
+        """Name of a PodGroup that the owner controls, empty when there is none."""
+        if owner.kind == "PodGroup":
+            return owner.name
+        return self._groups_of.get((owner.namespace, owner.kind, owner.name), "")
+
+    def groups_for(self, owner: JobOwner, pods: Iterable[Pod]) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+        """Every PodGroup, by name, that the owner's pods may belong to."""
+        named = {*map(self.group_name, pods), self.group_of_owner(owner)} - {""}
+        return tuple([(name, self.pod_group(owner.namespace, name)) for name in sorted(named)]) if named else ()
+
+    def pod_group(self, namespace: str, name: str) -> Mapping[str, Any]:
+        """The raw PodGroup, empty when the snapshot lacks it."""
+        for api in POD_GROUP_APIS:
+            raw = self._objects.get(ObjectKey(api, "PodGroup", namespace, name)) if name else None
+            if raw is not None:
+                return raw
+        return {}
+
+    def _controller_of(self, pod: Pod) -> JobOwner:
+        if pod.owner_kind == "ReplicaSet":
+            return self._behind_replica_set(pod)
+        raw = self._objects.get(ObjectKey(pod.owner_api, pod.owner_kind, pod.namespace, pod.owner_name), {})
+        return JobOwner(pod.owner_api, pod.owner_kind, pod.namespace, pod.owner_name, pod.owner_uid, raw)
+
+    def _behind_replica_set(self, pod: Pod) -> JobOwner:
+        """The Deployment behind a ReplicaSet, by the template hash in its name if the snapshot lacks the ReplicaSet."""
+        replica_set = self._objects.get(ObjectKey("apps/v1", "ReplicaSet", pod.namespace, pod.owner_name))
+        if replica_set is not None:
+            above = controller_of(replica_set)
+            if above.get("kind") != "Deployment":
+                return JobOwner("apps/v1", "ReplicaSet", pod.namespace, pod.owner_name, pod.owner_uid, replica_set)
+            name = str(above.get("name", ""))
+            raw = self._objects.get(ObjectKey("apps/v1", "Deployment", pod.namespace, name), {})
+            return JobOwner("apps/v1", "Deployment", pod.namespace, name, str(above.get("uid", "")), raw)
+        suffix = "-" + pod.labels.get("pod-template-hash", "")
+        if len(suffix) > 1 and pod.owner_name.endswith(suffix):
+            name = pod.owner_name.removesuffix(suffix)
+            raw = self._objects.get(ObjectKey("apps/v1", "Deployment", pod.namespace, name), {})
+            return JobOwner(
+                "apps/v1", "Deployment", pod.namespace, name, str(metadata(raw).get("uid", pod.owner_uid)), raw
+            )
+        return JobOwner("apps/v1", "ReplicaSet", pod.namespace, pod.owner_name, pod.owner_uid, {})
+
+    def _owner_of_group(self, pod: Pod, group: str) -> JobOwner:
+        raw = self.pod_group(pod.namespace, group)
+        above = controller_of(raw)
+        if above.get("kind") in ("AscendJob", "Job"):
+            api, kind, name = str(above.get("apiVersion")), str(above.get("kind")), str(above.get("name"))
+            owner = self._objects.get(ObjectKey(api, kind, pod.namespace, name), {})
+            return JobOwner(api, kind, pod.namespace, name, str(above.get("uid", "")), owner)
+        return JobOwner(POD_GROUP_APIS[0], "PodGroup", pod.namespace, group, str(metadata(raw).get("uid", "")), raw)
+
+
+def controller_of(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The owner reference of the controller, empty when there is none."""
+    owners = metadata(raw).get("ownerReferences")
+    if not isinstance(owners, list):
+        return {}
+    return next((owner for owner in owners if isinstance(owner, dict) and owner.get("controller")), {})
+
+
+def metadata(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``metadata`` of an object."""
+    return part(raw, "metadata")
+
+
+def spec_of(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``spec`` of an object."""
+    return part(raw, "spec")
+
+
+def part(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A nested object, empty when it is absent or not an object."""
+    found = raw.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def rows(found: Any) -> list[Mapping[str, Any]]:
+    """The objects of a map of objects."""
+    return [row for row in found.values() if isinstance(row, dict)] if isinstance(found, dict) else []
+
+
+def tasks_of(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The tasks of a Volcano Job's spec."""
+    return items(spec, "tasks")
+
+
+def items(raw: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    """The objects of a list."""
+    found = raw.get(name)
+    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+
+
+def count(value: Any, default: int) -> int:
+    """A whole number of at least 0, else the default."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else default
+
+
+def _texts(found: Mapping[str, Any]) -> dict[str, str]:
+    return {str(key): str(value) for key, value in found.items()}
+
+
+def labels_of(raw: Mapping[str, Any]) -> dict[str, str]:
+    """Labels of an object as text."""
+    return _texts(part(metadata(raw), "labels")) if raw else {}
+
+
+def annotations_of(raw: Mapping[str, Any]) -> dict[str, str]:
+    """Annotations of an object as text."""
+    return _texts(part(metadata(raw), "annotations")) if raw else {}

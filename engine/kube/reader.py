@@ -1,0 +1,181 @@
+"""Reads from the API server: objects, lists page by page, watches."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Any, Self
+
+import msgspec
+import orjson
+
+from engine.kube.credentials import Loader, loader
+from engine.kube.errors import Gone, NotFound, Unavailable, from_answer
+from engine.kube.resources import POD, Resource
+from engine.kube.transport import Transport
+
+PAGE = 500
+"""Objects per page."""
+_RESTARTS = 3
+
+Object = dict[str, Any]
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """All objects of a list, as they were at ``resource_version``."""
+
+    items: list[Object]
+    resource_version: str
+
+
+class KubeReader:
+    """The reading half of the client; use it with ``async with``."""
+
+    def __init__(self, load: Loader, *, transport: Transport | None = None) -> None:
+        self._transport = transport or Transport(load)
+
+    @classmethod
+    def from_config(cls, kubeconfig: str | None = None, context: str | None = None) -> Self:
+        """The cluster of a kubeconfig; without one $KUBECONFIG, ~/.kube/config, then the pod's service account."""
+        return cls(loader(kubeconfig, context))
+
+    async def __aenter__(self) -> Self:
+        await self._transport.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._transport.close()
+
+    @property
+    def host(self) -> str:
+        """The API server's URL."""
+        return self._transport.host
+
+    async def get(self, res: Resource, name: str, ns: str | None = None) -> Object | None:
+        """The object, or None when it (or its kind) does not exist."""
+        try:
+            return as_object(await self._call("GET", res, ns, name), res)
+        except NotFound:
+            return None
+
+    async def list(
+        self, res: Resource, ns: str | None = None, labels: str | None = None, fields: str | None = None
+    ) -> Listing:
+        """Every object, read consistently page by page; restarts when a continue token expires.
+
+        Raises NotFound when the kind is not served, Gone when tokens expire three times.
+        """
+        for attempt in range(_RESTARTS):
+            items: list[Object] = []
+            version = ""
+            try:
+                async for page in self.pages(res, ns, labels, fields):
+                    items += page.items
+                    version = page.resource_version
+                return Listing(items, version)
+            except Gone:
+                if attempt == _RESTARTS - 1:
+                    raise
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def pages(
+        self,
+        res: Resource,
+        ns: str | None = None,
+        labels: str | None = None,
+        fields: str | None = None,
+        limit: int = PAGE,
+    ) -> AsyncIterator[Listing]:
+        """The pages of one consistent list; raises Gone when a continue token expired on the way."""
+        token = ""
+        while True:
+            params = _selection(labels, fields) | {"limit": str(limit)} | ({"continue": token} if token else {})
+            answer = await self._call("GET", res, ns, params=params)
+            metadata = answer.get("metadata") or {}
+            items = [as_object(item, res) for item in answer.get("items") or []]
+            yield Listing(items, str(metadata.get("resourceVersion") or ""))
+            token = metadata.get("continue") or ""
+            if not token:
+                return
+
+    async def watch(
+        self,
+        res: Resource,
+        ns: str | None = None,
+        labels: str | None = None,
+        fields: str | None = None,
+        rv: str = "",
+        *,
+        seconds: int = 290,
+        on_open: Callable[[], None] | None = None,
+    ) -> AsyncGenerator[tuple[str, Object]]:
+        """Changes after ``rv`` as (ADDED|MODIFIED|DELETED|BOOKMARK, object) until the server ends the watch.
+
+        ``seconds`` is the requested length of the watch; ``on_open`` is called once the server accepted it.
+
+        Raises Gone when ``rv`` is too old, Unavailable when the connection breaks.
+        """
+        params = _selection(labels, fields) | _watch_from(rv, seconds)
+        where = f"WATCH {res.path(ns)}"
+        events = self._transport.events(res.path(ns), params, quiet=seconds + 15.0, on_open=on_open)
+        async with contextlib.aclosing(events):
+            async for line, _ in events:
+                try:
+                    event = orjson.loads(line)
+                    kind, obj = str(event["type"]), event["object"]
+                except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+                    raise Unavailable(f"{where}: an event cannot be read", reason="BadAnswer") from error
+                if kind == "ERROR":
+                    raise from_answer(int(obj.get("code") or 500), orjson.dumps(obj), where)
+                yield kind, as_object(obj, res)
+
+    async def pod_heads(
+        self, rv: str, *, seconds: int = 290, on_open: Callable[[], None] | None = None
+    ) -> AsyncGenerator[tuple[str, Object]]:
+        """Changes of all pods after ``rv`` like ``watch``, in protobuf where the server supports it, with the fields of
+        ``pod_protobuf.event``. Raises Gone when ``rv`` is too old, Unavailable when the connection breaks.
+        """
+        from engine.kube import pod_protobuf  # protobuf takes longer to import than all the rest of a client
+
+        where = f"WATCH {POD.path()}"
+        params = _watch_from(rv, seconds)
+        events = self._transport.events(POD.path(), params, quiet=seconds + 15.0, on_open=on_open, packed=True)
+        async with contextlib.aclosing(events):
+            async for data, packed in events:
+                yield pod_protobuf.event(data, packed=packed, where=where)
+
+    async def _call(
+        self,
+        method: str,
+        res: Resource,
+        ns: str | None = None,
+        name: str | None = None,
+        subresource: str | None = None,
+        **options: Any,
+    ) -> Any:
+        path = res.path(ns, name, subresource)
+        answer = await self._transport.call(method, path, withhold=res.kind == "Secret", **options)
+        if not isinstance(answer, dict):
+            raise Unavailable(f"{method} {path}: the answer is not an object", reason="BadAnswer")
+        return answer
+
+
+def as_object(obj: Any, res: Resource) -> Object:
+    """The object with its kind, which items of a list lack."""
+    if not isinstance(obj, dict):
+        raise Unavailable(f"{res.kind}: the server sent something that is no object", reason="BadAnswer")
+    obj.setdefault("apiVersion", res.api_version)
+    obj.setdefault("kind", res.kind)
+    return obj
+
+
+def _selection(labels: str | None, fields: str | None) -> dict[str, str]:
+    return {key: value for key, value in (("labelSelector", labels), ("fieldSelector", fields)) if value}
+
+
+def _watch_from(rv: str, seconds: int) -> dict[str, str]:
+    asked = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(seconds)}
+    return asked | ({"resourceVersion": rv} if rv else {})
+
+
+__all__ = ["PAGE", "Listing", "Object", "KubeReader", "as_object"]

@@ -1,0 +1,113 @@
+"""Documents of Belay's own kinds in the cluster: copies of Git's documents, and foreign ones.
+
+A copy is recognised by the inventory in ``belay-sync``, which is written before the copy is created; without an
+inventory by the label and digest that Belay puts on it. Every other object is foreign and counts only where
+``SchedulingSettings.spec.clusterDocuments`` names its kind.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+from engine.documents import CLUSTER, CLUSTER_KINDS
+from engine.documents.kinds import API_VERSION
+from engine.model.cluster import Observed
+from engine.model.diagnostics import ObjectKey
+from engine.wire import names, sync
+
+_GROUP: Final = "belay.dev/"
+_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+_DIGEST: Final = "belay.dev/applied-digest"
+
+_SYNC: Final = ObjectKey("v1", "ConfigMap", names.SYSTEM, names.SYNC)
+
+Objects = Iterable[Mapping[str, Any]]
+
+
+def all_documents(objects: Objects) -> dict[str, bytes]:
+    """All of Belay's documents among these objects, as files; what is declared in a cluster without an engine."""
+    return {_path(obj): _body(obj) for obj in objects if _is_belay(obj)}
+
+
+def copies_from_git(objects: Collection[Mapping[str, Any]]) -> dict[str, bytes]:
+    """Copies of Git's documents that are in force, as files that ``load`` reads."""
+    inventory, ignored = _sync_report(objects)
+    found = {}
+    for obj in objects:
+        if _is_belay(obj) and _is_copy(obj, inventory) and f"{obj['kind']}/{obj['metadata']['name']}" not in ignored:
+            found[_path(obj)] = _body(obj)
+    return found
+
+
+def foreign_documents(objects: Collection[Mapping[str, Any]]) -> dict[str, bytes]:
+    """Documents that did not come from Git, of the kinds that may count, by origin."""
+    inventory, _ = _sync_report(objects)
+    found = {}
+    for obj in objects:
+        if not (_is_belay(obj) and obj["kind"] in CLUSTER_KINDS) or _is_copy(obj, inventory):
+            continue
+        if not obj["metadata"].get("deletionTimestamp"):
+            found[f"{CLUSTER}{obj['kind']}/{obj['metadata']['name']}"] = _body(obj)
+    return dict(sorted(found.items()))
+
+
+def has_engine(objects: Objects) -> bool:
+    """Whether an engine has written ``belay-sync`` here, so that its rules apply to these objects."""
+    return any(_is_sync(obj) for obj in objects)
+
+
+def belay_objects(observed: Observed) -> list[Mapping[str, Any]]:
+    """The objects of a snapshot that the functions above read."""
+    return [raw for key, raw in observed.objects.items() if key.api_version == API_VERSION or key == _SYNC]
+
+
+def kind_of(path: str) -> str:
+    """The kind in the path of a foreign document."""
+    return path.removeprefix(CLUSTER).partition("/")[0]
+
+
+def _sync_report(objects: Objects) -> tuple[frozenset[ObjectKey] | None, frozenset[str]]:
+    """The inventory in ``belay-sync`` (None: no readable one), and copies that it lists as ignored."""
+    for obj in objects:
+        if _is_sync(obj):
+            try:
+                inventory = sync.parse_inventory(obj)
+            except sync.WireError:
+                inventory = None
+            return None if inventory is None else frozenset(inventory), sync.parse_ignored(obj)
+    return None, frozenset()
+
+
+def _is_sync(obj: Mapping[str, Any]) -> bool:
+    if obj.get("kind") != "ConfigMap":
+        return False
+    metadata = obj.get("metadata") or {}
+    return metadata.get("name") == names.SYNC and metadata.get("namespace") == names.SYSTEM
+
+
+def _is_belay(obj: Mapping[str, Any]) -> bool:
+    return str(obj.get("apiVersion", "")).startswith(_GROUP)
+
+
+def _is_copy(obj: Mapping[str, Any], inventory: Collection[ObjectKey] | None) -> bool:
+    metadata = obj["metadata"]
+    if inventory is not None:
+        return ObjectKey(API_VERSION, str(obj["kind"]), "", str(metadata["name"])) in inventory
+    labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    return labels.get(_MANAGED_BY) == "belay" and _DIGEST in notes
+
+
+def _path(obj: Mapping[str, Any]) -> str:
+    kind, name = str(obj["kind"]), str(obj["metadata"]["name"])
+    return f"policies/cluster/{quote(kind.lower(), '')}-{quote(name, '')}.yaml"
+
+
+def _body(obj: Mapping[str, Any]) -> bytes:
+    """The part of an object that people write: without status and metadata of servers."""
+    body = {"apiVersion": obj["apiVersion"], "kind": str(obj["kind"]), "metadata": {"name": obj["metadata"]["name"]}}
+    if "spec" in obj:
+        body["spec"] = obj["spec"]
+    return json.dumps(body).encode()

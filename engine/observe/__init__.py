@@ -1,0 +1,1 @@
+"""One snapshot, ``Observed``, from Kubernetes objects and node reports."""

@@ -1,0 +1,74 @@
+"""A live cluster read once, for commands.
+
+A user waits for the answer, so an address without a listener is reported within seconds. The engine's own processes
+keep trying instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+from engine.errors import BelayError
+from engine.kube import Kube, KubeError, Unavailable
+from engine.kube.credentials import loader
+from engine.kube.transport import Transport
+from engine.observe.resources import fetch
+
+T = TypeVar("T")
+ANSWERS_WITHIN: Final = 3.0
+"""Seconds in which the API server must answer a first call."""
+CALL_WITHIN: Final = 15.0
+"""Longest time for one call, in seconds; a page of 500 large objects takes a few."""
+
+
+def read_live(kubeconfig: str | None) -> list[dict[str, Any]]:
+    """Every object that the engine uses.
+
+    Raises:
+        BelayError: no cluster is configured, or it does not answer.
+    """
+    return with_kube(kubeconfig, fetch)
+
+
+def with_kube(kubeconfig: str | None, use: Callable[[Kube], Awaitable[T]], within: float = CALL_WITHIN) -> T:
+    """Run one coroutine with a connection to the cluster; ``within`` bounds each of its calls, in seconds.
+
+    Raises:
+        BelayError: no cluster is configured, or it does not answer.
+    """
+
+    async def run() -> T:
+        load = loader(kubeconfig)
+        await _check_connection(Transport(load, deadline=ANSWERS_WITHIN, attempt=ANSWERS_WITHIN))
+        async with Kube(load, transport=Transport(load, deadline=within, attempt=within)) as kube:
+            return await use(kube)
+
+    try:
+        return asyncio.run(run())
+    except KubeError as error:
+        raise BelayError(str(error), hint="Is KUBECONFIG set to the cluster you mean?") from error
+
+
+def server_address(url: str) -> str:
+    """Scheme, host and port of a server; paths and user names may be secrets."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+async def _check_connection(transport: Transport) -> None:
+    """Raise BelayError when no server answers; other errors show in later calls."""
+    await transport.open()
+    try:
+        await transport.call("GET", "/version")
+    except Unavailable as error:
+        raise BelayError(
+            f"the API server {server_address(transport.host)} does not answer ({error.message})",
+            hint="Is it running, and KUBECONFIG set to the cluster you mean?",
+        ) from error
+    except KubeError:
+        return
+    finally:
+        await transport.close()

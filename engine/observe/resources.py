@@ -1,0 +1,79 @@
+"""The kinds of objects that the engine uses, and a function that reads all of them once.
+
+The controller watches exactly these; `belay plan --cluster live`, `get` and `explain` list them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import msgspec
+
+from engine.kube import CONFIGMAP, NODE, POD, Kube, NotFound, Resource, resource_for
+
+
+class Watched(msgspec.Struct, frozen=True):
+    """One list+watch: a kind and its selectors. The cluster need not serve ``optional`` kinds."""
+
+    resource: Resource
+    namespace: str | None = None
+    labels: str | None = None
+    fields: str | None = None
+    optional: bool = False
+
+
+WATCHED: Final[tuple[Watched, ...]] = (
+    Watched(NODE),
+    Watched(POD),
+    Watched(CONFIGMAP),
+    Watched(resource_for("v1", "Service")),
+    Watched(resource_for("v1", "Namespace")),
+    Watched(resource_for("v1", "PersistentVolume"), optional=True),
+    Watched(resource_for("v1", "PersistentVolumeClaim"), optional=True),
+    Watched(resource_for("apps/v1", "Deployment")),
+    Watched(resource_for("apps/v1", "StatefulSet")),
+    Watched(resource_for("apps/v1", "ReplicaSet")),
+    Watched(resource_for("batch/v1", "Job")),
+    Watched(resource_for("scheduling.k8s.io/v1", "PriorityClass"), optional=True),
+    Watched(resource_for("policy/v1", "PodDisruptionBudget"), optional=True),
+    Watched(Resource("policy/v1beta1", "PodDisruptionBudget", "poddisruptionbudgets", True), optional=True),
+    Watched(resource_for("apiextensions.k8s.io/v1", "CustomResourceDefinition"), optional=True),
+    Watched(resource_for("mindxdl.gitee.com/v1", "AscendJob"), optional=True),
+    Watched(resource_for("batch.volcano.sh/v1alpha1", "Job"), optional=True),
+    Watched(resource_for("mindcluster.huawei.com/v1", "InferServiceSet"), optional=True),
+    Watched(resource_for("mindcluster.huawei.com/v1", "InferService"), optional=True),
+    Watched(resource_for("mindcluster.huawei.com/v1", "InstanceSet"), optional=True),
+    Watched(resource_for("scheduling.volcano.sh/v1beta1", "PodGroup"), optional=True),
+    Watched(resource_for("scheduling.volcano.sh/v1beta1", "Queue"), optional=True),
+    *(
+        Watched(resource_for("belay.dev/v1alpha1", kind), optional=True)
+        for kind in (
+            "NodePool",
+            "VNPULayout",
+            "FaultPolicy",
+            "Isolation",
+            "SafetyBudget",
+            "SchedulingSettings",
+            "KVLink",
+            "Product",
+            "FaultTable",
+            "VNPUTemplates",
+        )
+    ),
+)
+
+
+async def fetch(kube: Kube, watched: tuple[Watched, ...] = WATCHED) -> list[dict[str, Any]]:
+    """Every watched object, raw; kinds that the cluster does not serve are left out."""
+    listings = await asyncio.gather(*(_list(kube, one) for one in watched))
+    return [item for listing in listings for item in listing]
+
+
+async def _list(kube: Kube, one: Watched) -> list[dict[str, Any]]:
+    try:
+        return (await kube.list(one.resource, one.namespace, one.labels, one.fields)).items
+    except NotFound:
+        if one.optional:
+            return []
+        raise

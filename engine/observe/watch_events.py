@@ -1,0 +1,170 @@
+"""Changes from the watches that are not in Redis yet: each object's newest state, and whether it wakes a pass."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from engine.kube import Object, Reflector, WatchChange
+from engine.wire import names, publicinfo, rankfile, recoveryrecord, sync
+
+_OWN_OUTPUT = (
+    names.POOL_PREFIX, names.HISTORY, names.JOB_PREFIX, names.LEDGER_PREFIX, names.SYNC, names.BUDGET, rankfile.PREFIX,
+    recoveryrecord.PREFIX,
+)  # fmt: skip
+_KEPT_ELSEWHERE = (
+    "mindx-dl-", "cluster-info-", "vcjob-", "rings-config-", "reset-config-", "volcano-", "belay-", "clusterd-",
+    publicinfo.STATISTICS, "basic-tor-node-cm", "tor-share-cm",
+)  # fmt: skip
+_WRITTEN_ELSEWHERE = (
+    "cluster-info-", "vcjob-fault-npu-cm", "job-reschedule-reason", publicinfo.STATISTICS, names.JOB_SUMMARY_PREFIX,
+    names.JOB_STATISTIC, names.SCHEDULING_EXCEPTIONS,
+)  # fmt: skip
+_SCALING_RULE = "elastic_scaling.json"
+"""Key in a ConfigMap with the scaling rule of inference groups; the ConfigMap may have any name."""
+_REPORTS = (names.DEVICE_PREFIX, names.NODE_PREFIX, names.REPORT_PREFIX)
+_QUIET_KEYS = frozenset({"UpdateTime", "CheckCode", "seq", "time"})
+
+
+class ObjectChange(NamedTuple):
+    """One changed object for Redis. ``kept`` are blob ids that ``belay-sync`` keeps, ``base`` is the revision after
+    which commits may confirm a deletion, ``waits`` whether a deletion waits.
+    """
+
+    field: str
+    value: bytes | None
+    wakes: bool
+    kept: frozenset[str] | None
+    base: str = ""
+    waits: bool = False
+
+
+class WatchEvents:
+    """The newest state of every object that changed since the last ``drain``; bounded by the number of objects."""
+
+    def __init__(self) -> None:
+        self._changes: dict[str, ObjectChange] = {}
+        self._marks: dict[str, str] = {}
+        self._essence: dict[str, bytes] = {}
+        self._changed = asyncio.Event()
+
+    def receive(self, reflector: Reflector, change: WatchChange) -> None:
+        """Receive a change from a watch."""
+        res = reflector.res
+        field = f"{res.api_version}|{res.kind}|{change.key[0]}|{change.key[1]}"
+        if change.obj is None:
+            known = self._essence.pop(field, None) is not None
+            self._changes[field] = ObjectChange(field, None, known, None)
+        elif wanted(change.obj):
+            self._put(field, change.obj)
+        elif self._essence.pop(field, None) is not None:
+            # it lost the label by which we watched it
+            self._changes[field] = ObjectChange(field, None, True, None)
+        self._changed.set()
+
+    def progress(self, reflector: Reflector) -> None:
+        """Record a watch's progress, even without a wanted change."""
+        if reflector.watermark:
+            self._marks[f"{reflector.res.api_version}|{reflector.res.kind}"] = reflector.watermark
+        self._changed.set()
+
+    def wake(self) -> None:
+        """Make ``wait`` return."""
+        self._changed.set()
+
+    async def wait(self) -> None:
+        """Wait for a change or progress."""
+        await self._changed.wait()
+
+    def drain(self) -> tuple[list[ObjectChange], dict[str, str]]:
+        """Take all changes, and the resourceVersions that the watches have reached."""
+        self._changed.clear()
+        changes, marks = list(self._changes.values()), dict(self._marks)
+        self._changes.clear()
+        self._marks.clear()
+        return changes, marks
+
+    def clear(self) -> None:
+        """Forget everything before a new list."""
+        self.drain()
+        self._essence.clear()
+
+    def _put(self, field: str, obj: Object) -> None:
+        slim = slimmed(obj)
+        digest = essence(slim)
+        wakes = self._essence.get(field) != digest and not own_output(slim)
+        earlier = self._changes.get(field)
+        self._essence[field] = digest
+        kept, base, waits = None, "", False
+        metadata = slim["metadata"]
+        if metadata.get("name") == names.SYNC and metadata.get("namespace") == names.SYSTEM:
+            kept = sync.parse_file_versions(slim).blobs
+            base, waits = sync.prune_base(slim), bool((slim.get("data") or {}).get(sync.PRUNE_BASE))
+        wakes = wakes or (earlier is not None and earlier.wakes)
+        self._changes[field] = ObjectChange(field, orjson.dumps(slim), wakes, kept, base, waits)
+
+
+def wanted(obj: Object) -> bool:
+    """Whether the snapshot holds the object: everything except ConfigMaps of neither Belay nor MindCluster."""
+    if obj.get("kind") != "ConfigMap":
+        return True
+    metadata = obj["metadata"]
+    if metadata.get("namespace") in {names.SYSTEM, names.NODES}:
+        return True
+    if str(metadata.get("name") or "").startswith(_KEPT_ELSEWHERE) or publicinfo.has_public_faults(obj):
+        return True
+    if _SCALING_RULE in (obj.get("data") or {}):
+        return True
+    return any(entry.get("manager") == "belay" for entry in metadata.get("managedFields") or [])
+
+
+def own_output(obj: Object) -> bool:
+    """Whether only Belay writes the object, as the result of a pass, so that a change needs no new pass."""
+    metadata: Mapping[str, Any] = obj["metadata"]
+    if obj["kind"] != "ConfigMap":
+        return False
+    name = str(metadata.get("name") or "")
+    if metadata.get("namespace") == names.SYSTEM:
+        return name.startswith(_OWN_OUTPUT)
+    return name.startswith(_WRITTEN_ELSEWHERE)
+
+
+def slimmed(obj: Object) -> Object:
+    """The object with managedFields reduced to the managers; the rest is half of its size, and no plan uses it."""
+    metadata = dict(obj["metadata"])
+    managers = {str(entry.get("manager")) for entry in metadata.pop("managedFields", None) or []}
+    if managers:
+        metadata["managedFields"] = [{"manager": manager} for manager in sorted(managers)]
+    return {**obj, "metadata": metadata}
+
+
+def essence(obj: Object) -> bytes:
+    """A digest of what may change a decision, without heartbeats."""
+    metadata = {key: value for key, value in obj["metadata"].items() if key not in {"resourceVersion", "managedFields"}}
+    rest: dict[str, Any] = {**obj, "metadata": metadata}
+    if obj["kind"] == "Node":
+        conditions = (obj.get("status") or {}).get("conditions") or []
+        still = [{k: v for k, v in one.items() if k != "lastHeartbeatTime"} for one in conditions]
+        rest["status"] = {**(obj.get("status") or {}), "conditions": still}
+    elif obj["kind"] == "ConfigMap" and str(metadata.get("name") or "").startswith(_REPORTS):
+        rest["data"] = {key: _quiet(value) for key, value in (obj.get("data") or {}).items()}
+    return hashlib.blake2b(orjson.dumps(rest, option=orjson.OPT_SORT_KEYS), digest_size=12).digest()
+
+
+def _quiet(value: object) -> object:
+    """A report without its times; unchanged if it is not JSON."""
+    try:
+        parsed = orjson.loads(value) if isinstance(value, str) else value
+    except orjson.JSONDecodeError:
+        return value
+    if not isinstance(parsed, dict):
+        return value
+    return {
+        key: {k: v for k, v in inner.items() if k not in _QUIET_KEYS} if isinstance(inner, dict) else inner
+        for key, inner in parsed.items()
+        if key not in _QUIET_KEYS
+    }

@@ -1,0 +1,39 @@
+"""The gangs of one pass, and which shard decides for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from engine.gangs.forming import SHARD_LABEL
+from engine.gangs.grouping import grouping
+from engine.model.jobs import Gang
+from engine.plan.scope import Scope
+from engine.wire.names import MAIN_SHARD
+
+
+def run(scope: Scope) -> None:
+    """Fills ``scope.gangs``, ``scope.gang_of`` and ``scope.members`` from the pods of the snapshot."""
+    found = grouping(scope.observed, scope.cache)
+    scope.gangs, scope.gang_of, scope.members = dict(found.gangs), dict(found.gang_of), found.members
+
+
+def shard_of(scope: Scope, gang: Gang) -> str:
+    """The shard that decides for a gang."""
+    return shard_for(scope, gang.labels, [scope.observed.pods[key].node_selector for key in gang.pods[:1]])
+
+
+def shard_for(scope: Scope, labels: Mapping[str, str], selectors: Iterable[Mapping[str, str]]) -> str:
+    """The shard that decides for a job: its label, else the only one its node selection can match, else ``main``."""
+    label = labels.get(SHARD_LABEL)
+    if label:
+        return label
+    pools = [pool.document for pool in scope.desired.pools]
+    if all(pool.spec.shard == MAIN_SHARD for pool in pools):
+        return MAIN_SHARD
+    wanted = [pair for selector in selectors for pair in selector.items()]
+    found: set[str] = set()
+    for node in scope.observed.nodes.values():
+        if all(node.labels.get(key) == value for key, value in wanted):
+            pool = next((pool for pool in pools if pool.spec.selector.matches(node.labels)), None)
+            found.add(pool.spec.shard if pool else MAIN_SHARD)
+    return found.pop() if len(found) == 1 else MAIN_SHARD

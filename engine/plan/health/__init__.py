@@ -1,0 +1,1 @@
+"""Faults become chip and node states; isolations, releases and resets follow."""

@@ -1,0 +1,75 @@
+"""The assessment of a chip, and the holds that people placed on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from engine.model.history import ChipMemory
+from engine.model.levels import (
+    CHIP_LEVELS,
+    MANUALLY_SEPARATE,
+    NORMAL,
+    SEPARATE,
+    rank,
+    worst,
+)
+from engine.model.states import ChipHealth
+from engine.wire import manualinfo
+
+#: Rule of a hold by the key ``ManuallySeparateNPU`` of the report.
+MANUAL_KEY: Final = f"report#{MANUALLY_SEPARATE}"
+#: Rule of a hold by ClusterD's list of chips isolated for failing too often.
+LIST_RULE: Final = f"ConfigMap/{manualinfo.NAMESPACE}/{manualinfo.NAME}#Total"
+
+
+class ManualHold(NamedTuple):
+    """A chip taken out by a person: the rule (Isolation document or ClusterD's list) and the end (Unix ms; 0: open)."""
+
+    rule: str
+    until_ms: int
+
+
+@dataclass(slots=True)
+class ChipAssessment:
+    """Level, state and consequences of one chip.
+
+    ``level`` is the worst level over both planes and withheld codes (shown to people); ``effective`` is the level of
+    the chip plane alone (the planner acts on it). ``out_of_service``: takes no new work; ``hit``: the task on it must
+    go; ``sub_healthy``: sub-health strategies apply; ``tolerated``: may be healed under its job; ``resettable``: a
+    reset may heal it once its group is idle; ``network``: its parameter plane is broken; ``lowered`` and
+    ``lowered_network``: a policy lowered every fault for which the report lists the chip. ``visible`` maps each code
+    that no filter hides to its level; ``raised`` maps network codes to the levels that rules or holds give them.
+    """
+
+    level: str = NORMAL
+    effective: str = NORMAL
+    plane: str = NORMAL
+    codes: set[str] = field(default_factory=set)
+    types: set[str] = field(default_factory=set)
+    state: ChipHealth = ChipHealth.HEALTHY
+    out_of_service: bool = False
+    hit: bool = False
+    sub_healthy: bool = False
+    tolerated: bool = False
+    resettable: bool = False
+    network: bool = False
+    suspect: bool = False
+    lowered: bool = False
+    lowered_network: bool = False
+    rule: str = ""
+    message: str = ""
+    memory: ChipMemory = field(default_factory=ChipMemory)
+    visible: dict[str, str] = field(default_factory=dict)
+    raised: dict[str, str] = field(default_factory=dict)
+
+    def raise_to(self, level: str, rule: str, *, network: bool = False) -> None:
+        """Raise the level of a plane, and remember the rule; an unknown word counts as SeparateNPU."""
+        level = level if level in CHIP_LEVELS else SEPARATE
+        if network:
+            self.plane = worst(self.plane, level)
+        elif rank(level) > rank(self.effective):
+            self.effective, self.rule = level, rule
+
+
+__all__ = ["LIST_RULE", "MANUAL_KEY", "ManualHold", "ChipAssessment"]

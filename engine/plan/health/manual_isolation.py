@@ -1,0 +1,100 @@
+"""Isolation by people: ``Isolation`` documents and the lists of isolated chips.
+
+ClusterD's list isolates the chips it names (component/clusterd/pkg/domain/manualfault). Belay's list has the same
+form, ``belay-system/belay-manual``, and shows frequency holds; deleting a name there ends the hold.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from engine.documents import Declared, Isolation
+from engine.model.diagnostics import Diagnostic, ObjectKey
+from engine.model.history import HoldKind
+from engine.model.times import rfc3339
+from engine.plan.health.assessment import LIST_RULE, ManualHold
+from engine.plan.rules import fault_tables
+from engine.plan.scope import Scope
+from engine.wire import manualinfo, names
+
+ManualHolds = dict[str, dict[int, tuple[ManualHold, ...]]]
+FREQUENCY_LIST_KEY: Final = ObjectKey("v1", "ConfigMap", names.SYSTEM, names.MANUAL)
+LIST_KEY: Final = ObjectKey("v1", "ConfigMap", manualinfo.NAMESPACE, manualinfo.NAME)
+
+
+def isolations(scope: Scope) -> tuple[dict[str, str], ManualHolds]:
+    """Isolations that are in force now: node → rule, and node → chip → holds."""
+    nodes: dict[str, str] = {}
+    by_chip = _listed(scope)
+    for item in scope.desired.isolations:
+        spec, rule = item.document.spec, f"Isolation/{item.document.name}"
+        if spec.until is not None and scope.now >= spec.until:
+            continue
+        until = round(spec.until * 1000) if spec.until is not None else 0
+        _diagnose(scope, item, rule, until)
+        for node in spec.nodes:
+            nodes.setdefault(node, rule)
+        for row in spec.chips:
+            for chip in row.chips:
+                rules = by_chip.setdefault(row.node, {})
+                rules[chip] = (*rules.get(chip, ()), ManualHold(rule, until))
+    return nodes, by_chip
+
+
+def _diagnose(scope: Scope, item: Declared[Isolation], rule: str, until_ms: int) -> None:
+    """Report the nodes that a document holds and until when, and the nodes it names that do not exist."""
+    spec, origin = item.document.spec, item.origin
+    end = f"until {rfc3339(until_ms / 1000)}" if until_ms else "until a person ends it"
+    for name in sorted({*spec.nodes, *(row.node for row in spec.chips)}):
+        if name not in scope.observed.nodes:
+            text = f"names node {name}, which does not exist; it takes effect once the node registers"
+            scope.diagnostics.append(Diagnostic("warning", rule, origin.file, origin.line, origin.column, "spec", text))
+        elif name in spec.nodes and name in scope.nodes:
+            text = f"node {name} is held: manual, by {rule}, {end}"
+            scope.diagnostics.append(Diagnostic("info", f"Node/{name}", "", 0, 0, "", text))
+
+
+def _listed(scope: Scope) -> ManualHolds:
+    """Holds of the chips in ``clusterd-manual-info-cm``.
+
+    ClusterD's rule, where the cluster has it, applies: disabled, it isolates nothing; its hours end a hold.
+    """
+    raw, policy = scope.observed.objects.get(LIST_KEY), fault_tables.manual_policy(scope.observed, scope.cache)
+    if raw is None or (policy is not None and not policy.enabled):
+        return {}
+    listed, problems = manualinfo.parse(raw)
+    scope.diagnostics.extend(Diagnostic("error", p.object, "", 0, 0, p.field, p.message) for p in problems)
+    after = policy.release_ms if policy is not None else 0
+    out = _last_readable(scope, {problem.field.partition(".")[2] for problem in problems})
+    for node, named in listed.items():
+        for chip, entries in named.items():
+            newest = max((entry.since_ms for entry in entries), default=0)
+            until = newest + after if newest and after else 0
+            if not until or scope.now_ms < until:
+                out.setdefault(node, {})[chip] = (ManualHold(LIST_RULE, until),)
+    return out
+
+
+def _last_readable(scope: Scope, fields: set[str]) -> ManualHolds:
+    """The previous holds of nodes whose entry cannot be read: a person's slip must release nothing.
+
+    ``fields`` are the unreadable keys, or paths below them.
+    """
+    out: ManualHolds = {}
+    for node, memory in scope.memory.nodes.items():
+        if node not in fields and f"{node}.Total" not in fields:
+            continue
+        for chip, row in memory.chips.items():
+            for hold in row.holds:
+                if (hold.kind, hold.rule) == (HoldKind.MANUAL, LIST_RULE):
+                    out.setdefault(node, {})[chip] = (ManualHold(LIST_RULE, hold.until),)
+    return out
+
+
+def listed_holds(scope: Scope) -> dict[str, manualinfo.Chips] | None:
+    """The chips in Belay's list of frequency holds; None when the list is missing or unreadable."""
+    raw = scope.observed.objects.get(FREQUENCY_LIST_KEY)
+    if raw is None:
+        return None
+    listed, problems = manualinfo.parse(raw)
+    return None if problems else listed

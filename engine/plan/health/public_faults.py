@@ -1,0 +1,138 @@
+"""Public faults: what other components report about a node, folded into its memory and merged into its report.
+
+The reports of this pass are copies with elements of type ``PublicFault`` added; the observed ones stay as they are.
+Source: component/clusterd/pkg/application/faultmanager/cmprocess/publicfault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from engine.documents import Desired
+from engine.model import public_faults
+from engine.model.diagnostics import Diagnostic, ObjectKey
+from engine.model.history import NodeMemory, PublicFaultMemory
+from engine.model.public_faults import MAX_PER_NODE, MAX_STORED, PublicFaultClaim
+from engine.plan.scope import Scope
+from engine.wire import publicinfo
+from engine.wire.errors import WireError
+
+SERIAL_KEY: Final = "product-serial-number"
+_STATISTICS: Final = ObjectKey("v1", "ConfigMap", publicinfo.STATISTICS_NAMESPACE, publicinfo.STATISTICS)
+_NOTHING: Final = NodeMemory()
+
+
+def run(scope: Scope, desired: Desired) -> None:
+    """Fold the claims into the memory, and add standing faults to the reports of the views.
+
+    Args:
+        desired: the declarations with the table of public codes in force.
+    """
+    claims = _read_claims(scope, desired)
+    foreign = _clusterd_faults(scope)
+    stored = sum(len(memory.public) for memory in scope.memory.nodes.values() if memory.public)
+    dropped = 0
+    known = {name for name, memory in scope.memory.nodes.items() if memory.public}
+    for name in sorted(scope.nodes.keys() & (claims.keys() | foreign.keys() | known)):
+        before, own = scope.memory.nodes.get(name, _NOTHING), claims.get(name, ())
+        if not own and not before.public and name not in foreign:
+            continue
+        scope.reassess(name)
+        after = public_faults.fold(before.public, own, scope.now_ms)
+        after, refused = _limited(before.public, after, MAX_STORED - stored)
+        stored += len(after) - len(before.public)
+        dropped += refused
+        after = _with_table_levels(desired, after)
+        if after != before.public:
+            scope.memory.nodes[name] = msgspec.structs.replace(before, public=after)
+        report = scope.nodes[name].report
+        if report is not None:
+            scope.nodes.change(name, report=publicinfo.merged(report, after, foreign.get(name, ())))
+    if dropped:
+        text = f"{dropped} public faults are not stored: the limit is {MAX_STORED}, {MAX_PER_NODE} on one node"
+        scope.diagnostics.append(Diagnostic("warning", "PublicFault", "", 0, 0, "", text))
+
+
+def _read_claims(scope: Scope, desired: Desired) -> dict[str, list[PublicFaultClaim]]:
+    """The claims of this snapshot's messages, by node; reports invalid messages."""
+    if not scope.observed.public:
+        return {}
+    table = desired.tables.get("public")
+    senders = frozenset(table.spec.senders) if table else frozenset()
+    codes = frozenset(table.code_levels) if table else frozenset()
+    serials: dict[str, str] = {}
+    for name in sorted(scope.observed.nodes, reverse=True):
+        serial = scope.observed.nodes[name].annotations.get(SERIAL_KEY)
+        if serial:
+            serials[serial] = name
+    claims: dict[str, list[PublicFaultClaim]] = {}
+    for where in sorted(scope.observed.public):
+        report = scope.observed.public[where]
+        problems = [(p.field, p.message) for p in report.problems]
+        for message in report.messages:
+            admitted, found = public_faults.admit(message, senders, codes)
+            problems += [(f"data.{publicinfo.KEY}.{p.field}", p.message) for p in found]
+            if admitted is None:
+                continue
+            unknown: set[str] = set()
+            for node, claim in public_faults.claims(admitted, serials):
+                if node in scope.observed.nodes:
+                    claims.setdefault(node, []).append(claim)
+                else:
+                    unknown.add(node)
+            if unknown:
+                shown = ", ".join(sorted(unknown - {""})[:5]) or "an unknown serial number"
+                text = f"names {shown}, which no node has: that part waits until such a node registers"
+                scope.diagnostics.append(
+                    Diagnostic("warning", f"ConfigMap/{where}", "", 0, 0, f"data.{publicinfo.KEY}.faults", text)
+                )
+        scope.diagnostics += [
+            Diagnostic("error", f"ConfigMap/{where}", "", 0, 0, field, text[:300]) for field, text in problems[:20]
+        ]
+    return claims
+
+
+def _clusterd_faults(scope: Scope) -> dict[str, tuple[publicinfo.PublicFaultRow, ...]]:
+    """The faults that a live ClusterD lists (it alone knows those sent to it by gRPC); Belay's list is skipped."""
+    raw = scope.observed.objects.get(_STATISTICS)
+    if raw is None:
+        return {}
+    labels = (raw.get("metadata") or {}).get("labels") or {}
+    if labels.get("app.kubernetes.io/managed-by") == "belay":
+        return {}
+    try:
+        held = publicinfo.statistics(raw)
+    except WireError as error:
+        scope.diagnostics.append(Diagnostic("error", error.object, "", 0, 0, error.field, error.message))
+        return {}
+    out = {}
+    for node, rows in held.items():
+        known = scope.memory.nodes.get(node, _NOTHING).public
+        # Belay judges the faults that it received itself: it may know of a recovery before the list shows it
+        out[node] = tuple(row for row in rows if f"{row.resource}/{row.id}" not in known)
+    return {node: rows for node, rows in out.items() if rows}
+
+
+def _limited(
+    before: Mapping[str, PublicFaultMemory], after: dict[str, PublicFaultMemory], room: int
+) -> tuple[dict[str, PublicFaultMemory], int]:
+    """Keep known faults; admit new ones, the earliest first, while there is room. Also the number dropped."""
+    fresh = sorted((key for key in after if key not in before), key=lambda key: (after[key].stamp, key))
+    free = max(0, min(room, MAX_PER_NODE - len(before)))
+    if len(fresh) <= free:
+        return after, 0
+    gone = set(fresh[free:])
+    return {key: seen for key, seen in after.items() if key not in gone}, len(gone)
+
+
+def _with_table_levels(desired: Desired, seen: dict[str, PublicFaultMemory]) -> dict[str, PublicFaultMemory]:
+    """Each fault with its level in the table now; a code that left the table keeps its level."""
+    table = desired.tables.get("public")
+    out = {}
+    for key in sorted(seen):
+        level = (table.level_of(seen[key].code) if table else None) or seen[key].level
+        out[key] = seen[key] if level == seen[key].level else msgspec.structs.replace(seen[key], level=level)
+    return out

@@ -1,0 +1,57 @@
+"""Locations of relation faults: the chips and switches under a job that report codes of the relation table."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from engine.model.faults import code_key
+from engine.model.jobs import Gang
+from engine.model.relations import CODES, RELATIONS, SWITCH, FaultLocation
+from engine.plan.health.node_faults import fresh
+from engine.plan.node_view import NodeView
+from engine.plan.scope import Scope
+
+_UNHEALTHY: Final = "UnHealthy"
+
+
+def locations(scope: Scope) -> dict[str, frozenset[FaultLocation]]:
+    """Fault locations per job; a node with an unhealthy switch contributes its switch only."""
+    out: dict[str, set[FaultLocation]] = {}
+    for _, view in scope.unassessed_views():
+        found = set() if view.suspended or not fresh(view, scope.now) else _on_node(view)
+        if not found:
+            continue
+        for carrier in found:
+            owners = view.used_by.values() if carrier.chip == SWITCH else [view.used_by.get(carrier.chip, "")]
+            for pod in set(owners):
+                gang = scope.gang_of.get(pod, "")
+                if gang in scope.gangs:
+                    out.setdefault(gang, set()).add(carrier)
+    return {gang: frozenset(found) for gang, found in out.items()}
+
+
+def super_pod(scope: Scope, gang: Gang) -> bool:
+    """Whether the job runs in a super pod (``SuperPodID`` of its nodes' reports)."""
+    for key in gang.pods:
+        pod = scope.observed.pods.get(key)
+        view = scope.nodes.get(pod.node) if pod is not None else None
+        if view is not None and view.report is not None and view.report.super_pod_id >= 0:
+            return True
+    return False
+
+
+def _on_node(view: NodeView) -> set[FaultLocation]:
+    report, name = view.report, view.node.name
+    if report is None or not view.used_by:
+        return set()
+    switch = report.switch
+    found = {
+        FaultLocation(name, SWITCH, code) for code in (switch.codes if switch else ()) if code_key(code) in RELATIONS
+    }
+    if switch is None or switch.node_status != _UNHEALTHY:
+        found |= {
+            FaultLocation(name, fault.chip, fault.code)
+            for fault in report.faults
+            if fault.chip >= 0 and code_key(fault.code) in CODES
+        }
+    return found

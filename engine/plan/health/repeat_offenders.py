@@ -1,0 +1,59 @@
+"""Repeat offenders: counts each chip's failures with decay, so that placement avoids such chips among equals."""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.documents.fault_policy import IDLE
+from engine.model import repeat_offenders
+from engine.model.history import FailureMemory, NodeMemory
+from engine.model.levels import IN_SERVICE
+from engine.model.plan import RepeatOffender
+from engine.plan.health.assessment import LIST_RULE, MANUAL_KEY, ChipAssessment
+from engine.plan.node_view import NodeView
+from engine.plan.rules.fault_rules import FaultRules
+from engine.plan.scope import Scope
+
+_MANUAL_RULES = (MANUAL_KEY, LIST_RULE)
+
+
+def update(scope: Scope, fault_rules: FaultRules, view: NodeView, assessments: dict[int, ChipAssessment]) -> int:
+    """Update the failure counts of a node's chips; return the mask of its repeat offenders."""
+    name, now = view.node.name, scope.now_ms
+    memory = scope.memory.nodes.get(name, NodeMemory())
+    before = memory.lemons
+    if not before and not any(assessment.out_of_service for assessment in assessments.values()):
+        return 0
+    settings = fault_rules.of(view, IDLE).repeat_offenders
+    after: dict[int, FailureMemory] = {}
+    if settings is not None:
+        agent = scope.observed.agents.get(name)
+        for chip in sorted({*before, *assessments}):
+            known = before.get(chip)
+            found = known
+            if view.fresh and not view.suspended:
+                serial = agent.chips[chip].serial if agent and chip in agent.chips else ""
+                failing = _failing(assessments.get(chip), known)
+                found = repeat_offenders.updated(known, failing, serial, now, settings)
+            if found is not None and view.base >> chip & 1:
+                after[chip] = found
+    if after != before:
+        scope.memory.nodes[name] = msgspec.structs.replace(memory, lemons=after)
+    offenders = 0
+    for chip, failures in after.items():
+        if settings is not None:
+            rate = repeat_offenders.rate(failures, now, settings)
+            offenders |= (1 << chip) if rate >= settings.threshold else 0
+            scope.repeat_offenders.append(
+                RepeatOffender(name, view.chip(chip), rate, settings.threshold, rate >= settings.threshold)
+            )
+    return offenders
+
+
+def _failing(assessment: ChipAssessment | None, before: FailureMemory | None) -> bool:
+    """Whether the chip plane is out of service for a fault; chips kept out by people or holds keep their last value."""
+    if assessment is None:
+        return False
+    if assessment.rule.startswith(("hold:", "Isolation/")) or assessment.rule in _MANUAL_RULES:
+        return before is not None and before.failing
+    return assessment.effective not in IN_SERVICE

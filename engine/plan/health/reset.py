@@ -1,0 +1,230 @@
+"""The reset pass: one order per reset group that is idle and has a fault that a reset may heal.
+
+A group is idle when its chips have no live pod (terminating ones count), no claim, no binding in this plan, and no
+process in a fresh report of the agent. Placement runs first and may use the healthy peers of a faulty chip, as in
+MindCluster; the reset then waits for them. A group is reset at most as often as its attempt budget allows, under an
+epoch that only grows. Sources:
+component/ascend-device-plugin/pkg/server/hot_reset_manager.go, token_bucket.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from engine.documents.fault_policy import IDLE
+from engine.model.actions import (
+    BindPod,
+    EvictPod,
+    Evidence,
+    PatchObject,
+    PatchType,
+    Preconditions,
+    ResetChips,
+)
+from engine.model.cluster import ids_of, mask_of
+from engine.model.diagnostics import Diagnostic
+from engine.model.history import (
+    ChipMemory,
+    Hold,
+    HoldKind,
+    NodeMemory,
+)
+from engine.model.plan import Deferred
+from engine.model.reasons import ActionReason
+from engine.model.times import rfc3339
+from engine.plan.health.chips import device_names
+from engine.plan.health.node_faults import AGENT_STALE_MS
+from engine.plan.node_view import NodeView
+from engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS
+from engine.plan.scope import Scope
+from engine.plan.views import device_id
+
+#: Maximum reset times remembered per chip.
+MAX_RESETS: Final = 20
+#: Budget name of a reset whose group has used up its attempts.
+ATTEMPTS: Final = "attempts:reset"
+#: Annotation of a Node whose chips no reset healed: since when, and their levels.
+REBOOT: Final = "belay.dev/reboot-requested"
+_EMPTY_CHIP: Final = ChipMemory()
+
+
+def run(scope: Scope) -> None:
+    """Order resets, and hold the groups whose attempts are used up."""
+    if scope.observed.ledger_broken:
+        return  # it is unknown which chips are claimed
+    taken = _chips_in_use_by_plan(scope)
+    remembered = scope.memory.nodes
+    # settled nodes have no resettable chip
+    for name in sorted(scope.nodes.keys() & {*scope.unassessed, *remembered}):
+        view = scope.nodes[name]
+        if name in remembered:
+            _withdraw_reboot_request(scope, view)
+        if not view.resettable or not view.fresh or view.suspended or not view.node.ready:
+            continue
+        if name in scope.observed.problems:
+            continue  # the newest report was refused; the one in force is too old to base a reset on
+        for group in view.groups:
+            if group & view.resettable and _idle(scope, view, group, taken.get(name, 0)):
+                _order(scope, view, group)
+
+
+def _chips_in_use_by_plan(scope: Scope) -> dict[str, int]:
+    """Masks of the chips that this plan binds, and of those of pods that it evicts, by node."""
+    out: dict[str, int] = {}
+    for action in scope.actions:
+        if isinstance(action, BindPod):
+            ids = [chip for chip in map(device_id, action.chips) if chip is not None]
+            out[action.node] = out.get(action.node, 0) | mask_of(ids)
+        elif isinstance(action, EvictPod):
+            pod = scope.observed.pods.get(f"{action.namespace}/{action.pod}")
+            view = scope.nodes.get(pod.node) if pod else None
+            if view is not None:
+                held = mask_of([chip for chip, key in view.used_by.items() if pod and key == pod.key])
+                out[view.node.name] = out.get(view.node.name, 0) | held
+    return out
+
+
+def _idle(scope: Scope, view: NodeView, group: int, taken: int) -> bool:
+    """Whether no chip of the group is used or about to be used."""
+    if group & (view.used | taken | view.resetting | view.recovering):
+        return False
+    if view.report and group & view.report.recovering:
+        return False
+    if any(pod.count and not pod.chips for pod in view.pods):
+        return False  # a pod without recorded chips may be on any of them
+    agent = scope.observed.agents.get(view.node.name)
+    if agent is None or scope.now_ms - agent.time_ms > AGENT_STALE_MS:
+        return True  # processes are unknown; the agent checks before it acts
+    busy = {vnpu.chip for vnpu in agent.vnpus if vnpu.used_by}
+    busy |= {chip for chip, row in agent.chips.items() if row.processes > 0}
+    return not group & mask_of(sorted(busy))
+
+
+def attempts(scope: Scope, view: NodeView, members: Sequence[int]) -> tuple[int, list[int], int, int]:
+    """Past resets of chips that reset together.
+
+    Returns:
+        The highest known epoch, the times of resets within the window (Unix ms), the attempts allowed in it, and its
+        length (ms).
+    """
+    name = view.node.name
+    memory = scope.memory.nodes.get(name, NodeMemory())
+    most, window = scope.fault_rules.of(view, IDLE).reset_attempts if scope.fault_rules else DEFAULT_ATTEMPTS
+    spent = sorted({t for c in members for t in memory.chips.get(c, _EMPTY_CHIP).resets if t > scope.now_ms - window})
+    standing, agent = scope.observed.orders.get(name), scope.observed.agents.get(name)
+    epochs = [memory.chips.get(c, _EMPTY_CHIP).epoch for c in members]
+    epochs += [standing.resets[c].epoch for c in members if standing and c in standing.resets]
+    epochs += [agent.chips[c].reset_epoch_done for c in members if agent and c in agent.chips]
+    return max(epochs, default=0), spent, most, window
+
+
+def exhausted(scope: Scope, view: NodeView, group: int) -> str:
+    """Why a group may not be reset again, empty when it may."""
+    _, spent, most, window = attempts(scope, view, ids_of(group))
+    return f"its chips were reset {len(spent)} times in {window // 3_600_000} h" if len(spent) >= most else ""
+
+
+def _order(scope: Scope, view: NodeView, group: int) -> None:
+    name, members = view.node.name, ids_of(group)
+    last, spent, most, window = attempts(scope, view, members)
+    faulty = ids_of(group & view.resettable)
+    codes = tuple(sorted({code for c in faulty for code in view.chip_codes.get(c, ())}))
+    rule = view.product.spec.reset if view.product else None
+    planes = scope.planes.get(name, {})  # a reset heals the chip plane, not the network plane
+    what = ", ".join(f"{view.chip(c)} {planes[c].chip if c in planes else view.chip_level[c]}" for c in faulty)
+    with_peers = f"; {len(members)} chips reset together" if len(members) > 1 else ""
+    action = ResetChips(
+        node=name,
+        chips=device_names(view, members),
+        epoch=last + 1,
+        out_of_band=bool(rule and rule.out_of_band),
+        reason=ActionReason.CHIP_FAULT,
+        message=f"node {name}: {what} may be healed by a reset and its group is idle{with_peers}",
+        evidence=Evidence(
+            rule=f"Product/{view.product.name}#reset" if view.product else "reset:unknown product, whole node",
+            codes=codes,
+            reports=(f"kube-system/mindx-dl-deviceinfo-{name}@{view.report.resource_version if view.report else ''}",),
+            revision=scope.desired.revision,
+        ),
+        preconditions=Preconditions(epoch_above=last, idle=True),
+    )
+    if len(spent) >= most:
+        until = spent[len(spent) - most] + window if most else 0
+        _hold(scope, view, group, until, f"reset:{most} in {window // 1000}s")
+        if most:
+            _request_reboot(scope, view, what, most, action.evidence)
+        scope.deferred.append(Deferred(action, ATTEMPTS, rfc3339(until / 1000) if until else None))
+        return
+    scope.actions.append(action)
+
+
+def _request_reboot(scope: Scope, view: NodeView, what: str, most: int, evidence: Evidence) -> None:
+    """Request a reboot when resets did not help; after a reboot without effect, report that a person is needed.
+
+    Belay reboots no node: the request is an annotation of the Node, for the operator or tool that reboots nodes.
+    """
+    name = view.node.name
+    memory = scope.memory.nodes.get(name, NodeMemory())
+    agent = scope.observed.agents.get(name)
+    tried = agent is not None and any(
+        (row := agent.chips.get(chip)) is not None and row.reset_result.startswith(("failed", "ok"))
+        for chip in ids_of(view.resettable)
+    )
+    if not tried:
+        return  # no reset was carried out yet, so a reboot would be premature
+    boot = agent.boot if agent is not None else ""
+    asked, before = memory.reboot
+    if asked and (not boot or boot == before):
+        return  # requested, not done yet
+    if asked:
+        text = f"node {name}: {what} is still there after {most} resets and a reboot; a person must look at it"
+        scope.diagnostics.append(Diagnostic("warning", f"Node/{name}", "", 0, 0, "", text))
+        return
+    text = f"node {name}: {what} is still there after {most} resets; rebooting the node may heal it"
+    scope.memory.nodes[name] = msgspec.structs.replace(memory, reboot=(scope.now_ms, boot))
+    scope.actions.append(_annotate(view, f"{rfc3339(scope.now)} {what}", ActionReason.RESETS_FAILED, text, evidence))
+
+
+def _withdraw_reboot_request(scope: Scope, view: NodeView) -> None:
+    """Withdraw the request once the fault is gone."""
+    memory = scope.memory.nodes.get(view.node.name)
+    if memory is None or not memory.reboot[0] or view.suspended or not view.fresh or view.resettable:
+        return
+    if view.resetting | view.recovering:
+        return  # the result of the last reset is not known yet
+    scope.memory.nodes[view.node.name] = msgspec.structs.replace(memory, reboot=(0, ""))
+    text = f"node {view.node.name}: nothing needs a reboot any more"
+    scope.actions.append(_annotate(view, None, ActionReason.REPORT_CLEAN, text, Evidence(rule="reset")))
+
+
+def _annotate(view: NodeView, value: str | None, reason: str, text: str, evidence: Evidence) -> PatchObject:
+    return PatchObject(
+        api_version="v1",
+        object_kind="Node",
+        namespace="",
+        name=view.node.name,
+        patch={"metadata": {"annotations": {REBOOT: value}}},
+        reason=reason,
+        message=text,
+        evidence=evidence,
+        patch_type=PatchType.MERGE,
+        preconditions=Preconditions(uid=view.node.uid),
+    )
+
+
+def _hold(scope: Scope, view: NodeView, group: int, until: int, rule: str) -> None:
+    """Hold the faulty chips of a group without attempts until the window frees one."""
+    name = view.node.name
+    memory = scope.memory.nodes.get(name, NodeMemory())
+    rows = dict(memory.chips)
+    for chip in ids_of(group & view.resettable):
+        before = rows.get(chip, _EMPTY_CHIP)
+        level = view.chip_level.get(chip, "")
+        hold = Hold(HoldKind.ATTEMPT_BUDGET, level, since=scope.now_ms, until=until, rule=rule)
+        if not any(h.kind == HoldKind.ATTEMPT_BUDGET for h in before.holds):
+            rows[chip] = msgspec.structs.replace(before, holds=(*before.holds, hold))
+    if rows != memory.chips:
+        scope.memory.nodes[name] = msgspec.structs.replace(memory, chips=dict(sorted(rows.items())))

@@ -1,0 +1,175 @@
+"""Tolerance: faults hidden from a job for a while, by its annotations and its recovery strategy.
+
+A hidden fault neither isolates the chip nor evicts the pod; when its time is over, it counts like any other. A
+tolerance of 0 s hides nothing. A job that reports a step retry in time gets the time for it; pods whose processes are
+being restarted in place stay for as long as that lasts.
+
+ClusterD remembers a single HCCL fault for 60 s and lost links of a switch for 180 s, so that its recovery service
+finds them. Belay need not: the conversation that a fault begins keeps it, and a chip whose newest report is clean is in
+service unless a hold covers it. Source:
+component/clusterd/pkg/application/faultmanager/cmprocess (custom filter, recover-in-place, retry).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from engine.gangs.forming import declared_rank
+from engine.model.cluster import ChipFault, Pod
+from engine.model.costs import CHOICE_KEY, narrowed
+from engine.model.diagnostics import Diagnostic
+from engine.model.faults import NETWORK, UCE_CODE, FaultFilters, code_key, level_of, parse_filters
+from engine.model.jobs import Gang
+from engine.model.levels import NOT_HANDLE, RESTART_BUSINESS, RESTART_REQUEST, SUB_HEALTH
+from engine.model.recovery import steps
+from engine.model.recovery.progress import RecoveryProgress
+from engine.model.recovery.steps import StepRetries
+from engine.model.states import ChipHealth
+from engine.model.times import rfc3339
+from engine.plan import restart_scope
+from engine.plan.node_view import NodeView
+from engine.plan.rules.fault_rules import FaultRules, use_of
+from engine.plan.scope import Scope
+from engine.plan.views import chip_ids
+
+FILTER_CODE_KEY: Final = "huawei.com/schedule.filter.faultCode"
+FILTER_LEVEL_KEY: Final = "huawei.com/schedule.filter.faultLevel"
+STRATEGY_KEY: Final = "recover-strategy"
+ENABLE_KEY: Final = "process-recover-enable"
+#: MindIE servers subscribe to faults and tolerate a RestartRequest for 60 s (component/clusterd).
+MINDIE_SERVER: Final = "mindie-ms-server"
+IN_PLACE_MS: Final = 60_000
+RETRY_MS: Final = 10_000
+#: An uncorrectable HBM error and a failed collective operation, which a step retry can repair.
+RETRY_CODES: Final = (UCE_CODE, "8C1F860B")
+_RETRY_KEYS: Final = frozenset(code_key(code) for code in RETRY_CODES)
+_NO_FILTERS: Final = FaultFilters()
+_IN_PLACE: Final = {RESTART_REQUEST: IN_PLACE_MS, RESTART_BUSINESS: IN_PLACE_MS}
+
+
+#: Longer than any fault lasts (ms).
+_ALWAYS: Final = 1 << 62
+
+
+class Tolerance:
+    """The faults that the pods of one pass tolerate; computed for pods with a faulty chip only."""
+
+    def __init__(self, scope: Scope, fault_rules: FaultRules) -> None:
+        self._scope, self.fault_rules = scope, fault_rules
+        self._filters_of: dict[str, FaultFilters] = {}
+        self._retries: dict[str, StepRetries | None] = {}
+
+    def is_retried(self, pod: Pod | None, chip: int, code: str, raised_ms: int) -> bool:
+        """Whether the pod's job reported in time that it retries the step, and the retry succeeded or is under way."""
+        if pod is None or code_key(code) not in _RETRY_KEYS:
+            return False
+        gang = self._scope.gangs.get(self._scope.gang_of.get(pod.key, ""))
+        if gang is None or "retry" not in _strategies(gang.annotations | pod.annotations):
+            return False
+        if gang.key not in self._retries:
+            first = _first(self._scope, gang)
+            self._retries[gang.key] = steps.read((first.annotations if first else {}) | gang.annotations)
+        retries, chips, rank = self._retries[gang.key], chip_ids(pod), _rank(gang, pod)
+        if retries is None or rank is None or chip not in chips:
+            return False
+        return retries.hides(rank * len(chips) + chips.index(chip), raised_ms, self._scope.now_ms)
+
+    def of(self, pod: Pod | None) -> FaultFilters:
+        """The filters of the job on a chip; none for an idle chip."""
+        if pod is None:
+            return _NO_FILTERS
+        found = self._filters_of.get(pod.key)
+        if found is None:
+            found = self._filters_of[pod.key] = self._filters(pod)
+        return found
+
+    def _filters(self, pod: Pod) -> FaultFilters:
+        gang = self._scope.gangs.get(self._scope.gang_of.get(pod.key, ""))
+        annotations = (gang.annotations if gang else {}) | pod.annotations
+        parsed = parse_filters(annotations.get(FILTER_CODE_KEY, ""), annotations.get(FILTER_LEVEL_KEY, ""))
+        codes, levels = dict(parsed.codes), dict(parsed.levels)
+        if pod.labels.get("app") == MINDIE_SERVER:
+            levels.setdefault(RESTART_REQUEST, 60_000)
+        strategies = _strategies(annotations)
+        if "retry" in strategies:
+            for code in RETRY_CODES:
+                codes.setdefault(code_key(code), RETRY_MS)
+        if gang is not None and "recover-in-place" in strategies and self._restart_heals(gang, pod):
+            levels = _IN_PLACE | levels
+            if in_place_restart(self._scope, gang, pod) is not None:
+                levels |= dict.fromkeys(_IN_PLACE, _ALWAYS)
+        return FaultFilters(codes, levels) if codes or levels else _NO_FILTERS
+
+    def _restart_heals(self, gang: Gang, pod: Pod) -> bool:
+        """Whether restarting processes heals every fault on the pod and on the pod of rank 0."""
+        first = _first(self._scope, gang)
+        light = {NOT_HANDLE, *_IN_PLACE} | ({SUB_HEALTH} if restart_scope.strategy(gang) == "ignore" else set())
+        return all(self._levels(one) <= light for one in (pod, first) if one is not None)
+
+    def _levels(self, pod: Pod) -> set[str]:
+        """Levels of the codes on the pod's chips; codes of the network plane do not matter to a process."""
+        view = self._scope.nodes.get(pod.node)
+        chips = set(chip_ids(pod))
+        faults: list[ChipFault] = [f for f in view.report.faults if f.chip in chips] if view and view.report else []
+        if view is None or not faults:
+            return set()
+        rules = self.fault_rules.of(view, use_of(pod)).rules
+        return {level_of(rules, f.kind, f.code, f.level)[0] if f.code else f.level for f in faults if f.kind != NETWORK}
+
+
+def in_place_restart(scope: Scope, gang: Gang, pod: Pod) -> RecoveryProgress | None:
+    """The recovery that restarts the pod's processes in place, or may still decide to; None without one.
+
+    Valid only while its record is current: the server that runs it moves it on at its time limit.
+    """
+    found = scope.observed.recoveries.get(gang.uid)
+    if found is None or not found.in_place_open(scope.now_ms) or gang.labels.get(ENABLE_KEY) == "pause":
+        return None
+    rank, each = _rank(gang, pod), max(1, len(chip_ids(pod)))
+    hit = rank is not None and any(r.rank.isdecimal() and int(r.rank) // each == rank for r in found.ranks)
+    return found if hit else None
+
+
+def diagnose(scope: Scope) -> None:
+    """Report the pods that stay on faulty chips because their processes are being restarted in place."""
+    now = scope.now_ms
+    under_way = {uid: one for uid, one in scope.observed.recoveries.items() if one.in_place_open(now)}
+    for gang in [one for one in scope.gangs.values() if one.uid in under_way] if under_way else ():
+        for pod in [scope.observed.pods[key] for key in gang.pods]:
+            view = scope.nodes.get(pod.node)
+            if view is None or not view.chip_level:
+                continue
+            bad = [f"{view.chip(c)} {view.chip_level[c]}" for c in chip_ids(pod) if _withheld(view, c)]
+            found = in_place_restart(scope, gang, pod) if bad else None
+            if found is not None:
+                text = (
+                    f"stays on node {pod.node} despite {', '.join(bad)}: its processes are being restarted in place "
+                    f"({found.state.value} since {rfc3339(found.since / 1000)}); without progress the pod is evicted "
+                    f"after {rfc3339(found.until / 1000)}"
+                )
+                scope.diagnostics.append(Diagnostic("info", f"Pod/{pod.key}", "", 0, 0, "", text))
+
+
+def _withheld(view: NodeView, chip: int) -> bool:
+    return view.chip_state.get(chip) == ChipHealth.SUSPECT and view.chip_level.get(chip) in _IN_PLACE
+
+
+def _strategies(annotations: Mapping[str, str]) -> set[str]:
+    """The job's strategies for process recovery, without those that the choice by cost ruled out."""
+    given = [word.strip() for word in annotations.get(STRATEGY_KEY, "").split(",")]
+    return set(narrowed(given, annotations.get(CHOICE_KEY, "")))
+
+
+def _first(scope: Scope, gang: Gang) -> Pod | None:
+    """The pod of rank 0."""
+    pods = (scope.observed.pods.get(key) for key in gang.pods)
+    return next((pod for pod in pods if pod is not None and declared_rank(pod) == 0), None)
+
+
+def _rank(gang: Gang, pod: Pod) -> int | None:
+    """The pod's declared rank, else its position in the gang."""
+    declared = declared_rank(pod)
+    if declared is not None:
+        return declared
+    return next((i for i, key in enumerate(gang.pods) if key == pod.key), None)

@@ -1,0 +1,1 @@
+"""Jobs become pods, services, PodGroups and rank tables, and get their status."""

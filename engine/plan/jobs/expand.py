@@ -1,0 +1,87 @@
+"""The pass that turns jobs into pods, Services, PodGroups and rank tables, and keeps their status.
+
+Deployments, StatefulSets and Jobs get their pods from Kubernetes; here they only get rank tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from engine.model.diagnostics import ObjectKey
+from engine.model.plan_cache import CacheKey, NoOps
+from engine.plan.jobs import ascendjob, hot_switch, inferservice, podgroup, rank_tables, volcanojob
+from engine.plan.jobs.lifecycle import ExpansionContext, JobObject, forget_gone
+from engine.plan.scope import Scope
+
+#: Jobs that needed nothing, by what that followed from.
+_EXPANDED: Final = CacheKey("expanded jobs", NoOps, limit=16384)
+
+
+def run(scope: Scope) -> None:
+    """Expand the jobs of the snapshot; what ``sync`` creates in this pass is expanded in the next."""
+    context = ExpansionContext.of(scope)
+    if context.plays("expand_ascend_job"):
+        _each(context, ascendjob.API, ascendjob.KIND, _ascend_job)
+    if context.plays("expand_volcano_job"):
+        _each(context, volcanojob.API, volcanojob.KIND, _volcano_job)
+    inferservice.expand(context)
+    rank_tables.of_deployments(context)
+
+
+def _each(
+    context: ExpansionContext, api_version: str, kind: str, expand: Callable[[ExpansionContext, JobObject], bool]
+) -> None:
+    for job in context.jobs(api_version, kind):
+        if not job.deleting and rank_tables.in_this_shard(context, job):
+            _expand_unless_settled(context, job, expand)
+    forget_gone(context, kind, api_version)
+
+
+def _ascend_job(context: ExpansionContext, job: JobObject) -> bool:
+    closed = ascendjob.expand(context, job)
+    hot_switch.expand(context, job)
+    rank_tables.of_ascend_job(context, job)
+    return closed
+
+
+def _volcano_job(context: ExpansionContext, job: JobObject) -> bool:
+    closed = volcanojob.expand(context, job)
+    rank_tables.of_volcano_job(context, job)
+    return closed
+
+
+def _expand_unless_settled(
+    context: ExpansionContext, job: JobObject, expand: Callable[[ExpansionContext, JobObject], bool]
+) -> None:
+    """Expand a job unless the same inputs led to no action before."""
+    scope = context.scope
+    inputs = _inputs(context, job)
+    disturbed = any(pod.key in scope.evicting for pod in context.pods_of(job)) if scope.evicting else False
+    if not disturbed and scope.cache[_EXPANDED].holds(job.key, inputs):
+        return
+    before = len(scope.actions), len(scope.diagnostics), scope.memory.jobs.get(job.gang)
+    closed = expand(context, job)
+    after = len(scope.actions), len(scope.diagnostics), scope.memory.jobs.get(job.gang)
+    if closed and not disturbed and before == after:
+        scope.cache[_EXPANDED].add(job.key, inputs)
+
+
+def _inputs(context: ExpansionContext, job: JobObject) -> tuple[Any, ...]:
+    """Every input of the expansion of a complete job."""
+    objects = context.scope.observed.objects
+    namespace, name = job.key.namespace, job.key.name
+    return (
+        job.raw,
+        context.pods_of(job),
+        context.scope.memory.jobs.get(job.gang),
+        context.pod_groups,
+        context.queues,
+        objects.get(podgroup.key_of(job)),
+        objects.get(rank_tables.config_map_of(job.key)),
+        objects.get(rank_tables.file_of(job.key)),
+        objects.get(ObjectKey("v1", "ConfigMap", namespace, f"{name}-svc")),
+        objects.get(ObjectKey("v1", "Service", namespace, name)),
+        context.scope.desired.manifest_index.get(job.key) is None,
+        job.key in context.scope.undeclared,
+    )

@@ -1,0 +1,61 @@
+"""PodGroups: created where the cluster has their CRD, respected where Volcano schedules, never required.
+
+Source: component/ascend-operator/pkg/controllers/v1/job.go (newPodGroupSpec, createPodGroup).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from engine.model.diagnostics import ObjectKey
+from engine.model.phases import PodGroupPhase
+from engine.model.reasons import ActionReason
+from engine.plan.jobs.lifecycle import POD_GROUP_API, ExpansionContext, JobObject, part
+
+RECOVER_STRATEGY: Final = "recover-strategy"
+PROCESS_RECOVER: Final = "process-recover-enable"
+#: Annotations about how the job itself was applied; its PodGroup does not copy them.
+_OWN_ANNOTATIONS: Final = ("kubectl.kubernetes.io/last-applied-configuration", "belay.dev/applied-digest")
+
+
+def name_of(job: JobObject) -> str:
+    """``<job>-<uid>``; the job's name while it has no uid."""
+    return f"{job.key.name}-{job.uid}" if job.uid else job.key.name
+
+
+def key_of(job: JobObject) -> ObjectKey:
+    """The job's PodGroup."""
+    return ObjectKey(POD_GROUP_API, "PodGroup", job.key.namespace, name_of(job))
+
+
+def ensure(context: ExpansionContext, job: JobObject, spec: dict[str, Any]) -> None:
+    """Create the job's PodGroup if the cluster has PodGroups and this one is missing."""
+    if not context.pod_groups or key_of(job) in context.scope.observed.objects:
+        return
+    labels, annotations = job.labels, job.annotations
+    for key in _OWN_ANNOTATIONS:
+        annotations.pop(key, None)
+    labels.pop("app.kubernetes.io/managed-by", None)
+    if annotations.get(RECOVER_STRATEGY):
+        labels[PROCESS_RECOVER] = "on"
+    metadata: dict[str, Any] = {"name": name_of(job), "namespace": job.key.namespace}
+    if labels:
+        metadata["labels"] = dict(sorted(labels.items()))
+    if annotations:
+        metadata["annotations"] = dict(sorted(annotations.items()))
+    owners = job.owner_references()
+    if owners:
+        metadata["ownerReferences"] = owners
+    body = {"apiVersion": POD_GROUP_API, "kind": "PodGroup", "metadata": metadata, "spec": spec}
+    context.create_object(
+        job, body, ActionReason.POD_GROUP_MISSING, f"pods of {job.key} start together: creating their PodGroup"
+    )
+
+
+def unadmitted_phase(context: ExpansionContext, job: JobObject) -> str | None:
+    """Phase of a PodGroup that a live Volcano has not admitted ("" or Pending); None when pods may be created."""
+    if not context.pod_groups or context.plays("schedule"):
+        return None
+    raw = context.scope.observed.objects.get(key_of(job))
+    phase = str(part(raw, "status").get("phase") or "") if raw is not None else ""
+    return phase if phase in ("", PodGroupPhase.PENDING) else None

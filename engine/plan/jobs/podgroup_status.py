@@ -1,0 +1,267 @@
+"""``.status`` of PodGroups while Belay schedules, for the operators and people who read it.
+
+An operator that creates pods itself waits until its group's phase is neither empty nor Pending, so groups without pods
+are enqueued too. Phases, conditions and their words are Volcano's: github.com/volcano-sh/volcano, packages
+pkg/scheduler/framework (jobStatus) and pkg/scheduler/plugins/gang (OnSessionClose). A second condition is that of
+MindCluster's plugin, which names the step at which a job is stuck (component/ascend-for-volcano/plugin/job.go; ClusterD
+reads it). A condition's message changes with its reason or its numbers of tasks, not with every count of nodes in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from engine.gangs.job_status import merge_patch
+from engine.model.actions import (
+    DeleteObject,
+    Evidence,
+    PatchObject,
+    PatchType,
+    Preconditions,
+)
+from engine.model.cluster import Pod
+from engine.model.diagnostics import ObjectKey
+from engine.model.jobs import Gang
+from engine.model.pending_reasons import (
+    ENQUEUE_FAILED,
+    GANG_INCOMPLETE,
+    INVALID_REQUEST,
+    NOT_SUPPORTED,
+    QUEUE_CLOSED,
+    QUEUE_EXHAUSTED,
+    QUEUE_MISSING,
+)
+from engine.model.phases import PodGroupPhase
+from engine.model.plan import Pending
+from engine.model.plan_cache import CacheKey, NoOps
+from engine.model.times import rfc3339
+from engine.plan import roles
+from engine.plan.grouping import shard_for, shard_of
+from engine.plan.jobs.lifecycle import POD_GROUP_API, part, rows, texts
+from engine.plan.queue import dequeue
+from engine.plan.scope import Scope
+
+RULE: Final = "podgroup"
+SCHEDULED: Final = "Scheduled"
+UNSCHEDULABLE: Final = "Unschedulable"
+READY: Final = "tasks in gang are ready to be scheduled"
+SHORT: Final = "NotEnoughResources"
+_OURS: Final = frozenset({SCHEDULED, UNSCHEDULABLE})
+#: Steps at which MindCluster's plugin refuses a job: invalid request, no node, no set of nodes that fit together.
+VALIDATE_FAILED: Final = "JobValidateFailed"
+PREDICATE_FAILED: Final = "NodePredicateFailed"
+ORDER_FAILED: Final = "BatchOrderFailed"
+_INVALID: Final = frozenset({INVALID_REQUEST, NOT_SUPPORTED, GANG_INCOMPLETE})
+_QUEUES: Final = frozenset({QUEUE_EXHAUSTED, QUEUE_CLOSED, QUEUE_MISSING})
+_CHIPS_MISSING: Final = "require npu num is "
+MAX_MESSAGE: Final = 1000
+#: By shard: the snapshot after whose pass every group's status was as it should be.
+_SNAPSHOTS: Final = CacheKey("snapshots whose PodGroups need no patch", NoOps, limit=16)
+#: The same by shard and group.
+_GROUPS: Final = CacheKey("PodGroups that need no patch", NoOps, limit=65536)
+
+
+class PodGroupCounts(NamedTuple):
+    """Pods of a group: ``placed`` are bound and not terminating, or have succeeded."""
+
+    running: int
+    succeeded: int
+    failed: int
+    placed: int
+    waiting: int
+
+
+def run(scope: Scope) -> None:
+    """Patch the status of every PodGroup whose pods Belay places, where it differs."""
+    deleted = (a for a in scope.actions if isinstance(a, DeleteObject) and a.object_kind == "PodGroup")
+    going = {(action.namespace, action.name) for action in deleted}
+    inputs = (scope.observed.pods, scope.observed.objects, tuple(scope.pending), going, scope.desired)
+    settled = scope.cache[_SNAPSHOTS]
+    if settled.holds(scope.shard, inputs):
+        return
+    before = len(scope.actions)
+    timed = _all(scope, going)
+    if len(scope.actions) == before and not timed:
+        settled.add(scope.shard, inputs)
+
+
+def _all(scope: Scope, going: set[tuple[str, str]]) -> bool:
+    """Reconcile all PodGroups; returns whether any of their states can change with time alone."""
+    keys = sorted(key for key in scope.observed.objects if key.kind == "PodGroup" and key.api_version == POD_GROUP_API)
+    if not keys or not roles.plays(scope, "schedule"):
+        return False
+    timed = False
+    rivals: dict[str, set[str]] | None = None
+    gangs = {(gang.namespace, gang.pod_group): gang for gang in scope.gangs.values() if gang.pod_group}
+    pending = {(entry.namespace, entry.kind, entry.name): entry for entry in scope.pending}
+    # with one shard for everything, a group's status follows from the group, its pods and its pending entry alone
+    alone = all(pool.document.spec.shard == scope.shard for pool in scope.desired.pools)
+    names, unchanged = roles.names(scope), scope.cache[_GROUPS]
+    for key in keys:
+        raw = scope.observed.objects[key]
+        if (key.namespace, key.name) in going or part(raw, "metadata").get("deletionTimestamp"):
+            continue
+        gang = gangs.get((key.namespace, key.name))
+        pods = scope.members[gang.key] if gang is not None else ()
+        waits = pending.get((gang.namespace, gang.kind, gang.name)) if gang is not None else None
+        inputs = (raw, pods, waits, gang, names)
+        if alone and unchanged.holds((scope.shard, key), inputs):
+            continue
+        if not _is_ours(scope, raw, gang, pods):
+            continue
+        if dequeue.allowed(part(part(raw, "metadata"), "annotations")):
+            timed = True
+            rivals = dequeue.waiting_gangs(scope) if rivals is None else rivals
+            _reconcile(scope, key, raw, counts(pods), waits, gang, rivals)
+        elif not _reconcile(scope, key, raw, counts(pods), waits) and alone:
+            unchanged.add((scope.shard, key), inputs)
+    return timed
+
+
+def counts(pods: Sequence[Pod]) -> PodGroupCounts:
+    """A group's pods, counted as Volcano counts them."""
+    phases = [pod.phase for pod in pods]
+    placed = [pod for pod in pods if pod.phase == "Succeeded" or (pod.holds_chips and pod.deleting is None)]
+    waiting = [pod for pod in pods if not pod.node and not pod.finished]
+    return PodGroupCounts(
+        phases.count("Running"), phases.count("Succeeded"), phases.count("Failed"), len(placed), len(waiting)
+    )
+
+
+def phase(old: str, numbers: PodGroupCounts, least: int, pending: Pending | None) -> PodGroupPhase:
+    """The group's phase.
+
+    Running once enough pods are placed, Completed once these have succeeded, Unknown while some run and others cannot
+    be placed, Pending while its queue or the cluster has too little, else Inqueue.
+    """
+    if numbers.running and pending is not None and numbers.placed < least:
+        return PodGroupPhase.UNKNOWN
+    if numbers.placed and numbers.placed >= least:
+        return PodGroupPhase.COMPLETED if numbers.succeeded == numbers.placed else PodGroupPhase.RUNNING
+    if pending is not None and pending.reason in (QUEUE_EXHAUSTED, ENQUEUE_FAILED):
+        return PodGroupPhase.PENDING
+    if old == PodGroupPhase.COMPLETED and not numbers.waiting and not numbers.placed:
+        return PodGroupPhase.COMPLETED  # its pods were cleaned up
+    return PodGroupPhase.INQUEUE
+
+
+def _is_ours(scope: Scope, raw: Mapping[str, Any], gang: Gang | None, pods: Sequence[Pod]) -> bool:
+    """Whether this shard decides for the group and Belay places its pods."""
+    if gang is None:
+        labels = texts(part(raw, "metadata").get("labels"))
+        return shard_for(scope, labels, []) == scope.shard
+    return shard_of(scope, gang) == scope.shard and all(roles.schedules(scope, pod) for pod in pods)
+
+
+def _reconcile(
+    scope: Scope,
+    key: ObjectKey,
+    raw: Mapping[str, Any],
+    numbers: PodGroupCounts,
+    pending: Pending | None,
+    gang: Gang | None = None,
+    rivals: Mapping[str, set[str]] | None = None,
+) -> bool:
+    """Patch the group's status where it differs; returns whether it did.
+
+    Args:
+        rivals: waiting jobs by queue, where the group may give up its turn for them; else None.
+    """
+    old = part(raw, "status")
+    least = part(raw, "spec").get("minMember")
+    needed = least if isinstance(least, int) and not isinstance(least, bool) else 1
+    before = str(old.get("phase") or "")
+    new: dict[str, Any] = {k: v for k, v in old.items() if k not in ("running", "succeeded", "failed")}
+    new["phase"] = phase(before, numbers, needed, pending)
+    marks: dict[str, str | None] = {}
+    if rivals is not None:
+        annotations = texts(part(raw, "metadata").get("annotations"))
+        new["phase"], marks = dequeue.turn(annotations, new["phase"], gang, rivals, scope.now_ms)
+    new |= {k: n for k, n in (("running", numbers.running), ("succeeded", numbers.succeeded),
+                              ("failed", numbers.failed)) if n}  # fmt: skip
+    conditions = _conditions(scope, old, numbers, needed, pending)
+    if conditions:
+        new["conditions"] = conditions
+    if new != old:
+        moved = new["phase"] != before
+        text = f"PodGroup {key.namespace}/{key.name} is {new['phase']}: {numbers.placed} pods placed, {needed} needed"
+        reason = f"PodGroup{new['phase']}" if moved else "PodGroupChanged"
+        _patch(scope, key, raw, reason, text, {"status": merge_patch(old, new)})
+    if marks:  # a patch of its own: the status subresource takes no annotations
+        text = f"PodGroup {key.namespace}/{key.name}: its time in the queue"
+        _patch(scope, key, raw, "PodGroupTurn", text, {"metadata": {"annotations": marks}})
+    return new != old or bool(marks)
+
+
+def _patch(
+    scope: Scope, key: ObjectKey, raw: Mapping[str, Any], reason: str, message: str, patch: dict[str, Any]
+) -> None:
+    uid = str(part(raw, "metadata").get("uid") or "")
+    scope.actions.append(
+        PatchObject(
+            reason=reason,
+            message=message,
+            evidence=Evidence(rule=RULE),
+            patch_type=PatchType.MERGE,
+            preconditions=Preconditions(uid=uid or None),
+            api_version=key.api_version,
+            object_kind=key.kind,
+            namespace=key.namespace,
+            name=key.name,
+            patch=patch,
+        )
+    )
+
+
+def _conditions(
+    scope: Scope, old: Mapping[str, Any], numbers: PodGroupCounts, needed: int, pending: Pending | None
+) -> list[dict[str, Any]]:
+    """The group's conditions; those of other types stay."""
+    before = rows(old, "conditions")
+    others = [row for row in before if row.get("type") not in _OURS]
+    ours = [row for row in before if row.get("type") in _OURS]
+    if pending is not None and numbers.waiting:
+        total = max(needed, numbers.placed + numbers.waiting)
+        start = f"{numbers.waiting}/{total} tasks in gang unschedulable: {pending.reason}: "
+        reasons = [(SHORT, start + pending.message), *rejection_conditions(pending)]
+        known = [str(row.get("reason")) for row in ours if row.get("type") == UNSCHEDULABLE]
+        if _keeps_reasons(known, [reason for reason, _ in reasons]) and str(ours[0].get("message")).startswith(start):
+            return before
+        return [*others, *(_condition(scope, UNSCHEDULABLE, reason, text[:MAX_MESSAGE]) for reason, text in reasons)]
+    if numbers.placed >= needed and numbers.placed:
+        if [row.get("type") for row in ours] == [SCHEDULED]:
+            return before
+        return [*others, _condition(scope, SCHEDULED, READY, "")]
+    return before
+
+
+def _keeps_reasons(known: Sequence[str], new: Sequence[str]) -> bool:
+    """Whether the conditions' reasons may stay.
+
+    Whenever a few chips become free or are taken, jobs would otherwise flip between "too few chips in the cluster" and
+    "too few on any node".
+    """
+    steps = {ENQUEUE_FAILED, PREDICATE_FAILED}
+    return list(known) == list(new) or (len(known) == len(new) > 1 and {known[1], new[1]} == steps)
+
+
+def rejection_conditions(pending: Pending) -> list[tuple[str, str]]:
+    """(reason, message) of the condition that MindCluster's plugin sets for a waiting job.
+
+    Empty where a queue refuses the job: the plugin knows no queues.
+    """
+    text = pending.message
+    if pending.reason in _QUEUES:
+        return []
+    if pending.reason in _INVALID:
+        return [(VALIDATE_FAILED, f"{pending.reason}: {text}" if pending.reason == NOT_SUPPORTED else text)]
+    if text.startswith(_CHIPS_MISSING):
+        return [(ENQUEUE_FAILED, text.partition("; ")[0])]
+    alone = text.startswith("0/") or not pending.nodes
+    return [(PREDICATE_FAILED if alone else ORDER_FAILED, text)]
+
+
+def _condition(scope: Scope, kind: str, reason: str, message: str) -> dict[str, Any]:
+    stamp = rfc3339(float(int(scope.now)))
+    return {"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": stamp}

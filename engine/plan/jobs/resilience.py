@@ -1,0 +1,143 @@
+"""Elastic training in its old form: a Volcano Job that a fault stopped restarts smaller if its full size has no room.
+
+This is what MindCluster's Resilience Controller did. The job object stays as declared; its memory holds the size at
+which its pods are created. A job opts in by labels ``fault-scheduling=grace`` and ``elastic-scheduling=on``,
+annotation ``minReplicas``, ``minAvailable: 1`` and ``maxRetry: 0``, with one task of whole chips. Its full size is
+tried first; then a distributed job gets as many pods as there is room for, at least ``minReplicas``, and a single pod
+half its chips, down to one. Training resumes from the last checkpoint. Full size is tried again whenever all pods are
+re-created. Source: docs/zh/scheduling/04_usage (elastic training, Resilience Controller).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from engine.model.cluster import Pod
+from engine.model.history import TIMELINE, JobMemory
+from engine.plan.jobs.lifecycle import ExpansionContext, JobObject, part
+from engine.plan.jobs.pod_template import containers, npu_of, pod_spec
+from engine.plan.jobs.volcanojob_spec import VolcanoSpec
+
+ELASTIC: Final = "elastic-scheduling"
+MIN_REPLICAS: Final = "minReplicas"
+#: Seconds that pods wait at one size before the next smaller one is tried.
+RETRY_SECONDS: Final = 30.0
+
+
+class ElasticRule(NamedTuple):
+    """How far a job may shrink: from ``full`` to ``minimum`` pods, or a single pod of ``chips``."""
+
+    full: int
+    minimum: int
+    chips: int
+    resource: str
+
+    @property
+    def single(self) -> bool:
+        """Whether the job has one pod, which shrinks by chips."""
+        return self.full == 1
+
+
+def rule_of(job: JobObject, spec: VolcanoSpec) -> ElasticRule | None:
+    """The job's rule, None for a job that did not opt in."""
+    if spec.labels.get("fault-scheduling") != "grace" or spec.labels.get(ELASTIC) != "on" or spec.problem:
+        return None
+    raw = part(job.raw, "spec")
+    text = spec.annotations.get(MIN_REPLICAS, "")
+    least = int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
+    if raw.get("maxRetry") != 0 or spec.min_available != 1 or len(spec.tasks) != 1 or least < 1:
+        return None
+    resource, chips = npu_of(spec.tasks[0].template)
+    full = spec.tasks[0].replicas
+    whole = resource.startswith("huawei.com/Ascend") and "-" not in resource
+    return ElasticRule(full, min(least, full), chips, resource) if whole and chips and full else None
+
+
+def resize(
+    context: ExpansionContext, job: JobObject, spec: VolcanoSpec, memory: JobMemory, pods: Sequence[Pod]
+) -> JobMemory:
+    """The memory with the size at which the job's pods are created now (0: as declared)."""
+    rule = rule_of(job, spec)
+    if rule is None:
+        return memory if not memory.size else msgspec.structs.replace(memory, size=0)
+    alive = [pod for pod in pods if not pod.finished and pod.deleting is None]
+    if not alive:
+        # all pods are re-created: at full size, unless that is known not to fit
+        if memory.size and _room(context, rule, rule.chips) >= rule.full:
+            return _resized(context, job, rule, memory, 0)
+        return memory
+    waiting = [pod for pod in alive if not pod.node]
+    if not memory.rescheduled or not waiting or context.scope.now - min(p.created for p in waiting) < RETRY_SECONDS:
+        return memory
+    size = _smaller(context, rule, memory, alive)
+    return _resized(context, job, rule, memory, size) if size else memory
+
+
+def resized_spec(spec: VolcanoSpec, rule: ElasticRule | None, memory: JobMemory) -> VolcanoSpec:
+    """The spec at the job's size."""
+    if rule is None or not memory.size:
+        return spec
+    task = spec.tasks[0]
+    if rule.single:
+        return spec._replace(tasks=(task._replace(template=_halved(task.template, rule, memory.size)),))
+    kept = tuple(row for row in spec.expected if row[2] < memory.size)
+    return spec._replace(tasks=(task._replace(replicas=memory.size),), expected=kept)
+
+
+def wrongly_sized(rule: ElasticRule | None, memory: JobMemory, pods: Sequence[Pod]) -> list[Pod]:
+    """Waiting pods of a single-pod job that request another number of chips than its size."""
+    if rule is None or not rule.single:
+        return []
+    size = memory.size or rule.chips
+    return [pod for pod in pods if not pod.node and pod.deleting is None and pod.count != size]
+
+
+def pods_wanted(memory: JobMemory, declared: int) -> int:
+    """Number of pods in a job's rank table: its size if it has one in pods, else as declared."""
+    return memory.size if memory.size and declared > 1 else declared
+
+
+def _smaller(context: ExpansionContext, rule: ElasticRule, memory: JobMemory, alive: Sequence[Pod]) -> int:
+    """The next smaller size that fits, 0 when there is none."""
+    if rule.single:
+        size = (memory.size or rule.chips) // 2
+        while size and not _room(context, rule, size):
+            size //= 2
+        return size
+    placed = sum(bool(pod.node) for pod in alive)
+    size = min(memory.size or rule.full, placed + _room(context, rule, rule.chips))
+    return size if rule.minimum <= size < (memory.size or rule.full) else 0
+
+
+def _room(context: ExpansionContext, rule: ElasticRule, chips: int) -> int:
+    """Number of pods of ``chips`` chips each that fit on free chips."""
+    fits = (
+        view.free.bit_count() // chips
+        for view in context.scope.nodes.values()
+        if view.resource == rule.resource and view.closed is None and not view.suspended and not view.down
+    )
+    return sum(fits)
+
+
+def _resized(context: ExpansionContext, job: JobObject, rule: ElasticRule, memory: JobMemory, size: int) -> JobMemory:
+    what = "chips" if rule.single else "pods"
+    full = rule.chips if rule.single else rule.full
+    text = f"elastic-scheduling: {size or full} of {full} {what}" + ("" if size else ", there is room for all again")
+    context.scope.diagnostics.append(context.info(job, text))
+    line = (context.scope.now_ms, text)
+    return msgspec.structs.replace(memory, size=size, timeline=(*memory.timeline, line)[-TIMELINE:])
+
+
+def _halved(template: Any, rule: ElasticRule, chips: int) -> dict[str, Any]:
+    """The template with requests for ``chips`` chips."""
+    out: dict[str, Any] = copy.deepcopy(dict(template))
+    for row in containers(pod_spec(out)):
+        for kind in ("requests", "limits"):
+            amounts = part(part(row, "resources"), kind)
+            if rule.resource in amounts:
+                amounts[rule.resource] = chips
+    return out

@@ -1,0 +1,97 @@
+"""The elastic scaling rule of inference groups: the smallest configuration is filled first, then the next.
+
+Source: component/ascend-operator/pkg/controllers/scaling/controller.go.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any, Final
+
+import msgspec
+
+from engine.plan.jobs import podgroup
+from engine.plan.jobs.ascendjob_spec import read
+from engine.plan.jobs.lifecycle import POD_GROUP_API, ExpansionContext, JobObject, part, texts
+
+_ASCEND_JOB: Final = ("mindxdl.gitee.com/v1", "AscendJob")
+RULE: Final = "mind-cluster/scaling-rule"
+GROUP: Final = "mind-cluster/group-name"
+_KEY: Final = "elastic_scaling.json"
+
+
+def may_create(context: ExpansionContext, job: JobObject) -> bool:
+    """Whether a job may get pods now: without a scaling rule always, else while its group lacks members in the
+    configuration that is being filled.
+    """
+    labels = job.labels
+    if RULE not in labels:
+        return True
+    raw = context.object("v1", "ConfigMap", job.key.namespace, labels[RULE])
+    steps = _steps(part(raw or {}, "data").get(_KEY))
+    if steps is None:
+        context.warn(job, f"metadata.labels[{RULE}]", _refused(job, labels[RULE]))
+        return False
+    running = _running(context, job.key.namespace, labels[RULE], labels.get("jobID", ""))
+    group = labels.get(GROUP, "")
+    for step in reversed(steps):
+        if any(running.get(name, 0) < number for name, number in step.items()):
+            return running.get(group, 0) < step.get(group, 0)
+    return False
+
+
+def _steps(text: object) -> list[dict[str, int]] | None:
+    """Members per group in each configuration, largest first; None when the rule is missing or not monotonic."""
+    if not isinstance(text, str):
+        return None
+    try:
+        body = msgspec.json.decode(text, type=dict[str, Any])
+        steps = [
+            {str(row["group_name"]): (int(row["group_num"]), int(row["server_num_per_group"])) for row in entry}
+            for entry in (step["group_list"] for step in body["elastic_scaling_list"])
+        ]
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, KeyError, TypeError, ValueError):
+        return None
+    for before, after in pairwise(steps):
+        for name, sizes in after.items():
+            if name not in before or any(now > then for now, then in zip(sizes, before[name], strict=True)):
+                return None
+    return [{name: sizes[0] for name, sizes in step.items()} for step in steps]
+
+
+def _running(context: ExpansionContext, namespace: str, rule: str, job_id: str) -> Mapping[str, int]:
+    """Running members of the rule and instance, per group.
+
+    PodGroups count by their phase, as Volcano keeps it, and jobs by their placed pods.
+    """
+    members: dict[str, str] = {}
+    for key in context.kinds.get((POD_GROUP_API, "PodGroup"), ()):
+        raw = context.scope.observed.objects[key]
+        labels = texts(part(raw, "metadata").get("labels"))
+        mine = key.namespace == namespace and labels.get(RULE) == rule and labels.get("jobID", "") == job_id
+        if mine and part(raw, "status").get("phase") == "Running":
+            members[key.name] = labels.get(GROUP, "")
+    for job in context.jobs(*_ASCEND_JOB):
+        labels = job.labels
+        mine = job.key.namespace == namespace and labels.get(RULE) == rule and labels.get("jobID", "") == job_id
+        if mine and _has_started(context, job):
+            members[podgroup.name_of(job)] = labels.get(GROUP, "")
+    return Counter(members.values())
+
+
+def _has_started(context: ExpansionContext, job: JobObject) -> bool:
+    """Whether at least ``minAvailable`` pods are placed or have succeeded."""
+    spec = read(job)
+    least = (spec.scheduling or {}).get("minAvailable")
+    needed = least if isinstance(least, int) and not isinstance(least, bool) else spec.total
+    placed = sum(pod.deleting is None and (pod.holds_chips or pod.phase == "Succeeded") for pod in context.pods_of(job))
+    return 0 < needed <= placed
+
+
+def _refused(job: JobObject, rule: str) -> str:
+    return (
+        f"job {job.key.name} waits: ConfigMap {job.key.namespace}/{rule} has no valid {_KEY} "
+        "(groups may only shrink from one configuration to the next)"
+    )

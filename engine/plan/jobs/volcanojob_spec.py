@@ -1,0 +1,216 @@
+"""A Volcano Job as declared: read once per version, defaulted and checked as Volcano's webhooks do.
+
+Sources: github.com/volcano-sh/volcano/pkg/webhooks/admission/jobs/{mutate,validate} and docs of vcjob policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from engine.plan.jobs.lifecycle import JobObject, part
+from engine.plan.jobs.pod_template import containers, misshapen, npu_of, pod_spec
+
+DEFAULT_RETRIES: Final = 3
+#: Plugins that Volcano knows; Belay implements the first three.
+PLUGINS: Final = ("env", "svc", "ssh", "pytorch", "tensorflow", "mpi", "ray", "hcclrank")
+#: Volcano uses pod names as label values.
+_MAX_POD_NAME: Final = 63
+
+
+class LifecyclePolicy(NamedTuple):
+    """The action for some events of a job's pods, or for an exit code."""
+
+    events: frozenset[str]
+    exit_code: int | None
+    action: str
+
+
+class TaskSpec(NamedTuple):
+    """One task: pods of one template."""
+
+    name: str
+    replicas: int
+    min_available: int | None
+    template: Mapping[str, Any]
+    policies: tuple[LifecyclePolicy, ...]
+    depends_on: tuple[str, ...]
+    depends_any: bool
+
+    @property
+    def required(self) -> int:
+        """Number of its pods that must run for the task to count."""
+        return self.replicas if self.min_available is None else self.min_available
+
+
+class VolcanoSpec(NamedTuple):
+    """A checked Volcano Job.
+
+    ``expected`` are its pods: name, position in ``tasks``, and index. ``problem`` is set when it is invalid.
+    """
+
+    tasks: tuple[TaskSpec, ...]
+    min_available: int
+    min_success: int | None
+    max_retry: int
+    queue: str
+    scheduler: str
+    priority_class: str
+    plugins: dict[str, tuple[str, ...]]
+    policies: tuple[LifecyclePolicy, ...]
+    ttl: int | None
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    expected: tuple[tuple[str, int, int], ...]
+    wants_npu: bool
+    problem: str
+
+    @property
+    def total(self) -> int:
+        """Number of pods of the whole job."""
+        return len(self.expected)
+
+    def action(self, task: TaskSpec, event: str, exit_code: int | None) -> str:
+        """The action for an event: by the task's policies, then the job's; SyncJob without one."""
+        for policy in (*task.policies, *self.policies):
+            if event in policy.events or "*" in policy.events:
+                return policy.action
+            if policy.exit_code is not None and exit_code is not None and policy.exit_code == exit_code:
+                return policy.action
+        return "SyncJob"
+
+
+def read(job: JobObject) -> VolcanoSpec:
+    """Read the job's spec with Volcano's defaults; ``problem`` names the first error."""
+    spec = part(job.raw, "spec")
+    listed = spec.get("tasks")
+    rows = [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
+    tasks = tuple(_task(row, position) for position, row in enumerate(rows))
+    total = sum(max(0, task.replicas) for task in tasks)
+    default_least = sum(max(0, task.required) for task in tasks)
+    plugins = {str(name): _words(args) for name, args in sorted(part(spec, "plugins").items())}
+    least = _number(spec.get("minAvailable"))
+    retries = _number(spec.get("maxRetry"))
+    out = VolcanoSpec(
+        tasks=tasks,
+        min_available=least if least else default_least,
+        min_success=_number(spec.get("minSuccess")),
+        max_retry=retries if retries else DEFAULT_RETRIES,
+        queue=str(spec.get("queue") or "default"),
+        scheduler=str(spec.get("schedulerName") or "volcano"),
+        priority_class=str(spec.get("priorityClassName") or ""),
+        plugins=plugins,
+        policies=_policies(spec.get("policies")),
+        ttl=_number(spec.get("ttlSecondsAfterFinished")),
+        labels=job.labels,
+        annotations=job.annotations,
+        expected=tuple(
+            (f"{job.key.name}-{task.name}-{index}", position, index)
+            for position, task in enumerate(tasks)
+            for index in range(max(0, task.replicas))
+        ),
+        wants_npu=any(npu_of(task.template)[1] for task in tasks),
+        problem="",
+    )
+    problem = _problem(out, total) or _topology_problem(part(spec, "networkTopology")) or _partition_problem(rows)
+    return out._replace(problem=problem, expected=() if problem else out.expected)
+
+
+def _task(row: Mapping[str, Any], position: int) -> TaskSpec:
+    depends = part(row, "dependsOn")
+    replicas = _number(row.get("replicas"))
+    return TaskSpec(
+        name=str(row.get("name") or f"default{position}"),
+        replicas=1 if replicas is None else replicas,
+        min_available=_number(row.get("minAvailable")),
+        template=part(row, "template"),
+        policies=_policies(row.get("policies")),
+        depends_on=_words(depends.get("name")),
+        depends_any=depends.get("iteration") == "any",
+    )
+
+
+def _policies(listed: object) -> tuple[LifecyclePolicy, ...]:
+    rows = [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
+    out = []
+    for row in rows:
+        events = set(_words(row.get("events")))
+        if row.get("event"):
+            events.add(str(row["event"]))
+        out.append(
+            LifecyclePolicy(frozenset(events), _number(row.get("exitCode")), str(row.get("action") or "SyncJob"))
+        )
+    return tuple(out)
+
+
+def _problem(spec: VolcanoSpec, total: int) -> str:
+    names = [task.name for task in spec.tasks]
+    if not names:
+        return "no task specified in job spec"
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        return f"duplicated task name {twice[0]}"
+    for task in spec.tasks:
+        if task.replicas < 0:
+            return f"'replicas' < 0 in task: {task.name}"
+        if task.min_available is not None and not 0 <= task.min_available <= task.replicas:
+            return f"'minAvailable' must lie between 0 and 'replicas' in task: {task.name}"
+        if not containers(pod_spec(task.template)):
+            return f"task {task.name} has no containers"
+        wrong = misshapen(task.template)
+        if wrong:
+            return f"template of task {task.name}: {wrong}"
+    if not 0 <= spec.min_available <= total:
+        return f"job 'minAvailable' must not be greater than total replicas {total}"
+    unknown = sorted(name for name in spec.plugins if name not in PLUGINS)
+    if unknown:
+        return f"unable to find job plugin: {unknown[0]}"
+    longest = max((len(name) for name, _, _ in spec.expected), default=0)
+    if longest > _MAX_POD_NAME:
+        return f"pod names would be {longest} characters long, at most {_MAX_POD_NAME} are allowed"
+    return _dependency_problem(spec)
+
+
+def _topology_problem(topology: Mapping[str, Any]) -> str:
+    if topology.get("highestTierAllowed") is not None and topology.get("highestTierName"):
+        return "must not specify 'highestTierAllowed' and 'highestTierName' in networkTopology simultaneously"
+    return ""
+
+
+def _partition_problem(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The pods of a task in partitions, and its minimum, must add up to its partitions."""
+    for position, row in enumerate(rows):
+        policy = part(row, "partitionPolicy")
+        count, size = _number(policy.get("totalPartitions")), _number(policy.get("partitionSize"))
+        least = _number(policy.get("minPartitions"))
+        task = _task(row, position)
+        if count is None or size is None:
+            continue
+        if task.replicas != count * size:
+            return f"'replicas' must be totalPartitions × partitionSize = {count * size} in task: {task.name}"
+        if least and task.min_available is not None and task.min_available != least * size:
+            return f"'minAvailable' must be minPartitions × partitionSize = {least * size} in task: {task.name}"
+    return ""
+
+
+def _dependency_problem(spec: VolcanoSpec) -> str:
+    """Tasks must depend on known tasks, without cycles."""
+    needs = {task.name: set(task.depends_on) for task in spec.tasks}
+    for name, others in sorted(needs.items()):
+        unknown = sorted(others - needs.keys())
+        if unknown:
+            return f"task {name} depends on unknown task {unknown[0]}"
+    while needs:
+        free = {name for name, others in needs.items() if not others}
+        if not free:
+            return f"job has dependencies between tasks, but doesn't form a directed acyclic graph: {sorted(needs)}"
+        needs = {name: others - free for name, others in needs.items() if name not in free}
+    return ""
+
+
+def _words(value: object) -> tuple[str, ...]:
+    return tuple(str(word) for word in value) if isinstance(value, list) else ()
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

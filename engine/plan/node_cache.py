@@ -1,0 +1,188 @@
+"""Views of unchanged nodes, reused from earlier passes without deriving or assessing them again.
+
+Few of ten thousand nodes change between two passes. A view is kept once health has found the node clean. It is reused
+while node, reports and pods are the same objects and the report is fresh. It equals the view that the pass would
+derive, so no plan depends on the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from math import inf
+from typing import Final, NamedTuple
+
+import msgspec
+
+from engine.documents import Desired, InitParams
+from engine.model.cluster import DeviceReport, Node, NodeReport, Observed, Pod
+from engine.model.levels import NORMAL
+from engine.model.plan import ChipState, NodeState
+from engine.model.plan_cache import CacheKey, Slot, Table, differing
+from engine.model.states import NodeHealth
+from engine.plan.node_view import FUTURE_TOLERANCE, STALE_AFTER, EarlierAssessment, NodeView
+from engine.plan.scope import Scope
+
+# read often: members of an enumeration are slow to look up
+_HEALTHY: Final = NodeHealth.HEALTHY
+
+
+class _CachedView(NamedTuple):
+    """The inputs of a view, the time in which its report is fresh (Unix s), and the view after health."""
+
+    rules: _Rules
+    node: Node
+    report: DeviceReport
+    node_report: NodeReport | None
+    pods: Sequence[Pod]
+    since: float
+    until: float
+    view: NodeView
+
+
+class _Rules(NamedTuple):
+    """The inputs of all views of a shard."""
+
+    desired: Desired
+    shard: str
+    maintain: bool
+
+    def same(self, other: _Rules) -> bool:
+        return self.desired is other.desired and self.shard == other.shard and self.maintain == other.maintain
+
+
+#: By node name; entries are never changed, only replaced.
+_VIEWS: Final = CacheKey("assessed nodes", Table[_CachedView], limit=32768)
+
+
+class _LastPass(NamedTuple):
+    """The inputs of a shard's last pass, the nodes served in it, and the ``others``.
+
+    Objects that are the same as then need no comparison by fields.
+    """
+
+    rules: _Rules
+    nodes: Mapping[str, Node]
+    reports: Mapping[str, DeviceReport]
+    node_reports: Mapping[str, NodeReport]
+    pods: Mapping[str, list[Pod]]
+    served: dict[str, NodeView]
+    others: AbstractSet[str]
+    since: float
+    until: float
+
+
+_LAST: Final = CacheKey("nodes of the last pass", Slot[_LastPass])
+
+
+def views(scope: Scope, pods: Mapping[str, list[Pod]], maintain: bool) -> dict[str, NodeView]:
+    """Views of the nodes that have not changed since an earlier pass assessed them, by name."""
+    observed, now = scope.observed, scope.now
+    excluded = _excluded(scope)
+    rules = _Rules(scope.desired, scope.shard, maintain)
+    out, others = _same(scope, rules, pods, excluded)
+    reports, node_reports = observed.reports, observed.node_reports
+    last, kept = scope.cache[_LAST].value, scope.cache[_VIEWS]
+    since, until = (last.since, last.until) if out and last else (-inf, inf)
+    for name in others - excluded:
+        entry = kept.get(name)
+        if entry is None or entry.node is not observed.nodes[name] or entry.report is not reports.get(name):
+            continue
+        if not entry.since <= now <= entry.until or entry.node_report is not node_reports.get(name):
+            continue
+        if rules.same(entry.rules) and entry.pods == (pods.get(name) or ()):
+            others.discard(name)
+            out[name] = entry.view
+            since, until = max(since, entry.since), min(until, entry.until)
+    scope.cache[_LAST].value = _LastPass(
+        rules, observed.nodes, observed.reports, observed.node_reports, pods, out, others, since, until
+    )
+    return out
+
+
+def _same(
+    scope: Scope, rules: _Rules, pods: Mapping[str, list[Pod]], excluded: AbstractSet[str]
+) -> tuple[dict[str, NodeView], set[str]]:
+    """Nodes served in the shard's last pass that have not changed since, and all other nodes."""
+    last, observed = scope.cache[_LAST].value, scope.observed
+    if last is None or not rules.same(last.rules) or not last.since <= scope.now <= last.until:
+        return {}, set(observed.nodes)
+    changed = set(excluded)
+    pairs: tuple[tuple[Mapping[str, object], Mapping[str, object]], ...] = (
+        (observed.nodes, last.nodes),
+        (observed.reports, last.reports),
+        (observed.node_reports, last.node_reports),
+    )
+    for new, old in pairs:
+        changed.update(differing(new, old))
+    if pods is not last.pods:
+        changed.update(name for name in differing(pods, last.pods) if last.pods.get(name) != pods.get(name))
+    served = dict(last.served)
+    for name in changed:
+        served.pop(name, None)
+    return served, (changed | last.others) & observed.nodes.keys()
+
+
+def keep(
+    scope: Scope, assessed: Sequence[str], rows: Mapping[str, Sequence[ChipState]], inspected: AbstractSet[str]
+) -> None:
+    """Keep the views of clean nodes.
+
+    Args:
+        assessed: names of the nodes that health assessed in this pass.
+        rows: their rows of the plan's ``chips``.
+        inspected: nodes with manual holds or assessed chips, which are not kept.
+    """
+    observed = scope.observed
+    rules = _Rules(scope.desired, scope.shard, maintains(scope.desired, observed))
+    excluded = _excluded(scope) | inspected | _contested(scope)
+    kept = scope.cache[_VIEWS]
+    for name in assessed:
+        view = scope.nodes[name]
+        report = view.report
+        if report is None or not _is_clean(view) or name in excluded:
+            continue
+        node_report = observed.node_reports.get(name)
+        if node_report is not None and node_report.devices:
+            continue
+        since, until = report.update_time - FUTURE_TOLERANCE, report.update_time + STALE_AFTER
+        if not since <= scope.now <= until:
+            continue
+        state = NodeState(name, view.pool, view.state, view.level, tuple(sorted(view.codes)))
+        known = msgspec.structs.replace(view, assessed=EarlierAssessment(tuple(rows.get(name, ())), state))
+        kept.keep(name, _CachedView(rules, view.node, report, node_report, view.pods, since, until, known))
+
+
+def maintains(desired: Desired, observed: Observed) -> bool:
+    """The setting ``self-maintain-available-card``: the cluster's own before the policies'."""
+    params = InitParams.from_arguments(observed.init_params, base=desired.settings.init_params)
+    return params.self_maintain_available_card
+
+
+def _contested(scope: Scope) -> set[str]:
+    """Nodes that several pools match; every pass reports them."""
+    return {d.object.removeprefix("Node/") for d in scope.diagnostics if d.field == "spec.selector"}
+
+
+def _is_clean(view: NodeView) -> bool:
+    """Whether health found the node clean."""
+    return (
+        view.fresh
+        and view.state == _HEALTHY
+        and view.level == NORMAL
+        and not (view.codes or view.down or view.suspended or view.switch_sub_healthy)
+        and not (view.chip_level or view.hit or view.sub_healthy or view.resettable)
+        and not (view.resetting or view.recovering or view.unhealthy)
+    )
+
+
+def _excluded(scope: Scope) -> set[str]:
+    """Nodes that depend on more than their own objects and reports.
+
+    Any further input of the assessment of a node must be named here.
+    """
+    observed = scope.observed
+    found = {*observed.problems, *observed.history.nodes}
+    found.update(claim.rpartition("/")[0] for claim in observed.ledger)
+    found.update(name for name, orders in observed.orders.items() if orders.isolate or orders.resets)
+    return found

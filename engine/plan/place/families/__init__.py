@@ -1,0 +1,1 @@
+"""One module per topology family of servers and super pods."""

@@ -1,0 +1,144 @@
+"""The topology family and gang rule of a job, from its policy, selector and labels.
+
+Source: component/ascend-for-volcano/internal/npu/factory.go. Rows come from policies/products; the few names that
+MindCluster's code fixes (super pods by ``sp-block``, 300I strategies) have their values here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from engine.model.pending_reasons import INVALID_REQUEST, NOT_SUPPORTED
+from engine.plan.place.families.a3 import A3
+from engine.plan.place.families.base import Base
+from engine.plan.place.families.box16 import Box16
+from engine.plan.place.families.card310 import Card310, Chip310
+from engine.plan.place.families.duo import DuoCard, DuoChip
+from engine.plan.place.families.mesh4 import Mesh4
+from engine.plan.place.families.multilevel import WholeNode
+from engine.plan.place.families.rack950 import RackNode
+from engine.plan.place.families.ring8 import Ring8
+from engine.plan.place.families.superpod import SuperPodA3, SuperPodNode
+from engine.plan.place.handler import Family, JobRequest, Refusal
+
+if TYPE_CHECKING:
+    from engine.documents import Desired, Product
+
+NO_HANDLER: Final = "no policy handler registered, NPU type may be invalid"
+DEFAULT_ACCELERATOR: Final = "module"
+SMALL_SUPER_POD: Final = "module-a3-8-super-pod"
+STRATEGY_LABEL: Final = "npu-310-strategy"
+HALF_ILLEGAL: Final = frozenset({3})
+
+
+class FamilyRule(NamedTuple):
+    """A family with its gang rule, and the sizes per pod that a product allows (empty: any)."""
+
+    family: Family
+    topology: str = ""
+    node_chips: int = 0
+    single: tuple[int, ...] = ()
+    distributed: tuple[int, ...] = ()
+
+
+def choose(
+    resource: str,
+    annotations: Mapping[str, str],
+    labels: Mapping[str, str],
+    accelerator_type: str,
+    desired: Desired,
+    *,
+    policy_key: str,
+) -> FamilyRule | Refusal:
+    """The rule of a whole-chip job, or why there is none."""
+    if resource == "huawei.com/Ascend310":
+        return _of_strategy(labels.get(STRATEGY_LABEL, "chip"))
+    if resource == "huawei.com/Ascend310P":
+        if labels.get("duo") != "true":
+            return FamilyRule(Base(64))
+        match labels.get(STRATEGY_LABEL, "chip"):
+            case "card":
+                return FamilyRule(DuoCard())
+            case "chip":
+                return FamilyRule(DuoChip())
+            case _:
+                return FamilyRule(Base(64))
+    policy = annotations.get(policy_key, "")
+    product = desired.product_for_policy(policy, resource) if policy else None
+    if product is not None:
+        return _of_product(product, resource)
+    if resource == "huawei.com/npu":
+        return Refusal(NOT_SUPPORTED, f"{NO_HANDLER}: {resource} needs annotation {policy_key} with a known policy")
+    if annotations.get("sp-block"):
+        chips = 8 if accelerator_type == SMALL_SUPER_POD else 16
+        return FamilyRule(SuperPodA3(chips), "superpod", chips)
+    wanted = accelerator_type or DEFAULT_ACCELERATOR
+    if wanted == DEFAULT_ACCELERATOR:
+        return FamilyRule(Ring8())
+    product = desired.product_for_accelerator_type(wanted)
+    if product is None and "card" in wanted:
+        return FamilyRule(Base(8))
+    if product is None:
+        return Refusal(NOT_SUPPORTED, f"{NO_HANDLER}: accelerator-type {wanted} is not known")
+    return _of_product(product, resource)
+
+
+def _of_strategy(strategy: str) -> FamilyRule | Refusal:
+    """The rule of a 300I job; strategies of tasks that differ are joined with "|", which names no rule."""
+    if strategy not in ("card", "chip"):
+        return Refusal(NOT_SUPPORTED, f"{NO_HANDLER}: label {STRATEGY_LABEL}={strategy} is neither card nor chip")
+    return FamilyRule(Card310() if strategy == "card" else Chip310())
+
+
+def legal_sizes(rule: FamilyRule, job: JobRequest) -> Refusal | None:
+    """Why a pod asks for a size that the product's row does not allow, None when all sizes are legal."""
+    legal = rule.distributed if job.pods > 1 else rule.single
+    wrong = next((task for task in job.tasks if legal and task.chips and task.chips not in legal), None)
+    if wrong is None:
+        return None
+    sizes = ", ".join(str(size) for size in legal)
+    return Refusal(
+        INVALID_REQUEST,
+        f"expected: job<{job.name}> req npu num should be one of {sizes}, "
+        f"actual: task<{wrong.name}> req npu: {wrong.chips}, ",
+    )
+
+
+def _of_product(product: Product, resource: str) -> FamilyRule | Refusal:
+    row = product.spec.placement
+    single, distributed = tuple(row.single), tuple(row.distributed)
+    match row.handler:
+        case "base" | "card":
+            return FamilyRule(Base(row.max, row.network_aware), "", row.max, single, distributed)
+        case "half":
+            return FamilyRule(Base(row.max, row.network_aware, HALF_ILLEGAL), "", row.max, single, distributed)
+        case "ring8":
+            return FamilyRule(Ring8(), "", row.max, single, distributed)
+        case "box16":
+            return FamilyRule(Box16(), "", row.max, single, distributed)
+        case "a3":
+            return FamilyRule(A3(16), "", row.max, single, distributed)
+        case "mesh4":
+            return FamilyRule(Mesh4(row.max), "", row.max, single, distributed)
+        case "card310":
+            return FamilyRule(Card310(row.max), "", row.max, single, distributed)
+        case "chip310":
+            return FamilyRule(Chip310(row.max), "", row.max, single, distributed)
+        case "duo-card":
+            return FamilyRule(DuoCard(row.max), "", row.max, single, distributed)
+        case "duo-chip":
+            return FamilyRule(DuoChip(row.max), "", row.max, single, distributed)
+        case "superpod":
+            return FamilyRule(SuperPodA3(row.max), "superpod", row.max)
+        case "superpod850":
+            return FamilyRule(SuperPodNode(row.max), "superpod", row.max)
+        case "rack950":
+            return FamilyRule(RackNode(), "rack", row.max)
+        case "multilevel":
+            return FamilyRule(WholeNode(row.max), "multilevel", row.max)
+        case handler:
+            return Refusal(
+                NOT_SUPPORTED,
+                f"{NO_HANDLER}: {resource} under {handler} ({product.name}) is not placed by this version",
+            )

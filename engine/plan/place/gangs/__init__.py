@@ -1,0 +1,1 @@
+"""Gangs whose nodes are chosen together: blocks, trees, switches, returning jobs."""

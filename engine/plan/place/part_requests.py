@@ -1,0 +1,178 @@
+"""Jobs whose pods get a part of a chip: vNPUs cut on demand (``huawei.com/npu-core``) and soft shares.
+
+Sources: component/ascend-for-volcano/internal/npu/ascend310p/vnpu/job.go, ascend910/vnpu/job.go and
+policy/chip1softsharedev/job.go; docs/zh/scheduling/04_usage/02_virtual_instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from engine.model.cluster import Pod
+from engine.model.jobs import Gang
+from engine.model.pending_reasons import INVALID_REQUEST, NOT_SUPPORTED
+from engine.plan.place.handler import Refusal
+from engine.wire.parts import NPU_CORE, SHARE_CORES, SHARE_MEMORY, SHARE_POLICY
+
+if TYPE_CHECKING:
+    from engine.documents import Desired, InitParams, VNPUTemplates
+
+KIND_LABEL: Final = "ring-controller.atlas"
+#: Kind of chip that a request of AI cores means, by label.
+KINDS: Final = {
+    "ascend-910": "Ascend910",
+    "ascend-910b": "Ascend910",
+    "huawei.com/npu": "Ascend910",
+    "ascend-310P": "Ascend310P",
+}
+SMALL_KIND: Final = "Ascend310P"
+LEVEL_LABEL: Final = "vnpu-level"
+DVPP_LABEL: Final = "vnpu-dvpp"
+LOW, HIGH = "low", "high"
+DVPP_NULL: Final = "null"
+DVPP_VALUES: Final = frozenset({"yes", "no", DVPP_NULL})
+SOFT_HANDLER: Final = "softshare"
+SHARE_POLICIES: Final = ("fixed-share", "elastic", "best-effort")
+#: Resources whose jobs are placed by ``huawei.com/schedule_policy``; 300I and 310P jobs ignore it.
+BY_POLICY: Final = frozenset({"huawei.com/Ascend910", "huawei.com/npu"})
+#: Devices that Kubernetes counts per softly shared chip.
+FULL: Final = 100
+NO_HANDLER: Final = "no policy handler registered, NPU type may be invalid"
+ILLEGAL: Final = "InvalidResourceRequest"
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicVNPU:
+    """vNPUs that the device plugin cuts when the pod starts; ``kind`` is Ascend310P or Ascend910."""
+
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class SoftShare:
+    """A share of a chip per pod: ``cores`` percent of its AI cores, ``memory`` MiB; ``pods`` of the job ask for one."""
+
+    cores: int
+    memory: int
+    policy: str
+    pods: int
+
+
+Sharing = DynamicVNPU | SoftShare
+
+
+def of(
+    gang: Gang,
+    resource: str,
+    pods: Iterable[Pod],
+    count: int,
+    desired: Desired,
+    params: InitParams,
+    *,
+    policy: str,
+) -> Sharing | Refusal | None:
+    """The parts of chips that the job asks for, or why it can never be placed; None when its pods ask for whole chips.
+
+    Args:
+        pods: those that ask for the resource.
+        count: how many pods of the job ask for it.
+        policy: its ``huawei.com/schedule_policy``.
+    """
+    if resource == NPU_CORE:
+        return _dynamic(gang, list(pods), desired, params)
+    product = desired.product_for_policy(policy, resource) if policy and resource in BY_POLICY else None
+    if product is None or product.spec.placement.handler != SOFT_HANDLER:
+        return None
+    return _soft(gang, list(pods), count, policy)
+
+
+def level_of(pod: Pod) -> str:
+    """Label ``vnpu-level``; any value but high means low."""
+    return HIGH if pod.labels.get(LEVEL_LABEL) == HIGH else LOW
+
+
+def dvpp_of(pod: Pod) -> str:
+    """Label ``vnpu-dvpp``, null by default; an illegal value is returned unchanged."""
+    return pod.labels.get(DVPP_LABEL, DVPP_NULL)
+
+
+def illegal(kind: str, templates: VNPUTemplates, chip_cores: int, pod: Pod) -> str | None:
+    """Why a chip family cannot serve the pod's request, in MindCluster's words; None when it can."""
+    cores, level, dvpp = pod.count, level_of(pod), dvpp_of(pod)
+    whole = cores % chip_cores == 0
+    rows = [row for row in templates.spec.rules.choices if row.aicore == cores]
+    flexible = any(row.dvpp is not None for row in rows) and not whole
+    legal = whole or cores in templates.spec.rules.requests
+    if kind == SMALL_KIND:
+        if not legal:
+            return f"task<{pod.name}> get virTemplate is null: task req npu should be [1,2,4,8,10], not {cores}"
+        if not flexible and not whole and dvpp != DVPP_NULL:
+            return f"{pod.name} req {cores} ai-core, but dvpp label is:{dvpp}"
+        return None
+    family = templates.spec.family
+    if not legal:
+        return f"{pod.name} req err {cores}"
+    if not flexible and level != LOW:
+        return f"{pod.name} req {cores} ai-core and npu is {family}, but cpu level is:{level}"
+    if not flexible and dvpp != DVPP_NULL:
+        return f"{pod.name} req {cores} ai-core and npu is {family}, but dvpp label is:{dvpp}"
+    return None
+
+
+def kind_of(templates: VNPUTemplates) -> str:
+    """Which of the two kinds a chip family belongs to."""
+    return SMALL_KIND if templates.spec.family == SMALL_KIND else "Ascend910"
+
+
+def _dynamic(gang: Gang, pods: list[Pod], desired: Desired, params: InitParams) -> Sharing | Refusal:
+    kind = KINDS.get(gang.labels.get(KIND_LABEL, ""))
+    if kind is None:
+        label = gang.labels.get(KIND_LABEL)
+        text = f"label {KIND_LABEL}={label} names none" if label else f"label {KIND_LABEL} is missing"
+        return Refusal(NOT_SUPPORTED, f"{NO_HANDLER}: {NPU_CORE} needs to know the kind of chips, {text}")
+    if params.preset_virtual_device:
+        text = "volcano configuration presetVirtualDevice true, only support static vnpu"
+        return Refusal(INVALID_REQUEST, f"InvalidArgument: {text}")
+    families = [t for t in desired.families.values() if t.spec.dynamic and kind_of(t) == kind]
+    for pod in pods:
+        if dvpp_of(pod) not in DVPP_VALUES:
+            return Refusal(INVALID_REQUEST, f"{ILLEGAL}: err dvpp value:{dvpp_of(pod)}")
+        why = [illegal(kind, t, row.aicore, pod) for t in families for row in t.spec.chips]
+        if why and None not in why:
+            return Refusal(INVALID_REQUEST, f"{ILLEGAL}: {why[0]}")
+        if not why:
+            return Refusal(NOT_SUPPORTED, f"{NO_HANDLER}: no template of {kind} chips is known")
+    return DynamicVNPU(kind)
+
+
+def _soft(gang: Gang, pods: list[Pod], count: int, plugin: str) -> Sharing | Refusal:
+    head = f"{plugin} check share device job({gang.name}) valid failed"
+    quota = soft_quota(gang.labels)
+    if isinstance(quota, str):
+        return Refusal(INVALID_REQUEST, f"{ILLEGAL}: {head}, {quota}")
+    cores, memory, policy = quota
+    wrong = next((pod for pod in pods if pod.count != cores), None)
+    if wrong is not None:
+        text = f"aicoreQuota: {cores} is not what pod {wrong.name} requests: {wrong.count}"
+        return Refusal(INVALID_REQUEST, f"{ILLEGAL}: {head}, {text}")
+    return SoftShare(cores, memory, policy, count)
+
+
+def soft_quota(labels: Mapping[str, str]) -> tuple[int, int, str] | str:
+    """(percent of AI cores, MiB of memory, policy) that labels or annotations ask for, or what is wrong with them."""
+    cores, memory, policy = labels.get(SHARE_CORES), labels.get(SHARE_MEMORY), labels.get(SHARE_POLICY)
+    if cores is None or memory is None or policy is None:
+        there = (str(value is not None).lower() for value in (cores, memory, policy))
+        return "hasAicoreQuota: {}, hasHbmQuota: {}, hasSchedulingPolicy: {}".format(*there)
+    for name, text in (("aicoreQuota", cores), ("hbmQuota", memory)):
+        if not text.removeprefix("-").isdecimal() or not text.isascii() or len(text) > 9:
+            return f"{name}: {text:.40} convert to int err"
+    if not 1 <= int(cores) <= FULL:
+        return f"aicoreQuota: {int(cores)} not in range [1,100]"
+    if int(memory) < 1:
+        return f"hbmQuota: {int(memory)} less than 1"
+    if policy not in SHARE_POLICIES:
+        return f"schedulingPolicy: {policy:.40} is invalid"
+    return int(cores), int(memory), policy

@@ -1,0 +1,1 @@
+"""Parts of chips: vNPUs cut on demand and soft shares."""

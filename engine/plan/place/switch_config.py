@@ -1,0 +1,79 @@
+"""The imported leaf switches, and whether a job can have switch affinity.
+
+Source: component/ascend-for-volcano/plugin/tor.go and internal/nslb/frame.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from engine.model.cluster import Observed
+from engine.model.diagnostics import Diagnostic, ObjectKey
+from engine.model.pending_reasons import INVALID_REQUEST
+from engine.model.plan_cache import CacheKey, Memo, PlanCache
+from engine.model.switches import Switches
+from engine.plan.place.handler import Refusal
+from engine.wire import switches as wire
+from engine.wire.errors import WireError
+
+LABEL: Final = "tor-affinity"
+#: Values of the label: jobs that fill whole switches where they can, and all others.
+LARGE: Final = "large-model-schema"
+NORMAL: Final = "normal-schema"
+SCHEMAS: Final = (LARGE, NORMAL)
+#: ``SchedulerJob.topology`` of jobs with switch affinity.
+RULE: Final = "switch"
+#: The reason of jobs whose switches are not imported or cannot be used.
+UNKNOWN: Final = "SwitchTopologyUnknown"
+CONFIG: Final = ObjectKey("v1", "ConfigMap", wire.NAMESPACE, wire.NAME)
+_UNUSABLE: Final = f"job tor affinity check failed, cluster {wire.NAME} cannot be used: "
+_READ: Final = CacheKey("imported switches", Memo[Switches | Refusal], limit=8)
+
+
+def read(observed: Observed, cache: PlanCache) -> Switches | Refusal:
+    """The imported switches, or why a job that wants them must wait."""
+    raw = observed.objects.get(CONFIG)
+    if raw is None:
+        return Refusal(UNKNOWN, f"job tor affinity check failed, cluster {wire.NAME} is not imported")
+    return cache[_READ].of("switches", raw, lambda: _parse(raw))
+
+
+def findings(observed: Observed, cache: PlanCache) -> list[Diagnostic]:
+    """Diagnostics of the imported switches themselves."""
+    if CONFIG not in observed.objects:
+        return []
+    found = read(observed, cache)
+    if isinstance(found, Switches):
+        known = {node.internal_ip for node in observed.nodes.values()}
+        lost = [s.address for switch in found.switches for s in switch.servers if s.address not in known]
+        if not lost:
+            return []
+        shown = ", ".join(sorted(lost)[:5]) + (" …" if len(lost) > 5 else "")
+        text = f"{len(lost)} servers have the InternalIP of no node: {shown}; nothing is placed there"
+        return [Diagnostic("info", str(CONFIG), "", 0, 0, f"data.{wire.INFO}", text)]
+    field, _, text = found.message.removeprefix(_UNUSABLE).partition(": ")
+    return [Diagnostic("error", str(CONFIG), "", 0, 0, field, text)]
+
+
+def _parse(raw: Mapping[str, object]) -> Switches | Refusal:
+    try:
+        return wire.parse(raw)
+    except WireError as error:
+        return Refusal(UNKNOWN, f"{_UNUSABLE}{error.field}: {error.message}")
+
+
+def check(labels: Mapping[str, str], observed: Observed, cache: PlanCache) -> Refusal | None:
+    """Why a job with these labels cannot have switch affinity; None when it can, or asks for none."""
+    schema = labels.get(LABEL, "null")
+    if schema == "null":
+        return None
+    if schema not in SCHEMAS:
+        return Refusal(INVALID_REQUEST, f"job tor affinity label check failed,tor-affinity label value is {schema}")
+    found = read(observed, cache)
+    return found if isinstance(found, Refusal) else None
+
+
+def requested(labels: Mapping[str, str]) -> bool:
+    """Whether a job's labels ask for switch affinity."""
+    return labels.get(LABEL) in SCHEMAS

@@ -1,0 +1,1 @@
+"""Room for gangs that do not fit: preemption, reservations, moves, repartitions."""

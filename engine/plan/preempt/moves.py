@@ -1,0 +1,70 @@
+"""Pods that are moved for a job: which may be moved, and the eviction that moves one.
+
+A move evicts a pod whose owner makes a new one elsewhere. ``repartition`` moves pods for vNPUs, ``consolidation`` for
+whole chips.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from engine.model.actions import (
+    EvictPod,
+    Evidence,
+    Owner,
+    Preconditions,
+)
+from engine.model.cluster import Pod
+from engine.model.jobs import Gang
+from engine.model.reasons import ActionReason
+from engine.plan.preempt import messages
+from engine.plan.preempt.outcome import GangOutcome
+from engine.plan.restart_scope import memory_of
+from engine.plan.scope import Displacement, Scope
+
+MOVED: Final = ActionReason.MOVED
+#: No pod of a job moves again for so long after a move, in milliseconds.
+REST_MS: Final = 600_000
+#: Owners that replace single pods.
+MOVABLE: Final = frozenset({"Deployment", "ReplicaSet"})
+
+
+def together(scope: Scope, outcome: GangOutcome) -> Sequence[Pod]:
+    """The waiting pods of a gang that must start together, else one of them."""
+    needs = outcome.gang.min_available - sum(1 for key in outcome.gang.pods if scope.observed.pods[key].node)
+    return outcome.unplaced[: max(1, needs)]
+
+
+def owner_of(scope: Scope, pod: Pod, gang: Gang) -> Gang | None:
+    """The job of a pod that may be moved for the gang, else None: its owner replaces pods, its priority is not higher,
+    and it was not moved recently.
+    """
+    owner = scope.gangs.get(scope.gang_of.get(pod.key, ""))
+    if owner is None or owner.kind not in MOVABLE or owner.key == gang.key or owner.priority > gang.priority:
+        return None
+    recent = scope.now_ms - REST_MS
+    story = memory_of(scope, owner).timeline
+    return None if any(at > recent and text.startswith(MOVED.lower()) for at, text in story) else owner
+
+
+def order(scope: Scope, gang: Gang, pod: Pod, evidence: Evidence) -> None:
+    """Evict a pod, so that the gang fits on its node."""
+    owner = scope.gangs[scope.gang_of[pod.key]]
+    scope.displaced[pod.key] = Displacement(gang.key, owner.key, (pod.key,), MOVED)
+    scope.evicting.add(pod.key)
+    scope.actions.append(
+        EvictPod(
+            namespace=pod.namespace,
+            pod=pod.name,
+            grace_period_seconds=pod.grace_seconds,
+            force=False,
+            owner=Owner(owner.kind, owner.name),
+            budget_unit=pod.key,
+            reason=MOVED,
+            message=f"pod {pod.key} of {messages.named(owner)} moves, "
+            f"so that {messages.named(gang)} fits on {pod.node}",
+            evidence=evidence,
+            preconditions=Preconditions(uid=pod.uid, node=pod.node),
+        )
+    )

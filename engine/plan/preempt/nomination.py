@@ -1,0 +1,66 @@
+"""The pods that were evicted for each job, kept in the job's history, so that no other job takes what they free.
+
+The history names the evicted pods by UID; the snapshot shows which of them still exist. Once all are gone and the job
+has had its turn, the record is dropped. Kubernetes calls this nomination (``nominatedNodeName``).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from engine.model.cluster import Pod
+from engine.model.history import TIMELINE
+from engine.model.jobs import Gang
+from engine.plan.restart_scope import memory_of
+from engine.plan.scope import Displacement, Scope
+
+MAX_NOMINATED: Final = 4096
+
+
+def nominated_gangs(scope: Scope) -> list[tuple[Gang, list[Pod]]]:
+    """The queued gangs for which pods were evicted, in the order of the queue, each with those pods that still
+    exist.
+    """
+    gangs = [gang for key in scope.queue if memory_of(scope, gang := scope.gangs[key]).nominated]
+    if not gangs:
+        return []
+    by_uid = {pod.uid: pod for pod in scope.observed.pods.values() if pod.node and not pod.finished}
+    rows = [(gang, memory_of(scope, gang).nominated) for gang in gangs]
+    return [(gang, [by_uid[uid] for uid in sorted(evicted) if uid in by_uid]) for gang, evicted in rows]
+
+
+def clear(scope: Scope, gang: Gang) -> None:
+    """Drop the record of pods evicted for the gang."""
+    memory = memory_of(scope, gang)
+    if memory.nominated:
+        scope.memory.jobs[gang.key] = msgspec.structs.replace(memory, nominated={})
+
+
+def record_evictions(scope: Scope) -> None:
+    """Record the evictions that safety let pass: in the history of the job they make room for, and of the evicted
+    job.
+    """
+    for unit in sorted(scope.displaced):
+        row = scope.displaced[unit]
+        gang = scope.gangs[row.preemptor]
+        memory = memory_of(scope, gang)
+        nominated = dict(memory.nominated)
+        for key in row.pods:
+            nominated.setdefault(scope.observed.pods[key].uid, scope.now_ms)
+        newest = sorted(nominated.items(), key=lambda item: (-item[1], item[0]))[:MAX_NOMINATED]
+        scope.memory.jobs[gang.key] = msgspec.structs.replace(memory, uid=gang.uid, nominated=dict(sorted(newest)))
+        _record_victim(scope, row)
+
+
+def _record_victim(scope: Scope, row: Displacement) -> None:
+    victim = scope.gangs.get(row.victim)
+    if victim is None or not row.counted or victim.kind == "Pod":
+        return
+    memory = memory_of(scope, victim)
+    line = (scope.now_ms, f"{row.reason.lower()} for {row.preemptor}")
+    if line not in memory.timeline:
+        scope.memory.jobs[victim.key] = msgspec.structs.replace(
+            memory, uid=victim.uid, timeline=(*memory.timeline, line)[-TIMELINE:]
+        )

@@ -1,0 +1,32 @@
+"""What placement reports of one gang to the steps that make room."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from engine.model.cluster import Pod
+from engine.model.jobs import Gang
+
+if TYPE_CHECKING:
+    from engine.plan.place.job import SchedulerJob
+
+
+class GangOutcome(Protocol):
+    """A gang after placement has tried it."""
+
+    @property
+    def gang(self) -> Gang:
+        """The gang."""
+
+    @property
+    def job(self) -> SchedulerJob | None:
+        """The job behind it, None when it can never be placed."""
+
+    @property
+    def unplaced(self) -> Sequence[Pod]:
+        """Its pods without a node."""
+
+    @property
+    def reason(self) -> str:
+        """The reason of its pending entry; empty when every pod has a node."""

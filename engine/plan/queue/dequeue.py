@@ -1,0 +1,71 @@
+"""A job that waits at the head of its queue without finding room gives up its turn, where its PodGroup allows that.
+
+Annotation ``huawei.com/schedule_enable_dequeue: "on"`` of a PodGroup: when it is Inqueue for more than five minutes
+while another job of its queue waits, it goes back to Pending and is counted in
+``huawei.com/schedule_dequeue_frequency``, by which ``queue.order`` lets others go first. Source:
+component/ascend-for-volcano/plugin/factory.go and job.go of MindCluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from engine.model.jobs import Gang
+from engine.model.pending_reasons import GANG_INCOMPLETE, INVALID_REQUEST, NOT_SUPPORTED, QUEUE_CLOSED, QUEUE_MISSING
+from engine.model.phases import PodGroupPhase
+from engine.plan.queue.order import DEQUEUES_KEY
+from engine.plan.scope import Scope
+
+ENABLE_KEY: Final = "huawei.com/schedule_enable_dequeue"
+SINCE_KEY: Final = "huawei.com/schedule_enqueue_time"
+ON: Final = "on"
+INQUEUE: Final = PodGroupPhase.INQUEUE
+PENDING: Final = PodGroupPhase.PENDING
+#: How long a job may be Inqueue while others of its queue wait, in ms.
+PATIENCE: Final = 5 * 60_000
+#: Gangs that wait for these reasons would not start in their turn.
+_HOPELESS: Final = frozenset({GANG_INCOMPLETE, INVALID_REQUEST, NOT_SUPPORTED, QUEUE_CLOSED, QUEUE_MISSING})
+
+
+def waiting_gangs(scope: Scope) -> dict[str, set[str]]:
+    """The jobs that wait for a turn, by queue: keys of gangs."""
+    waiting = {(e.namespace, e.kind, e.name) for e in scope.pending if e.reason not in _HOPELESS}
+    found: dict[str, set[str]] = {}
+    for gang in scope.gangs.values():
+        if (gang.namespace, gang.kind, gang.name) in waiting:
+            found.setdefault(gang.queue, set()).add(gang.key)
+    return found
+
+
+def allowed(notes: Mapping[str, str]) -> bool:
+    """Whether a PodGroup with these annotations may give up its turn."""
+    return notes.get(ENABLE_KEY) == ON
+
+
+def turn(
+    notes: Mapping[str, str], phase: str, gang: Gang | None, waiting: Mapping[str, set[str]], now_ms: int
+) -> tuple[str, dict[str, str | None]]:
+    """The phase that a PodGroup gets, and its changed annotations (None: removed).
+
+    Args:
+        notes: the annotations of the PodGroup.
+        phase: the phase that it would have otherwise.
+        gang: its gang, None when there is none.
+        waiting: see ``waiting_gangs``.
+    """
+    if phase not in (INQUEUE, PENDING):
+        return phase, {key: None for key in (SINCE_KEY, DEQUEUES_KEY) if key in notes}
+    if phase == PENDING or gang is None:
+        return phase, {}
+    since = _number(notes.get(SINCE_KEY, ""))
+    if since is None or since > now_ms:
+        return phase, {SINCE_KEY: str(now_ms)}
+    mine = waiting.get(gang.queue, set())
+    if now_ms - since <= PATIENCE or gang.key not in mine or len(mine) < 2:
+        return phase, {}
+    return PENDING, {SINCE_KEY: None, DEQUEUES_KEY: str((_number(notes.get(DEQUEUES_KEY, "")) or 0) + 1)}
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else None

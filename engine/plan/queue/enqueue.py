@@ -1,0 +1,84 @@
+"""Queue the complete gangs that may be placed, in their order; give the others a pending reason.
+
+``queues`` holds what each queue may use and deserves (``share`` divides the cluster), ``order`` decides whose turn it
+is, ``waiting_pods`` which pods wait. ``engine.plan.preempt`` decides what happens when there is no room. A queue may
+use everything up to its capability while no other queue needs it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from engine.gangs.forming import MIN_AVAILABLE_KEY, parse_min_available
+from engine.model.cluster import Pod
+from engine.model.jobs import Gang
+from engine.model.plan import Pending
+from engine.model.plan_cache import CacheKey, NoOps
+from engine.plan import roles
+from engine.plan.grouping import shard_of
+from engine.plan.queue.order import JobRank, in_order, rank, turns
+from engine.plan.queue.queues import Queues
+from engine.plan.queue.waiting_pods import WaitingPods, pending_entry
+from engine.plan.scope import Scope
+
+#: Gangs of which every pod has a node, while their pods are unchanged.
+_PLACED: Final = CacheKey("placed gangs", NoOps, limit=32768)
+
+__all__ = ["Queues", "WaitingPods", "pending_entry", "run", "turns"]
+
+
+def run(scope: Scope) -> None:
+    """Fill ``scope.queue`` with the gangs that may be placed, in order; the others become pending with a reason."""
+    if not roles.plays(scope, "schedule") or scope.observed.ledger_broken:
+        return
+    queues, waiting_pods, placed = Queues(scope), WaitingPods(scope), scope.cache[_PLACED]
+    entries: list[tuple[int, JobRank]] = []
+    for gang in scope.gangs.values():
+        members = (scope.members[gang.key],)
+        if placed.holds(gang.key, members):
+            continue
+        waiting = waiting_pods.waiting(gang)
+        if not waiting and all(pod.node or pod.finished for pod in scope.members[gang.key]):
+            placed.add(gang.key, members)
+        if not waiting or shard_of(scope, gang) != scope.shard:
+            continue
+        held = _held_back(gang, waiting, waiting_pods.beside(gang, waiting), queues)
+        if held is not None:
+            scope.pending.append(held)
+            continue
+        queue_state = queues.by_name.get(gang.queue)
+        entries.append((-(queue_state.priority if queue_state else 0), rank(scope, gang, queues)))
+    scope.queue = in_order(entries)
+
+
+def _held_back(gang: Gang, waiting: list[Pod], started: list[Pod], queues: Queues) -> Pending | None:
+    """The pending entry of a gang that may not be placed yet, else None."""
+    closed = queues.refusal(gang.queue)
+    if closed is not None:
+        reason, message, unblock = closed
+        return pending_entry(gang, waiting, reason, message, nodes={}, unblock=unblock)
+    stated = gang.annotations.get(MIN_AVAILABLE_KEY)
+    if stated is not None and parse_min_available(gang.annotations) is None:
+        return pending_entry(
+            gang,
+            waiting,
+            "InvalidRequest",
+            f"InvalidArgument: job {gang.name} task minAvailable {stated} is invalid",
+            nodes={},
+            unblock=f"write a whole number into annotation {MIN_AVAILABLE_KEY}",
+        )
+    created = len(waiting) + len(started)
+    if created < gang.min_available:
+        if gang.kind in ("Deployment", "ReplicaSet"):
+            message = f"job {gang.name} task num {created} less than replicas {gang.min_available}"
+        else:
+            message = f"the pods of job is not enough, req: {gang.min_available}, actual: {created}"
+        return pending_entry(
+            gang,
+            waiting,
+            "GangIncomplete",
+            f"NotEnoughPod: {message}",
+            nodes={},
+            unblock=f"{gang.min_available - created} more pods of this job must be created, or its old pods deleted",
+        )
+    return None

@@ -1,0 +1,64 @@
+"""The pods of a gang that this pass may place, those that already run, and the pending entry of a waiting gang."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from engine.gangs.forming import counts_as_started
+from engine.model.actions import DeleteObject
+from engine.model.cluster import Pod
+from engine.model.jobs import Gang
+from engine.model.plan import Pending
+from engine.plan import roles
+from engine.plan.scope import Scope
+
+MAX_MESSAGE: Final = 1024
+
+
+class WaitingPods:
+    """Which pods of a gang this pass may place, and which already count towards its minimum."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._names = roles.names(scope)
+        deleted = (a for a in scope.actions if isinstance(a, DeleteObject) and a.object_kind == "Pod")
+        self._leaving = scope.evicting | {f"{action.namespace}/{action.name}" for action in deleted}
+
+    def waiting(self, gang: Gang) -> list[Pod]:
+        """Pods that Belay schedules and that are unbound, not terminating and not gated, in rank order."""
+        pods, names, leaving = self._scope.observed.pods, self._names, self._leaving
+        return [
+            pod
+            for key, pod in zip(gang.pods, map(pods.__getitem__, gang.pods), strict=True)
+            if not pod.node and pod.deleting is None and not pod.gates and pod.scheduler in names and key not in leaving
+        ]
+
+    def beside(self, gang: Gang, waiting: Sequence[Pod]) -> list[Pod]:
+        """The pods that have started, beside these waiting ones."""
+        return [] if len(waiting) == len(self._scope.members[gang.key]) else self.started(gang)
+
+    def started(self, gang: Gang) -> list[Pod]:
+        """Pods that are bound and stay, and those that have succeeded."""
+        pods = map(self._scope.observed.pods.__getitem__, gang.pods)
+        bound = [pod for pod in pods if counts_as_started(pod) and pod.key not in self._leaving]
+        # finished pods are not in the gang, but among its members
+        if len(self._scope.members[gang.key]) == len(gang.pods):
+            return bound
+        return bound + [pod for pod in self._scope.members[gang.key] if pod.phase == "Succeeded"]
+
+
+def pending_entry(
+    gang: Gang, pods: Iterable[Pod], reason: str, message: str, *, nodes: Mapping[str, int], unblock: str | None
+) -> Pending:
+    """The pending entry of a gang; its message is limited to ``MAX_MESSAGE`` characters."""
+    return Pending(
+        kind=gang.kind,
+        namespace=gang.namespace,
+        name=gang.name,
+        pods=tuple(sorted(pod.name for pod in pods)),
+        reason=reason,
+        message=message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 1] + "…",
+        nodes=dict(sorted(nodes.items())),
+        unblock=unblock,
+    )

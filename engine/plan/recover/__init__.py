@@ -1,0 +1,1 @@
+"""How jobs that faults hit are recovered, and what that costs."""

@@ -1,0 +1,107 @@
+"""Nodes that a job's new pods avoid: sub-healthy ones by its strategy, nodes where it failed or was rejected.
+
+The refusal's wording is that of component/ascend-for-volcano/plugin/node.go.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from engine.model.levels import SUB_HEALTH
+from engine.model.times import rfc3339
+from engine.plan import restart_scope
+from engine.plan.budgets import INDEPENDENT_KINDS
+from engine.plan.node_view import NodeView
+from engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS, use_of
+from engine.plan.scope import Scope
+
+SUB_HEALTHY_PENALTY: Final = -1
+FAULT_PENALTY: Final = -64
+#: Reason of a pod that kubelet rejected because the device plugin denied its chips (pkg/kubelet/cm/admission).
+REJECTED: Final = "UnexpectedAdmissionError"
+#: A job whose pods were rejected on this many nodes' worth of attempts waits everywhere: the job is at fault.
+NODES_TRIED: Final = 3
+
+
+def avoid(scope: Scope) -> None:
+    """Fill ``scope.refused`` and ``scope.penalty`` for the gangs that have pods to place."""
+    _avoid_faulty(scope)
+    _avoid_rejecting(scope)
+
+
+def _avoid_rejecting(scope: Scope) -> None:
+    """Keep a job off nodes whose kubelet rejected its pods as often as its attempts allow, and off all nodes after too
+    many rejections: a rejected pod is replaced at once, so it would otherwise be placed and rejected endlessly.
+    """
+    found: dict[str, dict[str, list[float]]] = {}
+    for key, pod in scope.observed.pods.items():
+        if pod.phase == "Failed" and pod.node and (pod.reason == REJECTED or pod.reason.startswith("OutOf")):
+            found.setdefault(scope.gang_of.get(key, ""), {}).setdefault(pod.node, []).append(pod.created)
+    for name in sorted(found.keys() & scope.gangs.keys()):
+        gang, by_node = scope.gangs[name], found[name]
+        sample = next((scope.observed.pods[key] for key in gang.pods if key in scope.observed.pods), None)
+        for node, times in sorted(by_node.items()):
+            view = scope.nodes.get(node)
+            if view is None:
+                continue
+            most, window = (
+                scope.fault_rules.of(view, use_of(sample)).reschedule_attempts
+                if scope.fault_rules
+                else DEFAULT_ATTEMPTS
+            )
+            recent = sorted(at for at in times if at > scope.now - window / 1000)
+            if len(recent) >= max(1, most):
+                _refuse(scope, name, [node], recent[-max(1, most)] + window / 1000, len(recent))
+        view = next((scope.nodes[node] for node in sorted(by_node) if node in scope.nodes), None)
+        if view is None:
+            continue
+        most, window = (
+            scope.fault_rules.of(view, use_of(sample)).reschedule_attempts if scope.fault_rules else DEFAULT_ATTEMPTS
+        )
+        most = max(1, most) * (max(1, gang.replicas) if gang.kind in INDEPENDENT_KINDS else 1)
+        recent = sorted(at for times in by_node.values() for at in times if at > scope.now - window / 1000)
+        if len(recent) >= most * NODES_TRIED:
+            _refuse(scope, name, list(scope.nodes), recent[-most * NODES_TRIED] + window / 1000, len(recent))
+
+
+def _refuse(scope: Scope, gang: str, nodes: list[str], until: float, times: int) -> None:
+    text = f"AttemptBudget: kubelet rejected {times} pods of the job there, it is tried again from {rfc3339(until)}"
+    for node in nodes:
+        scope.refused.setdefault(gang, {}).setdefault(node, text)
+
+
+def _avoid_faulty(scope: Scope) -> None:
+    """Refuse or penalise sub-healthy nodes by the job's strategy, and penalise nodes where it failed before."""
+    views = scope.unassessed_views()
+    weak = {name: _sub_health(view) for name, view in views if view.chip_level or view.switch_sub_healthy}
+    weak = {name: found for name, found in weak.items() if any(found)}
+    if not weak and not any(m.fault_nodes for m in scope.memory.jobs.values()) and not scope.reschedules:
+        return
+    failed_now: dict[str, set[str]] = {}
+    for change in scope.reschedules.values():
+        failed_now.setdefault(change.gang, set()).update(change.fault_nodes)
+    for key in sorted(scope.gangs):
+        gang = scope.gangs[key]
+        strategy = restart_scope.strategy(gang)
+        for name, (card, switch) in weak.items():
+            if strategy == "ignore":
+                _add_penalty(scope, key, name, SUB_HEALTHY_PENALTY)
+                continue
+            scope.refused.setdefault(key, {})[name] = (
+                f"NodePredicate failed, cardSubHealthy={str(card).lower()}andswitchSubHealthy={str(switch).lower()}, "
+                f"but sub-healthy strategy is {strategy}"
+            )
+        for name in sorted({*restart_scope.memory_of(scope, gang).fault_nodes, *failed_now.get(key, ())}):
+            if name in scope.nodes:
+                _add_penalty(scope, key, name, FAULT_PENALTY)
+
+
+def _add_penalty(scope: Scope, gang: str, node: str, by: int) -> None:
+    lowered = scope.penalty.setdefault(gang, {})
+    lowered[node] = lowered.get(node, 0) + by
+
+
+def _sub_health(view: NodeView) -> tuple[bool, bool]:
+    """Whether a chip of the node is sub-healthy, and whether its switch is."""
+    card = bool(view.sub_healthy) or any(level == SUB_HEALTH for level in view.chip_level.values())
+    return card and view.fresh, view.switch_sub_healthy

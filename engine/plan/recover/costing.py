@@ -1,0 +1,272 @@
+"""Choice by cost: the recovery level of hit jobs, weighed for all of them together (``engine.model.costs``).
+
+Only levels that a job's labels and annotations allow are weighed, and only for jobs whose processes report their
+times; all others follow the order of escalation. The choice decides which pods are evicted (``restart_scope``), keeps
+scarce room for the job that loses most, and reaches process recovery as an annotation of the PodGroup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Final
+
+from engine.gangs.forming import declared_rank
+from engine.gangs.owners import POD_GROUP_APIS
+from engine.model.actions import (
+    Evidence,
+    PatchObject,
+    PatchType,
+    Preconditions,
+)
+from engine.model.cluster import Pod, mask_of
+from engine.model.costs import (
+    CHOICE_KEY,
+    ESCALATION,
+    REPAIR_WAIT,
+    RESET_WAIT,
+    Estimate,
+    MeasuredTimes,
+    RecoveryLevel,
+    RecoveryOptions,
+    choose,
+    measured,
+    ranked,
+)
+from engine.model.diagnostics import ObjectKey
+from engine.model.history import JobMemory
+from engine.model.jobs import Gang
+from engine.model.reasons import ActionReason
+from engine.plan import restart_scope
+from engine.plan.budgets import INDEPENDENT_KINDS
+from engine.plan.health.tolerance import IN_PLACE_MS, STRATEGY_KEY
+from engine.plan.recover.decisions import PROCESS, SUB, PodFault
+from engine.plan.restart_scope import Victims
+from engine.plan.scope import RecoveryChoice, Scope
+from engine.plan.views import chip_ids
+
+#: How long scarce room is kept for the job that loses most (ms); after that any job may take it.
+HELD_MS: Final = 120_000
+HELD: Final = "RecoveryReserved"
+#: Factor on the estimated time of an in-place restart after which the pods are evicted.
+IN_PLACE_FACTOR: Final = 3
+#: Levels at which no pod starts before training goes on.
+_SAME_PODS: Final = frozenset({RecoveryLevel.RETRY, RecoveryLevel.IN_PLACE, RecoveryLevel.SHRINK})
+
+
+def choose_levels(
+    scope: Scope, hits: Mapping[str, Mapping[str, PodFault]], members: Mapping[str, Sequence[Pod]]
+) -> None:
+    """Fill ``scope.choices``, and keep scarce room for the jobs that lose most.
+
+    Args:
+        hits: per gang, the fault of each hit pod.
+        members: all pods of the gangs that are hit, or whose recovery is open.
+    """
+    options: list[RecoveryOptions] = []
+    known: dict[str, MeasuredTimes] = {}
+    for name in sorted({*hits, *(key for key in members if _is_open(scope.memory.jobs.get(key)))}):
+        gang = scope.gangs.get(name)
+        pods = [pod for pod in members.get(name, ()) if not pod.finished]
+        if gang is None or gang.fault_scheduling == "off" or gang.kind in INDEPENDENT_KINDS:
+            continue
+        faults = {key: fault.kind for key, fault in hits.get(name, {}).items()}
+        gone = [pod for pod in pods if pod.key in faults or not pod.node]
+        known_times = measured_times(scope, gang, pods, gone, scope.now) if gone else None
+        if known_times is None:
+            continue
+        known[name] = known_times
+        chips, hit = sum(pod.count for pod in pods), sum(pod.count for pod in gone)
+        estimates = ranked(allowed_levels(scope, gang, pods, faults, gone), known_times, chips=chips, hit=hit)
+        options.append(
+            RecoveryOptions(name, next((pod.resource for pod in gone if pod.count), ""), gang.priority, estimates)
+        )
+    room = _room(scope, options, members)
+    found = choose(options, room)
+    for option in options:
+        if option.job in found:
+            best = found[option.job]
+            others = tuple(one for one in option.estimates if one is not best)
+            codes = {code for fault in hits.get(option.job, {}).values() for code in fault.codes}
+            scope.choices[option.job] = RecoveryChoice(
+                best, (best, *others), known[option.job], codes=tuple(sorted(codes))
+            )
+    _keep_room(scope, options, room, members)
+    for name, gang in scope.gangs.items():
+        if name in scope.choices:
+            _annotate_choice(scope, gang, scope.choices[name].chosen.level)
+        elif CHOICE_KEY in gang.annotations and not _is_open(scope.memory.jobs.get(name)):
+            _annotate_choice(scope, gang, None)
+
+
+def open_recoveries(scope: Scope) -> list[str]:
+    """Gangs with an open recovery: training has not resumed since it began."""
+    return [key for key, memory in scope.memory.jobs.items() if key in scope.gangs and _is_open(memory)]
+
+
+def allowed_levels(
+    scope: Scope, gang: Gang, pods: Sequence[Pod], faults: Mapping[str, str], gone: Sequence[Pod]
+) -> tuple[RecoveryLevel, ...]:
+    """The levels that a job's labels and annotations allow for these faults, in the order of escalation."""
+    strategies = {word.strip() for word in gang.annotations.get(STRATEGY_KEY, "").split(",")}
+    process = gang.labels.get("process-recover-enable") == "on"
+    first = any(declared_rank(pod) == 0 for pod in gone)
+    found = {RecoveryLevel.JOB, RecoveryLevel.WAIT}
+    if restart_scope.pod_level(gang) and not any(restart_scope.is_master(pod) for pod in gone):
+        found.add(RecoveryLevel.POD)
+    if restart_scope.narrow_only(gang):
+        found = {RecoveryLevel.POD, RecoveryLevel.WAIT}
+    if process and not first:
+        found |= {RecoveryLevel.PROCESS} if "recover" in strategies else set()
+        found |= {RecoveryLevel.SHRINK} if "elastic-training" in strategies and len(gone) < len(pods) else set()
+    if process and "recover-in-place" in strategies and _in_place(scope, gang, faults):
+        found.add(RecoveryLevel.IN_PLACE)
+    if faults and set(faults.values()) == {SUB} and restart_scope.strategy(gang) == "hotSwitch" and not first:
+        found.add(RecoveryLevel.STANDBY)
+    return tuple(level for level in ESCALATION if level in found)
+
+
+def measured_times(
+    scope: Scope, gang: Gang, pods: Sequence[Pod], gone: Sequence[Pod], now: float
+) -> MeasuredTimes | None:
+    """A job's measured times as of ``now`` (Unix seconds); None while its processes report no checkpoint."""
+    memory = scope.memory.jobs.get(gang.key, JobMemory())
+    past = [(one.back - one.at) / 1000 for one in memory.recoveries if one.back and one.level not in _SAME_PODS]
+    return measured([pod.annotations for pod in pods], now, [median(past)] if past else [], _wait(scope, gone))
+
+
+def victims_of(scope: Scope, gang: Gang, pods: Sequence[Pod], hit: Iterable[str], ladder: Victims) -> Victims:
+    """The pods to evict by the level chosen by cost; those of the escalation order when none was chosen."""
+    choice = scope.choices.get(gang.key)
+    if choice is None or not ladder.keys:
+        return ladder
+    level, now = choice.chosen.level, frozenset(hit)
+    text = f"{level} recovery is estimated to cost least ({_text(choice.chosen)}{_alternatives(choice.weighed)})"
+    if level is RecoveryLevel.IN_PLACE:
+        return Victims(frozenset(), False, text)
+    if level is RecoveryLevel.JOB and not ladder.whole:
+        return Victims(frozenset(pod.key for pod in pods), True, text)
+    # do not widen a job that trains on without its hit pods; widen when replacements find no place
+    if level is RecoveryLevel.SHRINK or (level in (RecoveryLevel.PROCESS, RecoveryLevel.POD) and now):
+        return Victims(now, False, text)
+    if ladder.whole != (level in (RecoveryLevel.JOB, RecoveryLevel.WAIT)):
+        return ladder  # replacements without a place for too long widen the restart
+    return Victims(ladder.keys, ladder.whole, f"{ladder.text}; {text}")
+
+
+def _wait(scope: Scope, gone: Sequence[Pod]) -> float:
+    """Seconds until the chips of these pods may be back; shorter when a reset may heal them."""
+    for pod in gone:
+        view = scope.nodes.get(pod.node)
+        if view is None or not pod.node or view.down or mask_of(list(chip_ids(pod))) & view.hit & ~view.resettable:
+            return REPAIR_WAIT
+    return RESET_WAIT
+
+
+def _in_place(scope: Scope, gang: Gang, faults: Mapping[str, str]) -> bool:
+    """Whether the faulty processes may restart in place: process faults of one pod, not tried for too long yet.
+
+    Faults of chips that a restart heals are hidden by ``tolerance`` and never get here.
+    """
+    if len(faults) != 1 or set(faults.values()) != {PROCESS}:
+        return False
+    memory = scope.memory.jobs.get(gang.key)
+    if memory is None or not _is_open(memory) or memory.recoveries[-1].level != RecoveryLevel.IN_PLACE:
+        return True
+    begun = memory.recoveries[-1]
+    seconds = next((seconds for level, seconds, _ in begun.estimates if level == RecoveryLevel.IN_PLACE), 0)
+    return scope.now_ms - begun.at < max(IN_PLACE_MS, IN_PLACE_FACTOR * seconds * 1000)
+
+
+def _room(scope: Scope, options: Sequence[RecoveryOptions], members: Mapping[str, Sequence[Pod]]) -> dict[str, int]:
+    """Free chips per resource, rounded down per node to whole pods of the largest size needed."""
+    largest: dict[str, int] = {}
+    for option in options:
+        most = max((pod.count for pod in members.get(option.job, ())), default=0)
+        largest[option.resource] = max(largest.get(option.resource, 0), most)
+    out = dict.fromkeys(largest, 0)
+    for view in scope.nodes.values():
+        size = largest.get(view.resource, 0)
+        if size and view.closed is None and not view.suspended and not view.down:
+            out[view.resource] += view.free.bit_count() // size * size
+    return out
+
+
+def _keep_room(
+    scope: Scope, options: Sequence[RecoveryOptions], room: Mapping[str, int], members: Mapping[str, Sequence[Pod]]
+) -> None:
+    """Keep jobs that got a level without room off the room chosen for others, for a while."""
+    takers = [
+        name for name, choice in scope.choices.items() if choice.chosen.room and _room_not_taken(scope, name, members)
+    ]
+    for option in options:
+        choice = scope.choices.get(option.job)
+        if choice is None or choice.chosen.room:
+            continue
+        wished = next((one for one in option.estimates if one.room and one.cost < choice.chosen.cost), None)
+        others = [
+            n for n in takers if scope.gangs[n].priority >= option.priority and _needs_same_chips(options, n, option)
+        ]
+        if wished is None or wished.room > room.get(option.resource, 0) or not others:
+            continue
+        text = f"{HELD}: room for {wished.room} chips is kept for {', '.join(sorted(others)[:3])}, which loses more"
+        scope.choices[option.job] = replace(choice, held=text)
+        for name, view in scope.nodes.items():
+            if view.resource == option.resource and view.free:
+                scope.refused.setdefault(option.job, {}).setdefault(name, text)
+
+
+def _needs_same_chips(options: Sequence[RecoveryOptions], name: str, other: RecoveryOptions) -> bool:
+    return any(option.job == name and option.resource == other.resource for option in options)
+
+
+def _room_not_taken(scope: Scope, name: str, members: Mapping[str, Sequence[Pod]]) -> bool:
+    """Whether the room kept for a job is not taken yet, and not kept for too long."""
+    memory = scope.memory.jobs.get(name)
+    if _is_open(memory) and memory is not None:
+        return scope.now_ms - memory.recoveries[-1].at < HELD_MS and any(not p.node for p in members.get(name, ()))
+    return True
+
+
+def _is_open(memory: JobMemory | None) -> bool:
+    """Whether a recovery of the job is open."""
+    return bool(memory is not None and memory.recoveries and not memory.recoveries[-1].back)
+
+
+def _annotate_choice(scope: Scope, gang: Gang, level: RecoveryLevel | None) -> None:
+    """Annotate the PodGroup with the chosen level, for process recovery; None removes the annotation."""
+    if gang.labels.get("process-recover-enable") != "on" or not gang.pod_group:
+        return
+    key = next(
+        (k for api in POD_GROUP_APIS if (k := ObjectKey(api, "PodGroup", gang.namespace, gang.pod_group))
+         in scope.observed.objects), None,
+    )  # fmt: skip
+    if key is None or gang.annotations.get(CHOICE_KEY) == level:
+        return
+    uid = str((scope.observed.objects[key].get("metadata") or {}).get("uid") or "")
+    scope.actions.append(
+        PatchObject(
+            reason=ActionReason.RECOVERY_CHOSEN if level else ActionReason.RECOVERED,
+            message=f"{gang.key}: {level} recovery is estimated to cost least" if level else f"{gang.key}: recovered",
+            evidence=Evidence(rule="recovery cost"),
+            patch_type=PatchType.MERGE,
+            preconditions=Preconditions(uid=uid or None),
+            api_version=key.api_version,
+            object_kind=key.kind,
+            namespace=key.namespace,
+            name=key.name,
+            patch={"metadata": {"annotations": {CHOICE_KEY: level.value if level else None}}},
+        )
+    )
+
+
+def _text(one: Estimate) -> str:
+    return f"{one.seconds:.0f} s, {one.cost / 3600:.2f} chip-hours"
+
+
+def _alternatives(weighed: Sequence[Estimate]) -> str:
+    # a cheaper level was passed over only for lack of room
+    short = {one.level: " (room is short)" if one.cost < weighed[0].cost else "" for one in weighed}
+    others = ", ".join(f"{one.level} {one.cost / 3600:.2f}{short[one.level]}" for one in weighed[1:4])
+    return f"; instead of {others}" if others else ""

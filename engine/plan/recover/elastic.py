@@ -1,0 +1,100 @@
+"""Elastic training: a job without room for its lost pods trains with fewer, and grows when they run again.
+
+Process recovery shrinks and grows the training (``engine.model.recovery.elastic``, in ClusterD's place); the planner
+leaves the healthy pods where they are, seeks room for all missing ones together, and records the changes. A job
+opts in by ``fault-scheduling`` and strategy ``elastic-training``. It shrinks only while rank 0 is healthy: after
+``wait-reschedule-timeout`` when it may also recover by moving its pods, else at once. Source:
+docs/zh/scheduling/04_usage (elastic training).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from engine.gangs.forming import declared_rank
+from engine.model.cluster import Pod
+from engine.model.costs import RecoveryLevel
+from engine.model.diagnostics import Diagnostic
+from engine.model.history import TIMELINE, JobMemory
+from engine.model.jobs import Gang
+from engine.plan import restart_scope
+from engine.plan.health.tolerance import STRATEGY_KEY
+from engine.plan.scope import Scope
+
+ELASTIC: Final = "elastic-training"
+WAIT_KEY: Final = "wait-reschedule-timeout"
+#: Seconds that a job waits for its replaced pods: minimum and maximum; the maximum is the default.
+WAIT_RANGE: Final = (30, 270)
+_RANKS: Final = 16
+
+
+def run(scope: Scope) -> None:
+    """Record which jobs train with fewer pods or are whole again, and add that to their pending entries."""
+    for key in sorted(scope.gangs):
+        gang = scope.gangs[key]
+        memory = scope.memory.jobs.get(key)
+        if memory is None or not (memory.small or memory.records) or not configured(gang):
+            continue
+        pods = [scope.observed.pods[pod] for pod in gang.pods]
+        training = [pod for pod in pods if pod.phase == "Running" and not _is_leaving(scope, pod)]
+        if memory.small and len(training) >= gang.replicas:
+            seconds = (scope.now_ms - memory.small) // 1000
+            text = f"scaled out: all {gang.replicas} pods train again after {seconds} s"
+            scope.memory.jobs[key] = _with_timeline(memory, scope.now_ms, text, small=0)
+        elif trains_smaller(gang, restart_scope.memory_of(scope, gang), training, scope.now_ms):
+            _record_smaller(scope, gang, memory, training)
+
+
+def configured(gang: Gang) -> bool:
+    """Whether a job may train with fewer pods than it asks for."""
+    chosen = {word.strip() for word in gang.annotations.get(STRATEGY_KEY, "").split(",")}
+    enabled = gang.labels.get("process-recover-enable") == "on" and gang.fault_scheduling != "off"
+    return gang.kind == "AscendJob" and enabled and ELASTIC in chosen
+
+
+def wait_seconds(gang: Gang) -> int:
+    """Seconds that the job waits for replaced pods before it trains without them."""
+    chosen = {word.strip() for word in gang.annotations.get(STRATEGY_KEY, "").split(",")}
+    if not chosen & {"recover", "recover-in-place"}:
+        return 0
+    text = gang.annotations.get(WAIT_KEY, "").strip()
+    seconds = int(text) if text.isascii() and text.isdecimal() and len(text) <= 4 else WAIT_RANGE[1]
+    return seconds if WAIT_RANGE[0] <= seconds <= WAIT_RANGE[1] else WAIT_RANGE[1]
+
+
+def trains_smaller(gang: Gang, memory: JobMemory, training: list[Pod], now_ms: int) -> bool:
+    """Whether a job trains without its missing pods now."""
+    if not memory.records or not training or len(training) >= gang.replicas:
+        return False
+    if not any(declared_rank(pod) == 0 for pod in training):
+        return False
+    return now_ms - memory.records[0].time >= wait_seconds(gang) * 1000
+
+
+def _is_leaving(scope: Scope, pod: Pod) -> bool:
+    return pod.deleting is not None or pod.key in scope.evicting
+
+
+def _record_smaller(scope: Scope, gang: Gang, memory: JobMemory, training: list[Pod]) -> None:
+    ranks = {rank for pod in training if (rank := declared_rank(pod)) is not None}
+    missing = [str(rank) for rank in range(gang.replicas) if rank not in ranks]
+    shown = ", ".join(missing[:_RANKS]) + (f" and {len(missing) - _RANKS} more" if len(missing) > _RANKS else "")
+    text = f"training goes on with {len(training)} of {gang.replicas} pods, without pod ranks {shown} ({ELASTIC})"
+    if not memory.small:
+        memory = _with_timeline(memory, scope.now_ms, f"scaled in: {text}", small=scope.now_ms)
+        if memory.recoveries and not memory.recoveries[-1].back:
+            # from now on it loses the missing part only, so the recovery counts as level SHRINK
+            last = msgspec.structs.replace(memory.recoveries[-1], level=RecoveryLevel.SHRINK.value)
+            memory = msgspec.structs.replace(memory, recoveries=(*memory.recoveries[:-1], last))
+        scope.memory.jobs[gang.key] = memory
+    scope.diagnostics.append(Diagnostic("info", f"{gang.kind}/{gang.namespace}/{gang.name}", "", 0, 0, "", text))
+    for position, entry in enumerate(scope.pending):
+        if (entry.namespace, entry.kind, entry.name) == (gang.namespace, gang.kind, gang.name):
+            message = f"{text}, until there is room for the others: {entry.message}"
+            scope.pending[position] = msgspec.structs.replace(entry, message=message)
+
+
+def _with_timeline(memory: JobMemory, now_ms: int, text: str, *, small: int) -> JobMemory:
+    return msgspec.structs.replace(memory, small=small, timeline=(*memory.timeline, (now_ms, text))[-TIMELINE:])

@@ -1,0 +1,414 @@
+"""The recover pass: which pods a fault hits, and which pods are evicted for it.
+
+The tests and their order follow component/ascend-for-volcano/internal/rescheduling (first match wins); the job's
+labels decide what is deleted. A gang is evicted as one unit unless it asks for single pods; pods of a Deployment are
+always single. An eviction once decided is completed in later passes even when its cause is gone, and is counted once.
+Budgets are checked by ``safety``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import msgspec
+
+from engine.gangs.forming import SHARD_LABEL, declared_rank
+from engine.gangs.job_status import ended
+from engine.model import relations
+from engine.model.actions import (
+    EvictPod,
+    Evidence,
+    Owner,
+    PatchObject,
+    PatchType,
+    Preconditions,
+    SignalJob,
+)
+from engine.model.cluster import Pod, ids_of, mask_of
+from engine.model.diagnostics import Diagnostic, ObjectKey
+from engine.model.history import JobMemory
+from engine.model.jobs import Gang
+from engine.model.levels import FaultAction, NodeLevel
+from engine.model.plan import Deferred
+from engine.model.reasons import ActionReason
+from engine.model.times import rfc3339
+from engine.plan import restart_scope, roles
+from engine.plan.budgets import INDEPENDENT_KINDS
+from engine.plan.health import node_faults, tolerance
+from engine.plan.node_view import NodeView
+from engine.plan.recover import costing, decisions
+from engine.plan.recover.avoided_nodes import avoid
+from engine.plan.recover.decisions import CARD, FAILED, NODE, PROCESS, REASONS, RELATION, SUB, PodFault
+from engine.plan.restart_scope import Victims
+from engine.plan.rules.fault_rules import use_of
+from engine.plan.scope import Reschedule, Scope
+from engine.plan.views import chip_ids, init_params
+from engine.wire.names import MAIN_SHARD
+
+STATUS_KEY: Final = "huawei.com/pod-status"
+ATTEMPTS: Final = "attempts:reschedule"
+
+
+def run(scope: Scope) -> None:
+    """Evict pods, mark pods for external controllers, and choose the nodes that a job avoids.
+
+    A live Volcano that schedules also reschedules: then this pass evicts nothing.
+    """
+    if not roles.plays(scope, "schedule"):
+        avoid(scope)
+        return
+    hits = _pod_faults(scope)
+    by_gang: dict[str, dict[str, PodFault]] = {}
+    for key in sorted(hits):
+        by_gang.setdefault(scope.gang_of[key], {})[key] = hits[key]
+    grace_over_time = float(init_params(scope.desired, scope.observed).grace_over_time)
+    members = _members(scope, {*by_gang, *costing.open_recoveries(scope)})
+    costing.choose_levels(scope, by_gang, members)
+    for name in sorted({*by_gang, *(k for k, m in scope.memory.jobs.items() if m.evicted and k in scope.gangs)}):
+        gang = scope.gangs.get(name)
+        if gang is None or gang.fault_scheduling == "off":
+            continue
+        if not gang.annotations.get("ProcessRecoverStrategy"):
+            if name not in by_gang:
+                _clear_exit(scope, gang, members.get(name, []))
+            _forget_finished(scope, gang, members.get(name, []))
+            _reschedule(scope, gang, members.get(name, []), by_gang.get(name, {}), grace_over_time)
+    tolerance.diagnose(scope)
+    avoid(scope)
+
+
+def _pod_faults(scope: Scope) -> dict[str, PodFault]:
+    """Every pod of a job with rescheduling that a fault hits."""
+    found: dict[str, PodFault] = {}
+    moved = {key: gang for key, gang in scope.gangs.items() if gang.fault_scheduling != "off"}
+    if not moved:
+        return found
+    missing, mass = node_faults.missing_nodes(scope)
+    for key, name in scope.gang_of.items():
+        gang, pod = moved.get(name), scope.observed.pods[key]
+        if gang is None or not pod.owner_kind:
+            continue  # no controller would replace a bare pod
+        if not roles.schedules(scope, pod):
+            continue  # its own scheduler moves it
+        view = scope.nodes.get(pod.node)
+        if view is not None and view.suspended:
+            continue
+        hit = _fault_of(scope, gang, pod, view, pod.node in missing and not mass)
+        if hit is not None and not ended(scope.observed.objects.get(_owner(gang))):
+            found[key] = hit  # an ended job has nothing to run elsewhere, and its pods keep their logs
+    return found
+
+
+def _owner(gang: Gang) -> ObjectKey:
+    return ObjectKey(gang.api_version, gang.kind, gang.namespace, gang.name)
+
+
+def _fault_of(scope: Scope, gang: Gang, pod: Pod, view: NodeView | None, lost: bool) -> PodFault | None:
+    """The first fault that hits a pod."""
+    if pod.holds_chips and view is not None and (view.down or view.hit):
+        if view.down and _node_fault_evicts(scope, view, pod):
+            why = ", ".join(view.codes) or view.state
+            return PodFault(NODE, view.codes, f"node {pod.node} is {view.state} ({why})")
+        bad = mask_of(list(chip_ids(pod))) & view.hit
+        if bad:
+            return _chip_fault(view, bad, CARD)
+    if lost and pod.holds_chips and gang.labels.get(SHARD_LABEL, MAIN_SHARD) == scope.shard:
+        return PodFault(NODE, (node_faults.HEARTBEAT,), f"node {pod.node} does not exist any more")
+    if restart_scope.failed(pod) and restart_scope.retries_left(scope, gang) > 0 and _counts_as_retry(scope, gang, pod):
+        return PodFault(FAILED, (), f"pod {pod.key} failed")
+    label = relations.worse(pod.labels.get("fault-type", ""), scope.blamed.get(pod.key, ""))
+    if label == "Separate":
+        return _relation_fault(scope, gang, pod, RELATION) or PodFault(
+            RELATION, (), f"pod {pod.key} carries fault-type=Separate"
+        )
+    if pod.holds_chips and _strategy_applies(gang, pod):
+        bad = mask_of(list(chip_ids(pod))) & view.sub_healthy if view is not None else 0
+        if bad and view is not None:
+            return _chip_fault(view, bad, SUB)
+        if label == "SubHealth" or (view is not None and view.switch_sub_healthy):
+            return _relation_fault(scope, gang, pod, SUB) or PodFault(
+                SUB, view.codes if view else (), f"pod {pod.key} is on sub-healthy hardware of node {pod.node}"
+            )
+    if label == "software" and restart_scope.pod_level(gang):
+        return PodFault(PROCESS, (), f"pod {pod.key} carries fault-type=software")
+    return None
+
+
+def _counts_as_retry(scope: Scope, gang: Gang, pod: Pod) -> bool:
+    """Whether the failed pod counts for retries; reports a restartPolicy that rules retries out."""
+    if restart_scope.retryable(gang, pod):
+        return True
+    text = f"kubelet restarts containers under {pod.restart_policy}: fault-retry-times needs Never and is not applied"
+    scope.diagnostics.append(Diagnostic("warning", f"Pod/{pod.key}", "", 0, 0, "spec.restartPolicy", text))
+    return False
+
+
+def _node_fault_evicts(scope: Scope, view: NodeView, pod: Pod) -> bool:
+    """Whether a fault of the whole node evicts the pod (``FaultPolicy.spec.actions.SeparateFault``)."""
+    use = use_of(pod)
+    if scope.fault_rules is None:
+        return True
+    return scope.fault_rules.of(view, use).action(NodeLevel.SEPARATE, use) is FaultAction.RESCHEDULE
+
+
+def _chip_fault(view: NodeView, bad: int, kind: str) -> PodFault:
+    chips = ids_of(bad)
+    codes = tuple(sorted({code for chip in chips for code in view.chip_codes.get(chip, ())}))
+    what = ", ".join(f"{view.chip(c)} {view.chip_level.get(c, '')}".strip() for c in chips)
+    return PodFault(kind, codes, f"node {view.node.name}: {what}" + (f" ({', '.join(codes)})" if codes else ""))
+
+
+def _relation_fault(scope: Scope, gang: Gang, pod: Pod, kind: str) -> PodFault | None:
+    """The pod's relation fault with its codes; None when no relation fault names the pod's hardware."""
+    if pod.key not in scope.blamed:
+        return None
+    rows = restart_scope.memory_of(scope, gang).related
+    blaming = {r.code for r in rows if r.node == pod.node and r.executed}
+    codes = tuple(sorted(blaming | {r.code for r in rows if r.code in relations.TRIGGERS}))
+    return PodFault(kind, codes, f"pod {pod.key} is on hardware that relation faults blame ({', '.join(codes)})")
+
+
+def _strategy_applies(gang: Gang, pod: Pod) -> bool:
+    strategy = restart_scope.strategy(gang)
+    if strategy == "hotSwitch":
+        return pod.annotations.get("needVolcanoOpe") == "delete"
+    return strategy != "ignore"
+
+
+def _members(scope: Scope, hit: Iterable[str]) -> dict[str, list[Pod]]:
+    """All pods of hit gangs and of gangs with open evictions, finished ones included; live ones in rank order."""
+    concerned = {*hit, *(key for key, memory in scope.memory.jobs.items() if memory.evicted)}
+    return {name: list(scope.members[name]) for name in sorted(concerned) if name in scope.members}
+
+
+def _forget_finished(scope: Scope, gang: Gang, pods: list[Pod]) -> None:
+    """Forget an eviction once its pods are gone and no pod of the job waits for a place."""
+    memory = restart_scope.memory_of(scope, gang)
+    alive = {p.uid for p in pods if not p.finished}
+    if memory.evicted and not alive & memory.evicted.keys() and not any(not p.node and not p.finished for p in pods):
+        scope.memory.jobs[gang.key] = msgspec.structs.replace(memory, evicted={})
+
+
+def _reschedule(scope: Scope, gang: Gang, pods: list[Pod], hits: dict[str, PodFault], grace_over_time: float) -> None:
+    """Evict, mark or keep the pods of one job."""
+    memory = restart_scope.memory_of(scope, gang)
+    kinds = frozenset(hit.kind for hit in hits.values())
+    what = decisions.action_of(kinds or frozenset({FAILED}), gang.fault_scheduling, restart_scope.strategy(gang))
+    if what == decisions.MARK:
+        for pod in pods:
+            if pod.key in hits and pod.deleting is None:
+                _annotate_for_controller(scope, gang, pod, hits[pod.key])
+        return
+    reason = decisions.reason_of(kinds)
+    force = what in (decisions.FORCE, decisions.SWITCH)
+    ladder = restart_scope.choose(scope, gang, pods, set(hits), now=scope.now)
+    chosen = costing.victims_of(scope, gang, pods, hits, ladder)
+    owed = {pod.key for pod in pods if pod.uid in memory.evicted and not pod.finished}
+    going = {p.key: p for p in pods if p.key in chosen.keys or p.key in owed}
+    fresh = [p for p in going.values() if p.deleting is None]
+    late = [
+        p
+        for p in going.values()
+        if not force and p.deleting is not None and _overdue(scope, p, memory, grace_over_time)
+    ]
+    if not fresh and not late:
+        return
+    continued = {p.key for p in pods if p.uid in memory.evicted and not p.finished}
+    counted = any(p.key not in continued for p in fresh) and not (chosen.whole and continued)
+    text = "; ".join(dict.fromkeys(hits[key].text for key in sorted(hits))) or "an eviction begun earlier is finished"
+    codes = tuple(sorted({code for hit in hits.values() for code in hit.codes}))
+    nodes = tuple(sorted({p.node for p in pods if p.key in hits and p.node and hits[p.key].kind != FAILED}))
+    named = tuple((hits[p.key].kind, p.name, p.node, _rank(p)) for p in pods if p.key in hits)
+    exits = what == decisions.EXIT
+    why = EvictionDecision(reason, text, codes, nodes, force, counted, exits, named[: len(REASONS) * 4])
+    _evict(scope, gang, fresh, late, chosen, why, memory)
+
+
+def _rank(pod: Pod) -> str:
+    rank = declared_rank(pod)
+    return "" if rank is None else str(rank)
+
+
+class EvictionDecision(NamedTuple):
+    """Why and how the pods of a job are evicted.
+
+    ``exits``: its agents end its processes first. ``hits``: fault type, name, node and rank of the hit pods.
+    """
+
+    reason: str
+    text: str
+    codes: tuple[str, ...]
+    nodes: tuple[str, ...]
+    force: bool
+    counted: bool
+    exits: bool = False
+    hits: tuple[tuple[str, str, str, str], ...] = ()
+
+
+def _evict(
+    scope: Scope,
+    gang: Gang,
+    fresh: list[Pod],
+    late: list[Pod],
+    chosen: Victims,
+    why: EvictionDecision,
+    memory: JobMemory,
+) -> None:
+    blocked, until = _attempts(scope, gang, fresh or late, memory) if why.counted else (False, None)
+    if why.exits and fresh and not blocked:
+        _exit_gracefully(scope, gang, gang.key if chosen.whole else fresh[0].key)
+    elif why.counted and fresh and not blocked and not chosen.whole and restart_scope.pod_level(gang):
+        _restart_processes(scope, gang, fresh[0].key)
+    for pod in [*fresh, *late]:
+        overdue = pod.deleting is not None
+        force = why.force or overdue
+        unit = gang.key if chosen.whole else pod.key
+        action = EvictPod(
+            namespace=pod.namespace,
+            pod=pod.name,
+            grace_period_seconds=0 if force else pod.grace_seconds,
+            force=force,
+            owner=Owner(gang.kind, gang.name),
+            budget_unit=unit,
+            reason=ActionReason.GRACE_TIME_EXCEEDED if overdue else REASONS[why.reason],
+            message=f"{why.text}; {chosen.text}" + ("; its grace time is over" if overdue else ""),
+            evidence=_evidence(
+                scope, gang, f"fault-scheduling={gang.fault_scheduling}", why.codes, _reports(scope, why)
+            ),
+            preconditions=Preconditions(uid=pod.uid, node=pod.node),
+        )
+        if blocked:
+            scope.deferred.append(Deferred(action, ATTEMPTS, rfc3339(until) if until is not None else None))
+            continue
+        scope.actions.append(action)
+        scope.evicting.add(pod.key)
+        before = scope.reschedules.get(unit)
+        scope.reschedules[unit] = Reschedule(
+            gang=gang.key,
+            reason=why.reason,
+            pods=(*(before.pods if before else ()), pod.key),
+            fault_nodes=why.nodes,
+            counted=why.counted and (chosen.whole or pod.uid not in memory.evicted),
+            failed=why.counted and why.reason == FAILED,
+            retries=restart_scope.retries_left(scope, gang),
+            hits=why.hits,
+        )
+
+
+def _evidence(scope: Scope, gang: Gang, rule: str, codes: tuple[str, ...], reports: tuple[str, ...]) -> Evidence:
+    """Evidence of a decision by the job's labels, with the job's place in Git where it comes from Git."""
+    manifest = scope.desired.manifest_index.get(_owner(gang))
+    return Evidence(
+        rule=rule,
+        file=manifest.origin.file if manifest else "",
+        line=manifest.origin.line if manifest else 0,
+        revision=scope.desired.revision,
+        codes=codes,
+        reports=reports,
+    )
+
+
+def _reports(scope: Scope, why: EvictionDecision) -> tuple[str, ...]:
+    """The reports behind a decision; NodeD's, too, when the whole node is at fault."""
+    found = [f"kube-system/mindx-dl-deviceinfo-{n}" for n in why.nodes if n in scope.observed.reports]
+    if why.reason == NODE:
+        found += [f"mindx-dl/mindx-dl-nodeinfo-{n}" for n in why.nodes if n in scope.observed.node_reports]
+    return tuple(found)
+
+
+def _attempts(scope: Scope, gang: Gang, pods: list[Pod], memory: JobMemory) -> tuple[bool, float | None]:
+    """Whether the job has used up its reschedules, and when the window frees one."""
+    view = next((scope.nodes[p.node] for p in pods if p.node in scope.nodes), None)
+    most, window = restart_scope.DEFAULT_ATTEMPTS
+    if scope.fault_rules is not None and view is not None:
+        most, window = scope.fault_rules.of(view, use_of(pods[0])).reschedule_attempts
+    if gang.kind in INDEPENDENT_KINDS:
+        most *= max(1, gang.replicas)  # each replica is a job of its own
+    recent = sorted(t for t in memory.reschedules if t > scope.now_ms - window)
+    if len(recent) < most:
+        return False, None
+    return True, (recent[len(recent) - most] + window) / 1000 if most else None
+
+
+def _overdue(scope: Scope, pod: Pod, memory: JobMemory, grace_over_time: float) -> bool:
+    """Whether a graceful deletion has lasted longer than ``grace-over-time``; a forced one restarts the time."""
+    asked = abs(memory.evicted.get(pod.uid, 0)) / 1000
+    if not asked and pod.deleting is not None:
+        asked = pod.deleting - pod.grace_seconds
+    return scope.now - asked > grace_over_time
+
+
+def _annotate_for_controller(scope: Scope, gang: Gang, pod: Pod, hit: PodFault) -> None:
+    """Annotate the pod for the external controller that deletes it."""
+    value = f"Unhealthy-{hit.kind}"
+    if pod.annotations.get(STATUS_KEY) == value:
+        return
+    scope.actions.append(
+        PatchObject(
+            api_version="v1",
+            object_kind="Pod",
+            namespace=pod.namespace,
+            name=pod.name,
+            patch={"metadata": {"annotations": {STATUS_KEY: value}}},
+            reason=REASONS[hit.kind],
+            message=f"{hit.text}; fault-scheduling={gang.fault_scheduling} leaves the deletion to another controller",
+            evidence=_evidence(scope, gang, f"fault-scheduling={gang.fault_scheduling}", hit.codes, ()),
+            patch_type=PatchType.MERGE,
+            preconditions=Preconditions(uid=pod.uid),
+        )
+    )
+
+
+def _exit_gracefully(scope: Scope, gang: Gang, unit: str) -> None:
+    """Ask the job's agents to end its processes, where it has a reset ConfigMap and no process recovery."""
+    if gang.labels.get("process-recover-enable") == "on":
+        return
+    if _exit_requested(scope, gang) is False:
+        text = f"{gang.key}: its processes end before its pods go (subHealthyStrategy=graceExit)"
+        _signal(scope, gang, "gracefulExit", text, unit)
+
+
+def _restart_processes(scope: Scope, gang: Gang, unit: str) -> None:
+    """Ask the pods that stay to restart their processes with the new ones; process recovery does that otherwise."""
+    if gang.labels.get("process-recover-enable") != "on" and _exit_requested(scope, gang) is not None:
+        text = f"{gang.key}: pods are rescheduled one by one, so the processes of the others start again"
+        _signal(scope, gang, "podReschedule", text, unit, rule="pod-rescheduling=on")
+
+
+def _clear_exit(scope: Scope, gang: Gang, pods: list[Pod]) -> None:
+    """Clear the request to exit once the evicted pods are gone, so that their replacements do not exit."""
+    evicted = restart_scope.memory_of(scope, gang).evicted
+    if _exit_requested(scope, gang) and not any(p.uid in evicted and not p.finished for p in pods):
+        _signal(scope, gang, "clear", f"{gang.key}: the pods asked to exit are gone, new ones may run", None)
+
+
+def _exit_requested(scope: Scope, gang: Gang) -> bool | None:
+    """Whether the job's reset ConfigMap asks its agents to exit; None without a ConfigMap."""
+    raw = scope.observed.objects.get(ObjectKey("v1", "ConfigMap", gang.namespace, f"reset-config-{gang.name}"))
+    if raw is None:
+        return None
+    return '"GracefulExit":1' in "".join(str((raw.get("data") or {}).get("reset.json", "")).split())
+
+
+def _signal(
+    scope: Scope,
+    gang: Gang,
+    signal: str,
+    text: str,
+    budget_unit: str | None,
+    *,
+    rule: str = "subHealthyStrategy=graceExit",
+) -> None:
+    scope.actions.append(
+        SignalJob(
+            namespace=gang.namespace,
+            name=gang.name,
+            signal=signal,
+            ranks=(),
+            reason=REASONS[SUB] if signal != "podReschedule" else ActionReason.POD_RESCHEDULE,
+            message=text,
+            evidence=_evidence(scope, gang, rule, (), ()),
+            budget_unit=budget_unit,
+        )
+    )

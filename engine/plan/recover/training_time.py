@@ -1,0 +1,166 @@
+"""Records of training time: each recovery of a job with its estimate and, once training resumes, its cost.
+
+A recovery begins when safety admits its evictions. It ends when all of the job's pods run again, or when its processes
+report that training resumed (annotation ``belay.dev/training-time``, or their report to the recovery services, see
+``recovery_costs``). Costs are chip-seconds without progress, summed per fault code.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from engine.model.actions import EvictPod
+from engine.model.cluster import Pod
+from engine.model.costs import TRAINING_KEY, RecoveryLevel, cost
+from engine.model.history import JobMemory, Recovery
+from engine.model.jobs import Gang
+from engine.model.recovery import summary
+from engine.plan import restart_scope
+from engine.plan.recover import recovery_costs
+from engine.plan.recover.decisions import PROCESS, REASONS
+from engine.plan.scope import Scope
+
+#: Maximum recoveries recorded per job, fault codes in its sums, codes per recovery.
+MAX_RECOVERIES: Final = 10
+MAX_CODES: Final = 50
+CODES: Final = 8
+_FROM_CHECKPOINT: Final = frozenset({RecoveryLevel.POD, RecoveryLevel.JOB, RecoveryLevel.WAIT})
+
+
+def run(scope: Scope) -> None:
+    """Open the recoveries that this pass decided, and close those that ended."""
+    reported = (key for key, gang in scope.gangs.items() if summary.KEY in gang.annotations)
+    known = (key for key, memory in scope.memory.jobs.items() if memory.records or memory.recoveries)
+    for key in sorted({*known, *scope.choices, *reported}):
+        memory, gang = scope.memory.jobs.get(key, JobMemory()), scope.gangs.get(key)
+        if gang is None:
+            continue
+        memory = _with_summaries(scope, gang, memory)
+        choice = scope.choices.get(key)
+        starts = choice is not None and choice.chosen.level is RecoveryLevel.IN_PLACE
+        if starts and not (memory.recoveries and not memory.recoveries[-1].back):
+            scope.memory.jobs[key] = _opened(scope, gang, restart_scope.memory_of(scope, gang))
+        elif memory.records and memory.records[0].time == scope.now_ms:
+            scope.memory.jobs[key] = _opened(scope, gang, memory)
+        elif memory.recoveries and not memory.recoveries[-1].back:
+            scope.memory.jobs[key] = _closed(scope, gang, memory)
+
+
+def _with_summaries(scope: Scope, gang: Gang, memory: JobMemory) -> JobMemory:
+    after = recovery_costs.with_summaries(scope, gang, memory, _with_costs)
+    if after is not memory:
+        after = msgspec.structs.replace(after, recoveries=after.recoveries[-MAX_RECOVERIES:])
+        scope.memory.jobs[gang.key] = after
+    return after
+
+
+def _opened(scope: Scope, gang: Gang, memory: JobMemory) -> JobMemory:
+    """The memory with the recovery that begins; an open one is extended instead."""
+    evictions = [
+        action for action in scope.actions
+        if isinstance(action, EvictPod) and action.owner is not None
+        and scope.gang_of.get(f"{action.namespace}/{action.pod}") == gang.key
+    ]  # fmt: skip
+    whole = any(action.budget_unit == gang.key for action in evictions)
+    pods = [scope.observed.pods[key] for key in gang.pods]
+    choice = scope.choices.get(gang.key)
+    level = _level(gang, whole) if choice is None else choice.chosen.level
+    if whole and level not in (RecoveryLevel.JOB, RecoveryLevel.WAIT):
+        level = RecoveryLevel.JOB  # the restart was widened
+    names = {task[1] for task in memory.records[0].tasks} if memory.records else set()
+    new = Recovery(
+        at=scope.now_ms,
+        level=str(level),
+        reason=next((action.reason for action in evictions), REASONS[PROCESS]),
+        codes=(choice.codes if choice else _codes(evictions))[:CODES],
+        chips=sum(pod.count for pod in pods),
+        hit=sum(pod.count for pod in pods if pod.name in names),
+        redone=_redone(level, choice.known.checkpoint, choice.known.scale) if choice is not None else 0,
+        estimates=tuple((str(e.level), round(e.seconds), round(e.cost)) for e in choice.weighed) if choice else (),
+    )
+    past = memory.recoveries
+    if past and not past[-1].back:
+        # training has not resumed in between: one loss since the first beginning
+        codes = tuple(dict.fromkeys((*past[-1].codes, *new.codes)))[:CODES]
+        new = msgspec.structs.replace(
+            new, at=past[-1].at, codes=codes, redone=max(past[-1].redone, new.redone), steps=past[-1].steps
+        )
+        past = past[:-1]
+    return msgspec.structs.replace(memory, recoveries=(*past, new)[-MAX_RECOVERIES:])
+
+
+def _codes(evictions: list[EvictPod]) -> tuple[str, ...]:
+    return tuple(sorted({code for action in evictions for code in action.evidence.codes}))
+
+
+def _redone(level: RecoveryLevel, checkpoint: float, scale: float) -> int:
+    """Seconds of work lost since the checkpoint, or spent on rebuilding the process groups twice."""
+    if level is RecoveryLevel.SHRINK:
+        return round(2 * scale)
+    return round(checkpoint) if level in _FROM_CHECKPOINT else 0
+
+
+def _level(gang: Gang, whole: bool) -> RecoveryLevel:
+    """The level of a job without a choice by cost, by its evicted pods."""
+    if whole:
+        return RecoveryLevel.JOB
+    return RecoveryLevel.PROCESS if gang.labels.get("process-recover-enable") == "on" else RecoveryLevel.POD
+
+
+def _closed(scope: Scope, gang: Gang, memory: JobMemory) -> JobMemory:
+    """The memory with the recovery closed once training resumed; unchanged before."""
+    one = memory.recoveries[-1]
+    pods = [scope.observed.pods[key] for key in gang.pods]
+    old = any(pod.uid in memory.evicted for pod in pods)
+    running = len(pods) >= max(gang.min_available, 1) and all(pod.phase == "Running" for pod in pods)
+    if one.level == RecoveryLevel.IN_PLACE and gang.key in scope.choices:
+        return memory
+    if old or not running or len(pods) < gang.replicas or any(pod.key in scope.evicting for pod in pods):
+        return memory
+    back = _training_resumed(pods, one.at, scope.now_ms)
+    if back is None:
+        return memory
+    done = msgspec.structs.replace(one, back=back)
+    return _with_costs(msgspec.structs.replace(memory, recoveries=(*memory.recoveries[:-1], done)), done)
+
+
+def _with_costs(memory: JobMemory, done: Recovery) -> JobMemory:
+    """The memory with the cost of a closed recovery in its sums and its timeline."""
+    price = cost(done)
+    spent = dict(memory.spent)
+    for code in done.codes or (done.reason,):
+        times, before = spent.get(code, (0, 0))
+        spent[code] = (times + 1, before + price // max(1, len(done.codes)))
+    kept = sorted(spent, key=lambda code: (-spent[code][1], code))[:MAX_CODES]
+    text = f"recovered at level {done.level}: {(done.back - done.at) // 1000} s, {price / 3600:.2f} chip-hours lost"
+    return msgspec.structs.replace(
+        memory,
+        spent={code: spent[code] for code in sorted(kept)},
+        timeline=tuple(sorted((*memory.timeline, (done.back, text)), key=lambda row: row[0]))[-20:],
+    )
+
+
+def _training_resumed(pods: list[Pod], since: int, now: int) -> int | None:
+    """When training resumed (Unix ms): as the processes report, else now, since all pods run.
+
+    None while processes that report have not yet.
+    """
+    reported = [_unix_ms(pod.annotations.get(TRAINING_KEY, "")) for pod in pods if TRAINING_KEY in pod.annotations]
+    if not reported:
+        return now
+    newest = max(reported)
+    return min(newest, now) if newest > since else None
+
+
+def _unix_ms(text: str) -> int:
+    """Unix milliseconds of a text in seconds; 0 when it is no number."""
+    try:
+        seconds = float(text) if len(text) <= 32 else 0.0
+    except ValueError:
+        return 0
+    return round(seconds * 1000) if 0 < seconds < 1e11 else 0
+
+
+__all__ = ["MAX_RECOVERIES", "run"]

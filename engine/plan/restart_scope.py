@@ -1,0 +1,217 @@
+"""The restart scope of a job: which pods are evicted when some are hit (those, their block, or the whole job).
+
+Source: component/ascend-for-volcano/internal/rescheduling; docs/zh/scheduling/06_api/15_yaml_configuration.md.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from engine.gangs.forming import declared_rank, in_rank_order
+from engine.gangs.retries import recorded_retries
+from engine.model.cluster import Pod
+from engine.model.history import JobMemory
+from engine.model.jobs import Gang
+from engine.plan.budgets import INDEPENDENT_KINDS
+from engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS, SERVING
+from engine.plan.scope import Scope
+
+PATH_KEY: Final = "huawei.com/recover_policy_path"
+SUPER_POD_KEY: Final = "super-pod-rank"
+POLICY_KEY: Final = "huawei.com/schedule_policy"
+AFFINITY_KEY: Final = "huawei.com/affinity-config"
+_LEVELS: Final = re.compile(r"level\d+=(\d{1,6})")
+RACK_POLICY: Final = "chip8-node8-ra64-sp"
+RACK: Final = "rack block"
+SUPER_POD: Final = "logical super pod"
+LEVEL: Final = "topology block"
+JOB: Final = "job"
+
+#: Stages by which a pod-level reschedule widens: after how many pending sessions (one second each) of the
+#: replacements, and to which pods. A job under process recovery widens to its rack block only.
+STAGES: Final[dict[str, tuple[tuple[int, str], ...]]] = {
+    "plain": ((12, JOB),),
+    "super-pod": ((6, SUPER_POD), (12, JOB)),
+    "rack": ((3, RACK), (6, SUPER_POD), (12, JOB)),
+    "multilevel": ((6, LEVEL), (12, JOB)),
+    "process": (),
+    "process-rack": ((3, RACK),),
+}
+#: MindIE's controller and coordinator, and OME services, are only ever rescheduled pod by pod.
+_POD_APPS: Final = frozenset({"mindie-ms-controller", "mindie-ms-coordinator"})
+
+__all__ = [
+    "DEFAULT_ATTEMPTS",
+    "Victims",
+    "choose",
+    "failed",
+    "is_master",
+    "memory_of",
+    "narrow_only",
+    "pod_level",
+    "retries_left",
+    "retryable",
+    "strategy",
+]
+
+
+class Victims(NamedTuple):
+    """Keys of the pods to evict; ``whole``: the gang is one unit; ``text``: which pods and why, for people."""
+
+    keys: frozenset[str]
+    whole: bool
+    text: str
+
+
+def memory_of(scope: Scope, gang: Gang) -> JobMemory:
+    """The job's memory; empty when it belongs to an earlier job of the same name."""
+    memory = scope.memory.jobs.get(gang.key, JobMemory())
+    return memory if not memory.uid or not gang.uid or memory.uid == gang.uid else JobMemory(uid=gang.uid)
+
+
+def failed(pod: Pod) -> bool:
+    """Whether the pod failed, or the current or last exit code of a container is not 0."""
+    return pod.phase == "Failed" or any((c.exit_code or 0) != 0 or (c.last_exit_code or 0) != 0 for c in pod.containers)
+
+
+def retryable(gang: Gang, pod: Pod) -> bool:
+    """Whether a failure of the pod counts for ``fault-retry-times``: kubelet does not restart its containers.
+
+    A training pod must have restartPolicy Never (component/ascend-for-volcano, documentation of ``fault-retry-times``);
+    pods of inference workloads can only have Always, and are retried with it.
+    """
+    return gang.kind in SERVING or pod.restart_policy in ("", "Never")
+
+
+def retries_left(scope: Scope, gang: Gang) -> int:
+    """Remaining reschedules for failed pods: ``fault-retry-times`` minus those used (0: none wanted)."""
+    text = gang.labels.get("fault-retry-times", "")
+    allowed = int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
+    used = memory_of(scope, gang).retries
+    if used < 0:
+        used = recorded_retries(scope.observed, gang, gang.uid)
+    return min(allowed, used) if used >= 0 else allowed
+
+
+def strategy(gang: Gang) -> str:
+    """Label ``subHealthyStrategy``; anything unknown is ``ignore``."""
+    value = gang.labels.get("subHealthyStrategy", "ignore")
+    return value if value in ("graceExit", "forceExit", "hotSwitch") else "ignore"
+
+
+def pod_level(gang: Gang) -> bool:
+    """Whether the job asks for its faulty pods only."""
+    return (
+        gang.labels.get("pod-rescheduling") == "on"
+        or gang.labels.get("process-recover-enable") == "on"
+        or _never_widens(gang)
+    )
+
+
+def choose(scope: Scope, gang: Gang, pods: list[Pod], hit: set[str], *, now: float) -> Victims:
+    """The pods to evict for the hit ones."""
+    if gang.kind in INDEPENDENT_KINDS:
+        return Victims(frozenset(hit), False, "its replica is recreated elsewhere")
+    whole_job = Victims(
+        frozenset(p.key for p in pods), True, f"the whole job {gang.key} ({len(pods)} pods) is rescheduled"
+    )
+    switching = {p.key for p in pods if p.key in hit and p.annotations.get("needVolcanoOpe") == "delete"}
+    if switching and switching == hit:
+        return Victims(frozenset(hit), False, "its backup pod has taken over")
+    if not pod_level(gang):
+        return whole_job if hit else Victims(frozenset(), True, whole_job.text)
+    hit_only = Victims(frozenset(hit), False, "only the faulty pods are rescheduled")
+    if _never_widens(gang):
+        return hit_only
+    if any(p.key in hit and is_master(p) for p in pods):
+        return whole_job
+    return _widen(scope, gang, pods, hit, now, hit_only, whole_job)
+
+
+def _widen(
+    scope: Scope, gang: Gang, pods: list[Pod], hit: set[str], now: float, narrow: Victims, whole_job: Victims
+) -> Victims:
+    """Widen a pod-level reschedule while replacements find no place: first to their block, then to the job."""
+    waiting = [p for p in pods if not p.node and not p.finished and p.deleting is None]
+    if not memory_of(scope, gang).evicted or not waiting or all(not p.node for p in pods if not p.finished):
+        return narrow
+    sessions = now - min(p.created for p in waiting)
+    stage = ""
+    for after, name in STAGES[_stages_of(scope, gang, pods)]:
+        if sessions >= after:
+            stage = name
+    if stage == JOB:
+        return whole_job
+    size = _block(gang, pods, stage)
+    wanted = {p.key for p in waiting} | hit
+    block = _pods_of_blocks(pods, wanted, stage, size) if size else {}
+    # pods that wait already stay: they wait for the same room, and their age counts the sessions
+    idle = {p.key for p in waiting}
+    keys = frozenset({key for found in block.values() for key in found - idle} | hit)
+    if not keys - hit:
+        return narrow
+    if any(p.key in keys and is_master(p) for p in pods):
+        return whole_job
+    return Victims(keys, False, f"the pods of {stage} {', '.join(map(str, sorted(block)))} go")
+
+
+def _stages_of(scope: Scope, gang: Gang, pods: list[Pod]) -> str:
+    """Key of the job's stages in ``STAGES``."""
+    on_rack = gang.annotations.get(POLICY_KEY) == RACK_POLICY or any(
+        view.product is not None and view.product.spec.placement.handler == "rack950"
+        for p in pods
+        if (view := scope.nodes.get(p.node)) is not None
+    )
+    if gang.labels.get("process-recover-enable") == "on":
+        return "process-rack" if on_rack else "process"
+    if on_rack:
+        return "rack"
+    if AFFINITY_KEY in gang.annotations:
+        return "multilevel"
+    return (
+        "super-pod" if "sp-block" in gang.annotations or any(SUPER_POD_KEY in p.annotations for p in pods) else "plain"
+    )
+
+
+def _block(gang: Gang, pods: list[Pod], stage: str) -> int:
+    """Number of pods in a block of a stage; 0 when the job has no such blocks. Consecutive ranks share a block."""
+    if stage == LEVEL:
+        sizes = [int(text) for text in _LEVELS.findall(gang.annotations.get(AFFINITY_KEY, ""))]
+        return max((size for size in sizes if size < len(pods)), default=0)
+    each = max((p.count for p in pods), default=0)
+    text = gang.annotations.get("ra-block" if stage == RACK else "sp-block", "").strip()
+    chips = int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
+    if stage == SUPER_POD and not chips:
+        known = [p.annotations[SUPER_POD_KEY] for p in pods if SUPER_POD_KEY in p.annotations]
+        return max((known.count(rank) for rank in set(known)), default=0)
+    return -(-chips // each) if stage and each and chips else 0
+
+
+def _pods_of_blocks(pods: list[Pod], wanted: set[str], stage: str, size: int) -> dict[int, set[str]]:
+    """Keys of the pods of each block that has a wanted pod. A replacement has a rank, but no node yet."""
+    ordered = in_rank_order(pods)
+    number: dict[str, int] = {}
+    for position, pod in enumerate(ordered):
+        rank = declared_rank(pod)
+        text = pod.annotations.get(SUPER_POD_KEY, "") if stage == SUPER_POD else ""
+        known = text.isascii() and text.isdecimal() and len(text) <= 9
+        number[pod.key] = int(text) if known else (position if rank is None else rank) // size
+    blocks = {number[key] for key in wanted if key in number}
+    return {block: {key for key, own in number.items() if own == block} for block in sorted(blocks)}
+
+
+def narrow_only(gang: Gang) -> bool:
+    """Whether the job is always rescheduled pod by pod."""
+    return _never_widens(gang)
+
+
+def _never_widens(gang: Gang) -> bool:
+    path = gang.annotations.get(PATH_KEY) or gang.labels.get(PATH_KEY, "")
+    return path == "pod" or gang.labels.get("app") in _POD_APPS or "ome.io/inferenceservice" in gang.labels
+
+
+def is_master(pod: Pod) -> bool:
+    """Whether the pod is rank 0 and not a worker replica."""
+    kind = pod.labels.get("training.kubeflow.org/replica-type") or pod.labels.get("replica-type", "")
+    return declared_rank(pod) == 0 and kind.lower() != "worker"

@@ -1,0 +1,1 @@
+"""The fault policies, fault tables and declarations in force."""

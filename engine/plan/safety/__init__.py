@@ -1,0 +1,1 @@
+"""Keeps disruption within the safety budgets, and records what passes."""

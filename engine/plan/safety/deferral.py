@@ -1,0 +1,309 @@
+"""The safety pass: keeps disruption within the budgets. Defers actions, adds none, and records admitted ones.
+
+A gang is admitted or deferred as a whole. An eviction or reset that follows from a deferred isolation is deferred
+with it. A mass deletion beyond the budget waits as a whole for a person (``pruning``). Chips and nodes whose isolation
+is deferred take no new work, because the views exclude them. While a budget document cannot be read, every disruptive
+action is deferred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from engine.documents.windows import closed
+from engine.model.actions import (
+    AnyAction,
+    DeleteObject,
+    EvictPod,
+    IsolateChip,
+    IsolateNode,
+    PartitionChip,
+    ResetChips,
+    SignalJob,
+    kind_of,
+)
+from engine.model.cluster import mask_of
+from engine.model.diagnostics import Diagnostic
+from engine.model.plan import Deferred
+from engine.model.times import rfc3339
+from engine.plan.budgets import EXPANSION, BudgetDemand, BudgetRefusal, BudgetTracker
+from engine.plan.preempt import messages, nomination
+from engine.plan.safety import record
+from engine.plan.scope import Scope
+from engine.plan.sync.pruning import Pruning
+from engine.plan.views import chip_ids
+from engine.wire import names, reservations
+
+BROKEN: Final = "unreadable"
+#: Budget name of an eviction that waits because faults evict pods of its pool, and the wait in seconds.
+ONE_METHOD: Final = "one-method-per-pass"
+NEXT_PASS: Final = 1.0
+#: Rule of the actions by which jobs are expanded and cleaned up.
+#: Kinds that an unreadable budget stops. IsolateChip is not among them: it protects, and interrupts nothing.
+DISRUPTIVE: Final = frozenset({"EvictPod", "ResetChips", "IsolateNode", "DeleteObject", "PartitionChip"})
+
+
+def run(scope: Scope) -> None:
+    """Defer what the budgets do not allow; record what the other actions spend and leave in the memory."""
+    ledger = BudgetTracker(scope)
+    gate = _BudgetFilter(scope, ledger)
+    kept: list[AnyAction] = []
+    for action in scope.actions:
+        kept.extend(gate.admit(action))
+    scope.actions = kept
+    gate.report_held_room()
+    scope.memory.budgets = ledger.spent()
+    record.record_actions(scope)
+    nomination.record_evictions(scope)
+    if scope.observed.reserved_broken and any(item.budget == BROKEN for item in scope.deferred):
+        message = (
+            "what shards have reserved of the budgets cannot be read, so nothing disruptive is done: mend or delete it"
+        )
+        where = f"ConfigMap/{names.SYSTEM}/{names.BUDGET}"
+        scope.diagnostics.append(Diagnostic("error", where, "", 0, 0, f"data.{reservations.KEY}", message))
+    if scope.desired.budget_broken and any(item.budget == BROKEN for item in scope.deferred):
+        message = "a safety budget cannot be read, so nothing disruptive is done: correct the document"
+        scope.diagnostics.append(Diagnostic("error", "SafetyBudget", "", 0, 0, "", message))
+
+
+class _BudgetFilter:
+    """Admits or defers actions one by one, units as a whole."""
+
+    def __init__(self, scope: Scope, ledger: BudgetTracker) -> None:
+        self._scope, self._ledger = scope, ledger
+        self._broken = scope.desired.budget_broken or scope.observed.reserved_broken
+        self._units: dict[str, BudgetRefusal | None] = {}
+        self._held_isolations: dict[str, tuple[int | None, BudgetRefusal]] = {}
+        self._not_isolated: dict[str, tuple[int, BudgetRefusal]] = {}
+        self._nodes_of = _nodes_of_units(scope)
+        self._not_asked = _not_asked(scope)
+        self._rescued_pools = _rescued_pools(scope)
+        self._pruning = Pruning(scope, ledger)
+        self._windows = [
+            (item.document.name, item.document.spec.windows)
+            for item in sorted(scope.desired.budgets, key=lambda item: item.document.name)
+            if item.document.spec.windows
+        ]
+        self._window_refusals: dict[tuple[str, frozenset[str]], BudgetRefusal | None] = {}
+        #: Jobs whose victims are deferred: how many units, and the refusal.
+        self._without_room: dict[str, tuple[int, BudgetRefusal]] = {}
+
+    def admit(self, action: AnyAction) -> Iterable[AnyAction]:
+        """The part of the action that may run now; the rest is deferred."""
+        if isinstance(action, IsolateChip):
+            shut = self._closed_window("IsolateChip", (action.node,))
+            if shut is None:
+                return self._isolation(action)
+            self._hold_chips(action.node, action.chips, shut)
+            self._scope.deferred.append(_deferred(action, shut))
+            return ()
+        refusal = self._refusal(action)
+        if refusal is None:
+            return (action,)
+        self._defer(action, refusal)
+        return ()
+
+    def report_held_room(self) -> None:
+        """Report what defers the victims of a waiting job, in place of the list of its victims."""
+        for key, (units, refusal) in sorted(self._without_room.items()):
+            until = rfc3339(refusal.until) if refusal.until is not None else ""
+            name = "a budget that cannot be read" if refusal.budget == BROKEN else refusal.budget
+            messages.amend(self._scope, self._scope.gangs[key], messages.held_back(units, name, until))
+
+    def _refusal(self, action: AnyAction) -> BudgetRefusal | None:
+        if isinstance(action, SignalJob) and action.budget_unit is not None:
+            return self._unit(action.budget_unit)
+        if isinstance(action, EvictPod):
+            return self._other_method(action) or self._unit(action.budget_unit)
+        kind = kind_of(action)
+        if kind not in DISRUPTIVE or _is_cleanup(action):
+            return None
+        node = getattr(action, "node", "")
+        shut = self._closed_window(kind, (node,) if node else ())
+        if self._broken:
+            refusal: BudgetRefusal | None = BudgetRefusal(BROKEN, None)
+        elif shut is not None:
+            refusal = shut
+            if isinstance(action, IsolateNode):
+                self._held_isolations[action.node] = (None, shut)
+        elif isinstance(action, DeleteObject):
+            refusal = self._pruning.refusal(action)
+        elif isinstance(action, ResetChips):
+            refusal = self._not_out(action)
+            if refusal is None:
+                refusal = self._ledger.take(BudgetDemand(kind, f"{action.node}/{action.chips[0]}", 1, (action.node,)))
+        elif isinstance(action, PartitionChip):
+            refusal = self._ledger.take(BudgetDemand(kind, f"{action.node}/{action.chip}", 1, (action.node,)))
+        elif isinstance(action, IsolateNode):
+            refusal = self._ledger.take(BudgetDemand(kind, action.node, 1, (action.node,)))
+            if refusal is not None:
+                self._held_isolations[action.node] = (None, refusal)
+        else:
+            refusal = None
+        return refusal
+
+    def _unit(self, unit: str) -> BudgetRefusal | None:
+        """One answer per evicted unit: what follows from a deferred isolation waits, else the budgets decide."""
+        if unit not in self._units and unit in self._scope.displaced:
+            self._preemption(self._scope.displaced[unit].preemptor)
+        if unit not in self._units:
+            change = self._scope.reschedules.get(unit)
+            refusal = next((r for r in map(self._waits, self._nodes_of.get(unit, {}).items()) if r), None)
+            if self._broken:
+                refusal = BudgetRefusal(BROKEN, None)
+            elif refusal is None:
+                nodes = tuple(sorted(node for node in self._nodes_of.get(unit, {}) if node))
+                fresh = change is None or change.counted
+                shut = self._closed_window("EvictPod", nodes) if fresh else None
+                if shut is not None:
+                    self._units[unit] = shut
+                    return shut
+                demand = BudgetDemand("EvictPod", unit, 1, nodes)
+                if change is None or change.counted:
+                    refusal = self._ledger.take(demand)
+                elif unit in self._not_asked:
+                    refusal = self._ledger.renew(demand)
+            self._units[unit] = refusal
+        return self._units[unit]
+
+    def _other_method(self, action: EvictPod) -> BudgetRefusal | None:
+        """Defer other evictions in a pool while faults evict pods there: one disruptive method per pass and pool.
+
+        Resets and partitions do not wait: they touch idle chips only.
+        """
+        pod = self._scope.observed.pods.get(f"{action.namespace}/{action.pod}")
+        view = self._scope.nodes.get(pod.node) if pod is not None else None
+        if _involuntary(action) or view is None or view.pool not in self._rescued_pools:
+            return None
+        return BudgetRefusal(ONE_METHOD, self._scope.now + NEXT_PASS)
+
+    def _preemption(self, preemptor: str) -> None:
+        """Admit or defer together all units evicted for the same job: fewer would cost work and make no room."""
+        rows = {unit: row for unit, row in sorted(self._scope.displaced.items()) if row.preemptor == preemptor}
+        demands = [
+            BudgetDemand("EvictPod", unit, 1, tuple(sorted(node for node in self._nodes_of.get(unit, {}) if node)))
+            for unit, row in rows.items()
+            if row.counted
+        ]
+        refusal = BudgetRefusal(BROKEN, None) if self._broken else self._ledger.take_all(demands)
+        for unit, row in rows.items():
+            if refusal is None and not row.counted:
+                nodes = tuple(sorted(node for node in self._nodes_of.get(unit, {}) if node))
+                self._units[unit] = self._ledger.renew(BudgetDemand("EvictPod", unit, 1, nodes))
+            else:
+                self._units[unit] = refusal
+
+    def _waits(self, on: tuple[str, int]) -> BudgetRefusal | None:
+        """The refusal of a deferred isolation that covers any of these chips of this node."""
+        held = self._held_isolations.get(on[0])
+        if held is None or (held[0] is not None and not held[0] & on[1]):
+            return None
+        return held[1]
+
+    def _not_out(self, action: ResetChips) -> BudgetRefusal | None:
+        """The refusal of a reset because the isolation of one of its chips is deferred."""
+        waiting = self._not_isolated.get(action.node)
+        return waiting[1] if waiting is not None and waiting[0] & _mask(action.chips) else None
+
+    def _isolation(self, action: IsolateChip) -> Iterable[AnyAction]:
+        """Isolate as many chips as the budgets allow, in the order of their ids."""
+        count, names = len(action.chips), action.chips
+        demand = BudgetDemand("IsolateChip", action.node, count, (action.node,))
+        fits = min(count, self._ledger.room(demand))
+        now, later = names[:fits], names[fits:]
+        if now:
+            self._ledger.take(demand._replace(weight=len(now)))
+        if not later:
+            return (action,)
+        refusal = self._ledger.take(demand._replace(weight=len(later))) or BudgetRefusal("", None)
+        rest = msgspec.structs.replace(action, chips=later)
+        self._hold_chips(action.node, later, refusal)
+        self._scope.deferred.append(_deferred(rest, refusal))
+        return (msgspec.structs.replace(action, chips=now),) if now else ()
+
+    def _hold_chips(self, node: str, names: tuple[str, ...], refusal: BudgetRefusal) -> None:
+        """Defer what follows from the deferred isolation of these chips."""
+        ids = _mask(names)
+        before = self._held_isolations.get(node, (0, refusal))
+        self._held_isolations[node] = (None if before[0] is None else before[0] | ids, refusal)
+        self._not_isolated[node] = (self._not_isolated.get(node, (0, refusal))[0] | ids, refusal)
+
+    def _closed_window(self, kind: str, nodes: tuple[str, ...]) -> BudgetRefusal | None:
+        """The refusal by a maintenance window that covers an action on these nodes."""
+        if not self._windows:
+            return None
+        pools = frozenset(view.pool for node in nodes if (view := self._scope.nodes.get(node)) is not None)
+        if (kind, pools) not in self._window_refusals:
+            found = ((name, closed(windows, kind, pools, self._scope.now)) for name, windows in self._windows)
+            shut = [BudgetRefusal(name, verdict.until) for name, verdict in found if verdict is not None]
+            latest = max(shut, key=lambda refusal: (refusal.until is None, refusal.until or 0.0), default=None)
+            self._window_refusals[(kind, pools)] = latest
+        return self._window_refusals[(kind, pools)]
+
+    def _defer(self, action: AnyAction, refusal: BudgetRefusal) -> None:
+        confirm = self._pruning.confirm(action) if isinstance(action, DeleteObject) else ""
+        self._scope.deferred.append(_deferred(action, refusal, confirm))
+        if isinstance(action, EvictPod):
+            self._scope.evicting.discard(f"{action.namespace}/{action.pod}")
+            self._scope.reschedules.pop(action.budget_unit, None)
+            row = self._scope.displaced.pop(action.budget_unit, None)
+            if row is not None and row.preemptor in self._scope.gangs:
+                units = self._without_room.get(row.preemptor, (0, refusal))[0]
+                self._without_room[row.preemptor] = (units + 1, refusal)
+
+
+def _mask(names: Iterable[str]) -> int:
+    """Mask of the chips with these device names."""
+    return mask_of([int(name.rpartition("-")[2]) for name in names])
+
+
+def _involuntary(action: EvictPod) -> bool:
+    """Whether a pod is evicted for a fault or by its own job's policies."""
+    return action.evidence.rule.startswith("fault-scheduling") or action.evidence.rule == EXPANSION
+
+
+def _rescued_pools(scope: Scope) -> frozenset[str]:
+    """Pools with pods that this pass evicts for a fault."""
+    found = set()
+    for action in scope.actions:
+        if isinstance(action, EvictPod) and action.evidence.rule.startswith("fault-scheduling"):
+            pod = scope.observed.pods.get(f"{action.namespace}/{action.pod}")
+            view = scope.nodes.get(pod.node) if pod is not None else None
+            if view is not None:
+                found.add(view.pool)
+    return frozenset(found)
+
+
+def _is_cleanup(action: AnyAction) -> bool:
+    """Whether a job cleans up: pods that ended or never started, objects of a job that ended."""
+    return isinstance(action, DeleteObject) and action.evidence.rule == EXPANSION
+
+
+def _deferred(action: AnyAction, refusal: BudgetRefusal, confirm: str = "") -> Deferred:
+    return Deferred(action, refusal.budget, rfc3339(refusal.until) if refusal.until is not None else None, confirm)
+
+
+def _not_asked(scope: Scope) -> set[str]:
+    """Units with a pod to evict that is not terminating yet."""
+    found = set()
+    for action in scope.actions:
+        if isinstance(action, EvictPod):
+            pod = scope.observed.pods.get(f"{action.namespace}/{action.pod}")
+            if pod is not None and pod.deleting is None:
+                found.add(action.budget_unit)
+    return found
+
+
+def _nodes_of_units(scope: Scope) -> dict[str, dict[str, int]]:
+    """Per eviction unit its pods' nodes, each with the mask of their chips."""
+    out: dict[str, dict[str, int]] = {}
+    for action in scope.actions:
+        if isinstance(action, EvictPod):
+            nodes = out.setdefault(action.budget_unit, {})
+            pod = scope.observed.pods.get(f"{action.namespace}/{action.pod}")
+            if pod is not None and pod.node:
+                nodes[pod.node] = nodes.get(pod.node, 0) | sum(1 << chip for chip in chip_ids(pod))
+    return out

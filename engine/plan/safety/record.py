@@ -1,0 +1,153 @@
+"""What admitted actions leave in the memory, so that the next pass knows what was decided.
+
+The memory is written before any disruptive action: a crash in between costs an attempt and never repeats one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from engine.gangs.forming import declared_rank
+from engine.model.actions import EvictPod, Evidence, IsolateChip, IsolateNode, ReleaseChip, ReleaseNode, ResetChips
+from engine.model.history import TIMELINE, ChipMemory, JobMemory, NodeMemory, RescheduleRecord
+from engine.plan.health.reset import MAX_RESETS
+from engine.plan.health.states import with_entry
+from engine.plan.recover import in_place_recovery
+from engine.plan.scope import Reschedule, Scope
+
+MAX_RESCHEDULES: Final = 100
+MAX_FAULT_NODES: Final = 16
+#: Maximum reschedules recorded per job, and hit pods per reschedule.
+MAX_RECORDS: Final = 10
+#: Maximum characters of one line of a job's timeline.
+MAX_LINE: Final = 500
+
+
+def record_actions(scope: Scope) -> None:
+    """Record every action of the plan that the next pass must know."""
+    _record_answers(scope)
+    for action in scope.actions:
+        if isinstance(action, IsolateChip):
+            text = f"isolated: {action.level}{cause(action.evidence)}"
+            _chips(scope, action.node, action.chips, level=action.level, text=text)
+        elif isinstance(action, ReleaseChip):
+            _chips(scope, action.node, action.chips, level="", text="released")
+        elif isinstance(action, ResetChips):
+            _reset(scope, action)
+            in_place_recovery.record_order(scope, action)
+        elif isinstance(action, (IsolateNode, ReleaseNode)):
+            before = scope.memory.nodes.get(action.node, NodeMemory())
+            level = action.level if isinstance(action, IsolateNode) else ""
+            scope.memory.nodes[action.node] = msgspec.structs.replace(before, isolated=level)
+    said = {a.budget_unit: a for a in reversed(scope.actions) if isinstance(a, EvictPod)}
+    by_gang: dict[str, list[Reschedule]] = {}
+    for unit in sorted(scope.reschedules):
+        by_gang.setdefault(scope.reschedules[unit].gang, []).append(scope.reschedules[unit])
+    for gang, changes in by_gang.items():
+        first = next((said[unit] for unit in sorted(scope.reschedules) if unit in said
+                      and scope.reschedules[unit].gang == gang), None)  # fmt: skip
+        _job(scope, gang, changes, f": {first.message}{cause(first.evidence)}" if first else "")
+
+
+def cause(evidence: Evidence) -> str:
+    """Codes, rule, file:line and commit behind a decision, for a timeline; empty when there are none."""
+    place = f"{evidence.file}:{evidence.line}" if evidence.file else ""
+    commit = f"@{evidence.revision[:12]}" if evidence.file and evidence.revision else ""
+    rule = "" if evidence.rule in ("", "report") else evidence.rule
+    parts = (f"by {', '.join(evidence.codes[:8])}" if evidence.codes else "", rule, f"{place}{commit}")
+    text = " ".join(part for part in parts if part)
+    return f" {text}" if text else ""
+
+
+def _record_answers(scope: Scope) -> None:
+    """Record the answers of agents to resets since the previous pass."""
+    for name, memory in list(scope.memory.nodes.items()):
+        agent, old = scope.observed.agents.get(name), scope.observed.history.nodes.get(name)
+        if agent is None or old is memory or old is None:
+            continue
+        rows = dict(memory.chips)
+        for chip, row in memory.chips.items():
+            past = old.chips.get(chip)
+            if past is None or not past.ordered or past.recovering or (row.ordered and not row.recovering):
+                continue
+            answer = agent.chips.get(chip)
+            if answer is not None and answer.reset_epoch_done >= past.epoch:
+                rows[chip] = with_entry(
+                    row, scope.now_ms, f"reset answered: epoch {past.epoch} {answer.reset_result}"[:200]
+                )
+        if rows != memory.chips:
+            scope.memory.nodes[name] = msgspec.structs.replace(memory, chips=rows)
+
+
+def _chips(scope: Scope, node: str, names: tuple[str, ...], *, level: str, text: str) -> None:
+    before = scope.memory.nodes.get(node, NodeMemory())
+    rows = dict(before.chips)
+    for chip in _ids(names):
+        row = rows.get(chip, ChipMemory())
+        if level or row != ChipMemory():
+            row = msgspec.structs.replace(row, isolated=scope.now_ms if level else 0, level=level)
+            rows[chip] = with_entry(row, scope.now_ms, text)
+    scope.memory.nodes[node] = msgspec.structs.replace(before, chips=dict(sorted(rows.items())))
+
+
+def _reset(scope: Scope, action: ResetChips) -> None:
+    """Record the attempt, its epoch and its time on every chip of the group."""
+    before = scope.memory.nodes.get(action.node, NodeMemory())
+    rows = dict(before.chips)
+    for chip in _ids(action.chips):
+        row = rows.get(chip, ChipMemory())
+        row = msgspec.structs.replace(
+            row,
+            epoch=action.epoch,
+            ordered=scope.now_ms,
+            recovering=0,
+            resets=(*row.resets, scope.now_ms)[-MAX_RESETS:],
+        )
+        rows[chip] = with_entry(row, scope.now_ms, f"reset ordered: epoch {action.epoch}{cause(action.evidence)}")
+    scope.memory.nodes[action.node] = msgspec.structs.replace(before, chips=dict(sorted(rows.items())))
+
+
+def _ids(names: tuple[str, ...]) -> list[int]:
+    return [int(name.rpartition("-")[2]) for name in names]
+
+
+def _job(scope: Scope, gang: str, changes: list[Reschedule], why: str) -> None:
+    """Record where the job's pods were, where it failed, which pods were evicted, and the attempts spent."""
+    owner = scope.gangs.get(gang)
+    before = scope.memory.jobs.get(gang, JobMemory())
+    uid = owner.uid if owner else before.uid
+    if before.uid and uid and before.uid != uid:
+        before = JobMemory(uid=uid)
+    nodes, evicted = dict(before.nodes), dict(before.evicted)
+    for change in changes:
+        for key in change.pods:
+            pod = scope.observed.pods[key]
+            overdue = pod.deleting is not None
+            evicted[pod.uid] = -scope.now_ms if overdue else evicted.get(pod.uid, scope.now_ms)
+    for key in owner.pods if owner else ():
+        pod = scope.observed.pods[key]
+        rank = declared_rank(pod)
+        if pod.node:
+            nodes[str(rank) if rank is not None else pod.name] = pod.node
+    alive = {p.uid for p in scope.observed.pods.values() if scope.gang_of.get(p.key) == gang}
+    counted = any(change.counted for change in changes)
+    failed = any(change.failed for change in changes)
+    faults = dict.fromkeys((*before.fault_nodes, *(n for change in changes for n in change.fault_nodes)))
+    reason = changes[0].reason
+    hits = tuple(sorted({hit for change in changes for hit in change.hits}))[:MAX_RECORDS]
+    scope.memory.jobs[gang] = msgspec.structs.replace(
+        before,
+        uid=uid,
+        nodes=dict(sorted(nodes.items())),
+        fault_nodes=tuple(faults)[-MAX_FAULT_NODES:],
+        reschedules=(*before.reschedules, *((scope.now_ms,) if counted else ()))[-MAX_RESCHEDULES:],
+        retries=max(0, changes[0].retries - 1) if failed else before.retries,
+        evicted={u: t for u, t in sorted(evicted.items()) if u in alive},
+        timeline=(*before.timeline, *(((scope.now_ms, f"rescheduled: {reason}{why}"[:MAX_LINE]),) if counted else ()))[
+            -TIMELINE:
+        ],
+        rescheduled=before.rescheduled + counted,
+        records=(*((RescheduleRecord(scope.now_ms, hits),) if counted else ()), *before.records)[:MAX_RECORDS],
+    )

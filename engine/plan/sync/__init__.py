@@ -1,0 +1,1 @@
+"""Live objects as Git declares them: create, patch, prune."""

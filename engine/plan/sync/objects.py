@@ -1,0 +1,314 @@
+"""The pass that makes live objects match Git: create, patch by server-side apply, prune by inventory.
+
+An object that carries the digest of its manifest is left alone unless a declared field has drifted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from engine.documents import CLUSTER, SHIPPED, BelayDocument, Declared, Desired, Manifest
+from engine.model.actions import (
+    CreateObject,
+    DeleteObject,
+    Evidence,
+    PatchObject,
+    Preconditions,
+)
+from engine.model.cluster import Observed
+from engine.model.diagnostics import Diagnostic, ObjectKey
+from engine.model.plan_cache import CacheKey, Memo, PlanCache
+from engine.model.reasons import ActionReason
+from engine.plan.scope import Scope
+from engine.plan.sync.drift import first_difference
+from engine.plan.sync.pruning import PRUNE, PRUNED, member_of
+from engine.plan.sync.served import normalized, without_unknown_fields
+from engine.wire.names import MAIN_SHARD
+
+RULE: Final = "sync"
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+MANAGER: Final = "belay"
+DIGEST: Final = "belay.dev/applied-digest"
+_BELAY_GROUP: Final = "belay.dev"
+_MAX_AWAITED: Final = 20
+"""Most new objects of its kind that a deletion waits for."""
+_CRD: Final = ("apiextensions.k8s.io/v1", "CustomResourceDefinition")
+
+#: Order of creation by kind, used objects before their users; other kinds come last.
+_ORDER: Final = {
+    kind: rank
+    for rank, kinds in enumerate(
+        (
+            ("Namespace",),
+            ("CustomResourceDefinition",),
+            ("PriorityClass", "Queue"),
+            ("ConfigMap", "Service", "ServiceAccount"),
+            ("PodGroup",),
+        )
+    )
+    for kind in kinds
+}
+#: ConfigMaps that people declare and components fill, by name prefix: keys whose live content is kept.
+_MACHINE_KEYS: Final[dict[str, tuple[str, ...]]] = {
+    "rings-config-": ("hccl.json", "version"),
+    "reset-config-": ("reset.json", "checkCode", "restartType"),
+    "fault-config-": ("fault-npus", "checkCode"),
+}
+#: Per object: why it has to be patched, empty when it need not be.
+_PATCH_REASONS: Final = CacheKey("declared objects against live ones", Memo[tuple[str, str]], limit=32768)
+_Schemas = Mapping[tuple[str, str], Mapping[str, Any]]
+_COPIES: Final = CacheKey("copies of documents", Memo[Manifest], limit=4096)
+
+
+def run(scope: Scope) -> None:
+    """Plan creations and patches in order of dependency, then deletions in reverse order.
+
+    Objects belong to no node, so one shard does this for all.
+    """
+    desired = scope.desired
+    if not desired.has_git or scope.shard != MAIN_SHARD:
+        return
+    schemas = _schemas(scope.observed)
+    wanted = [*desired.manifests, *_copies(desired, schemas, scope.cache)]
+    for manifest in sorted(wanted, key=lambda m: _rank(m.key)):  # manifests come sorted by key, and sorting is stable
+        _apply(scope, manifest, schemas.get((manifest.key.api_version, manifest.key.kind)))
+    _prune(scope, {manifest.key for manifest in wanted})
+    _maintain_waiting(scope, schemas)
+
+
+def declared_keys(desired: Desired, observed: Observed, cache: PlanCache | None = None) -> tuple[ObjectKey, ...]:
+    """Keys of all objects that this pass keeps in the cluster, for the inventory."""
+    copies = _copies(desired, _schemas(observed), cache or PlanCache())
+    return tuple(sorted(manifest.key for manifest in (*desired.manifests, *copies)))
+
+
+def _rank(key: ObjectKey) -> int:
+    return _ORDER.get(key.kind, len(_ORDER))
+
+
+def _apply(scope: Scope, manifest: Manifest, schema: Mapping[str, Any] | None) -> None:
+    """Create or patch one object if needed; ``schema`` is that of its CRD, if it has one."""
+    key = manifest.key
+    live = scope.observed.objects.get(key)
+    if live is None:
+        body = applied_body(manifest, {})
+        message = f"{key} is declared at {manifest.origin} and does not exist: creating it"
+        scope.actions.append(
+            CreateObject(
+                reason=ActionReason.MISSING,
+                message=message,
+                evidence=_evidence(scope, manifest),
+                api_version=key.api_version,
+                object_kind=key.kind,
+                namespace=key.namespace,
+                name=key.name,
+                object=body,
+            )
+        )
+        return
+    metadata = _part(live, "metadata")
+    if metadata.get("deletionTimestamp"):
+        return  # it can be created again once it is gone
+    inputs = (manifest.digest, live, schema)
+    reason, detail = scope.cache[_PATCH_REASONS].of(key, inputs, lambda: _patch_reason(manifest, live, schema))
+    if reason:
+        version = metadata.get("uid")
+        scope.actions.append(
+            PatchObject(
+                reason=reason,
+                message=f"{key}: {detail}; applying {manifest.origin}",
+                evidence=_evidence(scope, manifest),
+                preconditions=Preconditions(uid=str(version) if version else None),
+                api_version=key.api_version,
+                object_kind=key.kind,
+                namespace=key.namespace,
+                name=key.name,
+                patch=applied_body(manifest, live),
+            )
+        )
+
+
+def applied_body(manifest: Manifest, live: Mapping[str, Any]) -> dict[str, Any]:
+    """The body to apply for a manifest: with namespace, and the label and digest by which Belay recognises it.
+
+    Keys of ConfigMaps that components fill keep their live content.
+    """
+    body = normalized({key: value for key, value in manifest.body.items() if key != "status"})
+    metadata = dict(_part(body, "metadata"))
+    metadata["name"] = manifest.key.name
+    if manifest.key.namespace:
+        metadata["namespace"] = manifest.key.namespace
+    metadata["labels"] = {**_part(metadata, "labels"), MANAGED_BY: MANAGER}
+    metadata["annotations"] = {**_part(metadata, "annotations"), DIGEST: manifest.digest}
+    body["metadata"] = metadata
+    filled = _machine_keys(manifest.key)
+    if filled and live:
+        now = _part(live, "data")
+        body["data"] = {**_part(body, "data"), **{key: now[key] for key in filled if key in now}}
+    return body
+
+
+def _patch_reason(manifest: Manifest, live: Mapping[str, Any], schema: Mapping[str, Any] | None) -> tuple[str, str]:
+    """Reason and message for patching an object; empty when it matches."""
+    metadata = _part(live, "metadata")
+    digest = _part(metadata, "annotations").get(DIGEST)
+    if digest != manifest.digest:
+        return "ManifestChanged", "it was not applied yet" if digest is None else "its manifest has changed"
+    body = applied_body(manifest, live)
+    path = first_difference(without_unknown_fields(body, schema) if schema else body, live)
+    return ("Drifted", f"its field {path} is not as declared") if path else ("", "")
+
+
+def _machine_keys(key: ObjectKey) -> tuple[str, ...]:
+    if key.kind != "ConfigMap":
+        return ()
+    return next((keys for prefix, keys in _MACHINE_KEYS.items() if key.name.startswith(prefix)), ())
+
+
+def _prune(scope: Scope, wanted: set[ObjectKey]) -> None:
+    """Delete objects that were applied from Git and are no longer declared, dependents first."""
+    inventory = scope.observed.inventory
+    if inventory is None:
+        return
+    gone = [key for key in inventory if key not in wanted and scope.desired.may_prune(key)]
+    if gone and _declares_nothing(scope.desired):
+        message = (
+            f"the repository declares nothing, so {len(gone)} objects that it declared before stay; "
+            "to remove them keep at least one document in the tree"
+        )
+        scope.diagnostics.append(Diagnostic("error", "", "", 0, 0, "", message))
+        return
+    fresh: dict[str, list[CreateObject]] = {}
+    for action in scope.actions:
+        if isinstance(action, CreateObject) and action.evidence.rule == RULE:
+            fresh.setdefault(action.object_kind, []).append(action)
+    for key in sorted(gone, key=lambda k: (-_rank(k), k)):
+        live = scope.observed.objects.get(key)
+        if live is not None:
+            _delete(scope, key, live, fresh.get(key.kind, [])[:_MAX_AWAITED])
+
+
+def _maintain_waiting(scope: Scope, schemas: _Schemas) -> None:
+    """Keep objects whose deletion waits as they were last declared: edits by others are still reverted."""
+    waiting = {member for row in scope.memory.prunes if not row.released for member in row.members}
+    for manifest in scope.desired.earlier if waiting else ():
+        live = scope.observed.objects.get(manifest.key) if manifest.key in scope.undeclared else None
+        if live is None or member_of(manifest.key, live) not in waiting:
+            continue
+        if _part(_part(live, "metadata"), "annotations").get(DIGEST) == manifest.digest:
+            _apply(scope, manifest, schemas.get((manifest.key.api_version, manifest.key.kind)))
+
+
+def _declares_nothing(desired: Desired) -> bool:
+    groups: tuple[Iterable[Declared[Any]], ...] = (
+        desired.pools, desired.layouts, desired.fault_policies, desired.isolations, desired.budgets,
+        desired.scheduling, desired.links, desired.products.values(), desired.fault_tables.values(),
+        desired.templates.values(),
+    )  # fmt: skip
+    return not desired.manifests and all(
+        declared.origin.file.startswith((SHIPPED, CLUSTER)) for group in groups for declared in group
+    )
+
+
+def _delete(scope: Scope, key: ObjectKey, live: Mapping[str, Any], fresh: Sequence[CreateObject]) -> None:
+    """Delete one object; where it may have been renamed, only once the ``fresh`` objects exist."""
+    metadata = _part(live, "metadata")
+    if metadata.get("deletionTimestamp"):
+        return
+    if _part(metadata, "annotations").get(PRUNE) == "disabled":
+        return
+    if _part(metadata, "labels").get(MANAGED_BY) != MANAGER:
+        _report_kept(scope, key, f"label {MANAGED_BY} says that Belay no longer manages it")
+        return
+    if key.kind == "Namespace" and _holds_objects(scope.observed, key.name):
+        _report_kept(scope, key, "the namespace still holds objects")
+        return
+    scope.undeclared.add(key)
+    uid = metadata.get("uid")
+    awaited = tuple((new.api_version, new.object_kind, new.namespace, new.name) for new in fresh)
+    new = f" once {fresh[0].object_kind} {fresh[0].name} exists" if fresh else ""
+    scope.actions.append(
+        DeleteObject(
+            reason=PRUNED,
+            message=f"{key} was applied from Git and is no longer declared: deleting it{new}",
+            evidence=Evidence(rule=RULE, revision=scope.desired.revision),
+            preconditions=Preconditions(uid=str(uid) if uid else None, after=awaited),
+            api_version=key.api_version,
+            object_kind=key.kind,
+            namespace=key.namespace,
+            name=key.name,
+        )
+    )
+
+
+def _report_kept(scope: Scope, key: ObjectKey, why: str) -> None:
+    message = f"is no longer declared, but stays: {why}"
+    scope.diagnostics.append(Diagnostic("info", str(key), "", 0, 0, "", message))
+
+
+def _holds_objects(observed: Observed, namespace: str) -> bool:
+    """Whether a namespace holds objects besides those that Kubernetes creates in every namespace."""
+    if any(pod.namespace == namespace for pod in observed.pods.values()):
+        return True
+    return any(
+        key.namespace == namespace and key.kind not in ("Event", "ServiceAccount") and key.name != "kube-root-ca.crt"
+        for key in observed.objects
+    )
+
+
+def _copies(desired: Desired, schemas: _Schemas, cache: PlanCache) -> Iterator[Manifest]:
+    """Belay's own documents as objects, for the kinds whose CRD the cluster has."""
+    known = {kind for api, kind in schemas if api.partition("/")[0] == _BELAY_GROUP}
+    if not known:
+        return
+    groups: tuple[tuple[Declared[Any], ...], ...] = (
+        desired.pools, desired.layouts, desired.fault_policies, desired.isolations, desired.budgets,
+        desired.scheduling, desired.links, tuple(desired.products.values()), tuple(desired.fault_tables.values()),
+        tuple(desired.templates.values()),
+    )  # fmt: skip
+    for group in groups:
+        for declared in group:
+            if declared.document.KIND in known and not declared.origin.file.startswith((SHIPPED, CLUSTER)):
+                yield _copy(declared, cache)
+
+
+def _copy(declared: Declared[BelayDocument], cache: PlanCache) -> Manifest:
+    document = declared.document
+    key = ObjectKey(document.api_version, document.KIND, "", document.name)
+
+    def make() -> Manifest:
+        body = document.manifest()
+        digest = hashlib.sha256(msgspec.json.encode(body, order="deterministic")).hexdigest()
+        return Manifest(key, body, declared.origin, digest)
+
+    return cache[_COPIES].of(key, (document, declared.origin), make)
+
+
+def _schemas(observed: Observed) -> _Schemas:
+    """OpenAPI schemas of the CRDs in the cluster, by apiVersion and kind."""
+    found: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for key in observed.objects:
+        if (key.api_version, key.kind) != _CRD:
+            continue
+        spec = _part(observed.objects[key], "spec")
+        kind = str(_part(spec, "names").get("kind") or "")
+        versions = spec.get("versions")
+        for version in versions if isinstance(versions, list) else ({},):
+            if isinstance(version, dict):
+                schema = _part(_part(version, "schema"), "openAPIV3Schema")
+                found[(f"{spec.get('group')}/{version.get('name')}", kind)] = schema
+    return found
+
+
+def _evidence(scope: Scope, manifest: Manifest) -> Evidence:
+    origin = manifest.origin
+    return Evidence(rule=RULE, file=origin.file, line=origin.line, revision=scope.desired.revision)
+
+
+def _part(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = raw.get(name)
+    return value if isinstance(value, dict) else {}

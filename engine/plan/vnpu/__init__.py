@@ -1,0 +1,1 @@
+"""vNPU layouts: declared against reported partitions."""

@@ -1,0 +1,67 @@
+"""Deletes pods whose vNPU could not be created, so that their job re-creates them and they are placed again.
+
+Source: component/ascend-for-volcano/internal/npu/vnpu/vnpu.go: kubelet refuses them with UnexpectedAdmissionError (the
+device plugin reports NoNPUResource or NPUSegmentFailed), and no other component deletes them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from engine.model.actions import (
+    DeleteObject,
+    Evidence,
+    Preconditions,
+)
+from engine.model.cluster import Pod
+from engine.model.history import TIMELINE
+from engine.model.reasons import ActionReason
+from engine.plan import roles
+from engine.plan.budgets import EXPANSION
+from engine.plan.restart_scope import memory_of
+from engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS
+from engine.plan.scope import Scope
+from engine.wire.parts import NPU_CORE
+
+REFUSED: Final = "UnexpectedAdmissionError"
+REASON: Final = ActionReason.SEGMENT_FAILED
+TIMELINE_PREFIX: Final = "cutting failed"
+
+
+def run(scope: Scope) -> None:
+    """Plan the deletion of pods with AI cores that kubelet refused, within the attempts of their jobs."""
+    refused = [pod for pod in scope.observed.pods.values() if pod.reason == REFUSED and _never_started(pod)]
+    if not refused or not roles.plays(scope, "schedule"):
+        return
+    for pod in refused:
+        gang = scope.gangs.get(scope.gang_of.get(pod.key, ""))
+        if gang is None or not roles.schedules(scope, pod):
+            continue
+        memory = memory_of(scope, gang)
+        most, window = DEFAULT_ATTEMPTS
+        recent = [
+            text for at, text in memory.timeline if at > scope.now_ms - window and text.startswith(TIMELINE_PREFIX)
+        ]
+        if len(recent) >= min(most * max(1, gang.replicas), TIMELINE - 1):
+            continue
+        line = (scope.now_ms, f"{TIMELINE_PREFIX}: {pod.name} on {pod.node}")
+        timeline = (*memory.timeline, line)[-TIMELINE:]
+        scope.memory.jobs[gang.key] = msgspec.structs.replace(memory, uid=gang.uid, timeline=timeline)
+        scope.actions.append(
+            DeleteObject(
+                reason=REASON,
+                message=f"the vNPU of pod {pod.key} could not be created on node {pod.node}: its job re-creates it",
+                evidence=Evidence(rule=EXPANSION, revision=scope.desired.revision),
+                preconditions=Preconditions(uid=pod.uid),
+                api_version="v1",
+                object_kind="Pod",
+                namespace=pod.namespace,
+                name=pod.name,
+            )
+        )
+
+
+def _never_started(pod: Pod) -> bool:
+    return pod.phase == "Failed" and pod.resource == NPU_CORE and bool(pod.owner_kind) and pod.deleting is None

@@ -1,0 +1,406 @@
+"""The layout pass: vNPU layouts declared in Git against the vNPUs that nodes report.
+
+A chip is partitioned again only when no live pod and no process is on it; chips declared for vNPUs or shares, or
+holding vNPUs, take no whole-chip work. Chips in mode dynamic are partitioned by placement, when a pod needs it
+(docs/zh/scheduling/04_usage/02_virtual_instance).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from engine.documents import Declared, VNPULayout
+from engine.documents.fault_policy import IDLE
+from engine.model.actions import (
+    Evidence,
+    PartitionChip,
+    Preconditions,
+)
+from engine.model.cluster import AgentReport, Orders, ids_of, mask_of
+from engine.model.diagnostics import Diagnostic, Severity
+from engine.model.history import NodeMemory
+from engine.model.levels import IN_SERVICE, NORMAL
+from engine.model.plan import ChipState, Deferred
+from engine.model.reasons import ActionReason
+from engine.model.states import ChipHealth, NodeHealth
+from engine.model.times import rfc3339
+from engine.model.vnpu import ExistingVNPU, VNPUChange, change, unfit
+from engine.plan.node_view import NodeView
+from engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS
+from engine.plan.scope import Scope
+from engine.plan.vnpu import failed_partitions
+from engine.plan.vnpu.templates import chip_totals, layouts_of, templates_of
+from engine.wire.orders import chip_number
+
+#: A refused or failed partition is ordered again after this long, in milliseconds.
+RETRY_MS: Final = 300_000
+#: Budget name of a deferred partition whose attempts are used up.
+ATTEMPTS: Final = "attempts:partition"
+#: Most partition orders per node whose times are remembered.
+MAX_PARTITIONS: Final = 20
+
+#: chip id -> (templates wanted, the layout that declares them; None when no layout covers the chip any more)
+_Wanted = dict[int, tuple[tuple[str, ...], Declared[VNPULayout] | None]]
+
+
+def run(scope: Scope) -> None:
+    """Order partitions for static layouts, and mark on the node views which chips are for vNPUs or shares."""
+    failed_partitions.run(scope)
+    _mark_cut_chips(scope)
+    laid_out = scope.desired.layouts or any(o.vnpu_layout for o in scope.observed.orders.values())
+    if not laid_out:
+        return
+    for name in sorted(scope.nodes):
+        wanted = _wanted(scope, name, tuple(layouts_of(scope.desired, scope.nodes[name])))
+        if scope.observed.ledger_broken:
+            continue
+        if wanted or scope.nodes[name].dynamic_chips:
+            _order_node(scope, scope.nodes[name], wanted)
+
+
+def _mark_cut_chips(scope: Scope) -> None:
+    """Mark chips that hold vNPUs: they cannot be used whole."""
+    for name, agent in scope.observed.agents.items():
+        if name in scope.nodes and agent.vnpus:
+            carved = mask_of(sorted({device.chip for device in agent.vnpus}))
+            scope.nodes.change(name, carved=carved, cut=scope.nodes[name].cut | carved)
+
+
+def _wanted(scope: Scope, node: str, about: Sequence[Declared[VNPULayout]]) -> _Wanted:
+    """Mark the chips that layouts cover (where two cover one chip, the first by name); return the templates that static
+    layouts want.
+    """
+    wanted: _Wanted = {}
+    taken, of_mode, view = 0, dict[str, int](), scope.nodes[node]
+    for layout in about:
+        spec = layout.document.spec
+        mask = 0
+        for chip, templates in _rows(view, layout, taken):
+            if taken >> chip & 1:
+                _report(scope, view, layout, chip, "is already covered by another document; the first by name counts")
+            elif not view.base >> chip & 1:
+                _report(scope, view, layout, chip, "does not exist on the node")
+            else:
+                mask |= 1 << chip
+                if spec.mode == "static" and _fits(scope, view, layout, chip, templates):
+                    wanted[chip] = (templates, layout)
+        taken |= mask
+        of_mode[spec.mode] = of_mode.get(spec.mode, 0) | _of_mode(scope, view, layout, mask)
+    if taken:
+        view = scope.nodes.change(
+            node,
+            static_chips=view.static_chips | of_mode.get("static", 0),
+            dynamic_chips=view.dynamic_chips | of_mode.get("dynamic", 0),
+            soft_chips=view.soft_chips | of_mode.get("soft", 0),
+            cut=view.cut | taken,
+        )
+    orders = scope.observed.orders.get(node)
+    if scope.desired.has_git and orders is not None:
+        for chip, templates in orders.vnpu_layout.items():
+            if templates and chip not in wanted and not view.dynamic_chips >> chip & 1:
+                wanted[chip] = ((), None)
+    return dict(sorted(wanted.items()))
+
+
+def _rows(view: NodeView, layout: Declared[VNPULayout], taken: int) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Chips with their templates; a layout that names no chips covers all that no other layout has."""
+    spec = layout.document.spec
+    if not spec.chips:
+        yield from ((chip, ()) for chip in ids_of(view.base & ~taken))
+    for row in spec.chips:
+        for chip in row.chips:
+            yield chip, row.templates
+
+
+def _of_mode(scope: Scope, view: NodeView, layout: Declared[VNPULayout], mask: int) -> int:
+    """Which of these chips can be what the layout's mode says; none or all."""
+    mode = layout.document.spec.mode
+    if mode == "static":
+        return mask
+    family = templates_of(scope.desired, view)
+    excluded = family.spec.rules.excluded_products if family is not None else ()
+    on_demand = (
+        family is not None and family.spec.dynamic and (view.product is None or view.product.name not in excluded)
+    )
+    softly = bool(
+        (family is not None and family.spec.soft) or (view.product is not None and view.product.spec.vnpu.soft)
+    )
+    first = ids_of(mask)[0] if mask else -1
+    if mode == "dynamic":
+        if not on_demand and mask:
+            _report(scope, view, layout, first, "cannot be cut on demand: chips of this node have static vNPUs only")
+        return mask if on_demand else 0
+    if not softly and mask:
+        _report(scope, view, layout, first, "cannot be shared softly: chips of this node do not support it")
+    return mask if softly else 0
+
+
+def _fits(scope: Scope, view: NodeView, layout: Declared[VNPULayout], chip: int, templates: tuple[str, ...]) -> bool:
+    family = scope.desired.templates_for(view.product, view.node.labels)
+    if family is None:
+        _report(scope, view, layout, chip, "cannot be cut: no vNPU templates are known for the node's chips")
+        return False
+    unknown = [name for name in templates if name not in family.by_name]
+    if unknown:
+        _report(scope, view, layout, chip, f"template {unknown[0]} does not belong to family {family.spec.family}")
+        return False
+    totals = chip_totals(view, family)
+    why = unfit(totals, [family.by_name[name].size(totals.aicore) for name in templates])
+    if why is not None:
+        _report(scope, view, layout, chip, f"the templates do not fit: {why}")
+    return why is None
+
+
+def _order_node(scope: Scope, view: NodeView, wanted: _Wanted) -> None:
+    node = view.node.name
+    agent, orders = scope.observed.agents.get(node), scope.observed.orders.get(node)
+    if _outstanding(scope, agent, orders):
+        for chip in _changing(agent, orders):
+            _mark_resetting(scope, node, chip)
+            _list_as_resetting(scope, view, chip)
+        return
+    if not orderable(scope, view):
+        return
+    epoch = next_epoch(scope, view)
+    ordered = False
+    for chip, (templates, layout) in wanted.items():
+        if view.chip_level.get(chip, NORMAL) not in IN_SERVICE:
+            continue
+        ordered |= _order_chip(scope, view, chip, templates, layout, epoch)
+    if ordered:
+        remember_epoch(scope, view, epoch)
+
+
+def orderable(scope: Scope, view: NodeView) -> bool:
+    """Whether the node can take a partition order now: it is healthy, and no order is unanswered."""
+    node = view.node.name
+    agent, orders = scope.observed.agents.get(node), scope.observed.orders.get(node)
+    if _outstanding(scope, agent, orders) or view.suspended:
+        return False
+    healthy = view.state not in (NodeHealth.NOT_READY, NodeHealth.UNKNOWN, NodeHealth.ISOLATED)
+    return healthy and not _is_waiting(scope, agent, orders)
+
+
+def pending_templates(scope: Scope, view: NodeView) -> dict[int, list[str]]:
+    """Templates of an order that the node has not answered, by chip."""
+    node = view.node.name
+    agent, orders = scope.observed.agents.get(node), scope.observed.orders.get(node)
+    if orders is None or not _outstanding(scope, agent, orders):
+        return {}
+    out: dict[int, list[str]] = {}
+    for chip, templates in orders.vnpu_layout.items():
+        missing = (
+            Counter(templates) - Counter(d.template for d in agent.vnpus if d.chip == chip)
+            if agent
+            else Counter(templates)
+        )
+        if missing:
+            out[chip] = sorted(missing.elements())
+    return out
+
+
+def next_epoch(scope: Scope, view: NodeView) -> int:
+    """Epoch of the next partition order; all orders to a node in one pass share it."""
+    node = view.node.name
+    agent, orders = scope.observed.agents.get(node), scope.observed.orders.get(node)
+    memory = scope.observed.history.nodes.get(node, NodeMemory())
+    return max(memory.vnpu_epoch, orders.vnpu_epoch if orders else 0, agent.vnpu_epoch_done if agent else 0) + 1
+
+
+def remember_epoch(scope: Scope, view: NodeView, epoch: int) -> None:
+    """Keep the epoch in the memory, so that it never repeats."""
+    memory = scope.memory.nodes.get(view.node.name, NodeMemory())
+    if memory.vnpu_epoch == epoch:
+        return
+    tries = (*memory.partitions, scope.now_ms) if _failed(scope, view) else (scope.now_ms,)
+    scope.memory.nodes[view.node.name] = msgspec.structs.replace(
+        memory, vnpu_epoch=epoch, partitions=tries[-MAX_PARTITIONS:]
+    )
+
+
+def occupant_of(scope: Scope, view: NodeView, chip: int) -> str:
+    """What keeps a chip from being partitioned: a live pod, or processes in the report; empty when nothing does."""
+    if view.used >> chip & 1:
+        return view.used_by.get(chip) or "a pod"
+    agent = scope.observed.agents.get(view.node.name)
+    row = agent.chips.get(chip) if agent is not None else None
+    return f"{row.processes} processes" if row is not None and row.processes else ""
+
+
+def _order_chip(
+    scope: Scope, view: NodeView, chip: int, templates: tuple[str, ...], layout: Declared[VNPULayout] | None, epoch: int
+) -> bool:
+    step = change(list(vnpus_on(scope, view, chip)), templates)
+    if not step.needed:
+        return False
+    holder = occupant_of(scope, view, chip) or ", ".join(f"vNPU {i}" for i in step.blocked)
+    if holder:
+        severity: Severity = "error" if layout is not None and layout.document.spec.when_busy == "refuse" else "info"
+        if layout is not None:
+            _report(scope, view, layout, chip, f"is in use by {holder}; it is cut when that ends", severity)
+        return False
+    doing = "cut into " + ", ".join(templates) if templates else "made whole again"
+    return order_partition(
+        scope,
+        view,
+        chip,
+        templates,
+        step,
+        epoch,
+        reason=ActionReason.LAYOUT_DIFFERS if layout is not None else ActionReason.LAYOUT_REMOVED,
+        message=f"chip {view.chip(chip)} of node {view.node.name} is {doing}",
+        evidence=layout_evidence(scope, layout),
+    )
+
+
+def order_partition(
+    scope: Scope,
+    view: NodeView,
+    chip: int,
+    templates: tuple[str, ...],
+    step: VNPUChange,
+    epoch: int,
+    *,
+    reason: str,
+    message: str,
+    evidence: Evidence,
+) -> bool:
+    """Order a partition and take the chip out of placement until it is done.
+
+    Returns:
+        False when the attempts are used up; the order is then deferred until the window of reset attempts frees one.
+    """
+    action = PartitionChip(
+        reason=reason,
+        message=message,
+        evidence=evidence,
+        preconditions=Preconditions(epoch=epoch, idle=True),
+        node=view.node.name,
+        chip=view.chip(chip),
+        templates=templates,
+        create=step.create,
+        destroy=tuple(str(i) for i in step.destroy),
+        epoch=epoch,
+    )
+    until = _next_attempt(scope, view)
+    if until is not None:
+        scope.deferred.append(Deferred(action, ATTEMPTS, rfc3339(until / 1000) if until else None))
+        return False
+    _mark_resetting(scope, view.node.name, chip)
+    scope.actions.append(action)
+    return True
+
+
+def _mark_resetting(scope: Scope, node: str, chip: int) -> None:
+    """The chip takes no new work until it is cut."""
+    view = scope.nodes[node]
+    chip_state = {**view.chip_state, chip: ChipHealth.RESETTING}
+    scope.nodes.change(node, unavailable=view.unavailable | 1 << chip, chip_state=chip_state)
+
+
+def _failed(scope: Scope, view: NodeView) -> bool:
+    """Whether the node's last partition order was refused, failed or expired."""
+    agent, orders = scope.observed.agents.get(view.node.name), scope.observed.orders.get(view.node.name)
+    if orders is None or orders.vnpu_epoch == 0:
+        return False
+    if agent is None or agent.vnpu_epoch_done < orders.vnpu_epoch:
+        return True
+    return agent.vnpu_result.startswith(("refused", "failed"))
+
+
+def _next_attempt(scope: Scope, view: NodeView) -> int | None:
+    """When the next attempt is due (Unix ms, 0: never) if the window's are used up; None while one is left."""
+    if not _failed(scope, view):
+        return None
+    most, window = scope.fault_rules.of(view, IDLE).reset_attempts if scope.fault_rules else DEFAULT_ATTEMPTS
+    tries = scope.observed.history.nodes.get(view.node.name, NodeMemory()).partitions
+    recent = [at for at in tries if at > scope.now_ms - window]
+    if len(recent) < most:
+        return None
+    return recent[len(recent) - most] + window if most else 0
+
+
+def vnpus_on(scope: Scope, view: NodeView, chip: int) -> Iterator[ExistingVNPU]:
+    """The chip's vNPUs; one counts as busy if a pod whose device is unknown asked for its size."""
+    agent = scope.observed.agents.get(view.node.name)
+    if agent is None:
+        return
+    named = {device.used_by for device in agent.vnpus if device.used_by}
+    family = scope.desired.templates_for(view.product, view.node.labels)
+    asked = {pod.resource for pod in view.pods if pod.count and pod.key not in named and not pod.finished}
+    for device in agent.vnpus:
+        if device.chip == chip:
+            size = family.by_name.get(device.template) if family is not None else None
+            resource = f"{family.spec.resource_prefix}{size.suffix}" if family is not None and size is not None else ""
+            yield ExistingVNPU(id=device.id, template=device.template, busy=bool(device.used_by) or resource in asked)
+
+
+def _outstanding(scope: Scope, agent: AgentReport | None, orders: Orders | None) -> bool:
+    """Whether an order is neither answered nor expired."""
+    if orders is None or orders.vnpu_epoch == 0:
+        return False
+    done = agent.vnpu_epoch_done if agent is not None else 0
+    return orders.vnpu_epoch > done and scope.now_ms <= orders.not_after_ms
+
+
+def _is_waiting(scope: Scope, agent: AgentReport | None, orders: Orders | None) -> bool:
+    """Whether to wait after an expired, refused or failed order: for a newer report, then ``RETRY_MS``."""
+    if orders is None or orders.vnpu_epoch == 0:
+        return False
+    if agent is None or agent.vnpu_epoch_done < orders.vnpu_epoch:
+        return agent is None or agent.time_ms <= orders.not_after_ms
+    bad = agent.vnpu_result.startswith(("refused", "failed"))
+    return bad and scope.now_ms - orders.issued_ms < RETRY_MS
+
+
+def _changing(agent: AgentReport | None, orders: Orders | None) -> Iterator[int]:
+    for chip, templates in (orders.vnpu_layout if orders is not None else {}).items():
+        held = sorted(d.template for d in agent.vnpus if d.chip == chip) if agent is not None else []
+        if held != sorted(templates):
+            yield chip
+
+
+def _list_as_resetting(scope: Scope, view: NodeView, chip: int) -> None:
+    """List a chip that is being partitioned as resetting."""
+    place = (view.node.name, chip)
+    index = bisect_left(scope.chips, place, key=lambda row: (row.node, chip_number(row.chip)))
+    known = scope.chips[index] if index < len(scope.chips) else None
+    if known is not None and (known.node, known.chip) == (view.node.name, view.chip(chip)):
+        scope.chips[index] = msgspec.structs.replace(known, state=ChipHealth.RESETTING)
+    else:
+        row = ChipState(view.node.name, view.chip(chip), ChipHealth.RESETTING, NORMAL, (), (), view.used_by.get(chip))
+        scope.chips.insert(index, row)
+
+
+def layout_evidence(scope: Scope, layout: Declared[VNPULayout] | None) -> Evidence:
+    """Place of the document that asks for a partition; None: no document does any more."""
+    if layout is None:
+        return Evidence(rule="layout", revision=scope.desired.revision)
+    return Evidence(
+        rule=f"VNPULayout/{layout.document.name}",
+        file=layout.origin.file,
+        line=layout.origin.line,
+        revision=scope.desired.revision,
+    )
+
+
+def _report(
+    scope: Scope, view: NodeView, layout: Declared[VNPULayout], chip: int, what: str, severity: Severity = "error"
+) -> None:
+    origin = layout.origin
+    scope.diagnostics.append(
+        Diagnostic(
+            severity=severity,
+            object=f"VNPULayout/{layout.document.name}",
+            file=origin.file,
+            line=origin.line,
+            column=origin.column,
+            field="spec.chips",
+            message=f"node {view.node.name} chip {chip}: {what}",
+        )
+    )

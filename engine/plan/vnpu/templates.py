@@ -1,0 +1,36 @@
+"""How a node's chips may be partitioned: their templates and totals, and the layouts that select the node.
+
+Sources: component/ascend-for-volcano/plugin/vnode.go (labels, chip totals), docs/zh/scheduling/04_usage/
+02_virtual_instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from engine.documents import Declared, Desired, VNPULayout, VNPUTemplates
+from engine.model.vnpu import ChipCapacity
+from engine.plan.node_view import NodeView
+
+CHIP_NAME_LABEL: Final = "node.kubernetes.io/npu.chip.name"
+SERVER_TYPE_LABEL: Final = "servertype"
+
+
+def templates_of(desired: Desired, view: NodeView) -> VNPUTemplates | None:
+    """The templates of the node's chips; None when none are known."""
+    return desired.templates_for(view.product, view.node.labels)
+
+
+def chip_totals(view: NodeView, family: VNPUTemplates) -> ChipCapacity:
+    """Totals (AI cores, AI CPUs, memory) of one of the node's chips."""
+    labels = view.node.labels
+    return family.totals(labels.get(CHIP_NAME_LABEL, ""), labels.get(SERVER_TYPE_LABEL, "")).totals
+
+
+def layouts_of(desired: Desired, view: NodeView) -> Iterator[Declared[VNPULayout]]:
+    """The layouts that select a node, by name."""
+    for layout in desired.layouts:
+        spec = layout.document.spec
+        if spec.pool == view.pool if spec.pool else bool(spec.selector and spec.selector.matches(view.node.labels)):
+            yield layout

@@ -1,0 +1,1 @@
+"""Passes without a running engine: recorded ones derived again, and plans from files."""

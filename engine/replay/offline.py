@@ -1,0 +1,190 @@
+"""A plan without a running engine: from folders and a cluster List, or from a live cluster read once.
+
+`belay plan`, `diff`, `explain` and `validate` use it; the planner is the engine's own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import orjson
+
+from engine.documents import Desired
+from engine.errors import InputError
+from engine.load import Loaded, load, load_directory
+from engine.load.cluster import all_documents, copies_from_git, foreign_documents, has_engine
+from engine.load.files import ROOTS
+from engine.load.locations import location_of
+from engine.model.cluster import Observed
+from engine.model.diagnostics import Diagnostic, ObjectKey
+from engine.model.plan import Plan
+from engine.model.times import parse_rfc3339
+from engine.observe.observed import key_of, observe
+from engine.plan import plan
+from engine.replay.recording import LATEST
+from engine.simulate.rehearsal import rehearse
+from engine.source.confirmations import confirmed_in
+from engine.wire import names, sync
+
+_SYNC: Final = ObjectKey("v1", "ConfigMap", names.SYSTEM, names.SYNC)
+
+
+def desired_from(
+    tree: str | None,
+    overlays: Sequence[str],
+    cluster: Sequence[Mapping[str, Any]],
+    *,
+    live: bool = False,
+    over: Sequence[Mapping[str, bytes]] = (),
+) -> tuple[Desired, tuple[Diagnostic, ...]]:
+    """Read the desired state from a tree, or from the cluster; shipped policies lie beneath, overlays on top.
+
+    Where an engine is or was (``live``, or the objects hold its ``belay-sync``), the cluster's copies of Git's
+    documents count, and others only where the settings name their kind. Any other List declares what it holds.
+    ``over`` are documents laid on top of all.
+
+    Raises:
+        InputError: a folder does not exist.
+    """
+    extra = [*(policies_of(folder) for folder in overlays), *over]
+    if tree is not None:
+        loaded = load(tree_of(tree), overlays=extra, foreign=foreign_documents(cluster))
+        return with_confirmations(loaded.desired, tree, cluster), loaded.diagnostics
+    if live or has_engine(cluster):
+        loaded = load(copies_from_git(cluster), overlays=extra, has_git=False, foreign=foreign_documents(cluster))
+    else:
+        loaded = load(all_documents(cluster), overlays=extra, has_git=False)
+    return loaded.desired, loaded.diagnostics
+
+
+def with_confirmations(desired: Desired, tree: str, cluster: Sequence[Mapping[str, Any]]) -> Desired:
+    """The same intent with the deletions that commits of the tree confirm, where it is checked out from Git."""
+    status = next((item for item in cluster if key_of(item) == _SYNC), None)
+    base = sync.prune_base(status) if status is not None else ""
+    if not base:
+        return desired
+    return dataclasses.replace(desired, confirmed=confirmed_in(Path(tree), base))
+
+
+def validated(tree: str, overlays: Sequence[str] = ()) -> Loaded:
+    """A repository folder, loaded and checked, and the tests that its fault policies carry played.
+
+    A failed expectation is an error at its place. Tests of shipped policies are not played: they expect the shipped
+    tables, which the tree may change.
+    """
+    files, extra = tree_of(tree), [policies_of(folder) for folder in overlays]
+    loaded = load(files, overlays=extra)
+    texts = {path: data for layer in (files, *extra) for path, data in layer.items()}
+    found = []
+    for policy in loaded.desired.fault_policies:
+        for failure in rehearse(loaded.desired, policy) if policy.origin.file in texts else ():
+            line, column, field = location_of(texts, policy.origin, failure.path)
+            name = f"FaultPolicy/{policy.document.name}"
+            found.append(Diagnostic("error", name, policy.origin.file, line, column, field, failure.message))
+    findings = sorted({*loaded.diagnostics, *found}, key=lambda item: (item.file, item.line, item.column, item))
+    return dataclasses.replace(loaded, diagnostics=tuple(findings))
+
+
+def tree_of(folder: str) -> Mapping[str, bytes]:
+    """Documents of a state repository, or of a folder that is its ``desired/`` itself.
+
+    Raises:
+        InputError: the folder does not exist.
+    """
+    root = _folder(folder)
+    files = load_directory(root)
+    bare = root.resolve().name == "desired" and not any((root / room).is_dir() for room in ROOTS)
+    return {f"desired/{path}": data for path, data in files.items()} if bare else files
+
+
+def policies_of(folder: str) -> Mapping[str, bytes]:
+    """Documents of a policies folder (or of a tree's ``policies/``).
+
+    Raises:
+        InputError: the folder does not exist.
+    """
+    root = _folder(folder)
+    root = root / "policies" if (root / "policies").is_dir() else root
+    return {f"policies/{path}": data for path, data in load_directory(root).items()}
+
+
+def plan_offline(
+    cluster: Sequence[Mapping[str, Any]],
+    *,
+    tree: str | None = None,
+    overlays: Sequence[str] = (),
+    now: str | None = None,
+    clock: float | None = None,
+    live: bool = False,
+    about: str = "",
+) -> tuple[Plan, Observed, Desired]:
+    """One pass over a List.
+
+    Args:
+        live: the objects were just read from a cluster; else Belay plays every role, whatever runs in the List.
+        now: RFC 3339; without it the newest report time in the List, else ``clock``.
+        about: the job or pod that is asked about.
+
+    Raises:
+        InputError: a folder or the time is not usable.
+    """
+    observed = observe(newest(cluster))
+    desired, found = desired_from(tree, overlays, cluster, live=live)
+    if not live:
+        desired = every_role(desired)
+    result = plan(desired, observed, moment(now, observed, clock), about=about)
+    diagnostics = tuple(sorted({*result.diagnostics, *found}))
+    return msgspec.structs.replace(result, diagnostics=diagnostics), observed, desired
+
+
+def newest(items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Each object once, so that the order of a List never matters: the highest resourceVersion, then by content."""
+    best: dict[ObjectKey, Mapping[str, Any]] = {}
+    for item in items:
+        key = key_of(item)
+        other = best.get(key)
+        if other is None or _age(item) > _age(other):
+            best[key] = item
+    return list(best.values())
+
+
+def _age(item: Mapping[str, Any]) -> tuple[int, bytes]:
+    version = str((item.get("metadata") or {}).get("resourceVersion") or "")
+    return int(version) if version.isdigit() and len(version) < 20 else 0, orjson.dumps(
+        item, option=orjson.OPT_SORT_KEYS
+    )
+
+
+def every_role(desired: Desired) -> Desired:
+    """The same desired state with every role assigned, as in a plan without a cluster; its documents stay unchanged."""
+    return dataclasses.replace(desired, every_role=True)
+
+
+def moment(now: str | None, observed: Observed, clock: float | None) -> float:
+    """The time of a plan.
+
+    Raises:
+        InputError: not RFC 3339.
+    """
+    if now is not None:
+        try:
+            given = parse_rfc3339(now)
+        except (ValueError, OverflowError) as error:
+            raise InputError(f"{now!r} is no time", where="--now", hint="Write 2026-09-01T08:00:00Z.") from error
+        if not 0 <= given < LATEST:
+            raise InputError(f"{now!r} is out of range", where="--now", hint="Give a time from 1970 to 9998.")
+        return given
+    return clock if clock is not None and not observed.newest_report else (observed.newest_report or 0.0)
+
+
+def _folder(folder: str) -> Path:
+    root = Path(folder)
+    if not folder:
+        raise InputError("the name of the folder is empty")
+    if not root.is_dir():
+        raise InputError("is no folder" if root.exists() else "does not exist", where=folder)
+    return root

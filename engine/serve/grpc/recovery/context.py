@@ -1,0 +1,51 @@
+"""What the sessions of one server share: its clients, its clock and its epoch."""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from engine.kube import Kube
+from engine.model.recovery import Conversation
+from engine.serve.grpc.observed_cluster import ObservedCluster, clock_ms
+from engine.serve.grpc.recovery.cluster_writer import ClusterWriter
+from engine.serve.grpc.recovery.release import Releases
+
+
+class SessionContext(ABC):
+    """One server's. ``clock`` is milliseconds since 1970, ``nanos`` nanoseconds for uuids.
+
+    ``epoch`` grows with each server that takes over; ``closing`` says that this one ends.
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        cluster: ObservedCluster,
+        *,
+        writer: ClusterWriter | None = None,
+        clock: Callable[[], int] = clock_ms,
+        nanos: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self.kube = kube
+        self.cluster = cluster
+        self.writer = writer or ClusterWriter(kube, cluster)
+        self.releases = Releases(kube, cluster, clock=clock)
+        self.clock = clock
+        self.epoch = 0
+        self.closing = False
+        self._nanos = nanos
+
+    def uuid(self) -> str:
+        """The name of a signal's round: nanoseconds in upper-case hex, 16 random bytes in lower-case (ClusterD's)."""
+        return f"{self._nanos():X}-{os.urandom(16).hex()}"
+
+    @abstractmethod
+    def ended(self, job: str, conversation: Conversation) -> None:
+        """Receive a conversation that ended."""
+
+    @abstractmethod
+    def taken_over(self, job: str, session: object) -> None:
+        """End ``session``: another server has written the job's conversation."""

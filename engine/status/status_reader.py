@@ -1,0 +1,118 @@
+"""The published status read back: ``belay-sync``, ``belay-pool-*`` and ``belay-job-*`` as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from engine.status.jobs import PHASE_KEY, STATUS_KEY
+from engine.wire import history, names, sync
+
+#: Selects exactly these ConfigMaps in ``belay-system``; the orders and memories beside them are many and large.
+SELECTOR: Final = f"{names.ABOUT_LABEL} in (sync,pool,job)"
+
+
+class PublishedPool(msgspec.Struct, frozen=True):
+    """One pool: numbers of nodes by state, the nodes and chips that are not healthy, and the repeat offenders."""
+
+    name: str
+    states: dict[str, int]
+    nodes: list[dict[str, Any]]
+    chips: list[dict[str, Any]]
+    lemons: list[dict[str, Any]] = []
+
+
+class PublishedJob(msgspec.Struct, frozen=True):
+    """One NPU job as ``namespace/Kind/name``; ``pending`` holds reason and message while it waits."""
+
+    name: str
+    phase: str
+    placement: dict[str, Any] = {}
+    pending: dict[str, Any] = {}
+
+
+class PublishedStatus(msgspec.Struct, frozen=True):
+    """The status in a cluster. ``found`` is False where Belay has written none."""
+
+    found: bool
+    attempted: str
+    applied: str
+    conditions: list[dict[str, Any]]
+    diagnostics: list[dict[str, Any]]
+    deferred: list[dict[str, Any]]
+    pools: list[PublishedPool]
+    jobs: list[PublishedJob]
+    shadow: list[dict[str, Any]] = []
+    held_prune: dict[str, Any] = {}
+
+    @property
+    def phases(self) -> dict[str, int]:
+        """Jobs by phase."""
+        found: dict[str, int] = {}
+        for job in self.jobs:
+            found[job.phase] = found.get(job.phase, 0) + 1
+        return dict(sorted(found.items()))
+
+
+def read_status(config_maps: Iterable[Mapping[str, Any]]) -> PublishedStatus:
+    """The status in these ConfigMaps; an unreadable key, such as an edited one, counts as empty."""
+    by_name = {str((cm.get("metadata") or {}).get("name", "")): cm.get("data") or {} for cm in config_maps}
+    repository = by_name.get(names.SYNC, {})
+    return PublishedStatus(
+        names.SYNC in by_name,
+        str(repository.get(sync.ATTEMPTED, "")),
+        str(repository.get(sync.APPLIED, "")),
+        _objects(repository.get("conditions.json")),
+        _objects(repository.get("diagnostics.json")),
+        _objects(repository.get("deferred.json")),
+        [
+            PublishedPool(
+                name.removeprefix(names.POOL_PREFIX),
+                _counts(data.get("nodes")),
+                _objects(data.get("nodes.json")),
+                _objects(data.get("chips.json")),
+                _objects(data.get("lemons.json")),
+            )
+            for name, data in sorted(by_name.items())
+            if name.startswith(names.POOL_PREFIX)
+        ],
+        [_job(name, data) for name, data in sorted(by_name.items()) if name.startswith(names.JOB_PREFIX)],
+        _objects(repository.get("shadow.json")),
+        _object(repository.get(sync.HELD_PRUNE)),
+    )
+
+
+def _job(name: str, data: Mapping[str, str]) -> PublishedJob:
+    status = _object(data.get(STATUS_KEY))
+    return PublishedJob(
+        str(data.get(history.JOB_NAME_KEY) or name.removeprefix(names.JOB_PREFIX)),
+        str(data.get(PHASE_KEY, "Unknown")),
+        _mapping(status.get("placement")),
+        _mapping(status.get("pending")),
+    )
+
+
+def _objects(text: str | None) -> list[dict[str, Any]]:
+    value = _decode(text)
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    return _mapping(_decode(text))
+
+
+def _counts(text: str | None) -> dict[str, int]:
+    return {state: number for state, number in _object(text).items() if isinstance(number, int)}
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _decode(text: str | None) -> Any:
+    try:
+        return msgspec.json.decode(text or "null")
+    except (msgspec.DecodeError, RecursionError):
+        return None

@@ -1,0 +1,199 @@
+"""``belay-sync``, ``belay-pool-<pool>`` and ``belay-manual``, readable with ``kubectl get cm -o yaml``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from pydantic.alias_generators import to_camel
+
+from engine.model.actions import kind_of
+from engine.model.cluster import Observed
+from engine.model.diagnostics import Diagnostic, ObjectKey
+from engine.model.hardware_faults import PREFIX
+from engine.model.history import HoldKind
+from engine.model.plan import Plan, PruneHold, ShadowChange
+from engine.model.states import ChipHealth, NodeHealth
+from engine.model.times import rfc3339
+from engine.status.bodies import bounded_list, config_map, text
+from engine.wire import manualinfo, names, sync
+
+# read often: members of an enumeration are slow to look up
+_HEALTHY_NODE: Final = NodeHealth.HEALTHY
+_HEALTHY: Final = ChipHealth.HEALTHY
+_DIAGNOSTICS_BYTES: Final = 200 * 1024
+_LIST_BYTES: Final = 150 * 1024
+_SMALL_BYTES: Final = 50 * 1024
+#: Nodes in the list of frequency holds; a node's entry stays below 16 KiB.
+_MANUAL_NODES: Final = 500
+
+
+class StatusCondition(msgspec.Struct, frozen=True):
+    """A Kubernetes-style condition: ``status`` True, False or Unknown, ``reason`` a CamelCase constant."""
+
+    type: str
+    status: str
+    reason: str
+    message: str = ""
+
+
+class SyncState(msgspec.Struct, frozen=True):
+    """The repository's part of ``belay-sync``.
+
+    ``attempted`` is the newest revision tried, ``applied`` the one in force; they differ while a revision is refused or
+    held back. ``remembered`` holds the versions of files until now, ``inventory`` what Git applied and what survived a
+    refused deletion.
+    """
+
+    attempted: str = ""
+    applied: str = ""
+    conditions: tuple[StatusCondition, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
+    inventory: tuple[ObjectKey, ...] | None = None
+    remembered: sync.FileVersions = sync.FileVersions()
+    roles: Mapping[str, str] = {}
+
+
+def manual_bodies(plan: Plan, observed: Observed) -> list[dict[str, Any]]:
+    """``belay-manual``: every chip with a frequency hold. Deleting its name from ``Total`` ends the hold."""
+    rows: dict[str, dict[str, list[manualinfo.ManualEntry]]] = {}
+    for node, memory in sorted(plan.history.nodes.items()):
+        report = observed.reports.get(node)
+        for chip, row in sorted(memory.chips.items()):
+            held = [
+                manualinfo.ManualEntry(h.rule.removeprefix(PREFIX), h.level, h.since)
+                for h in row.holds
+                if h.kind == HoldKind.FREQUENCY
+            ]
+            if held and report is not None:
+                rows.setdefault(node, {})[f"{report.prefix}{chip}"] = held
+    standing = observed.objects.get(ObjectKey("v1", "ConfigMap", names.SYSTEM, names.MANUAL))
+    if not rows and standing is None:
+        return []
+    listed = (standing or {}).get("data") or {}
+    # listed names stay: a missing name means that an operator ended the hold
+    shown = {node: rows[node] for node in sorted(rows, key=lambda node: (node not in listed, node))[:_MANUAL_NODES]}
+    return [config_map(names.SYSTEM, names.MANUAL, manualinfo.build(shown), {names.ABOUT_LABEL: "manual"})]
+
+
+def sync_body(state: SyncState, plan: Plan) -> dict[str, Any]:
+    """``belay-sync``."""
+    findings = sorted({*state.diagnostics, *plan.diagnostics})
+    shown, left_out = bounded_list([msgspec.to_builtins(d) for d in findings], _DIAGNOSTICS_BYTES)
+    deferred, more = bounded_list(
+        [
+            {"action": kind_of(d.action), "what": d.action.message, "budget": d.budget, "until": d.until}
+            | ({"confirm": d.confirm} if d.confirm else {})
+            for d in plan.deferred
+        ],
+        _LIST_BYTES,
+    )
+    data = {
+        sync.ATTEMPTED: state.attempted,
+        sync.APPLIED: state.applied,
+        "conditions.json": text([msgspec.to_builtins(c) for c in _before_ready(state, plan)]),
+        "diagnostics.json": text(shown),
+        "summary": _summary(findings),
+        "deferred.json": text(deferred),
+        "roles.json": text({to_camel(role): state.roles[role] for role in sorted(state.roles)}),
+        **sync.file_versions_data(state.remembered),
+    }
+    if plan.ignored:
+        rows = bounded_list([msgspec.to_builtins(one) for one in plan.ignored], _SMALL_BYTES)[0]
+        data[sync.IGNORED] = text(rows)
+    if left_out or more:
+        data["leftOut"] = f"{left_out} diagnostics and {more} deferred actions are not shown"
+    if plan.shadows:
+        data["shadow.json"] = text(bounded_list([_shadow(change) for change in plan.shadows], _LIST_BYTES)[0])
+    if plan.held_prune is not None:
+        data[sync.HELD_PRUNE] = text(_held_prune(plan.held_prune))
+    if plan.history.prunes:
+        data[sync.PRUNE_BASE] = plan.history.prunes[0].base
+    if state.inventory is not None:
+        data[sync.INVENTORY] = sync.inventory_text(state.inventory)
+    return config_map(names.SYSTEM, names.SYNC, data, {names.ABOUT_LABEL: "sync"})
+
+
+def _before_ready(state: SyncState, plan: Plan) -> tuple[StatusCondition, ...]:
+    """The repository's conditions, and one for a held deletion before Ready, which stays last."""
+    hold = plan.held_prune
+    if hold is None:
+        return state.conditions
+    message = f"deleting {hold.size} waits for a person; a commit with the trailer '{hold.trailer}' lets it be done"
+    held = StatusCondition("PruneHeld", "True", "WaitsForConfirmation", message)
+    return (*state.conditions[:-1], held, *state.conditions[-1:])
+
+
+def _held_prune(hold: PruneHold) -> dict[str, Any]:
+    """A held deletion, with as much of its list as fits."""
+    listed, left_out = bounded_list([msgspec.to_builtins(item) for item in hold.objects], _SMALL_BYTES)
+    return {**hold.document(), "list": listed} | ({"leftOut": left_out} if left_out else {})
+
+
+def _shadow(change: ShadowChange) -> dict[str, Any]:
+    """A change that a shadow policy would make."""
+    action = change.action
+    return {
+        "policy": change.policy,
+        "change": change.change,
+        "action": kind_of(action),
+        "what": action.message,
+        "node": getattr(action, "node", "") or (action.preconditions.node or ""),
+        "budget": change.budget,
+    }
+
+
+def pool_bodies(plan: Plan) -> list[dict[str, Any]]:
+    """``belay-pool-<pool>``: counts, and every node and chip that is not healthy."""
+    pools: dict[str, dict[str, Any]] = {}
+    pool_of = {}
+    for node in plan.nodes:
+        pool_of[node.node] = node.pool
+        pool = pools.setdefault(node.pool, {"states": {}, "nodes": [], "chips": [], "lemons": [], "shadow": []})
+        pool["states"][node.state] = pool["states"].get(node.state, 0) + 1
+        if node.state != _HEALTHY_NODE:
+            pool["nodes"].append(msgspec.to_builtins(node))
+    for chip in plan.chips:
+        pool_name = pool_of.get(chip.node)
+        if pool_name is not None and chip.state != _HEALTHY:
+            pools[pool_name]["chips"].append(
+                {**msgspec.to_builtins(chip), "history": _timeline(plan, chip.node, chip.chip)}
+            )
+    for lemon in plan.repeat_offenders:
+        if lemon.node in pool_of:
+            pools[pool_of[lemon.node]]["lemons"].append(msgspec.to_builtins(lemon))
+    for change in map(_shadow, plan.shadows):
+        if change["node"] in pool_of:
+            pools[pool_of[change["node"]]]["shadow"].append(change)
+    bodies = []
+    for name in sorted(pools):
+        pool = pools[name]
+        nodes, nodes_left = bounded_list(pool["nodes"], _LIST_BYTES)
+        chips, chips_left = bounded_list(pool["chips"], 3 * _LIST_BYTES)
+        data = {
+            "nodes": text(dict(sorted(pool["states"].items()))),
+            "nodes.json": text(nodes),
+            "chips.json": text(chips),
+        }
+        for key in ("lemons", "shadow"):
+            if pool[key]:
+                data[f"{key}.json"] = text(bounded_list(pool[key], _SMALL_BYTES)[0])
+        if nodes_left or chips_left:
+            data["leftOut"] = f"{nodes_left} nodes and {chips_left} chips are not shown"
+        label = {names.ABOUT_LABEL: "pool"}
+        bodies.append(config_map(names.SYSTEM, names.bounded(names.POOL_PREFIX + name), data, label))
+    return bodies
+
+
+def _timeline(plan: Plan, node: str, chip: str) -> list[dict[str, str]]:
+    memory = plan.history.nodes.get(node)
+    entry = memory.chips.get(int(chip.rpartition("-")[2])) if memory is not None else None
+    return [{"time": rfc3339(ms / 1000), "what": what} for ms, what in entry.timeline] if entry is not None else []
+
+
+def _summary(findings: Sequence[Diagnostic]) -> str:
+    errors = sum(d.severity == "error" for d in findings)
+    warnings = sum(d.severity == "warning" for d in findings)
+    first = f"; first: {findings[0]}" if findings else ""
+    return f"{errors} errors, {warnings} warnings{first}"[:2000]
