@@ -1,6 +1,6 @@
-"""Which level a fault code has on a host without Kubernetes.
+"""Levels of fault codes on a host without Kubernetes.
 
-The shipped table and the rules for a file of one's own: component/container-manager/pkg/fault/domain/config.go.
+The shipped table and the rules for a file that replaces it: component/container-manager/pkg/fault/domain/config.go.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from typing import Any, Final
 
 import yaml
 
-LEVELS: Final = (
-    "NotHandleFault", "RestartRequest", "RestartBusiness", "FreeRestartNPU", "RestartNPU", "SeparateNPU",
-)  # fmt: skip
-NORMAL: Final = "NormalNPU"
+from engine.model.levels import FREE_RESTART, NORMAL, NOT_HANDLE, RESTART, RESTART_BUSINESS, RESTART_REQUEST, SEPARATE
+
+LEVELS: Final = (NOT_HANDLE, RESTART_REQUEST, RESTART_BUSINESS, FREE_RESTART, RESTART, SEPARATE)
 UNKNOWN: Final = "Unknown"
-AT_ONCE: Final = frozenset({"FreeRestartNPU", "RestartNPU"})
+AT_ONCE: Final[frozenset[str]] = frozenset({FREE_RESTART, RESTART})
 """Levels whose chip is reset at once."""
-LASTING: Final = frozenset({"RestartRequest", "RestartBusiness"})
-"""Levels whose chip is reset when they last."""
+LASTING: Final[frozenset[str]] = frozenset({RESTART_REQUEST, RESTART_BUSINESS})
+"""Levels whose chip is reset when the fault persists."""
 PAUSING: Final = AT_ONCE | LASTING
 """Levels that stop the containers on a chip."""
 MAX_FILE: Final = 1 << 20
@@ -52,11 +51,11 @@ class Codes:
 
 
 def shipped(folder: Path | None = None) -> Codes:
-    """The table below ``policies/``. Raises ValueError naming the file that cannot be read."""
+    """The shipped table, from ``policies/``. Raises ValueError naming the file that cannot be read."""
     root = folder or next((one for one in _FOLDERS if (one / _TABLE).is_file()), _FOLDERS[0])
     file = root / _TABLE
     try:
-        # every scalar as text: a code such as 80818200 is no number
+        # every scalar as text: a code such as 80818200 is not a number
         document = yaml.load(file.read_text(encoding="utf-8"), Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
         return Codes(document["spec"]["levels"])
     except (OSError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
@@ -64,7 +63,7 @@ def shipped(folder: Path | None = None) -> Codes:
 
 
 def custom(file: Path) -> Codes:
-    """A file that replaces the shipped table. Raises ValueError when it is not to be trusted, or malformed."""
+    """The table of a file that replaces the shipped one. Raises ValueError when it is not trusted or malformed."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as source:

@@ -38,7 +38,7 @@ _log = Log("containers")
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What the manager is told. ``socket`` empty: the runtime's usual one; ``log_file`` empty: standard error."""
+    """The manager's options. An empty ``socket`` means the runtime's default; an empty ``log_file``, standard error."""
 
     driver: str = "dcmi"
     runtime: RuntimeName = "docker"
@@ -87,7 +87,7 @@ def show(file: Path, out: TextIO = sys.stdout) -> int:
 
 
 def checked_socket(options: Options) -> Path:
-    """The runtime's socket. Raises ValueError when it is none, or a link."""
+    """The runtime's socket. Raises ValueError when it is a link or not a socket."""
     socket = Path(options.socket) if options.socket else SOCKETS[options.runtime]
     try:
         mode = socket.lstat().st_mode

@@ -1,4 +1,4 @@
-"""containerd through its socket, by the part of its gRPC API in `agents/containers/api`."""
+"""containerd through its socket, using the part of its gRPC API in `agents/containers/api`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Containerd:
                 self._stub(containers_pb2_grpc.ContainersStub).List, containers_pb2.ListContainersRequest(), space
             )
             tasks = await self._ask(self._stub(tasks_pb2_grpc.TasksStub).List, tasks_pb2.ListTasksRequest(), space)
-            # a shim that does not answer is listed with an unknown status; its processes may well run
+            # a shim that does not answer is listed with an unknown status; its processes may still run
             alive = {task.id or task.container_id for task in tasks.tasks if task.status != tasks_pb2.STOPPED}
             for one in objects.containers:
                 key, spec = (space, one.id), one.spec.value
@@ -102,8 +102,8 @@ class Containerd:
         return seen is not None and seen.process.status in _ALIVE
 
     async def start(self, namespace: str, container: str) -> None:
-        """Make a new task from the container object and start it; what it writes goes where it went before, when that
-        was a file or a logger, and else nowhere (pipes end with the client that made them)."""
+        """Make a new task from the container object and start it; its output goes to the file or logger used before;
+        output to pipes is discarded, because they end with their client."""
         tasks = self._stub(tasks_pb2_grpc.TasksStub)
         if await self._alive(namespace, container):
             return
@@ -133,13 +133,13 @@ class Containerd:
         try:
             await self._ask(tasks.Start, tasks_pb2.StartRequest(container_id=container), namespace)
         except RuntimeFailure:
-            # a task that was made and cannot start would stand in the way of the next attempt
+            # a task that was created and cannot start would block the next attempt
             await self._tried(tasks.Delete, tasks_pb2.DeleteTaskRequest(container_id=container), namespace)
             raise
         self._streams.pop((namespace, container), None)
 
     async def close(self) -> None:
-        """Let go of the socket."""
+        """Close the socket."""
         if self._channel is not None:
             await self._channel.close(None)
             self._channel = None
@@ -160,7 +160,7 @@ class Containerd:
             raise ContainerdFailure(error.code(), f"containerd: {error.code().name} {details}") from error
 
     async def _tried(self, call: Any, request: Any, namespace: str) -> Any:
-        """Ask for something that may be gone, or ended, already: then None."""
+        """Call a method; return None when its object is gone or has finished already."""
         try:
             return await self._ask(call, request, namespace)
         except ContainerdFailure as error:
@@ -170,7 +170,7 @@ class Containerd:
 
 
 class ContainerdFailure(RuntimeFailure):
-    """What containerd answered."""
+    """An error that containerd returned."""
 
     def __init__(self, code: grpc.StatusCode, text: str) -> None:
         super().__init__(text)

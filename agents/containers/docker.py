@@ -17,7 +17,7 @@ from agents.node.log import Log
 NAMESPACE: Final = "default"
 MAX_BODY: Final = 32 << 20
 READ_SECONDS: Final = 10.0
-#: Docker itself kills a container ten seconds after it asked it to stop.
+#: Docker itself kills a container ten seconds after asking it to stop.
 STOP_SECONDS: Final = 60.0
 _log = Log("docker")
 
@@ -31,7 +31,7 @@ class Docker:
         self._chips: dict[str, tuple[int, ...]] = {}
 
     async def containers(self) -> Sequence[Container]:
-        """List the containers that use chips. What a container was made with does not change: it is read once."""
+        """List the containers that use chips. A container's configuration does not change, so it is read once."""
         listed = await self._call("GET", "/containers/json?all=1", READ_SECONDS)
         if not isinstance(listed, list):
             raise RuntimeFailure("Docker's list of containers is no list")
@@ -69,7 +69,7 @@ class Docker:
         return chips
 
     async def stop(self, namespace: str, container: str) -> None:
-        """Stop one by Docker's own way: its stop signal, then a kill."""
+        """Stop one as Docker does: its stop signal, then a kill."""
         await self._call("POST", f"/containers/{quote(container, safe='')}/stop", STOP_SECONDS, (204, 304, 404))
 
     async def start(self, namespace: str, container: str) -> None:
@@ -77,7 +77,7 @@ class Docker:
         await self._call("POST", f"/containers/{quote(container, safe='')}/start", STOP_SECONDS, (204, 304))
 
     async def close(self) -> None:
-        """Let go of the socket."""
+        """Close the socket."""
         if self._session is not None:
             await self._session.close()
             self._session = None

@@ -1,4 +1,4 @@
-"""The faults that chips have, with the time each was first heard of.
+"""The faults that chips have, with the time each was first reported.
 
 Rules: component/container-manager/pkg/fault (event queue, cache, stale check).
 """
@@ -11,35 +11,35 @@ from typing import Final
 from agents.containers.codes import NORMAL, UNKNOWN, Codes
 from agents.drivers.base import Code, Event
 
-#: An entry older than this is compared with what the driver says now (ms).
+#: An entry older than this is compared with what the driver reports now (ms).
 STALE_MS: Final = 300_000
 PER_MINUTE: Final = 10_000
 MINUTE_MS: Final = 60_000
 PER_CHIP: Final = 100
-#: Module path of a code that was read and not heard.
+#: Module path of a code that was read, not received as an event.
 READ: Final = (-1, -1, -1, -1)
 
 Module = tuple[int, ...]
 
 
 class Faults:
-    """Chip → code → module → first time (ms). Not more than `PER_CHIP` entries a chip."""
+    """Chip → code → module → first time (ms). At most `PER_CHIP` entries per chip."""
 
     def __init__(self, codes: Codes) -> None:
         self._codes = codes
         self._known: dict[int, dict[str, dict[Module, int]]] = {}
-        self._minute, self._heard = 0, 0
+        self._minute, self._received = 0, 0
         self.dropped = 0
 
-    def hear(self, events: Iterable[Event], now_ms: int) -> bool:
-        """Take events in; whether a fault that matters appeared. More than `PER_MINUTE` are dropped, and counted: what
-        is lost here is found by reading."""
+    def receive(self, events: Iterable[Event], now_ms: int) -> bool:
+        """Record events; return whether a relevant fault appeared. Events beyond `PER_MINUTE` are dropped and
+        counted: reading the driver finds the faults later."""
         news = False
         for event in events:
             if now_ms // MINUTE_MS != self._minute:
-                self._minute, self._heard = now_ms // MINUTE_MS, 0
-            self._heard += 1
-            if self._heard > PER_MINUTE:
+                self._minute, self._received = now_ms // MINUTE_MS, 0
+            self._received += 1
+            if self._received > PER_MINUTE:
                 self.dropped += 1
                 continue
             code = event.code.upper()
@@ -53,7 +53,7 @@ class Faults:
         return news
 
     def read(self, present: Mapping[int, Sequence[Code]], now_ms: int) -> bool:
-        """Take in what the driver says is present; whether something new was."""
+        """Record the faults that the driver lists; return whether any is new."""
         news = False
         for chip, codes in present.items():
             for code in codes:
@@ -64,14 +64,14 @@ class Faults:
         return news
 
     def settle(self, present: Mapping[int, Sequence[Code]]) -> None:
-        """Drop what the driver no longer says of the chips that it spoke of."""
+        """Drop faults that the driver no longer lists, on the chips that it answered for."""
         for chip, codes in present.items():
             there = {code.code.upper() for code in codes}
             for code in [code for code in self._known.get(chip, {}) if code not in there]:
                 self._forget(chip, code, None)
 
     def stale(self, now_ms: int) -> bool:
-        """Whether an entry is so old, or was only read, that the driver should be asked again."""
+        """Whether an entry is old, or was only read, so that the driver must be read again."""
         return any(
             module == READ or now_ms - since > STALE_MS
             for codes in self._known.values()
@@ -92,7 +92,7 @@ class Faults:
         return self._codes.worst(self.codes(chip))
 
     def since(self, chip: int) -> dict[str, int]:
-        """Each code of a chip with the earliest time it was heard of."""
+        """Each code of a chip with the earliest time it was reported."""
         return {code: min(modules.values()) for code, modules in sorted(self._known.get(chip, {}).items())}
 
     def _remember(self, chip: int, code: str, module: Module, now_ms: int) -> bool:
@@ -116,7 +116,7 @@ class Faults:
             modules.clear()
         else:
             modules.pop(module, None)
-            # what was only read has no module: any recovery of the code ends it
+            # a code that was only read has no module: any recovery of the code ends it
             modules.pop(READ, None)
         if not modules:
             codes.pop(code, None)

@@ -1,4 +1,4 @@
-"""Installing the manager as a service of systemd, and taking it away again.
+"""Installing the manager as a service of systemd, and removing it.
 
 Options and checks: docs/zh/scheduling 05_developer_guide (container manager, deploy.sh).
 """
@@ -31,7 +31,7 @@ Systemctl = Callable[[Sequence[str]], None]
 
 
 class InstallError(Exception):
-    """It cannot be installed or taken away; the text says what to do."""
+    """The manager cannot be installed or removed; the text states the next step."""
 
 
 def systemctl(arguments: Sequence[str]) -> None:
@@ -47,7 +47,7 @@ def systemctl(arguments: Sequence[str]) -> None:
 def install(
     options: Options, *, delay: str = "60s", root: Path = Path("/"), program: str = "", run: Systemctl = systemctl
 ) -> list[Path]:
-    """Write units and flags, and start the timer; the files that were written. Nothing is written when a value is
+    """Write units and flags, and start the timer. Returns the files written. Nothing is written when a value is
     wrong. Raises InstallError."""
     if not _DELAY.fullmatch(delay):
         raise InstallError(f"timer delay {delay[:40]!r} is none; write a number with s, m or h, such as 60s")
@@ -77,7 +77,7 @@ def install(
 
 
 def uninstall(*, root: Path = Path("/"), run: Systemctl = systemctl) -> list[Path]:
-    """Stop it and remove what `install` wrote; logs stay. The files that were removed. Raises InstallError."""
+    """Stop the manager and remove what `install` wrote; logs stay. Returns the files removed. Raises InstallError."""
     _ready(root)
     there = [root / path for path in (UNITS / SERVICE, UNITS / TIMER, FLAGS) if (root / path).is_file()]
     if not there:
@@ -103,7 +103,7 @@ def _ready(root: Path) -> None:
 
 
 def _flags(options: Options) -> Mapping[str, str]:
-    """Every flag that has a value; the runtime's socket among them."""
+    """Every flag that has a value, including the runtime's socket."""
     given = {
         "--driver": options.driver, "--runtime": options.runtime,
         "--socket": options.socket or str(SOCKETS[options.runtime]), "--strategy": options.strategy,

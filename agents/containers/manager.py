@@ -1,4 +1,4 @@
-"""The manager of a host: hears faults, stops and starts containers, resets chips, tells how it stands.
+"""The manager of a host: receives faults, stops and starts containers, resets chips, writes the state file.
 
 Modules and timing: component/container-manager (device, fault, container and reset managers).
 """
@@ -33,7 +33,7 @@ _log = Log("containers")
 
 
 class Manager:
-    """Runs until cancelled; `prepare` comes first."""
+    """Manage the containers of a host until cancelled; call `prepare` first."""
 
     def __init__(
         self,
@@ -51,14 +51,14 @@ class Manager:
         self.faults = Faults(codes)
         self.states = States(strategy, lambda chip: self._rings.get(chip, (chip,)))
         self.resets = Resets(
-            driver, codes, self.faults, clock, rings=self._rings, look=self.look, held=self.states.held
+            driver, codes, self.faults, clock, rings=self._rings, refresh=self.refresh, held=self.states.held
         )
         self._written: list[tuple[str, str, int]] | None = None
         self._complaints: dict[str, str] = {}
         self._seen = False
 
     async def prepare(self) -> None:
-        """Find the chips and their rings, and the faults that are there. Raises DriverError after a minute."""
+        """Find the chips and their rings, and the present faults. Raises DriverError after a minute."""
         deadline = self._clock.monotonic() + START_SECONDS
         while True:
             try:
@@ -78,7 +78,7 @@ class Manager:
         _log.info("chips are managed", chips=sorted(self._rings), codes=len(self._codes))
 
     async def run(self) -> None:
-        """Do everything, each at its pace."""
+        """Run all tasks, each at its own interval."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._listen())
             group.create_task(self._every(STALE_EVERY, self.check_stale))
@@ -97,7 +97,7 @@ class Manager:
                 failures += 1
                 continue
             self._well("events")
-            if self.faults.hear((e for e in events if e.chip in self._rings), self._clock.now_ms()):
+            if self.faults.receive((e for e in events if e.chip in self._rings), self._clock.now_ms()):
                 self._wake.set()
 
     async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
@@ -111,7 +111,7 @@ class Manager:
             await self._clock.wait(self._wake, CONTROL_EVERY)
 
     async def check_stale(self) -> None:
-        """Compare old faults with what the driver says; chips that nothing is known of are read too."""
+        """Compare old faults with the driver's; also read chips without known faults."""
         present = await self._present("stale faults")
         if present is None:
             return
@@ -121,9 +121,9 @@ class Manager:
             self._wake.set()
 
     async def reset(self) -> None:
-        """Reset what is due; afterwards every chip is read again."""
+        """Reset the chips that are due, then read every chip again."""
         if not self._seen:
-            # whoever uses the chips is not known yet
+            # the users of the chips are not known yet
             return
         if await self.resets.step() and (present := await self._present("faults after a reset")) is not None:
             self.faults.settle(present)
@@ -131,8 +131,8 @@ class Manager:
             self._wake.set()
 
     async def control(self) -> None:
-        """One round: look at the containers, stop and start what has to be, write the state file."""
-        if not await self.look():
+        """Run one round: list the containers, stop and start those that need it, write the state file."""
+        if not await self.refresh():
             return
         self._seen = True
         self._write()
@@ -143,8 +143,8 @@ class Manager:
                 await self._all("resuming", "running", self.states.to_resume(self._unfit(present)), self._runtime.start)
         self._write()
 
-    async def look(self) -> bool:
-        """List the containers; whether that was possible."""
+    async def refresh(self) -> bool:
+        """List the containers; return whether that succeeded."""
         try:
             found = await self._runtime.containers()
         except RuntimeFailure as error:
@@ -158,7 +158,8 @@ class Manager:
         return {chip for chip in self.faults.chips() if self.faults.level(chip) in PAUSING} | self.resets.under_way
 
     def _unfit(self, present: Mapping[int, Sequence[Code]]) -> Collection[int]:
-        """Chips on which nothing may start: in reset, not read, or with a code of the levels that stop containers."""
+        """Chips on which no container may start: in reset, not read, or with a code of the levels that stop
+        containers."""
         bad = set(self.resets.under_way) | (set(self._rings) - set(present))
         return bad | {chip for chip, codes in present.items() if self._codes.worst(c.code for c in codes) in PAUSING}
 

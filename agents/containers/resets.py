@@ -1,7 +1,7 @@
-"""When a faulty chip is reset, and that it is.
+"""Resets of faulty chips.
 
-One reset at a time, of the chip's whole ring; nothing is reset that a container or a process uses, and after three
-failures in a row a chip is left alone until its faults are gone. Source: component/container-manager/pkg/reset.
+One reset at a time, of the chip's whole ring; a chip that a container or process uses is not reset, and after three
+consecutive failures a chip is skipped until its faults are gone. Source: component/container-manager/pkg/reset.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _log = Log("resets")
 
 
 class Resets:
-    """``look`` lists the containers anew, and tells whether that was possible; ``held`` names those on chips that are
-    not paused; ``rings`` the chips that reset together."""
+    """Reset faulty chips. ``refresh`` lists the containers and returns whether that succeeded; ``held`` names the
+    containers on given chips that are not paused; ``rings`` maps a chip to those that reset with it."""
 
     def __init__(
         self,
@@ -38,11 +38,11 @@ class Resets:
         clock: Clock,
         *,
         rings: Mapping[int, Collection[int]],
-        look: Callable[[], Awaitable[bool]],
+        refresh: Callable[[], Awaitable[bool]],
         held: Callable[[Collection[int]], list[str]],
     ) -> None:
         self._driver, self._codes, self._faults, self._clock = driver, codes, faults, clock
-        self._rings, self._look, self._held = rings, look, held
+        self._rings, self._refresh, self._held = rings, refresh, held
         self._failures: dict[int, int] = {}
         self._last_success: float | None = None
         self._said: dict[int, str] = {}
@@ -50,7 +50,7 @@ class Resets:
         self.under_way: frozenset[int] = frozenset()
 
     def due(self) -> list[tuple[int, tuple[int, ...]]]:
-        """The chips whose faults ask for a reset, each with its ring; of one ring only the first."""
+        """The chips whose faults ask for a reset, each with its ring; for each ring only the first chip."""
         faulty = self._faults.chips()
         self._failures = {chip: count for chip, count in self._failures.items() if chip in faulty}
         self._said = {chip: why for chip, why in self._said.items() if chip in faulty}
@@ -80,7 +80,7 @@ class Resets:
         return False
 
     async def step(self) -> bool:
-        """Reset the first that is due and free; whether there was one."""
+        """Reset the first chip that is due and free; return whether there was one."""
         for chip, ring in self.due():
             if await self._free(chip, ring):
                 await self._reset(chip, ring)
@@ -105,8 +105,8 @@ class Resets:
         if not any(level in PAUSING for level in worst):
             self._say(chip, "the fault is gone")
             return False
-        # somebody may have started one by hand since the last round
-        if not await self._look():
+        # a container may have been started by hand since the last round
+        if not await self._refresh():
             self._say(chip, "the containers cannot be listed")
             return False
         # last, with nothing awaited before the chips are marked: this manager must not start one in between
@@ -116,8 +116,8 @@ class Resets:
         return True
 
     async def _still_starting(self) -> list[int]:
-        """Chips that an earlier life of the manager, or somebody else, reset a moment ago; two and a half minutes are
-        given to each, then it may be reset again."""
+        """Return chips that an earlier process of the manager, or another tool, has just reset; each has
+        `BOOT_SECONDS` to boot, then it may be reset again."""
         now, found = self._clock.monotonic(), []
         for chip in sorted(self._rings):
             if await self._driver.boot_status(chip) == BOOTED:
@@ -166,7 +166,7 @@ class Resets:
             await self._clock.sleep(BOOT_POLL)
 
     def _say(self, chip: int, why: str) -> None:
-        # once for each reason: this is looked at every second
+        # once for each reason: this is checked every second
         if self._said.get(chip) != why:
             self._said[chip] = why
             _log.warning("no reset", chip=chip, reason=why)

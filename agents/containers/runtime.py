@@ -1,4 +1,4 @@
-"""What the manager needs of a container runtime."""
+"""The interface of a container runtime."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import msgspec
 
 
 class RuntimeFailure(Exception):
-    """The runtime did not do what it was asked; the text is bounded."""
+    """The runtime did not carry out a request; the text is bounded."""
 
 
 class Container(msgspec.Struct, frozen=True):
-    """One container: the chips it uses when it runs, and whether it does."""
+    """One container: the chips it uses while running, and whether it runs."""
 
     id: str
     namespace: str
@@ -29,15 +29,15 @@ class Runtime(Protocol):
         ...
 
     async def stop(self, namespace: str, container: str) -> None:
-        """Stop one; it may be started again. One that is stopped or gone is as good."""
+        """Stop one; it may be started again. Succeeds when it is already stopped or gone."""
         ...
 
     async def start(self, namespace: str, container: str) -> None:
-        """Start a stopped one. One that runs is as good."""
+        """Start a stopped one. Succeeds when it already runs."""
         ...
 
     async def close(self) -> None:
-        """Let go of the socket."""
+        """Close the socket."""
         ...
 
 

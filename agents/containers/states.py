@@ -1,6 +1,6 @@
-"""The containers that use chips and what is being done to them; pure.
+"""The containers that use chips and the state of each; pure.
 
-running → pausing → paused → resuming → running. What fails stays where it is and is tried again.
+running → pausing → paused → resuming → running. A container whose step fails keeps its state, and the step is retried.
 Source: component/container-manager/pkg/container (domain and app).
 """
 
@@ -37,14 +37,14 @@ class States:
         self._earlier: dict[str, tuple[Status, int]] = {}
 
     def remember(self, earlier: Mapping[str, tuple[Status, int]]) -> None:
-        """States of an earlier life: what it stopped is started again by this one."""
+        """Restore the states of an earlier process, so that the containers it stopped are started again."""
         self._earlier = {key: value for key, value in earlier.items() if value[0] != "running"}
 
     def see(self, found: Iterable[Container], now: int) -> bool:
-        """Take in what the runtime lists; whether anything changed.
+        """Apply the runtime's list; return whether anything changed.
 
-        A container that stopped by itself uses nothing and is forgotten. One that this manager stopped is kept until
-        it is gone, and is running again when somebody started it.
+        A container that exited uses no chips and is dropped. One that this manager stopped is kept until it is removed,
+        and counts as running once it was started.
         """
         before = self.listed()
         seen = set()
@@ -72,7 +72,7 @@ class States:
         return self.listed() != before
 
     def move(self, one: Tracked, status: Status, now: int) -> None:
-        """A container is in another state now."""
+        """Set a container's state."""
         _move(one, status, now)
 
     def listed(self) -> list[tuple[str, Status, int]]:
@@ -80,7 +80,7 @@ class States:
         return sorted((one.id, one.status, one.since) for one in self._known.values())
 
     def to_pause(self, bad: Collection[int]) -> list[Tracked]:
-        """The containers to stop, those included whose stop failed; ``bad`` chips are faulty or being reset."""
+        """The containers to stop, including those whose stop failed; ``bad`` chips are faulty or being reset."""
         if self._strategy == "never":
             return []
         return [
@@ -90,9 +90,9 @@ class States:
         ]
 
     def to_resume(self, bad: Collection[int]) -> list[Tracked]:
-        """The containers to start, those included whose start failed; ``bad`` chips are faulty, in reset or unread.
+        """The containers to start, including those whose start failed; ``bad`` chips are faulty, in reset or unread.
 
-        With ringRecover the rings of a container's neighbours must be well too: they come back together.
+        With ringRecover the rings of a container's neighbours must be healthy too: they restart together.
         """
         ready = []
         for _, one in sorted(self._known.items()):

@@ -20,7 +20,7 @@ from agents.containers.states import Status
 FILE: Final = Path("/tmp/status.json")
 MODE: Final = 0o640
 MAX_FILE: Final = 100 << 20
-#: 31 December 9999: beyond it no date has four digits.
+#: 31 December 9999: later years do not have four digits.
 MAX_SINCE: Final = 253_402_214_400
 WIDTH: Final = 65
 _BORDER: Final = "+" + "=" * 98 + "+"
@@ -39,7 +39,7 @@ class StatusError(Exception):
 
 
 def write(file: Path, states: Iterable[tuple[str, Status, int]]) -> None:
-    """Replace the file whole, so that a reader never sees half of it and a link in its place is not followed."""
+    """Replace the file atomically, so that a reader never sees half of it and a link in its place is not followed."""
     rows = [
         {"CtrId": name, "Status": status, "StatusStartTime": since, "Description": ""} for name, status, since in states
     ]
@@ -58,7 +58,7 @@ def write(file: Path, states: Iterable[tuple[str, Status, int]]) -> None:
 
 
 def read(file: Path, *, own: bool = False) -> list[dict[str, Any]]:
-    """Read the file's records. With ``own`` only a file that this user alone can write is believed."""
+    """Read the file's records. With ``own`` only a file that this user alone can write is trusted."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as source:
@@ -78,7 +78,7 @@ def read(file: Path, *, own: bool = False) -> list[dict[str, Any]]:
         rows = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise StatusError(f"{file} is no JSON: {error}") from error
-    # what has no containers is written as null by MindCluster's own
+    # MindCluster writes null where there are no containers
     rows = [] if rows is None else rows
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise StatusError(f"{file} must hold a list of records")
@@ -91,7 +91,7 @@ def read(file: Path, *, own: bool = False) -> list[dict[str, Any]]:
 
 
 def earlier(file: Path) -> dict[str, tuple[Status, int]]:
-    """What an earlier life of the manager left, by container id; nothing when there is none to be believed."""
+    """The states that an earlier manager process wrote, by container id; empty without a trusted file."""
     try:
         rows = read(file, own=True)
     except StatusError:
@@ -100,7 +100,7 @@ def earlier(file: Path) -> dict[str, tuple[Status, int]]:
 
 
 def description(status: str, since: int, now: float) -> str:
-    """What a state means that lasts since then (Unix seconds)."""
+    """Describe a state that began at ``since`` (Unix seconds)."""
     if status == "running":
         return "normal"
     if status not in _RULES:

@@ -1,7 +1,7 @@
 """Which chips a container uses, from its environment or its devices.
 
-Source: component/container-manager/pkg/container/app/parse.go. A list with one bad item fails the container: what is
-not understood is not managed.
+Source: component/container-manager/pkg/container/app/parse.go. A list with one invalid item excludes the container from
+management.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,10}")
 
 
 class UsageError(ValueError):
-    """What a container says about its chips is not understood."""
+    """A container's list of chips is invalid."""
 
 
 def chips_of_environment(environment: Sequence[str]) -> tuple[int, ...] | None:
@@ -76,8 +76,8 @@ def _number(text: str) -> int:
 def chips_of_paths(paths: Iterable[str]) -> tuple[int, ...]:
     """The chips of Docker's mapped devices, by their names in the container.
 
-    ``davinci_manager`` and its like are no chips. Devices that are not the driver's are passed over, where MindCluster
-    fails the container: a mapped /dev/fuse must not leave a faulty chip's container running.
+    ``davinci_manager`` and similar devices are not chips. Devices that are not the driver's are ignored, whereas
+    MindCluster rejects the container: a mapped /dev/fuse must not leave a faulty chip's container running.
     """
     found = set()
     for path in paths:

@@ -86,7 +86,7 @@ def _shared(folder: Path, desc: CacheDesc) -> list[object]:
 
 
 def _cluster(options: argparse.Namespace, stop: threading.Event) -> int | None:
-    """The number of this cluster: as given, as the pod's name says, else as the orders do; None when told to stop."""
+    """The number of this cluster: as given, as the pod's name says, else as the orders do; None when stopped."""
     if options.cluster is not None:
         return int(options.cluster)
     if options.pod:
@@ -101,7 +101,7 @@ def _cluster(options: argparse.Namespace, stop: threading.Event) -> int | None:
             return wire.parse_end(options.folder, content.decode()).cluster
         if not waiting:
             waiting = True
-            _log.info("waiting for orders, which tell the number of this cluster", folder=options.folder)
+            _log.info("waiting for orders, which give the number of this cluster", folder=options.folder)
         stop.wait(1.0)
     return None
 

@@ -53,7 +53,7 @@ _SIZES = {
 
 
 class Placement(IntEnum):
-    """Where the memory is."""
+    """The location of the memory."""
 
     HOST = 0
     DEVICE = 1
@@ -100,7 +100,7 @@ class CacheDesc:
 
 @dataclasses.dataclass(frozen=True)
 class BlocksCacheKey:
-    """Names a block cache among clusters: which cluster registered it, for which model."""
+    """Identify a block cache across clusters: the cluster that registered it, and its model."""
 
     prompt_cluster_id: int
     model_id: int = 0
@@ -111,32 +111,32 @@ class BlocksCacheKey:
 
 
 class Tensor(Protocol):
-    """Memory of one tensor, by byte range."""
+    """Memory of one tensor, accessed by byte range."""
 
     def read(self, start: int, end: int) -> memoryview:
-        """The bytes from ``start`` to ``end``."""
+        """Return the bytes from ``start`` to ``end``."""
 
     def write(self, start: int, data: memoryview) -> None:
-        """Put ``data`` at ``start``."""
+        """Write ``data`` at ``start``."""
 
 
 class HostTensor:
-    """Memory that the processor reaches: reads and writes without a copy in between."""
+    """Memory of the host: reads and writes without an intermediate copy."""
 
     def __init__(self, view: memoryview) -> None:
         self._view = view
 
     def read(self, start: int, end: int) -> memoryview:
-        """The bytes themselves, not a copy."""
+        """Return a view of the bytes, not a copy."""
         return self._view[start:end]
 
     def write(self, start: int, data: memoryview) -> None:
-        """Put ``data`` at ``start``."""
+        """Write ``data`` at ``start``."""
         self._view[start : start + len(data)] = data
 
 
 class DeviceTensor:
-    """Device memory behind a raw address, copied through the runtime of the chip (`aclrtMemcpy`, libascendcl)."""
+    """Device memory at a raw address, copied through the runtime of the chip (`aclrtMemcpy`, libascendcl)."""
 
     TO_DEVICE, TO_HOST = 1, 2
 
@@ -145,7 +145,7 @@ class DeviceTensor:
         self._runtime = _ascendcl()
 
     def read(self, start: int, end: int) -> memoryview:
-        """A copy of the bytes in host memory."""
+        """Return a copy of the bytes in host memory."""
         buffer = bytearray(end - start)
         target = (ctypes.c_char * len(buffer)).from_buffer(buffer)
         self._copy(ctypes.addressof(target), self._address + start, len(buffer), self.TO_HOST)
@@ -176,7 +176,7 @@ def _ascendcl() -> Any:
 
 
 def tensor(memory: object, desc: CacheDesc) -> Tensor:
-    """The memory of one tensor: a writable buffer, or the raw address of one.
+    """Return the memory of one tensor, from a writable buffer or the raw address of one.
 
     Raises TypeError for anything else, ValueError when it is too small or zero, LLMException for device addresses
     without the chip's runtime.
@@ -210,7 +210,7 @@ class Cache:
     accessible: bool
 
     def region(self) -> Region | None:
-        """What peers may read; None for local caches."""
+        """The region that peers may read; None for local caches."""
         if self.key is None or not self.accessible:
             return None
         return Region(
@@ -220,7 +220,7 @@ class Cache:
 
 
 class Registry:
-    """The caches of one process. Threads may use it at once."""
+    """The caches of one process. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -247,12 +247,12 @@ class Registry:
         return cache
 
     def remove(self, cache_id: int) -> bool:
-        """Forget a cache; False when there is none of that id."""
+        """Remove a cache; False when there is none of that id."""
         with self._lock:
             return self._caches.pop(cache_id, None) is not None
 
     def snapshot(self) -> dict[tuple[int, int], Cache]:
-        """The remotely accessible caches of this moment by (cluster, model)."""
+        """Return the caches that are remotely accessible now, by (cluster, model)."""
         with self._lock:
             return {
                 (cache.key.prompt_cluster_id, cache.key.model_id): cache
@@ -261,7 +261,7 @@ class Registry:
             }
 
     def holds(self, cache: Cache) -> bool:
-        """Whether this cache is still registered."""
+        """Return whether this cache is still registered."""
         with self._lock:
             return self._caches.get(cache.cache_id) is cache
 

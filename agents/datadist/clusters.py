@@ -1,4 +1,4 @@
-"""Which cluster to link: LLMClusterInfo, and the addresses it holds.
+"""The cluster to link: LLMClusterInfo and its addresses.
 
 Shapes are those of the public package `llm_datadist`: addresses are kept as (little-endian integer, port).
 """
@@ -14,9 +14,9 @@ UINT16_MAX = 2**16 - 1
 
 
 def whole(name: str, value: object, largest: int) -> int:
-    """``value`` as a whole number from 0 to ``largest``.
+    """Return ``value`` as a whole number from 0 to ``largest``.
 
-    Raises TypeError for anything but an int (a bool is none), ValueError outside the range.
+    Raises TypeError for anything but an int (a bool is not one), ValueError outside the range.
     """
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, not {type(value).__name__}")
@@ -26,9 +26,9 @@ def whole(name: str, value: object, largest: int) -> int:
 
 
 def ip_number(ip: str | int) -> int:
-    """An IPv4 address as the little-endian integer that the native library takes.
+    """Return an IPv4 address as the little-endian integer that the native library takes.
 
-    Raises RuntimeError when text is no IPv4 address, TypeError for other types, ValueError beyond 32 bits.
+    Raises RuntimeError when text is not an IPv4 address, TypeError for other types, ValueError beyond 32 bits.
     """
     if isinstance(ip, str):
         try:
@@ -39,7 +39,7 @@ def ip_number(ip: str | int) -> int:
 
 
 def ip_text(number: int) -> str:
-    """The dotted form of a little-endian address."""
+    """Return the dotted form of a little-endian address."""
     return socket.inet_ntoa(number.to_bytes(4, "little"))
 
 
@@ -53,7 +53,7 @@ class LLMClusterInfo:
 
     @property
     def remote_cluster_id(self) -> int | None:
-        """The cluster number of the far side (uint64); None until it is set."""
+        """The cluster number of the remote side (uint64); None until it is set."""
         return self._remote_cluster_id
 
     @remote_cluster_id.setter
@@ -61,21 +61,21 @@ class LLMClusterInfo:
         self._remote_cluster_id = whole("remote_cluster_id", value, UINT64_MAX)
 
     def append_local_ip_info(self, ip: str | int, port: int) -> None:
-        """Add an address of this side; ``port`` is uint16 and not used by the TCP transport, which picks its own."""
+        """Add an address of this side; ``port`` is uint16 and unused by the TCP transport, which chooses its own."""
         self._local.append((ip_number(ip), whole("port", port, UINT16_MAX)))
 
     def append_remote_ip_info(self, ip: str | int, port: int) -> None:
-        """Add an address that the far side listens on."""
+        """Add an address that the remote side listens on."""
         self._remote.append((ip_number(ip), whole("port", port, UINT16_MAX)))
 
     @property
     def local_ip_info_list(self) -> list[tuple[int, int]]:
-        """(little-endian address, port) of this side."""
+        """The local addresses as (little-endian address, port)."""
         return list(self._local)
 
     @property
     def remote_ip_info_list(self) -> list[tuple[int, int]]:
-        """(little-endian address, port) of the far side."""
+        """The remote addresses as (little-endian address, port)."""
         return list(self._remote)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""LLMConfig: what people set, and the `llm.*` options that LLMDataDist.init takes.
+"""LLMConfig: the settings of users, and the `llm.*` options that LLMDataDist.init takes.
 
 Names and ranges are those of the public package `llm_datadist` (CANN documentation, LLMConfig).
 """
@@ -18,7 +18,7 @@ MAX_OPTION = 65_536  # characters of one option value
 
 
 class LLMRole(IntEnum):
-    """What a cluster computes; who links and who listens does not depend on it."""
+    """The computation of a cluster; linking and listening do not depend on it."""
 
     PROMPT = 1
     DECODER = 2
@@ -46,7 +46,7 @@ class LLMConfig:
     ge_options: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def generate_options(self) -> dict[str, str]:
-        """The options as text; only what was set.
+        """Return the options that were set, as text.
 
         Raises TypeError or ValueError that names the property.
         """
@@ -88,13 +88,13 @@ def _number(smallest: int, largest: int):  # type: ignore[no-untyped-def]
 
 
 def _milliseconds(name: str, value: object) -> str:
-    """A whole number, also as text (LLMConfig, sync_kv_timeout)."""
+    """Check a whole number, which may be text (LLMConfig, sync_kv_timeout)."""
     text = isinstance(value, str) and value.isascii() and value.isdigit()
     return _number(1, INT32_MAX)(name, int(str(value)[:20]) if text else value)  # type: ignore[no-any-return]
 
 
 def _device(name: str, value: object) -> str:
-    """A chip, also as a list; just one can be given (LLMConfig, device_id)."""
+    """Check a chip, which may be a list of exactly one (LLMConfig, device_id)."""
     if isinstance(value, (list, tuple)):
         if len(value) != 1:
             raise ValueError(f"{name} must name one device, not {len(value)}")
@@ -123,7 +123,7 @@ def _listen(name: str, value: object) -> str:
 
 
 def addresses(name: str, text: str) -> list[tuple[str, int]]:
-    """`ip:port` entries joined by semicolons, as (ip, port).
+    """Parse `ip:port` entries joined by semicolons into (ip, port).
 
     Raises ValueError that names the setting and the bad entry.
     """
@@ -159,10 +159,10 @@ _CHECKS = {
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The options that decide something here, read from the text form.
+    """The options that this implementation uses, parsed from their text form.
 
-    ``sync`` and ``link_total`` are seconds, of which 0 means no limit beyond the call's own time-out: all tries of one
-    link fit into the shorter of both. RDMA and pool options belong to the native transport and are only checked.
+    ``sync`` and ``link_total`` are in seconds; 0 means no limit beyond the call's own time-out: all attempts of one
+    link fit into the shorter of the two. RDMA and pool options belong to the native transport and are only checked.
     """
 
     listen: tuple[tuple[str, int], ...] = ()
@@ -175,7 +175,7 @@ class Options:
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> Options:
-        """Check every known option; unknown `ge.*` and `llm.*` ones are passed over as the native library does.
+        """Check every known option; unknown `ge.*` and `llm.*` ones are ignored, as by the native library.
 
         Raises TypeError or ValueError that names the option.
         """

@@ -1,7 +1,7 @@
 """LLMDataDist: links between inference clusters and transfers of KV blocks over them, on plain TCP.
 
-The interface is that of the public package `llm_datadist` (CANN documentation, LLM-DataDist interface list); what is
-different is the transport: TCP through the host instead of HCCS or RoCE of the chip, so that it works without either.
+The interface is that of the public package `llm_datadist` (CANN documentation, LLM-DataDist interface list); only
+the transport differs: TCP through the host instead of the chip's HCCS or RoCE, so that it works without either.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from agents.datadist.caches import BlocksCacheKey, Cache, CacheDesc, Placement, 
 from agents.datadist.clusters import UINT64_MAX, LLMClusterInfo, whole
 from agents.datadist.config import LLMRole, Options
 from agents.datadist.frames import Blocks, Kind
-from agents.datadist.keeper import Keeper
 from agents.datadist.links import Links
+from agents.datadist.ordered_links import OrderedLinks
 from agents.datadist.status import LLMException, LLMStatusCode
 from agents.node.log import Log
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class LLMDataDist:
-    """One cluster's end of all its links. Threads may call it at once; calls block."""
+    """One cluster's end of all its links. Safe to call from several threads; calls block."""
 
     def __init__(self, role: LLMRole, cluster_id: int) -> None:
         if not isinstance(role, LLMRole):
@@ -50,11 +50,11 @@ class LLMDataDist:
 
     @property
     def role(self) -> LLMRole:
-        """What this cluster computes now."""
+        """The current role of this cluster."""
         return self._role
 
     def init(self, options: Mapping[str, str]) -> None:
-        """Start; listens when ``llm.listenIpInfo`` is set.
+        """Start, and listen when ``llm.listenIpInfo`` is set.
 
         Raises TypeError or ValueError for bad options, LLMException when already started or an address is taken.
         """
@@ -93,8 +93,8 @@ class LLMDataDist:
     ) -> tuple[LLMStatusCode, list[LLMStatusCode]]:
         """Link to each of ``clusters`` at the same time, within ``timeout`` milliseconds each (200 or more is advised).
 
-        Memory must be registered before: what is registered later cannot be reached over these links. At most 512
-        links in all. Answers the overall code (the first failure's, else LLM_SUCCESS) and one code per cluster.
+        Memory must be registered before: memory registered later cannot be accessed over these links. At most 512
+        links in all. Returns the overall code (the first failure's, else LLM_SUCCESS) and one code per cluster.
         Raises TypeError or ValueError for bad arguments, LLMException before ``init``.
         """
         links = self._running()
@@ -108,7 +108,7 @@ class LLMDataDist:
     ) -> tuple[LLMStatusCode, list[LLMStatusCode]]:
         """Unlink both ends, or with ``force`` only this one (call it on both sides then).
 
-        The local end is gone in any case; LLM_NOTIFY_PROMPT_UNLINK_FAILED says that the far side was not told.
+        The local end is closed in any case; LLM_NOTIFY_PROMPT_UNLINK_FAILED means the remote side was not notified.
         Raises as `link_clusters`.
         """
         links = self._running()
@@ -120,17 +120,17 @@ class LLMDataDist:
     def keep_links(self, folder: str | Path) -> None:
         """Keep the links that the node's agent orders in ``folder`` (kind KVLink), until ``finalize``.
 
-        Memory must be registered before, as for `link_clusters`. The folder may come later; one that another process
-        keeps is waited for. Raises LLMException before ``init`` or when links are kept already.
+        Memory must be registered before, as for `link_clusters`. The folder may be created later; one that another
+        process keeps is waited for. Raises LLMException before ``init`` or when links are kept already.
         """
         links = self._running()
         if self._keeping is not None:
             raise LLMException("links are kept already", LLMStatusCode.LLM_PARAM_INVALID)
-        keeper = Keeper(self.cluster_id, links, Path(folder))
+        keeper = OrderedLinks(self.cluster_id, links, Path(folder))
         self._keeping = self._wait(_soon(lambda: asyncio.create_task(keeper.run())))
 
     def check_link_status(self, remote_cluster_id: int) -> None:
-        """Return when the far side answers. Raises LLMException with the code of what is wrong."""
+        """Return when the remote side answers. Raises LLMException with the code of the failure."""
         links = self._running()
         number = whole("remote_cluster_id", remote_cluster_id, UINT64_MAX)
         peer = links.peers.get(number)
@@ -145,7 +145,7 @@ class LLMDataDist:
         return {number: peer.broken for number, peer in sorted(self._running().peers.items())}
 
     def switch_role(self, role: LLMRole, switch_options: Mapping[str, str] | None = None) -> None:
-        """Become ``role``; ``llm.listenIpInfo`` in the options begins to listen there, its absence ends listening.
+        """Become ``role``; ``llm.listenIpInfo`` in the options starts listening there, its absence stops listening.
 
         Raises LLMException: LLM_FEATURE_NOT_ENABLED without `llm.EnableSwitchRole`, LLM_EXIST_LINK while linked.
         """
@@ -214,7 +214,7 @@ class CacheManager:
         )
 
     def unregister_cache(self, cache_id: int) -> None:
-        """Forget a cache. Links made before keep their view of it until they end. Raises LLMException for none."""
+        """Unregister a cache; existing links keep their view of it until they end. Raises LLMException if unknown."""
         if not self._owner._registry.remove(whole("cache_id", cache_id, UINT64_MAX)):
             raise LLMException(f"no cache {cache_id}", LLMStatusCode.LLM_KV_CACHE_NOT_EXIST)
 
@@ -232,7 +232,7 @@ class CacheManager:
         """Read ``src_blocks`` of the remote cache into ``dst_blocks`` of the local one.
 
         Layers are ``tensor_num_per_layer`` tensors each; without ranges all tensors move. Raises TypeError or
-        ValueError for bad arguments, LLMException with the code of the far side or of the link.
+        ValueError for bad arguments, LLMException with the code of the remote side or of the link.
         """
         self._move(
             True, src_cache_key, dst_cache, src_blocks, dst_blocks, src_layer_range, dst_layer_range,

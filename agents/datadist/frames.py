@@ -1,4 +1,4 @@
-"""What goes over the wire between two linked clusters.
+"""The wire format between two linked clusters.
 
 A frame is a 16-byte head and a body: magic `BKVL`, version, kind, status index, request number, length (network byte
 order). Bodies of HELLO, READ and WRITE are JSON; the bytes of blocks follow the answer to READ, and WRITE, as they are.
@@ -15,11 +15,11 @@ import msgspec
 MAGIC = b"BKVL"
 VERSION = 1
 HEAD = struct.Struct("!4sBBHII")
-MAX_BODY = 1 << 20  # of a described body; block bytes are bounded by the region they are read from
+MAX_BODY = 1 << 20  # of a JSON body; block bytes are bounded by the region they are read from
 
 
 class Kind(IntEnum):
-    """What a frame asks or answers."""
+    """The request or answer that a frame carries."""
 
     HELLO = 1
     PING = 2
@@ -30,11 +30,11 @@ class Kind(IntEnum):
 
 
 class BadFrame(ValueError):
-    """The peer speaks something else; the connection is closed."""
+    """The peer violates the protocol; the connection is closed."""
 
 
 class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The first frame: who links, and whom it takes the far side for."""
+    """The first frame: the linking cluster, and the cluster that it expects on the remote side."""
 
     cluster: int
     peer: int
@@ -52,14 +52,14 @@ class Region(msgspec.Struct, frozen=True):
 
 
 class Welcome(msgspec.Struct, frozen=True):
-    """The answer to HELLO: who is there, and what was registered when the link was made."""
+    """The answer to HELLO: the answering cluster, and the regions registered when the link was made."""
 
     cluster: int
     regions: list[Region]
 
 
 class Blocks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which blocks of which tensors of a region, in the order in which their bytes follow each other."""
+    """Blocks of tensors of a region, in the order of their bytes."""
 
     cluster: int
     model: int
@@ -72,12 +72,12 @@ Body = TypeVar("Body")
 
 
 def head(kind: Kind, request: int, length: int, status: int = 0) -> bytes:
-    """The 16 bytes before a body of ``length`` bytes; ``status`` is an index into the status codes."""
+    """Return the 16 bytes before a body of ``length`` bytes; ``status`` is an index into the status codes."""
     return HEAD.pack(MAGIC, VERSION, kind, status, request, length)
 
 
 def read_head(data: bytes | bytearray) -> tuple[Kind, int, int, int]:
-    """(kind, status, request, length) of a head. Raises BadFrame."""
+    """Parse a head into (kind, status, request, length). Raises BadFrame."""
     magic, version, kind, status, request, length = HEAD.unpack(data)
     if magic != MAGIC or version != VERSION:
         raise BadFrame(f"no frame of this protocol (magic {bytes(magic)!r}, version {version})")
@@ -88,12 +88,12 @@ def read_head(data: bytes | bytearray) -> tuple[Kind, int, int, int]:
 
 
 def encode(body: Any) -> bytes:
-    """A described body as bytes."""
+    """Encode a JSON body."""
     return msgspec.json.encode(body)
 
 
 def decode(data: bytes | bytearray, shape: type[Body]) -> Body:
-    """A described body. Raises BadFrame that says what is wrong."""
+    """Decode a JSON body. Raises BadFrame that states the fault."""
     try:
         return msgspec.json.decode(data, type=shape)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:

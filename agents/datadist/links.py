@@ -1,6 +1,6 @@
 """All links of one LLMDataDist: made as client, taken as server, kept until unlinked.
 
-Clusters of one call are linked at the same time: a dead peer costs its own link the time-out and no other anything.
+Clusters of one call are linked concurrently: a dead peer delays only its own link, by the time-out.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ log = Log("datadist.links")
 
 MAX_LINKS = 512  # communications of one process (LLM-DataDist interface list, constraints of link_clusters)
 HANDSHAKE = 10.0  # seconds after which a half-made link is dropped on the listening side
-RETRY = 0.05  # seconds between attempts while the time allows and attempts are left
+RETRY = 0.05  # seconds between attempts while time and attempts are left
 
 
-class Sparing:
-    """Warnings that come in crowds, as when a host with hundreds of links restarts: first logged, then counted."""
+class WarningLimiter:
+    """Limit bursts of warnings, as when a host with hundreds of links restarts: log the first, count the rest."""
 
     LINES, WINDOW = 20, 10.0
 
@@ -36,7 +36,7 @@ class Sparing:
         self._began, self._lines, self._left_out = -self.WINDOW, 0, 0
 
     def warn(self, message: str, **facts: object) -> None:
-        """Log a line with facts, unless this window (seconds) has had its lines; the next one's first counts them."""
+        """Log a line with facts up to the window's limit; the next window's first line counts those dropped."""
         now = time.monotonic()
         if now - self._began >= self.WINDOW:
             self._began, self._lines = now, 0
@@ -50,7 +50,7 @@ class Sparing:
 
 
 class Links:
-    """The table of links; every coroutine runs in one loop."""
+    """The table of links; all coroutines run in one loop."""
 
     def __init__(self, cluster: int, role: int, registry: Registry, retries: int, total: float = 0.0) -> None:
         self._cluster, self.role, self._registry, self._retries = cluster, role, registry, retries
@@ -59,7 +59,7 @@ class Links:
         self._linking: set[int] = set()
         self._unlinking: set[int] = set()
         self._promised: set[int] = set()
-        self._said = Sparing()
+        self._said = WarningLimiter()
         self._accepted: set[int] = set()
         self._servers: list[tuple[socket.socket, asyncio.Task[None]]] = []
         self._greeting: set[asyncio.Task[None]] = set()
@@ -67,7 +67,7 @@ class Links:
     # -- the listening side
 
     def listen(self, address: tuple[str, int]) -> tuple[str, int]:
-        """Listen on (ip, port); port 0 picks one. Raises OSError. Answers the address in use."""
+        """Listen on (ip, port); port 0 picks a free one. Returns the address in use. Raises OSError."""
         sock = socket.create_server(address, backlog=MAX_LINKS)
         sock.setblocking(False)
         self._servers.append((sock, asyncio.create_task(self._accept(sock))))
@@ -75,7 +75,7 @@ class Links:
         return name
 
     def deaf(self) -> None:
-        """Listen no more; links stay."""
+        """Stop listening; links stay."""
         for sock, task in self._servers:
             task.cancel()
             sock.close()
@@ -117,9 +117,9 @@ class Links:
                 regions = [region for cache in granted.values() if (region := cache.region()) is not None]
                 body = frames.encode(Welcome(self._cluster, regions))
                 if len(body) > frames.MAX_BODY:
-                    raise BadFrame(f"{len(regions)} registered caches are too many to tell")
+                    raise BadFrame(f"{len(regions)} registered caches are more than one message holds")
                 await streams.send(sock, Kind.ANSWER, number, body)
-                # the client tells its own caches in a second HELLO-sized frame, so that both sides may reach both
+                # the client sends its own caches in a second HELLO-sized frame, so that each side may access both
                 kind, _, _, length = await streams.read_head(sock)
                 told = frames.decode(await streams.read_body(sock, length), Welcome)
         except (OSError, TimeoutError, BadFrame) as error:
@@ -132,7 +132,7 @@ class Links:
         finally:
             if promised is not None:
                 self._promised.discard(promised)
-        # the same cluster links again after it was restarted: the newest connection is the true one
+        # the same cluster links again after a restart: the newest connection replaces the old one
         if (old := self.peers.pop(hello.cluster, None)) is not None:
             old.close("replaced by a newer link")
         self._accepted.add(hello.cluster)
@@ -142,12 +142,12 @@ class Links:
         if hello.peer != self._cluster or hello.cluster == self._cluster:
             return LLMStatusCode.LLM_LINK_FAILED
         if hello.cluster in self._linking and self._cluster < hello.cluster:
-            # both link to each other at once: of two connections one would end the other; the lower number's stays
+            # both link to each other at once: the connection of the lower cluster number stays
             return LLMStatusCode.LLM_PROCESSING_LINK
         return None if self._room({hello.cluster}) else LLMStatusCode.LLM_CLUSTER_NUM_EXCEED_LIMIT
 
     def _room(self, wanted: set[int]) -> bool:
-        """Whether these may be linked too; broken links that others made and never ended make room."""
+        """Return whether these may be linked too; removes broken incoming links to make room."""
         taken = self.peers.keys() | self._linking | self._promised | wanted
         surplus = len(taken) - MAX_LINKS
         if surplus > 0:
@@ -163,7 +163,7 @@ class Links:
     # -- the linking side
 
     async def link(self, clusters: Sequence[LLMClusterInfo], timeout: float) -> list[LLMStatusCode]:
-        """One result for each cluster, in order; nothing is linked when the call would pass the limit."""
+        """Link clusters; one result for each, in order. Nothing is linked when the call would exceed the limit."""
         wanted = {c.remote_cluster_id for c in clusters if c.remote_cluster_id is not None}
         if not self._room(wanted):
             return [LLMStatusCode.LLM_CLUSTER_NUM_EXCEED_LIMIT] * len(clusters)
@@ -213,7 +213,7 @@ class Links:
                 sock.close()
                 return CODES[status]
             welcome = frames.decode(await streams.read_body(sock, length), Welcome)
-            # both link to each other at once, and the far side's link was taken meanwhile: one is enough
+            # both link to each other at once, and the remote side's link was accepted meanwhile: one is enough
             if self.live(number) is not None:
                 sock.close()
                 return LLMStatusCode.LLM_ALREADY_LINK
@@ -252,7 +252,7 @@ class Links:
             self._said.warn("a link broke", cluster=peer.cluster, error=peer.broken)
 
     async def unlink(self, clusters: Sequence[LLMClusterInfo], timeout: float, force: bool) -> list[LLMStatusCode]:
-        """One result for each cluster; the local end is gone afterwards whatever the far side says."""
+        """Unlink clusters; one result for each. The local end is closed whatever the remote side answers."""
         return list(await asyncio.gather(*(self._unlink(c.remote_cluster_id, timeout, force) for c in clusters)))
 
     async def _unlink(self, number: int | None, timeout: float, force: bool) -> LLMStatusCode:
@@ -273,12 +273,12 @@ class Links:
         return code if code is LLMStatusCode.LLM_SUCCESS else LLMStatusCode.LLM_NOTIFY_PROMPT_UNLINK_FAILED
 
     def live(self, number: int) -> Peer | None:
-        """The link to a cluster while it holds."""
+        """Return the link to a cluster, None when it is broken or absent."""
         peer = self.peers.get(number)
         return peer if peer is not None and peer.broken is None else None
 
     async def end(self) -> None:
-        """Listen no more, close everything."""
+        """Stop listening and close all links."""
         self.deaf()
         for task in list(self._greeting):
             task.cancel()

@@ -1,7 +1,7 @@
-"""One linked connection, the same on both sides: it answers the far side and asks it.
+"""One linked connection, the same on both sides: it sends requests to the remote side and answers its requests.
 
-Requests of the far side are answered by one task apart, so that two sides which send at the same time never wait for
-each other. At most `WAITING` requests wait; more are answered LLM_LINK_BUSY.
+A separate task answers the remote side's requests, so that two sides that send at the same time never wait for each
+other. At most `WAITING` requests wait; more are answered LLM_LINK_BUSY.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from agents.datadist.status import LLMStatusCode
 CODES = tuple(LLMStatusCode)
 WAITING = 64
 Sink = Callable[[int], Awaitable[None]]
-#: Of the kernel's ``struct tcp_info``: milliseconds since data and since an acknowledgement came.
+#: Of the kernel's ``struct tcp_info``: milliseconds since data and since an acknowledgement arrived.
 _TCP_INFO = struct.Struct("=52xII")
 
 
@@ -32,9 +32,9 @@ class _Question:
 
 
 class Peer:
-    """The far side of one link.
+    """The remote side of one link.
 
-    ``granted`` are the local caches that it may reach: those registered when the link was made.
+    ``granted`` are the local caches that it may access: those registered when the link was made.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class Peer:
         self._requests: asyncio.Queue[tuple[int, Awaitable[None]]] = asyncio.Queue(WAITING)
         self._tasks: list[asyncio.Task[None]] = []
         self.over = asyncio.Event()
-        """Set when the link has ended, however it did."""
+        """Set when the link has ended, for any reason."""
 
     def start(self) -> None:
-        """Begin to read; must be called in the loop."""
+        """Start reading; must be called in the loop."""
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._answer())]
 
     def close(self, why: str) -> None:
-        """End the connection now; questions that wait fail with ``why``."""
+        """Close the connection now; pending requests fail with ``why``."""
         if self.broken is None:
             self.broken = why
         self.over.set()
@@ -81,10 +81,10 @@ class Peer:
         self, kind: Kind, body: bytes = b"", *, payload: Callable[[], Awaitable[None]] | None = None,
         sink: Sink | None = None, timeout: float,
     ) -> LLMStatusCode:  # fmt: skip
-        """Ask and wait for the status; ``sink`` takes the bytes of the answer, ``payload`` sends bytes after the body.
+        """Send a request and return its status; ``sink`` reads the answer's bytes, ``payload`` follows the body.
 
-        A question without an answer in ``timeout`` seconds ends the link when bytes were on their way, for nobody
-        knows where the next frame begins.
+        A request without an answer in ``timeout`` seconds ends the link when bytes were in transit: the start of the
+        next frame is then unknown.
         """
         if self.broken is not None:
             return LLMStatusCode.LLM_NOT_YET_LINK
@@ -108,9 +108,9 @@ class Peer:
             self._questions.pop(number, None)
 
     async def ping(self, timeout: float) -> float | None:
-        """Seconds that a question takes there and back; None when the link has ended or ends now.
+        """Return the round-trip time in seconds; None when the link has ended or ends now.
 
-        Bytes that flow say as much as an answer: while they do, a late one does not end the link.
+        A late answer does not end the link while bytes flow: they prove as much as an answer.
         """
         if self.broken is not None:
             return None
@@ -140,7 +140,7 @@ class Peer:
             self._questions.pop(number, None)
 
     def _silence(self) -> float:
-        """Seconds since anything came from the far side: bytes, or the word that bytes arrived (tcp(7), TCP_INFO)."""
+        """Return the seconds since the remote side sent bytes or an acknowledgement (tcp(7), TCP_INFO)."""
         try:
             info = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
         except OSError:

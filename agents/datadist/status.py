@@ -9,7 +9,7 @@ from enum import IntEnum
 
 
 class LLMStatusCode(IntEnum):
-    """What became of one call or of one link; the value is the native status."""
+    """The result of one call or of one link; the value is the native status."""
 
     LLM_SUCCESS = 0
     LLM_FAILED = 0xFFFFFFFF
@@ -32,12 +32,12 @@ class LLMStatusCode(IntEnum):
 
     @property
     def recoverable(self) -> bool:
-        """Whether trying again may help; the others need a new LLMDataDist."""
+        """Whether a retry may succeed; other failures need a new LLMDataDist."""
         return self not in (LLMStatusCode.LLM_FAILED, LLMStatusCode.LLM_TIMEOUT)
 
 
 class LLMException(RuntimeError):
-    """A call failed; ``status_code`` says how."""
+    """A call failed; ``status_code`` is its result code."""
 
     def __init__(self, message: str, status_code: LLMStatusCode = LLMStatusCode.LLM_FAILED) -> None:
         super().__init__(f"{message} ({status_code.name})")

@@ -14,7 +14,7 @@ GATHER = 256 * 1024  # bytes of small runs that are sent in one call
 
 
 def runs(blocks: Sequence[int], size: int) -> Iterator[tuple[int, int]]:
-    """Byte ranges (start, end) of ``blocks`` in their order; neighbours in ascending order become one range."""
+    """Yield byte ranges (start, end) of ``blocks`` in their order; ascending neighbours become one range."""
     start = end = -1
     for block in blocks:
         if block * size == end:
@@ -28,7 +28,7 @@ def runs(blocks: Sequence[int], size: int) -> Iterator[tuple[int, int]]:
 
 
 def check(cache: Cache, wanted: Blocks) -> None:
-    """Whether ``wanted`` lies inside ``cache``. Raises BadFrame that says what does not."""
+    """Check that ``wanted`` lies inside ``cache``. Raises BadFrame that states what does not."""
     desc = cache.cache_desc
     if wanted.size != desc.block:
         raise BadFrame(f"blocks of {wanted.size} bytes asked, the cache has blocks of {desc.block}")

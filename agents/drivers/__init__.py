@@ -1,1 +1,1 @@
-"""Ways to reach chips: one protocol, one implementation per way."""
+"""Access to chips: one protocol, with one implementation per access path."""

@@ -1,7 +1,7 @@
-"""What an agent needs from a driver, whatever it talks to.
+"""The driver protocol that an agent uses, with its data types.
 
 The nouns follow the driver's interface (component/ascend-common/devmanager; chips are named by *physical id*, the N of
-``/dev/davinciN``). Methods are coroutines: an implementation that blocks runs its calls in threads of its own, so that
+``/dev/davinciN``). Methods are coroutines: an implementation that blocks runs its calls in separate threads, so that
 a hung driver never stops the agent, and the agent puts a deadline on every call.
 """
 
@@ -12,11 +12,13 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
+from engine.model.generations import Generation, generation_of
+
 BOOTED: Final = 16
 """Boot status of a chip whose start is finished (component/ascend-device-plugin/pkg/server/hot_reset_manager.go)."""
 
 CARD_DROP: Final = "40F84E00"
-"""Code that stands for a chip the driver cannot reach (its error -8012)."""
+"""Code of a chip that the driver cannot reach (its error -8012)."""
 
 RESET_FINISHED: Final = "8C2FA009"
 """Not a fault: the chip was reset, its codes have to be read again."""
@@ -30,7 +32,7 @@ class DriverError(Exception):
 
 
 class Chip(msgspec.Struct, frozen=True, kw_only=True):
-    """One chip as it was found at start. ``card`` and ``die`` say where it sits; ``ip`` is empty without a port.
+    """One chip as found at start. ``card`` and ``die`` are its location; ``ip`` is empty without a port.
 
     ``associated_card`` is the card that shares optical ports with its own (A3 modules), -1 where there is none;
     ``urma`` are the EIDs (32 hex digits) of each of its URMA devices (Ascend950).
@@ -54,7 +56,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     values of the labels the device plugin writes, ``memory_gb`` of one chip; super pod fields are -2 where the product
     has none.
 
-    ``super_pod_type`` is -1 where the driver tells none, ``mainboard`` its id, ``card_type`` the annotation of servers
+    ``super_pod_type`` is -1 where the driver has none, ``mainboard`` its id, ``card_type`` the annotation of servers
     with Ascend950 cards.
     """
 
@@ -74,6 +76,11 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     labels: Mapping[str, str] = {}
 
     @property
+    def generation(self) -> Generation:
+        """The chips' generation."""
+        return generation_of(self.prefix)
+
+    @property
     def training(self) -> bool:
         """Whether reports carry the network and recovering lists (the 910 family and its successors do)."""
         return self.resource in ("huawei.com/Ascend910", "huawei.com/npu")
@@ -90,8 +97,8 @@ class Code(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """The driver noticed something about one code of one chip; ``module`` is the path of the part it is about, where
-    the driver names one."""
+    """A change of one code of one chip; ``module`` is the path of the affected part, where the driver
+    names one."""
 
     chip: int
     code: str
@@ -103,7 +110,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class VNPU(msgspec.Struct, frozen=True, order=True):
-    """One virtual NPU: ``id`` is the vdev id (100 and up), ``vgroup`` its vGroup where the driver tells one."""
+    """One virtual NPU: ``id`` is the vdev id (100 and up), ``vgroup`` its vGroup where the driver reports one."""
 
     id: int
     chip: int
@@ -128,7 +135,7 @@ class Driver(Protocol):
         ...
 
     async def events(self) -> Sequence[Event]:
-        """Wait until something happens and return it. Never returns where the driver knows no events."""
+        """Wait for events and return them. Never returns where the driver has no events."""
         ...
 
     async def processes(self) -> Mapping[int, int]:
@@ -136,26 +143,26 @@ class Driver(Protocol):
         ...
 
     async def reset_group(self, chip: int) -> Sequence[int]:
-        """Name the chips that a reset of `chip` takes with it, itself included."""
+        """Return the chips that a reset of `chip` also resets, itself included."""
         ...
 
     async def reset(self, chips: Sequence[int], *, out_of_band: bool = True) -> None:
-        """Begin to reset these chips together; returns when the hardware has accepted it.
+        """Start a reset of these chips together; returns when the hardware has accepted it.
 
-        ``out_of_band``: where the chips refuse, their board controller may be asked.
+        ``out_of_band``: where the chips refuse, their board controller may reset them.
         """
         ...
 
     async def reset_out_of_band(self, chips: Sequence[int]) -> bool:
-        """Begin to reset chips that did not come back by their board controller; False where there is none to ask."""
+        """Start a reset, by their board controller, of chips that did not boot; False where there is none."""
         ...
 
     async def rescan(self, chips: Sequence[int]) -> None:
-        """Look for chips that something else has reset; where a driver knows no way to, nothing happens."""
+        """Rescan for chips that another program has reset; does nothing where the driver has no rescan."""
         ...
 
     async def boot_status(self, chip: int) -> int:
-        """Return how far a chip's start has come; BOOTED when it is finished."""
+        """Return a chip's boot status; BOOTED when its start is finished."""
         ...
 
     async def vnpus(self) -> Sequence[VNPU]:

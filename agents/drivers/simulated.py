@@ -1,6 +1,6 @@
-"""A node made of memory: chips that fail on command, take time to reset, and hold vNPUs.
+"""A simulated node in memory: its chips fail on command, take time to reset, and hold vNPUs.
 
-It is an adversary, not a yes-man: it refuses what hardware refuses (a reset of chips in use, a template that does not
+The simulation is strict: it refuses what hardware refuses (a reset of chips in use, a template that does not
 fit), resets may fail or hang, and codes stay until a reset heals them. Faults are injected by method, or as a whole by
 `apply`, which takes the JSON object that `belay inject` writes.
 """
@@ -15,10 +15,10 @@ from typing import Any, Final
 import msgspec
 
 from agents.drivers.base import BOOTED, CARD_DROP, VNPU, Assertion, Chip, Code, DriverError, Event, Machine, Plane
-from engine.model.vnpu import Size, Totals, unfit
+from engine.model.vnpu import ChipCapacity, TemplateSize, unfit
 
 RESET_SECONDS: Final = 20.0
-"""How long a healthy chip takes from reset to boot status 16; real chips take 10 s to 60 s."""
+"""Time of a healthy chip from reset to boot status 16; real chips take 10 s to 60 s."""
 
 FIRST_VNPU: Final = 100
 VGROUPS: Final = 4
@@ -26,7 +26,7 @@ _MAX_EVENTS: Final = 10_000
 _NEVER: Final = 1 << 62
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class ServerModel(msgspec.Struct, frozen=True, kw_only=True):
     """One server model. The defaults make an Atlas 800T A2: 8 chips in one HCCS ring that resets as one."""
 
     machine: Machine = Machine(
@@ -41,12 +41,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     chips: int = 8
     chips_per_card: int = 1
     reset_groups: tuple[tuple[int, ...], ...] = (tuple(range(8)),)
-    sizes: Mapping[str, Size] = {}
-    totals: Totals | None = None
+    sizes: Mapping[str, TemplateSize] = {}
+    totals: ChipCapacity | None = None
 
 
 class Injected(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """What is wrong with one chip: codes of the chip and of its port, codes that happen once, a drop off the bus."""
+    """The injected faults of one chip: codes of the chip and its port, one-time codes, a drop off the bus."""
 
     codes: tuple[str, ...] = ()
     network: tuple[str, ...] = ()
@@ -58,14 +58,14 @@ class SimulatedDriver:
     """The driver of one simulated node.
 
     `seed` decides serials and addresses; `now_ms` and `sleep` are the clock; `scale` shortens resets. `healed` is
-    called with the chips whose faults a reset has removed. `vnpus` are there from before, as hardware keeps them over a
+    called with the chips whose faults a reset has removed. `vnpus` exist at the start, as hardware keeps them over a
     restart; those that the node cannot hold are left out. `recut` is called with all of them after every change.
     """
 
     def __init__(
         self,
         node: str,
-        row: Row | None = None,
+        row: ServerModel | None = None,
         *,
         seed: int = 0,
         scale: float = 1.0,
@@ -75,7 +75,7 @@ class SimulatedDriver:
         vnpus: Sequence[VNPU] = (),
         recut: Callable[[Sequence[VNPU]], None] | None = None,
     ) -> None:
-        self.row = row or Row()
+        self.row = row or ServerModel()
         self._node, self._seed, self._scale = node, seed, scale
         self._now_ms, self._sleep = now_ms, sleep
         self._healed, self._recut = healed, recut
@@ -97,7 +97,7 @@ class SimulatedDriver:
     # ---- the driver
 
     async def machine(self) -> Machine:
-        """Describe the node as its row says."""
+        """Describe the node by its server model."""
         return self.row.machine
 
     async def chips(self) -> Sequence[Chip]:
@@ -119,7 +119,7 @@ class SimulatedDriver:
         ]
 
     def _brother(self, chip: int) -> int:
-        """The card of an A3 server that resets with the chip's own; other servers have none."""
+        """Return the card that resets with the chip's own on an A3 server; other servers have none."""
         if not self.row.machine.server_type.startswith("Ascend910A3-"):
             return -1
         size = self.row.chips_per_card
@@ -148,7 +148,7 @@ class SimulatedDriver:
         return dict(self._processes)
 
     async def reset_group(self, chip: int) -> Sequence[int]:
-        """Name the chips that reset together."""
+        """Return the chips that reset together."""
         self._known(chip)
         return next((group for group in self.row.reset_groups if chip in group), (chip,))
 
@@ -173,7 +173,7 @@ class SimulatedDriver:
             self._booting[chip] = finished
 
     async def reset_out_of_band(self, chips: Sequence[int]) -> bool:
-        """Reset by the board controller, which A3 servers have; it brings back what does not boot."""
+        """Reset by the board controller, which A3 servers have; it recovers chips that do not boot."""
         if not self.row.machine.server_type.startswith("Ascend910A3-"):
             return False
         await self._maybe_hang()
@@ -183,7 +183,7 @@ class SimulatedDriver:
         return True
 
     async def rescan(self, chips: Sequence[int]) -> None:
-        """Find again what a tool outside has reset, healed by that."""
+        """Rescan for chips that an external tool has reset; the reset healed them."""
         await self._maybe_hang()
         self.rescans.append(tuple(sorted(chips)))
         found = sorted(self._outside & set(chips))
@@ -193,7 +193,7 @@ class SimulatedDriver:
         self._heal(found)
 
     async def boot_status(self, chip: int) -> int:
-        """Tell whether the chip has started; a reset that has just finished heals it."""
+        """Return whether the chip has started; a reset that has just finished heals it."""
         await self._maybe_hang()
         self._known(chip)
         finished = self._booting.get(chip)
@@ -250,7 +250,7 @@ class SimulatedDriver:
         if self._recut is not None:
             self._recut(sorted(self._vnpus.values()))
 
-    # ---- what a test or a scenario does to the world
+    # ---- changes by a test or a scenario
 
     def inject(self, chip: int, code: str, *, plane: Plane = "chip", severity: int | None = None) -> None:
         """Make a code present."""
@@ -261,17 +261,17 @@ class SimulatedDriver:
             self._emit(chip, code, "occur", plane, severity)
 
     def clear(self, chip: int, code: str, *, plane: Plane = "chip") -> None:
-        """Make a code go away by itself."""
+        """Clear a code without a reset."""
         if self._codes[chip].pop((plane, code.upper()), None) is not None:
             self._emit(chip, code, "recover", plane)
 
     def once(self, chip: int, code: str, *, plane: Plane = "chip") -> None:
-        """Raise an event that has no end."""
+        """Raise a one-time event."""
         self._known(chip)
         self._emit(chip, code, "once", plane)
 
     def drop(self, chip: int, dropped: bool = True) -> None:
-        """Let a chip fall off the bus, or come back."""
+        """Drop a chip off the bus, or return it."""
         self._known(chip)
         if dropped != (chip in self._dropped):
             (self._dropped.add if dropped else self._dropped.discard)(chip)
@@ -283,11 +283,11 @@ class SimulatedDriver:
         self._processes[chip] = processes
 
     def fail_resets(self, times: int) -> None:
-        """Let the next resets fail."""
+        """Make the next resets fail."""
         self._reset_failures = times
 
     def stall_boots(self, times: int) -> None:
-        """Let chips not come back after the next resets."""
+        """Keep chips from booting after the next resets."""
         self._stalled_boots = times
 
     def device(self, chip: int) -> str:
@@ -299,12 +299,13 @@ class SimulatedDriver:
         return self._spec.get(chip, Injected()).codes
 
     def apply(self, spec: Mapping[str, Any]) -> None:
-        """Follow a whole description of what is wrong:
+        """Apply a complete description of the faults:
         `{"Ascend910-3": {"codes": […], "network": […], "once": […], "drop": bool}, "resetFails": n, "hang": bool,
         "processes": {…}}`.
 
-        What it names is present, what it no longer names goes away. A fault that a reset healed stays healed while the
-        description is unchanged. Raises ValueError when it does not fit the node; then nothing has changed.
+        Faults that it names are present, faults that it no longer names are cleared. A fault that a
+        reset healed stays healed while the description is unchanged. Raises ValueError when it does not fit the node;
+        then nothing has changed.
         """
         chips, failures, hang, processes = self._read(spec)
         before, self._spec = self._spec, chips
@@ -353,7 +354,7 @@ class SimulatedDriver:
         return int(number)
 
     def reset_outside(self, chips: Sequence[int]) -> None:
-        """A tool outside resets chips; the driver notices when it is told to look for them again."""
+        """Reset chips as an external tool does; the driver notices at the next rescan."""
         self._outside |= set(chips)
 
     def _heal(self, chips: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""What a node has beside its chips: hardware alarms, switch, shared storage, pings to neighbours, use of the chips.
+"""A node's sources beside its chips: hardware alarms, switch, shared storage, pings to neighbours, chip utilisation.
 
 The sources are those of NodeD and of the device plugin's own watches (component/noded/pkg/monitoring,
 component/ascend-device-plugin/pkg/device/deviceswitch and hangdetection).
@@ -22,7 +22,7 @@ class Alarm(msgspec.Struct, frozen=True, order=True):
 
 class SwitchFault(msgspec.Struct, frozen=True, order=True, rename="camel"):
     """A fault of the LingQu switch: assembled code, switch chip and port, when it was raised (ms), the port of the peer
-    and the severity (0 suggestion, 1 minor, 2 major, 3 critical) as the switch's library tells them."""
+    and the severity (0 suggestion, 1 minor, 2 major, 3 critical) as the switch's library reports them."""
 
     code: str
     chip: int = 0
@@ -34,7 +34,7 @@ class SwitchFault(msgspec.Struct, frozen=True, order=True, rename="camel"):
 
 class Client(msgspec.Struct, frozen=True):
     """A storage client's state: its process is abnormal; it is short of memory (DPC) or its link is down (DTFS), and
-    which of its instances are."""
+    its affected instances."""
 
     process: bool = False
     memory: bool = False
@@ -42,15 +42,15 @@ class Client(msgspec.Struct, frozen=True):
 
 
 class Ping(msgspec.Struct, frozen=True):
-    """One destination of a card's pings: packets that came back, and how many replies were counted."""
+    """One destination of a card's pings: packets returned, and the number of replies counted."""
 
     ok: int
     replies: int
 
 
 class Use(msgspec.Struct, frozen=True):
-    """How a chip is used: AI cores (percent), HBM (percent), packets of its port and CPU seconds of its processes, both
-    counted since the beginning, and which processes there are."""
+    """The utilisation of a chip: AI cores (percent), HBM (percent), packets of its port and CPU seconds of its
+    processes, both counted since their start, and the processes."""
 
     cores: float
     memory: float
@@ -60,14 +60,14 @@ class Use(msgspec.Struct, frozen=True):
 
 
 class Surroundings(Protocol):
-    """Access to all of it. Every method may raise DriverError; None means that the node has no such source."""
+    """Access to these sources. Every method may raise DriverError; None means that the node has no such source."""
 
     async def alarms(self) -> Sequence[Alarm] | None:
-        """Read the hardware alarms that stand."""
+        """Read the active hardware alarms."""
         ...
 
     async def switch(self) -> Sequence[SwitchFault] | None:
-        """Read the switch's faults that stand."""
+        """Read the switch's active faults."""
         ...
 
     async def storage(self) -> Mapping[str, Client] | None:
@@ -79,19 +79,19 @@ class Surroundings(Protocol):
         ...
 
     async def use(self) -> Mapping[int, Use] | None:
-        """Read how the chips are used that have processes."""
+        """Read the utilisation of the chips that have processes."""
         ...
 
 
 class _Chip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is simulated of one chip: ``ping`` lost or unknown, ``hang``: its processes do nothing."""
+    """The simulated state of one chip: ``ping`` lost or unknown, ``hang``: its processes are idle."""
 
     ping: str = "ok"
     hang: bool = False
 
 
 class Described(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is wrong around a simulated node; ``silent``: its agents' reports do not reach the API server."""
+    """The injected faults around a simulated node; ``silent``: its agents' reports do not reach the API server."""
 
     hardware: tuple[Alarm, ...] = ()
     switch: tuple[SwitchFault, ...] = ()
@@ -114,11 +114,11 @@ class SimulatedSurroundings:
 
     @property
     def silent(self) -> bool:
-        """Whether reports get lost on their way."""
+        """Whether reports are lost in transit."""
         return self._spec.silent
 
     def apply(self, spec: Mapping[str, Any]) -> None:
-        """Follow a whole description. Raises ValueError when it does not fit the node; then nothing has changed."""
+        """Apply a complete description. Raises ValueError when it does not fit the node; then nothing has changed."""
         try:
             found = msgspec.convert(spec, Described)
         except msgspec.ValidationError as error:
@@ -131,15 +131,15 @@ class SimulatedSurroundings:
         if unknown := sorted(set(found.storage) - {"dpc", "dtfs"}):
             raise ValueError(f"{unknown[0]!r} is no storage client; they are dpc and dtfs")
         self._spec = found
-        # a switch that was ever described stays, so that its recovery is told too
+        # a switch that was ever described stays, so that its recovery is reported too
         self._has_switch = self._super_pod or "switch" in spec
 
     async def alarms(self) -> Sequence[Alarm] | None:
-        """Read the hardware alarms that stand."""
+        """Read the active hardware alarms."""
         return sorted(self._spec.hardware)
 
     async def switch(self) -> Sequence[SwitchFault] | None:
-        """Read the switch's faults that stand."""
+        """Read the switch's active faults."""
         return sorted(self._spec.switch) if self._has_switch else None
 
     async def storage(self) -> Mapping[str, Client] | None:
@@ -152,7 +152,7 @@ class SimulatedSurroundings:
         return {int(name): [results[chip.ping]] * 2 for name, chip in self._spec.chips.items()}
 
     async def use(self) -> Mapping[int, Use] | None:
-        """Read the use of the chips that are described: busy ones move on with every reading."""
+        """Read the use of the chips that are described: counters of busy ones advance with every reading."""
         self._ticks += 1
         busy = Use(80.0, 60.0 + self._ticks % 3, self._ticks * 10_000, self._ticks * 60.0, frozenset({1}))
         still = Use(0.0, 60.0, 0, 0.0, frozenset({1}))

@@ -1,1 +1,1 @@
-"""What Prometheus and Telegraf read of a node's NPUs: MindCluster's 199 metrics under their names."""
+"""The metrics of a node's NPUs for Prometheus and Telegraf: MindCluster's 199 metrics under their names."""

@@ -1,4 +1,4 @@
-"""The chip list: who is there, what it is called, and its vNPUs (component/npu-exporter/collector/common)."""
+"""The chip list: the chips present, their names and their vNPUs (component/npu-exporter/collector/common)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agents.exporter.source import Place, Source
 PERIOD: Final = 60.0
 VDIE: Final = 1
 INFERENCE_BOARDS: Final = frozenset({0x28, 0x29, 0x69})
-"""A2 boards that are no training cards."""
+"""A2 boards that are not training cards."""
 
 SOC_PRODUCT: Final = "Atlas 200I SoC A1"
 NO_SERIAL: Final = "NA"
@@ -37,7 +37,7 @@ class Vnpu(msgspec.Struct, frozen=True):
 
 
 class Chip(msgspec.Struct, frozen=True, kw_only=True):
-    """One chip of the list; what could not be read is empty."""
+    """One chip of the list; fields that could not be read are empty."""
 
     phy: int
     logic: int
@@ -52,7 +52,8 @@ class Chip(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """The node: its chips and what decides which groups it has. ``board`` and ``mainboard`` are the first chip's."""
+    """The node: its chips and the properties that decide which groups it has. ``board`` and ``mainboard`` are the
+    first chip's."""
 
     family: str
     board: int
@@ -81,7 +82,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChipList:
-    """Reads the list anew each minute; product names are read once."""
+    """Reads the list again each minute; product names are read once."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -89,7 +90,7 @@ class ChipList:
         self._known: tuple[str, int, int, str] | None = None
 
     async def read(self) -> Machine:
-        """The machine now. Raises DriverError when nobody says what it is."""
+        """The machine now. Raises DriverError when its kind is unknown."""
         places = await self._source.places()
         if not places:
             raise DriverError("the driver lists no NPU")
@@ -100,7 +101,7 @@ class ChipList:
         return Machine(family=family, board=board, mainboard=mainboard, driver=driver, chips=tuple(found))
 
     async def _kind(self, chips: Sequence[int]) -> tuple[str, int, int, str]:
-        """By the first chip that says what it is: one that dropped off the bus says nothing."""
+        """Identify it by the first chip that answers: one that dropped off the bus does not."""
         errors = []
         for phy in chips:
             wanted = (("chip_info", phy), ("board", phy), ("mainboard", phy), ("version",))

@@ -1,7 +1,7 @@
 """Reading one group on one chip through the driver (component/npu-exporter/collector/metrics).
 
-Every function answers the group's values for a chip; None when the chip said nothing, so that an older sample stays
-until its time is over.
+Every function returns the group's values for a chip; None when the chip did not answer, so that an older sample stays
+until it expires.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from agents.drivers.dcmi.family import A2, A3, A5, P310
 from agents.exporter.chips import Chip, Machine
 from agents.exporter.samples import FAILED, Value
-from agents.exporter.source import Answer, Source
+from agents.exporter.source import Reading, Source
 from agents.exporter.table import of_group
 
 MOST_CODES: Final = 128
@@ -32,7 +32,7 @@ CONTAINER_MEMORY: Final = (("container_npu_total_memory", "total"), ("container_
 
 
 class Reader(msgspec.Struct, frozen=True):
-    """What collecting needs: where readings come from, and for how many milliseconds links are sampled."""
+    """The source of readings, and for how many milliseconds links are sampled."""
 
     source: Source
     pcie_ms: int = 200
@@ -97,7 +97,7 @@ async def npu(reader: Reader, machine: Machine, chip: Chip) -> list[Value] | Non
     return values
 
 
-def _good(answer: Answer, good: tuple[int, ...]) -> int:
+def _good(answer: Reading, good: tuple[int, ...]) -> int:
     return FAILED if not answer.ok else int(answer.value in good)
 
 
@@ -166,7 +166,7 @@ def first_link(machine: Machine) -> int:
     return 1 if machine.family == A2 else FIRST_LINK.get(machine.mainboard, 0)
 
 
-def _listed(answer: Answer, key: str, number: int) -> float:
+def _listed(answer: Reading, key: str, number: int) -> float:
     return float(answer.value[key][number]) if answer.ok else FAILED
 
 
@@ -186,7 +186,7 @@ async def pcie(reader: Reader, machine: Machine, chip: Chip) -> list[Value] | No
 
 
 async def vnpu(reader: Reader, machine: Machine, chip: Chip) -> list[Value] | None:
-    """Nothing of its own: vNPUs come with the chip list, their numbers with the page."""
+    """No values: vNPUs come with the chip list, their numbers with the page."""
     return []
 
 

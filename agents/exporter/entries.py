@@ -1,4 +1,4 @@
-"""Who a chip's metrics speak of: one entry per chip, or per vNPU on a 310P, with the container that holds it."""
+"""The labels of a chip's metrics: one entry per chip, or per vNPU on a 310P, with the container that holds it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Containers = Mapping[int, Sequence[Container]]
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A chip, or one of its vNPUs, and who holds it."""
+    """A chip, or one of its vNPUs, and the containers that hold it."""
 
     chip: Chip
     vnpu: Vnpu | None
@@ -44,7 +44,7 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def sole(self) -> Container | None:
-        """The container that alone holds it, when its name is one that can be shown."""
+        """The only container that holds it, if its name can be shown."""
         if len(self.containers) == 1 and self.containers[0].parts[0]:
             return self.containers[0]
         return None
@@ -75,7 +75,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 def entries(machine: Machine, containers: Containers) -> Iterator[Entry]:
-    """One entry per chip, ascending; on a 310P one per vNPU in place of a chip that is cut."""
+    """One entry per chip, ascending; on a 310P one per vNPU in place of a chip that is divided."""
     for chip in machine.chips:
         if chip.vnpus:
             for vnpu in chip.vnpus:

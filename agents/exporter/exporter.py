@@ -18,7 +18,7 @@ from agents.exporter.chips import Chip, ChipList, Machine
 from agents.exporter.collect import COLLECTORS, Collector, Reader
 from agents.exporter.entries import Containers
 from agents.exporter.groups import CARD_MAINBOARDS, Group
-from agents.exporter.http import HTML, LANDING, Answer
+from agents.exporter.http import HTML, LANDING, HttpResponse
 from agents.exporter.page import CONTENT_TYPE, Page
 from agents.exporter.ports import Ports
 from agents.exporter.samples import NODE, Cache, Value
@@ -35,21 +35,21 @@ RETRY_SECONDS: Final = 10.0
 TEXT_RETRY: Final = 0.1
 TEXT_PATIENCE: Final = 60.0
 STUCK_SECONDS: Final = 120.0
-"""A collection loop that has not turned for so long makes the probe fail."""
+"""Seconds without a round of a collection loop after which the probe fails."""
 
 _log = Log("exporter")
 
 
 class ContainerSource(Protocol):
-    """Who holds which device now."""
+    """The containers that hold each device."""
 
     async def read(self) -> Containers:
-        """Read anew. Never raises: what cannot be read is empty, or what was known shortly before."""
+        """Read again. Never raises: what cannot be read is empty or keeps its recent value."""
         ...
 
 
 def version() -> str:
-    """Belay's version, as the metric carries it."""
+    """Belay's version, as the metric shows it."""
     try:
         return importlib.metadata.version("belay")
     except importlib.metadata.PackageNotFoundError:
@@ -143,11 +143,11 @@ class Exporter:
                 running.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await running
-            _log.info("groups are configured anew")
+            _log.info("groups are configured again")
             self.cache.clear()
 
     def _shape(self, folder: Path) -> tuple[object, ...]:
-        """What the loops were made for: the configuration files and the chips."""
+        """The inputs of the loops: the configuration files and the chips."""
         assert self.machine is not None
         return (_signature(folder), tuple(chip.phy for chip in self.machine.chips))
 
@@ -223,15 +223,15 @@ class Exporter:
         self.page.show_text(self._texts.read())
         self.cache.put(group, NODE, [], self._now_ms(), self._now())
 
-    # -- what comes out
+    # -- output
 
-    def answer(self, path: str, gzip: bool) -> Answer:
+    def answer(self, path: str, gzip: bool) -> HttpResponse:
         """Answer a GET."""
         if path != "/metrics":
-            return Answer(200, LANDING, HTML)
+            return HttpResponse(200, LANDING, HTML)
         if gzip:
-            return Answer(200, self.page.zipped(), CONTENT_TYPE, encoding="gzip")
-        return Answer(200, self.page.plain(), CONTENT_TYPE)
+            return HttpResponse(200, self.page.zipped(), CONTENT_TYPE, encoding="gzip")
+        return HttpResponse(200, self.page.plain(), CONTENT_TYPE)
 
     def lines(self) -> str:
         """Everything in Telegraf's form."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
-from agents.exporter.limits import Gate
+from agents.exporter.limits import RequestLimiter
 from agents.node.log import Log
 
 MOST_HEADER: Final = 1024
@@ -25,7 +25,7 @@ IDLE_SECONDS: Final = 60.0
 HANDSHAKE_SECONDS: Final = 5.0
 SHUTDOWN_SECONDS: Final = 30.0
 GO_SLACK: Final = 4096
-"""What Go's server adds to its limit of header bytes; scrapers rely on it for headers that are long but honest."""
+"""What Go's server adds to its limit of header bytes; scrapers rely on it for long but valid headers."""
 
 HTML: Final = "text/html; charset=utf-8"
 TEXT: Final = "text/plain; charset=utf-8"
@@ -36,7 +36,7 @@ LANDING: Final = (
 _log = Log("exporter")
 
 
-class Answer:
+class HttpResponse:
     """Status, type and body of an answer."""
 
     __slots__ = ("body", "encoding", "kind", "location", "status")
@@ -45,7 +45,7 @@ class Answer:
         self.status, self.body, self.kind, self.encoding, self.location = status, body, kind, encoding, location
 
 
-Handler = Callable[[str, bool], Answer]
+Handler = Callable[[str, bool], HttpResponse]
 """Answers a GET: path, and whether the client takes gzip."""
 
 
@@ -55,20 +55,20 @@ class Server:
     def __init__(
         self,
         handler: Handler,
-        gate: Gate,
+        gate: RequestLimiter,
         *,
         tls: ssl.SSLContext | None = None,
         busy: HTTPStatus = HTTPStatus.SERVICE_UNAVAILABLE,
         other_methods: HTTPStatus = HTTPStatus.NOT_FOUND,
     ) -> None:
         self.handler, self.gate, self._tls = handler, gate, tls
-        self.busy = Answer(busy, f"{int(busy)} too busy\n".encode())
-        self.other = Answer(other_methods, f"{int(other_methods)} {other_methods.phrase.lower()}\n".encode())
+        self.busy = HttpResponse(busy, f"{int(busy)} too busy\n".encode())
+        self.other = HttpResponse(other_methods, f"{int(other_methods)} {other_methods.phrase.lower()}\n".encode())
         self._server: asyncio.Server | None = None
         self.open: set[Connection] = set()
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; answers the port (another than ``port`` when that is 0). Raises OSError."""
+        """Listen; return the port (chosen by the system when ``port`` is 0). Raises OSError."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             lambda: Connection(self), host, port, ssl=self._tls,
@@ -77,7 +77,7 @@ class Server:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
-        """Listen no more; answers under way have 30 s."""
+        """Stop listening; answers in progress have 30 s."""
         if self._server is not None:
             self._server.close()
         loop = asyncio.get_running_loop()
@@ -98,7 +98,7 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._address = ""
-        self._counted = self._told = self._ending = False
+        self._counted = self._refusing = self._ending = False
         self._head, self._body_left = b"", 0
         self._writing = self._answering = False
         self._timer: asyncio.TimerHandle | None = None
@@ -110,8 +110,8 @@ class Connection(asyncio.Protocol):
         self._address = str(peer[0]) if peer else ""
         self._counted = self._gate.connect(self._address)
         if not self._counted:
-            self._told = self._gate.refuse()
-            if not self._told:
+            self._refusing = self._gate.refuse()
+            if not self._refusing:
                 transport.abort()
                 return
         self._server.open.add(self)
@@ -127,8 +127,8 @@ class Connection(asyncio.Protocol):
         if self._counted:
             self._counted = False
             self._gate.disconnect(self._address)
-        if self._told:
-            self._told = False
+        if self._refusing:
+            self._refusing = False
             self._gate.refused()
 
     def data_received(self, data: bytes) -> None:
@@ -151,10 +151,12 @@ class Connection(asyncio.Protocol):
         end = self._head.find(b"\r\n\r\n")
         if end < 0:
             if len(self._head) > MOST_HEADER + GO_SLACK:
-                self._say(Answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, b"431 header too large\n"), close=True)
+                self._say(
+                    HttpResponse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, b"431 header too large\n"), close=True
+                )
             return
         if end > MOST_HEADER + GO_SLACK:
-            self._say(Answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, b"431 header too large\n"), close=True)
+            self._say(HttpResponse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, b"431 header too large\n"), close=True)
             return
         head, self._head = self._head[:end], self._head[end + 4 :]
         self._request(head)
@@ -170,20 +172,20 @@ class Connection(asyncio.Protocol):
                 break
             headers[name.lower()] = value.strip()
         if len(words) != 3 or not words[2].startswith("HTTP/1.") or not words[1].startswith(("/", "http://")):
-            self._say(Answer(HTTPStatus.BAD_REQUEST, b"400 bad request\n"), close=True)
+            self._say(HttpResponse(HTTPStatus.BAD_REQUEST, b"400 bad request\n"), close=True)
             return
         close = headers.get("connection", "").lower() == "close" or words[2] == "HTTP/1.0"
         length = headers.get("content-length", "0")
         if "transfer-encoding" in headers or not length.isdecimal() or int(length) > MOST_BODY:
-            self._say(Answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, b"413 body too large\n"), close=True)
+            self._say(HttpResponse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, b"413 body too large\n"), close=True)
             return
-        # a body is passed over, whatever it says
+        # a body is discarded unread
         taken = min(int(length), len(self._head))
         self._head = self._head[taken:]
         self._body_left = int(length) - taken
         self._say(self._answer(words[0], words[1], headers), close=close)
 
-    def _answer(self, method: str, target: str, headers: dict[str, str]) -> Answer:
+    def _answer(self, method: str, target: str, headers: dict[str, str]) -> HttpResponse:
         if not self._counted or not self._gate.request(self._address, self._loop.time()):
             return self._server.busy
         if not self._gate.begin():
@@ -197,16 +199,16 @@ class Connection(asyncio.Protocol):
         clean = posixpath.normpath(path).replace("//", "/") + ("/" if path.endswith("/") and path != "/" else "")
         clean = clean if clean != "//" else "/"
         if clean != path:
-            return Answer(HTTPStatus.TEMPORARY_REDIRECT, b"", HTML, location=clean)
+            return HttpResponse(HTTPStatus.TEMPORARY_REDIRECT, b"", HTML, location=clean)
         gzip = any(part.split(";")[0].strip() == "gzip" for part in headers.get("accept-encoding", "").split(","))
         try:
             return self._server.handler(path, gzip)
         except Exception:
-            # whoever scrapes is told, and the next scrape gets its answer
+            # the client gets an error, and its next scrape is answered
             _log.exception("a page could not be made")
-            return Answer(HTTPStatus.INTERNAL_SERVER_ERROR, b"500 the page could not be made\n")
+            return HttpResponse(HTTPStatus.INTERNAL_SERVER_ERROR, b"500 the page could not be made\n")
 
-    def _say(self, answer: Answer, *, close: bool) -> None:
+    def _say(self, answer: HttpResponse, *, close: bool) -> None:
         transport = self._transport
         assert transport is not None
         self._ending = self._ending or close or not self._counted
@@ -222,7 +224,7 @@ class Connection(asyncio.Protocol):
             head.append("Connection: close")
         self._writing = True
         self._wait(SECONDS)
-        # with the high-water mark at 0, pause_writing tells whether anything is left to send
+        # with the high-water mark at 0, pause_writing shows whether anything is left to send
         self._full = False
         transport.write("\r\n".join((*head, "", "")).encode() + answer.body)
         if not self._full:
@@ -261,13 +263,13 @@ class Connection(asyncio.Protocol):
             self._next()
 
     def finish(self) -> None:
-        """Close when nothing is under way."""
+        """Close when no answer is in progress."""
         self._ending = True
         if not self._writing and self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Cut off."""
+        """Abort the connection."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -281,4 +283,4 @@ class Connection(asyncio.Protocol):
             self._timer = None
 
 
-__all__ = ["Answer", "HTML", "Handler", "LANDING", "Server", "TEXT"]
+__all__ = ["HttpResponse", "HTML", "Handler", "LANDING", "Server", "TEXT"]

@@ -1,6 +1,6 @@
-"""How much anybody may ask: rate per address, answers at once, connections in all and per address.
+"""Request limits: rate per address, concurrent answers, connections in all and per address.
 
-Source: component/ascend-common/common-utils/limiter. Nothing here waits: what is beyond a limit is refused.
+Source: component/ascend-common/common-utils/limiter. Nothing here waits: requests beyond a limit are refused.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import msgspec
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 REFUSED_AT_ONCE: Final = 1024
-"""Connections beyond the limit that are told so (503); still more are cut off without a word."""
+"""Connections beyond the limit that get a 503 at the same time; further ones are closed without an answer."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers. ``spacing`` are the seconds between two requests of one address; ``trusted`` networks are bound by
-    the total limits only."""
+    """The limits. ``spacing``: seconds between two requests of one address; only the total limits apply to ``trusted``
+    networks."""
 
     concurrency: int = 5
     spacing: float = 0.05
@@ -30,8 +30,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     trusted: tuple[Network, ...] = ()
 
 
-class Gate:
-    """Counts requests and connections; ``now`` is given with each question."""
+class RequestLimiter:
+    """Count requests and connections. ``now`` is monotonic, in seconds."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -41,7 +41,7 @@ class Gate:
         self._trust: dict[str, bool] = {}
 
     def connect(self, address: str) -> bool:
-        """Take a place for a connection; false when there is none."""
+        """Count a connection; false when it is beyond a limit."""
         mine = self._connections.get(address, 0)
         if self._total >= self.limits.total:
             return False
@@ -52,7 +52,7 @@ class Gate:
         return True
 
     def disconnect(self, address: str) -> None:
-        """Give the place back."""
+        """Release a connection."""
         self._total -= 1
         left = self._connections.get(address, 1) - 1
         if left:
@@ -61,18 +61,18 @@ class Gate:
             self._connections.pop(address, None)
 
     def refuse(self) -> bool:
-        """Take a place for telling a connection that there is none; false when too many are told already."""
+        """Count a refusal that is about to be sent; false when too many are being sent."""
         if self._refused >= REFUSED_AT_ONCE:
             return False
         self._refused += 1
         return True
 
     def refused(self) -> None:
-        """Somebody was told."""
+        """Release a refusal that was sent."""
         self._refused -= 1
 
     def request(self, address: str, now: float) -> bool:
-        """Whether this address may ask now; a request that is refused does not move its next time."""
+        """Return whether this address may send a request now; a refused request does not postpone the next."""
         if self._trusted(address):
             return True
         last = self._last.get(address)
@@ -85,14 +85,14 @@ class Gate:
         return True
 
     def begin(self) -> bool:
-        """Take a place for an answer."""
+        """Count an answer; false when too many are in progress."""
         if self._answering >= self.limits.concurrency:
             return False
         self._answering += 1
         return True
 
     def end(self) -> None:
-        """The answer is out."""
+        """Release an answer that was sent."""
         self._answering -= 1
 
     def _trusted(self, address: str) -> bool:
@@ -115,4 +115,4 @@ def _within(address: str, networks: Sequence[Network]) -> bool:
     return any(found in network for network in networks)
 
 
-__all__ = ["Gate", "Limits", "Network"]
+__all__ = ["RequestLimiter", "Limits", "Network"]

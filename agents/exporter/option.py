@@ -18,12 +18,12 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen(options: argparse.Namespace) -> ExporterSettings | None:
-    """The part's settings; None when it is off. Raises FlagError, a ValueError, for flags that are wrong here."""
+    """The part's settings; None when it is off. Raises FlagError, a ValueError, for invalid flags."""
     if not options.exporter:
         return None
     settings = parse(shlex.split(options.exporter))
     if settings.platform == TELEGRAF:
-        raise ValueError("--exporter: Telegraf reads standard output; run belay exporter -platform=Telegraf by itself")
+        raise ValueError("--exporter: Telegraf reads standard output; run belay exporter -platform=Telegraf on its own")
     return settings
 
 

@@ -42,7 +42,7 @@ class Page:
         self.renders = 0
 
     def show(self, machine: Machine, containers: Containers) -> None:
-        """Speak of these chips and containers from now on."""
+        """Set the chips and containers that are shown."""
         found: dict[int, list[Entry]] = {}
         for entry in entries(machine, containers):
             found.setdefault(entry.chip.phy, []).append(entry)

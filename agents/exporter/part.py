@@ -22,10 +22,8 @@ _log = Log("exporter")
 
 
 def exporter_part(settings: ExporterSettings, driver: Driver) -> Callable[[], Coroutine[Any, Any, None]]:
-    """What serves until it is cancelled. Raises ValueError at once for a driver that gives no readings.
-
-    What fails later (a port that is taken, a certificate) is logged and tried again: it must not take the node's
-    protection with it.
+    """The coroutine that serves until cancelled. Raises ValueError at once for a driver that gives no readings. Later
+    failures (a port in use, a certificate) are logged and retried: they must not end the node's protection.
     """
     source: Source
     if isinstance(driver, DcmiDriver):

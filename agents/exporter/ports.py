@@ -17,7 +17,7 @@ from agents.exporter.table import UB_KEYS, UBOE_KEYS, of_group
 from agents.node.log import Log
 
 FAST_SECONDS: Final = 0.010
-"""One UB call slower than this, and each chip gets a loop of its own."""
+"""When a UB call takes longer than this, each chip gets its own loop."""
 
 UBOE: Final = 1
 _log = Log("exporter")
@@ -39,10 +39,10 @@ class Ports:
                 self._map = tuple(port for port in await self._tool.ports(chip.logic) if port.die in (0, 1))
                 if self._map:
                     return
-        _log.warning("no chip tells its ports; port metrics stay away", chips=len(machine.chips))
+        _log.warning("no chip reports its ports; port metrics stay away", chips=len(machine.chips))
 
     async def fast(self, machine: Machine) -> bool:
-        """Whether the driver answers for one port at once."""
+        """Whether the driver answers quickly for one port."""
         if not self._map or not machine.chips:
             return True
         begin = asyncio.get_running_loop().time()
@@ -144,7 +144,7 @@ def _where(port: Port) -> tuple[tuple[str, str], str]:
 
 
 async def _tried(work: Awaitable[Any]) -> Any:
-    """None instead of an error: a port that does not answer costs its own values."""
+    """None instead of an error: a port that does not answer loses only its own values."""
     try:
         return await work
     except DriverError:

@@ -1,4 +1,4 @@
-"""The health probe of all agents: ``GET /`` is 200 ``ok``, or 503 with what is wrong.
+"""The health probe of all agents: ``GET /`` is 200 ``ok``, or 503 with the problem.
 
 Source: component/ascend-common/common-utils/healthz: other paths 404, other methods 405, more than one request a second
 (five at once) 429.
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
-from agents.exporter.http import Answer, Handler, Server
-from agents.exporter.limits import Gate, Limits
+from agents.exporter.http import Handler, HttpResponse, Server
+from agents.exporter.limits import Limits, RequestLimiter
 from agents.exporter.tls import Certificate
 
 PER_SECOND: Final = 1.0
@@ -19,7 +19,7 @@ BURST: Final = 5
 _LIMITS: Final = Limits(concurrency=16, spacing=0.0, per_address=16, total=64)
 
 
-class Bucket(Gate):
+class ProbeLimiter(RequestLimiter):
     """One request a second from all addresses together, five at once."""
 
     def __init__(self) -> None:
@@ -39,11 +39,13 @@ class Bucket(Gate):
 def handler(trouble: Callable[[], str]) -> Handler:
     """Answers by ``trouble``: empty when all is well."""
 
-    def answer(path: str, gzip: bool) -> Answer:
+    def answer(path: str, gzip: bool) -> HttpResponse:
         if path != "/":
-            return Answer(HTTPStatus.NOT_FOUND, b"404 page not found\n")
+            return HttpResponse(HTTPStatus.NOT_FOUND, b"404 page not found\n")
         text = trouble()
-        return Answer(HTTPStatus.SERVICE_UNAVAILABLE, text.encode()) if text else Answer(HTTPStatus.OK, b"ok")
+        return (
+            HttpResponse(HTTPStatus.SERVICE_UNAVAILABLE, text.encode()) if text else HttpResponse(HTTPStatus.OK, b"ok")
+        )
 
     return answer
 
@@ -52,11 +54,11 @@ def server(trouble: Callable[[], str], certificate: Certificate | None = None) -
     """The probe's server."""
     return Server(
         handler(trouble),
-        Bucket(),
+        ProbeLimiter(),
         tls=certificate.context if certificate else None,
         busy=HTTPStatus.TOO_MANY_REQUESTS,
         other_methods=HTTPStatus.METHOD_NOT_ALLOWED,
     )
 
 
-__all__ = ["Bucket", "handler", "server"]
+__all__ = ["ProbeLimiter", "handler", "server"]

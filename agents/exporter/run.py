@@ -1,4 +1,4 @@
-"""Running the exporter: by itself (``belay exporter``), or as a part of the node agent."""
+"""Running the exporter: alone (``belay exporter``), or as a part of the node agent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from agents.drivers.tools.hccn import HccnTool
 from agents.exporter import probe
 from agents.exporter.exporter import Exporter, version
 from agents.exporter.http import Server
-from agents.exporter.limits import Gate
+from agents.exporter.limits import RequestLimiter
 from agents.exporter.runtimes import Runtimes
 from agents.exporter.settings import TELEGRAF, ExporterSettings, FlagError, parse
 from agents.exporter.smi import SmiSource
@@ -77,7 +77,7 @@ async def _alone(settings: ExporterSettings) -> None:
 
 
 async def serve(settings: ExporterSettings, source: Source, stop: asyncio.Event) -> None:
-    """Collect and serve until ``stop``. Raises OSError for a port that is taken, TlsError, DriverError."""
+    """Collect and serve until ``stop``. Raises OSError for a port in use, TlsError, DriverError."""
     telegraf = settings.platform == TELEGRAF
     runtimes = None
     if not telegraf:
@@ -107,7 +107,7 @@ async def serve(settings: ExporterSettings, source: Source, stop: asyncio.Event)
 
 @contextlib.asynccontextmanager
 async def _servers(settings: ExporterSettings, exporter: Exporter) -> AsyncIterator[list[Certificate]]:
-    """Listens while the body runs; the page is there before the first reading, empty."""
+    """Listen while the body runs; before the first reading the page is empty."""
     servers, certificates = [], []
     if settings.platform != TELEGRAF:
         own = None
@@ -115,7 +115,7 @@ async def _servers(settings: ExporterSettings, exporter: Exporter) -> AsyncItera
             own = Certificate(settings.metrics_tls_cert, settings.metrics_tls_key, settings.metrics_client_ca)
             certificates.append(own)
         servers.append((
-            Server(exporter.answer, Gate(settings.limits()), tls=own.context if own else None), settings.ip,
+            Server(exporter.answer, RequestLimiter(settings.limits()), tls=own.context if own else None), settings.ip,
             settings.port,
         ))  # fmt: skip
     if settings.enable_healthz:
@@ -137,7 +137,7 @@ async def _servers(settings: ExporterSettings, exporter: Exporter) -> AsyncItera
 
 
 async def _print(settings: ExporterSettings, exporter: Exporter) -> None:
-    """Lines for execd on standard output, each poll interval; nothing is printed before there is something to say."""
+    """Lines for execd on standard output, each poll interval; nothing is printed before there are values."""
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(settings.poll_interval)
@@ -167,7 +167,7 @@ def _logging(settings: ExporterSettings) -> None:
 
 
 class _Rotated(logging.handlers.RotatingFileHandler):
-    """A log of 20 MB files, so many and so old at most."""
+    """A log in files of 20 MB, limited in number and age."""
 
     def __init__(self, path: str, backups: int, days: int) -> None:
         super().__init__(path, maxBytes=LOG_BYTES, backupCount=backups, encoding="utf-8")

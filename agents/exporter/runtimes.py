@@ -1,4 +1,5 @@
-"""Asking container runtimes who holds which device: CRI lists, containerd or iSulad tells devices and processes.
+"""Asking container runtimes which containers hold which devices: CRI lists, containerd or iSulad names devices and
+processes.
 
 Addresses and limits: component/npu-exporter/collector/container. A container's devices do not change, so each is asked
 about once; its processes are asked for every round.
@@ -85,7 +86,7 @@ class Runtimes:
         self._trouble = ""
 
     async def read(self) -> Containers:
-        """Who holds which device; what was known is kept for 100 s while the runtime cannot be asked."""
+        """The containers that hold each device; the last answer is kept for 100 s while the runtime cannot be asked."""
         try:
             async with asyncio.timeout(ROUND_SECONDS):
                 self._last = await self._round()
@@ -195,7 +196,7 @@ class Runtimes:
         raise RuntimeFault(f"no container runtime at {', '.join(paths)}; see -containerMode, -endpoint and -containerd")
 
     async def close(self) -> None:
-        """Let go of the sockets."""
+        """Close the sockets."""
         for channel in self._channels.values():
             await channel.close(None)
 

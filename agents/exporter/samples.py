@@ -1,4 +1,4 @@
-"""What a collection brings: values by metric name, kept until they are too old."""
+"""Collected values by metric name, kept until they are too old."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Sample(NamedTuple):
 
 
 def checked(values: list[Value]) -> tuple[Value, ...]:
-    """Values as they are shown: the failed marker is -1, what checked sources could not read is left out.
-
-    So is what is no number: the driver and its tools tell some values as floating point, where that can happen.
+    """Values as they are shown: the failed marker is -1, values that checked sources could not read are left out. So
+    are values that are not numbers: the driver and its tools report some values as floating point, where that can
+    happen.
     """
     found = []
     for value in values:
@@ -64,7 +64,7 @@ class Cache:
         self.changes: dict[str, int] = {}
 
     def put(self, group: Group, chip: int, values: list[Value], time_ms: int, now: float) -> None:
-        """Keep what was read."""
+        """Keep a reading."""
         self._samples.setdefault(group.name, {})[chip] = Sample(time_ms, now + group.lifetime, checked(values))
         self.changes[group.name] = self.changes.get(group.name, 0) + 1
 
@@ -81,13 +81,13 @@ class Cache:
         return iter(self._samples)
 
     def clear(self) -> None:
-        """Forget everything: the groups were configured anew."""
+        """Drop all samples, because the groups were reconfigured."""
         for group in self._samples:
             self.changes[group] = self.changes.get(group, 0) + 1
         self._samples.clear()
 
     def keep(self, chips: set[int]) -> None:
-        """Forget chips that are no longer there."""
+        """Drop chips that are no longer present."""
         for group, samples in self._samples.items():
             for chip in [chip for chip in samples if chip != NODE and chip not in chips]:
                 del samples[chip]

@@ -32,7 +32,7 @@ class Lane:
         self._had = bool(groups)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
             await self.turn()
             await self._sleep(self.wait())
@@ -44,7 +44,7 @@ class Lane:
             try:
                 await self._work(group)
             except Exception:
-                # plugins are other people's code: one that fails must not take the other groups with it
+                # plugins are third-party code: a failing one must not stop the other groups
                 _log.exception("a group could not be read", group=group.name)
             if group.seconds == ONCE:
                 del self._next[group]

@@ -33,7 +33,7 @@ class FlagError(ValueError):
 
 
 class ExporterSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the flags say; field names are snake case of the flags."""
+    """The values of the flags; field names are snake case of the flags."""
 
     ip: str = ""
     port: int = 8082
@@ -71,7 +71,7 @@ class ExporterSettings(msgspec.Struct, frozen=True, kw_only=True):
     driver: str = "dcmi"
 
     def limits(self) -> Limits:
-        """What the limits of requests and connections are."""
+        """The limits of requests and connections."""
         requests, seconds = self.limit_ip_req.split("/")
         return Limits(
             concurrency=self.concurrency,

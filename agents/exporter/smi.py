@@ -1,4 +1,5 @@
-"""Readings through npu-smi, for nodes where the driver's library cannot be used: fewer, and each costs a program."""
+"""Readings through npu-smi, for nodes where the driver's library cannot be used: fewer readings, each of which
+starts a program."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any, Final
 from agents.drivers.base import DriverError
 from agents.drivers.tools.driver import SmiDriver
 from agents.drivers.tools.npu_smi import Facts
-from agents.exporter.source import Answer, Place
+from agents.exporter.source import Place, Reading
 
 _MEGABYTE: Final = 1 << 20
 
@@ -20,10 +21,10 @@ class SmiSource:
         self._driver = driver
 
     async def places(self) -> Sequence[Place]:
-        """Every chip that npu-smi lists."""
+        """Return every chip that npu-smi lists."""
         return [(place.phy, place.logic, place.card, place.chip) for place in await self._driver.smi.places()]
 
-    async def read(self, phy: int, requests: Sequence[Sequence[Any]], *, extra: float = 0.0) -> list[Answer]:
+    async def read(self, phy: int, requests: Sequence[Sequence[Any]], *, extra: float = 0.0) -> list[Reading]:
         """One turn."""
         turn = _Turn(self._driver, phy)
         answers = []
@@ -31,15 +32,15 @@ class SmiSource:
             reading = READINGS.get(name)
             try:
                 if reading is None:
-                    raise DriverError(f"npu-smi does not tell {name}")
-                answers.append(Answer(await reading(turn, arguments)))
+                    raise DriverError(f"npu-smi does not show {name}")
+                answers.append(Reading(await reading(turn, arguments)))
             except (DriverError, ValueError) as error:
-                answers.append(Answer(None, str(error)))
+                answers.append(Reading(None, str(error)))
         return answers
 
 
 class _Turn:
-    """What was asked already for one chip."""
+    """The answers already read for one chip."""
 
     def __init__(self, driver: SmiDriver, phy: int) -> None:
         self.driver, self.phy = driver, phy
@@ -95,7 +96,7 @@ async def _frequency(turn: _Turn, arguments: Sequence[Any]) -> float:
 async def _health(turn: _Turn, arguments: Sequence[Any]) -> int:
     said = (await turn.facts("health")).text("Health", "Health Status")
     if not said:
-        raise DriverError("npu-smi does not tell the chip's health")
+        raise DriverError("npu-smi does not show the chip's health")
     return int(said.upper() not in ("OK", "HEALTHY", "NORMAL"))
 
 
@@ -159,13 +160,13 @@ async def _ecc(turn: _Turn, arguments: Sequence[Any]) -> dict[str, float]:
     facts = await turn.facts("ecc")
     found = {key: facts.number(*names) for key, names in _ECC.items() if facts.text(*names)}
     if not found:
-        raise DriverError("npu-smi tells no memory errors")
+        raise DriverError("npu-smi shows no memory errors")
     return found
 
 
 async def _vnpus(turn: _Turn, arguments: Sequence[Any]) -> list[dict[str, Any]]:
-    # what a vNPU uses is not told; without it there is nothing to show
-    raise DriverError("npu-smi does not tell what vNPUs use")
+    # what a vNPU uses is not reported; without it there is nothing to show
+    raise DriverError("npu-smi does not show the usage of vNPUs")
 
 
 READINGS: Final[dict[str, Callable[[_Turn, Sequence[Any]], Awaitable[Any]]]] = {

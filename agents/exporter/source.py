@@ -1,4 +1,4 @@
-"""Where readings come from: many of one chip in one turn, errors as answers."""
+"""Where readings come from: many of one chip per turn, with errors as values."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from agents.drivers.dcmi.errors import TIMED_OUT, DcmiError
 from agents.drivers.dcmi.supervisor import Supervisor
 
 SECONDS: Final = 5.0
-"""What a turn may take beside what its readings sleep by themselves."""
+"""Seconds that a turn may take in addition to the time its readings sleep."""
 
 REST_SECONDS: Final = (30.0, 60.0, 120.0, 300.0)
-"""How long a chip that let a turn time out is left alone: a hung call costs the driver process a thread."""
+"""Seconds for which a chip is skipped after a turn timed out: a hung call costs the driver process a thread."""
 
 AT_ONCE: Final = 8
 """Turns at the same time; the driver process has twice as many threads, and the agent needs some of them."""
@@ -23,8 +23,8 @@ Place = tuple[int, int, int, int]
 """Physical id, logic id, card, device."""
 
 
-class Answer(NamedTuple):
-    """One reading: its value, or what was wrong."""
+class Reading(NamedTuple):
+    """One reading: its value, or the error."""
 
     value: Any
     error: str = ""
@@ -42,7 +42,7 @@ class Source(Protocol):
         """The chips. Raises DriverError."""
         ...
 
-    async def read(self, phy: int, requests: Sequence[Sequence[Any]], *, extra: float = 0.0) -> list[Answer]:
+    async def read(self, phy: int, requests: Sequence[Sequence[Any]], *, extra: float = 0.0) -> list[Reading]:
         """Ask ``(name, argument…)`` each; ``extra`` seconds are what the readings sleep. Never raises DriverError."""
         ...
 
@@ -61,11 +61,11 @@ class DcmiSource:
             await self._supervisor.ask("version", timeout=SECONDS)
         return self._supervisor.places
 
-    async def read(self, phy: int, requests: Sequence[Sequence[Any]], *, extra: float = 0.0) -> list[Answer]:
-        """One turn; a chip that hangs is left alone for a while."""
+    async def read(self, phy: int, requests: Sequence[Sequence[Any]], *, extra: float = 0.0) -> list[Reading]:
+        """One turn; a chip that hangs is skipped for a while."""
         until, times = self._rest.get(phy, (0.0, 0))
         if self._now() < until:
-            return [Answer(None, "the chip did not answer before")] * len(requests)
+            return [Reading(None, "the chip did not answer before")] * len(requests)
         try:
             turn = [list(request) for request in requests]
             async with self._free:
@@ -73,9 +73,9 @@ class DcmiSource:
         except DriverError as error:
             if isinstance(error, DcmiError) and error.code == TIMED_OUT:
                 self._rest[phy] = (self._now() + REST_SECONDS[min(times, len(REST_SECONDS) - 1)], times + 1)
-            return [Answer(None, str(error))] * len(requests)
+            return [Reading(None, str(error))] * len(requests)
         self._rest.pop(phy, None)
-        return [Answer(answer.get("value"), answer.get("error", "")) for answer in found]
+        return [Reading(answer.get("value"), answer.get("error", "")) for answer in found]
 
 
-__all__ = ["Answer", "DcmiSource", "Place", "SECONDS", "Source"]
+__all__ = ["Reading", "DcmiSource", "Place", "SECONDS", "Source"]

@@ -49,14 +49,14 @@ _MULTI = ("A2T", "A3T", "A2I", "A2BOX", *_A5)
 _HBM_FAMILIES = frozenset({A1, A2, A3, A5})
 _HCCS_FAMILIES = frozenset({A2, A3})
 CHECKED_GROUPS: Final = frozenset({"npu", "utilization", "network", "optical"})
-"""Groups whose samples are left out when the value says that it could not be read (-1, 4294967295)."""
+"""Groups whose samples are left out when the value marks a failed reading (-1, 4294967295)."""
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True):
     """One metric.
 
     ``families`` are the chip families that expose it (empty: those that the group supports); ``key`` is what the tool
-    or the driver calls it; ``telegraf`` tells at which level it is sent there: node, device, vdev, or not at all.
+    or the driver calls it; ``telegraf`` says at which level it is sent there: node, device, vdev, or not at all.
     """
 
     name: str

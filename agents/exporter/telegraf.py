@@ -50,7 +50,7 @@ class Lines:
 def lines(
     machine: Machine, samples: Mapping[str, Mapping[int, Sample]], text_metrics: Iterable[TextMetric], time_ms: int
 ) -> str:
-    """Everything that is known now; ``samples`` by group and chip."""
+    """All current values; ``samples`` by group and chip."""
     found = Lines(time_ms)
     node: Tags = (("device", machine.kind),)
     for group, chips in samples.items():

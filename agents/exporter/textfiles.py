@@ -63,7 +63,7 @@ class TextFileError(ValueError):
 
 
 class TextFiles:
-    """The files that were configured. `read` is a round: bad files keep what they last said."""
+    """The files that were configured. `read` is a round: invalid files keep their last values."""
 
     def __init__(self, paths: str) -> None:
         given = [part.strip() for part in paths.split(",") if part.strip()]
@@ -79,11 +79,11 @@ class TextFiles:
 
     @property
     def waiting(self) -> tuple[Path, ...]:
-        """Files that are missing or empty: tried again for a while at the start."""
+        """Files that are missing or empty; they are retried for a while at the start."""
         return tuple(path for path in self._paths if path not in self._known and _missing(path))
 
     def drop(self, paths: Iterable[Path]) -> None:
-        """Stop reading files that never came."""
+        """Stop reading files that never appeared."""
         for path in paths:
             _log.error("a text file never came", path=str(path))
             self._paths.remove(path)

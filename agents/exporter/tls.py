@@ -15,11 +15,11 @@ _log = Log("exporter")
 
 
 class TlsError(ValueError):
-    """A certificate or key cannot be used; the text names the file and what to do."""
+    """A certificate or key cannot be used; the text names the file and the next step."""
 
 
 class Certificate:
-    """A server certificate with its key; ``client_ca`` makes clients show a certificate that it signed."""
+    """A server certificate with its key; ``client_ca`` requires clients to present a certificate that it signed."""
 
     def __init__(self, certificate: str, key: str, client_ca: str = "") -> None:
         self._certificate, self._key, self._ca = Path(certificate), Path(key), client_ca
@@ -45,7 +45,7 @@ class Certificate:
             raise TlsError(f"{self._certificate} with {self._key}: {error}") from error
 
     def renew(self) -> bool:
-        """Load the files again if they changed; new connections get the new certificate. What is wrong is logged."""
+        """Load the files again if they changed; new connections get the new certificate. Errors are logged."""
         now = self._signature()
         if now == self._seen:
             return False

@@ -1,7 +1,7 @@
 """Which devices a container was given: by its environment, else by its device rules.
 
-The exporter only looks, so an item that it does not understand is passed over, where the runtime and the container
-manager refuse the container (component/npu-exporter/collector/container/parser.go).
+The exporter only observes, so it ignores an invalid item, whereas the runtime and the container manager refuse the
+container (component/npu-exporter/collector/container/parser.go).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def parse(value: str) -> tuple[int, ...]:
 
 
 def of_environment(envs: Sequence[str]) -> tuple[int, ...] | None:
-    """What the last entry with the variable names; None without one."""
+    """The value of the last entry with the variable; None without one."""
     for entry in reversed(envs):
         if VARIABLE in entry:
             parts = entry.split("=")
@@ -50,7 +50,7 @@ def of_environment(envs: Sequence[str]) -> tuple[int, ...] | None:
 
 
 def of_spec(spec: Mapping[str, Any], majors: frozenset[int]) -> tuple[int, ...]:
-    """The devices of an OCI specification; nothing when it is beyond the limits or of another shape."""
+    """The devices of an OCI specification; nothing when it exceeds the limits or has another shape."""
     process, linux = spec.get("process"), spec.get("linux")
     envs = process.get("env") or [] if isinstance(process, dict) else []
     resources = linux.get("resources") if isinstance(linux, dict) else None
@@ -73,7 +73,7 @@ def of_spec(spec: Mapping[str, Any], majors: frozenset[int]) -> tuple[int, ...]:
 
 
 def of_inspection(document: Mapping[str, Any]) -> tuple[int, ...]:
-    """The devices of what iSulad says about a container; a privileged one without the variable has none."""
+    """The devices in iSulad's description of a container; a privileged one without the variable has none."""
     config, host = document.get("Config"), document.get("HostConfig")
     if not isinstance(config, dict) or not isinstance(host, dict):
         return ()

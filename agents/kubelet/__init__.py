@@ -1,1 +1,1 @@
-"""The device plugin: what kubelet is offered, what containers are given, and who holds what."""
+"""The device plugin: devices offered to kubelet, devices given to containers, and which pod holds which chip."""

@@ -1,8 +1,8 @@
-"""Giving devices: which ids are healthy, which chips a container gets, and who is told no.
+"""Allocation of devices: which ids are healthy, which chips a container gets, and which requests are refused.
 
-Rules: component/ascend-device-plugin/pkg/server/plugin.go (Allocate, GetPreferredAllocation is Belay's own). What is
-added to them: an answer is on the disk before kubelet hears it, a pod whose answer got lost is served again, and a chip
-that another live pod has, or that is withheld from new work, is refused.
+Rules: component/ascend-device-plugin/pkg/server/plugin.go (Allocate, GetPreferredAllocation is Belay's own). Belay
+adds: an answer is on disk before kubelet receives it, a pod whose answer was lost is served again, and a chip that
+another live pod holds, or that is withheld from new work, is refused.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Final
 import msgspec
 
 from agents.kubelet import choice, holders, mapping, names
-from agents.kubelet.books import Books, BooksError, Holding
 from agents.kubelet.choice import Demand, Wanted
 from agents.kubelet.cutting import Cutter, Refused
+from agents.kubelet.device_holdings import DeviceHoldings, Holding, HoldingsError
 from agents.kubelet.inventory import Offer, cores_of
 from agents.kubelet.ledger import Grant, Ledger
 from agents.kubelet.podcache import PodCache
@@ -29,17 +29,17 @@ from agents.node.log import Log
 from agents.node.state import NodeState
 from engine.wire.podannotations import ASCEND_REAL, physical_names
 
-#: Seconds that GetPreferredAllocation waits at a time for a pod that fits.
+#: Seconds of each wait of GetPreferredAllocation for a pod that fits.
 PREFER_WAIT: Final = 0.2
 _log = Log("kubelet")
 
 
 class Allocator:
-    """Knows the grants. All methods belong to one event loop; answers are given one at a time."""
+    """Allocate devices and keep the grants. All methods belong to one event loop; calls are answered one at a time."""
 
     def __init__(
-        self, state: NodeState, settings: PluginSettings, ledger: Ledger, books: Books, pods: PodCache, clock: Clock,
-        cutter: Cutter,
+        self, state: NodeState, settings: PluginSettings, ledger: Ledger, books: DeviceHoldings, pods: PodCache,
+        clock: Clock, cutter: Cutter,
     ) -> None:  # fmt: skip
         self._state, self._settings, self._ledger, self._books = state, settings, ledger, books
         self._pods, self._clock, self._cutter = pods, clock, cutter
@@ -49,40 +49,40 @@ class Allocator:
         self.offers: dict[str, Offer] = {}
         self.problem = ""
 
-    # ---- what is where
+    # ---- chips and ids
 
     @property
     def grants(self) -> list[Grant]:
-        """Every answer whose devices somebody has or may have."""
+        """All answers whose devices a pod holds or may hold."""
         return self._ledger.grants
 
     def chip_of(self, name: str) -> int:
-        """The physical id behind a device name of an annotation. Raises ValueError."""
+        """Return the physical id of a device name of an annotation. Raises ValueError."""
         chips = self._state.chips
         offered = physical_names({self._state.name(c.id): {"DeviceID": c.logic_id} for c in chips})
         return names.parse(offered.get(name, name), shared=False).chip
 
     def _annotated(self, name: str) -> int:
-        """Like chip_of; a share's chip stands in the middle of its name."""
+        """Like chip_of, also for a share, whose name has the chip in the middle."""
         device = name.rsplit("-", 1)[0] if name.count("-") == 2 and self._settings.share > 1 else name
         return self.chip_of(device)
 
     def real_name(self, chip: int) -> str:
         """The name of a whole chip in annotations: Ascend950 servers offer logic ids."""
         logic = next((c.logic_id for c in self._state.chips if c.id == chip), chip)
-        return f"{self._state.machine.prefix}{logic if self._state.machine.prefix == 'npu-' else chip}"
+        return f"{self._state.machine.prefix}{logic if self._state.machine.generation.logical_names else chip}"
 
     def stands_for(self, offer: Offer) -> dict[str, int | None]:
-        """Id → the chip that it stands for now."""
+        """Return id → the chip that it represents now."""
         ids, taken = holders.held(self.grants, offer)
         return mapping.stands_for(offer.own, offer.parts, ids, taken)
 
     def health(self, offer: Offer) -> dict[str, bool]:
-        """Id → whether it is healthy: those that pods hold are, the others as the free chips that they stand for are.
+        """Return id → whether it is healthy: held ids always are, a free id is if the chip that it represents is.
 
-        A fault on a chip in use takes nothing away from what is free: only once its holder has gone the chip is one
-        less to have. So kubelet's allocatable without what it has allocated is at any time the free healthy chips, by
-        number too, which is how schedulers compare it with the device report.
+        A fault on a chip in use does not reduce the free ids; the chip is withdrawn once its holder has gone. So
+        kubelet's allocatable minus its allocated ids always equals the free healthy chips, in number too: schedulers
+        compare that number with the device report.
         """
         ids, taken = holders.held(self.grants, offer)
         stands = mapping.stands_for(offer.own, offer.parts, ids, taken)
@@ -102,7 +102,7 @@ class Allocator:
         return any(p.live and p.namespace == namespace and p.name == name for p in (self._pods.known or {}).values())
 
     def chips_of(self, holding: Holding) -> set[int]:
-        """The chips behind what kubelet says a container holds: by our answer, else by what the ids are named after."""
+        """Return the chips of a holding: those of the plugin's answer, else those in the names of its ids."""
         asked = set(holding.ids)
         for grant in reversed(self.grants):
             if grant.resource == holding.resource and asked & set(grant.ids):
@@ -113,11 +113,11 @@ class Allocator:
             return {int(text) for text in holding.visible} or set(holding.nodes)
         return {own[name] for name in holding.ids if name in own}
 
-    # ---- the books
+    # ---- reconciliation
 
     async def reconcile(self, *, allocating: bool = False) -> list[Holding] | None:
-        """Bring the grants in line with kubelet and the pods; while an answer is being prepared, everything older
-        must be in kubelet's books. Returns what kubelet says, None when it cannot be asked."""
+        """Reconcile the grants with kubelet and the pods; with ``allocating``, kubelet must have recorded all older
+        grants. Returns kubelet's holdings, None when they cannot be read."""
         pods = self._pods.known
         uids = {pod.key: pod.uid for pod in (pods or {}).values() if pod.live}
         holdings: list[Holding] | None = None
@@ -126,10 +126,10 @@ class Allocator:
         try:
             holdings = await self._books.all(uids)
             self.problem = ""
-        except BooksError as error:
+        except HoldingsError as error:
             self.problem = f"kubelet's books: {error}"[:160]
         if turn < self._applied:
-            # somebody asked later and was answered sooner: what is known is newer than this
+            # a later call was answered first: its result is newer
             return holdings
         self._applied = turn
         pods = self._pods.known
@@ -139,7 +139,7 @@ class Allocator:
         def expired(grant: Grant) -> bool:
             return allocating or grant.at_ms < self._started_ms or now - grant.at_ms > limit
 
-        found = holders.settle(self.grants, holdings, pods, expired)
+        found = holders.reconcile_grants(self.grants, holdings, pods, expired)
         adopted: list[Grant] = []
         for stranger in found.strangers:
             pod = (pods or {}).get(stranger.uid)
@@ -162,7 +162,7 @@ class Allocator:
         return holdings
 
     def withdraw(self, grant: Grant) -> None:
-        """Take an answer back that kubelet will not hear; what was meant may be given again. Raises OSError."""
+        """Withdraw an answer that kubelet will not receive; its chips may be given again. Raises OSError."""
         lost = msgspec.structs.replace(
             grant, ids=(), real=(), visible=(), chips=(), vdev=0, uid="", confirmed=False, lost=True
         )
@@ -172,7 +172,7 @@ class Allocator:
             self._ledger.change((), [grant.number])
 
     def vdevs(self) -> set[int]:
-        """The vNPUs that somebody has or may have."""
+        """Return the vNPUs that a pod holds or may hold."""
         out = {grant.vdev for grant in self.grants if grant.vdev}
         for pod in (self._pods.known or {}).values():
             if pod.live and pod.served:
@@ -184,8 +184,8 @@ class Allocator:
         return out
 
     async def tidy(self) -> None:
-        """Give back the vNPUs that nobody has, while no answer is being prepared: one that is being cut for a container
-        is in no list of those in use yet. Raises DriverError and TimeoutError."""
+        """Destroy unused vNPUs while no answer is being prepared: a vNPU that is being cut for a container is not
+        listed as used yet. Raises DriverError and TimeoutError."""
         async with self._lock:
             await self._cutter.clear(self.vdevs())
 
@@ -195,9 +195,9 @@ class Allocator:
     # ---- GetPreferredAllocation
 
     async def prefer(self, offer: Offer, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
-        """The ids that kubelet should take, so that they are those of the chips that will be given.
+        """Return the ids that kubelet should take: those of the chips that the pod will get.
 
-        Kubelet may hear of a pod a moment before this agent does, so that moment is waited for.
+        Kubelet may know a pod a moment before this agent does, so the method waits for its pods.
         """
         wanted: Mapping[int, int] = {}
         if self._follows(offer) and len(must) < size < len(offer.own):
@@ -213,9 +213,9 @@ class Allocator:
     # ---- Allocate
 
     async def allocate(self, resource: str, ids: Sequence[str]) -> Grant:
-        """Decide what a container gets for these ids; when this returns, the decision is on the disk.
+        """Decide which devices a container gets for these ids; the decision is on disk when this returns.
 
-        Raises Refused with a text for the pod's status.
+        Raises Refused; its text is shown in the pod's status.
         """
         async with self._lock:
             offer = self.offers.get(resource)
@@ -246,7 +246,7 @@ class Allocator:
         return self._settings.preset and not self._settings.soft and len(ids) == len(offer.own)
 
     def _again(self, resource: str, ids: Sequence[str], holdings: Sequence[Holding] | None) -> Grant | None:
-        """An init container's devices go on to the containers after it: the same ids, the same answer."""
+        """Return the grant of an init container for a later container of its pod with the same ids."""
         asked = set(ids)
         for grant in reversed(self.grants):
             if grant.resource != resource or not grant.confirmed or not asked <= set(grant.ids):
@@ -259,7 +259,7 @@ class Allocator:
         return None
 
     async def _meant(self, offer: Offer, quantity: int) -> Wanted:
-        """Find the pod that the scheduler meant, the last time among pods read now."""
+        """Return the pod that this request is for; the last attempt reads the pods again."""
         why: list[str] = []
         for attempt in range(self._settings.attempts):
             last = attempt == self._settings.attempts - 1
@@ -292,7 +292,7 @@ class Allocator:
         return choice.candidates(pods.values(), demand, times=times, chip_of=self._annotated)
 
     def _blocked(self, wanted: Wanted, offer: Offer) -> str:
-        """Why a pod cannot have the chips that it was given; empty when it can."""
+        """Return why a pod cannot have the chips that the scheduler chose; empty when it can."""
         users = holders.users(self.grants, (self._pods.known or {}).values(), self._annotated)
         for chip, parts in wanted.chips:
             if chip not in offer.parts:
@@ -308,8 +308,8 @@ class Allocator:
         asked = set(ids)
         chips = wanted.chips if wanted is not None else self._as_asked(offer, ids)
         if wanted is None:
-            nobody = PodFacts("", "", "", "", "", False, {}, {}, {}, {}, "")
-            if reason := self._blocked(Wanted(nobody, chips), offer):
+            unknown = PodFacts("", "", "", "", "", False, {}, {}, {}, {}, "")
+            if reason := self._blocked(Wanted(unknown, chips), offer):
                 raise Refused(reason)
         pod = wanted.pod if wanted is not None else None
         real, visible, vdev = self._named(offer, ids, chips)
@@ -344,7 +344,7 @@ class Allocator:
         return grant
 
     def _as_asked(self, offer: Offer, ids: Sequence[str]) -> tuple[tuple[int, int], ...]:
-        """The chips that kubelet's ids stand for: their own, unless a pod was given another's."""
+        """Return the chips that kubelet's ids represent: the chips in their names, unless another pod holds those."""
         stands = self.stands_for(offer)
         chips: Counter[int] = Counter()
         for name in ids:
@@ -357,7 +357,7 @@ class Allocator:
     def _named(
         self, offer: Offer, ids: Sequence[str], chips: Sequence[tuple[int, int]]
     ) -> tuple[tuple[str, ...], tuple[str, ...], int]:
-        """What annotations and environment call the devices; the vNPU's id."""
+        """Return the devices' names in annotations and in the environment, and the vNPU's id."""
         if offer.kind == "static":
             device = names.parse(ids[0])
             return (ids[0],), (str(device.vdev),), device.vdev or 0
@@ -373,7 +373,7 @@ class Allocator:
 
 
 def _part(grant: Grant, ids: Sequence[str]) -> Grant:
-    """A part of what an init container had, for a container that wants fewer."""
+    """Return the part of an init container's grant for a container that asks for fewer devices."""
     keep = len(ids)
     return msgspec.structs.replace(
         grant, ids=tuple(ids), real=grant.real[:keep], chips=grant.chips[:keep], visible=grant.visible[:keep]

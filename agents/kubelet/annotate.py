@@ -1,4 +1,4 @@
-"""What the plugin writes on pods: what kubelet chose, what they really have, where it is. Pure.
+"""The plugin's annotations of pods: the ids that kubelet chose, the real devices and their addresses. Pure.
 
 Source: component/ascend-device-plugin/pkg/server/manager.go (updatePodAnnotation),
 docs/zh/scheduling/06_api/12_k8s.md.
@@ -33,7 +33,7 @@ VIRTUAL_ADDRESS: Final = "127.0.0.1"
 def wanted(
     grants: Sequence[Grant], pods: Mapping[str, PodFacts], state: NodeState, host_ip: str
 ) -> dict[str, dict[str, str]]:
-    """UID → annotations that live pods lack or have otherwise."""
+    """Return UID → annotations that a live pod lacks or has with another value."""
     out: dict[str, dict[str, str]] = {}
     for uid in {g.meant for g in grants if g.meant and not g.lost}:
         if uid in pods and pods[uid].annotations.get(PREDICATE_TIME):
@@ -58,7 +58,7 @@ def _of(grants: Sequence[Grant], pod: PodFacts, state: NodeState, host_ip: str) 
     real = {name for grant in grants for name in grant.real}
     ids = {name for grant in grants for name in grant.ids}
     found = {ASCEND_REAL: names.listed(real)}
-    # ids that kubelet has let go are no news: what was written of them stays
+    # kubelet has released these ids: the annotations written before stay
     if ids:
         found[KUBELET_DEVICES] = names.listed(ids)
     resource = grants[0].resource
@@ -70,7 +70,7 @@ def _of(grants: Sequence[Grant], pod: PodFacts, state: NodeState, host_ip: str) 
 
 
 def configuration(grants: Iterable[Grant], pod: PodFacts, state: NodeState, host_ip: str) -> str:
-    """The configuration annotation of a pod: its chips and their addresses."""
+    """Return the configuration annotation of a pod: its chips and their addresses."""
     rows = []
     by_id = {chip.id: chip for chip in state.chips}
     machine = state.machine
@@ -82,7 +82,7 @@ def configuration(grants: Iterable[Grant], pod: PodFacts, state: NodeState, host
             super_id = chip.super_device_id if chip is not None else -2
             levels = tuple(state.levels.get(number, ())) if not virtual else ()
             rows.append(Device(str(number), address, str(super_id) if super_id >= 0 else "", levels))
-    newer = machine.prefix == "npu-"
+    newer = machine.generation.unified_bus
     value = Configuration(
         pod_name=pod.name,
         server_id=pod.uid,
@@ -97,9 +97,9 @@ def configuration(grants: Iterable[Grant], pod: PodFacts, state: NodeState, host
 
 
 def _moved(grants: Sequence[Grant], pods: Mapping[str, PodFacts], holding: Iterable[str]) -> Iterable[tuple[str, str]]:
-    """Pods whose chips went to another one of the same size will get what was meant for that one.
+    """Return annotations of pods whose chips kubelet gave to another pod of the same size: they get that pod's chips.
 
-    Until then they say so, or the chips of the one would seem to have two owners and those of the other none.
+    Without them, the first pod's chips would appear to have two owners and the other pod's none.
     """
     has = set(holding)
     used = {g.meant for g in grants if g.meant and not g.lost}

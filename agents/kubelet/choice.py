@@ -1,6 +1,6 @@
-"""The pod that the scheduler meant when kubelet asks for so many devices without saying for whom. Pure.
+"""Find the pod that an Allocate call is for: kubelet gives only the number of devices. Pure.
 
-Rules: component/ascend-device-plugin/pkg/server/plugin.go (Allocate and what it calls).
+Rules: component/ascend-device-plugin/pkg/server/plugin.go (Allocate and its callees).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from engine.wire.parts import parse_cores
 
 
 class Wanted(NamedTuple):
-    """What a pod was given: its chips (physical id, parts of each), the template of a vNPU to cut on the first."""
+    """The scheduler's choice for a pod: chips (physical id, parts), template of a vNPU to create on the first."""
 
     pod: PodFacts
     chips: tuple[tuple[int, int], ...]
@@ -24,8 +24,8 @@ class Wanted(NamedTuple):
 
 
 class Demand(NamedTuple):
-    """What kubelet asks: ``resource`` names the annotation; ``cores`` of one chip, for AI cores; ``soft``: the quantity
-    is a share of one chip in percent."""
+    """Kubelet's request: ``resource`` names the annotation; ``cores``: AI cores of one chip, for requests in AI cores;
+    ``soft``: the quantity is a share of one chip in percent."""
 
     resource: str
     quantity: int
@@ -40,10 +40,10 @@ def candidates(
     times: Mapping[str, int],
     chip_of: Callable[[str], int],
 ) -> tuple[list[Wanted], list[str]]:
-    """The pods that may be meant, the one placed first at the head, and why others that look like it are not.
+    """Return the pods that the request may be for, the earliest placed first, and why similar pods are excluded.
 
-    ``times`` overrules the times that pods are annotated with, by UID: MAX_TIME for those whose chips were given, the
-    scheduler's own for those whose answer never reached kubelet. ``chip_of`` turns a device name of an annotation
+    ``times`` overrides the annotated times, by UID: MAX_TIME for pods that have received their chips, the scheduler's
+    time for pods whose answer never reached kubelet. ``chip_of`` turns a device name of an annotation
     into a physical id.
     """
     found: list[Wanted] = []
@@ -89,7 +89,7 @@ def _read(pod: PodFacts, text: str, demand: Demand, chip_of: Callable[[str], int
 
 
 def _cores(pod: PodFacts, text: str, demand: Demand) -> Wanted | None:
-    """``"0-vir02"`` is one vNPU, ``"0,1"`` are whole chips; the cores asked for must be exactly theirs."""
+    """``"0-vir02"`` is one vNPU, ``"0,1"`` are whole chips; the requested cores must match exactly."""
     given = parse_cores(text)
     if given is None:
         raise ValueError(f"annotation {demand.resource} cannot be understood: {text[:80]!r}")

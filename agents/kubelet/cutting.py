@@ -1,4 +1,4 @@
-"""Cutting vNPUs while a container waits, and giving back those that nobody has.
+"""Create vNPUs while a container waits, and destroy those that no container uses.
 
 Source: component/ascend-device-plugin/pkg/device/ascendtools.go (CreateVirtualDevice, DestroyNotUsedVNPU).
 """
@@ -19,17 +19,17 @@ _log = Log("kubelet")
 
 
 class Refused(Exception):
-    """Why devices are not given; kubelet shows the text on the pod."""
+    """Devices are refused; kubelet shows the text in the pod's status."""
 
 
 class Cutter:
-    """Cuts through the driver. ``suffixes``: template → spec in the vNPU's name."""
+    """Create and destroy vNPUs through the driver. ``suffixes``: template → spec in the vNPU's name."""
 
     def __init__(self, driver: Driver, state: NodeState, suffixes: Mapping[str, str], clock: Clock) -> None:
         self._driver, self._state, self._suffixes, self._clock = driver, state, suffixes, clock
 
     async def cut(self, chip: int, template: str, used: set[int]) -> tuple[str, int]:
-        """Cut one; its name and id. Raises Refused."""
+        """Create a vNPU and return its name and id. Raises Refused."""
         kind = self._state.machine.prefix.rstrip("-")
         spec = self._suffixes.get(template, "")
         if not names.legal_spec(kind, spec):
@@ -45,13 +45,13 @@ class Cutter:
         return self.name(made), made.id
 
     def name(self, vnpu: VNPU) -> str:
-        """What annotations call a vNPU that was cut; empty when its template is unknown."""
+        """Return a vNPU's name in annotations; empty when its template is unknown."""
         spec = self._suffixes.get(vnpu.template, "")
         kind = self._state.machine.prefix.rstrip("-")
         return names.realised(kind, spec, vnpu.id, vnpu.chip, vnpu.vgroup) if spec else ""
 
     async def clear(self, used: set[int]) -> int:
-        """Destroy every vNPU that is not used; how many. Raises DriverError and TimeoutError."""
+        """Destroy every unused vNPU and return their number. Raises DriverError and TimeoutError."""
         found = await self._clock.limit(self._driver.vnpus(), SECONDS)
         idle = [vnpu for vnpu in found if vnpu.id not in used]
         for vnpu in idle:

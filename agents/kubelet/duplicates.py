@@ -1,4 +1,4 @@
-"""Containers that share a chip without being meant to: seen in containerd's bundles, told, never acted upon.
+"""Detect containers that share a chip unintentionally, from containerd's bundles; report, never act.
 
 A bundle's ``config.json`` holds the environment and the device rules that the container really got. Source:
 component/ascend-device-plugin/pkg/duplicatedetector.
@@ -19,7 +19,7 @@ from agents.node.log import Log
 from agents.node.settings import MAX_TEXT
 from agents.node.state import NodeState
 
-#: State folders of containerd, its own and the one that Docker starts.
+#: State folders of containerd: standalone, and started by Docker.
 STATES: Final = (Path("/run/containerd"), Path("/run/docker/containerd/daemon"), Path("/run/docker/containerd"))
 TASKS: Final = "io.containerd.runtime.v2.task"
 EVERY: Final = 60.0
@@ -32,7 +32,7 @@ _log = Log("kubelet")
 
 
 def majors(devices: Path = Path("/proc/devices")) -> frozenset[int]:
-    """Major numbers of the driver's device nodes; none without the driver."""
+    """Return the major numbers of the driver's device nodes; none without the driver."""
     try:
         lines = devices.read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
@@ -42,7 +42,7 @@ def majors(devices: Path = Path("/proc/devices")) -> frozenset[int]:
 
 
 def chips_of(spec: Mapping[str, Any], driver: frozenset[int]) -> frozenset[str]:
-    """The devices of a container: ``3`` chip 3, ``v100`` vNPU 100; by its environment, else by its device rules."""
+    """Return a container's devices (``3``: chip 3, ``v100``: vNPU 100) from its environment, else its device rules."""
     env = dict(entry.partition("=")[::2] for entry in (spec.get("process") or {}).get("env") or ())
     if text := env.get(VISIBLE, ""):
         sign = "v" if "VIRTUAL" in env.get(_OPTIONS, "").split(",") else ""
@@ -65,7 +65,7 @@ def _numbers(text: str) -> Iterable[int]:
 
 
 def shared(containers: Mapping[str, frozenset[str]]) -> dict[str, list[str]]:
-    """Device → the containers that have it, where they are several."""
+    """Return device → its containers, for devices with more than one."""
     found: dict[str, list[str]] = {}
     for name in sorted(containers):
         for device in containers[name]:
@@ -74,7 +74,7 @@ def shared(containers: Mapping[str, frozenset[str]]) -> dict[str, list[str]]:
 
 
 class Duplicates:
-    """Runs until cancelled; ``allowed`` tells that chips are shared on purpose here."""
+    """Check until cancelled; ``allowed`` returns whether chips are shared on purpose on this node."""
 
     def __init__(
         self, state: NodeState, clock: Clock, *, allowed: bool = False, every: float = EVERY,
@@ -82,17 +82,17 @@ class Duplicates:
     ) -> None:  # fmt: skip
         self._state, self._clock, self._allowed, self._every = state, clock, allowed, every
         self._folders, self._driver = folders, majors() if driver is None else driver
-        self._told: dict[str, list[str]] = {}
+        self._reported: dict[str, list[str]] = {}
         self._read: dict[Path, tuple[int, frozenset[str]]] = {}
 
     async def run(self) -> None:
-        """Look once a minute."""
+        """Check once a minute."""
         while not self._allowed:
-            self.look()
+            self.check()
             await self._clock.sleep(self._every)
 
-    def look(self) -> dict[str, list[str]]:
-        """Look once; device → containers, where they are several."""
+    def check(self) -> dict[str, list[str]]:
+        """Check once. Returns device → containers, for devices with more than one."""
         containers = {}
         kept = {}
         for path in self._bundles():
@@ -112,9 +112,9 @@ class Duplicates:
         self._read = kept
         twice = shared(containers)
         for device, names in twice.items():
-            if self._told.get(device) != names:
+            if self._reported.get(device) != names:
                 _log.warning("several containers have one chip", device=device, containers=", ".join(names))
-        self._told = twice
+        self._reported = twice
         if twice:
             device, names = next(iter(twice.items()))
             text = f"device {device} is in several containers: {', '.join(names)}"

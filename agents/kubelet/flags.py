@@ -1,7 +1,7 @@
 """The flags of MindCluster's device plugin under their own names, as settings of the agent.
 
-Source: component/ascend-device-plugin/main.go. Go's spelling is taken: ``-volcanoType``, ``-volcanoType=true``,
-``--shareDevCount=1``. Ranges are those of the original; what is out of range is refused, not bent.
+Source: component/ascend-device-plugin/main.go. Go's spellings are accepted: ``-volcanoType``, ``-volcanoType=true``,
+``--shareDevCount=1``. Ranges are those of the original; a value out of range is refused, not clamped.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOG_LEVELS: Final = {-1: "DEBUG", 0: "INFO", 1: "WARNING", 2: "ERROR", 3: "CRITI
 
 
 class Flag(NamedTuple):
-    """One flag: how its text is read, and what it is for."""
+    """One flag: the parser of its text, and its purpose."""
 
     name: str
     kind: Callable[[str], Any]
@@ -38,7 +38,7 @@ class Flag(NamedTuple):
 
 
 def boolean(text: str) -> bool:
-    """As Go reads one."""
+    """Parse a boolean as Go does."""
     if text in ("1", "t", "T", "true", "TRUE", "True"):
         return True
     if text in ("0", "f", "F", "false", "FALSE", "False"):
@@ -47,7 +47,7 @@ def boolean(text: str) -> bool:
 
 
 def between(low: int, high: int) -> Callable[[str], int]:
-    """A whole number in a range."""
+    """Return a parser of integers in a range."""
 
     def read(text: str) -> int:
         digits = text.removeprefix("-")
@@ -59,7 +59,7 @@ def between(low: int, high: int) -> Callable[[str], int]:
 
 
 def hot_reset(text: str) -> int:
-    """-1 off, 0 inference, 2 training and inference while nobody uses the chips."""
+    """Parse a hot-reset mode: -1 off, 0 inference, 2 training and inference while no pod uses the chips."""
     value = between(-1, 2)(text)
     if value == 1:
         raise argparse.ArgumentTypeError("1 (online training) is retired; use 2, or -1 to switch resets off")
@@ -80,8 +80,8 @@ FLAGS: Final = (
     Flag("listWatchPeriod", between(3, 1800), "seconds between two looks at the chips' health"),
     Flag("autoStowing", boolean, "retired: chips that are well again always return"),
     Flag("enableSlowNode", boolean, "give containers the settings of the degradation diagnosis"),
-    Flag("dealWatchHandler", boolean, "always so: what a broken watch missed is listed anew"),
-    Flag("checkCachedPods", boolean, "always so: pods are listed anew whenever a watch ends"),
+    Flag("dealWatchHandler", boolean, "always so: what a broken watch missed is listed again"),
+    Flag("checkCachedPods", boolean, "always so: pods are listed again whenever a watch ends"),
     Flag("getPodFromKubelet", boolean, "read the node's pods from kubelet, not from the API server"),
     Flag("thirdPartyScanDelay", between(0, 86400), "seconds from a failed reset on a super pod to a rescan"),
     Flag("deviceResetTimeout", between(10, 600), "seconds that a reset may take"),
@@ -93,7 +93,7 @@ FLAGS: Final = (
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add every flag, and the switch of the part."""
+    """Add every flag, and the one that enables the device plugin."""
     group = parser.add_argument_group("device plugin", "flags of MindCluster's device plugin, under its names")
     group.add_argument("--device-plugin", action="store_true", help="serve kubelet: offer chips and give them to pods")
     group.add_argument("--kubelet-dir", default="", metavar="DIR", help="kubelet's folder of device plugin sockets")
@@ -106,12 +106,12 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def given(options: argparse.Namespace) -> dict[str, Any]:
-    """The flags that were given, by name."""
+    """Return the flags that were given, by name."""
     return {flag.name: value for flag in FLAGS if (value := getattr(options, flag.name, None)) is not None}
 
 
 def plugin_settings(options: argparse.Namespace, environment: Mapping[str, str] | None = None) -> PluginSettings:
-    """What the plugin goes by. Raises ValueError for flags that do not go together."""
+    """Return the plugin's settings. Raises ValueError for incompatible flags."""
     env = os.environ if environment is None else environment
     flags = given(options)
     fields = {
@@ -135,7 +135,7 @@ def plugin_settings(options: argparse.Namespace, environment: Mapping[str, str] 
 
 
 def node_settings(options: argparse.Namespace, settings: Settings) -> Settings:
-    """The agent's numbers with what the flags say about them."""
+    """Return the agent's settings with the flags applied."""
     flags = given(options)
     changes: dict[str, Any] = {}
     if "listWatchPeriod" in flags:
@@ -150,7 +150,7 @@ def node_settings(options: argparse.Namespace, settings: Settings) -> Settings:
 
 
 def policy(options: argparse.Namespace, shipped: NodePolicy) -> NodePolicy:
-    """The policy an agent starts with, with the time that a lost link may last."""
+    """Return the agent's initial policy, with the allowed duration of a lost link."""
     seconds = given(options).get("linkdownTimeout")
     if seconds is None:
         return shipped
@@ -165,15 +165,15 @@ def policy(options: argparse.Namespace, shipped: NodePolicy) -> NodePolicy:
 
 
 def log_level(options: argparse.Namespace) -> str:
-    """The level by its number in the original; empty when it was not given."""
+    """Return the level for its number in the original; empty when it was not given."""
     level = given(options).get("logLevel")
     return "" if level is None else LOG_LEVELS[level]
 
 
 def log_handlers(options: argparse.Namespace) -> list[logging.Handler]:
-    """A log file as the original keeps one: 20 MB each, so many of them, none older than so many days.
+    """Return a handler for rotated log files as in the original: 20 MB each, limited in number and age in days.
 
-    Raises OSError when it cannot be written.
+    Raises OSError when the file cannot be written.
     """
     flags = given(options)
     name = flags.get("edgeLogFile") if flags.get("fdFlag") else flags.get("logFile")

@@ -1,4 +1,4 @@
-"""Chips whose processes stand still: what they do is read from the driver and the machine, once a minute.
+"""Detect chips whose processes hang: their activity is read from the driver and the machine once a minute.
 
 Source: component/ascend-device-plugin/pkg/device/hangdetection; its configuration is
 ``/usr/local/hangDetectionConfig.json``.
@@ -55,7 +55,7 @@ class _Config(msgspec.Struct, frozen=True):
 
 
 def limits(path: Path = CONFIG) -> HangLimits | None:
-    """What counts as a hang here; None when detection is switched off. Raises ValueError for a bad file."""
+    """Return this node's hang thresholds; None when detection is switched off. Raises ValueError for a bad file."""
     try:
         if path.stat().st_size > MAX_CONFIG:
             raise ValueError(f"{path} is larger than {MAX_CONFIG >> 10} KiB")
@@ -73,7 +73,7 @@ def limits(path: Path = CONFIG) -> HangLimits | None:
 
 
 class Hangs:
-    """Runs until cancelled. ``ask`` are the driver's own calls, ``packets`` counts what the chip's port has carried."""
+    """Check until cancelled. ``ask`` calls the driver, ``packets`` returns the packet count of a chip's port."""
 
     def __init__(
         self, state: NodeState, ask: Ask, packets: Packets, found: HangLimits, clock: Clock, wake: Callable[[], None],
@@ -84,13 +84,13 @@ class Hangs:
         self._hanging: frozenset[int] = frozenset()
 
     async def run(self) -> None:
-        """Look once a minute."""
+        """Check once a minute."""
         while True:
             await self._clock.sleep(self._every)
-            await self.look()
+            await self.check()
 
-    async def look(self) -> None:
-        """Look once, and tell the agent of hangs that began or ended."""
+    async def check(self) -> None:
+        """Check once, and report to the agent the hangs that began or ended."""
         use = {}
         for chip in self._state.ids:
             if not self._state.users.chips.get(chip):
@@ -99,7 +99,7 @@ class Hangs:
                 use[chip] = await self._read(chip)
             except DriverError as error:
                 self._state.problems["hangs"] = f"use of {self._state.name(chip)} is not known: {error}"[:MAX_TEXT]
-        hanging = frozenset(self._watch.look(use))
+        hanging = frozenset(self._watch.update(use))
         if hanging == self._hanging:
             return
         for chip in sorted(hanging - self._hanging):
@@ -122,7 +122,7 @@ class Hangs:
         try:
             packets = await self._packets(chip)
         except DriverError:
-            # a server without the tool: the other signs decide
+            # a server without the tool: the other readings decide
             packets = 0
         return Use(cores, float(memory.get("used", 0)), packets, self._cpu_seconds(pids), pids)
 
@@ -139,15 +139,16 @@ class Hangs:
 
 
 async def all_packets(counters: Callable[[int], Awaitable[Mapping[str, int]]], chip: int) -> int:
-    """Packets that a chip's RoCE port has sent and received. Raises DriverError."""
+    """Return the packets that a chip's RoCE port has sent and received. Raises DriverError."""
     found = await counters(chip)
     return sum(found.get(name, 0) for name in ("roce_rx_all_pkt_num", "roce_tx_all_pkt_num"))
 
 
 class Flits:
-    """Flits that the ports of an Ascend950 chip have carried for its work, both ways; such chips have no RoCE of
-    their own. The map of ports is read once, from the first chip that tells it; counters come from the driver, else
-    from the tool. A port that does not answer counts what it counted last, or its neighbours would seem to stand still.
+    """Count the flits that an Ascend950 chip's ports carry for its work, in both directions; these chips have no RoCE.
+
+    The port map is read once, from the first chip that answers; counters come from the driver, else from the tool. A
+    port that does not answer keeps its last count, so that sums of successive readings stay comparable.
     """
 
     def __init__(self, ask: Ask, tool: HccnTool, logic: Callable[[int], int]) -> None:
@@ -156,7 +157,7 @@ class Flits:
         self._last: dict[tuple[int, Port], int] = {}
 
     async def count(self, chip: int) -> int:
-        """In all since the chip was started. Raises DriverError when no chip has told its ports yet."""
+        """Return the flits since the chip was started. Raises DriverError while no chip has answered with its ports."""
         if not self._ports:
             self._ports = await self._tool.ports(self._logic(chip))
         total = 0

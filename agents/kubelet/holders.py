@@ -1,6 +1,6 @@
-"""Who has which chips: grants brought in line with kubelet's books and the pods. Pure.
+"""Derive which pod holds which chips, from grants, kubelet's records and the pods. Pure.
 
-Kubelet is right about ids, the ledger about what an answer contained, the pods about who is still there.
+Kubelet is the authority on ids, the ledger on the content of answers, the pod list on liveness.
 """
 
 from __future__ import annotations
@@ -12,37 +12,36 @@ from typing import NamedTuple
 import msgspec
 
 from agents.kubelet import names
-from agents.kubelet.books import Holding
+from agents.kubelet.device_holdings import Holding
 from agents.kubelet.inventory import Offer
 from agents.kubelet.ledger import Grant
 from agents.kubelet.pods import PodFacts
 from engine.wire.podannotations import ASCEND_REAL, KUBELET_DEVICES
 
 
-class Settled(NamedTuple):
-    """Grants to write anew, numbers to drop, and holdings that no grant explains."""
+class GrantChanges(NamedTuple):
+    """Grants to rewrite, numbers of grants to drop, and holdings that no grant explains."""
 
     put: list[Grant]
     drop: list[int]
     strangers: list[Holding]
 
 
-def settle(
+def reconcile_grants(
     grants: Sequence[Grant],
     holdings: Sequence[Holding] | None,
     pods: Mapping[str, PodFacts] | None,
     expired: Callable[[Grant], bool],
-) -> Settled:
-    """Compare. ``holdings`` None: kubelet's books cannot be read; ``pods`` (by UID) None: they are not known yet.
+) -> GrantChanges:
+    """Compare grants with ``holdings`` (None: kubelet cannot be read) and ``pods`` by UID (None: not known yet).
 
-    ``expired``: kubelet has had the time to write a grant down. While something is not known, nothing is dropped
-    because of it.
+    ``expired`` returns whether kubelet has had enough time to record a grant. A source that is None drops no grant.
     """
     fresh: dict[int, Grant | None] = {}
     by_id = {(h.resource, name): h for h in holdings or () for name in h.ids}
     claimed: set[tuple[str, str]] = set()
     explained: set[tuple[str, str, str]] = set()
-    # the newest answer for an id is the one that kubelet goes by
+    # kubelet uses the newest answer for an id
     for grant in sorted(grants, key=lambda g: -g.number):
         if grant.lost:
             continue
@@ -64,7 +63,7 @@ def settle(
         fresh[grant.number] = None if gone else found
     _remember(grants, fresh, pods)
     before = {grant.number: grant for grant in grants}
-    return Settled(
+    return GrantChanges(
         put=[grant for number, grant in sorted(fresh.items()) if grant is not None and grant != before[number]],
         drop=sorted(number for number, grant in fresh.items() if grant is None),
         strangers=[
@@ -80,9 +79,9 @@ def _place(holding: Holding) -> tuple[str, str, str]:
 
 
 def _remember(grants: Sequence[Grant], fresh: dict[int, Grant | None], pods: Mapping[str, PodFacts] | None) -> None:
-    """Chips whose answer came to nothing, while the pod that they were meant for still waits, are to be given again.
+    """Keep the chips of a lost answer for the pod that still waits for them.
 
-    The pod's ``predicate-time`` says that it was served, so the ledger has to know better.
+    The pod's ``predicate-time`` says that it was served; only the ledger knows that it was not.
     """
     given = {g.meant for g in fresh.values() if g is not None} | {g.uid for g in fresh.values() if g is not None}
     for grant in grants:
@@ -112,7 +111,7 @@ def _confirmed(grant: Grant, holding: Holding) -> Grant:
 
 
 def _gone(grant: Grant, pods: Mapping[str, PodFacts], *, listed: bool) -> bool:
-    """Whether nobody uses a grant any more: its pod has finished, or neither API server nor kubelet knows it."""
+    """Return whether a grant is unused: its pod has finished, or neither API server nor kubelet knows the pod."""
     pod = pods.get(grant.uid)
     return not pod.live if pod is not None else not listed
 
@@ -127,10 +126,10 @@ def adopt(
     chip_of: Callable[[str], int],
     vnpu_name: Callable[[int], str],
 ) -> Grant | None:
-    """A grant for what kubelet says a pod holds and the ledger does not know; None when it cannot be told.
+    """Derive the grant of a holding that is not in the ledger; None when its chips cannot be derived.
 
-    The answer in kubelet's checkpoint is the truth; then what a device plugin wrote on the pod; then the ids
-    themselves, where they are what they say. ``vnpu_name`` names a vNPU of the node by its id, empty for none.
+    The answer in kubelet's checkpoint comes first, then the annotations of a device plugin, then the ids themselves
+    where they name real devices. ``vnpu_name`` names a vNPU of the node by its id, empty for none.
     """
     real: list[str] = []
     if offer.kind == "static":
@@ -170,7 +169,7 @@ def adopt(
 
 
 def held(grants: Iterable[Grant], offer: Offer) -> tuple[dict[str, int], dict[int, int]]:
-    """For one resource: id → the chip that its holder has, and parts of chips of holders whose ids kubelet freed."""
+    """Return for one resource: id → chip of its holder, and chip → parts of holders whose ids kubelet freed."""
     ids: dict[str, int] = {}
     taken: Counter[int] = Counter()
     for grant in grants:
@@ -197,8 +196,8 @@ def held(grants: Iterable[Grant], offer: Offer) -> tuple[dict[str, int], dict[in
 def users(
     grants: Iterable[Grant], pods: Iterable[PodFacts], chip_of: Callable[[str], int]
 ) -> dict[int, list[tuple[str, str, int]]]:
-    """Chip → (pod's UID, its name, parts of the chip) of everyone who has it, by grants and by what device plugins
-    wrote on live pods that have none."""
+    """Return chip → (UID, name, parts of the chip) of each pod that holds it, by grants and, for live pods without
+    one, by the annotations of device plugins."""
     out: dict[int, list[tuple[str, str, int]]] = {}
     known = set()
     for grant in grants:

@@ -1,4 +1,4 @@
-"""What a node offers kubelet: resources, their ids, and the chip behind each. Pure.
+"""A node's offers to kubelet: resources, their ids, and the chip of each id. Pure.
 
 Resource names: component/ascend-device-plugin/pkg/common/constants.go; docs/zh/scheduling/04_usage/02_virtual_instance.
 """
@@ -17,14 +17,14 @@ from agents.kubelet.settings import PluginSettings
 
 Kind = Literal["whole", "static", "core", "share", "soft"]
 
-#: Product → tail of the resource in servers with mixed 310P cards.
+#: Product → suffix of the resource in servers with mixed 310P cards.
 MIXED: Final = {"Atlas 300V": "V", "Atlas 300V Pro": "VPro", "Atlas 300I Pro": "IPro"}
 
 
 class Offer(msgspec.Struct, frozen=True):
     """One resource.
 
-    ``own`` maps each id to the chip that it is named after, ``parts`` each chip to how many ids it is worth.
+    ``own`` maps each id to the chip in its name, ``parts`` each chip to its number of ids.
     """
 
     resource: str
@@ -34,7 +34,7 @@ class Offer(msgspec.Struct, frozen=True):
 
     @property
     def device_type(self) -> str:
-        """``Ascend910`` of ``huawei.com/Ascend910``: it names the socket."""
+        """``Ascend910`` of ``huawei.com/Ascend910``; the socket is named after it."""
         return self.resource.removeprefix(GROUP)
 
 
@@ -47,9 +47,9 @@ def offers(
     suffixes: Mapping[str, str],
     products: Mapping[int, str],
 ) -> tuple[dict[str, Offer], list[str]]:
-    """Resource → offer, and what had to be left out and why.
+    """Return resource → offer, and messages about the chips left out.
 
-    Chips are named by physical id. ``suffixes``: template → tail of its resource; ``products``: chip → product, for
+    Chips are named by physical id. ``suffixes``: template → suffix of its resource; ``products``: chip → product, for
     servers with mixed cards.
     """
     kind = machine.prefix.rstrip("-")
@@ -73,7 +73,7 @@ def offers(
         offer = found.setdefault(resource, Offer(resource, "static", {}, {}))
         offer.own[name] = vnpu.chip
         offer.parts[vnpu.chip] = offer.parts.get(vnpu.chip, 0) + 1
-    # a node whose chips are all cut still has its whole resource, of which there is nothing
+    # a node with vNPUs on all chips still offers the whole-chip resource, with no ids
     if not settings.mixed:
         found.setdefault(machine.resource, Offer(machine.resource, "whole", {}, {}))
     devices = sum(len(o.parts) if o.kind != "static" else len(o.own) for o in found.values())
@@ -106,10 +106,10 @@ def _add_chip(
 
 
 def cores_of(machine: Machine) -> int:
-    """AI cores of one chip, as the server type says (``Ascend910B-20``). Raises ValueError when it does not."""
+    """Return the AI cores of one chip, from the server type (``Ascend910B-20``). Raises ValueError when it has none."""
     tail = machine.server_type.rpartition("-")[2]
     if not tail.isdecimal() or not 1 <= int(tail) <= 64:
-        raise ValueError(f"server type {machine.server_type!r} does not tell the AI cores of a chip")
+        raise ValueError(f"server type {machine.server_type!r} does not give the AI cores of a chip")
     return int(tail)
 
 

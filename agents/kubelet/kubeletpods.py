@@ -1,4 +1,4 @@
-"""The pods of this node from kubelet itself, for clusters whose API server is to be spared (``-getPodFromKubelet``).
+"""Read this node's pods from kubelet, to reduce the API server's load (``-getPodFromKubelet``).
 
 Source: component/ascend-device-plugin/pkg/kubeclient/client_server.go: ``https://HOST_IP:KUBELET_PORT/pods`` with the
 token of the service account.
@@ -19,10 +19,10 @@ MAX_BODY: Final = 64 << 20
 
 
 class KubeletPods:
-    """Reads them. ``headers`` gives the token anew for every request.
+    """Reader of kubelet's pods. ``headers`` returns the current token for every request.
 
-    Kubelet's certificate is usually its own, so it is not verified: the request never leaves this host, because the
-    address must be one of it (HOST_IP of the agent's pod).
+    Kubelet's certificate is usually self-signed, so it is not verified: the request never leaves this host, because
+    the address must be one of the host's (HOST_IP of the agent's pod).
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class KubeletPods:
         self._session: aiohttp.ClientSession | None = None
 
     async def read(self) -> Sequence[Mapping[str, Any]]:
-        """Read them. Raises ApiError."""
+        """Read the pods. Raises ApiError."""
         if self._session is None:
             self._session = aiohttp.ClientSession(trust_env=False)
         timeout = aiohttp.ClientTimeout(total=SECONDS)

@@ -1,8 +1,8 @@
-"""What containers were given, written to the disk before kubelet hears of it.
+"""The device plugin's answers to Allocate, written to disk before kubelet receives them.
 
-An append-only file of lines (``agents/node/linefile.py``). A line that a crash cut off was never synced, so kubelet
-never had the answer; it is dropped. A file that is damaged otherwise is put aside: kubelet's own books and the pods'
-annotations then say who holds what.
+An append-only file of lines (``agents/node/linefile.py``). A line truncated by a crash was never synced, so
+kubelet never received the answer; it is dropped. A file damaged otherwise is set aside: the holders are then derived
+from kubelet's records and the pods' annotations.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ MAX_BYTES: Final = 512 * 1024
 class Grant(msgspec.Struct, frozen=True, omit_defaults=True):
     """One answer to Allocate.
 
-    ``ids`` are kubelet's, empty once kubelet has let them go; ``real`` the devices as annotations name them,
-    ``visible`` as the container's environment does; ``chips`` (physical id, parts of it). Until ``confirmed`` by
-    kubelet's books the pod is the one that was meant, from then on the one that has it: kubelet may have asked for
-    another one of the same size. ``meant`` is the UID of the pod for which the scheduler chose these chips and
-    ``predicate`` when. A ``lost`` grant gives nothing; it remembers that what was meant is to be served again.
+    ``ids`` are kubelet's, empty once kubelet has released them; ``real`` names the devices as annotations do,
+    ``visible`` as the container's environment does; ``chips``: (physical id, parts of it). Until kubelet's records
+    confirm it (``confirmed``) the pod is the intended one, then the actual holder: kubelet may have asked for another
+    pod of the same size. ``meant`` is the UID of the pod that the scheduler chose these chips for, ``predicate`` the
+    time of that choice. A ``lost`` grant holds nothing; it records that the pod ``meant`` must be served again.
     """
 
     number: int
@@ -59,8 +59,8 @@ class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Ledger:
-    """All grants by number. A method that changes something returns once the disk has it, or raises OSError and has
-    changed nothing."""
+    """All grants by number. A method that changes the ledger returns once the change is on disk, or raises OSError and
+    changes nothing."""
 
     def __init__(self, folder: Path) -> None:
         self._file = LineFile(folder / FILE)
@@ -70,11 +70,11 @@ class Ledger:
 
     @property
     def grants(self) -> list[Grant]:
-        """All of them, the oldest first."""
+        """All grants, the oldest first."""
         return [self._grants[number] for number in sorted(self._grants)]
 
     def open(self) -> None:
-        """Read the file. What cannot be believed is put aside, and ``lost`` says why. Raises OSError."""
+        """Read the file. A damaged one is set aside, and ``lost`` states why. Raises OSError."""
         self._file.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             raw = self._file.read()
@@ -88,16 +88,16 @@ class Ledger:
         self._rewrite(self._grants)
 
     def next(self) -> int:
-        """A number that no grant has had."""
+        """Return an unused grant number."""
         return self._highest + 1
 
     def put(self, grant: Grant) -> None:
-        """Add a grant, or write it anew."""
+        """Add or replace a grant."""
         self._append([_Line(put=grant)], {**self._grants, grant.number: grant})
         self._highest = max(self._highest, grant.number)
 
     def change(self, put: Iterable[Grant], drop: Iterable[int]) -> None:
-        """Several changes with one write; nothing is written for none."""
+        """Apply several changes with one write; without changes, write nothing."""
         fresh = dict(self._grants)
         lines = []
         for grant in put:

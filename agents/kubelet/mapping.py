@@ -1,11 +1,10 @@
-"""Which chip stands behind each id that kubelet knows. Pure.
+"""Map each of kubelet's ids to a chip. Pure.
 
-Kubelet counts ids and takes whichever it likes; the scheduler chose chips. So an id that a pod holds stands for the
-chip that the pod really has, and the ids that nobody holds stand for the chips that nobody has: each for its own chip
-while that is free, else for another free one. With health told through this mapping, the healthy ids that kubelet has
-left are as many as the free healthy chips.
+Kubelet counts ids and picks any of them; the scheduler chose chips. So an id that a pod holds represents the chip that
+the pod really has, and the free ids represent the free chips: each its own chip while that is free, else another free
+one. Health is reported through this mapping, so kubelet has as many free healthy ids as there are free healthy chips.
 
-A chip is a number of equal parts: one when whole chips are offered, ``shareDevCount`` shares, or its AI cores.
+A chip has a number of equal parts: one when whole chips are offered, ``shareDevCount`` shares, or its AI cores.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from collections.abc import Mapping, Sequence
 def stands_for(
     own: Mapping[str, int], parts: Mapping[int, int], held: Mapping[str, int], taken: Mapping[int, int]
 ) -> dict[str, int | None]:
-    """Give every id its chip.
+    """Map every id to a chip.
 
     Args:
-        own: id → the chip that it is named after.
-        parts: chip → how many ids it is worth.
+        own: id → the chip in its name.
+        parts: chip → its number of ids.
         held: id → the chip that the pod holding it really has.
-        taken: chip → parts that pods hold whose ids kubelet does not know any more.
+        taken: chip → parts held by pods whose ids kubelet has released.
 
     Returns:
         id → chip; None where no free chip is left for an id.
@@ -55,9 +54,9 @@ def preferred(
     wanted: Mapping[int, int],
     stands: Mapping[str, int | None],
 ) -> list[str]:
-    """The ids to take: those named after the wanted chips (chip → parts), then those that stand for them, then any.
+    """Return the ids to take: those named after the wanted chips (chip → parts), then those mapped to them, then any.
 
-    Without wishes the lowest free chips are taken. Never more than ``size`` ids, those that must be taken first.
+    Without wanted chips the lowest free ones are taken. At most ``size`` ids; the mandatory ids come first.
     """
     left = Counter(wanted)
     out = list(must)[:size]
@@ -72,6 +71,6 @@ def preferred(
                 left[chip] -= 1
                 out.append(name)
                 rest.remove(name)
-    # an id that stands for its own chip leaves fewer strangers behind
+    # an id that represents its own chip leaves fewer ids mapped to other chips
     rest.sort(key=lambda name: (stands.get(name) != own[name], own[name], name))
     return out + rest[: max(0, size - len(out))]

@@ -2,8 +2,8 @@
 
 Grammar: component/ascend-device-plugin/pkg/common/{constants,device,common}.go. ``Ascend910-3`` is a whole chip by its
 physical id, ``Ascend310P-VPro-3`` one of a mixed server, ``Ascend910-3-17`` a share of it, ``Ascend310P-4c.3cpu-100-0``
-vNPU 100 on chip 0, the same with ``_3`` behind it one that the plugin has cut (vGroup 3), ``npu-core-12`` one AI core
-of nobody in particular.
+vNPU 100 on chip 0, with ``_3`` appended one that the plugin has created (vGroup 3), ``npu-core-12`` one AI core of no
+particular chip.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NUMBER: Final = re.compile(r"\d{1,9}")
 
 
 class Device(NamedTuple):
-    """What an id names: the chip (physical id), and the vNPU's id and spec where it is one."""
+    """A parsed id: the chip (physical id), and for a vNPU its id and spec."""
 
     chip: int
     vdev: int | None = None
@@ -41,10 +41,10 @@ class Device(NamedTuple):
 
 
 def parse(name: str, *, shared: bool = False) -> Device:
-    """Read an id that kubelet hands in or an annotation holds. Raises ValueError naming it.
+    """Parse an id from kubelet or an annotation. Raises ValueError with the id.
 
-    In share mode the last part is the share and is dropped first; the chip is the last part, without a vGroup; the
-    third of four parts is a vNPU.
+    In share mode the last part is the share and is dropped first. The chip is the last part, without a vGroup; the
+    third of four parts is the vNPU's id.
     """
     if len(name) > MAX_NAME:
         raise ValueError(f"device id {name[:MAX_NAME]!r}… is longer than {MAX_NAME} characters")
@@ -72,32 +72,32 @@ def _number(name: str, text: str) -> int:
 
 
 def shared(name: str, index: int) -> str:
-    """One share of a chip."""
+    """Return the name of one share of a chip."""
     return f"{name}-{index}"
 
 
 def virtual(kind: str, spec: str, vdev: int, chip: int) -> str:
-    """A vNPU, e.g. ``Ascend310P-4c-100-0``."""
+    """Return the name of a vNPU, e.g. ``Ascend310P-4c-100-0``."""
     return f"{kind}-{spec}-{vdev}-{chip}"
 
 
 def realised(kind: str, spec: str, vdev: int, chip: int, vgroup: int | None) -> str:
-    """A vNPU that the plugin has cut; the vGroup only where the driver tells one."""
+    """Return the name of a vNPU that the plugin has created; with the vGroup where the driver reports one."""
     name = virtual(kind, spec, vdev, chip)
     return name if vgroup is None else f"{name}_{vgroup}"
 
 
 def legal_spec(kind: str, spec: str) -> bool:
-    """Whether a family has resources of this spec."""
+    """Return whether a family has resources of this spec."""
     short = _SHORT.get(kind)
     return bool(short and short.match(spec) and _SPEC.fullmatch(spec))
 
 
 def order(name: str) -> tuple[tuple[int, str | int], ...]:
-    """A key that sorts ids as people count: ``Ascend910-2`` before ``Ascend910-10``."""
+    """Return a key that sorts ids numerically: ``Ascend910-2`` before ``Ascend910-10``."""
     return tuple((0, int(part)) if part.isdecimal() else (1, part) for part in re.split(r"(\d+)", name) if part)
 
 
 def listed(ids: object) -> str:
-    """Ids as annotations hold them: sorted, comma separated."""
+    """Format ids for annotations: sorted, comma separated."""
     return ",".join(sorted(ids, key=order))  # type: ignore[call-overload]

@@ -1,6 +1,6 @@
-"""The device plugin of one node: offers the chips to kubelet, answers it, and keeps the books of who has what.
+"""The device plugin of one node: offers chips to kubelet, answers its calls, and records which pod holds what.
 
-It lives beside the node's agent in one process and reads its state; the agent asks it before every reset.
+It runs in the node agent's process and reads the agent's state; the agent queries it before every reset.
 Behaviour: component/ascend-device-plugin/pkg/server/manager.go.
 """
 
@@ -19,8 +19,8 @@ from agents.drivers.tools.hccn import HccnTool
 from agents.kubelet import annotate, softshare, topology
 from agents.kubelet.allocator import Allocator
 from agents.kubelet.api import deviceplugin_pb2 as api
-from agents.kubelet.books import CHECKPOINT, Books
 from agents.kubelet.cutting import Cutter, Refused
+from agents.kubelet.device_holdings import CHECKPOINT, DeviceHoldings
 from agents.kubelet.duplicates import Duplicates
 from agents.kubelet.hangs import Flits, Hangs, all_packets, limits
 from agents.kubelet.inventory import Offer, offers
@@ -41,16 +41,17 @@ from agents.node.log import Log
 from agents.node.publicnames import PublicNames
 from agents.node.settings import MAX_TEXT
 from agents.node.state import NodeState
+from engine.model.generations import Generation
 
-#: Kubelet writes its books a moment after an answer; then the pod is told what it has.
+#: Seconds after an answer at which kubelet's records are read; once they hold it, the pod is annotated.
 SETTLE: Final = (0.03, 0.1, 0.3, 1.0, 3.0)
-#: Without the API server kubelet is served all the same after this time: nothing is given without a pod.
+#: Seconds to wait for the API server before serving kubelet without it; no device is allocated without a pod.
 PODS_WAIT: Final = 30.0
 _log = Log("kubelet")
 
 
 class PluginCluster(Protocol):
-    """What the plugin needs of the API server. Methods raise ApiError."""
+    """The plugin's access to the API server. Methods raise ApiError."""
 
     async def list_pods(self, node: str) -> Sequence[Mapping[str, Any]]:
         """Read the pods of a node."""
@@ -61,13 +62,13 @@ class PluginCluster(Protocol):
         ...
 
     async def patch_pod(self, namespace: str, name: str, uid: str, annotations: Mapping[str, str]) -> None:
-        """Set annotations of this very pod."""
+        """Set annotations of the pod with this UID."""
         ...
 
 
 class DevicePlugin:
-    """Runs until cancelled. ``state`` gives the agent's state, None until the driver has answered; ``folder`` must
-    survive restarts of the agent."""
+    """Serve kubelet until cancelled. ``state`` returns the agent's state, None until the driver has answered;
+    ``folder`` must survive restarts of the agent."""
 
     def __init__(
         self,
@@ -92,7 +93,9 @@ class DevicePlugin:
         self._wake_agent = wake
         self._pods = PodCache(read_pods or (lambda: cluster.list_pods(node)), clock)
         self._own_pods = read_pods is not None
-        self._books = Books(settings.pod_resources, settings.folder / CHECKPOINT, settings.ask_timeout, self._names)
+        self._books = DeviceHoldings(
+            settings.pod_resources, settings.folder / CHECKPOINT, settings.ask_timeout, self._names
+        )
         self._registrar = Registrar(
             node, settings, clock, self._chance, lambda: self.allocator.offers if self.allocator else {}, self._server,
             end or (lambda: os.kill(os.getpid(), signal.SIGTERM)),
@@ -109,10 +112,10 @@ class DevicePlugin:
 
     @property
     def witnesses(self) -> tuple[KubeletWitness, ...]:
-        """Who is asked before a reset."""
+        """The sources that the agent asks before a reset."""
 
         def parts() -> Any:
-            return None if self.allocator is None else (self.allocator, self._books, self._told)
+            return None if self.allocator is None else (self.allocator, self._books, self._withdrawal_reported)
 
         return (
             KubeletWitness("kubelet pod resources", "socket", parts),
@@ -120,28 +123,28 @@ class DevicePlugin:
         )
 
     def changed(self) -> None:
-        """Something about the node is new: look at it, and tell kubelet. Called in the agent's loop."""
+        """Derive the offers from the agent's new state and report them to kubelet. Call it in the agent's loop."""
         state = self._state_of()
         if self.allocator is None or state is None:
             return
         if not self._own_pods and state.pods_read:
-            self._pods.heard(state.bodies)
+            self._pods.receive(state.bodies)
         self._offer(state)
         for server in self._registrar.servers.values():
             server.changed()
 
     def register_again(self) -> None:
-        """Serve and register everything anew (SIGHUP)."""
-        self._registrar.anew()
+        """Restart and register all servers (SIGHUP)."""
+        self._registrar.register_again()
 
-    # ---- life
+    # ---- lifecycle
 
     async def run(self) -> None:
         """Serve. Raises ValueError when settings do not fit the node."""
         state = await self._begin()
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._keep_books(state))
+                group.create_task(self._reconcile_repeatedly(state))
                 group.create_task(self._registrar.run(state))
                 if self._settings.slow_node:
                     group.create_task(self._slow_node.follow())
@@ -154,7 +157,7 @@ class DevicePlugin:
             await self._close()
 
     def _hangs(self, state: NodeState) -> Hangs | None:
-        """Whoever looks for hangs; None where the driver has no calls for it, or they are not to be looked for."""
+        """Return the hang detection; None where the driver lacks the calls for it, or it is switched off."""
         calls = getattr(self._driver, "calls", None)
         try:
             found = limits()
@@ -165,11 +168,11 @@ class DevicePlugin:
             return None
         tool, logic = HccnTool(), {chip.id: chip.logic_id for chip in state.chips}
         flits = Flits(calls.ask, tool, lambda chip: logic.get(chip, chip))
-        carried = flits.count if state.machine.prefix == "npu-" else lambda chip: all_packets(tool.counters, chip)
+        carried = flits.count if state.machine.generation.unified_bus else lambda chip: all_packets(tool.counters, chip)
         return Hangs(state, calls.ask, carried, found, self._clock, self._wake_agent)
 
     async def _begin(self) -> NodeState:
-        # before its codes are known a faulty chip would be offered
+        # before the fault codes are known, a faulty chip would be offered
         while (state := self._state_of()) is None or not state.polled:
             await self._clock.sleep(0.05)
         ends = self._clock.monotonic() + PODS_WAIT
@@ -181,13 +184,13 @@ class DevicePlugin:
         state.soft_share = self._settings.soft
         for chip in state.chips:
             self._numa[chip.id] = await topology.numa_nodes(self._driver, chip.id)
-            self._products[chip.id] = str(await topology.tell(self._driver, "product", chip.id, default=""))
+            self._products[chip.id] = str(await topology.ask_driver(self._driver, "product", chip.id, default=""))
             if self._settings.soft:
-                kind = 2 if state.machine.prefix == "npu-" else 1
-                self._dies[chip.id] = str(await topology.tell(self._driver, "die", chip.id, kind, default=""))
-        if state.machine.prefix == "npu-" and state.chips:
-            pod = await topology.tell(self._driver, "super_pod", state.chips[0].id, default={})
-            board = await topology.tell(self._driver, "mainboard", state.chips[0].id, default=0)
+                kind = 2 if state.machine.generation is Generation.ASCEND950 else 1
+                self._dies[chip.id] = str(await topology.ask_driver(self._driver, "die", chip.id, kind, default=""))
+        if state.machine.generation.unified_bus and state.chips:
+            pod = await topology.ask_driver(self._driver, "super_pod", state.chips[0].id, default={})
+            board = await topology.ask_driver(self._driver, "mainboard", state.chips[0].id, default=0)
             self._topo = topo_file(int(pod.get("super_pod_type", -1)), int(board))
         self._suffixes = suffixes(state.machine.resource, state.machine.chip_name)
         ledger = Ledger(self._folder)
@@ -197,7 +200,7 @@ class DevicePlugin:
         cutter = Cutter(self._driver, state, self._suffixes, self._clock)
         self.allocator = Allocator(state, self._settings, ledger, self._books, self._pods, self._clock, cutter)
         if state.pods_read and not self._own_pods:
-            self._pods.heard(state.bodies)
+            self._pods.receive(state.bodies)
         self._offer(state)
         return state
 
@@ -208,7 +211,7 @@ class DevicePlugin:
         await self._registrar.close()
         await self._books.close()
 
-    # ---- what is offered
+    # ---- offers
 
     def _offer(self, state: NodeState) -> None:
         assert self.allocator is not None
@@ -225,21 +228,23 @@ class DevicePlugin:
         else:
             state.problems.pop("device plugin", None)
         if found.keys() - self._registrar.servers.keys():
-            self._registrar.look()
+            self._registrar.check_soon()
 
     def _health(self, resource: str) -> Mapping[str, bool]:
         assert self.allocator is not None
         offer = self.allocator.offers.get(resource)
         return self.allocator.health(offer) if offer is not None else {}
 
-    def _told(self, chips: Sequence[int]) -> bool:
-        """Whether kubelet was told that nothing of these chips is to be had."""
+    def _withdrawal_reported(self, chips: Sequence[int]) -> bool:
+        """Return whether kubelet was last sent every device of these chips as unhealthy."""
         assert self.allocator is not None
         for offer in self.allocator.offers.values():
             stands = self.allocator.stands_for(offer)
             gone = [name for name, chip in stands.items() if chip in chips]
             server = self._registrar.servers.get(offer.resource)
-            if server is not None and not server.told([self._names.device(name, outward=True) for name in gone]):
+            if server is not None and not server.reported_unhealthy(
+                [self._names.device(name, outward=True) for name in gone]
+            ):
                 server.changed()
                 return False
         return True
@@ -322,20 +327,20 @@ class DevicePlugin:
         )
 
     async def _settle_soon(self) -> None:
-        """Tell the pods what they have as soon as kubelet has written it down."""
+        """Annotate the pods with their devices as soon as kubelet has recorded them."""
         for pause in SETTLE:
             await self._clock.sleep(pause)
-            await self._look_at_books()
+            await self._reconcile()
             assert self.allocator is not None
             if all(grant.confirmed or grant.lost for grant in self.allocator.grants):
                 return
 
-    # ---- books
+    # ---- records
 
-    async def _keep_books(self, state: NodeState) -> None:
+    async def _reconcile_repeatedly(self, state: NodeState) -> None:
         cleared = False
         while True:
-            await self._look_at_books()
+            await self._reconcile()
             if self._settings.dynamic and not cleared and self._pods.known is not None:
                 cleared = await self._clear(state)
             if self._settings.soft and self._pods.known is not None:
@@ -343,7 +348,7 @@ class DevicePlugin:
             await self._clock.sleep(self._settings.period * self._chance.uniform(0.9, 1.1))
 
     async def _clear(self, state: NodeState) -> bool:
-        """vNPUs that nobody has are given back once at start; whether it is done."""
+        """Destroy unused vNPUs, once after the start. Returns whether that succeeded."""
         assert self.allocator is not None
         if self.allocator.problem:
             return False
@@ -356,7 +361,7 @@ class DevicePlugin:
         state.problems.pop("vNPUs", None)
         return True
 
-    async def _look_at_books(self) -> None:
+    async def _reconcile(self) -> None:
         state = self._state_of()
         assert state is not None and self.allocator is not None
         try:
@@ -385,7 +390,7 @@ class DevicePlugin:
                 if error.status not in (404, 409, 422):
                     state.problems["pods annotated"] = f"pod {pod.key} cannot be annotated: {error}"[:MAX_TEXT]
 
-    # ---- the rest of the world
+    # ---- cluster and agent
 
     async def _poll_pods(self) -> None:
         state = self._state_of()
@@ -395,5 +400,5 @@ class DevicePlugin:
                 await self._pods.fresh()
                 state.problems.pop("kubelet pods", None)
             except (OSError, ApiError) as error:
-                state.problems["kubelet pods"] = f"kubelet does not tell its pods: {error}"[:MAX_TEXT]
+                state.problems["kubelet pods"] = f"kubelet does not list its pods: {error}"[:MAX_TEXT]
             await self._clock.sleep(5.0)

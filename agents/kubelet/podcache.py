@@ -1,4 +1,4 @@
-"""The pods of this node for the device plugin: as the agent follows them, or as kubelet itself tells."""
+"""The pods of this node for the device plugin: watched by the agent, or read from kubelet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Read = Callable[[], Awaitable[Sequence[Mapping[str, Any]]]]
 
 
 class PodCache:
-    """Holds what was heard last. ``read`` reads the pods now."""
+    """The most recently received pods. ``read`` reads them from their source."""
 
     def __init__(self, read: Read, clock: Clock) -> None:
         self._read, self._clock = read, clock
@@ -26,11 +26,11 @@ class PodCache:
 
     @property
     def known(self) -> Mapping[str, PodFacts] | None:
-        """By UID, as last heard; None before the first time."""
+        """The pods by UID, as last received; None before the first receipt."""
         return self._known
 
-    def heard(self, bodies: Sequence[Mapping[str, Any]]) -> bool:
-        """Take the newest pods; whether they are others than before."""
+    def receive(self, bodies: Sequence[Mapping[str, Any]]) -> bool:
+        """Receive the current pods. Returns whether they differ from the last."""
         if bodies is self._source:
             return False
         self._source = bodies
@@ -40,13 +40,13 @@ class PodCache:
         return True
 
     async def fresh(self) -> Mapping[str, PodFacts]:
-        """Read now. What was read is known from then on."""
-        self.heard(await self._read())
+        """Read the pods now and keep them."""
+        self.receive(await self._read())
         assert self._known is not None
         return self._known
 
     async def news(self, seconds: float) -> None:
-        """Wait until something is heard, at most so long."""
+        """Wait until pods are received, at most ``seconds``."""
         event = asyncio.Event()
         self._waiting.add(event)
         try:

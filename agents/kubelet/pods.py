@@ -1,4 +1,4 @@
-"""What the device plugin looks at in a pod."""
+"""The fields of a pod that the device plugin uses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_TIME: Final = (1 << 64) - 1
 class PodFacts(msgspec.Struct, frozen=True):
     """One pod of this node.
 
-    ``limits`` sums its containers by resource, ``initial`` holds what init containers ask for; ``references`` are the
+    ``limits`` sums its containers by resource, ``initial`` holds the limits of init containers; ``references`` are the
     annotations that a container's ``ASCEND_VISIBLE_DEVICES`` reads through the downward API.
     """
 
@@ -42,12 +42,12 @@ class PodFacts(msgspec.Struct, frozen=True):
 
     @property
     def live(self) -> bool:
-        """Not finished; a terminating pod is still live."""
+        """Whether the pod is not finished; a terminating pod is still live."""
         return self.phase not in ("Succeeded", "Failed")
 
     @property
     def served(self) -> bool:
-        """Whether a device plugin has answered for the pod: it wrote what kubelet chose."""
+        """Whether a device plugin has answered for the pod, that is, annotated kubelet's choice."""
         return bool(self.annotations.get(KUBELET_DEVICES)) and bool(self.annotations.get(ASCEND_REAL))
 
     @property
@@ -60,7 +60,7 @@ class PodFacts(msgspec.Struct, frozen=True):
 
 
 def facts(body: Mapping[str, Any]) -> PodFacts:
-    """Read a pod as the API server or kubelet gives it. Raises ValueError when it is none."""
+    """Parse a pod from the API server or kubelet. Raises ValueError when it is not a pod."""
     try:
         metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
         containers = [*(spec.get("containers") or ())]
@@ -98,7 +98,7 @@ def _limits(containers: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def _owner(metadata: Mapping[str, Any]) -> str:
-    """The name of the job behind the pod, for folders that its pods share; the pod's own when nobody owns it."""
+    """Return the name of the pod's job, for folders that the job's pods share; the pod's own name without an owner."""
     owners = metadata.get("ownerReferences") or ()
     return str(next((o.get("name") for o in owners if o.get("controller")), None) or metadata["name"])
 

@@ -1,4 +1,4 @@
-"""Being known to kubelet: a server for each resource, registered anew whenever kubelet is a new one.
+"""Registration with kubelet: one server per resource, registered again whenever kubelet has restarted.
 
 Source: component/ascend-device-plugin/pkg/server/{manager,server}.go.
 """
@@ -20,17 +20,17 @@ from agents.node.log import Log
 from agents.node.settings import MAX_TEXT
 from agents.node.state import NodeState
 
-#: Kubelet listens to what it has registered within this time, or it is asked again.
+#: Seconds within which kubelet calls ListAndWatch of a registered server; then it is registered again.
 LISTENS: Final = 15.0
-#: So often in vain, and the process ends for whoever starts it to try anew.
+#: After so many registrations without a call the process ends, so that its supervisor restarts it.
 GIVE_UP: Final = 15
 _BACKOFF_CEILING: Final = 30.0
 _log = Log("kubelet")
 
 
 class Registrar:
-    """Keeps ``servers`` (resource → server) in line with ``offers`` and with the kubelet that is there. ``end`` ends
-    the process."""
+    """Keep ``servers`` (resource → server) in line with ``offers`` and with the running kubelet. ``end`` ends the
+    process."""
 
     def __init__(
         self,
@@ -46,17 +46,17 @@ class Registrar:
         self._offers, self._make, self._end = offers, make, end
         self._again = asyncio.Event()
         self._kubelet: tuple[int, int] | None = None
-        self._anew = False
+        self._forced = False
         self._vain = 0
         self.servers: dict[str, ResourceServer] = {}
 
-    def look(self) -> None:
-        """Look at once whether everything is registered."""
+    def check_soon(self) -> None:
+        """Check without delay whether every offer is registered."""
         self._again.set()
 
-    def anew(self) -> None:
-        """Serve and register everything anew."""
-        self._anew = True
+    def register_again(self) -> None:
+        """Restart and register all servers."""
+        self._forced = True
         self._again.set()
 
     async def close(self) -> None:
@@ -65,16 +65,16 @@ class Registrar:
         self.servers.clear()
 
     async def run(self, state: NodeState) -> None:
-        """Look at kubelet's socket again and again. Never returns."""
+        """Check kubelet's socket periodically. Never returns."""
         failures = 0
         while True:
             try:
-                await self._look()
+                await self._check()
                 failures = 0
                 state.problems.pop("kubelet", None)
             except OSError as error:
                 failures += 1
-                self._anew = True
+                self._forced = True
                 state.problems["kubelet"] = f"kubelet: {error.strerror or error}"[:MAX_TEXT]
                 if failures in (1, 10, 100):
                     _log.warning("kubelet cannot be reached", node=self._node, attempt=failures, error=error)
@@ -83,13 +83,13 @@ class Registrar:
                 pause = self._chance.uniform(pause, min(_BACKOFF_CEILING, pause * 2.0 ** min(failures, 8)))
             await self._clock.wait(self._again, pause)
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         identity = self._kubelet_socket()
         wanted = self._offers()
-        # taken before anything is waited for, so that a wish that comes meanwhile is not lost
-        new, self._anew = self._anew or identity != self._kubelet, False
+        # cleared before the first await, so that a request that arrives meanwhile is not lost
+        new, self._forced = self._forced or identity != self._kubelet, False
         for resource in [resource for resource in self.servers if resource not in wanted]:
-            # kubelet counts what it was once told about; an empty list takes it back
+            # kubelet keeps counting devices that it has received; an empty list withdraws them
             self.servers[resource].changed()
         for resource, offer in wanted.items():
             server = self.servers.get(resource)
@@ -113,7 +113,7 @@ class Registrar:
             self._end()
 
     def _kubelet_socket(self) -> tuple[int, int]:
-        """The socket's identity: a kubelet that starts anew makes a new one. Raises OSError."""
+        """Return the socket's identity: a restarted kubelet creates a new one. Raises OSError."""
         folder, path = self._settings.folder, self._settings.folder / KUBELET_SOCKET
         for one in (folder, path):
             found = one.lstat()

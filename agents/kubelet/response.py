@@ -1,4 +1,4 @@
-"""What a container is given: environment, device nodes, mounts.
+"""The answer to Allocate: a container's environment, device nodes and mounts.
 
 Source: component/ascend-device-plugin/pkg/server/plugin.go and pkg/device/{ascendtools,ascend310,ascend910}.go.
 """
@@ -37,12 +37,12 @@ _MOST_NODES: Final = 256
 #: Super-pod type of an Ascend950 server, or its card → topology file.
 _TOPO: Final = {0: "atlas_850_1.json", 1: "atlas_950_1.json", 2: "atlas_950_2.json", 3: "atlas_850_2.json",
                 4: "atlas_850_3.json"}  # fmt: skip
-#: Main boards of Atlas 350 cards: alone, and four in a mesh (component/ascend-common/api).
+#: Main boards of Atlas 350 cards: single, and four in a mesh (component/ascend-common/api).
 _TOPO_CARD: Final = {0x68: "atlas_350_1.json", 0x6C: "atlas_350_3.json"}
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
-    """What to give: physical ids or, when ``virtual``, vNPU ids; ``visible`` as the environment names them."""
+    """The devices to give: physical ids or, when ``virtual``, vNPU ids; ``visible``: their names in the environment."""
 
     visible: Sequence[str]
     numbers: Sequence[int]
@@ -61,7 +61,7 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
 def respond(
     given: Given, dev: Path = Path("/dev"), exists: Callable[[Path], bool] = Path.exists
 ) -> ContainerAllocateResponse:
-    """Make the answer. Raises ValueError when a device node that must be there is not."""
+    """Build the answer. Raises ValueError when a required device node is missing."""
     envs: dict[str, str] = dict(given.extra)
     nodes: list[tuple[str, str]] = []
     if given.runtime and not given.mixed and given.products != {SOC_PRODUCT}:
@@ -83,19 +83,19 @@ def respond(
 
 
 def topo_file(super_pod_type: int, mainboard: int) -> str:
-    """The topology file of an Ascend950 server; empty where the product has none."""
+    """Return the topology file of an Ascend950 server; empty where the product has none."""
     name = _TOPO_CARD.get(mainboard) or _TOPO.get(super_pod_type, "")
     return TOPO_FOLDER + name if name else ""
 
 
 def _distributed(count: int) -> dict[str, str]:
-    """What the frameworks want to know about the devices of a pod with AI cores."""
+    """Return the variables that frameworks read in a pod with AI cores."""
     names = ("MS_LOCAL_WORKER", "MS_WORKER_NUM", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "CM_WORKER_SIZE", "CM_LOCAL_WORKER")
     return dict.fromkeys(names, str(count)) | {"LOCAL_RANK": ",".join(str(rank) for rank in range(count))}
 
 
 def _nodes(given: Given, dev: Path, exists: Callable[[Path], bool]) -> Iterable[tuple[str, str]]:
-    """(host path, path in the container) of the device nodes that a container needs without the Ascend runtime."""
+    """Yield (host path, container path) of the device nodes that a container needs without the Ascend runtime."""
     for number in given.numbers:
         yield str(dev / f"{'v' if given.virtual else ''}davinci{number}"), f"/dev/davinci{number}"
     docker = dev / "davinci_manager_docker"

@@ -1,6 +1,6 @@
-"""The gRPC service of one resource: kubelet's view of the devices, and its calls.
+"""The gRPC service of one resource: the device list for kubelet, and kubelet's calls.
 
-Numbers and manners: component/ascend-device-plugin/pkg/server/{server,plugin}.go, pkg/common/send_stat.go.
+Numbers and behaviour: component/ascend-device-plugin/pkg/server/{server,plugin}.go, pkg/common/send_stat.go.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import grpc
 
 from agents.kubelet.api import deviceplugin_pb2 as api
 from agents.kubelet.api import deviceplugin_pb2_grpc as services
-from agents.kubelet.books import CHANNEL
 from agents.kubelet.cutting import Refused
+from agents.kubelet.device_holdings import CHANNEL
 from agents.node.clock import Clock
 from agents.node.log import Log
 
@@ -37,7 +37,7 @@ Prefer = Callable[[Sequence[str], Sequence[str], int], Awaitable[Sequence[str]]]
 
 
 class ResourceServer(services.DevicePluginServicer):
-    """Serves one resource on ``<folder>/<device type>.sock`` and registers it with kubelet."""
+    """Serve one resource on ``<folder>/<device type>.sock`` and registers it with kubelet."""
 
     def __init__(
         self, resource: str, device_type: str, folder: Path, health: Health, near: Near, allocate: Allocate,
@@ -48,18 +48,18 @@ class ResourceServer(services.DevicePluginServicer):
         self._health, self._near, self._allocate, self._prefer, self._clock = health, near, allocate, prefer, clock
         self._server: grpc.aio.Server | None = None
         self._changed: set[asyncio.Event] = set()
-        self._told: dict[asyncio.Event, Mapping[str, bool]] = {}
+        self._sent: dict[asyncio.Event, Mapping[str, bool]] = {}
         self._identity: tuple[int, int] | None = None
         self._starts = 0
         self.registered_at = 0.0
 
-    # ---- life
+    # ---- lifecycle
 
     async def start(self) -> None:
-        """Listen, in the place of whatever was there. Raises OSError."""
+        """Listen on the socket, replacing an existing one. Raises OSError."""
         await self.stop()
         path = self._folder / self._endpoint
-        # gRPC removes the file that it made, long after a server has ended: so it never knows the real name
+        # gRPC removes the file that it created long after a server has ended, so it binds a temporary name
         self._starts += 1
         fresh = self._folder / f".{self._endpoint}.{os.getpid()}.{self._starts}"
         fresh.unlink(missing_ok=True)
@@ -86,10 +86,10 @@ class ResourceServer(services.DevicePluginServicer):
         self._identity = self._stat()
 
     async def stop(self) -> None:
-        """Answer what is being answered, then stop listening."""
+        """Finish the pending calls, then stop listening."""
         server, self._server = self._server, None
         if server is not None:
-            # a stream would wait for ever; kubelet is told by its end
+            # the stream would wait indefinitely; its end informs kubelet
             for event in list(self._changed):
                 event.set()
             await server.stop(GRACE)
@@ -99,13 +99,13 @@ class ResourceServer(services.DevicePluginServicer):
 
     @property
     def listening(self) -> bool:
-        """Whether the socket is still the one that was made."""
+        """Whether the socket file is still the one that this server created."""
         return self._server is not None and self._identity is not None and self._stat() == self._identity
 
     @property
     def connected(self) -> bool:
-        """Whether kubelet listens to the devices."""
-        return bool(self._told)
+        """Whether kubelet has a ListAndWatch stream open."""
+        return bool(self._sent)
 
     def _stat(self) -> tuple[int, int] | None:
         try:
@@ -115,7 +115,7 @@ class ResourceServer(services.DevicePluginServicer):
         return found.st_ino, found.st_ctime_ns
 
     async def register(self) -> None:
-        """Tell kubelet about the resource. Raises OSError with what kubelet said."""
+        """Register the resource with kubelet. Raises OSError with kubelet's message."""
         path = self._folder / KUBELET_SOCKET
         request = api.RegisterRequest(
             version=VERSION,
@@ -135,20 +135,20 @@ class ResourceServer(services.DevicePluginServicer):
     # ---- devices
 
     def changed(self) -> None:
-        """Look at the devices again, and tell kubelet when they differ."""
+        """Read the devices again and send them to kubelet if they differ."""
         for event in self._changed:
             event.set()
 
-    def told(self, names: Sequence[str]) -> bool:
-        """Whether every listener was last told that these are unhealthy."""
-        return not any(state.get(name) for state in self._told.values() for name in names)
+    def reported_unhealthy(self, names: Sequence[str]) -> bool:
+        """Return whether every stream last reported these devices as unhealthy."""
+        return not any(state.get(name) for state in self._sent.values() for name in names)
 
     async def GetDevicePluginOptions(self, request: Any, context: Any) -> api.DevicePluginOptions:
-        """No call before a container starts; preferred devices are known."""
+        """Return the options: no PreStartContainer call; GetPreferredAllocation is available."""
         return api.DevicePluginOptions(get_preferred_allocation_available=True)
 
     async def ListAndWatch(self, request: Any, context: Any) -> AsyncIterator[api.ListAndWatchResponse]:
-        """The whole list at once, after every change, and every hour."""
+        """Send the whole list immediately, after every change, and every hour."""
         event = asyncio.Event()
         self._changed.add(event)
         last: Mapping[str, bool] | None = None
@@ -158,13 +158,13 @@ class ResourceServer(services.DevicePluginServicer):
                 health = self._health()
                 if health != last or self._clock.monotonic() >= due:
                     yield api.ListAndWatchResponse(devices=[self._device(name, well) for name, well in health.items()])
-                    # it is resumed once the list was sent: a reset waits for that
-                    self._told[event] = health
+                    # the generator resumes once the list was sent: a reset waits for that
+                    self._sent[event] = health
                     last, due = health, self._clock.monotonic() + AGAIN
                 await self._clock.wait(event, max(0.0, due - self._clock.monotonic()))
         finally:
             self._changed.discard(event)
-            self._told.pop(event, None)
+            self._sent.pop(event, None)
 
     def _device(self, name: str, well: bool) -> api.Device:
         nodes = [api.NUMANode(ID=number) for number in self._near(name)]
@@ -179,7 +179,7 @@ class ResourceServer(services.DevicePluginServicer):
     async def GetPreferredAllocation(
         self, request: api.PreferredAllocationRequest, context: Any
     ) -> api.PreferredAllocationResponse:
-        """Which of the free ids kubelet should take."""
+        """Return the free ids that kubelet should take."""
         answers = []
         for one in request.container_requests:
             available, must = list(one.available_deviceIDs), list(one.must_include_deviceIDs)
@@ -188,7 +188,7 @@ class ResourceServer(services.DevicePluginServicer):
         return api.PreferredAllocationResponse(container_responses=answers)
 
     async def Allocate(self, request: api.AllocateRequest, context: Any) -> api.AllocateResponse:
-        """Give devices to containers; a refusal ends in the pod's status."""
+        """Allocate devices to containers; kubelet shows a refusal in the pod's status."""
         answers = []
         for one in request.container_requests:
             try:
@@ -200,5 +200,5 @@ class ResourceServer(services.DevicePluginServicer):
         return api.AllocateResponse(container_responses=answers)
 
     async def PreStartContainer(self, request: Any, context: Any) -> api.PreStartContainerResponse:
-        """Nothing is done before a container starts."""
+        """Do nothing before a container starts."""
         return api.PreStartContainerResponse()

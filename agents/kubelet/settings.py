@@ -1,4 +1,4 @@
-"""What the device plugin goes by: the flags of MindCluster's device plugin under our own names, and kubelet's paths.
+"""Settings of the device plugin: the flags of MindCluster's device plugin under Belay's names, and kubelet's paths.
 
 Defaults and ranges: component/ascend-device-plugin/main.go.
 """
@@ -13,7 +13,7 @@ import msgspec
 PLUGIN_FOLDER: Final = Path("/var/lib/kubelet/device-plugins")
 POD_RESOURCES: Final = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 SOFT_SHARES: Final = 100
-#: Families whose chips can be cut as pods need it.
+#: Families whose chips can be split into vNPUs on demand.
 DYNAMIC_FAMILIES: Final = ("Ascend310P", "Ascend910B", "Ascend910A3")
 DUO: Final = "card-300i-duo"
 
@@ -23,10 +23,10 @@ class PluginSettings(msgspec.Struct, frozen=True, kw_only=True):
     shareDevCount, soft_share_dir ← softShareDevConfigDir, single_die ← useSingleDieMode, edge ← fdFlag, slow_node ←
     enableSlowNode, from_kubelet ← getPodFromKubelet.
 
-    ``runtime``: containers are made by the Ascend runtime, which mounts devices itself (the plugin's environment says
-    ``ASCEND_DOCKER_RUNTIME=True``). ``folder`` holds kubelet's sockets, ``dev`` the device nodes. Seconds: ``attempts``
-    looks for the pod that the scheduler meant lie ``pause`` apart; ``confirm`` is how long kubelet may take to show in
-    its books what it was given.
+    ``runtime``: the Ascend runtime creates containers and mounts devices itself (the plugin's environment has
+    ``ASCEND_DOCKER_RUNTIME=True``). ``folder`` holds kubelet's sockets, ``dev`` the device nodes. The plugin searches
+    ``attempts`` times for the pod that the scheduler chose, ``pause`` seconds apart; ``confirm`` is the time in seconds
+    that kubelet may take to record an answer.
     """
 
     volcano: bool = False
@@ -71,7 +71,7 @@ class PluginSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def dynamic(self) -> bool:
-        """Whether vNPUs are cut when a pod needs them."""
+        """Whether vNPUs are created on demand."""
         return not self.preset
 
     @property
@@ -80,7 +80,7 @@ class PluginSettings(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.soft_share_dir)
 
     def check(self, server_type: str, labels: dict[str, str]) -> None:
-        """Compare with what the driver found. Raises ValueError naming the flag.
+        """Check the settings against the driver's data. Raises ValueError naming the flag.
 
         ``server_type`` is the label's value, e.g. ``Ascend910B-20``.
         """

@@ -1,4 +1,4 @@
-"""Settings of the degradation diagnosis, which containers get as variables (``-enableSlowNode``).
+"""Settings of the degradation diagnosis, passed to containers as variables (``-enableSlowNode``).
 
 Source: component/ascend-device-plugin/pkg/server/plugin.go: ConfigMap ``kube-system/steptime-dtpgroup``.
 """
@@ -19,7 +19,7 @@ _log = Log("slow node")
 
 
 class Cluster(Protocol):
-    """What is read of the API server."""
+    """The diagnosis's access to the API server."""
 
     async def get_config_map(self, namespace: str, name: str) -> Mapping[str, Any] | None:
         """Read one ConfigMap."""
@@ -27,14 +27,14 @@ class Cluster(Protocol):
 
 
 class SlowNode:
-    """``settings`` are those read last."""
+    """Reader of the diagnosis's settings; ``settings`` holds the last ones read."""
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self._cluster, self._clock = cluster, clock
         self.settings: dict[str, str] = {}
 
     async def follow(self) -> None:
-        """Read them now and then. Never returns."""
+        """Read the settings periodically. Never returns."""
         while True:
             try:
                 body = await self._cluster.get_config_map(*MAP)

@@ -1,4 +1,4 @@
-"""What the vCANN runtime reads in a container that has a share of a chip: a small file and a piece of shared memory.
+"""Input of the vCANN runtime in a container with a share of a chip: a small file and a shared memory segment.
 
 Source: component/ascend-device-plugin/pkg/device/ (soft share), docs/zh/scheduling/04_usage/02_virtual_instance.
 """
@@ -24,11 +24,11 @@ _OWN: Final = re.compile(r"(\d{1,4})_(\d{1,2})")
 
 
 class ShareError(Exception):
-    """A share cannot be set up; the text says why."""
+    """A share cannot be set up; the text states why."""
 
 
 def folder_of(root: Path, pod: PodFacts) -> Path:
-    """``<root>/<namespace>.<job>``. Raises ShareError for names that are no names."""
+    """``<root>/<namespace>.<job>``. Raises ShareError for invalid names."""
     name = f"{pod.namespace}.{pod.owner}"
     if not _SAFE.fullmatch(name) or ".." in name:
         raise ShareError(f"{name!r} cannot name a folder")
@@ -36,10 +36,10 @@ def folder_of(root: Path, pod: PodFacts) -> Path:
 
 
 def prepare(root: Path, pod: PodFacts, chip: int, die: str, config_dir: str) -> list[tuple[str, str, bool]]:
-    """Write a share's file; the mounts (host, container, read-only) that its container needs. Raises ShareError.
+    """Write a share's file and return its container's mounts (host, container, read-only). Raises ShareError.
 
-    ``die`` names the shared memory (VDIE id, on A5 the DDIE). The number of the share is the smallest that nobody on
-    this chip has.
+    ``die`` names the shared memory (VDIE id, on A5 the DDIE). The share's number is the smallest free
+    one on this chip.
     """
     base = folder_of(root, pod)
     try:
@@ -63,7 +63,7 @@ def prepare(root: Path, pod: PodFacts, chip: int, die: str, config_dir: str) -> 
 
 
 def content(pod: PodFacts, chip: int, number: int, die: str) -> str:
-    """The file's lines; a key without a value is left out."""
+    """Return the file's content; a key without a value is left out."""
     notes: Mapping[str, str] = {**pod.labels, **pod.annotations}
     policy = notes.get(SHARE_POLICY, "")
     rows = {
@@ -81,7 +81,7 @@ def content(pod: PodFacts, chip: int, number: int, die: str) -> str:
 
 
 def clean(root: Path, pods: Iterable[PodFacts]) -> list[str]:
-    """Remove the folders of jobs that have no live pod here any more; their names."""
+    """Remove the folders of jobs without a live pod on this node, and return their names."""
     keep = set()
     for pod in pods:
         try:

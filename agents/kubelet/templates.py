@@ -1,4 +1,4 @@
-"""Sizes of vNPUs: which resource a template is offered as. Data of the policies room (kind VNPUTemplates)."""
+"""Sizes of vNPUs: the resource of each template, from policies/ (kind VNPUTemplates)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _MAX_FILE: Final = 1 << 20
 
 
 def suffixes(resource: str, chip_name: str, folder: Path | None = None) -> dict[str, str]:
-    """Template → resource suffix (``vir02_1c`` → ``2c.1cpu``) for chips of a node.
+    """Return template → resource suffix (``vir02_1c`` → ``2c.1cpu``) for the chips of a node.
 
-    The document that names the chip decides; where none does, all documents of the resource. Raises ValueError naming
-    a file that cannot be read.
+    The document that names the chip applies; where none does, all documents of the resource do. Raises ValueError
+    naming a file that cannot be read.
     """
     root = folder or next((candidate for candidate in _FOLDERS if candidate.is_dir()), None)
     general: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Near which processors a chip sits, and what else only the driver's own calls tell.
+"""A chip's NUMA nodes, and other data that only the driver's library has.
 
 Source: component/ascend-device-plugin/pkg/device/numa_utils.go.
 """
@@ -21,8 +21,8 @@ ALONE: Final = 1
 _log = Log("topology")
 
 
-async def tell(driver: Driver, call: str, *arguments: Any, default: Any) -> Any:
-    """Ask a driver that has calls of its own; ``default`` where it has none or does not answer."""
+async def ask_driver(driver: Driver, call: str, *arguments: Any, default: Any) -> Any:
+    """Make a library call through the driver; return ``default`` where it has none or does not answer."""
     calls = getattr(driver, "calls", None)
     if calls is None:
         return default
@@ -33,9 +33,9 @@ async def tell(driver: Driver, call: str, *arguments: Any, default: Any) -> Any:
 
 
 async def single_dies(driver: Driver, machine: Machine) -> str:
-    """Have the driver of an A3 server give out the dies of each chip alone; why it does not, empty when it does.
+    """Have the driver of an A3 server allocate the dies of each chip separately. Returns why it cannot, else empty.
 
-    It is a setting of the whole node (dcmi_set_multi_die_policy), which ``-useSingleDieMode`` asks for.
+    It is a setting of the whole node (dcmi_set_multi_die_policy), which ``-useSingleDieMode`` requests.
     """
     calls = getattr(driver, "calls", None)
     if calls is None or not machine.server_type.startswith("Ascend910A3-"):
@@ -50,12 +50,12 @@ async def single_dies(driver: Driver, machine: Machine) -> str:
 
 
 async def numa_nodes(driver: Driver, chip: int, system: Path = SYSTEM, pci: Path = PCI) -> list[int]:
-    """The NUMA nodes near a chip: by the processors that the driver names, else by its bus address; none unknown."""
-    near = cpus(str(await tell(driver, "affinity", chip, default="")))
+    """Return a chip's NUMA nodes: from the processors that the driver names, else its bus address; empty if unknown."""
+    near = cpus(str(await ask_driver(driver, "affinity", chip, default="")))
     found = sorted(number for number, own in nodes(system) if own & near)
     if found:
         return found
-    address = str(await tell(driver, "pcie", chip, default="")).lower()
+    address = str(await ask_driver(driver, "pcie", chip, default="")).lower()
     if not address:
         return []
     try:
@@ -66,7 +66,7 @@ async def numa_nodes(driver: Driver, chip: int, system: Path = SYSTEM, pci: Path
 
 
 def nodes(system: Path) -> Sequence[tuple[int, set[int]]]:
-    """(NUMA node, its processors) of this machine."""
+    """Return this machine's NUMA nodes, as (node, its processors)."""
     out = []
     for path in system.glob("node[0-9]*/cpulist"):
         number = path.parent.name.removeprefix("node")
@@ -79,7 +79,7 @@ def nodes(system: Path) -> Sequence[tuple[int, set[int]]]:
 
 
 def cpus(text: str) -> set[int]:
-    """Read the kernel's form of a list, ``0-3,8``; what cannot be read is left out."""
+    """Parse a list in the kernel's form, ``0-3,8``; unreadable parts are left out."""
     out: set[int] = set()
     for part in text.strip().split(","):
         match = _RANGE.fullmatch(part.strip())

@@ -1,38 +1,38 @@
-"""Kubelet as a witness before a reset: it must have been told, and nobody may hold the chips in its books or ours."""
+"""The check with kubelet before a reset: it has received the withdrawal, and no record shows a holder."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
 from agents.kubelet.allocator import Allocator
-from agents.kubelet.books import Books, BooksError
+from agents.kubelet.device_holdings import DeviceHoldings, HoldingsError
 from agents.node.witness import WitnessError
 
-Parts = tuple[Allocator, Books, Callable[[Sequence[int]], bool]]
+Parts = tuple[Allocator, DeviceHoldings, Callable[[Sequence[int]], bool]]
 
 
 class KubeletWitness:
-    """Asks the pod resources socket, the checkpoint or both (``source``); ``parts`` is empty until the plugin runs."""
+    """Read the pod resources socket, the checkpoint or both (``source``); ``parts`` is empty until the plugin runs."""
 
     def __init__(self, name: str, source: str, parts: Callable[[], Parts | None]) -> None:
         self._name, self._source, self._parts = name, source, parts
 
     @property
     def name(self) -> str:
-        """What is asked."""
+        """The source that is read."""
         return self._name
 
     async def holders(self, chips: Sequence[int]) -> Mapping[int, str]:
-        """Return who holds which of the chips, read now. Raises WitnessError."""
+        """Read and return chip → its holder, for those of the chips that have one. Raises WitnessError."""
         parts = self._parts()
         if parts is None:
             raise WitnessError("the device plugin has not started")
-        allocator, books, told = parts
-        if not told(chips):
-            raise WitnessError("kubelet has not been told yet that the chips are withdrawn")
+        allocator, books, withdrawal_reported = parts
+        if not withdrawal_reported(chips):
+            raise WitnessError("kubelet has not received yet that the chips are withdrawn")
         try:
             found = await books.listed() if self._source == "socket" else books.checkpoint()
-        except BooksError as error:
+        except HoldingsError as error:
             raise WitnessError(str(error)) from error
         live = allocator.live_uids()
         out: dict[int, str] = {}
@@ -40,7 +40,7 @@ class KubeletWitness:
             for chip, _ in grant.chips:
                 out.setdefault(chip, f"pod {grant.key}")
         for holding in found:
-            # the checkpoint keeps pods that are gone until the next one comes
+            # the checkpoint keeps deleted pods until the next pod arrives
             if holding.uid and live is not None and holding.uid not in live:
                 continue
             if not holding.uid and live is not None and not allocator.is_live(holding.namespace, holding.name):

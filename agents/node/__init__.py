@@ -1,1 +1,1 @@
-"""The daemon of one node: report, take orders, execute, journal."""
+"""The daemon of one node: it reports, receives orders, executes and journals them."""

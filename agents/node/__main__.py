@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from agents.drivers.base import DriverError
-from agents.drivers.rows import ROWS
+from agents.drivers.server_models import SERVER_MODELS
 from agents.exporter import option as exporter
 from agents.kubelet import flags
 from agents.node import health
@@ -58,9 +58,9 @@ async def _serve(options: argparse.Namespace, settings: Settings) -> None:
     state = Path(options.state_dir)
     if options.fleet:
         model = options.driver.partition(":")[2] or DEFAULT_MODEL
-        if model not in ROWS:
-            raise ValueError(f"server model {model!r} is unknown; use one of {', '.join(sorted(ROWS))}")
-        row = ROWS[model]
+        if model not in SERVER_MODELS:
+            raise ValueError(f"server model {model!r} is unknown; use one of {', '.join(sorted(SERVER_MODELS))}")
+        row = SERVER_MODELS[model]
         nodes = [FleetNode(name=f"{options.node or 'sim'}-{n}", row=row, seed=n) for n in range(options.fleet)]
         await run_fleet(nodes, state_dir=state, kubeconfig=options.kubeconfig, settings=settings, stop=stop)
         return
@@ -93,7 +93,7 @@ def _version() -> str:
 
 
 def _links(options: argparse.Namespace) -> Path | None:
-    """The folder for links: as given, else the usual one, but none for simulated nodes, which share this machine."""
+    """The folder for links: the given one, else the default; none for simulated nodes, which share this machine."""
     if options.links is None:
         return None if options.driver.startswith("simulated") else LINKS
     return Path(options.links) if options.links else None
@@ -107,7 +107,7 @@ def _parser(prog: str = PROG) -> argparse.ArgumentParser:
         required=True,
         metavar="DRIVER",
         help="dcmi[:FILE], the NPU driver's libdcmi.so; npu_smi[:FILE] where that cannot be used; or "
-        f"simulated[:MODEL], MODEL one of {', '.join(sorted(ROWS))}, "
+        f"simulated[:MODEL], MODEL one of {', '.join(sorted(SERVER_MODELS))}, "
         "never chosen by default, because a simulated driver's reports on a real node would hide its real state",
     )
     parser.add_argument(

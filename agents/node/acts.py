@@ -1,4 +1,4 @@
-"""What orders ask for, as acts: one per reset group, one for the vNPU layout."""
+"""The acts that orders require: one per reset group, one for the vNPU layout."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import msgspec
 
 from agents.node.journal import LAYOUT, Done, Journal
 from agents.node.state import NodeState
-from engine.model.cluster import AgentReport, Online, Orders, ResetOrder
+from engine.model.cluster import AgentReport, InPlaceReset, Orders, ResetOrder
 
 
 class Act(msgspec.Struct, frozen=True):
-    """One thing ordered: a reset of `chips` (keys are their names), or the layout (key LAYOUT).
+    """One ordered act: a reset of `chips` (keys are their names), or the layout (key LAYOUT).
 
     `online`: the chips are in use and are healed under their job. `left`: resets the group has left, -1 unknown."""
 
@@ -22,7 +22,7 @@ class Act(msgspec.Struct, frozen=True):
     epoch: int
     not_before_ms: int = 0
     layout: bool = False
-    online: Online | None = None
+    online: InPlaceReset | None = None
     left: int = -1
 
 
@@ -60,7 +60,7 @@ RESULT_JOURNAL_LOST: Final = "refused: journal lost"
 
 
 def baseline(state: NodeState, reported: Mapping[str, Done], orders: Orders | None) -> dict[str, Done]:
-    """Return what counts as done when the journal is lost.
+    """Return the epochs that count as done when the journal is lost.
 
     The larger of the last report and of every epoch now ordered.
     """
@@ -73,13 +73,13 @@ def baseline(state: NodeState, reported: Mapping[str, Done], orders: Orders | No
 
 
 def reported(state: NodeState, report: AgentReport) -> dict[str, Done]:
-    """Return what a report says was done, by key."""
+    """Return the acts that a report lists as done, by key."""
     done = {state.name(c): Done(chip.reset_epoch_done, chip.reset_result) for c, chip in report.chips.items()}
     return done | {LAYOUT: Done(report.vnpu_epoch_done, report.vnpu_result)}
 
 
 def catch_up(journal: Journal, done: Mapping[str, Done]) -> None:
-    """Take the last report's word where the journal knows less: it came from an old backup. Raises OSError."""
+    """Adopt the last report's results that the journal lacks, because it came from an old backup. Raises OSError."""
     for key, entry in sorted(done.items()):
         if entry.epoch > journal.last(key):
             journal.end([key], entry.epoch, entry.result or RESULT_JOURNAL_LOST)

@@ -12,11 +12,12 @@ from typing import Any, Final
 from agents.drivers.base import Driver, DriverError
 from agents.node import fault_events, reporting
 from agents.node.acts import baseline, catch_up, reported
-from agents.node.client import ApiError, Cluster
+from agents.node.client import ApiError, ApiServer
 from agents.node.clock import Clock
 from agents.node.executor import Executor
 from agents.node.facts import Unknown
 from agents.node.fault_events import FaultEvents
+from agents.node.followed_orders import FollowedOrders
 from agents.node.hooks import Hooks
 from agents.node.jobfiles import TRACE_ROOT, Roots, keep_job_files
 from agents.node.journal import Journal, JournalLost
@@ -24,14 +25,13 @@ from agents.node.labels import keep_node
 from agents.node.log import Log
 from agents.node.notices import Notice, released
 from agents.node.plugins import ResetPlugins
-from agents.node.policy import Judge, Shelf
+from agents.node.policy import DiskCache, FaultLevels
 from agents.node.published import MANUAL_SECONDS as MANUAL
 from agents.node.published import Published
 from agents.node.publisher import Publisher
 from agents.node.rankfiles import keep_rank_files
 from agents.node.settings import MAX_TEXT, Settings
 from agents.node.state import NodeState
-from agents.node.told import Told
 from agents.node.witness import Witness
 from engine.model.cluster import Orders, Pod
 from engine.wire import objects
@@ -47,15 +47,14 @@ _log = Log("agent")
 
 
 class NodeAgent:
-    """Runs until cancelled. `journal_dir` must survive restarts of the agent; `policy` is what to judge by before
-    any other policy was ever seen. `observers` are called whenever something may be new, after orders were looked
-    at."""
+    """Runs until cancelled. `journal_dir` must survive restarts of the agent; `policy` applies until another policy
+    has been read. `observers` are called after orders were processed, whenever something may have changed."""
 
     def __init__(
         self,
         node_name: str,
         driver: Driver,
-        cluster: Cluster,
+        cluster: ApiServer,
         journal_dir: Path,
         settings: Settings | None = None,
         clock: Clock | None = None,
@@ -74,13 +73,13 @@ class NodeAgent:
         self._driver, self._cluster = driver, cluster
         self._settings, self._clock = settings or Settings(), clock or Clock()
         self._chance = chance or random.Random()
-        self._journal, self._shelf = Journal(journal_dir), Shelf(journal_dir)
-        self._published = Published(self._shelf)
+        self._journal, self._cache = Journal(journal_dir), DiskCache(journal_dir)
+        self._published = Published(self._cache)
         self._policy = policy or NodePolicy(self._settings.pool)
         self._boot, self._seq = uuid.uuid4().hex[:12], 0
         self._wake = asyncio.Event()
         self._poll_due = 0.0
-        self._told: Told | None = None
+        self._followed: FollowedOrders | None = None
         self._journal_open = False
         self._journal_due = 0.0
         self._journal_tries = 0
@@ -94,16 +93,16 @@ class NodeAgent:
 
         A failure that is a bug ends it with an exception group; everything else is handled and reported.
         """
-        told = self._told = await self._start()
+        followed = self._followed = await self._start()
         device, report = self._publishers()
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
-                told.follow(group)
+                followed.follow(group)
                 group.create_task(self._follow_pods())
                 group.create_task(self._follow_driver())
                 group.create_task(keep_node(self._known(), self._cluster, self._clock, self._settings, self._chance))
-                group.create_task(self._tell_faults())
+                group.create_task(self._report_faults())
                 if self._settings.rank_root:
                     root = Path(self._settings.rank_root)
                     group.create_task(keep_rank_files(self._known(), self._cluster, self._clock, root))
@@ -117,34 +116,34 @@ class NodeAgent:
                 await self._executor.close()
 
     def withheld(self, chip: int) -> str | None:
-        """Say why a chip must not be given to new work, None when it may. The device plugin goes by this."""
+        """Return why a chip must not be given to new work, None when it may. The device plugin uses this."""
         return "the agent has not started" if self.state is None else self.state.withheld(chip)
 
-    def look_again(self) -> None:
-        """Read the driver again at once, because something else than the driver saw a change."""
+    def refresh_soon(self) -> None:
+        """Read the driver again at once, because another source than the driver saw a change."""
         self._poll_due = 0.0
         self._wake.set()
 
     # ---- start
 
-    async def _start(self) -> Told:
-        """Ask the driver what is here, patiently, and take what the disk remembers."""
+    async def _start(self) -> FollowedOrders:
+        """Read the node's chips from the driver, retrying, and load the state kept on disk."""
         tries = 0
         while self.state is None:
             try:
                 limit = self._settings.driver_timeout
                 machine = await self._clock.limit(self._driver.machine(), limit)
                 chips = await self._clock.limit(self._driver.chips(), limit)
-                self.state = NodeState(self.node, machine, chips, Judge(self._policy))
+                self.state = NodeState(self.node, machine, chips, FaultLevels(self._policy))
             except (DriverError, TimeoutError) as error:
                 tries += 1
                 _log.warning("driver does not answer", node=self.node, attempt=tries, error=error)
                 await self._clock.sleep(self._chance.uniform(0, min(_START_CEILING, 0.5 * 2.0 ** min(tries, 10))))
-        told = Told(self.state, self._cluster, self._shelf, self._settings.pool, self._wake.set)
-        told.remember()
+        followed = FollowedOrders(self.state, self._cluster, self._cache, self._settings.pool, self._wake.set)
+        followed.remember()
         self._published.remember(self.state, self._clock.now_ms())
         self._open_journal()
-        return told
+        return followed
 
     def _open_journal(self) -> None:
         try:
@@ -192,8 +191,8 @@ class NodeAgent:
                     self._poll_due = min(self._poll_due, self._clock.monotonic() + self._settings.recover_delay)
             self._wake.set()
 
-    async def _tell_faults(self) -> None:
-        """Write Events for faults that come and go. Losing one loses nothing but the Event."""
+    async def _report_faults(self) -> None:
+        """Write Events for faults that come and go. A lost Event affects nothing else."""
         pod = self._settings.pod or f"belay-agent-{self.node}"
         while True:
             now_ms = self._clock.now_ms()
@@ -215,23 +214,23 @@ class NodeAgent:
         while True:
             if self._clock.monotonic() >= self._poll_due:
                 await self._poll()
-            wait = await self._look()
+            wait = await self._refresh()
             state = self._known()
             device.update(reporting.device_signature(state, self._clock.now_ms()))
             if self._executor is not None:
-                # before the journal is established a report would overwrite what it is established from
+                # the journal is established from the last report: writing one earlier would overwrite it
                 report.update(self._report())
                 if reporting_task is None and self._group is not None:
                     reporting_task = self._group.create_task(report.run())
             until_poll = self._poll_due - self._clock.monotonic()
             await self._clock.wait(self._wake, max(_LEAST_PAUSE, min(wait, until_poll)))
 
-    async def _look(self) -> float:
-        """Work out the consequences of what is known. Returns seconds until it has to be done again."""
+    async def _refresh(self) -> float:
+        """Derive levels, upgrades and acts from the state. Returns the seconds until the next refresh."""
         state = self._known()
         now_ms = self._clock.now_ms()
         state.settle_users(self._clock.monotonic(), now_ms)
-        if self._events.look(state):
+        if self._events.refresh(state):
             self._news.set()
         state.judge.observe({chip: state.book.chip(chip) for chip in state.ids}, now_ms, state.book.again())
         self._keep_upgrades(now_ms)
@@ -243,14 +242,14 @@ class NodeAgent:
         return wait
 
     def _keep_upgrades(self, now_ms: int) -> None:
-        """Keep on disk what raised chips, and tell of what has ended."""
+        """Write the upgrades to disk, and report those that have ended."""
         state = self._known()
         self._published.keep(state)
         if state.judge.upgrades.ended:
             ended, state.judge.upgrades.ended = state.judge.upgrades.ended, []
-            self._tell(released(ended, state.name, now_ms))
+            self._report_notice(released(ended, state.name, now_ms))
 
-    def _tell(self, notice: Notice) -> None:
+    def _report_notice(self, notice: Notice) -> None:
         self._events.add(notice)
         self._news.set()
 
@@ -265,7 +264,7 @@ class NodeAgent:
         state, limit = self._known(), self._settings.driver_timeout
         try:
             codes = await self._clock.limit(self._driver.faults(), limit)
-            # before the rest: what stops one of the other readings must not hide a fault
+            # first: a failure of another reading must not hide a fault
             state.take_codes(codes, self._clock.now_ms())
             state.vnpus = await self._clock.limit(self._driver.vnpus(), limit)
             state.polled = True
@@ -283,7 +282,7 @@ class NodeAgent:
         Until both the
         report and the orders have been read, nothing destructive happens."""
         state = self._known()
-        if self._told is None or not self._told.orders_known or self._clock.monotonic() < self._journal_due:
+        if self._followed is None or not self._followed.orders_known or self._clock.monotonic() < self._journal_due:
             return
         try:
             body = await self._cluster.get_config_map(NODES, REPORT_PREFIX + self.node)
@@ -303,7 +302,7 @@ class NodeAgent:
             state.problems.pop("journal", None)
             self._executor = Executor(
                 state, self._journal, self._driver, self, self._clock, self._settings, self._wake.set, self._witnesses,
-                plugins=self._plugins, hooks=self._hooks, tell=self._tell,
+                plugins=self._plugins, hooks=self._hooks, notify=self._report_notice,
             )  # fmt: skip
             return
         self._journal_tries += 1
@@ -350,9 +349,9 @@ class NodeAgent:
         return reporting.device_info(self._known(), self._clock.now_ms())
 
     async def _write_device(self, body: dict[str, Any]) -> None:
-        """Write the device information, after a look at what people did to it where that matters."""
+        """Write the device information, after reading operators' changes to it where they matter."""
         state = self._known()
-        if self._published.must_look(state):
+        if self._published.must_compare(state):
             live = await self._cluster.get_config_map(DEVICE_NAMESPACE, DEVICE_PREFIX + self.node)
             self._published.compare(state, live, self._clock.now_ms())
             body = self._device_body()

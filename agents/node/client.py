@@ -1,6 +1,6 @@
-"""The little of the Kubernetes API that an agent needs, over aiohttp: ConfigMaps, its pods, its node.
+"""The part of the Kubernetes API that an agent needs, over aiohttp: ConfigMaps, its pods, its node.
 
-Reading follows list and watch with bookmarks; a broken watch is resumed, an expired one (410) listed anew, errors back
+Reading follows list and watch with bookmarks; a broken watch is resumed, an expired one (410) listed again, errors back
 off with full jitter (Kubernetes API concepts, "Efficient detection of changes").
 """
 
@@ -30,21 +30,21 @@ _MAX_TEXT: Final = 200
 _SHORT_EVENT: Final = 1024
 
 Follow = tuple[Mapping[str, dict[str, Any]], Mapping[str, Any] | None]
-"""The objects of a collection, and which one changed; None when all may have."""
+"""The objects of a collection, and which one changed; None when any may have."""
 
 
 class ApiError(Exception):
-    """The API server could not be asked, or said no. `status` is its HTTP code, 0 when it did not answer."""
+    """The API server could not be reached, or refused. `status` is its HTTP code, 0 when it did not answer."""
 
     def __init__(self, status: int, message: str) -> None:
         self.status = status
         super().__init__(f"{status or 'no answer'}: {message[:_MAX_TEXT]}")
 
 
-class Cluster(Protocol):
+class ApiServer(Protocol):
     """The API server as an agent sees it.
 
-    Methods raise ApiError; the two that follow never end and heal by themselves.
+    Methods raise ApiError; the two ``follow`` methods never end and recover from errors.
     """
 
     def config_map(self, namespace: str, name: str) -> AsyncIterator[Mapping[str, Any] | None]:
@@ -76,14 +76,14 @@ class Cluster(Protocol):
         ...
 
     async def create_event(self, body: Mapping[str, Any]) -> None:
-        """Create an Event; one of that name that exists already is as good."""
+        """Create an Event; succeed when one of that name exists."""
         ...
 
 
 class KubeClient:
     """A Cluster behind HTTP.
 
-    One session may serve many nodes; at most `parallel` requests are under way, watches aside.
+    One session may serve many nodes; at most `parallel` requests are in progress, not counting watches.
     """
 
     def __init__(self, access: Access, *, parallel: int = 16, chance: random.Random | None = None) -> None:
@@ -114,13 +114,13 @@ class KubeClient:
             await self._send("POST", path, body, "application/json")
 
     async def replace_config_map(self, body: Mapping[str, Any]) -> None:
-        """Replace a ConfigMap as a whole; with a resourceVersion only if nobody else did (ApiError 409)."""
+        """Replace a ConfigMap as a whole; with a resourceVersion only if it has not changed (ApiError 409)."""
         metadata = body["metadata"]
         path = f"/api/v1/namespaces/{metadata['namespace']}/configmaps/{metadata['name']}"
         await self._send("PUT", path, body, "application/json")
 
     async def delete_config_map(self, namespace: str, name: str) -> None:
-        """Delete a ConfigMap; one that is gone is as good."""
+        """Delete a ConfigMap; succeed when there is none."""
         try:
             await self._send("DELETE", f"/api/v1/namespaces/{namespace}/configmaps/{name}", {}, "application/json")
         except ApiError as error:
@@ -147,7 +147,7 @@ class KubeClient:
         await self._send("PATCH", f"/api/v1/namespaces/{namespace}/pods/{name}", patch, MERGE)
 
     async def create_event(self, body: Mapping[str, Any]) -> None:
-        """Create an Event; one of that name that exists already is as good."""
+        """Create an Event; succeed when one of that name exists."""
         try:
             await self._send(
                 "POST", f"/api/v1/namespaces/{body['metadata']['namespace']}/events", body, "application/json"
@@ -171,8 +171,8 @@ class KubeClient:
         self, path: str, selector: Mapping[str, str] | None = None, *, needles: Sequence[bytes] = ()
     ) -> AsyncIterator[Follow]:
         """Yield the objects of a collection by `namespace/name`: once listed (with None), then after every change (with
-        the object that changed or went). The mapping is live, do not keep it. Never ends; errors are retried. With
-        `needles` an event is left unread unless its text holds one of them.
+        the object that changed or went). The mapping changes later: do not keep it. Never ends; errors are retried.
+        With `needles` an event is left unread unless its text holds one of them.
         """
         failures = 0
         chosen = selector or {}
@@ -290,7 +290,7 @@ class KubeClient:
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
-            # watches live on connections of their own, so there is no limit here; `parallel` bounds the rest
+            # watches use separate connections, so there is no limit here; `parallel` bounds the rest
             self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), trust_env=False)
         return self._session
 
@@ -330,7 +330,7 @@ async def _events(response: aiohttp.ClientResponse, needles: Sequence[bytes]) ->
 
 
 async def _whole(response: aiohttp.ClientResponse) -> bytes:
-    """The whole answer, also one that comes in pieces without saying its length. Raises ApiError for an endless one."""
+    """The whole answer, including a chunked one without a length. Raises ApiError for an endless one."""
     buffer = bytearray()
     async for chunk in response.content.iter_any():
         buffer += chunk

@@ -1,4 +1,4 @@
-"""Time as the agent uses it, so that tests can hold it still."""
+"""Time as the agent uses it, so that tests can control it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _T = TypeVar("_T")
 
 
 class Clock:
-    """The system's clocks. A test's clock overrides `now`, `monotonic` and `sleep`; the rest is made of them."""
+    """The system's clocks. A test's clock overrides `now`, `monotonic` and `sleep`; the other methods use these."""
 
     def now(self) -> float:
         """Unix seconds; may jump."""
         return time.time()
 
     def monotonic(self) -> float:
-        """Seconds that only grow, for measuring how long something has lasted."""
+        """Monotonic seconds, for measuring durations."""
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
@@ -30,7 +30,7 @@ class Clock:
         return int(self.now() * 1000)
 
     async def wait(self, event: asyncio.Event, seconds: float) -> bool:
-        """Wait for `event` at most `seconds`, clear it, and tell whether it was set."""
+        """Wait for `event` at most `seconds`, clear it; return whether it was set."""
         if not event.is_set():
             waiting = asyncio.ensure_future(event.wait())
             await self._first(waiting, seconds)

@@ -1,4 +1,4 @@
-"""Where the API server is and who the agent is: a kubeconfig file, or the service account of its pod.
+"""The API server's address and the agent's identity: a kubeconfig file, or the service account of its pod.
 
 Formats: Kubernetes documentation, "Organizing Cluster Access Using kubeconfig Files" and "Accessing the API from a
 Pod".
@@ -28,7 +28,7 @@ class CredentialsError(Exception):
 
 
 class Access:
-    """An API server's address, how to trust it, and how to prove who we are."""
+    """An API server's address, its certificate authority, and the agent's credentials."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""From what a node's surroundings show to what is reported of them; no clock and no waiting in here.
+"""Derives reports from the readings of a node's surroundings; no clock and no waiting here.
 
 Sources: component/noded/pkg (monitoring, control, pingmesh), component/ascend-device-plugin/pkg/device/deviceswitch and
 pkg/device/hangdetection.
@@ -12,27 +12,29 @@ from typing import Any, Final, NamedTuple
 
 from agents.drivers.surroundings import Alarm, Client, Ping, SwitchFault, Use
 from engine.model.cluster import NodeDevice
-from engine.model.levels import NODE_LEVELS, node_rank, node_status
+from engine.model.levels import (
+    NODE_LEVELS,
+    SWITCH_LEVELS,
+    SWITCH_WORDS,
+    SwitchLevel,
+    node_rank,
+    node_status,
+    switch_status,
+)
 from engine.wire.gojson import go_json
 
 MAX_SWITCH_FAULTS: Final = 128
 #: All ports of a switch chip towards the second level: without them the chip is cut off.
 UPLINKS: Final = 16
 LINK_DOWN: Final = "[0x08520003,na,l2,na]"
-#: A storage client must be short of memory for this long before it is told (ms).
+#: A storage client must be short of memory for this long before it is reported (ms).
 MEMORY_MS: Final = 600_000
-#: A fault that stands is sent again after this (ms).
+#: An active fault is sent again after this (ms).
 RESEND_MS: Final = 60_000
 HANG_CODE: Final = "200001002"
 HANG_CHECKS: Final = 5
 PING_CODE: Final = "220001001"
 
-_SWITCH_WORDS: Final = {
-    "NotHandleFault": "NotHandle", "SubHealthFault": "SubHealthFault", "RestartRequestFault": "RestartRequest",
-    "PreSeparateFault": "PreSeparate", "SeparateFault": "Separate", "ResetFault": "Separate",
-}  # fmt: skip
-_SWITCH_ORDER: Final = ("NotHandle", "SubHealthFault", "RestartRequest", "PreSeparate", "Separate")
-_SWITCH_STATUS: Final = {"NotHandle": "Healthy", "SubHealthFault": "SubHealthy", "PreSeparate": "PreSeparate"}
 _PEERS: Final = {"cpu": 0, "npu": 1, "l2": 2}
 STORAGE: Final = {
     "dpc": ("dpcStorage", "110001020", "110001021"),
@@ -41,8 +43,8 @@ STORAGE: Final = {
 """Storage client → sender, code of its process, code of its memory (DTFS: of its link)."""
 
 
-class Standing(NamedTuple):
-    """A public fault that stands: sender, its own id, code, and the chips it concerns."""
+class ActiveFault(NamedTuple):
+    """An active public fault: sender, its own id, code, and the chips it concerns."""
 
     sender: str
     id: str
@@ -53,7 +55,7 @@ class Standing(NamedTuple):
 def hardware(alarms: Sequence[Alarm], table: Mapping[str, str]) -> tuple[list[NodeDevice], str]:
     """NodeD's device list and node status: codes that the table does not name are dropped, and devices without any.
 
-    Everything is sorted, so that an order of alarms that changes is no news.
+    Everything is sorted, so that a changed order of alarms is not a change.
     """
     grouped: dict[tuple[str, int], set[str]] = {}
     for alarm in alarms:
@@ -70,23 +72,25 @@ def hardware(alarms: Sequence[Alarm], table: Mapping[str, str]) -> tuple[list[No
 def switch_info(
     faults: Sequence[SwitchFault], table: Mapping[str, str], now_s: int, *, resetting: bool = False
 ) -> dict[str, Any]:
-    """``SwitchInfoCfg``; ``table`` maps codes in lower case to levels, others are not reported. While chips are being
-    reset the switch is called healthy: the reset itself takes its links down."""
+    """``SwitchInfoCfg``; ``table`` maps codes in lower case to levels, others are not reported. While chips are
+    being reset the switch is reported healthy, because the reset takes its links down."""
     kept = sorted((f for f in faults if f.code.lower() in table), key=lambda f: (-f.time_ms, f))[:MAX_SWITCH_FAULTS]
     kept.sort()
     cut = _cut_off(kept)
     levels: dict[str, dict[str, Any]] = {}
     for fault in kept:
-        word = "Separate" if fault.chip in cut else _SWITCH_WORDS[table[fault.code.lower()]]
+        word = SwitchLevel.SEPARATE if fault.chip in cut else SWITCH_WORDS[table[fault.code.lower()]]
         levels[f"{fault.code}_{fault.chip}_{fault.port}"] = {"fault_time": fault.time_ms, "fault_level": word}
-    worst = max((row["fault_level"] for row in levels.values()), key=_SWITCH_ORDER.index, default="NotHandle")
+    worst = max(
+        (row["fault_level"] for row in levels.values()), key=SWITCH_LEVELS.index, default=SwitchLevel.NOT_HANDLE
+    )
     if resetting:
-        worst = "NotHandle"
+        worst = SwitchLevel.NOT_HANDLE
     return {
         "FaultCode": [go_json(_event(fault)) for fault in kept],
         "FaultLevel": worst,
         "UpdateTime": now_s,
-        "NodeStatus": _SWITCH_STATUS.get(worst, "UnHealthy"),
+        "NodeStatus": switch_status(worst),
         "FaultTimeAndLevelMap": dict(sorted(levels.items())),
     }
 
@@ -115,7 +119,7 @@ def _event(fault: SwitchFault) -> dict[str, Any]:
 
 
 class StorageWatch:
-    """What is told of storage clients. A process and a link are told at once; memory of a DPC client when one of its
+    """Reports of storage clients. A process and a link are reported at once; memory of a DPC client when one of its
     instances was short of it for ten minutes, and no longer when all of them were well for ten minutes."""
 
     def __init__(self) -> None:
@@ -123,14 +127,14 @@ class StorageWatch:
         self._last_short: int | None = None
         self._short = False
 
-    def look(self, node: str, clients: Mapping[str, Client], chips: int, now_ms: int) -> list[Standing]:
-        """The faults that stand now."""
+    def update(self, node: str, clients: Mapping[str, Client], chips: int, now_ms: int) -> list[ActiveFault]:
+        """The active faults."""
         found = []
         for name, (sender, process, other) in STORAGE.items():
             client = clients.get(name, Client())
             second = self._memory(client, now_ms) if name == "dpc" else client.memory
             codes = ([process] if client.process else []) + ([other] if second else [])
-            found += [Standing(sender, fault_id(node, code), code, tuple(range(chips)) or (0,)) for code in codes]
+            found += [ActiveFault(sender, fault_id(node, code), code, tuple(range(chips)) or (0,)) for code in codes]
         return found
 
     def _memory(self, client: Client, now_ms: int) -> bool:
@@ -145,18 +149,18 @@ class StorageWatch:
         return self._short
 
 
-def storage_faults(node: str, sender: str, chips: int) -> list[Standing]:
-    """Every fault that a storage client's sender can tell of this node."""
+def storage_faults(node: str, sender: str, chips: int) -> list[ActiveFault]:
+    """Every fault that a storage client's sender can report for this node."""
     return [
-        Standing(sender, fault_id(node, code), code, tuple(range(chips)) or (0,))
+        ActiveFault(sender, fault_id(node, code), code, tuple(range(chips)) or (0,))
         for one, *codes in STORAGE.values()
         for code in codes
         if one == sender
     ]
 
 
-def ping_verdict(results: Sequence[Ping]) -> bool | None:
-    """Whether a card is faulty: no packet came back from anywhere; None when nobody can say."""
+def ping_faulty(results: Sequence[Ping]) -> bool | None:
+    """Whether a card is faulty: no destination answered; None when it is unknown."""
     if not results or any(ping.replies == 0 for ping in results):
         return None
     return not any(ping.ok for ping in results)
@@ -168,8 +172,9 @@ def fault_id(node: str, what: object) -> str:
 
 
 class HangLimits(NamedTuple):
-    """What counts as doing nothing in a minute: AI cores below (percent), HBM grown by at most, packets below, CPU
-    seconds below; so many checks in a row make a hang (hangDetectionConfig.json of MindCluster's device plugin)."""
+    """The limits below which a chip is idle in a minute: AI cores below (percent), HBM grown by at most, packets
+    below, CPU seconds below; so many checks in a row make a hang (hangDetectionConfig.json of MindCluster's device
+    plugin)."""
 
     cores: float = 5
     memory: float = 0
@@ -179,15 +184,15 @@ class HangLimits(NamedTuple):
 
 
 class HangWatch:
-    """Chips whose processes have done nothing for five checks, a minute apart."""
+    """Chips whose processes were idle for five checks, a minute apart."""
 
     def __init__(self, limits: HangLimits | None = None) -> None:
         self._limits = limits or HangLimits()
         self._last: dict[int, Use] = {}
         self._idle: dict[int, int] = {}
 
-    def look(self, now: Mapping[int, Use]) -> set[int]:
-        """The chips that hang, after one more check; work or another set of processes starts the count again."""
+    def update(self, now: Mapping[int, Use]) -> set[int]:
+        """Run one more check and return the chips that hang; work or another set of processes restarts the count."""
         for chip in [chip for chip in self._last if chip not in now]:
             del self._last[chip]
             self._idle.pop(chip, None)
@@ -207,7 +212,7 @@ class HangWatch:
         return {chip for chip, checks in self._idle.items() if checks >= self._limits.checks}
 
 
-def message(node: str, sender: str, faults: Sequence[tuple[Standing, str, int]], now_ms: int) -> dict[str, Any]:
+def message(node: str, sender: str, faults: Sequence[tuple[ActiveFault, str, int]], now_ms: int) -> dict[str, Any]:
     """The public fault message for these faults: (fault, occur or recover, when it occurred)."""
     digest = hashlib.sha256(f"{node}/{sender}/{now_ms}".encode()).hexdigest()
     return {

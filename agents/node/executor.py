@@ -1,8 +1,8 @@
 """Executing orders: resets and vNPU layouts, each epoch at most once, and never on a chip in use.
 
-The order of things is the safety: read the facts anew, write the journal, act, write the journal, report. What cannot
-be known (the API server is away, the driver hangs) is a reason to wait, what is known and wrong is a reason to refuse,
-and an order that outlived its time is refused whatever else is true.
+Safety follows from the order: read the facts again, write the journal, act, write the journal, report. The executor
+waits while a fact is unknown (the API server is unreachable, the driver hangs), refuses an act that the facts forbid,
+and refuses an expired order in any case.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from agents.node.acts import Act, ordered
 from agents.node.clock import Clock
 from agents.node.facts import Facts, Refused, Unknown
 from agents.node.hooks import Hooks
+from agents.node.in_place_recovery import InPlaceRecovery, Step
 from agents.node.journal import Done, Journal
 from agents.node.layouts import Layouts
 from agents.node.log import Log
 from agents.node.notices import Notice
-from agents.node.online import Step, Watch
 from agents.node.plugins import ResetPlugins
 from agents.node.rescans import Rescans
 from agents.node.resetter import LATE, Resetter
@@ -32,7 +32,7 @@ _log = Log("agent")
 
 
 class Executor:
-    """Works through the orders of one node, one act at a time."""
+    """Executes the orders of one node, one act at a time."""
 
     def __init__(
         self,
@@ -47,11 +47,11 @@ class Executor:
         *,
         plugins: ResetPlugins | None = None,
         hooks: Hooks | None = None,
-        tell: Callable[[Notice], None] = lambda _: None,
+        notify: Callable[[Notice], None] = lambda _: None,
     ) -> None:
         self._witnesses = tuple(witnesses)
-        self._resetter = Resetter(state, driver, clock, settings, plugins or ResetPlugins(None), tell, hooks)
-        self._watches: dict[tuple[tuple[str, ...], int], Watch] = {}
+        self._resetter = Resetter(state, driver, clock, settings, plugins or ResetPlugins(None), notify, hooks)
+        self._watches: dict[tuple[tuple[str, ...], int], InPlaceRecovery] = {}
         self._state, self._journal, self._driver, self._facts = state, journal, driver, facts
         self._clock, self._settings, self._wake = clock, settings, wake
         self._first_seen: dict[tuple[tuple[str, ...], int], float] = {}
@@ -73,19 +73,19 @@ class Executor:
 
     @property
     def orders_seen(self) -> int:
-        """The newest generation that is fully taken into account: while an act that a newer generation withdrew still
-        runs, this stays behind, because its chips are not free yet.
+        """The newest generation that is fully applied: while an act that a newer generation withdrew still runs, this
+        stays lower, because its chips are not free yet.
         """
         return self._seen_generation
 
     @property
     def stages(self) -> Mapping[str, str]:
-        """What a reset under a job waits for, per chip of its group."""
+        """The condition that a reset under a job waits for, per chip of its group."""
         return {key: watch.stage for (keys, _), watch in self._watches.items() for key in keys}
 
     def step(self) -> float:
-        """Look at the orders, refuse what must be refused, start what may start. Returns seconds until it is worth
-        looking again. Call it whenever anything changed; it never blocks.
+        """Refuse and start acts as the orders require. Returns seconds until the next call is useful. Call it after
+        every change; it never blocks.
         """
         orders = self._state.orders
         acts = ordered(self._state, orders)
@@ -103,12 +103,12 @@ class Executor:
                 return soonest
         wait, chips = self._rescans.next()
         if chips and wait <= 0:
-            self._task = asyncio.create_task(self._look_again(chips))
+            self._task = asyncio.create_task(self._rescan(chips))
             return self._settings.tick
         return min(soonest, wait)
 
     async def close(self) -> None:
-        """Stop. An act that is under way stays begun in the journal."""
+        """Stop. An act in progress stays begun in the journal."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -132,7 +132,7 @@ class Executor:
         return self._settings.tick
 
     def _wait(self, act: Act, orders: Orders) -> float:
-        """Return for how long to wait before trying, 0 to try now. What only needs refusing is tried at once."""
+        """Return for how long to wait before trying, 0 to try now. An act that will be refused is tried at once."""
         now, monotonic = self._clock.now_ms(), self._clock.monotonic()
         if self._expired(act, orders) or self._stale(act):
             return 0.0
@@ -143,7 +143,7 @@ class Executor:
         if now < act.not_before_ms:
             return min((act.not_before_ms - now) / 1000, self._settings.tick)
         if act.online is not None:
-            return 0.0 if self._barred(act) else self._look(act).wait
+            return 0.0 if self._barred(act) else self._next_step(act).wait
         if self._state.occupants(act.chips) and not act.layout:
             return (
                 0.0 if self._lasted(act) >= self._settings.scaled(self._settings.in_use_grace) else self._settings.tick
@@ -170,7 +170,7 @@ class Executor:
         self._watches = {name: watch for name, watch in self._watches.items() if name in names}
 
     def _withdraw(self, pending: Sequence[Act]) -> None:
-        """Chips that an order is about to act on are offered to nobody from now on."""
+        """Withdraw chips that an order is about to act on: they are no longer offered."""
         acting = set(self._current.chips) if self._current and not self._current.layout else set()
         self._state.withdrawn = (
             acting | self._layouts.cutting | {chip for act in pending if not act.layout for chip in act.chips}
@@ -180,21 +180,21 @@ class Executor:
 
     # ---- under a job
 
-    def _look(self, act: Act) -> Step:
-        """What a reset under a job may do now, by the newest facts."""
+    def _next_step(self, act: Act) -> Step:
+        """The next step of a reset under a job, by the newest facts."""
         assert act.online is not None
         name, now = (act.keys, act.epoch), self._clock.monotonic()
         watch = self._watches.get(name)
         if watch is None:
-            watch = self._watches[name] = Watch(act.online, now, self._settings.scale)
+            watch = self._watches[name] = InPlaceRecovery(act.online, now, self._settings.scale)
         processes = sum(self._state.processes.get(chip, 0) for chip in act.chips)
-        return watch.look(now, processes, self._faulty(act))
+        return watch.next_step(now, processes, self._faulty(act))
 
     def _faulty(self, act: Act) -> bool:
         return not self._state.judge.healthy([e for c in act.chips for e in self._state.book.chip(c)])
 
     def _barred(self, act: Act) -> str:
-        """Why the chips must not be touched under the job that was named; empty when its pod alone holds them."""
+        """Why the chips must not be touched under the named job; empty when only its pod holds them."""
         assert act.online is not None
         pod = next((p for p in self._state.pods if p.uid == act.online.uid), None)
         if pod is None or pod.finished or pod.deleting is not None:
@@ -218,9 +218,9 @@ class Executor:
             self._task = self._current = None
             self._wake()
 
-    async def _look_again(self, chips: Sequence[int]) -> None:
+    async def _rescan(self, chips: Sequence[int]) -> None:
         try:
-            await self._rescans.look(chips, self._facts.driver)
+            await self._rescans.rescan(chips, self._facts.driver)
         except Unknown as error:
             _log.warning("what became of chips that were looked for again is not known", error=error)
         finally:
@@ -232,7 +232,7 @@ class Executor:
             await self._confirm(act)
             if act.layout:
                 await self._lay_out(act)
-            elif act.online is not None and (step := self._look(act)) != Step():
+            elif act.online is not None and (step := self._next_step(act)) != Step():
                 if not step.result:
                     raise Unknown(f"{', '.join(act.keys)}: waiting for {step.stage}")
                 self._record(act, step.result)
@@ -290,7 +290,8 @@ class Executor:
             raise Unknown("the group has not been idle for long enough")
 
     async def _ask_witnesses(self, act: Act) -> None:
-        """Nobody who could know must know of a user. A holder may only be late to let go, so it gets its grace."""
+        """Raise unless every witness reports the chips unused. A holder that is slow to release them gets a grace
+        time."""
         for witness in self._witnesses:
             try:
                 found = await self._clock.limit(witness.holders(act.chips), self._settings.driver_timeout)

@@ -1,6 +1,6 @@
 """The addresses of Ascend950 chips on each level of the network: ``levelList`` of node and pod annotations.
 
-A chip has URMA devices, each with EIDs: addresses of 16 bytes that also tell die, function entity and port. Level 0 is
+A chip has URMA devices, each with EIDs: addresses of 16 bytes that contain die, function entity and port. Level 0 is
 the mesh of a server or rack, 1 the super pod, 2 the cluster over UB or Ethernet, 3 RoCE through the host's cards.
 Source: component/ascend-device-plugin/pkg/server/{eid,npu_base_v2,manager_v2}.go, component/ascend-common/api.
 """
@@ -26,7 +26,7 @@ MAX_NIC_FILE: Final = 1 << 20
 NPUS_PER_NODE: Final = 8
 CLUSTER: Final = "CLUSTER1"
 UB, UBOE, ROCE = "UB", "UBOE", "ROCE"
-#: Types of super pods that are made of racks (1D, 2D); the others are made of servers.
+#: Types of super pods that consist of racks (1D, 2D); the others consist of servers.
 RACKED: Final = (1, 2)
 #: Servers of 16 and 32 chips: their super pod is the server itself.
 WHOLE: Final = (3, 4)
@@ -48,7 +48,7 @@ Level = Mapping[str, Any]
 
 
 class Eid(NamedTuple):
-    """What an EID says. ``ip`` is the IPv4 address of a UBOE one, empty for others and for link-local ones."""
+    """The content of an EID. ``ip`` is the IPv4 address of a UBOE one, empty for others and for link-local ones."""
 
     text: str
     die: int
@@ -64,7 +64,7 @@ def parse_eid(text: str) -> Eid:
         raise ValueError(f"{text[:64]!r} is no EID: 32 lower-case hex digits")
     raw = bytes.fromhex(text)
     ethernet = raw[7] >> 4 & 0xC == 0xC
-    # the first byte of the address stands apart from the others
+    # the first byte of the address is stored apart from the others
     parts = (raw[6], *raw[12:15])
     ip = str(ipaddress.IPv4Address(bytes(parts))) if ethernet and parts[0] != LINK_LOCAL else ""
     return Eid(text, raw[5] >> 6, raw[6] & 0x7F, raw[5] & GROUP_PORT, ethernet, ip)
@@ -77,7 +77,7 @@ def level_lists(
 
     A level without addresses is left out, as a chip without any.
     """
-    if machine.prefix != "npu-":
+    if not machine.generation.unified_bus:
         return {}
     found = {}
     for chip in chips:
@@ -132,7 +132,7 @@ def _level(machine: Machine, node_ip: str, number: int, kind: str, rows: Sequenc
 
 
 def _instance(machine: Machine, node_ip: str, number: int) -> str:
-    """Who shares a level: a server or rack, a super pod, the cluster."""
+    """The scope of a level: a server or rack, a super pod, the cluster."""
     if number >= 2:
         return CLUSTER
     if number == 1:
@@ -211,7 +211,7 @@ def _row(kind: str, address: str, ports: Sequence[str], plane: int) -> Level:
 
 
 class Nics:
-    """Which network card of the host belongs to which NPU; the file is read once, at start."""
+    """The host's network card of each NPU; the file is read once, at start."""
 
     def __init__(self, file: Path = NIC_FILE, address: Callable[[str], str] | None = None) -> None:
         self._file, self._address = file, address or _address_of

@@ -1,4 +1,4 @@
-"""What is read anew right before an act, and the two ways in which an act may not begin."""
+"""Facts that are read right before an act, and the two reasons for which an act may not begin."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Unknown(Exception):
 
 
 class Refused(Exception):
-    """What is known speaks against an act: a reason to refuse its epoch for good."""
+    """The facts forbid an act: its epoch is refused and not tried again."""
 
 
 class Facts(Protocol):
-    """Where facts are read anew. Each method raises Unknown when it cannot."""
+    """Reads facts again. Each method raises Unknown when it cannot."""
 
     async def orders(self) -> Orders | None:
         """Return the orders as they stand at the API server."""

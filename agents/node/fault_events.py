@@ -1,8 +1,8 @@
-"""Kubernetes Events for faults that come and go, in the device plugin's own words.
+"""Kubernetes Events for faults that come and go, in the device plugin's wording.
 
-Message grammar, names, types and limits follow component/ascend-device-plugin/pkg/kubeclient and pkg/common
-(at most ten events a minute, a hundred waiting): ``Warning``/``Occur`` for a fault, ``Normal``/``Recovery`` for its
-end, ``Normal``/``Notice`` for what has no end. The time in name and message is when the Event is written.
+Message grammar, names, types and limits follow component/ascend-device-plugin/pkg/kubeclient and pkg/common (at most
+ten events a minute, a hundred waiting): ``Warning``/``Occur`` for a fault, ``Normal``/``Recovery`` for its end,
+``Normal``/``Notice`` for a fault without an end. The time in name and message is when the Event is written.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from agents.drivers.base import Chip, Plane
 from agents.node.faults import Present
 from agents.node.notices import Notice
 from agents.node.state import NodeState
+from engine.model.generations import LOGICAL_PREFIXES
 from engine.model.times import rfc3339
 from engine.wire.names import DEVICE_NAMESPACE
 
@@ -38,31 +39,30 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class FaultEvents:
-    """Compares what is present with what was, and hands out Events no faster than the API server should bear."""
+    """Compares present with earlier faults, and limits the rate of Events to protect the API server."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[int, Plane, str], Present] = {}
         self._waiting: deque[Change | Notice] = deque(maxlen=MAX_WAITING)
         self._written: deque[int] = deque(maxlen=PER_MINUTE)
 
-    def look(self, state: NodeState) -> bool:
-        """Note what came and went since the last look; what an agent finds at its start is news as well.
-
-        Tells whether there was any.
+    def refresh(self, state: NodeState) -> bool:
+        """Record changes since the last call, including all faults present at the agent's start. Returns whether there
+        are any.
         """
         now = {(c.id, e.plane, e.code): e for c in state.chips for e in state.book.chip(c.id)}
         before = self._seen
         chips = {chip.id: chip for chip in state.chips}
         for key in sorted(before.keys() - now.keys()):
             if not before[key].once:
-                self._note(state, chips[key[0]], before[key], RECOVERY)
+                self._record(state, chips[key[0]], before[key], RECOVERY)
         for key in sorted(now.keys() - before.keys()):
-            self._note(state, chips[key[0]], now[key], NOTICE if now[key].once else OCCUR)
+            self._record(state, chips[key[0]], now[key], NOTICE if now[key].once else OCCUR)
         changed, self._seen = before.keys() != now.keys(), now
         return changed
 
     def due(self, now_ms: int) -> Change | Notice | None:
-        """Return the next change that may be told now, None when there is none or the minute is full."""
+        """Return the next change that may be reported now; None without one or when the minute is full."""
         if not self._waiting:
             return None
         if len(self._written) == PER_MINUTE and now_ms - self._written[0] < _MINUTE_MS:
@@ -71,17 +71,17 @@ class FaultEvents:
         return self._waiting.popleft()
 
     def wait(self, now_ms: int) -> float:
-        """Return seconds until the next change may be told; infinity when none waits."""
+        """Return seconds until the next change may be reported; infinity when none waits."""
         if not self._waiting:
             return float("inf")
         full = len(self._written) == PER_MINUTE
         return max(0.0, (self._written[0] + _MINUTE_MS - now_ms) / 1000) if full else 0.0
 
     def add(self, notice: Notice) -> None:
-        """Let something else than a fault be told; where too much waits, the oldest is left out."""
+        """Queue a report other than a fault; when too many wait, the oldest is dropped."""
         self._waiting.append(notice)
 
-    def _note(self, state: NodeState, chip: Chip, entry: Present, assertion: str) -> None:
+    def _record(self, state: NodeState, chip: Chip, entry: Present, assertion: str) -> None:
         self._waiting.append(Change(chip, entry.code, state.judge.level(entry), assertion))
 
 
@@ -95,7 +95,7 @@ def event(change: Change | Notice, node: str, pod: str, prefix: str, now_ms: int
             warns=change.warns, reason=change.reason, action=change.reason, message=change.message, now_ms=now_ms,
         )  # fmt: skip
     chip = change.chip
-    where = f"logicID:{chip.logic_id}" if prefix == "npu-" else f"cardID:{chip.card}, deviceID:{chip.die}"
+    where = f"logicID:{chip.logic_id}" if prefix in LOGICAL_PREFIXES else f"cardID:{chip.card}, deviceID:{chip.die}"
     written = datetime.fromtimestamp(now_ms / 1000).strftime("%Y-%m-%d %H:%M:%S")
     message = (
         f"device fault, nodeName:{node}, assertion:{change.assertion}, {where}, faultCodes:{change.code}, "

@@ -1,7 +1,7 @@
-"""Which codes are present on which chip, from events and from polls.
+"""The codes present on each chip, from events and polls.
 
-An event shows a code at once; that it went is believed only when the driver no longer lists it, a moment later, because
-events may arrive out of order (component/ascend-device-plugin/pkg/common/fault_code.go).
+An event adds a code at once; a code is removed only by a poll in which the driver no longer lists it, because events
+may arrive out of order (component/ascend-device-plugin/pkg/common/fault_code.go).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import msgspec
 from agents.drivers.base import RESET_FINISHED, Code, Event, Plane
 
 MAX_EVENTS_PER_MINUTE: Final = 1000
-"""Beyond this an event is only a reason to poll."""
+"""Beyond this number an event only triggers a poll."""
 
 MAX_CODES: Final = 128
 """Codes kept per chip; the driver reports no more at once."""
 
 
 class Present(msgspec.Struct, frozen=True):
-    """A code on a chip since a moment (Unix milliseconds). ``once``: an event without an end, shown for one report."""
+    """A code on a chip and its start (Unix milliseconds). ``once``: an event without an end, shown for one report."""
 
     code: str
     plane: Plane
@@ -30,7 +30,7 @@ class Present(msgspec.Struct, frozen=True):
     once: bool = False
 
 
-class FaultBook:
+class PresentFaults:
     """The present codes of every chip."""
 
     def __init__(self) -> None:
@@ -44,8 +44,8 @@ class FaultBook:
         return tuple(entry for _, entry in sorted(self._present.get(chip, {}).items()))
 
     def poll(self, codes: Mapping[int, Sequence[Code]], now_ms: int) -> bool:
-        """Take what the driver lists as the truth, keep the first time of what was known; a chip that it does not list
-        could not be read, and stays as it was. Tells whether anything changed."""
+        """Replace the codes by those that the driver lists, keeping the first time of known ones; a chip that is not
+        listed could not be read, and keeps its codes. Returns whether anything changed."""
         fresh = {chip: known for chip, known in self._present.items() if chip not in codes}
         for chip, listed in codes.items():
             known = self._present.get(chip, {})
@@ -62,7 +62,7 @@ class FaultBook:
         return changed
 
     def event(self, event: Event, now_ms: int) -> bool:
-        """Take one event. Tells whether the chip has to be polled for the rest of the truth."""
+        """Receive one event. Returns whether the chip must be polled."""
         code = event.code.upper()
         if not code.strip("0"):
             return False
@@ -80,8 +80,8 @@ class FaultBook:
         return False
 
     def again(self) -> list[tuple[int, Present]]:
-        """Hand out the events that told of a code while it was there, by chip: they change nothing that is shown, but
-        each is an occurrence (component/ascend-device-plugin/pkg/common/upgradefault.go)."""
+        """Return, once, the events of codes that were present already, by chip: they change no report, but each is an
+        occurrence (component/ascend-device-plugin/pkg/common/upgradefault.go)."""
         found, self._again = self._again, []
         return found
 

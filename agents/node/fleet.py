@@ -1,9 +1,9 @@
-"""Many simulated nodes in one process, and how the world breaks them.
+"""Many simulated nodes in one process, and the faults injected into them.
 
-Each node's ConfigMap `belay-sim-<node>` in belay-nodes says what is wrong with it: key `faults.json` with its chips
-(the shape is in agents/drivers/simulated.py), key `surroundings.json` around them (agents/drivers/surroundings.py). It
-is the truth about injected faults: what it names is present, what a reset healed is taken out of it. The vNPUs are in
-`vnpus.json` in the node's folder. So a restart of the fleet finds the world as it was.
+Each node's ConfigMap `belay-sim-<node>` in belay-nodes describes its faults: key `faults.json` with its chips (the
+shape is in agents/drivers/simulated.py), key `surroundings.json` around them (agents/drivers/surroundings.py). It is
+the truth about injected faults: faults that it names are present, and a reset removes those it healed. The vNPUs are in
+`vnpus.json` in the node's folder. So a restart of the fleet restores the same state.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from agents.drivers.base import VNPU
-from agents.drivers.simulated import Row, SimulatedDriver
+from agents.drivers.simulated import ServerModel, SimulatedDriver
 from agents.drivers.surroundings import SimulatedSurroundings
 from agents.node.agent import NodeAgent
-from agents.node.client import ApiError, Cluster
+from agents.node.client import ApiError, ApiServer
 from agents.node.clock import Clock
 from agents.node.detect import HANG_CODE
 from agents.node.linkfiles import LinkPart
 from agents.node.log import Log
 from agents.node.settings import Settings
-from agents.node.surveyor import Surveyor, default_tables
+from agents.node.surroundings_monitor import SurroundingsMonitor, default_tables
 from engine.wire.names import NODES, SIM_PREFIX
 from engine.wire.policy import NodePolicy
 
@@ -36,26 +36,26 @@ FAULTS_KEY: Final = "faults.json"
 SURROUNDINGS_KEY: Final = "surroundings.json"
 VNPUS_FILE: Final = "vnpus.json"
 LINKS: Final = "links"
-"""Folder below a node's own through which processes on this machine get their links (`agents.datadist`)."""
+"""Folder below a node's own through which processes on this machine receive their links (`agents.datadist`)."""
 _RESTART_CEILING: Final = 30.0
 _CONFLICTS: Final = 8
 _log = Log("fleet")
 
 
-class FleetCluster(Cluster, Protocol):
-    """What a fleet needs beyond its agents."""
+class FleetCluster(ApiServer, Protocol):
+    """The state that a fleet needs beyond its agents."""
 
     async def delete_config_map(self, namespace: str, name: str) -> None:
-        """Delete a ConfigMap; one that is gone is as good."""
+        """Delete a ConfigMap; succeed when there is none."""
         ...
 
     async def replace_config_map(self, body: Mapping[str, Any]) -> None:
-        """Replace a ConfigMap as a whole; ApiError 409 when somebody else did."""
+        """Replace a ConfigMap as a whole; ApiError 409 when it has changed meanwhile."""
         ...
 
 
-class Muted:
-    """A cluster that a node's reports do not reach while the node is to be silent; all else works."""
+class SilencedCluster:
+    """A cluster that drops a node's reports while the node is configured as silent; all else works."""
 
     def __init__(self, cluster: FleetCluster, around: SimulatedSurroundings) -> None:
         self._cluster, self._around = cluster, around
@@ -64,13 +64,13 @@ class Muted:
         return getattr(self._cluster, name)
 
     async def put_config_map(self, body: Mapping[str, Any]) -> None:
-        """Write a report, unless it gets lost."""
+        """Write a report, unless it is dropped."""
         if self._around.silent:
             raise ApiError(503, "the simulated node is silent")
         await self._cluster.put_config_map(body)
 
     async def delete_config_map(self, namespace: str, name: str) -> None:
-        """Delete a report, unless that gets lost."""
+        """Delete a report, unless the deletion is dropped."""
         if self._around.silent:
             raise ApiError(503, "the simulated node is silent")
         await self._cluster.delete_config_map(namespace, name)
@@ -80,7 +80,7 @@ class FleetNode(msgspec.Struct, frozen=True, kw_only=True):
     """One simulated node."""
 
     name: str
-    row: Row = Row()
+    row: ServerModel = ServerModel()
     seed: int = 0
 
 
@@ -110,7 +110,7 @@ class Fleet:
         self.agents: dict[str, NodeAgent] = {}
 
     def add(self, node: FleetNode) -> None:
-        """Start a node; a node of that name that runs already is left alone."""
+        """Start a node; do nothing when a node of that name runs."""
         if node.name in self._tasks:
             return
         cut = self._state_dir / node.name / VNPUS_FILE
@@ -148,9 +148,9 @@ class Fleet:
         await asyncio.gather(*self._healing, return_exceptions=True)
 
     async def _run(self, node: FleetNode, driver: SimulatedDriver, around: SimulatedSurroundings) -> None:
-        """Keep one node's agent running; an agent that fails is started anew, as a DaemonSet would."""
+        """Keep one node's agent running; an agent that fails is restarted, as by a DaemonSet."""
         failures = 0
-        cluster: Any = Muted(self._cluster, around)
+        cluster: Any = SilencedCluster(self._cluster, around)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow_world(node.name, driver, around))
             group.create_task(self._survey(node, driver, around, cluster))
@@ -171,15 +171,15 @@ class Fleet:
                 try:
                     await agent.run()
                 except Exception:
-                    # whatever the bug is, one node's agent must not take the others with it
+                    # a bug in one node's agent must not stop the others
                     failures += 1
-                    _log.exception("agent failed and is started anew", node=node.name, times=failures)
+                    _log.exception("agent failed and is restarted", node=node.name, times=failures)
                 await self._clock.sleep(self._chance.uniform(0, min(_RESTART_CEILING, 2.0 ** min(failures, 10))))
 
     async def _survey(
         self, node: FleetNode, driver: SimulatedDriver, around: SimulatedSurroundings, cluster: Any
     ) -> None:
-        """Report what surrounds the node's chips; a surveyor that fails is started anew."""
+        """Report the surroundings of the node's chips; a surveyor that fails is restarted."""
         hanging: set[int] = set()
 
         def hang(chips: set[int]) -> None:
@@ -191,7 +191,7 @@ class Fleet:
             hanging.update(chips)
 
         while True:
-            surveyor = Surveyor(
+            surveyor = SurroundingsMonitor(
                 node.name,
                 node.row.chips,
                 around,
@@ -205,8 +205,8 @@ class Fleet:
             try:
                 await surveyor.run()
             except Exception:
-                # as with agents: one node's bug is not the others'
-                _log.exception("surveyor failed and is started anew", node=node.name)
+                # as with agents, a failure must not stop other nodes
+                _log.exception("surveyor failed and is restarted", node=node.name)
             await self._clock.sleep(self._chance.uniform(0, _RESTART_CEILING))
 
     def _tables(self, name: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
@@ -237,7 +237,7 @@ class Fleet:
         task.add_done_callback(self._healing.discard)
 
     async def _record_healing(self, name: str, chips: Sequence[int]) -> None:
-        """Take what a reset healed out of the description of what is wrong."""
+        """Remove the faults that a reset healed from the description."""
         driver = self.drivers.get(name)
         if driver is None:
             return

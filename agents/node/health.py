@@ -1,7 +1,7 @@
-"""The agent's health probe: kubelet asks whether the agent lives, by the flags of all agents of MindCluster.
+"""The agent's health probe for kubelet, with the flags of all MindCluster agents.
 
-Rules: component/ascend-common/common-utils/healthz. Unwell is an agent that restarting may help: one that has never
-reached the driver for long, or whose loop does not turn. What the API server or a chip does is no reason to restart.
+Rules: component/ascend-common/common-utils/healthz. An agent is unhealthy if a restart may help: it has not reached the
+driver for long, or its loop is stuck. Failures of the API server or a chip are no reason to restart.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen(options: argparse.Namespace) -> HealthSettings | None:
-    """The settings that the flags mean; None without ``--enable-healthz``. Raises ValueError naming flag or file."""
+    """The settings that the flags give; None without ``--enable-healthz``. Raises ValueError naming flag or file."""
     if not options.enable_healthz:
         return None
     settings = HealthSettings(
@@ -69,19 +69,19 @@ def _certificate(settings: HealthSettings) -> Certificate | None:
     return Certificate(settings.certificate, settings.key) if settings.certificate else None
 
 
-class Pulse:
-    """Whether the agent lives. ``known``: whether the driver has answered once."""
+class Liveness:
+    """Whether the agent is alive. ``known``: whether the driver has answered once."""
 
     def __init__(self, known: Callable[[], bool], monotonic: Callable[[], float] = time.monotonic) -> None:
         self._known, self._monotonic = known, monotonic
         self._begun = self._beaten = monotonic()
 
     def beat(self) -> None:
-        """The loop turns."""
+        """Record a round of the loop."""
         self._beaten = self._monotonic()
 
     def trouble(self) -> str:
-        """What is wrong; empty when nothing is."""
+        """The problem; empty without one."""
         now = self._monotonic()
         if now - self._beaten > STUCK_SECONDS:
             return f"the agent has been stuck for {now - self._beaten:.0f} s"
@@ -96,7 +96,7 @@ async def serve(settings: HealthSettings, known: Callable[[], bool]) -> None:
     from agents.exporter.tls import CHECK_SECONDS
 
     certificate = _certificate(settings)
-    pulse, due = Pulse(known), 0.0
+    pulse, due = Liveness(known), 0.0
     server = probe.server(pulse.trouble, certificate)
     while True:
         try:
@@ -117,4 +117,4 @@ async def serve(settings: HealthSettings, known: Callable[[], bool]) -> None:
         await server.close()
 
 
-__all__ = ["HealthSettings", "Pulse", "add", "chosen", "serve"]
+__all__ = ["HealthSettings", "Liveness", "add", "chosen", "serve"]

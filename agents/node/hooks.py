@@ -2,14 +2,14 @@
 
 MindCluster compiles such plugins into its device plugin (docs/zh/scheduling/05_developer_guide/
 02_dp_hot_reset_plugin_development.md). Here a plugin is a folder of programs named after its hooks,
-``<folder>/<pluginName>/PreReset``, ``CustomReset`` and ``AfterReset``, each of which may be missing. The names, what
-they are told, their times and the file that switches them on are MindCluster's:
+``<folder>/<pluginName>/PreReset``, ``CustomReset`` and ``AfterReset``, each of which may be missing. The names, their
+input, their times and the file that switches them on are MindCluster's:
 
 - every hook reads a JSON list of the ring's chips from its standard input (`Device`);
 - ``CustomReset`` reads what went wrong so far from ``HOT_RESET_ERROR``, empty for nothing. It answers with its exit
-  code: 0 when the chips are well now, else the first line that it writes to standard error is what is wrong. The next
-  plugin is told that, in the order of the configuration;
-- what becomes of ``PreReset`` and ``AfterReset`` changes nothing; trouble with them is reported.
+  code: 0 when the chips are well now, else the first line of its standard error is the error. The next plugin, in
+  the order of the configuration, gets that error;
+- failures of ``PreReset`` and ``AfterReset`` are reported and change nothing else.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _log = Log("agent")
 
 
 class Device(msgspec.Struct, frozen=True):
-    """One chip of the ring as hooks are told it; ``tokens_left`` are the resets that its group has left, -1 unknown."""
+    """One chip of the ring as hooks read it; ``tokens_left``: resets that its group has left, -1 unknown."""
 
     logic: int = msgspec.field(name="LogicID")
     card: int = msgspec.field(name="CardID")
@@ -54,15 +54,15 @@ class Device(msgspec.Struct, frozen=True):
 
 
 class HookError(Exception):
-    """A hook did not end well; the text says which and why."""
+    """A hook failed; the text names the hook and the cause."""
 
 
 class Hooks:
-    """Runs them. ``trouble`` collects what went wrong beside the reset itself, until it is taken."""
+    """Runs hooks. ``trouble`` collects failures other than the reset's own, until it is read."""
 
     def __init__(self, folder: Path | None, owners: frozenset[int] | None = None) -> None:
         self._folder = folder
-        # who runs the agent may own the programs too; others may not write them
+        # the agent's user may own the programs too; other users may not write them
         self._owners = frozenset({0, os.getuid()}) if owners is None else owners
         self.trouble = ""
 
@@ -72,7 +72,7 @@ class Hooks:
             try:
                 await self._call(name, hook, ring, {})
             except HookError as error:
-                self._note(str(error))
+                self._record(str(error))
 
     async def custom(self, plugins: Sequence[str], ring: Sequence[Device], error: str) -> str:
         """Let every plugin try; what is wrong in the end, empty for nothing. ``error`` is what is wrong now."""
@@ -85,11 +85,11 @@ class Hooks:
         return error
 
     def taken(self) -> str:
-        """What went wrong since this was asked last."""
+        """The failures since the last call."""
         trouble, self.trouble = self.trouble, ""
         return trouble
 
-    def _note(self, text: str) -> None:
+    def _record(self, text: str) -> None:
         _log.warning("a reset's plugin failed", reason=text)
         self.trouble = self.trouble or text[:MAX_TEXT]
 
@@ -126,7 +126,7 @@ class Hooks:
             raise HookError(f"plugin {name}: {program} cannot be run: {error.strerror}") from error
         try:
             async with asyncio.timeout(SECONDS[hook]):
-                said, _ = await asyncio.gather(_bounded(process), _told(process, msgspec.json.encode(ring)))
+                said, _ = await asyncio.gather(_bounded(process), _send_input(process, msgspec.json.encode(ring)))
                 code = await process.wait()
         except TimeoutError:
             raise HookError(f"plugin {name}: {hook} did not end in {SECONDS[hook]:g} s and was killed") from None
@@ -138,20 +138,20 @@ class Hooks:
         return True
 
 
-async def _told(process: asyncio.subprocess.Process, data: bytes) -> None:
+async def _send_input(process: asyncio.subprocess.Process, data: bytes) -> None:
     assert process.stdin is not None
     try:
         process.stdin.write(data)
         await process.stdin.drain()
     except (BrokenPipeError, ConnectionResetError):
-        # it did not want to know
+        # the program did not read its input
         return
     finally:
         process.stdin.close()
 
 
 async def _bounded(process: asyncio.subprocess.Process) -> bytes:
-    """What it says, of which the beginning is kept; a program that talks on is not held up."""
+    """Read the program's output and keep its beginning; the rest is discarded so that the program never blocks."""
     assert process.stderr is not None
     kept = b""
     while part := await process.stderr.read(4096):

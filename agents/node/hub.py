@@ -1,6 +1,7 @@
 """One set of watches for many nodes: what a fleet of simulated nodes in one process shares.
 
-A hundred agents would hold three hundred watches; the hub holds three and hands each change to whom it concerns.
+A hundred agents would hold three hundred watches; the hub holds three and passes each change to the nodes that it
+concerns.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ _NEEDLES: Final = {
 }
 
 
-class _Bell:
-    """Wakes those who wait for one key."""
+class _Wakeups:
+    """Wakes the tasks that wait for a key."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, set[asyncio.Event]] = {}
@@ -51,7 +52,7 @@ class Hub:
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
-        self._bell = _Bell()
+        self._bell = _Wakeups()
         self._config_maps: dict[str, Mapping[str, dict[str, Any]]] = {}
         self._pods: dict[str, dict[str, Mapping[str, Any]]] | None = None
         self._where: dict[str, str] = {}
@@ -98,11 +99,11 @@ class Hub:
         await self._client.put_config_map(body)
 
     async def replace_config_map(self, body: Mapping[str, Any]) -> None:
-        """Replace a ConfigMap as a whole; ApiError 409 when somebody else did."""
+        """Replace a ConfigMap as a whole; ApiError 409 when it has changed meanwhile."""
         await self._client.replace_config_map(body)
 
     async def delete_config_map(self, namespace: str, name: str) -> None:
-        """Delete a ConfigMap; one that is gone is as good."""
+        """Delete a ConfigMap; succeed when there is none."""
         await self._client.delete_config_map(namespace, name)
 
     async def list_pods(self, node: str) -> Sequence[Mapping[str, Any]]:
@@ -118,7 +119,7 @@ class Hub:
         await self._client.patch_node(node, labels, annotations)
 
     async def create_event(self, body: Mapping[str, Any]) -> None:
-        """Create an Event; one of that name that exists already is as good."""
+        """Create an Event; succeed when one of that name exists."""
         await self._client.create_event(body)
 
     async def _follow_config_maps(self, namespace: str) -> None:

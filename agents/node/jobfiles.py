@@ -1,4 +1,4 @@
-"""What training managers read of their job's ConfigMaps, as files: ``reset-config-<job>`` and ``data-trace-<job>``.
+"""The job's ConfigMaps that training managers read, as files: ``reset-config-<job>`` and ``data-trace-<job>``.
 
 Containers mount ``/user/restore/reset/<namespace>.reset-config-<job>/`` (``reset.json``, ``restartType``) and
 ``/user/cluster-info/datatrace-config/<namespace>.data-trace-<job>/`` (``profilingSwitch``) from their host. The files
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from agents.hostfiles import open_folder, read, remove, replace
-from agents.node.client import Cluster
+from agents.node.client import ApiServer
 from agents.node.clock import Clock
 from agents.node.log import Log
 from agents.node.settings import MAX_TEXT
@@ -33,7 +33,7 @@ FOLDER_MODE: Final = 0o755
 MAX_BYTES: Final = 1 << 20
 #: Folders that one node follows at most; a node has few chips, so more of them are a mistake.
 MAX_FOLDERS: Final = 256
-#: Seconds between two looks at which folders pods mount here, and after a failed write.
+#: Seconds between two checks of the folders that pods mount here, and after a failed write.
 PERIOD: Final = 1.0
 _ENDED: Final = ("Succeeded", "Failed")
 _log = Log("job files")
@@ -78,8 +78,8 @@ def _host_paths(body: Mapping[str, Any]) -> list[Path]:
 
 
 def write(place: Place, config_map: Mapping[str, Any] | None) -> bool:
-    """Bring a folder's files in line with the ConfigMap. Tells whether anything changed. Raises OSError for what the
-    disk or a hostile link does not allow."""
+    """Bring a folder's files in line with the ConfigMap. Returns whether anything changed. Raises OSError for what
+    the disk or a hostile link does not allow."""
     labels = ((config_map or {}).get("metadata") or {}).get("labels") or {}
     data = ((config_map or {}).get("data") or {}) if labels.get("reset") == "true" else {}
     place.folder.parent.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def write(place: Place, config_map: Mapping[str, Any] | None) -> bool:
 
 
 def clear(place: Place) -> None:
-    """Take the files away with their folder; what others put there stays. Raises OSError."""
+    """Remove the files and their folder; files of others stay. Raises OSError."""
     try:
         handle = open_folder(place.folder)
     except FileNotFoundError:
@@ -116,7 +116,7 @@ def clear(place: Place) -> None:
         place.folder.rmdir()
 
 
-async def keep_job_files(state: NodeState, cluster: Cluster, clock: Clock, roots: Roots) -> None:
+async def keep_job_files(state: NodeState, cluster: ApiServer, clock: Clock, roots: Roots) -> None:
     """Follow the ConfigMaps whose folders pods here mount. Never returns."""
     following = dict[Place, tuple[asyncio.Task[None], asyncio.Lock]]()
     async with asyncio.TaskGroup() as group:
@@ -128,7 +128,7 @@ async def keep_job_files(state: NodeState, cluster: Cluster, clock: Clock, roots
                     following[place] = group.create_task(_follow(state, cluster, clock, place, writing)), writing
             for place in sorted(following.keys() - set(wanted)):
                 follower, writing = following.pop(place)
-                # a thread that writes outlives the cancellation, and would make the folder anew after it went
+                # a thread that writes outlives the cancellation, and would create the folder again after its removal
                 async with writing:
                     follower.cancel()
                     await _clear(place)
@@ -142,7 +142,7 @@ async def _clear(place: Place) -> None:
         _log.warning("job files cannot be removed", folder=place.folder.name, reason=error.strerror)
 
 
-async def _follow(state: NodeState, cluster: Cluster, clock: Clock, place: Place, writing: asyncio.Lock) -> None:
+async def _follow(state: NodeState, cluster: ApiServer, clock: Clock, place: Place, writing: asyncio.Lock) -> None:
     problem = f"job files {place.folder.name}"
     async for body in cluster.config_map(place.namespace, place.config_map):
         while True:

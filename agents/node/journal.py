@@ -16,7 +16,7 @@ import msgspec
 from agents.node.linefile import LineFile, lines_of, records_of
 
 INTERRUPTED: Final = "failed: interrupted"
-"""Result of an act that was begun and whose end nobody saw."""
+"""Result of an act that was begun and whose end is unknown."""
 
 MAX_BYTES: Final = 256 * 1024
 LAYOUT: Final = "layout"
@@ -26,7 +26,7 @@ Kind = Literal["base", "begin", "end"]
 
 
 class JournalLost(Exception):
-    """The journal does not exist or cannot be believed."""
+    """The journal does not exist or cannot be trusted."""
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._file = LineFile(folder / _FILE)
-        self._book = _Book()
+        self._book = _Entries()
 
     @property
     def done(self) -> dict[str, Done]:
@@ -78,9 +78,9 @@ class Journal:
             self.end([key], epoch, INTERRUPTED)
 
     def establish(self, baseline: dict[str, Done]) -> None:
-        """Start anew: the given epochs count as done. Until this returns the journal stays lost."""
+        """Start again: the given epochs count as done. Until this returns the journal stays lost."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._book = _Book(dict(baseline))
+        self._book = _Entries(dict(baseline))
         self._rewrite()
 
     def last(self, key: str) -> int:
@@ -98,7 +98,7 @@ class Journal:
         self._append(_Record("begin", epoch, names, now_ms))
 
     def end(self, keys: Iterable[str], epoch: int, result: str) -> None:
-        """Record what came of an act, or that it was refused without being begun."""
+        """Record the result of an act, or that it was refused before it began."""
         self._append(_Record("end", epoch, tuple(keys), result=result))
 
     def _append(self, record: _Record) -> None:
@@ -118,8 +118,8 @@ class Journal:
         self._file.replace(lines_of(records))
 
 
-class _Book:
-    """What the records add up to."""
+class _Entries:
+    """The state that the records describe."""
 
     def __init__(self, done: dict[str, Done] | None = None) -> None:
         self.done = done or {}
@@ -140,12 +140,12 @@ class _Book:
                 self.running.pop(key, None)
 
 
-def _replay(raw: bytes) -> tuple[_Book, bool]:
+def _replay(raw: bytes) -> tuple[_Entries, bool]:
     if not raw:
         raise JournalLost("the journal is empty")
     if b"\n" not in raw:
         raise JournalLost("the journal has no complete line")
-    book = _Book()
+    book = _Entries()
     try:
         for record in records_of(raw, _Record):
             book.apply(record)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agents.node import fabric, reporting
-from agents.node.client import ApiError, Cluster
+from agents.node.client import ApiError, ApiServer
 from agents.node.clock import Clock
 from agents.node.fabric import Nics
 from agents.node.settings import MAX_TEXT, Settings
@@ -15,12 +15,9 @@ from agents.node.state import NodeState
 
 
 async def keep_node(
-    state: NodeState, cluster: Cluster, clock: Clock, settings: Settings, chance: random.Random
+    state: NodeState, cluster: ApiServer, clock: Clock, settings: Settings, chance: random.Random
 ) -> None:
-    """Compare and mend, again and again.
-
-    People may have changed them, or the node object was made anew. Never returns.
-    """
+    """Compare and correct them repeatedly: operators may change them, or the node be recreated. Never returns."""
     failures, nics = 0, Nics()
     while True:
         pause = settings.scaled(settings.device_period) * chance.uniform(0.8, 1.2)
@@ -48,7 +45,7 @@ async def _until_news(state: NodeState, clock: Clock, settings: Settings, pause:
             return
 
 
-async def _patch(state: NodeState, cluster: Cluster, node: Mapping[str, Any], nics: Nics) -> None:
+async def _patch(state: NodeState, cluster: ApiServer, node: Mapping[str, Any], nics: Nics) -> None:
     addresses = (node.get("status") or {}).get("addresses") or ()
     internal = next((str(a.get("address", "")) for a in addresses if a.get("type") == "InternalIP"), "")
     state.levels = fabric.level_lists(state.machine, state.chips, internal, nics.addresses())

@@ -1,4 +1,4 @@
-"""From the vNPUs of chips to the ones ordered: what is needed, who is in the way, and the cutting itself."""
+"""From the vNPUs of chips to the ones ordered: the changes needed, the users that block them, and the division."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from agents.node.clock import Clock
 from agents.node.facts import Facts, Refused, Unknown
 from agents.node.settings import Settings
 from agents.node.state import NodeState
-from engine.model.vnpu import Change, Existing, change
+from engine.model.vnpu import ExistingVNPU, VNPUChange, change
 
 
 class Layouts:
@@ -19,8 +19,8 @@ class Layouts:
         self._state, self._driver, self._facts, self._clock, self._settings = state, driver, facts, clock, settings
         self.cutting: set[int] = set()
 
-    def wanted(self, lasted: float) -> tuple[dict[int, Change], dict[int, str]]:
-        """What can be changed, and what is in the way elsewhere, by chip; nothing when all is as ordered.
+    def wanted(self, lasted: float) -> tuple[dict[int, VNPUChange], dict[int, str]]:
+        """The possible changes and the obstacles, by chip; empty when the layout is as ordered.
 
         ``lasted``: seconds since the order was first seen; users get a grace to leave. Raises Refused, Unknown.
         """
@@ -41,8 +41,8 @@ class Layouts:
             raise Refused("; ".join(blocked.values()))
         return doable, blocked
 
-    async def cut(self, doable: Mapping[int, Change], blocked: Mapping[int, str]) -> str:
-        """Do it, and return the result. The journal has been written before."""
+    async def cut(self, doable: Mapping[int, VNPUChange], blocked: Mapping[int, str]) -> str:
+        """Apply the changes, and return the result. The journal has been written before."""
         self.cutting = set(doable)
         try:
             for chip, change in doable.items():
@@ -60,9 +60,8 @@ class Layouts:
         return f"refused: {'; '.join(blocked.values())}" if blocked else "ok"
 
     async def _unless_used(self, vnpu: int) -> None:
-        """A pod may have come since the act began, through a kubelet that did not ask us.
-
-        Look before every destruction.
+        """A pod may have come since the act began, through a kubelet that did not ask this agent. Check before every
+        destruction.
         """
         self._state.pods = await self._facts.pods()
         self._state.settle_users(self._clock.monotonic(), self._clock.now_ms())
@@ -73,14 +72,14 @@ class Layouts:
         await self._clock.limit(call, self._settings.driver_timeout)
 
 
-def needed_change(state: NodeState, chip: int, templates: Sequence[str]) -> Change:
+def needed_change(state: NodeState, chip: int, templates: Sequence[str]) -> VNPUChange:
     """Return what to create and destroy on a chip; a vNPU in use is never among what is destroyed."""
     mine = [vnpu for vnpu in state.vnpus if vnpu.chip == chip]
-    return change([Existing(vnpu.id, vnpu.template, _busy(state, vnpu)) for vnpu in mine], templates)
+    return change([ExistingVNPU(vnpu.id, vnpu.template, _busy(state, vnpu)) for vnpu in mine], templates)
 
 
-def blocked_by(state: NodeState, chip: int, wanted: Change) -> str:
-    """Say who is in the way of a change, empty when nobody is."""
+def blocked_by(state: NodeState, chip: int, wanted: VNPUChange) -> str:
+    """Name the users of a chip that prevent a change; empty without any."""
     if wanted.blocked:
         users = {state.users.vnpus.get(vnpu, "a process") for vnpu in wanted.blocked}
         return f"vNPU {wanted.blocked[0]} of {state.name(chip)} is in use by {', '.join(sorted(users))}"

@@ -1,7 +1,7 @@
 """A file of records, one line each, that survives crashes: ``<crc32> <json>``, synced before a method returns.
 
-What the agent must not forget stands in such files. A line that a crash cut off was never synced, so nobody was told
-of it; what any other damage means is for the file's owner to say.
+The agent keeps its durable state in such files. A line that a crash cut off was never synced, so no caller relied on
+it; the file's owner decides what other damage means.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class LineFile:
         self.size = 0
 
     def read(self) -> bytes:
-        """Everything in it, taken as good. Raises FileNotFoundError when there is no file."""
+        """Read all records and accept them as good. Raises FileNotFoundError when there is no file."""
         raw = self.path.read_bytes()
         self.size = len(raw)
         return raw
@@ -37,7 +37,7 @@ class LineFile:
             _write(descriptor, data)
             os.fsync(descriptor)
         except OSError:
-            # half a line may be there: cut it off, or the next one would be glued to it
+            # a partial line may exist: cut it off, or the next one would be appended to it
             os.ftruncate(descriptor, self.size)
             raise
         finally:
@@ -45,7 +45,7 @@ class LineFile:
         self.size += len(data)
 
     def replace(self, data: bytes) -> None:
-        """Put other lines in its place, all or nothing."""
+        """Replace all lines atomically."""
         fresh = self.path.with_suffix(".new")
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:

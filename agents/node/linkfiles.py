@@ -1,9 +1,9 @@
-"""Links between inference clusters, as the agent of a node sees them: orders go to processes, their answers come back.
+"""Links between inference clusters on a node: the agent passes orders to processes and reads their answers.
 
 A process with registered memory runs in a container and reaches no API server. It shares a folder of the host with the
 agent, ``<root>/<namespace>.<pod>`` (a pod mounts it with ``subPathExpr: $(POD_NAMESPACE).$(POD_NAME)``) or
 ``<root>/cluster-<number>``: there the agent puts ``links.json``, and the process (``agents.datadist``) answers with
-``report.json`` while it holds the lock of the folder. Without API server the files stay as they are.
+``report.json`` while it holds the lock of the folder. Without an API server the files stay unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agents import hostfiles
-from agents.node.client import Cluster
+from agents.node.client import ApiServer
 from agents.node.clock import Clock
 from agents.node.log import Log
 from agents.node.publisher import Publisher
@@ -33,9 +33,9 @@ ROOT: Final = Path("/run/belay/links")
 PERIOD: Final = 1.0
 """Seconds between two looks at what processes answer."""
 RESEND: Final = 600.0
-"""Seconds after which an unchanged report is written again, in case somebody took it away."""
+"""Seconds after which an unchanged report is written again, in case it was removed."""
 FOLDER_MODE: Final = 0o1777
-"""Whatever user a container runs as may answer, and nobody but the agent may change what is ordered."""
+"""Any user of a container may write the answer; only the agent may change the orders."""
 _log = Log("links")
 
 
@@ -46,7 +46,7 @@ class LinkFolders:
         self._root = root
 
     def order(self, end: EndOrders) -> bool:
-        """Put one process' orders in place; False when they stand there already."""
+        """Write one process' orders; False when the file has them already."""
         self._root.mkdir(parents=True, exist_ok=True)
         folder = self._root / end.holder
         with contextlib.suppress(FileExistsError):
@@ -63,7 +63,7 @@ class LinkFolders:
         return True
 
     def report(self, end: EndOrders) -> EndReport:
-        """What one process answers; a problem that it has is part of the answer."""
+        """One process' answer, including its problem."""
         silent = EndReport(end.cluster, end.holder, alive=False)
         try:
             handle = hostfiles.open_folder(self._root / end.holder)
@@ -77,10 +77,10 @@ class LinkFolders:
                 return EndReport(end.cluster, end.holder, alive=True)
             if len(content) > wire.MAX_FILE:
                 raise OSError(errno.EFBIG, "is too long", wire.REPORT_FILE)
-            told = wire.parse_end_report(end.holder, content.decode())
+            answer = wire.parse_end_report(end.holder, content.decode())
         except (OSError, WireError, UnicodeDecodeError) as error:
             return EndReport(end.cluster, end.holder, alive=False, problem=f"its answer cannot be read: {error}")
-        return EndReport(end.cluster, end.holder, True, told.links, told.problem)
+        return EndReport(end.cluster, end.holder, True, answer.links, answer.problem)
 
     def withdraw(self, holder: str) -> None:
         """Nothing is ordered there any more: the process, if there is one, ends what it made."""
@@ -101,7 +101,7 @@ class LinkFolders:
             folder.rmdir()  # what others put there stays
 
     def standing(self) -> list[str]:
-        """Holders that have a folder, of an earlier life of the agent too."""
+        """Holders that have a folder, including those of an earlier agent process."""
         try:
             with os.scandir(self._root) as entries:
                 return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
@@ -110,10 +110,10 @@ class LinkFolders:
 
 
 class LinkPart:
-    """Hands a node's orders for links to its processes and tells how the links are. Runs beside the agent."""
+    """Hands a node's orders for links to its processes and reports the state of the links. Runs beside the agent."""
 
     def __init__(
-        self, node: str, cluster: Cluster, root: Path, clock: Clock | None = None, chance: random.Random | None = None
+        self, node: str, cluster: ApiServer, root: Path, clock: Clock | None = None, chance: random.Random | None = None
     ) -> None:
         self._node, self._cluster, self._clock = node, cluster, clock or Clock()
         self._folders = LinkFolders(root)
@@ -138,7 +138,7 @@ class LinkPart:
             publishing: asyncio.Task[None] | None = None
             while True:
                 if self._wanted is not None:
-                    self._ends = await asyncio.to_thread(self._look, self._wanted)
+                    self._ends = await asyncio.to_thread(self._reports, self._wanted)
                     # a node that never had links gets no ConfigMap for them
                     if self._ends or publishing is not None:
                         self._publisher.update(self._ends)
@@ -158,8 +158,8 @@ class LinkPart:
         self._wanted = {end.holder: end for end in ends}
         self._changed.set()
 
-    def _look(self, wanted: Mapping[str, EndOrders]) -> tuple[EndReport, ...]:
-        """Put the orders in place, take others away, and read the answers."""
+    def _reports(self, wanted: Mapping[str, EndOrders]) -> tuple[EndReport, ...]:
+        """Write the orders, remove others, and read the answers."""
         standing: list[str] = []
         self._try("the root folder", lambda: standing.extend(self._folders.standing()))
         for holder in standing:
@@ -175,7 +175,7 @@ class LinkPart:
         return tuple(ends)
 
     def _try(self, holder: str, act: Callable[[], object]) -> str:
-        """Do something in a folder; the first of a row of failures is logged. Returns the problem."""
+        """Do something in a folder; the first of consecutive failures is logged. Returns the problem."""
         try:
             act()
         except OSError as error:

@@ -2,7 +2,7 @@
 
 Fields travel as the record's `belay_fields`, which the engine's formatter knows too, so lines look alike wherever
 an agent runs.
-`JsonLines` is for an agent that runs by itself.
+`JsonLines` is for an agent that runs alone.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class Log:
         self._logger.info(message, extra={_FIELDS: fields})
 
     def warning(self, message: str, **fields: object) -> None:
-        """Write what was unexpected and was handled."""
+        """Write an unexpected event that was handled."""
         self._logger.warning(message, extra={_FIELDS: fields})
 
     def error(self, message: str, **fields: object) -> None:
-        """Write what needs a person."""
+        """Write an event that needs an operator."""
         self._logger.error(message, extra={_FIELDS: fields})
 
     def exception(self, message: str, **fields: object) -> None:
-        """Write what needs a person, with the exception being handled."""
+        """Write an event that needs an operator, with the exception being handled."""
         self._logger.exception(message, extra={_FIELDS: fields})
 
 

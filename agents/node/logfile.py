@@ -1,4 +1,4 @@
-"""Log lines to a file that is kept small: a new one at 20 MB, so many old ones, none older than so many days."""
+"""Log lines to files of 20 MB, limited in number and age."""
 
 from __future__ import annotations
 

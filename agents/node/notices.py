@@ -23,7 +23,7 @@ MAX_MESSAGE: Final = 1024
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """An Event to write: ``name`` without what names the reporter, ``about`` whether the node or the agent's pod."""
+    """An Event to write: ``name`` without the reporter's part, ``about`` the node or the agent's pod."""
 
     name: str
     reason: str

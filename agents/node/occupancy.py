@@ -1,7 +1,6 @@
-"""Who uses which chips and vNPUs of the node, judged on the safe side.
-
-A pod that was placed but does not say where may be anywhere, so it counts as a user of everything it could hold.
-Device names: docs/zh/scheduling/06_api/12_k8s.md, component/ascend-device-plugin/pkg/common/device.go.
+"""The users of the node's chips and vNPUs, on the safe side. A pod that was placed without naming its chips may use
+any, so it counts as a user of everything it could hold. Device names: docs/zh/scheduling/06_api/12_k8s.md,
+component/ascend-device-plugin/pkg/common/device.go.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class Users(msgspec.Struct, frozen=True):
     vnpus: dict[int, str]
 
     def of(self, chips: Iterable[int]) -> tuple[str, ...]:
-        """Return everyone on any of the chips, sorted."""
+        """Return the users of any of the chips, sorted."""
         return tuple(sorted({user for chip in chips for user in self.chips.get(chip, ())}))
 
 
@@ -36,7 +35,8 @@ def users(
     prefix: str,
     physical: Mapping[str, str] | None = None,
 ) -> Users:
-    """Work out who uses what. `pods` are those of this node; finished ones hold nothing, terminating ones still do.
+    """Derive the users of chips and vNPUs. `pods` are those of this node; finished ones hold nothing, terminating ones
+    still do.
 
     `physical` maps device names in pods' annotations to the physical ones where they differ (Ascend950 servers offer
     logic ids): without it a pod would be seen on the wrong chip, and a chip in use could be taken for idle.
@@ -47,7 +47,7 @@ def users(
         if not pod.holds_chips or not pod.resource.startswith("huawei.com/"):
             continue
         whole, parts = _held(pod, vnpus, prefix, physical or {})
-        # placed, but not said where
+        # placed without naming its chips
         if not whole and not parts:
             whole, parts = _possible(pod, chips, vnpus, prefix)
         for chip in whole:
@@ -81,7 +81,7 @@ def _possible(
 
 
 def matches(template: str, suffix: str) -> bool:
-    """Tell whether a resource suffix such as ``2c.1cpu`` belongs to a template such as ``vir02_1c``.
+    """Return whether a resource suffix such as ``2c.1cpu`` belongs to a template such as ``vir02_1c``.
 
     The suffix says cores and AI CPUs, the template cores and then what differs; equal cores are enough to be possible.
     """

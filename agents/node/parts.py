@@ -22,7 +22,7 @@ from engine.wire.policy import NodePolicy
 
 
 class Parts:
-    """Both parts. The plugin ends first, so that nothing is given any more while the agent still protects chips."""
+    """Both parts. The plugin ends first, so that no chip is allocated while the agent still protects chips."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Parts:
             lambda: self.agent.state,
             read_pods=self._read_pods(names or PublicNames()),
             names=names,
-            wake=lambda: self.agent.look_again(),
+            wake=lambda: self.agent.refresh_soon(),
         )
         self.agent = NodeAgent(
             node,
@@ -79,7 +79,7 @@ class Parts:
         return read
 
     async def run(self) -> None:
-        """Run until cancelled, or until one of them fails. SIGHUP registers everything with kubelet anew."""
+        """Run until cancelled, or until one of them fails. SIGHUP registers everything with kubelet again."""
         loop = asyncio.get_running_loop()
         with contextlib.suppress(NotImplementedError, RuntimeError):
             loop.add_signal_handler(signal.SIGHUP, self.plugin.register_again)

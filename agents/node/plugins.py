@@ -1,4 +1,4 @@
-"""Which parts of a reset are switched on: ``hotResetPluginConfiguration.json``, read anew before every reset.
+"""The switches for parts of a reset: ``hotResetPluginConfiguration.json``, read before every reset.
 
 A list of ``{"pluginName": …, "state": "ON"|"OFF"}``; without a file, and for plugins it does not name, the defaults
 hold. Source: docs/zh/scheduling/05_developer_guide/02_dp_hot_reset_plugin_development.md.
@@ -15,7 +15,7 @@ FILE: Final = Path("/usr/local/hotResetPluginConfiguration.json")
 MAX_BYTES: Final = 1 << 20
 #: An A3 module that refuses an in-band reset is reset by its board controller.
 OUT_OF_BAND: Final = "outbandReset"
-#: Resets are told in Events.
+#: Resets are reported as Events.
 RECORD: Final = "resetRecord"
 DEFAULTS: Final = {OUT_OF_BAND: True, RECORD: False}
 
@@ -33,7 +33,7 @@ class ResetPlugins:
         self.problem = ""
 
     def read(self) -> None:
-        """Look at the file again; one that cannot be read changes nothing."""
+        """Read the file again; one that cannot be read changes nothing."""
         self.problem = ""
         if self._file is None:
             return
@@ -52,7 +52,7 @@ class ResetPlugins:
         self._on = DEFAULTS | {entry.plugin_name: entry.state == "ON" for entry in entries}
 
     def on(self, name: str) -> bool:
-        """Tell whether a plugin is on."""
+        """Return whether a plugin is on."""
         return self._on.get(name, False)
 
     @property

@@ -1,8 +1,8 @@
-"""Judging faults by the policy in force, with nobody to ask.
+"""Derives the levels of faults from the policy in force, without the engine.
 
 The newest policy and the newest orders are kept on disk: when Git, Redis, the API server or the controller is away,
-also across a restart of the agent, chips stay as protected as they were. What a code means is worked out by the same
-functions that the planner uses.
+also across a restart of the agent, chips stay as protected as they were. The planner's own functions derive
+the meaning of a code.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import msgspec
 from agents.node.faults import Present
 from agents.node.upgrades import Key, Upgrades
 from engine.model import faults
-from engine.model.faults import CARD, NETWORK, Rules
-from engine.model.history import CodeSeen
+from engine.model.faults import CARD, NETWORK, CodeRules
+from engine.model.history import CodeMemory
 from engine.model.levels import IN_SERVICE, worst
 from engine.wire.errors import WireError
 from engine.wire.policy import NodePolicy
@@ -26,30 +26,30 @@ from engine.wire.policy import NodePolicy
 _KINDS: Final = {"chip": CARD, "network": NETWORK}
 
 
-class Judge:
-    """Turns present codes into levels, and remembers how often and how long codes were there (in memory only: frequency
-    counters do not survive a restart, as in MindCluster; the `upgrades` they led to do)."""
+class FaultLevels:
+    """Derive levels from present codes, and count how often and how long codes were present (in memory only: frequency
+    counters do not survive a restart, as in MindCluster; the `upgrades` that they caused do)."""
 
     def __init__(self, policy: NodePolicy) -> None:
         self.policy = policy
         self.upgrades = Upgrades()
-        self._seen: dict[Key, CodeSeen] = {}
+        self._seen: dict[Key, CodeMemory] = {}
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> CodeRules:
         """The rules in force."""
         return self.policy.rules
 
     def level(self, entry: Present) -> str:
-        """Return the level of one present code by itself."""
+        """Return the level of one present code alone."""
         return faults.level_of(self.rules, _KINDS[entry.plane], entry.code, "", severity=entry.severity)[0]
 
     def observe(
         self, chips: Mapping[int, Sequence[Present]], now_ms: int, again: Sequence[tuple[int, Present]] = ()
     ) -> None:
-        """Count what is there now. Call it once per change of the book and per poll.
+        """Count the present codes. Call it once per change of `PresentFaults` and per poll.
 
-        ``again``: events that told of a code anew while it was there; each counts as an occurrence of its own.
+        ``again``: events that reported a code again while it was present; each counts as an occurrence of its own.
         """
         there: set[Key] = set()
         told: dict[Key, list[int]] = {}
@@ -77,12 +77,12 @@ class Judge:
 
     def local_level(self, chip: int, entries: Sequence[Present]) -> str:
         """Return the chip's level with durations and frequencies, as far as this agent has seen them: what protects the
-        chip from new work while nobody else decides."""
+        chip from new work while the engine does not decide."""
         levels = [self.level(entry) for entry in entries if entry.plane == "chip"]
         return worst(self.upgrades.level(chip, "chip"), *levels)
 
     def healthy(self, entries: Sequence[Present]) -> bool:
-        """Tell whether no code of the chip itself takes it out of service: a reset has nothing to mend."""
+        """Return whether no code of the chip itself takes it out of service, so that a reset is not needed."""
         return all(self.level(entry) in IN_SERVICE for entry in entries if entry.plane == "chip")
 
     def _upgrade(self, key: Key, now_ms: int) -> None:
@@ -95,7 +95,7 @@ class Judge:
             self._seen[key] = msgspec.structs.replace(seen, occurrences=())
 
 
-class Shelf:
+class DiskCache:
     """Small files that outlive the process, each replaced as a whole."""
 
     def __init__(self, folder: Path) -> None:
@@ -118,7 +118,7 @@ class Shelf:
         os.replace(fresh, path)
 
     def get(self, name: str) -> dict[str, Any] | None:
-        """Return what was kept, None when there is nothing. Raises WireError when it cannot be read."""
+        """Return the stored data, None without any. Raises WireError when it cannot be read."""
         path = self._folder / f"{name}.json"
         try:
             value = msgspec.json.decode(path.read_bytes())
@@ -129,5 +129,5 @@ class Shelf:
         return value if isinstance(value, dict) else None
 
     def drop(self, name: str) -> None:
-        """Forget what was kept. Raises OSError."""
+        """Delete the stored data. Raises OSError."""
         (self._folder / f"{name}.json").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Names of resources and chips as a vendor wants them seen: swapped at the edges, while the agent keeps its own inside.
+"""Names of resources and chips as a vendor shows them: translated at the edges, while the agent uses the internal ones.
 
 The edges are kubelet (resources, device ids) and the API server (pods, the device information, annotations of the
 node). Source: component/ascend-device-plugin/pkg/next/devicefactory/customname. A scheduler must know the public names:
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from agents.node.client import KubeClient
+from engine.wire.deviceinfo import MANUAL_KEY, UPGRADES_KEY
 from engine.wire.gojson import check_code, go_json
 from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
 from engine.wire.podannotations import ASCEND_REAL, CONFIGURATION_910, KUBELET_DEVICES
@@ -27,7 +28,7 @@ _PREFIX: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9-]{1,15}")
 _CONFIGURATION: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9./-]{8,61}[a-zA-Z0-9]")
 _REFERENCE: Final = re.compile(r"(metadata\.annotations\[')([^']+)('\])")
 _BASE: Final = "baseDeviceInfos"
-_RAISED: Final = ("ManuallySeparateNPU", "UpgradeFaultReason")
+_RAISED: Final = (MANUAL_KEY, UPGRADES_KEY)
 
 
 class PublicName(NamedTuple):
@@ -224,7 +225,7 @@ class _NamedClient:
         try:
             return {**body, "data": self._names.device_information(body.get("data") or {}, outward=False)}
         except (ValueError, KeyError, TypeError, AttributeError):
-            return body  # whoever reads it says what is wrong with it
+            return body  # the reader reports the problem
 
     async def put_config_map(self, body: Mapping[str, Any]) -> None:
         metadata = body["metadata"]

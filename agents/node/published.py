@@ -1,8 +1,8 @@
-"""What the agent has published about raised chips, and what people make of it.
+"""Raised chips as published in the device information, and their release by an operator.
 
 Keys ``ManuallySeparateNPU`` and ``UpgradeFaultReason`` of the device information are the memory of upgrades: they are
-read back after a restart of the agent, and a name that a person takes out of the first ends that chip's isolation.
-Nothing is written over them before they were read. A copy on disk protects the node while the API server is away.
+read back after a restart of the agent, and a name that an operator removes from the first ends that chip's isolation.
+The agent reads both keys before it writes them. A copy on disk protects the node while the API server is away.
 """
 
 from __future__ import annotations
@@ -10,50 +10,51 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from agents.node.policy import Shelf
+from agents.node.policy import DiskCache
 from agents.node.settings import MAX_TEXT
 from agents.node.state import NodeState
 from engine.model.cluster import ids_of
 from engine.wire import deviceinfo
+from engine.wire.deviceinfo import MANUAL_KEY, UPGRADES_KEY
 from engine.wire.errors import WireError
 from engine.wire.gojson import go_json
 from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
 
-#: Seconds between two looks at the key while it names a chip.
+#: Seconds between two readings of the key while it names a chip.
 MANUAL_SECONDS: Final = 30.0
 _PROBLEM: Final = "upgrades"
 
 
 class Published:
-    """Compares what stands in the ConfigMap with what the agent means."""
+    """Compare the ConfigMap with the agent's upgrades."""
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: DiskCache) -> None:
         self._shelf = shelf
         self._read = False
         self._kept = 0
-        self._told: frozenset[int] = frozenset()
+        self._manual: frozenset[int] = frozenset()
 
     def remember(self, state: NodeState, now_ms: int) -> None:
-        """Take the copy on disk."""
+        """Load the upgrades from the copy on disk."""
         try:
             kept = self._shelf.get(_PROBLEM)
             if kept is not None:
-                manual, told = deviceinfo.raised(kept, state.machine.prefix)
-                state.judge.upgrades.restore(told, ids_of(manual), now_ms)
+                manual, upgraded = deviceinfo.manual_and_upgrades(kept, state.machine.prefix)
+                state.judge.upgrades.restore(upgraded, ids_of(manual), now_ms)
         except WireError as error:
             state.problems[_PROBLEM] = f"{_PROBLEM} kept on disk are ignored: {error}"[:MAX_TEXT]
         self.wrote(state)
         self._kept = state.judge.upgrades.changed
 
     def keep(self, state: NodeState) -> None:
-        """Write the copy on disk anew where something has changed."""
+        """Write the copy on disk again if anything has changed."""
         upgrades = state.judge.upgrades
         if upgrades.changed == self._kept:
             return
         self._kept = upgrades.changed
         data = {
-            "ManuallySeparateNPU": ",".join(state.name(chip) for chip in upgrades.manual),
-            "UpgradeFaultReason": go_json(upgrades.published(state.name)),
+            MANUAL_KEY: ",".join(state.name(chip) for chip in upgrades.manual),
+            UPGRADES_KEY: go_json(upgrades.published(state.name)),
         }
         metadata = {"namespace": DEVICE_NAMESPACE, "name": DEVICE_PREFIX + state.node}
         try:
@@ -62,33 +63,35 @@ class Published:
         except OSError as error:
             state.problems[f"{_PROBLEM} copy"] = f"{_PROBLEM} cannot be kept on disk: {error.strerror}"
 
-    def must_look(self, state: NodeState) -> bool:
+    def must_compare(self, state: NodeState) -> bool:
         """Whether the ConfigMap has to be read before it is written."""
-        return not self._read or bool(self._told or state.judge.upgrades.manual)
+        return not self._read or bool(self._manual or state.judge.upgrades.manual)
 
     def compare(self, state: NodeState, live: Mapping[str, Any] | None, now_ms: int) -> None:
-        """Take what stands in the ConfigMap: all of it at first, later only names that a person took out."""
+        """Apply the ConfigMap: all of it at first, later only names that an operator removed."""
         upgrades = state.judge.upgrades
         try:
-            manual, told = deviceinfo.raised(live, state.machine.prefix) if live is not None else (0, ())
+            manual, upgraded = (
+                deviceinfo.manual_and_upgrades(live, state.machine.prefix) if live is not None else (0, ())
+            )
         except WireError as error:
             state.problems[_PROBLEM] = f"what was published is ignored: {error}"[:MAX_TEXT]
             self._read = True
             return
         state.problems.pop(_PROBLEM, None)
         if live is not None:
-            upgrades.release(self._told - set(ids_of(manual)))
+            upgrades.release(self._manual - set(ids_of(manual)))
             if not self._read:
-                upgrades.restore(told, [chip for chip in ids_of(manual) if chip in state.ids], now_ms)
+                upgrades.restore(upgraded, [chip for chip in ids_of(manual) if chip in state.ids], now_ms)
         self._read = True
 
     def wrote(self, state: NodeState) -> None:
-        """What stands in the ConfigMap now is what the agent means."""
-        self._told = frozenset(state.judge.upgrades.manual)
+        """Record that the ConfigMap now matches the agent's state."""
+        self._manual = frozenset(state.judge.upgrades.manual)
 
     def period(self, state: NodeState, seconds: float) -> float:
-        """After how long to look again: only while a chip is isolated by hand it is worth it."""
-        return seconds if self.must_look(state) else float("inf")
+        """Seconds until the next reading, which is needed only while a chip is isolated by hand."""
+        return seconds if self.must_compare(state) else float("inf")
 
 
 __all__ = ["MANUAL_SECONDS", "Published"]

@@ -43,11 +43,11 @@ class Publisher:
 
     @property
     def failing(self) -> bool:
-        """Tell whether the last write failed."""
+        """Whether the last write failed."""
         return self._failures > 0
 
     def update(self, signature: object) -> None:
-        """Say what the body would hold now; a write follows when it differs from what was sent last."""
+        """Set the content for the next write; a write follows when it differs from the last one sent."""
         self._newest = signature
         if signature != self._sent:
             self._changed.set()
@@ -74,6 +74,6 @@ class Publisher:
                 )
                 continue
             if self._newest == self._sent:
-                # a change that was set and taken back, or was already sent
+                # the change was reverted or already sent
                 self._changed.clear()
                 await self._clock.wait(self._changed, max(0.0, self._period() - self._spacing))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from agents.hostfiles import open_folder, read, remove, replace
-from agents.node.client import Cluster
+from agents.node.client import ApiServer
 from agents.node.clock import Clock
 from agents.node.log import Log
 from agents.node.settings import MAX_TEXT
@@ -25,14 +25,14 @@ from engine.wire.errors import WireError
 from engine.wire.names import SYSTEM
 from engine.wire.rankfile import RankFile
 
-#: Where MindCluster's operator puts them, and pods mount them from.
+#: The folder where MindCluster's operator writes them and from which pods mount them.
 ROOT: Final = Path("/user/mindx-dl/ranktable")
 TABLE: Final = "hccl.json"
 VERSION: Final = "version"
 FOLDER_MODE: Final = 0o744
 #: Jobs whose tables one node follows at most; a node has few chips, so more of them are a mistake.
 MAX_JOBS: Final = 256
-#: Seconds between two looks at which jobs have pods here, and after a failed write.
+#: Seconds between two checks of the jobs with pods here, and after a failed write.
 PERIOD: Final = 1.0
 _log = Log("rank tables")
 _Job = tuple[str, str]
@@ -45,7 +45,7 @@ class RankFiles:
         self._root = root
 
     def write(self, file: RankFile) -> bool:
-        """Put a table in place; False when it stands there already."""
+        """Write a table; False when the file has it already."""
         folder = self._folder(file.namespace, file.job)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
@@ -64,7 +64,7 @@ class RankFiles:
         return True
 
     def remove(self, file: RankFile) -> bool:
-        """Take a table away with its folder, unless another life of the job has written its own meanwhile."""
+        """Remove a table and its folder, unless another instance of the job has written its own meanwhile."""
         folder = self._folder(file.namespace, file.job)
         try:
             handle = open_folder(folder)
@@ -88,7 +88,7 @@ class RankFiles:
         return self._root / name
 
 
-async def keep_rank_files(state: NodeState, cluster: Cluster, clock: Clock, root: Path) -> None:
+async def keep_rank_files(state: NodeState, cluster: ApiServer, clock: Clock, root: Path) -> None:
     """Follow the tables of jobs that have pods with the volume here. Never returns."""
     files, following = RankFiles(root), dict[_Job, _Follower]()
     async with asyncio.TaskGroup() as group:
@@ -117,14 +117,14 @@ def _wanted(state: NodeState) -> set[_Job]:
 class _Follower:
     """One job's table on this node: ``written`` is what stands in the file."""
 
-    def __init__(self, state: NodeState, cluster: Cluster, clock: Clock, files: RankFiles, job: _Job) -> None:
+    def __init__(self, state: NodeState, cluster: ApiServer, clock: Clock, files: RankFiles, job: _Job) -> None:
         self._state, self._cluster, self._clock, self._files, self._job = state, cluster, clock, files, job
         self.written: RankFile | None = None
         self.task: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
 
     async def run(self) -> None:
-        """Write what the ConfigMap says, and take the files away once it is gone."""
+        """Write the ConfigMap's table, and remove the files once it is deleted."""
         problem = f"rank table {self._job[0]}.{self._job[1]}"
         async for body in self._cluster.config_map(SYSTEM, rankfile.name_of(*self._job)):
             try:
@@ -151,7 +151,7 @@ class _Follower:
             return True
 
     async def stop(self) -> bool:
-        """Follow no further, unless a table stands here. No pod here wants the table any more."""
+        """Stop following, unless a table is written here. No pod here wants the table any more."""
         async with self._writing:  # a thread that writes outlives a cancellation
             if self.written is None and self.task is not None:
                 self.task.cancel()

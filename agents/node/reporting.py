@@ -1,7 +1,7 @@
-"""What the agent says about its node: MindCluster's device information, Belay's report, node labels and annotations.
+"""The agent's reports about its node: MindCluster's device information, Belay's report, node labels and annotations.
 
-Formats: docs/zh/scheduling/06_api/02_ascend_device_plugin.md and 12_k8s.md. The device information tells what the
-driver says and nothing of what was ordered: an isolation that came back as a fault would keep itself alive.
+Formats: docs/zh/scheduling/06_api/02_ascend_device_plugin.md and 12_k8s.md. The device information contains what the
+driver reports, not what was ordered: an isolation that returned as a fault would sustain itself.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from agents.node.journal import LAYOUT, Done
 from agents.node.state import NodeState
 from engine.model.cluster import AgentChip, AgentReport, AgentVNPU
 from engine.model.faults import CARD, NETWORK
+from engine.model.generations import Generation
 from engine.model.levels import MANUALLY_SEPARATE, NORMAL, RESETTABLE, SEPARATE, rank, worst
 from engine.wire import deviceinfo, orders
 from engine.wire.gojson import go_json
@@ -74,7 +75,7 @@ def device_info(state: NodeState, now_ms: int) -> dict[str, Any]:
 
 
 def device_signature(state: NodeState, now_ms: int) -> object:
-    """Return what of the device information is worth a write when it changes: all but times."""
+    """Return the part of the device information whose change requires a write: all but times."""
     upgrades = state.judge.upgrades
     return device_list(state, now_ms, with_times=False), upgrades.manual, upgrades.published(state.name)
 
@@ -120,7 +121,7 @@ def report_config_map(report: AgentReport, state: NodeState) -> dict[str, Any]:
 
 
 def node_labels(state: NodeState, present: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels the device plugin writes; ``servertype`` only where nobody has set it."""
+    """Return the labels the device plugin writes; ``servertype`` only unless it is set already."""
     machine = state.machine
     labels = {
         "accelerator": machine.accelerator,
@@ -129,7 +130,7 @@ def node_labels(state: NodeState, present: Mapping[str, str]) -> dict[str, str]:
         "huawei.com/driver.version": machine.driver_version,
         **machine.labels,
     }
-    newest = machine.prefix == "npu-"
+    newest = machine.generation.unified_bus
     if newest or not present.get("servertype"):
         labels["servertype"] = machine.server_type
     if machine.super_pod_id >= 0:
@@ -152,7 +153,7 @@ def node_annotations(state: NodeState) -> dict[str, str]:
         entry: dict[str, Any] = {"IP": chip.ip}
         if chip.super_device_id >= 0:
             entry["SuperDeviceID"] = chip.super_device_id
-        if machine.prefix == "npu-":
+        if machine.generation.logical_names:
             entry["DeviceID"] = chip.logic_id
         if levels := state.levels.get(chip.id):
             entry["levelList"] = list(levels)
@@ -172,7 +173,7 @@ def node_annotations(state: NodeState) -> dict[str, str]:
 
 def _server_kind(machine: Machine) -> str:
     """Annotation ``serverType``: ``A3``, ``npu``, or nothing for other products."""
-    if machine.prefix == "npu-":
+    if machine.generation is Generation.ASCEND950:
         return "npu"
     return "A3" if machine.server_type.startswith("Ascend910A3-") else ""
 

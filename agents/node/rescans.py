@@ -1,7 +1,7 @@
-"""Looking again for chips that the agent could not reset and that a tool outside was asked to (``ResetInfo``).
+"""Rescans for chips that the agent could not reset and left to an external tool (``ResetInfo``).
 
 On super-pod servers a chip whose reset failed in band and out of band is published in ``ThirdPartyResetDevs``; a while
-later (``-thirdPartyScanDelay``) the driver is told to look for it again, once for each reset that failed. Source:
+later (``-thirdPartyScanDelay``) the agent makes the driver rescan for it, once for each reset that failed. Source:
 component/ascend-device-plugin (pkg/server/hot_reset_manager.go, main.go).
 """
 
@@ -19,30 +19,30 @@ _log = Log("agent")
 
 
 class Rescans:
-    """When which chips are looked for again; that nothing else acts on chips meanwhile is the executor's to see to."""
+    """Schedules rescans of chips; the executor ensures that nothing else acts on them meanwhile."""
 
     def __init__(self, state: NodeState, driver: Driver, clock: Clock, settings: Settings) -> None:
         self._state, self._driver, self._clock, self._settings = state, driver, clock, settings
         self._due: dict[int, float] = {}
 
     def failed(self, chips: Collection[int]) -> None:
-        """A reset of these chips failed just now, or before this agent started."""
+        """Schedule a rescan: a reset of these chips failed now, or before this agent started."""
         if self._state.third_party and self._settings.resets:
             at = self._clock.monotonic() + self._settings.scaled(self._settings.third_party_delay)
             self._due.update(dict.fromkeys(chips, at))
 
     def over(self, chips: Collection[int]) -> None:
-        """These chips need not be looked for any more: a newer reset begins, or it has been done."""
+        """Cancel the rescan of these chips: a newer reset begins, or the rescan was done."""
         self._due = {chip: at for chip, at in self._due.items() if chip not in chips}
 
     def next(self) -> tuple[float, list[int]]:
-        """Seconds until chips are to be looked for, and which, ascending; infinity where there are none."""
+        """Seconds until the next rescan and its chips, ascending; infinity where there are none."""
         soonest = min(self._due.values(), default=float("inf"))
         chips = sorted(chip for chip, at in self._due.items() if at <= soonest)
         return max(0.0, soonest - self._clock.monotonic()), chips
 
-    async def look(self, chips: Sequence[int], read: Callable[[], Awaitable[None]]) -> None:
-        """Look for chips again and ``read`` what the driver tells then; one that booted and is well counts as reset.
+    async def rescan(self, chips: Sequence[int], read: Callable[[], Awaitable[None]]) -> None:
+        """Rescan for chips, then ``read`` the driver; a chip that booted and is healthy counts as reset.
 
         Chips that are in use are left alone. Raises what ``read`` raises.
         """

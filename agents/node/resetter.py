@@ -1,5 +1,4 @@
-"""Carrying out a reset that may run: in band, by the board controller and by the site's plugins where that does not
-help, and telling of it."""
+"""Carrying out a reset that may run: in band, else by the board controller and the site's plugins, and reporting it."""
 
 from __future__ import annotations
 
@@ -10,9 +9,9 @@ from agents.drivers.base import BOOTED, Chip, Driver, DriverError
 from agents.node.acts import Act
 from agents.node.clock import Clock
 from agents.node.hooks import Device, Hooks
+from agents.node.in_place_recovery import READY_SECONDS
 from agents.node.log import Log
 from agents.node.notices import Notice, reset_ended, reset_started
-from agents.node.online import READY_SECONDS
 from agents.node.plugins import OUT_OF_BAND, RECORD, ResetPlugins
 from agents.node.settings import Settings
 from agents.node.state import NodeState
@@ -24,7 +23,7 @@ _log = Log("agent")
 
 
 class Resetter:
-    """Resets what it is told to; whether that may be is the executor's to say."""
+    """Carries out resets; the executor decides whether they are allowed."""
 
     def __init__(
         self,
@@ -33,20 +32,20 @@ class Resetter:
         clock: Clock,
         settings: Settings,
         plugins: ResetPlugins,
-        tell: Callable[[Notice], None],
+        notify: Callable[[Notice], None],
         hooks: Hooks | None = None,
     ) -> None:
         self._hooks = hooks or Hooks(None)
         self._state, self._driver, self._clock, self._settings = state, driver, clock, settings
-        self._plugins, self._tell = plugins, tell
+        self._plugins, self._notify = plugins, notify
 
     def started(self, act: Act) -> str:
-        """A reset begins: look at the switches, tell of it where that is wanted. Returns what is wrong with them."""
+        """Begin a reset: read the switches, report the reset if enabled. Returns the problem of the switches."""
         self._plugins.read()
         if self._plugins.on(RECORD):
             state = self._state
             faulty = [c for c in act.chips if not state.judge.healthy(state.book.chip(c))]
-            self._tell(reset_started(state.node, self._ring(act), faulty, act.left, self._clock.now_ms()))
+            self._notify(reset_started(state.node, self._ring(act), faulty, act.left, self._clock.now_ms()))
         return self._plugins.problem
 
     async def reset(self, act: Act) -> None:
@@ -54,14 +53,14 @@ class Resetter:
 
         Raises DriverError or TimeoutError when the chips did not come back.
         """
-        ring, plugins = self._told(act), self._plugins.others
+        ring, plugins = self._devices(act), self._plugins.others
         await self._hooks.run("PreReset", plugins, ring)
         failure: DriverError | TimeoutError | None = None
         try:
             await self._reset(act, plugins, ring)
         except (DriverError, TimeoutError) as error:
             failure = error
-        # not while the agent is being ended: its time is for the journal
+        # not while the agent stops: that time is for the journal
         await self._hooks.run("AfterReset", plugins, ring)
         if failure is not None:
             raise failure
@@ -73,7 +72,7 @@ class Resetter:
         boot = settings.boot_timeout if act.online is None else min(settings.boot_timeout, act.online.boot_seconds)
         try:
             try:
-                # the board controller takes longer than a driver's call may: it is asked apart
+                # the board controller takes longer than a driver's call may: it is called separately
                 await self._clock.limit(self._driver.reset(act.chips, out_of_band=False), settings.driver_timeout)
                 await self._clock.limit(self._booted(act.chips), settings.scaled(boot))
             except (DriverError, TimeoutError):
@@ -87,16 +86,16 @@ class Resetter:
         if left:
             raise DriverError(left)
         if error:
-            # believed once the chips say so themselves
+            # accepted once the chips confirm it
             await self._clock.limit(self._booted(act.chips), settings.scaled(OUT_OF_BAND_BOOT))
 
     @property
     def trouble(self) -> str:
-        """What went wrong with plugins since this was asked last; empty for nothing."""
+        """The failures of plugins since the last call; empty without any."""
         return self._hooks.taken()
 
-    def _told(self, act: Act) -> list[Device]:
-        """The ring as plugins are told it."""
+    def _devices(self, act: Act) -> list[Device]:
+        """The ring, in the form that plugins get."""
         state, family = self._state, self._state.machine.server_type.rpartition("-")[0]
         return [
             Device(
@@ -107,9 +106,9 @@ class Resetter:
         ]  # fmt: skip
 
     def ended(self, act: Act, result: str) -> None:
-        """A reset ended so; it is told where that is wanted."""
+        """Report the end of a reset if enabled."""
         if self._plugins.on(RECORD):
-            self._tell(reset_ended(self._state.node, self._ring(act), result, self._clock.now_ms()))
+            self._notify(reset_ended(self._state.node, self._ring(act), result, self._clock.now_ms()))
 
     async def _ask_the_board(self, act: Act) -> bool:
         """Have chips that refuse or do not come back reset by their board controller; False where there is none."""

@@ -13,13 +13,14 @@ from typing import Any
 from agents.drivers.base import Driver
 from agents.drivers.dcmi.driver import DcmiDriver
 from agents.drivers.dcmi.library import find
-from agents.drivers.rows import ROWS
+from agents.drivers.server_models import SERVER_MODELS
 from agents.drivers.simulated import SimulatedDriver
 from agents.drivers.tools.command import Runner
 from agents.drivers.tools.driver import SmiDriver
 from agents.exporter.settings import ExporterSettings
 from agents.kubelet.settings import PluginSettings
 from agents.node.agent import NodeAgent
+from agents.node.agent_lock import AgentLock
 from agents.node.client import KubeClient
 from agents.node.clock import Clock
 from agents.node.credentials import load
@@ -35,7 +36,6 @@ from agents.node.parts import Parts
 from agents.node.publicnames import PublicNames, named
 from agents.node.settings import Settings
 from agents.node.shipped import shipped_policy
-from agents.node.sole import Sole
 from engine.wire.policy import NodePolicy
 
 DRIVERS = ("dcmi", "npu_smi", "simulated")
@@ -76,7 +76,7 @@ async def run_agent(
     client = named(KubeClient(access), names or PublicNames())
     chosen = make_driver(driver, node_name, settings) if isinstance(driver, str) else driver
     chosen_policy = policy or shipped_policy(settings.pool)
-    sole = Sole(journal_dir)
+    sole = AgentLock(journal_dir)
     serving = None
     if exporter is not None:
         from agents.exporter.part import exporter_part
@@ -159,15 +159,17 @@ def make_driver(name: str, node_name: str, settings: Settings) -> Driver:
         raise ValueError(f"driver {kind!r} is unknown; use one of {', '.join(DRIVERS)}")
     if kind == "dcmi":
         library = Path(model) if model else find(os.environ.get("LD_LIBRARY_PATH", ""))
-        # whoever runs the agent may own the library too; others may not write it
+        # the agent's user may own the library too; other users may not write it
         return DcmiDriver(library, sleep=asyncio.sleep, owners=frozenset({os.getuid()}))
     if kind == "npu_smi":
         return SmiDriver(Runner(model) if model else None)
     model = model or DEFAULT_MODEL
-    if model not in ROWS:
-        raise ValueError(f"server model {model!r} is unknown; use one of {', '.join(sorted(ROWS))}")
+    if model not in SERVER_MODELS:
+        raise ValueError(f"server model {model!r} is unknown; use one of {', '.join(sorted(SERVER_MODELS))}")
     clock = Clock()
-    return SimulatedDriver(node_name, ROWS[model], scale=settings.scale, now_ms=clock.now_ms, sleep=clock.sleep)
+    return SimulatedDriver(
+        node_name, SERVER_MODELS[model], scale=settings.scale, now_ms=clock.now_ms, sleep=clock.sleep
+    )
 
 
 def stop_on_signals() -> asyncio.Event:
@@ -182,7 +184,7 @@ def stop_on_signals() -> asyncio.Event:
 async def _beside(work: Coroutine[Any, Any, None], other: Coroutine[Any, Any, None]) -> None:
     """Run both; `other` ends with `work`, after it."""
     running = asyncio.create_task(other)
-    running.add_done_callback(_told)
+    running.add_done_callback(_log_end)
     try:
         await work
     finally:
@@ -190,8 +192,8 @@ async def _beside(work: Coroutine[Any, Any, None], other: Coroutine[Any, Any, No
         await asyncio.gather(running, return_exceptions=True)
 
 
-def _told(task: asyncio.Task[None]) -> None:
-    """A part that ends by itself is a bug; the agent goes on without it, and says so."""
+def _log_end(task: asyncio.Task[None]) -> None:
+    """A part that ends without an order is a bug; the agent logs it and continues without it."""
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.error("a part of the agent ended", error=repr(error))
 

@@ -1,4 +1,4 @@
-"""The numbers an agent runs by. Seconds; `scaled` shortens those that wait for hardware and people, for the sandbox."""
+"""The agent's settings, in seconds; `scaled` shortens waits for hardware and people in the sandbox."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"scale {self.scale} is out of range; use 0.001 to 10")
 
     def scaled(self, seconds: float) -> float:
-        """Return a duration as it is lived here."""
+        """Return a duration scaled for this agent."""
         return seconds * self.scale
 
 

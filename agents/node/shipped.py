@@ -1,4 +1,4 @@
-"""The fault tables an agent judges by before it has ever seen a policy: those of chips, nodes and switches as shipped.
+"""The fault tables that an agent uses before its first policy: those of chips, nodes and switches as shipped.
 
 The file is data of the policies room (kind FaultTable); only what an agent needs is read from it.
 """
@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from engine.model.faults import Duration, Frequency, Rules, Unlisted, code_key
+from engine.model.faults import CodeRules, Duration, Frequency, Unlisted, code_key
 from engine.wire.policy import NodePolicy
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -29,7 +29,7 @@ def shipped_policy(pool: str = "default", folder: Path | None = None) -> NodePol
     Without any table every code counts as unlisted, which isolates. Raises ValueError naming the file that cannot be
     read.
     """
-    rules = Rules()
+    rules = CodeRules()
     root = folder or next((candidate for candidate in _FOLDERS if candidate.is_dir()), None)
     for spec in _tables(root) if root is not None else ():
         if spec["plane"] != "chip":

@@ -1,5 +1,4 @@
-"""What an agent knows about its node right now; one object that every part of the agent reads and writes in one
-loop."""
+"""The agent's current state of its node: one object that every part of the agent reads and writes in one loop."""
 
 from __future__ import annotations
 
@@ -8,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agents.drivers.base import VNPU, Chip, Code, Machine
-from agents.node.faults import FaultBook
+from agents.node.faults import PresentFaults
 from agents.node.occupancy import Users, users
-from agents.node.policy import Judge
+from agents.node.policy import FaultLevels
 from engine.model.cluster import Orders, Pod
 from engine.model.levels import IN_SERVICE, NOT_HANDLE, rank, stays_healthy, worst
 from engine.wire.podannotations import physical_names
@@ -18,20 +17,20 @@ from engine.wire.podannotations import physical_names
 
 @dataclass
 class NodeState:
-    """Chips are named by physical id. `withdrawn` chips are offered to nobody because an order is about to act on them,
+    """Chips are named by physical id. `withdrawn` chips are not offered because an order is about to act on them,
     `resetting` ones are being acted on, the newest reset of `failed_resets` did not help, `healing` ones are healed
-    under the job that uses them, which nobody is to move for them meanwhile. The codes of `unread` ones have never been
-    read; those of others stay as they were while they cannot be. `bodies` are the pods as they were read, once
-    `pods_read`; `polled`: the driver has told its codes and vNPUs. `levels`: the addresses of Ascend950 chips by
-    network level. `soft_share`: whether the device plugin shares chips softly, None without one. `found` are codes that
-    the agent itself sees and the driver does not know of. `idle` holds, per chip, since when nobody uses it: (monotonic
-    s, Unix ms)."""
+    under the job that uses them, so the job must not be moved for them meanwhile. The codes of `unread` ones have
+    never been read; those of others stay as they were while they cannot be. `bodies` are the pods as they were read,
+    once `pods_read`; `polled`: the driver has reported its codes and vNPUs. `levels`: the addresses of Ascend950
+    chips by network level. `soft_share`: whether the device plugin shares chips softly, None without one. `found`
+    are codes that the agent itself sees and the driver does not know of. `idle` holds, per chip, since when it is
+    unused: (monotonic s, Unix ms)."""
 
     node: str
     machine: Machine
     chips: Sequence[Chip]
-    judge: Judge
-    book: FaultBook = field(default_factory=FaultBook)
+    judge: FaultLevels
+    book: PresentFaults = field(default_factory=PresentFaults)
     processes: dict[int, int] = field(default_factory=dict)
     pods: Sequence[Pod] = ()
     bodies: Sequence[Mapping[str, Any]] = ()
@@ -77,7 +76,7 @@ class NodeState:
         self.book.poll(listed, now_ms)
 
     def settle_users(self, monotonic: float, now_ms: int) -> None:
-        """Work out anew who uses what, and since when chips are idle. Any use restarts the idle clock."""
+        """Derive the users of chips, and since when chips are idle. Any use restarts the idle clock."""
         offered = physical_names({self.name(c.id): {"DeviceID": c.logic_id} for c in self.chips})
         self.users = users(self.pods, self.ids, self.vnpus, self.machine.prefix, offered)
         for chip in self.ids:
@@ -87,11 +86,11 @@ class NodeState:
                 self.idle.setdefault(chip, (monotonic, now_ms))
 
     def in_use(self, chip: int) -> bool:
-        """Tell whether a pod or a process is on the chip."""
+        """Return whether a pod or a process uses the chip."""
         return bool(self.users.chips.get(chip)) or self.processes.get(chip, 0) > 0
 
     def occupants(self, chips: Iterable[int]) -> str:
-        """Name who is on the chips, for a refusal; empty when nobody is."""
+        """Return the users of the chips, for a refusal; empty without any."""
         wanted = list(chips)
         names = [
             *self.users.of(wanted),
@@ -104,13 +103,13 @@ class NodeState:
         return min((monotonic - self.idle[chip][0] if chip in self.idle else 0.0 for chip in chips), default=0.0)
 
     def withheld(self, chip: int) -> str | None:
-        """Say why the chip must not be given to new work, None when it may: what ListAndWatch and Allocate go by."""
+        """Return why the chip must not be given to new work, None when it may: ListAndWatch and Allocate use this."""
         if chip in self.resetting:
             return "it is being reset"
         if chip in self.withdrawn:
             return "an order is about to act on it"
         if self.orders is not None and (level := self.orders.isolate.get(chip)):
-            # PreSeparateNPU spares who is there, which withholding from new work does too
+            # PreSeparateNPU spares the present users, which withholding from new work does too
             return f"isolated by order: {level}"
         if chip in self.unread:
             return "its codes cannot be read"
@@ -120,7 +119,7 @@ class NodeState:
         return None
 
     def healthy(self, chip: int) -> bool:
-        """Tell whether the chip stays out of the unhealthy list: its own codes and resets only, not what was
+        """Return whether the chip stays out of the unhealthy list: its own codes and resets only, not what was
         ordered. While it is healed under its job it stays out, as the device plugin left it out."""
         if chip in self.healing:
             return True
@@ -132,7 +131,7 @@ class NodeState:
         return all(stays_healthy(level, used) for level in levels)
 
     def network_healthy(self, chip: int) -> bool:
-        """Tell whether the chip's port works: only NotHandleFault is tolerated on that plane."""
+        """Return whether the chip's port works: only NotHandleFault is tolerated on that plane."""
         if chip in self.healing:
             return True
         if chip in self.resetting:

@@ -15,15 +15,15 @@ import msgspec
 from agents.drivers.base import Plane
 from engine.model import faults
 from engine.model.cluster import Upgrade
-from engine.model.faults import Rules
-from engine.model.history import CodeSeen
+from engine.model.faults import CodeRules
+from engine.model.history import CodeMemory
 from engine.model.levels import MANUALLY_SEPARATE, NORMAL, worst
 
 FREQUENCY: Final = "FaultFrequency"
 DURATION: Final = "FaultDuration"
 AUTOFILL: Final = "FaultAutofill"
 AUTOFILL_CODE: Final = "AutofillFaultCode"
-#: Codes of the parameter and UB planes as they are compared: what is published does not tell the plane.
+#: Codes of the parameter and UB planes as they are compared: the published form omits the plane.
 NETWORK_CODES: Final = frozenset(
     map(faults.code_key, ("81078603", "81078607", "81B18603", "110000002", "110001024", "020001002", "020000002"))
 )
@@ -32,7 +32,7 @@ MAX_REASONS: Final = 1024
 
 Key = tuple[int, Plane, str]
 """Chip, plane, code."""
-Seen = Mapping[Key, CodeSeen]
+Seen = Mapping[Key, CodeMemory]
 
 
 class Reason(msgspec.Struct, frozen=True, order=True):
@@ -55,7 +55,7 @@ class Reason(msgspec.Struct, frozen=True, order=True):
 
 
 class Upgrades:
-    """The reasons in force. ``changed`` counts every change, ``ended`` gathers reasons for whoever tells of them."""
+    """The reasons in force. ``changed`` counts every change, ``ended`` collects reasons until they are reported."""
 
     def __init__(self) -> None:
         self._reasons: dict[tuple[Key, str], Reason] = {}
@@ -68,7 +68,7 @@ class Upgrades:
 
     @property
     def manual(self) -> tuple[int, ...]:
-        """Chips that only a person gives back, ascending."""
+        """Chips that only an operator can release, ascending."""
         return tuple(sorted({r.chip for r in self._reasons.values() if r.level == MANUALLY_SEPARATE}))
 
     def published(self, name: Callable[[int], str]) -> dict[str, list[dict[str, Any]]]:
@@ -83,8 +83,8 @@ class Upgrades:
         """A code came too often."""
         self._put(key, Reason(key[0], now_ms, key[2], level, FREQUENCY, _plane(key, level)))
 
-    def settle(self, seen: Seen, rules: Rules, now_ms: int) -> None:
-        """Bring every reason in line with what was seen and with the rules in force."""
+    def settle(self, seen: Seen, rules: CodeRules, now_ms: int) -> None:
+        """Bring every reason in line with the observed codes and the rules in force."""
         self._lasting(seen, rules, now_ms)
         for (key, kind), reason in list(self._reasons.items()):
             if kind == FREQUENCY:
@@ -95,16 +95,16 @@ class Upgrades:
                     self._drop(key, kind)
 
     def release(self, chips: Iterable[int]) -> None:
-        """A person took these chips out of ``ManuallySeparateNPU``: all manual reasons of theirs end."""
+        """End all manual reasons of chips that an operator removed from ``ManuallySeparateNPU``."""
         gone = set(chips)
         for (key, kind), reason in list(self._reasons.items()):
             if reason.chip in gone and reason.level == MANUALLY_SEPARATE:
                 self._drop(key, kind)
 
     def restore(self, told: Sequence[Upgrade], manual: Iterable[int], now_ms: int) -> None:
-        """Take what was published before: reasons by frequency, and chips isolated by hand without any reason.
+        """Adopt the published state: reasons by frequency, and chips isolated by hand without any reason.
 
-        Durations are worked out anew from what is present.
+        Durations are derived again from the present codes.
         """
         held = set(manual)
         for row in told[:MAX_REASONS]:
@@ -119,7 +119,7 @@ class Upgrades:
         for chip in held - set(self.manual):
             self._put((chip, "chip", AUTOFILL_CODE), Reason(chip, now_ms, AUTOFILL_CODE, MANUALLY_SEPARATE, AUTOFILL))
 
-    def _lasting(self, seen: Seen, rules: Rules, now_ms: int) -> None:
+    def _lasting(self, seen: Seen, rules: CodeRules, now_ms: int) -> None:
         """Reasons by duration stand while their fault has lasted too long, or has not been away for long enough."""
         for key, past in seen.items():
             rule = rules.duration.get(key[2])
@@ -134,7 +134,7 @@ class Upgrades:
             if kind == DURATION and (key not in seen or key[2] not in rules.duration):
                 self._drop(key, kind)
 
-    def _frequent(self, key: Key, reason: Reason, past: CodeSeen | None, rules: Rules, now_ms: int) -> None:
+    def _frequent(self, key: Key, reason: Reason, past: CodeMemory | None, rules: CodeRules, now_ms: int) -> None:
         rule = rules.frequency.get(key[2])
         if rule is None:
             # a rule that is gone takes its upgrades with it, but what isolates by hand stays until a person ends it
@@ -168,8 +168,8 @@ def _plane(key: Key, level: str) -> Plane:
     return "chip" if level == MANUALLY_SEPARATE else key[1]
 
 
-def _longest_release(rules: Rules) -> int:
-    """After how long chips without a reason are given back (ms): 0 for never, which one rule without an end means."""
+def _longest_release(rules: CodeRules) -> int:
+    """Milliseconds after which chips without a reason are released; 0 means never, as when one rule has no end."""
     times = [rule.release_ms for rule in rules.frequency.values()]
     return max(times) if times and all(times) else 0
 

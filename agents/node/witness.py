@@ -1,8 +1,8 @@
-"""Who else can tell that a chip is in use: asked one by one right before anything destructive happens.
+"""Other sources that know whether a chip is in use, asked one by one right before a destructive act.
 
-The agent knows the node's pods and the driver's processes by itself. What only a part of the node knows (kubelet's pod
-resources, its device checkpoint, containers that run without Kubernetes) comes from a witness of its own. A witness
-that cannot say is a reason to wait, never to go on.
+The agent knows the node's pods and the driver's processes. Facts that only one part of the node knows (kubelet's pod
+resources, its device checkpoint, containers that run without Kubernetes) come from separate witnesses. A witness that
+cannot answer is a reason to wait, never to proceed.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Protocol
 
 
 class WitnessError(Exception):
-    """The witness cannot say now who is on the chips; the text is bounded and fit for a report."""
+    """The witness cannot determine the users of the chips now; the text is bounded and fit for a report."""
 
 
 class Witness(Protocol):
-    """One source of facts about who holds chips."""
+    """One source of facts about the users of chips."""
 
     @property
     def name(self) -> str:
-        """What is asked, as people know it, e.g. ``kubelet pod resources``."""
+        """The source's name for operators, e.g. ``kubelet pod resources``."""
         ...
 
     async def holders(self, chips: Sequence[int]) -> Mapping[int, str]:
-        """Return who holds which of the chips (physical ids), read now. Raises WitnessError."""
+        """Return the users of each chip (physical ids), read now. Raises WitnessError."""
         ...

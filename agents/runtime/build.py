@@ -1,7 +1,7 @@
-"""Compiling the runtime: one static program, and the small dynamic one that alone loads the NPU driver.
+"""Compiling the runtime: one static program, and a small dynamic one that loads the NPU driver.
 
-The driver's libraries must meet the host's own libc, which a static program cannot offer; and a program for every
-container must not depend on the host's. Hence two files. `belay-oci-driver` asks for no newer libc than 2.17.
+The driver's libraries must meet the host's own libc, which a static program cannot do, while the program that runs for
+every container must not depend on the host's libc. Hence two files. `belay-oci-driver` needs no libc newer than 2.17.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COMPILERS: Final = {
 
 
 class BuildError(Exception):
-    """It could not be compiled; the text says what to install or what the compiler said."""
+    """Compilation failed; the text names what to install or quotes the compiler."""
 
 
 def compiler(architecture: str = "native") -> str:
@@ -48,15 +48,15 @@ def compiler(architecture: str = "native") -> str:
 
 
 def build(folder: Path, architecture: str = "native", *, sanitize: bool = False) -> Sequence[Path]:
-    """Compile both programs into ``folder``, mode 0550; answers the files. Raises BuildError.
+    """Compile both programs into ``folder``, mode 0550; return the files. Raises BuildError.
 
-    ``sanitize`` makes a runtime that ends at the first bad access to memory: for tests, and not static.
+    ``sanitize`` builds a dynamic runtime for tests that aborts at the first invalid memory access.
     """
     program = compiler(architecture)
     folder.mkdir(parents=True, exist_ok=True)
     sources = [str(HERE / name) for name in _SOURCES]
     static = ["-static-pie", "-fPIE"] if not sanitize else [*_SANITIZE]
-    # the linker's own start-up code would ask for glibc 2.34: see driver.c
+    # the linker's own start-up code would need glibc 2.34: see driver.c
     dynamic = ["-pie", "-fPIE", "-nostartfiles", "-Wl,--no-as-needed", "-l:libdl.so.2"]
     return [
         _compile(program, folder / RUNTIME, [*_COMMON, *static, *sources]),

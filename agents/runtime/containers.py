@@ -1,7 +1,7 @@
-"""Running containers that the runtime made: they carry ASCEND_DOCKER_RUNTIME=True.
+"""Running containers that the runtime created: they carry ASCEND_DOCKER_RUNTIME=True.
 
-Found twice, because either way has gaps: by the environment of processes, and by runc's states and the bundles they
-name (a program may have cleared its environment).
+They are found in two ways, because each has gaps: by the environment of processes, and by runc's states and the bundles
+they name (a program may have cleared its environment).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Running(NamedTuple):
 
 
 def running(root: Path = Path("/")) -> Sequence[Running]:
-    """The containers, by id. ``root`` is where the host's file system lies."""
+    """The containers, by id. ``root`` is the mount point of the host's file system."""
     found = {state.pid: state for state in _by_state(root)}
     known = set(found)
     for process in _by_environment(root / "proc"):
@@ -57,7 +57,7 @@ def _by_state(root: Path) -> Iterator[Running]:
 
 
 def _by_environment(proc: Path) -> Iterator[Running]:
-    """Processes with the mark whose mounts are not ours: a shell that was given the variable is no container."""
+    """Processes with the variable in another mount namespace: a shell with the variable is not a container."""
     own = _link(proc / "self/ns/mnt")
     for entry in sorted(proc.glob("[0-9]*"), key=lambda path: int(path.name)):
         try:

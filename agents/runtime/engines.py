@@ -1,7 +1,7 @@
-"""What container engines must hold to start containers through the runtime, and how that is taken out again.
+"""Edits of container engines' configuration that add the runtime and remove it.
 
-Rules of component/ascend-docker-runtime/install/process: an entry `ascend` for the runtime, made the default. Texts in,
-texts out; files are install.py's.
+Rules of component/ascend-docker-runtime/install/process: an entry `ascend` for the runtime, made the default. The
+functions map text to text; install.py handles the files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class EngineError(ValueError):
 
 
 class Edit(NamedTuple):
-    """The new text, the default runtime before, and what an operator should know."""
+    """The new text, the previous default runtime, and notes for the operator."""
 
     text: str
     default: str | None
@@ -182,7 +182,8 @@ ENGINES: Final[Mapping[str, Engine]] = {
 
 
 def add(scene: str, text: str, runtime: str, default: bool | None = None) -> Edit:
-    """The configuration with the runtime in it; ``default``: whether it becomes the default (None: as usual there).
+    """The configuration with the runtime in it. ``default``: whether it becomes the default (None: the engine's usual
+    choice).
 
     Raises EngineError naming the key.
     """
@@ -194,7 +195,7 @@ def add(scene: str, text: str, runtime: str, default: bool | None = None) -> Edi
 
 
 def remove(scene: str, text: str, before: str | None) -> str:
-    """The configuration without it; ``before`` is the default that it had. Raises EngineError naming the key."""
+    """The configuration without it; ``before`` is the previous default. Raises EngineError naming the key."""
     try:
         return ENGINES[scene].remove(text, before if before and before != NAME else "")
     except tomltext.EditError as error:

@@ -1,8 +1,8 @@
-"""Installing the container runtime on a host, and taking it away again.
+"""Installing the container runtime on a host, and removing it.
 
-What is done is written to a record in the runtime's folder before it is done, with the engine's file as it was: so an
-installation that was cut short can be undone, and the engine's file comes back byte for byte unless somebody edited it
-in between. Rules of component/ascend-docker-runtime/build/scripts/run_main.sh and install/process.
+Each step is recorded in the runtime's folder before it is taken, with the engine's original file: so an interrupted
+installation can be undone, and the engine's file is restored byte for byte unless it was edited in between. Rules of
+component/ascend-docker-runtime/build/scripts/run_main.sh and install/process.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _MAX_LINKS: Final = 16
 
 
 class InstallError(Exception):
-    """It was not done; the text names the file (and key) and what to do."""
+    """The operation failed; the text names the file (and key) and the next step."""
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What an operator asks for; ``None`` means as usual."""
+    """An operator's choices; ``None`` means the default."""
 
     scene: str = "docker"
     mode: str = "legacy"
@@ -57,12 +57,12 @@ class Wish:
 
 @dataclass(frozen=True)
 class Host:
-    """The file system that is worked on; another root than ``/`` where the host is mounted into a container."""
+    """The file system to change; ``root`` is not ``/`` where the host is mounted into a container."""
 
     root: Path = Path("/")
 
     def at(self, path: str) -> Path:
-        """Where a path of the host lies; a link at its end is followed as the host would."""
+        """Resolve a path of the host; a link at its end is followed as the host would."""
         for _ in range(_MAX_LINKS):
             found = self.root / path.lstrip("/")
             if not found.is_symlink():
@@ -72,7 +72,7 @@ class Host:
 
 
 def install(wish: Wish, version: str, host: Host | None = None) -> Sequence[str]:
-    """Install, or renew what an earlier ``install`` made; what was done, line by line. Raises InstallError."""
+    """Install, or renew an earlier installation. Returns the steps taken, one per line. Raises InstallError."""
     host = host or Host()
     _possible(wish, host)
     home = f"{wish.base.rstrip('/')}/{FOLDER}"
@@ -97,7 +97,7 @@ def install(wish: Wish, version: str, host: Host | None = None) -> Sequence[str]
             record["before"] = base64.b64encode(host.at(config).read_bytes()).decode()
             record["mode"] = stat.S_IMODE(host.at(config).stat().st_mode)
     elif host.at(config).exists() and _digest(host.at(config).read_bytes()) not in _ours(record):
-        # going back to what was before would lose what somebody wrote since
+        # restoring the original would lose later edits
         record["edited"] = True
     record |= {"after": _digest(edit.text.encode()), "version": version}
     record["lists"] = {**record["lists"], **{name: _digest(body) for name, body in lists.items()}}
@@ -147,7 +147,8 @@ def uninstall(base: str = HOME, *, force: bool = False, host: Host | None = None
 
 
 def status(base: str = HOME, *, host: Host | None = None) -> Mapping[str, Any]:
-    """What is installed and whether the engine's file still says so. Raises InstallError for a damaged record."""
+    """Describe the installation and whether the engine's file still contains it. Raises InstallError for a damaged
+    record."""
     host = host or Host()
     home = f"{base.rstrip('/')}/{FOLDER}"
     record = _read_record(host, home)
@@ -170,7 +171,7 @@ def status(base: str = HOME, *, host: Host | None = None) -> Mapping[str, Any]:
     }
 
 
-# -- before anything is touched
+# -- before any change
 
 
 def _possible(wish: Wish, host: Host) -> None:
@@ -190,7 +191,7 @@ def _possible(wish: Wish, host: Host) -> None:
         path = host.at(folder)
         mode = path.stat().st_mode if path.exists() else 0
         if mode & 0o022 and not mode & stat.S_ISVTX:
-            # said now: otherwise every container that asks for chips would be refused for it
+            # reported now: otherwise every container that requests chips would be refused
             raise InstallError(f"{folder}: mode {stat.S_IMODE(mode):04o} lets others write; chmod go-w it")
     if wish.config is not None and not host.at(wish.config).is_file():
         raise InstallError(f"--config-file-path: {wish.config} does not exist")
@@ -205,7 +206,7 @@ def _possible(wish: Wish, host: Host) -> None:
 
 
 def _engine_text(host: Host, config: str, scene: str) -> tuple[str, bool]:
-    """The engine's configuration; whether there was none."""
+    """The engine's configuration, and whether the file is missing."""
     path = host.at(config)
     if not path.exists():
         return (_containerd_default(host) if scene == "containerd" else ""), True
@@ -272,11 +273,11 @@ def _programs(wish: Wish, host: Host, home: str) -> None:
         for name in (RUNTIME, DRIVER):
             _write(target / name, (wish.programs / name).read_bytes(), 0o550)
     for name in NAMES:
-        # links to the file itself: a symbolic one would fail the checks of what may be run
+        # links to the file itself: a symbolic one would fail the checks of programs
         fresh = target / f".{name}.new"
         fresh.unlink(missing_ok=True)
         os.link(target / RUNTIME, fresh)
-        # renaming onto another link to the same file does nothing at all
+        # renaming onto another link to the same file does nothing
         (target / name).unlink(missing_ok=True)
         fresh.rename(target / name)
 
@@ -311,7 +312,7 @@ def _restore(host: Host, record: Mapping[str, Any]) -> str:
 
 
 def _ours(record: Mapping[str, Any]) -> set[str]:
-    """Digests of the engine's file that we know: ours, and the one before."""
+    """Digests of the engine's file that are known: the installed and the original one."""
     before = set() if record["before"] is None else {_digest(base64.b64decode(record["before"]))}
     return {record["after"], *before}
 
@@ -349,7 +350,7 @@ def _text_of(path: Path) -> str:
 
 
 def _write(path: Path, body: bytes, mode: int) -> None:
-    """The whole file or none of it, on the disk."""
+    """Write a file atomically and sync it."""
     fresh = path.with_name(f".{path.name}.belay")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

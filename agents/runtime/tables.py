@@ -1,7 +1,7 @@
 """`oci/tables.h`, made from policies/runtime/nodes.toml and the names of templates in policies/vnpu.
 
-The file is checked in, so that a host needs a C compiler only; ``python -m agents.runtime.tables`` renews it, a test
-says whether it is current.
+The file is checked in, so that a host needs only a C compiler; ``python -m agents.runtime.tables`` regenerates it, and
+a test checks that it is current.
 """
 
 from __future__ import annotations

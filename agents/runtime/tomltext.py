@@ -1,7 +1,7 @@
-"""Small edits of TOML that people own: comments, order and blanks of everything else stay as they are.
+"""Small edits of TOML files that operators maintain: comments, order and blanks of everything else stay as they are.
 
 tomllib reads, these functions write lines, and tomllib reads again: an edit counts only when the document then means
-exactly what was wanted. What is written in a way that lines cannot edit (inline tables on the path) is refused.
+exactly what was wanted. Documents that cannot be edited by lines (inline tables on the path) are refused.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def read(text: str) -> dict[str, Any]:
 
 
 def table(document: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any] | None:
-    """The table at a path, None when there is none. Raises EditError when something else is there."""
+    """The table at a path, None when there is none. Raises EditError when another value is there."""
     found: Any = document
     for depth, name in enumerate(path):
         found = found.get(name)
@@ -46,7 +46,7 @@ def table(document: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]
 
 
 def set_value(text: str, path: Sequence[str], name: str, value: str) -> str:
-    """``name = "value"`` in the table at ``path``, which is made at the end where it is missing."""
+    """``name = "value"`` in the table at ``path``, which is appended when it is missing."""
     wanted = read(text)
     below = wanted
     for step in path:
@@ -75,7 +75,7 @@ def set_value(text: str, path: Sequence[str], name: str, value: str) -> str:
 
 
 def add_table(text: str, path: Sequence[str], values: Mapping[str, Any]) -> str:
-    """The table at ``path`` with exactly these values, appended; one that was there goes first."""
+    """The table at ``path`` with exactly these values, appended; an existing one is removed first."""
     text = remove_table(text, path)
     wanted = read(text)
     below = wanted
@@ -88,7 +88,7 @@ def add_table(text: str, path: Sequence[str], values: Mapping[str, Any]) -> str:
 
 
 def remove_table(text: str, path: Sequence[str]) -> str:
-    """The document without the table at ``path`` and what lies below it; parents that are empty then go, too."""
+    """The document without the table at ``path`` and what lies below it; parents left empty are removed too."""
     wanted = read(text)
     if table(wanted, path) is None:
         return text
@@ -119,7 +119,7 @@ def _drop_header(lines: list[str], path: Path) -> None:
 
 
 def dotted(path: Sequence[str]) -> str:
-    """The path as a header writes it."""
+    """The path as written in a header."""
     return ".".join(name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=False) for name in path)
 
 

@@ -1,1 +1,1 @@
-"""What runs inside training containers: the client of the recovery service, and the packages that expect it."""
+"""Code for training containers: the client of the recovery service, and the packages that use it."""

@@ -1,4 +1,4 @@
-"""The job's reset file in the container: may the processes of this pod start, and must they start anew?
+"""The job's reset file in the container: whether the processes of this pod may start, and must restart.
 
 Format and rules: component/taskd agent, ConfigMap `reset-config-<job>` mounted at /user/restore/reset/config.
 """
@@ -15,7 +15,7 @@ MAX_BYTES: Final = 4 << 20
 
 
 class ResetState(NamedTuple):
-    """What the file says; an absent file says that nothing is wrong."""
+    """The content of the file; a missing file means that there is no fault."""
 
     flushing: bool = False
     ranks: frozenset[int] = frozenset()
@@ -24,12 +24,12 @@ class ResetState(NamedTuple):
     graceful_exit: bool = False
 
     def may_start(self, own: Collection[int]) -> bool:
-        """Whether the processes of these ranks may be started: no faults are being gathered, none of them is named."""
+        """Whether the processes of these ranks may start: no faults are being collected, and none of them is named."""
         return not self.flushing and not self.ranks & set(own)
 
 
 def read(file: Path = FILE) -> ResetState:
-    """Read the file. Raises ValueError that names it and what is wrong."""
+    """Read the file. Raises ValueError with the file's name and the problem."""
     try:
         with open(file, "rb") as stream:
             data = stream.read(MAX_BYTES + 1)
@@ -48,7 +48,7 @@ def read(file: Path = FILE) -> ResetState:
             graceful_exit=bool(body.get("GracefulExit")),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{file}: no reset file: {error}"[:300]) from error
+        raise ValueError(f"{file}: not a reset file: {error}"[:300]) from error
 
 
 __all__ = ["FILE", "ResetState", "read"]

@@ -1,7 +1,7 @@
-"""Torch's elastic agent, taught to wait: workers start when faults are gathered and do not name their pod.
+"""A patch of torch's elastic agent: workers start once all faults are collected and none names their pod.
 
-`torch.distributed.elastic` restarts workers at once when one fails. While the cluster decides, the reset file says so;
-workers that start then would join a group that is about to change.
+`torch.distributed.elastic` restarts workers at once when one fails. The reset file shows whether faults are still
+being collected; workers that start then would join a group that is about to change.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from agents.training import resetfile
 log = logging.getLogger(__name__)
 
 LIMIT: Final = 900.0
-"""Seconds after which workers start whatever the file says: an agent never waits for ever."""
+"""Seconds after which workers start regardless of the file, so that an agent never waits for ever."""
 PERIOD: Final = 1.0
 _MARK: Final = "_belay_waits"
 
@@ -26,7 +26,7 @@ _MARK: Final = "_belay_waits"
 def patch_torch_methods(
     *, file: Path = resetfile.FILE, limit: float = LIMIT, sleep: Callable[[float], None] = time.sleep
 ) -> None:
-    """Let the elastic agent of torch wait before it initialises workers. A second call changes nothing.
+    """Make torch's elastic agent wait before it initialises workers. A second call changes nothing.
 
     Raises ImportError when torch is not installed.
     """
@@ -44,14 +44,14 @@ def patch_torch_methods(
 
 
 def wait_until_allowed(own: list[int], file: Path, limit: float, sleep: Callable[[float], None]) -> bool:
-    """Wait until the reset file lets these ranks start; False when the time was up."""
+    """Wait until the reset file lets these ranks start; False after ``limit`` seconds."""
     waited = 0.0
     while waited < limit:
         try:
             if resetfile.read(file).may_start([rank for rank in own if rank >= 0]):
                 return True
         except ValueError as error:
-            # a file that is being replaced is whole again in a moment
+            # the file is being replaced; the next read is complete
             log.warning("%s", error)
         sleep(PERIOD)
         waited += PERIOD

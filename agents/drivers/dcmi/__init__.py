@@ -1,1 +1,1 @@
-"""The driver's own C interface, `libdcmi.so`: layouts, prototypes, calls, and the process that holds it."""
+"""The driver's own C interface, `libdcmi.so`: layouts, prototypes, calls, and the process that loads it."""

@@ -1,4 +1,4 @@
-"""Everything that may be asked of the driver, as Python functions, over either generation of its interface."""
+"""All driver calls as Python functions, over either generation of its interface."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agents.drivers.dcmi.control import IN_BAND, OUT_OF_BAND, Control
 from agents.drivers.dcmi.errors import DcmiError
 from agents.drivers.dcmi.gauges import Gauges
 from agents.drivers.dcmi.identity import Identity
-from agents.drivers.dcmi.interface import Place, text
+from agents.drivers.dcmi.interface import ChipLocation, text
 from agents.drivers.dcmi.library import Library, trusted
 from agents.drivers.dcmi.switch import Switch
 
@@ -22,7 +22,7 @@ READINGS: Final = frozenset({
     "processes", "temperature", "power", "card_power", "voltage", "frequency", "utilisation", "utilisations", "hbm",
     "ddr", "ecc", "hccs", "hccs_bandwidth", "pcie_bandwidth", "sio", "ub_port", "vnpus", "urma",
 })  # fmt: skip
-"""Calls that only look, and may be asked many at once."""
+"""Read-only calls, which may be batched."""
 
 
 class Calls(Identity, Gauges, Control):
@@ -35,7 +35,7 @@ class Calls(Identity, Gauges, Control):
         self._opening = threading.Lock()
 
     def switch_faults(self, file: str, owners: Sequence[int] = (0,)) -> list[dict[str, Any]]:
-        """What stands of the bus switch, whose library is ``file``; it is loaded the first time."""
+        """Return the active faults of the bus switch; its library ``file`` is loaded on the first call."""
         with self._opening:
             if self._switch is None:
                 trusted(Path(file), frozenset(owners))
@@ -49,9 +49,9 @@ class Calls(Identity, Gauges, Control):
         ]  # fmt: skip
 
     def several(self, requests: list[list[Any]]) -> list[dict[str, Any]]:
-        """Many readings in one turn: ``[name, argument…]`` each; answers ``{"value": …}`` or ``{"error", "code"}``.
+        """Batch many readings: ``[name, argument…]`` each; returns ``{"value": …}`` or ``{"error", "code"}``.
 
-        Only readings are asked this way; the deadline is that of the whole turn.
+        Only readings are allowed; the deadline covers the whole batch.
         """
         answers: list[dict[str, Any]] = []
         for name, *arguments in requests:
@@ -90,4 +90,4 @@ class Calls(Identity, Gauges, Control):
             self.library.call("dcmi_subscribe_fault_event", -1, -1, structs.EventFilter(), self._callback)
 
 
-__all__ = ["Calls", "IN_BAND", "OUT_OF_BAND", "Place", "text"]
+__all__ = ["Calls", "IN_BAND", "OUT_OF_BAND", "ChipLocation", "text"]

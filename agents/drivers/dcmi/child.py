@@ -1,7 +1,7 @@
-"""The process that holds the driver's library: calls come in as lines of JSON, answers and fault events go out.
+"""The process that loads the driver's library: it reads calls as lines of JSON and writes answers and fault events.
 
-A call that never returns costs one thread here; the parent counts them and ends this process when there are too many,
-or when the driver was loaded anew. It ends by itself when the parent is gone.
+A call that never returns blocks one thread here; the parent counts them and ends this process when there are too many,
+or when the driver was reloaded. It ends when the parent has ended.
 
     python -m agents.drivers.dcmi.child LIBRARY [--owner UID]...
 """
@@ -26,14 +26,14 @@ MAX_LINE = 65_536
 
 
 class Child:
-    """Serves one library until its input ends."""
+    """Serve one library until the input ends."""
 
     def __init__(self, out: int) -> None:
         self._out, self._lock = out, threading.Lock()
         self._calls: Calls | None = None
 
     def serve(self, file: Path, owners: frozenset[int]) -> int:
-        """Load, greet, answer. The greeting says `ready`, or what is wrong; 1 is the exit code then."""
+        """Load the library, write `ready`, answer calls. If loading fails, write the error and return exit code 1."""
         try:
             trusted(file, owners)
             self._calls = calls = Calls(Library(file))
@@ -45,7 +45,7 @@ class Child:
         for line in iter(lambda: sys.stdin.readline(MAX_LINE), ""):
             request = json.loads(line)
             pool.submit(self._answer, request)
-        # calls that hang must not keep this process
+        # calls that hang must not keep this process alive
         os._exit(0)
 
     def _answer(self, request: dict[str, Any]) -> None:
@@ -81,7 +81,7 @@ def main(arguments: list[str]) -> int:
         at = arguments.index("--owner")
         owners.add(int(arguments[at + 1]))
         del arguments[at : at + 2]
-    # the library may print; its words must not mix with answers
+    # the library may print; its output must not mix with answers
     out = os.dup(1)
     os.dup2(2, 1)
     return Child(out).serve(Path(arguments[0]), frozenset(owners))

@@ -1,4 +1,4 @@
-"""What is done to chips: pings, vNPUs, resets, marks in the super pod."""
+"""Operations on chips: pings, vNPUs, resets, status in the super pod."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_VDEVS: Final = 32
 MAX_PINGED: Final = 48
 MAX_SOURCES: Final = 32
 ANY_ID: Final = 0xFFFFFFFF
-#: vGroups of a chip are 0 to 3 (npu-smi, create-vnpu -g); a driver that has none tells another number.
+#: vGroups of a chip are 0 to 3 (npu-smi, create-vnpu -g); a driver without vGroups returns another number.
 VGROUPS: Final = 4
 IN_BAND, OUT_OF_BAND = 1, 0
 
@@ -23,27 +23,27 @@ class Control(Interface):
     """Calls that change something, and the readings that belong to them."""
 
     def die_policy(self) -> int:
-        """How the dies of a chip are given out: 0 together, 1 each alone."""
+        """Return how the dies of a chip are allocated: 0 together, 1 separately."""
         value = c_int()
         self.library.call("dcmi_get_multi_die_policy", byref(value))
         return value.value
 
     def set_die_policy(self, policy: int) -> None:
-        """Give the dies of every chip of the node out together (0) or each alone (1)."""
+        """Allocate the dies of every chip of the node together (0) or separately (1)."""
         self.library.call("dcmi_set_multi_die_policy", policy)
 
     def spod_status(self, phy: int, sdid: int) -> int:
-        """Whether a node of the super pod takes part: 0 normal, 1 abnormal."""
+        """Return the status of a node in its super pod: 0 normal, 1 abnormal."""
         return self._number("get_spod_node_status", phy, c_uint32, sdid)
 
     def set_spod_status(self, phy: int, sdid: int, status: int) -> None:
-        """Tell the super pod about a node."""
+        """Set the status of a node in its super pod."""
         self._chip("set_spod_node_status", self.place(phy), sdid, status)
 
     # -- pings between chips
 
     def ping_start(self, phy: int, task: int, addresses: list[str], shape: dict[str, int]) -> None:
-        """Begin to ping: task 0 within the node, 1 beyond it; ``shape``: size, count, interval, timeout, period."""
+        """Start pinging: task 0 within the node, 1 beyond it; ``shape``: size, count, interval, timeout, period."""
         operate = structs.HccsPingOperate()
         joined = ",".join(addresses).encode()
         if len(joined) > 1023:
@@ -56,18 +56,18 @@ class Control(Interface):
         self.library.call("dcmi_start_hccsping_mesh", place.card, place.device, 0, byref(operate))
 
     def ping_stop(self, phy: int, task: int) -> None:
-        """End a task."""
+        """Stop a ping task."""
         place = self.place(phy)
         self.library.call("dcmi_stop_hccsping_mesh", place.card, place.device, 0, task)
 
     def ping_state(self, phy: int, task: int) -> int:
-        """Whether a task runs: 0 stopped."""
+        """Return a ping task's state: 0 stopped."""
         place, value = self.place(phy), c_uint32()
         self.library.call("dcmi_get_hccsping_mesh_state", place.card, place.device, 0, task, byref(value))
         return value.value
 
     def ping_results(self, phy: int, task: int) -> list[dict[str, Any]]:
-        """The newest results of a task, one for each destination; none when it is stopped."""
+        """Return the newest results of a task, one per destination; none when it is stopped."""
         place, info = self.place(phy), structs.HccsPingInfo()
         self.library.call("dcmi_get_hccsping_mesh_info", place.card, place.device, 0, task, byref(info))
         return [
@@ -82,7 +82,7 @@ class Control(Interface):
     # -- pings between EIDs (Ascend950)
 
     def ub_ping_start(self, phy: int, task: int, targets: dict[str, list[str]], shape: dict[str, int]) -> None:
-        """Begin to ping from each source EID to its destinations, as 32 hex digits; ``shape`` as with `ping_start`."""
+        """Start pinging from each source EID to its destinations, as 32 hex digits; ``shape`` as with `ping_start`."""
         operates = (structs.UbPingOperate * len(targets))()
         for operate, (source, destinations) in zip(operates, sorted(targets.items()), strict=True):
             if not 1 <= len(destinations) <= MAX_PINGED:
@@ -97,15 +97,15 @@ class Control(Interface):
         self._chip("start_ub_ping_mesh", self.place(phy), len(targets), operates)
 
     def ub_ping_stop(self, phy: int, task: int) -> None:
-        """End a task."""
+        """Stop a ping task."""
         self._chip("stop_ub_ping_mesh", self.place(phy), task)
 
     def ub_ping_state(self, phy: int, task: int) -> int:
-        """Whether a task runs: 0 stopped."""
+        """Return a ping task's state: 0 stopped."""
         return self._number("get_ub_ping_mesh_state", phy, c_uint32, task)
 
     def ub_ping_results(self, phy: int, task: int) -> list[dict[str, Any]]:
-        """As `ping_results`, with the ``source`` of each."""
+        """Return results as `ping_results` does, with the ``source`` of each."""
         infos, count = (structs.UbPingInfo * MAX_SOURCES)(), c_int()
         self._chip("get_ub_ping_mesh_info", self.place(phy), task, infos, MAX_SOURCES, byref(count))
         return [
@@ -145,7 +145,7 @@ class Control(Interface):
         return found
 
     def create_vnpu(self, phy: int, template: str) -> tuple[int, int | None]:
-        """Cut one vNPU; answers its id and its vGroup."""
+        """Create one vNPU; returns its id and its vGroup."""
         if len(template.encode()) > 31:
             raise DriverError(f"template {template[:64]!r} is longer than 31 bytes")
         wanted, made = structs.CreateVdev(), structs.CreatedVdev()
@@ -156,18 +156,18 @@ class Control(Interface):
         return int(made.vdev_id), _vgroup(made.vfg_id)
 
     def destroy_vnpu(self, phy: int, vdev: int) -> None:
-        """Give a vNPU back."""
+        """Destroy a vNPU."""
         place = self.place(phy)
         self.library.call("dcmi_set_destroy_vdevice", place.card, place.device, vdev)
 
     # -- reset
 
     def reset(self, phy: int, channel: int = IN_BAND) -> None:
-        """Begin a reset; what resets with the chip goes along."""
+        """Start a reset of a chip and of those that reset with it."""
         self._chip("set_device_reset", self.place(phy), channel, v2="reset_device")
 
     def outband(self, phy: int) -> bool:
-        """Whether the out-of-band channel may be used."""
+        """Return whether the out-of-band channel may be used."""
         return self._number("get_device_outband_channel_state", phy, c_int) == 1
 
     def pre_reset(self, phy: int) -> None:

@@ -1,4 +1,4 @@
-"""DcmiDriver: the chips of this machine, through the driver's own library in a process apart."""
+"""DcmiDriver: the chips of this machine, through the driver's own library in a separate process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DRIVER_ROOT_MB: Final = 1024
 class DcmiDriver:
     """The node's driver. ``sleep`` and ``now_ms`` are the clock; see `agents.drivers.base.Driver` for the methods.
 
-    ``switch_library`` is the bus switch's; without it that is looked for as the driver's is.
+    ``switch_library`` is the bus switch's; without it, it is searched for as the driver's is.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class DcmiDriver:
             return self._machine
         first, info, self._board = await self._first()
         self._family = families.family(info["name"], self._board)
-        self._mainboard = await self._told("mainboard", first, default=0)
-        self._product = await self._told("product", first, default="")
+        self._mainboard = await self._reading("mainboard", first, default=0)
+        self._product = await self._reading("product", first, default="")
         mode = families.RUN_MODES[self._family]
         memory = await self._memory_gb(first)
         pod: Mapping[str, int] = {}
         if self._family in (families.A3, families.A5):
-            pod = await self._told("super_pod", first, default={})
+            pod = await self._reading("super_pod", first, default={})
         labels = {}
         if self._board in families.INFER_CARD_BOARDS:
             labels["accelerator-type"] = "card-910b-infer"
@@ -109,8 +109,8 @@ class DcmiDriver:
         return 0
 
     async def _first(self) -> tuple[int, Mapping[str, Any], int]:
-        """The first chip that says what it is, what it says, and its board: one that dropped off the bus says nothing,
-        and the others tell as well what kind of machine this is."""
+        """Return the first chip that answers, its information and its board: a chip that dropped off the bus does not
+        answer, and any other identifies the machine as well."""
         failure: DriverError | None = None
         for phy, *_ in await self._places():
             try:
@@ -119,8 +119,8 @@ class DcmiDriver:
                 failure = failure or error
         raise failure or DriverError("the driver lists no NPU")
 
-    async def _told(self, call: str, *arguments: Any, default: Any) -> Any:
-        """What a chip says of itself; the default when it says nothing."""
+    async def _reading(self, call: str, *arguments: Any, default: Any) -> Any:
+        """Return a reading of a chip; the default when it does not answer."""
         try:
             return await self._ask(call, *arguments)
         except DcmiError as error:
@@ -137,29 +137,29 @@ class DcmiDriver:
             return default
 
     async def chips(self) -> Sequence[Chip]:
-        """List the chips with serial number, address and super-pod id; what a chip does not say is empty."""
+        """List the chips with serial number, address and super-pod id; values that a chip lacks are empty."""
         await self.machine()
         found = []
         for phy, logic, card, device in await self._places():
             pod, brother = -2, -1
             urma: tuple[tuple[str, ...], ...] = ()
             if self._family == families.A5:
-                urma = tuple(tuple(eids) for eids in await self._told("urma", phy, default=()))
+                urma = tuple(tuple(eids) for eids in await self._reading("urma", phy, default=()))
             if self._family == families.A3:
-                brother = await self._brother_told(phy)
+                brother = await self._ask_brother(phy)
             if self._family in (families.A3, families.A5):
-                pod = (await self._told("super_pod", phy, default={"sdid": -2}))["sdid"]
+                pod = (await self._reading("super_pod", phy, default={"sdid": -2}))["sdid"]
             found.append(
                 Chip(
                     id=phy, logic_id=logic, card=card, die=device, super_device_id=pod, associated_card=brother,
-                    urma=urma, serial=await self._told("serial", phy, default=""),
-                    ip=await self._told("ip", phy, default=""),
+                    urma=urma, serial=await self._reading("serial", phy, default=""),
+                    ip=await self._reading("ip", phy, default=""),
                 )
             )  # fmt: skip
         return found
 
     async def faults(self) -> Mapping[int, Sequence[Code]]:
-        """Read every present code of every chip, and whether its network is well.
+        """Read every present code of every chip, and the health of its network.
 
         A chip that cannot be read is left out; raises DriverError when none can.
         """
@@ -194,7 +194,7 @@ class DcmiDriver:
             try:
                 network = await self._ask("network", phy, timeout=NETWORK_SECONDS)
             except DcmiError as error:
-                # the driver's own check of the network is known to hang; silence is no fault
+                # the driver's network check is known to hang; a missing answer is not a fault
                 if error.supported and error.code != -8006:
                     raise
                 network = 0
@@ -225,7 +225,7 @@ class DcmiDriver:
         return events
 
     async def processes(self) -> Mapping[int, int]:
-        """Count the processes on each chip; none use one that dropped off the bus."""
+        """Count the processes on each chip; a chip that dropped off the bus has none."""
         found = {}
         for phy, *_ in await self._places():
             try:
@@ -239,7 +239,7 @@ class DcmiDriver:
         return found
 
     async def reset_group(self, chip: int) -> Sequence[int]:
-        """Name the chips that reset with ``chip``."""
+        """Return the chips that reset with ``chip``."""
         await self.machine()
         cards = {phy: card for phy, _, card, _ in await self._places()}
         if chip not in cards:
@@ -247,7 +247,7 @@ class DcmiDriver:
         brother = await self._brother(chip) if self._family == families.A3 else None
         return families.reset_group(self._family, self._board, self._mainboard, self._product, chip, cards, brother)
 
-    async def _brother_told(self, chip: int) -> int:
+    async def _ask_brother(self, chip: int) -> int:
         try:
             found = await self._brother(chip)
         except DcmiError as error:
@@ -257,9 +257,9 @@ class DcmiDriver:
         return -1 if found is None else found
 
     async def _brother(self, chip: int) -> int | None:
-        """The card that shares optical ports with a chip's, None where there is none (A3).
+        """Return the card that shares optical ports with a chip's, None where there is none (A3).
 
-        A chip off the bus does not say, and is the one to be reset: its card said before, or the other card does.
+        A chip off the bus, the one to reset, does not answer: use an earlier answer of its card, or the other card's.
         """
         cards = {phy: card for phy, _, card, _ in await self._places()}
         mine = cards[chip]
@@ -280,9 +280,9 @@ class DcmiDriver:
         return None
 
     async def reset(self, chips: Sequence[int], *, out_of_band: bool = True) -> None:
-        """Begin an in-band reset; where a module refuses it and the out-of-band channel is open, reset by that.
+        """Start an in-band reset; a module that refuses it is reset out of band where that channel is open.
 
-        One call resets what hangs together in one ring or module; groups of several modules need one for each.
+        One call resets one ring or module; groups of several modules need one call for each.
         """
         await self.machine()
         cards = {phy: card for phy, _, card, _ in await self._places()}
@@ -299,7 +299,7 @@ class DcmiDriver:
                 await self._out_of_band(chip, error)
 
     async def reset_out_of_band(self, chips: Sequence[int]) -> bool:
-        """Reset modules that did not boot by their board controller; False where its channel is shut."""
+        """Reset, by their board controller, modules that did not boot; False where its channel is closed."""
         await self.machine()
         if self._family != families.A3:
             return False
@@ -320,7 +320,7 @@ class DcmiDriver:
             raise DriverError(f"in-band: {first or 'no boot'}; out of band: {error}") from error
 
     async def rescan(self, chips: Sequence[int]) -> None:
-        """Look for modules again; those that do not reset out of band are never lost to the driver."""
+        """Rescan for modules; the driver never loses those that are not reset out of band."""
         await self.machine()
         if self._family not in (families.A3, families.A5):
             return
@@ -329,7 +329,7 @@ class DcmiDriver:
             await self._ask("rescan", chip, timeout=RESET_SECONDS)
 
     async def boot_status(self, chip: int) -> int:
-        """How far a chip's start has come; one that is not on the bus has not begun."""
+        """Return a chip's boot status; a chip that is off the bus has not started."""
         try:
             return int(await self._ask("boot", chip))
         except DcmiError as error:
@@ -338,7 +338,7 @@ class DcmiDriver:
             return 0
 
     async def vnpus(self) -> Sequence[VNPU]:
-        """List the vNPUs; those of a chip that cannot be asked as they were last. Raises DriverError when none can."""
+        """List the vNPUs; a chip that does not answer keeps its last list. Raises DriverError when none can."""
         found, failures = [], []
         places = await self._places()
         for phy, *_ in places:
@@ -355,13 +355,13 @@ class DcmiDriver:
         return sorted(found)
 
     async def create_vnpu(self, chip: int, template: str) -> VNPU:
-        """Cut a vNPU."""
+        """Create a vNPU."""
         number, vgroup = await self._ask("create_vnpu", chip, template, timeout=RESET_SECONDS)
         self._vnpus[number] = chip
         return VNPU(number, chip, template, vgroup)
 
     async def destroy_vnpu(self, vnpu: int) -> None:
-        """Give a vNPU back."""
+        """Destroy a vNPU."""
         if vnpu not in self._vnpus:
             await self.vnpus()
         if vnpu not in self._vnpus:
@@ -369,7 +369,7 @@ class DcmiDriver:
         await self._ask("destroy_vnpu", self._vnpus.pop(vnpu), vnpu, timeout=RESET_SECONDS)
 
     async def switch(self) -> Sequence[SwitchFault] | None:
-        """What stands of the bus switch; None on servers without one, and without its library."""
+        """Return the active faults of the bus switch; None on servers without one or without its library."""
         await self.machine()
         if self._family not in (families.A3, families.A5):
             return None

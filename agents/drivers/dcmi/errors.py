@@ -19,7 +19,7 @@ WORDS = {
 
 
 class DcmiError(DriverError):
-    """A call of the driver's interface did not answer 0; ``code`` is what it answered."""
+    """A call of the driver's interface did not return 0; ``code`` is its return code."""
 
     def __init__(self, function: str, code: int) -> None:
         super().__init__(f"{function}: {WORDS.get(code, 'unknown error')} ({code})")
@@ -27,7 +27,7 @@ class DcmiError(DriverError):
 
     @property
     def supported(self) -> bool:
-        """Whether asking again may ever help."""
+        """Whether the driver supports the call; otherwise a retry never succeeds."""
         return self.code not in (NOT_SUPPORTED, SYMBOL_MISSING)
 
 

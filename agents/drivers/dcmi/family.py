@@ -1,4 +1,4 @@
-"""What a chip is: family by board id and name, the Kubernetes names that follow, and what resets together.
+"""A chip's family by board id and name, its Kubernetes names, and the chips that reset together.
 
 Sources: component/ascend-common/devmanager/common/utils.go, constants.go; component/ascend-common/api/default_name.go;
 component/ascend-device-plugin/pkg/server/hot_reset_manager.go.
@@ -23,7 +23,7 @@ OWN_MODULE_MAINBOARDS: Final = frozenset({0x1C, 0x1D})
 """Atlas 9000 A3 SuperPoD: a module resets without the one it shares optical ports with."""
 CARD_BOARDS: Final = frozenset({0x1A, 0x1B, 0x1C})
 CARD_TYPES: Final = {0x68: "300I-Atlas350", 0x6C: "300I-Atlas350-4p"}
-"""Main board → annotation ``cardType``: Atlas 350 cards alone, and four in a mesh."""
+"""Main board → annotation ``cardType``: Atlas 350 cards, single and four in a mesh."""
 RUN_MODES: Final[Mapping[str, str]] = {
     A1: "Ascend910", A2: "Ascend910", A3: "Ascend910", A5: "npu", C310: "Ascend310", B310: "Ascend310",
     P310: "Ascend310P",
@@ -32,7 +32,7 @@ DUO: Final = "Atlas 300I Duo"
 
 
 def family(chip_name: str, board: int) -> str:
-    """The family of a chip. Raises DriverError for a chip that nobody knows."""
+    """Return the family of a chip. Raises DriverError for an unknown chip."""
     if board in A3_BOARDS:
         return A3
     if chip_name.startswith("Ascend950") and len(chip_name) <= 32:
@@ -58,7 +58,7 @@ def card_type(board: int, mainboard: int) -> str:
 def reset_group(
     chip_family: str, board: int, mainboard: int, product: str, chip: int, cards: Mapping[int, int], brother: int | None
 ) -> Sequence[int]:
-    """The physical ids that a reset of ``chip`` takes with it.
+    """Return the physical ids of the chips that reset with ``chip``.
 
     ``cards`` is card by physical id; ``brother`` the card that shares optical ports with that of ``chip`` (A3).
     """

@@ -1,4 +1,4 @@
-"""How a chip is: health, codes, processes, temperatures, use, memory, traffic."""
+"""Readings of a chip's state: health, codes, processes, temperatures, use, memory, traffic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Gauges(Interface):
         self._unsupported: set[tuple[str, int]] = set()
 
     def codes(self, phy: int) -> list[int]:
-        """Every present fault code; a chip that cannot be reached raises DcmiError with NOT_READY."""
+        """Return every present fault code; a chip that cannot be reached raises DcmiError with NOT_READY."""
         place = self.place(phy)
         count, found = c_int(), (c_uint32 * MAX_CODES)()
         self._chip("get_device_errorcode_v2", place, byref(count), found, MAX_CODES, v2="get_device_error_code_list")
@@ -39,7 +39,7 @@ class Gauges(Interface):
             raise
 
     def network(self, phy: int) -> int:
-        """The network's health: 0 good, 6 still starting, anything else not."""
+        """The network's health: 0 good, 6 still starting, any other value bad."""
         return self._number("get_device_network_health", phy, c_int)
 
     def processes(self, phy: int) -> list[tuple[int, int]]:
@@ -49,7 +49,7 @@ class Gauges(Interface):
         return [(p.proc_id, p.proc_mem_usage) for p in found[: max(0, min(count.value, MAX_PROCESSES))]]
 
     def boot(self, phy: int) -> int:
-        """How far the start has come; 16 is finished."""
+        """Return the boot status; 16 is finished."""
         return self._number("get_device_boot_status", phy, c_int)
 
     def temperature(self, phy: int) -> int:
@@ -158,7 +158,7 @@ class Gauges(Interface):
         return _ports(narrow)
 
     def hccs_bandwidth(self, phy: int, milliseconds: int) -> dict[str, Any]:
-        """Bandwidths of the HCCS ports over a time; blocks that long."""
+        """Measure the bandwidths of the HCCS ports over a time; blocks that long."""
         info = structs.HccsBandwidth()
         info.profiling_time = milliseconds
         self._chip("get_hccs_link_bandwidth_info", self.place(phy), byref(info))
@@ -168,7 +168,7 @@ class Gauges(Interface):
         }  # fmt: skip
 
     def pcie_bandwidth(self, phy: int, milliseconds: int) -> dict[str, list[int]]:
-        """Bandwidths of the PCIe link over a time (minimum, maximum, average each); blocks that long."""
+        """Measure the bandwidths of the PCIe link over a time (minimum, maximum, average each); blocks that long."""
         info = structs.PcieBandwidth()
         info.profiling_time = milliseconds
         self._chip("get_pcie_link_bandwidth_info", self.place(phy), byref(info))

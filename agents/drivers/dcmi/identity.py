@@ -1,4 +1,4 @@
-"""What a chip is: type, board, serial number, addresses, its place in the super pod."""
+"""A chip's identity: type, board, serial number, addresses, location in the super pod."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_EIDS: Final = 32
 
 
 class Identity(Interface):
-    """Readings that change with the hardware only."""
+    """Readings that change only with the hardware."""
 
     def chip_info(self, phy: int) -> dict[str, Any]:
         """Type, name, version, AI cores."""
@@ -80,7 +80,7 @@ class Identity(Interface):
         return f"{info.domain & 0xFFFF:04X}:{info.bdf_busid:02X}:{info.bdf_deviceid:02X}.{info.bdf_funcid:X}"
 
     def affinity(self, phy: int) -> str:
-        """The processors near a chip, as the kernel writes lists."""
+        """The processors near a chip, in the kernel's list format."""
         buffer, length = ctypes.create_string_buffer(32), c_int(32)
         self._chip(
             "get_affinity_cpu_info_by_device_id", self.place(phy), buffer, byref(length),
@@ -107,7 +107,7 @@ class Identity(Interface):
         return ""
 
     def super_pod(self, phy: int) -> dict[str, int]:
-        """Where the chip sits in its super pod; -1 for what the driver does not know."""
+        """The chip's location in its super pod; -1 for values that the driver does not have."""
         info = structs.SuperPod()
         self._info(phy, 12, 1, info)
         fields = ("sdid", "scale_type", "super_pod_id", "server_id", "chassis_id", "super_pod_type")

@@ -1,6 +1,6 @@
-"""The driver's interface in either generation: which chips it has, and how a call finds one.
+"""The driver's interface in either generation: its chips, and how a call addresses one.
 
-A chip is found by a `Place`: v1 libraries name it by card and device, v2 libraries by one id and have no cards.
+A chip is addressed by a `ChipLocation`: v1 libraries use card and device, v2 libraries one id and no cards.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ MAX_IN_CARD: Final = 8
 NPU_TYPE: Final = 0
 
 
-class Place(NamedTuple):
-    """Where one chip is: physical and logic id, card and device; card is -1 where the interface has none."""
+class ChipLocation(NamedTuple):
+    """The location of one chip: physical and logic id, card and device; card is -1 where the interface has none."""
 
     phy: int
     logic: int
@@ -43,13 +43,13 @@ class Interface:
             self.v2 = True
         self.places = self._places()
 
-    def _places(self) -> tuple[Place, ...]:
+    def _places(self) -> tuple[ChipLocation, ...]:
         found = list(self._places_v2() if self.v2 else self._places_v1())
         if not found:
             raise DriverError("the driver lists no NPU")
         return tuple(sorted(found))
 
-    def _places_v1(self) -> list[Place]:
+    def _places_v1(self) -> list[ChipLocation]:
         count, cards = c_int(), (c_int * MAX_CARDS)()
         self.library.call("dcmi_get_card_list", byref(count), cards, MAX_CARDS)
         if not 0 <= count.value <= MAX_CARDS:
@@ -70,7 +70,7 @@ class Interface:
                 places.append(self._checked(phy.value, logic.value, card, device))
         return places
 
-    def _places_v2(self) -> list[Place]:
+    def _places_v2(self) -> list[ChipLocation]:
         ids, count = (c_int * MAX_CHIPS)(), c_int()
         self.library.call("dcmiv2_get_device_list", ids, byref(count), MAX_CHIPS)
         places = []
@@ -81,19 +81,19 @@ class Interface:
         return places
 
     @staticmethod
-    def _checked(phy: int, logic: int, card: int, device: int) -> Place:
+    def _checked(phy: int, logic: int, card: int, device: int) -> ChipLocation:
         if not 0 <= phy < MAX_CHIPS or not 0 <= logic < MAX_CHIPS:
             raise DriverError(f"card {card} device {device}: logic id {logic} or physical id {phy} is beyond 255")
-        return Place(phy, logic, card, device)
+        return ChipLocation(phy, logic, card, device)
 
-    def place(self, phy: int) -> Place:
-        """Where a physical id is. Raises DriverError when there is none."""
+    def place(self, phy: int) -> ChipLocation:
+        """Return the location of a physical id. Raises DriverError when there is none."""
         for place in self.places:
             if place.phy == phy:
                 return place
         raise DriverError(f"no chip {phy}")
 
-    def _chip(self, name: str, place: Place, *arguments: Any, v2: str = "") -> None:
+    def _chip(self, name: str, place: ChipLocation, *arguments: Any, v2: str = "") -> None:
         """Call ``dcmi_NAME(card, device, …)`` or ``dcmiv2_NAME(device, …)``."""
         if self.v2:
             self.library.call(f"dcmiv2_{v2 or name}", place.device, *arguments)
@@ -111,8 +111,8 @@ class Interface:
 
 
 def text(array: Any) -> str:
-    """A zero-ended array of bytes as text."""
+    """Return a zero-terminated array of bytes as text."""
     return bytes(array).split(b"\0", 1)[0].decode("utf-8", "replace").strip()
 
 
-__all__ = ["Interface", "MAX_CHIPS", "Place", "text"]
+__all__ = ["Interface", "MAX_CHIPS", "ChipLocation", "text"]

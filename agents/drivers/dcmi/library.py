@@ -1,7 +1,7 @@
-"""Finding, trusting and loading `libdcmi.so`, and calling it by name.
+"""Find, verify and load `libdcmi.so`, and call its functions by name.
 
 Rules of component/ascend-common/devmanager/dcmi/dcmi.go: each folder of LD_LIBRARY_PATH, then the loader's cache; the
-file and every folder above it must belong to root and be writable by nobody else.
+file and every folder above it must belong to root and be writable by root only.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ CACHE_SECONDS = 10.0
 
 
 def find(library_path: str, name: str = NAME, *, cache: Callable[[], str] | None = None) -> Path:
-    """Where the library is.
+    """Return the path of the library.
 
-    ``library_path`` is the value of LD_LIBRARY_PATH. Raises DriverError that says where was looked, or that the
-    variable is longer than 1024 characters.
+    ``library_path`` is the value of LD_LIBRARY_PATH. Raises DriverError that lists the searched folders, or states
+    that the variable is longer than 1024 characters.
     """
     if len(library_path) > MAX_PATH_TEXT:
         raise DriverError(f"LD_LIBRARY_PATH is longer than {MAX_PATH_TEXT} characters; shorten it")
@@ -55,7 +55,7 @@ def _loader_cache() -> str:
 
 
 def trusted(file: Path, owners: frozenset[int] = frozenset({0})) -> None:
-    """Return when nobody but root could have put this file there.
+    """Return if only root could have put this file there.
 
     Raises DriverError that names the path, its owner or mode, and what to do.
     """
@@ -66,7 +66,7 @@ def trusted(file: Path, owners: frozenset[int] = frozenset({0})) -> None:
         status = path.stat()
         if status.st_uid not in owners:
             raise DriverError(f"{path}: belongs to user {status.st_uid}, not to root; chown it")
-        # in a folder with the sticky bit nobody can put another file in the place of root's
+        # in a folder with the sticky bit no other user can replace root's file
         if status.st_mode & 0o022 and not (path != real and status.st_mode & stat.S_ISVTX):
             raise DriverError(f"{path}: mode {stat.S_IMODE(status.st_mode):04o} lets others write; chmod go-w it")
 
@@ -80,7 +80,7 @@ def _upwards(path: Path) -> Iterator[Path]:
 
 
 class Library:
-    """The loaded library. ``call`` may be used by many threads: ctypes lets go of the interpreter while it runs."""
+    """The loaded library. ``call`` is thread-safe: ctypes releases the interpreter lock while it runs."""
 
     def __init__(self, file: Path) -> None:
         try:
@@ -91,11 +91,11 @@ class Library:
         self._bound: dict[str, Any] = {}
 
     def has(self, name: str) -> bool:
-        """Whether the library has this function."""
+        """Return whether the library has this function."""
         return self._function(name) is not None
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call; raises DcmiError unless it answers 0."""
+        """Call; raises DcmiError unless it returns 0."""
         function = self._function(name)
         if function is None:
             raise DcmiError(name, SYMBOL_MISSING)

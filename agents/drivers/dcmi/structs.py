@@ -31,7 +31,7 @@ class BoardInfo(ctypes.Structure):
 
 
 class ElabelInfo(ctypes.Structure):
-    """dcmi_elabel_info: what the manufacturer wrote on the card."""
+    """dcmi_elabel_info: the manufacturer's data on the card."""
 
     _fields_ = [
         ("product_name", c_char * 256), ("model", c_char * 256), ("manufacturer", c_char * 256),

@@ -1,8 +1,7 @@
 """The parent's end of the driver process: deadlines, restarts, events.
 
-A call past its deadline fails with TIMED_OUT and leaves its thread behind; with `MAX_HUNG` of them, when the process
-dies, or when every call fails as after a reload of the driver, a new one takes its place. It waits between failing
-starts.
+A call past its deadline fails with TIMED_OUT and leaves its thread behind. A new process is started after `MAX_HUNG` of
+them, when the process dies, or when every call fails as after a reload of the driver. Failing starts are spaced out.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ MAX_WAITING: Final = 256
 MAX_EVENTS: Final = 10_000
 START_SECONDS: Final = 30.0
 SUBSCRIBE_SECONDS: Final = 5.0
-#: As often MindCluster's device plugin asks for events when it starts, a second apart.
+#: Attempts to subscribe to events at the start, a second apart, as in MindCluster's device plugin.
 SUBSCRIBE_TRIES: Final = 3
 SUBSCRIBE_PAUSE: Final = 1.0
 BACKOFF: Final = (0.2, 1.0, 5.0, 10.0)
 READ_LIMIT: Final = 1 << 20
-#: What every call answers once the driver was loaded anew below a library that had opened it before: internal error,
-#: ioctl, send, receive. Where one chip is lost, others still answer well.
+#: Return codes of every call after a reload of the driver that the library had opened: internal error, ioctl, send,
+#: receive. Where only one chip is lost, calls for others still succeed.
 STALE: Final = frozenset({-8005, -8009, -8010, -8011})
-#: After so many such answers, over so many seconds, without a good one the library is loaded anew; after twice as many
-#: seconds each time that did not help, up to the second number.
+#: After so many such answers, over so many seconds, without a good one the library is reloaded; the seconds double
+#: after each reload without effect, up to the second number.
 STALE_CALLS: Final = 6
 STALE_SECONDS: Final = (15.0, 600.0)
 
@@ -92,7 +91,7 @@ class Supervisor:
             self._waiting.pop(number, None)
 
     async def _suspect(self, process: asyncio.subprocess.Process, codes: Set[int]) -> None:
-        """Look at what a call answered (`_codes`): a library that has lost its driver is loaded anew."""
+        """Check the codes of an answer (`_codes`): a library that has lost its driver is reloaded."""
         now = asyncio.get_running_loop().time()
         if not codes:
             self._stale, self._patience = 0, STALE_SECONDS[0]
@@ -103,7 +102,7 @@ class Supervisor:
         self._stale += 1
         if self._stale >= STALE_CALLS and now - self._stale_since >= self._patience and process is self._process:
             self._stale, self._patience = 0, min(2 * self._patience, STALE_SECONDS[1])
-            await self._end("every call fails: the driver was loaded anew")
+            await self._end("every call fails: the driver was reloaded")
 
     async def _running(self) -> asyncio.subprocess.Process:
         async with self._starting:
@@ -147,9 +146,9 @@ class Supervisor:
         return process
 
     async def _subscribe(self, process: asyncio.subprocess.Process) -> None:
-        """Ask for fault events. The first call waits for it: whoever was answered misses no event from then on.
+        """Subscribe to fault events. The first call waits for this, so that its caller misses no later event.
 
-        A driver that does not take it is polled only; one that does not answer may yet take it, and is asked once.
+        A driver that refuses is only polled; one that does not answer may still subscribe, and is asked once.
         """
         assert process.stdin is not None
         for attempt in range(SUBSCRIBE_TRIES):
@@ -174,7 +173,7 @@ class Supervisor:
         assert process.stdout is not None
         try:
             while line := await process.stdout.readline():
-                self._heard(json.loads(line))
+                self._receive(json.loads(line))
         except ValueError as error:
             log.error("the driver process said something unreadable", extra={"error": str(error)[:200]})
             await _kill(process)
@@ -183,10 +182,10 @@ class Supervisor:
                 if not future.done():
                     future.set_exception(DriverError("the driver process ended"))
 
-    def _heard(self, message: dict[str, Any]) -> None:
+    def _receive(self, message: dict[str, Any]) -> None:
         if "event" in message:
             if self.events.full():
-                # codes are polled too: what is lost here is found there
+                # codes are polled too, so a lost event is recovered
                 self.lost_events += 1
                 return
             self.events.put_nowait(message["event"])
@@ -217,7 +216,7 @@ class Supervisor:
 
 
 def _codes(answer: Any) -> Set[int]:
-    """The error codes of a good answer: of a turn of readings in which none was good, else none."""
+    """Return the error codes of a batch in which every reading failed, else none."""
     if not isinstance(answer, list) or not all(isinstance(one, dict) and "code" in one for one in answer):
         return frozenset()
     return {one["code"] for one in answer}

@@ -1,4 +1,4 @@
-"""Compiling the stand-in: a C compiler, one file, no other library than libpthread."""
+"""Compile the stand-in: one file, a C compiler, and no library but libpthread."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ SECONDS = 60
 
 
 class BuildError(Exception):
-    """The stand-in could not be compiled; the text says what to install or what the compiler said."""
+    """The stand-in could not be compiled; the text states what to install, or the compiler's error."""
 
 
 def build(folder: Path, compiler: str = "") -> Path:
-    """Compile `libdcmi.so` into ``folder``; answers the file. Raises BuildError."""
+    """Compile `libdcmi.so` into ``folder`` and return its path. Raises BuildError."""
     return _compile(folder, "libdcmi.so", "dcmi_standin.c", compiler)
 
 

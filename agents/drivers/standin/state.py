@@ -1,6 +1,6 @@
-"""The stand-in library's state, a file that both sides map: break a chip here, agents see it there.
+"""The stand-in library's state, a file that tests and the library map: a fault set here is visible to agents.
 
-Layouts mirror dcmi_standin.h; `Standin.open` compares sizes, so a stale file is refused and not misread.
+Layouts mirror dcmi_standin.h; `Standin.open` compares sizes, so that a stale file is refused, not misread.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Template(ctypes.Structure):
 
 
 class Override(ctypes.Structure):
-    """One call that is made to fail or hang."""
+    """One call scripted to fail or hang."""
 
     _fields_ = [
         ("name", c_char * 64), ("result", c_int32), ("remaining", c_int32), ("delay_ms", c_uint32), ("phy", c_int32),
@@ -140,12 +140,12 @@ class Standin:
 
     @classmethod
     def open(cls, file: Path) -> Standin:
-        """Map a file that `create` wrote. Raises ValueError when it is another or an older one."""
+        """Map a file that `create` wrote. Raises ValueError when it is another file or an older version."""
         if file.stat().st_size != ctypes.sizeof(SimState):
-            raise ValueError(f"{file}: no state of this stand-in; make it anew with belay sim-driver build")
+            raise ValueError(f"{file}: no state of this stand-in; create it again with belay sim-driver build")
         self = cls._map_file(file)
         if self.state.magic != MAGIC or self.state.size != ctypes.sizeof(SimState):
-            raise ValueError(f"{file}: no state of this stand-in; make it anew with belay sim-driver build")
+            raise ValueError(f"{file}: no state of this stand-in; create it again with belay sim-driver build")
         return self
 
     @classmethod
@@ -181,7 +181,7 @@ class Standin:
         raise KeyError(f"no chip {phy}")
 
     def raise_code(self, phy: int, code: str, *, severity: int = 2, event: bool = True) -> None:
-        """A fault begins: its code is present, and an event says so."""
+        """Start a fault: its code is present, and an event reports it."""
         chip = self.chip(phy)
         number = int(code, 16)
         if number not in chip.codes[: chip.code_count] and chip.code_count < CODES:
@@ -191,7 +191,7 @@ class Standin:
             self.event(phy, code, 1, severity)
 
     def clear_code(self, phy: int, code: str, *, event: bool = True) -> None:
-        """A fault ends."""
+        """End a fault."""
         chip = self.chip(phy)
         left = [number for number in chip.codes[: chip.code_count] if number != int(code, 16)]
         chip.codes[: len(left)] = left
@@ -200,21 +200,21 @@ class Standin:
             self.event(phy, code, 0, 2)
 
     def event(self, phy: int, code: str, assertion: int, severity: int = 2) -> None:
-        """Say something without changing what is present; assertion 0 recover, 1 occur, 2 once."""
+        """Send an event without changing the present codes; assertion 0 recover, 1 occur, 2 once."""
         state = self.state
         written = state.events_written
         state.events[written % EVENTS] = SimEvent(int(code, 16), self.chip(phy).logic, severity, assertion, written, 0)
         state.events_written = written + 1
 
     def processes(self, phy: int, pids: Sequence[int]) -> None:
-        """Let these processes, and no others, use the chip."""
+        """Set the processes that use the chip."""
         chip = self.chip(phy)
         for number, pid in enumerate(pids[:PROCESSES]):
             chip.processes[number] = Process(pid, 0, 1 << 30)
         chip.process_count = min(len(pids), PROCESSES)
 
     def script(self, call: str, *, result: int = 0, times: int = -1, delay_ms: int = 0, phy: int = -1) -> None:
-        """Make a call answer ``result``, late, so many times (-1: until `unscript`)."""
+        """Make a call return ``result`` after a delay, ``times`` times (-1: until `unscript`)."""
         for override in self.state.overrides:
             if not override.remaining or override.name == call.encode():
                 override.result, override.delay_ms, override.phy = result, delay_ms, phy
@@ -224,7 +224,7 @@ class Standin:
         raise ValueError(f"at most {OVERRIDES} calls are scripted at once")
 
     def unscript(self) -> None:
-        """Let every call answer by the state again."""
+        """Remove all scripts: every call returns the state again."""
         for override in self.state.overrides:
             override.remaining = 0
 

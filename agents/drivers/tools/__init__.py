@@ -1,1 +1,1 @@
-"""Ways to the chips through the programs that come with the driver: hccn_tool and npu-smi."""
+"""Access to chips through the programs shipped with the driver: hccn_tool and npu-smi."""

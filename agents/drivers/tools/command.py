@@ -1,4 +1,4 @@
-"""Running a program of the driver: bounded in time and in what it may print."""
+"""Run a program of the driver, bounded in time and in output."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from agents.drivers.base import DriverError
 from agents.processes import kill_session
 
 LIMIT: Final = 1 << 20
-"""Bytes of output that are read; what comes after them is not waited for (component/ascend-common/devmanager/hccn)."""
+"""Maximum bytes of output; more is an error (component/ascend-common/devmanager/hccn)."""
 
 SECONDS: Final = 10.0
 AT_ONCE: Final = 4
 """Programs that run at the same time."""
 
 PASSED_ON: Final = ("PATH", "LD_LIBRARY_PATH")
-"""Variables that the program sees; everything else of the agent's environment is its own."""
+"""Variables passed to the program; the rest of the agent's environment is not."""
 
 _SHOWN: Final = 200
 
 
 class Runner:
-    """Runs one program with arguments. Raises DriverError: absent, failed, too slow, or too talkative."""
+    """Run one program with arguments. Raises DriverError: absent, failed, too slow, or too much output."""
 
     def __init__(
         self, program: str, *, seconds: float = SECONDS, limit: int = LIMIT, env: Mapping[str, str] | None = None
@@ -36,7 +36,7 @@ class Runner:
         self._free = asyncio.Semaphore(AT_ONCE)
 
     async def run(self, arguments: Sequence[str]) -> str:
-        """The program's output as text."""
+        """Return the program's output as text."""
         async with self._free:
             try:
                 process = await asyncio.create_subprocess_exec(
@@ -74,7 +74,7 @@ class Runner:
 
 
 def pairs(text: str) -> dict[str, str]:
-    """``key : value`` lines as a dictionary; other lines are passed over, the first of equal keys counts."""
+    """Parse ``key : value`` lines into a dictionary; other lines are skipped, the first of equal keys counts."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         key, colon, value = line.partition(":")
@@ -84,7 +84,7 @@ def pairs(text: str) -> dict[str, str]:
 
 
 def tables(text: str) -> list[list[list[str]]]:
-    """Tables drawn with ``|`` and ``+--+``: rows of cells; a new table begins after a line outside any."""
+    """Parse tables drawn with ``|`` and ``+--+`` into rows of cells; a line outside a table ends it."""
     found: list[list[list[str]]] = []
     inside = False
     for raw in text.splitlines():

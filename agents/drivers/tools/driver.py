@@ -1,7 +1,7 @@
 """SmiDriver: a node's chips through npu-smi, where the driver's library cannot be used.
 
-It tells what is there, faults, processes and vNPUs, and cuts vNPUs. It knows no events (codes are polled), does not
-reset chips, and knows no health of the network port. Every question starts a program: the library is the better way.
+It reads chips, faults, processes and vNPUs, and creates vNPUs. It has no events (codes are polled), does not reset
+chips, and has no health of the network port. Every call starts a program, so the library is preferred.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Final
 
 import msgspec
 
-from agents.drivers import rows
+from agents.drivers import server_models
 from agents.drivers.base import BOOTED, VNPU, Chip, Code, DriverError, Event, Machine
 from agents.drivers.dcmi import family as families
 from agents.drivers.tools.hccn import Tool
-from agents.drivers.tools.npu_smi import NpuSmi, Place
+from agents.drivers.tools.npu_smi import NpuSmi, NpuSmiChip
 
 _MEGABYTES_PER_GB: Final = 1024
 _OK: Final = frozenset({"OK", "HEALTHY", "NORMAL"})
@@ -30,19 +30,19 @@ class SmiDriver:
         self, tool: Tool | None = None, *, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     ) -> None:
         self.smi, self._now_ms = NpuSmi(tool), now_ms
-        self._places: dict[int, Place] = {}
+        self._places: dict[int, NpuSmiChip] = {}
         self._machine: Machine | None = None
         self._group: Callable[[int], Sequence[int]] | None = None
         self._seen: dict[tuple[int, str], int] = {}
         self._vnpus: dict[int, int] = {}
 
-    async def _all(self) -> dict[int, Place]:
+    async def _all(self) -> dict[int, NpuSmiChip]:
         if not self._places:
             self._places = {place.phy: place for place in await self.smi.places()}
         return self._places
 
-    async def place(self, chip: int) -> Place:
-        """Where a physical id is. Raises DriverError when there is none."""
+    async def place(self, chip: int) -> NpuSmiChip:
+        """Return the location of a physical id. Raises DriverError when there is none."""
         try:
             return (await self._all())[chip]
         except KeyError:
@@ -58,7 +58,7 @@ class SmiDriver:
         family = families.family(first.name, number)
         mode = families.RUN_MODES[family]
         product = board.text("Product Name")
-        found = rows.machine(f"huawei.com/{mode}", first.name)
+        found = server_models.machine(f"huawei.com/{mode}", first.name)
         common = await self.smi.about("common", first.card, first.chip)
         cores = common.text("Aicore Count")
         usages = await self.smi.about("usages", first.card, first.chip)
@@ -70,7 +70,7 @@ class SmiDriver:
             labels["infer-card-type"] = "card-300i-duo"
         kind = "npu" if family == families.A5 else family
         cards = {place.phy: place.card for place in self._places.values()}
-        # without the library nobody tells the brother of an A3 module: its own module is what is known
+        # only the library has the paired module of an A3 module: without it, only the module itself is known
         self._group = lambda chip: families.reset_group(family, number, 0, product, chip, cards, None)
         self._machine = msgspec.structs.replace(
             found,
@@ -111,7 +111,7 @@ class SmiDriver:
         return found
 
     async def events(self) -> Sequence[Event]:
-        """Wait for ever: the program tells no events."""
+        """Wait indefinitely: the program reports no events."""
         await asyncio.Event().wait()
         raise AssertionError("not reached")
 
@@ -123,7 +123,7 @@ class SmiDriver:
         return {phy: count for phy, count in counts.items() if count}
 
     async def reset_group(self, chip: int) -> Sequence[int]:
-        """Name the chips that reset with ``chip``."""
+        """Return the chips that reset with ``chip``."""
         await self.place(chip)
         await self.machine()
         assert self._group is not None
@@ -134,24 +134,24 @@ class SmiDriver:
         raise DriverError("chips are not reset through npu-smi; install the driver's libdcmi.so and use --driver dcmi")
 
     async def reset_out_of_band(self, chips: Sequence[int]) -> bool:
-        """There is no way to."""
+        """Return False: npu-smi has no out-of-band reset."""
         return False
 
     async def rescan(self, chips: Sequence[int]) -> None:
-        """Nothing to do: npu-smi lists what the driver has found."""
+        """Do nothing: npu-smi lists the chips that the driver has found."""
 
     async def boot_status(self, chip: int) -> int:
-        """BOOTED once the chip tells its health."""
+        """Return BOOTED once the chip's health can be read."""
         place = await self.place(chip)
         facts = await self.smi.about("health", place.card, place.chip)
         return BOOTED if facts.text("Health", "Health Status") else 0
 
     async def healthy(self, chip: int) -> bool:
-        """Whether the program calls a chip healthy."""
+        """Return whether the program reports a chip as healthy."""
         place = await self.place(chip)
         facts = await self.smi.about("health", place.card, place.chip)
         if not (said := facts.text("Health", "Health Status")):
-            raise DriverError(f"npu-smi does not tell the health of chip {chip}")
+            raise DriverError(f"npu-smi does not show the health of chip {chip}")
         return said.upper() in _OK
 
     async def vnpus(self) -> Sequence[VNPU]:
@@ -163,7 +163,7 @@ class SmiDriver:
         return sorted(found)
 
     async def create_vnpu(self, chip: int, template: str) -> VNPU:
-        """Cut a vNPU, and find which one it is."""
+        """Create a vNPU and find its id."""
         place = await self.place(chip)
         before = {number for number, _ in await self.smi.vnpus(place.card, place.chip)}
         await self.smi.create(place.card, place.chip, template)
@@ -174,7 +174,7 @@ class SmiDriver:
         raise DriverError(f"npu-smi cut a vNPU {template} on chip {chip}, but lists no new one")
 
     async def destroy_vnpu(self, vnpu: int) -> None:
-        """Give a vNPU back."""
+        """Destroy a vNPU."""
         if vnpu not in self._vnpus:
             await self.vnpus()
         if vnpu not in self._vnpus:

@@ -1,7 +1,7 @@
-"""hccn_tool: the NPU network ports, by what the tool prints.
+"""hccn_tool: the NPU network ports, from the tool's output.
 
-Arguments and formats: component/ascend-common/devmanager/hccn/hccn_tool.go. Parsers look for what they need and pass
-over what else a release prints; what they do not find is a DriverError with what was printed, never a guess.
+Arguments and formats: component/ascend-common/devmanager/hccn/hccn_tool.go. Parsers skip
+output that they do not need; a missing value is a DriverError with the output, never a guess.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Port(NamedTuple):
 
 
 class Tool(Protocol):
-    """What runs the tool: a program, or recorded answers."""
+    """Runner of the tool: a program, or recorded answers."""
 
     async def run(self, arguments: list[str]) -> str:
         """Run and return the output. Raises DriverError."""
@@ -42,7 +42,7 @@ class Tool(Protocol):
 
 
 class HccnTool:
-    """The tool's questions. Chips before Ascend 950 are named by physical id, those after by logic id."""
+    """Queries to the tool. Chips before Ascend 950 are named by physical id, those after by logic id."""
 
     def __init__(self, tool: Tool | None = None) -> None:
         self._tool: Tool | Runner = tool or Runner(PATH)
@@ -51,7 +51,7 @@ class HccnTool:
         return await self._tool.run([str(argument) for argument in arguments])
 
     async def link(self, phy: int) -> bool:
-        """Whether the link is up."""
+        """Return whether the link is up."""
         return link(await self._ask("-i", phy, "-link", "-g"))
 
     async def speed(self, phy: int) -> int:
@@ -59,7 +59,7 @@ class HccnTool:
         return speed(await self._ask("-i", phy, "-speed", "-g"))
 
     async def link_ups(self, phy: int) -> int:
-        """How often the link came up."""
+        """Return how often the link came up."""
         return link_ups(await self._ask("-i", phy, "-link_stat", "-g"))
 
     async def counters(self, phy: int) -> dict[str, int]:
@@ -67,7 +67,7 @@ class HccnTool:
         return counters(await self._ask("-i", phy, "-stat", "-g"))
 
     async def optical(self, phy: int) -> dict[str, str]:
-        """What the optical module says; blanks in keys are underscores."""
+        """Return the optical module's values; blanks in keys become underscores."""
         return optical(await self._ask("-i", phy, "-optical", "-g"))
 
     async def bandwidth(self, phy: int) -> tuple[float, float]:
@@ -79,11 +79,11 @@ class HccnTool:
         return ports(await self._ask("-g", "-dev_info", "-i", logic))
 
     async def port_link(self, logic: int, die: int, port: int) -> bool:
-        """Whether a port's link is up."""
+        """Return whether a port's link is up."""
         return link(await self._ask("-g", "-link", "-i", logic, "-u", die, "-p", port))
 
     async def port_bandwidth(self, logic: int, where: Port) -> tuple[float, float]:
-        """MB/s sent and received by a port; a bonded Ethernet pair is asked as one, an even port is its first."""
+        """MB/s sent and received by a port; a bonded Ethernet pair is one query, its first port is even."""
         if where.kind == "ETH":
             found = bandwidth(await self._ask("-g", "-bandwidth", "-d", f"bond{logic}", "-time", SAMPLE_MS))
             return found[min(where.port % 2, len(found) - 1)]
@@ -93,7 +93,7 @@ class HccnTool:
         return bandwidth(text)[0]
 
     async def port_speed(self, logic: int, die: int, port: int) -> int:
-        """G of a port."""
+        """Speed of a port in Gb/s."""
         return port_speed(await self._ask("-g", "-speed", "-i", logic, "-u", die, "-p", port))
 
     async def port_optical(self, logic: int, die: int, port: int) -> dict[str, str]:
@@ -137,7 +137,7 @@ def optical(text: str) -> dict[str, str]:
 
 
 def bandwidth(text: str) -> list[tuple[float, float]]:
-    """``Bandwidth TX: 0.00 MB/sec`` and the same with RX, once for each port asked about."""
+    """``Bandwidth TX: 0.00 MB/sec`` and the same with RX, once for each queried port."""
     sent = [float(value) for way, value in _RATE.findall(text) if way.upper() == "TX"]
     received = [float(value) for way, value in _RATE.findall(text) if way.upper() == "RX"]
     if not sent or len(sent) != len(received):
@@ -146,7 +146,7 @@ def bandwidth(text: str) -> list[tuple[float, float]]:
 
 
 def ports(text: str) -> list[Port]:
-    """The first table of ``-dev_info``; columns are found by their titles."""
+    """The first table of ``-dev_info``; columns are identified by their titles."""
     for table in tables(text):
         titles = [title.lower().replace(" ", "") for title in table[0]]
         if "udieid" not in titles or "portid" not in titles:
@@ -181,7 +181,7 @@ def port_speed(text: str) -> int:
 
 
 def port_optical(text: str) -> dict[str, str]:
-    """Lane powers wherever a table has them: the value stands in the next cell."""
+    """Lane powers wherever a table has them: the value is in the next cell."""
     found: dict[str, str] = {}
     lanes = set()
     for table in tables(text):

@@ -1,7 +1,7 @@
-"""npu-smi: what a node's chips are and how they are, by what the program prints.
+"""npu-smi: identity and state of a node's chips, from the program's output.
 
 Releases differ in titles, blanks and columns, so values are found by key or column title, in any case and spacing;
-``NA`` and ``-`` are nothing. Commands: npu-smi's public reference; vNPU commands as MindCluster's documents use them
+``NA`` and ``-`` are no value. Commands: npu-smi's public reference; vNPU commands as MindCluster's documents use them
 (docs/zh/scheduling/03_basic_scheduling).
 """
 
@@ -23,7 +23,7 @@ _NOTHING: Final = ("", "NA", "N/A", "-")
 _SHOWN: Final = 120
 
 
-class Place(NamedTuple):
+class NpuSmiChip(NamedTuple):
     """One chip: physical and logic id, the card (npu-smi's NPU ID), the chip on it, its name."""
 
     phy: int
@@ -34,14 +34,14 @@ class Place(NamedTuple):
 
 
 class Facts:
-    """``key : value`` lines, found by what a key is about."""
+    """``key : value`` lines, looked up by normalised key."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._found = {_plain(key): value for key, value in pairs(text).items() if value not in _NOTHING}
 
     def text(self, *keys: str) -> str:
-        """The value of the first of these keys that is there; empty when none is. Units in keys do not matter."""
+        """Return the value of the first of these keys present; empty when none is. Units in keys are ignored."""
         for key in keys:
             for known, value in self._found.items():
                 if known == _plain(key):
@@ -49,7 +49,7 @@ class Facts:
         return ""
 
     def number(self, *keys: str) -> float:
-        """The number of the first of these keys. Raises DriverError when there is none."""
+        """Return the number of the first of these keys. Raises DriverError when there is none."""
         match = _FIRST_NUMBER.search(self.text(*keys))
         if match is None:
             raise DriverError(f"npu-smi: no {keys[0]} in {_shown(self._text)}")
@@ -57,12 +57,12 @@ class Facts:
 
 
 class NpuSmi:
-    """The program's questions and orders. Raises DriverError."""
+    """Queries and commands of the program. Raises DriverError."""
 
     def __init__(self, tool: Tool | None = None) -> None:
         self._tool: Tool | Runner = tool or Runner(PROGRAM)
 
-    async def places(self) -> list[Place]:
+    async def places(self) -> list[NpuSmiChip]:
         """Every NPU chip, ascending by physical id."""
         return places(await self._tool.run(["info", "-m"]))
 
@@ -71,7 +71,7 @@ class NpuSmi:
         return Facts(await self._tool.run(["info", "-t", "board", "-i", str(card)]))
 
     async def about(self, what: str, card: int, chip: int) -> Facts:
-        """One of ``common``, ``health``, ``usages``, ``temp``, ``power``, ``ecc`` of a chip."""
+        """Return one of ``common``, ``health``, ``usages``, ``temp``, ``power``, ``ecc`` of a chip."""
         return Facts(await self._tool.run(["info", "-t", what, "-i", str(card), "-c", str(chip)]))
 
     async def codes(self, card: int, chip: int) -> list[str]:
@@ -88,20 +88,20 @@ class NpuSmi:
         return vnpus(await self._tool.run(["info", "-t", "info-vnpu", "-i", str(card), "-c", str(chip)]))
 
     async def create(self, card: int, chip: int, template: str) -> None:
-        """Cut a vNPU; its id is found by listing."""
+        """Create a vNPU; its id is found by listing."""
         if not re.fullmatch(r"[A-Za-z0-9_]{1,31}", template):
             raise DriverError(f"template {template[:64]!r} is no name of a template")
         line = ["set", "-t", "create-vnpu", "-i", str(card), "-c", str(chip), "-f", template]
         done(await self._tool.run(line))
 
     async def destroy(self, card: int, chip: int, vnpu: int) -> None:
-        """Give a vNPU back."""
+        """Destroy a vNPU."""
         done(await self._tool.run(["set", "-t", "destroy-vnpu", "-i", str(card), "-c", str(chip), "-v", str(vnpu)]))
 
 
-def places(text: str) -> list[Place]:
-    """The table of ``info -m``: columns set apart by two blanks or more, found by their titles."""
-    found: list[Place] = []
+def places(text: str) -> list[NpuSmiChip]:
+    """The table of ``info -m``: columns separated by two blanks or more, identified by their titles."""
+    found: list[NpuSmiChip] = []
     titles: list[str] = []
     for line in text.splitlines():
         cells = _COLUMNS.split(line.strip())
@@ -120,7 +120,9 @@ def places(text: str) -> list[Place]:
         # as the library names them: 910B3, 310P3, but Ascend910-9382 and Ascend950PR
         name = _PREFIX.sub("", row.get("chipname", ""))
         found.append(
-            Place(int(phy) if phy.isdecimal() else int(logic), int(logic), int(row["npuid"]), int(row["chipid"]), name)
+            NpuSmiChip(
+                int(phy) if phy.isdecimal() else int(logic), int(logic), int(row["npuid"]), int(row["chipid"]), name
+            )
         )
     if not found:
         raise DriverError(f"npu-smi: no chips in {_shown(text)}")
@@ -141,7 +143,7 @@ def processes(text: str) -> dict[tuple[int, int], list[tuple[int, int]]]:
                 continue
             words = [word for cell in row for word in cell.split()]
             numbers = [int(word) for word in words if word.isdecimal()]
-            # card, chip, process … memory; a line that says there is none has words instead
+            # card, chip, process … memory; a line without a process has text instead
             if len(row) >= 3 and len(numbers) >= 4 and all(word.isdecimal() for word in words[:3]):
                 found.setdefault((numbers[0], numbers[1]), []).append((numbers[2], numbers[-1]))
     return found
@@ -160,14 +162,14 @@ def vnpus(text: str) -> list[tuple[int, str]]:
 
 
 def done(text: str) -> None:
-    """Nothing when the program says that an order was carried out. Raises DriverError with its words."""
+    """Check the program's report that a command succeeded. Raises DriverError with its output."""
     facts = Facts(text)
     if facts.text("Status").upper() not in ("OK", "SUCCESS"):
         raise DriverError(f"npu-smi: {facts.text('Message') or _shown(text)}"[:300])
 
 
 def _plain(key: str) -> str:
-    """A key without case, blanks, signs, and the unit in brackets behind it."""
+    """Return a key without case, blanks, signs, and the unit in trailing brackets."""
     return re.sub(r"[^a-z0-9]", "", re.sub(r"\(.*?\)", "", key.lower()))
 
 
@@ -175,4 +177,4 @@ def _shown(text: str) -> str:
     return repr(" ".join(text.split())[:_SHOWN])
 
 
-__all__ = ["Facts", "NpuSmi", "Place", "done", "places", "processes", "vnpus"]
+__all__ = ["Facts", "NpuSmi", "NpuSmiChip", "done", "places", "processes", "vnpus"]

@@ -1,1 +1,1 @@
-"""What NodeD does on a real node: hardware alarms through IPMI, storage clients, super pod, pings, snapshots."""
+"""NodeD's functions on a real node: hardware alarms through IPMI, storage clients, super pod, pings, snapshots."""

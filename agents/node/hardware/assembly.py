@@ -1,4 +1,4 @@
-"""Putting the hardware part together: what a driver and the settings allow."""
+"""Assembling the hardware part from what the driver and the settings allow."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def hardware_part(
     state: Callable[[], NodeState | None],
     folder: Path,
 ) -> Hardware:
-    """The part as the settings want it; ``folder`` survives restarts. Pings and super pods need the real driver."""
+    """The part that the settings select; ``folder`` survives restarts. Pings and super pods need the real driver."""
     clock = Clock()
     pods = _SuperPodWorks(node, client, hardware, driver, state, clock, folder)
     beside: list[Callable[[], Awaitable[None]]] = []
@@ -55,7 +55,7 @@ def hardware_part(
 
 
 class _SuperPodWorks:
-    """What is done on nodes of super pods only; elsewhere each work ends at once."""
+    """The tasks for nodes of super pods; on other nodes each ends at once."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class _SuperPodWorks:
         return None if self._mesh is None else await self._mesh.results()
 
     async def pings(self) -> None:
-        """Let the chips ping one another."""
+        """Run the pings between chips."""
         state = self._state()
         if state is None or state.machine.super_pod_id < 0 or not isinstance(self._driver, DcmiDriver):
             return
@@ -87,14 +87,16 @@ class _SuperPodWorks:
         )  # fmt: skip
         self._mesh = PingMesh(
             self._node, machine.super_pod_id, machine.server_index, sorted(state.ids), self._client,
-            self._driver.calls.ask, self._clock, files, folder, by_eid=machine.prefix == "npu-",
+            self._driver.calls.ask, self._clock, files, folder, by_eid=machine.generation.unified_bus,
         )  # fmt: skip
         await self._mesh.run()
 
     async def cards(self) -> None:
         """Ping servers of other super pods over the network cards (Ascend950)."""
         state, shared = self._state(), self._hardware.ras_root
-        if state is None or state.machine.super_pod_id < 0 or state.machine.prefix != "npu-" or not shared:
+        if state is None or state.machine.super_pod_id < 0 or not shared:
+            return
+        if not state.machine.generation.unified_bus:
             return
         machine, folder = state.machine, Path(shared) / "cluster" / FOLDER
         files = PingFiles(
@@ -106,7 +108,7 @@ class _SuperPodWorks:
         ).run()
 
     async def marks(self) -> None:
-        """Mark what faulty jobs hold."""
+        """Mark the chips that faulty jobs hold."""
         state = self._state()
         if state is None or state.machine.super_pod_id < 0 or not isinstance(self._driver, DcmiDriver):
             return

@@ -168,7 +168,7 @@ def _bytes(output: bytes) -> bytes:
 
 
 def _password(file: Path) -> str:
-    """The first line of a file that nobody else may read."""
+    """The first line of a file that no other user may read."""
     try:
         with open(file, "rb") as source:
             mode = os.fstat(source.fileno()).st_mode
@@ -184,7 +184,7 @@ def _password(file: Path) -> str:
 
 @contextlib.contextmanager
 def _credentials(reach: Reach) -> Iterator[str]:
-    # mode 0600 from the beginning, gone with the request
+    # mode 0600 from creation, deleted after the request
     password = _password(Path(reach.password_file))
     with tempfile.NamedTemporaryFile("w", prefix="belay-ipmi-", suffix=".conf") as file:
         file.write(f"username {_quoted(reach.user)}\npassword {_quoted(password)}\n")

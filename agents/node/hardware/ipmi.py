@@ -1,4 +1,4 @@
-"""The hardware alarms that stand and the product's serial number, as the board's controller tells them.
+"""Active hardware alarms and the product's serial number, read from the board's controller.
 
 Requests and layouts: component/noded/pkg/monitoring/ipmimonitor/ipmi_monitor.go and pkg/common; docs/zh/scheduling
 06_api/03_noded.md. Offsets count from the completion code.
@@ -25,7 +25,7 @@ HEADER: Final = 8
 RECORD: Final = 15
 ROUNDS: Final = 100
 MAX_INDEX: Final = 65_535
-#: All rounds together (seconds): a controller that answers slowly and for ever must not hold the agent.
+#: All rounds together (seconds): a controller that keeps answering slowly must not block the agent.
 ALL_SECONDS: Final = 25.0
 MAX_SERIAL: Final = 128
 
@@ -49,12 +49,12 @@ DEVICE_TYPES: Final = {
 
 
 def request(index: int) -> bytes:
-    """What asks for alarms from the ``index``-th on, after function and command."""
+    """The request data for alarms from the ``index``-th on, after function and command."""
     return _ASK + index.to_bytes(2, "little") + _ASK_END
 
 
 def records(answer: bytes) -> tuple[int, int, list[Alarm]]:
-    """How many alarms there are in all, how many this answer says it holds, and those it does.
+    """The total number of alarms, the number that this answer declares, and those that it contains.
 
     Records that do not fill their area are not read, as NodeD does. Raises BmcError when there is not even a header.
     """
@@ -71,7 +71,7 @@ def records(answer: bytes) -> tuple[int, int, list[Alarm]]:
 
 
 async def alarms(bmc: Bmc) -> Sequence[Alarm]:
-    """Read every alarm that stands, once each, in the order of the controller. Raises BmcError."""
+    """Read every active alarm once, in the order of the controller. Raises BmcError."""
     found: list[Alarm] = []
     try:
         async with asyncio.timeout(ALL_SECONDS):
@@ -81,7 +81,7 @@ async def alarms(bmc: Bmc) -> Sequence[Alarm]:
                 left = total if index == 0 else left
                 found += some
                 index, left = index + count, left - count
-                # a message without events asks the same question again, for ever
+                # a message without events would repeat the same request without end
                 if left <= 0 or index > MAX_INDEX or count == 0:
                     break
     except TimeoutError:

@@ -19,7 +19,7 @@ from agents.node.hardware.storage import Clients
 from agents.node.log import Log
 from agents.node.settings import Settings
 from agents.node.state import NodeState
-from agents.node.surveyor import Surveyor, Tables, default_tables
+from agents.node.surroundings_monitor import SurroundingsMonitor, Tables, default_tables
 from engine.wire.policy import NodePolicy
 
 SERIAL: Final = "product-serial-number"
@@ -29,8 +29,8 @@ RESTART_CEILING: Final = 60.0
 _log = Log("hardware")
 
 
-class Cluster(Protocol):
-    """What is asked of the API server."""
+class ConfigMaps(Protocol):
+    """The calls to the API server."""
 
     async def get_config_map(self, namespace: str, name: str) -> Mapping[str, Any] | None:
         """Read one ConfigMap."""
@@ -41,7 +41,7 @@ class Cluster(Protocol):
         ...
 
     async def delete_config_map(self, namespace: str, name: str) -> None:
-        """Delete a ConfigMap; one that is gone is as good."""
+        """Delete a ConfigMap; succeed when there is none."""
         ...
 
     async def get_node(self, node: str) -> Mapping[str, Any] | None:
@@ -54,7 +54,7 @@ class Cluster(Protocol):
 
 
 class NodeSurroundings:
-    """What surrounds the chips of a real node. What a node has not is None, and is never reported."""
+    """The surroundings of a real node's chips. Sources that a node lacks are None and never reported."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class NodeSurroundings:
 
     async def storage(self) -> Mapping[str, Client] | None:
         """Read the storage clients' state files."""
-        return None if self._clients is None else await asyncio.to_thread(self._clients.look)
+        return None if self._clients is None else await asyncio.to_thread(self._clients.refresh)
 
     async def pings(self) -> Mapping[int, Sequence[Ping]] | None:
         """Read the newest results of the pings between chips."""
@@ -92,7 +92,7 @@ class Hardware:
     def __init__(
         self,
         node: str,
-        cluster: Cluster,
+        cluster: ConfigMaps,
         settings: Settings,
         hardware: HardwareSettings,
         policy: NodePolicy,
@@ -112,10 +112,10 @@ class Hardware:
         self._sender = GrpcPublicFaults(hardware.public_faults) if hardware.public_faults else None
 
     async def run(self) -> None:
-        """Run the surveyor and what is beside it; each is started anew when it fails."""
+        """Run the surveyor and the other tasks; each is restarted when it fails."""
         while (state := self._state()) is None:
             await self._clock.sleep(1.0)
-        works = [self._survey(len(state.chips)), *self._beside, self._tell_serial]
+        works = [self._survey(len(state.chips)), *self._beside, self._report_serial]
         try:
             async with asyncio.TaskGroup() as group:
                 for work in works:
@@ -131,18 +131,18 @@ class Hardware:
                 await work()
                 return
             except (DriverError, ApiError) as error:
-                _log.warning("a part cannot work and is started anew", node=self._node, error=error)
+                _log.warning("a part cannot work and is restarted", node=self._node, error=error)
             except Exception:
-                # whatever the bug is, the chips are looked after by others
-                _log.exception("a part failed and is started anew", node=self._node)
+                # a bug here does not affect the parts that protect chips
+                _log.exception("a part failed and is restarted", node=self._node)
             failures += 1
             await self._clock.sleep(self._chance.uniform(0.5, min(RESTART_CEILING, 2.0 ** min(failures, 10))))
 
     def _survey(self, chips: int) -> Callable[[], Awaitable[None]]:
         def nothing(hanging: set[int]) -> None:
-            """`NodeSurroundings.use` never tells of any."""
+            """`NodeSurroundings.use` never reports any."""
 
-        return Surveyor(
+        return SurroundingsMonitor(
             self._node,
             chips,
             self._around,
@@ -167,11 +167,11 @@ class Hardware:
 
         return tables
 
-    async def _tell_serial(self) -> None:
+    async def _report_serial(self) -> None:
         """Write the product's serial number to the node, once; public faults name nodes by it."""
         if self._bmc is None:
             return
-        # a rack that is switched on at once must not ask all at once
+        # nodes of a rack that start together must not send requests together
         await self._clock.sleep(self._settings.scaled(self._chance.uniform(0, SERIAL_DELAY)))
         for attempt in range(1, SERIAL_TRIES + 1):
             try:
@@ -184,7 +184,7 @@ class Hardware:
                     await self._cluster.patch_node(self._node, {}, {SERIAL: serial})
                 return
             except (DriverError, ApiError) as error:
-                _log.warning("the serial number cannot be told", node=self._node, attempt=attempt, error=error)
+                _log.warning("the serial number cannot be read", node=self._node, attempt=attempt, error=error)
                 await self._clock.sleep(1.0)
 
 

@@ -1,4 +1,4 @@
-"""Who pings whom in a super pod: configuration, addresses, destinations; pure.
+"""The pings in a super pod: configuration, addresses, destinations; pure.
 
 Formats: docs/zh/scheduling (pingmesh), component/noded/pkg/pingmesh, component/ascend-common/api/slownet.
 """
@@ -22,7 +22,7 @@ MAX_CHIPS: Final = 64
 
 
 class PingError(ValueError):
-    """A configuration or list that cannot be used; what was in force stays so."""
+    """A configuration or list that cannot be used; the previous one stays in force."""
 
 
 class Config(NamedTuple):
@@ -92,7 +92,7 @@ def members(data: Mapping[str, Any], node: str, super_pod: int) -> dict[str, dic
 
 
 def address(number: str) -> str:
-    """The address of a super device id; anything that is no number is an address itself."""
+    """The address of a super device id; anything that is not a number is already an address."""
     if not number.isdecimal() or len(number) > 10:
         return number
     sdid = int(number)
@@ -100,7 +100,8 @@ def address(number: str) -> str:
 
 
 def full_mesh(node: str, nodes: Mapping[str, Mapping[int, str]]) -> Tasks:
-    """Every chip pings the others of its node (task 0) and its equals on other nodes (task 1), the first 48 each."""
+    """Every chip pings the others of its node (task 0) and its counterparts on other nodes (task 1), the first 48
+    each."""
     tasks: Tasks = {}
     for chip, own in sorted(nodes[node].items()):
         inside = [Target(0, own, 0, other) for name, other in nodes[node].items() if name != chip]
@@ -154,7 +155,7 @@ def by_source(targets: Sequence[Target]) -> dict[str, list[str]]:
 
 
 def uid(nodes: Mapping[str, Mapping[int, str]], chosen: Config, list_hash: str) -> str:
-    """What tells one assignment from another: an equal one is not started anew."""
+    """The identity of an assignment: an equal one is not restarted."""
     addresses = json.dumps(
         {name: {str(c): n for c, n in chips.items()} for name, chips in nodes.items()}, sort_keys=True
     )

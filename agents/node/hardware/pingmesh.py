@@ -1,4 +1,4 @@
-"""Keeps the chips of a super pod pinging one another as the cluster's ConfigMaps say, and collects what comes of it.
+"""Keeps the chips of a super pod pinging one another as the cluster's ConfigMaps say, and collects the results.
 
 Source: component/noded/pkg/pingmesh (executor, watcher). Driver calls: dcmi_*_hccsping_mesh; on Ascend950, whose
 addresses are EIDs, dcmi_*_ub_ping_mesh with one assignment for each source.
@@ -19,7 +19,7 @@ from agents.node.clock import Clock
 from agents.node.hardware import pinglist
 from agents.node.hardware.pinglist import Config, PingError, Tasks, address
 from agents.node.hardware.pingresults import PingFiles
-from agents.node.hardware.pings import COLLECT_FACTOR, CONFIG_MAP, NAMESPACE, Maps, PingNotes, read_list, settings
+from agents.node.hardware.pings import COLLECT_FACTOR, CONFIG_MAP, NAMESPACE, Maps, PingRecords, read_list, settings
 from agents.node.log import Log
 
 SUPER_POD_MAP: Final = "super-pod-{}"
@@ -37,7 +37,7 @@ Ask = Callable[..., Awaitable[Any]]
 
 
 class PingMesh:
-    """``folder`` is that of the super pod's ping lists and tables, None for none: then everybody pings everybody."""
+    """``folder`` holds the super pod's ping lists and tables; without it (None) all chips ping each other."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class PingMesh:
     ) -> None:
         self._node, self._super_pod, self._index, self._chips = node, super_pod, server_index, tuple(chips)
         self._maps, self._ask, self._clock, self._folder = maps, ask, clock, folder
-        self._notes = PingNotes(_log, node, clock, files)
+        self._notes = PingRecords(_log, node, clock, files)
         self._by_eid, self._kind = by_eid, "ub_ping" if by_eid else "ping"
         self._uid = ""
         self._chosen = Config(False, 1)
@@ -68,7 +68,7 @@ class PingMesh:
         self._bodies: dict[str, Mapping[str, Any] | None] = {}
 
     async def results(self) -> Mapping[int, Sequence[Ping]] | None:
-        """The newest results by chip; None while nothing was ever asked for, empty once it was ended."""
+        """The newest results by chip; None before the first assignment, empty after the pings ended."""
         return self._latest
 
     async def run(self) -> None:
@@ -94,18 +94,18 @@ class PingMesh:
 
     async def _follow(self, name: str) -> None:
         async for body in self._maps.config_map(NAMESPACE, name):
-            self.heard(name, body)
+            self.receive(name, body)
 
-    def heard(self, name: str, body: Mapping[str, Any] | None) -> None:
+    def receive(self, name: str, body: Mapping[str, Any] | None) -> None:
         """A ConfigMap as it stands now; None when it is gone."""
         self._bodies[name] = body
 
     async def step(self) -> None:
-        """One look: at the configuration, the list, and what has come of the pings when it is time."""
+        """Run one round: read the configuration and the list, and collect results when due."""
         try:
-            self._look()
+            self._refresh()
         except PingError as error:
-            # what is in force stays in force
+            # the previous configuration stays in force
             self._notes.problem(str(error))
         if self._wanted is not None:
             await self._settle(*self._wanted)
@@ -113,7 +113,7 @@ class PingMesh:
             self._collect_due = self._clock.monotonic() + self._chosen.interval * COLLECT_FACTOR
             await self.collect()
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         given = settings(self._bodies.get(CONFIG_MAP))
         devices = settings(self._bodies.get(SUPER_POD_MAP.format(self._super_pod)))
         if given is None or devices is None:
@@ -125,7 +125,7 @@ class PingMesh:
         self._notes.solved()
 
     async def _settle(self, chosen: Config, nodes: Mapping[str, Mapping[int, str]]) -> None:
-        """Let the driver ping as is wanted; an assignment that has not changed is left alone."""
+        """Apply the assignments in the driver; skip those that have not changed."""
         found = await self._destinations(nodes) if chosen.active else ("", {})
         if found is None:
             return
@@ -150,7 +150,7 @@ class PingMesh:
     async def _destinations(self, nodes: Mapping[str, Mapping[int, str]]) -> tuple[str, Tasks] | None:
         """The hash and content of the ping list; None while it cannot be read."""
         if self._folder is None:
-            # who may ping whom by EID stands in a list only
+            # pings by EID are defined only in a list
             return "", {} if self._by_eid else pinglist.full_mesh(self._node, nodes)
         if self._list is not None and self._clock.monotonic() < self._list_due:
             return self._list
@@ -164,7 +164,7 @@ class PingMesh:
             self._list_failures += 1
             self._notes.problem(f"the ping list cannot be used: {error}")
             if self._list_failures < LIST_TRIES:
-                # asked for again with the next look, five seconds on
+                # retried in the next round, five seconds later
                 return self._list
         self._list_due = self._clock.monotonic() + LIST_EVERY
         return self._list

@@ -1,4 +1,4 @@
-"""What comes of pings: a log for people, a table for the slow-network analysis.
+"""Results of pings: a log for people, a table for the slow-network analysis.
 
 Formats: component/noded/pkg/pingmesh/resulthandler/filewriter.
 """
@@ -21,7 +21,7 @@ COLUMNS: Final = (
     "pingTaskId", "srcType", "srcAddr", "dstType", "dstAddr", "minDelay", "maxDelay", "avgDelay", "minLossRate",
     "maxLossRate", "avgLossRate", "timestamp",
 )  # fmt: skip
-#: A table is begun anew when the last one is this old (ms).
+#: A new table is begun when the last one is this old (ms).
 FRESH_MS: Final = 45_000
 MAX_LINE: Final = 2047
 BACKUPS: Final = 30

@@ -25,32 +25,32 @@ MAX_LIST: Final = 64 << 20
 
 
 class Maps(Protocol):
-    """What is read of the API server."""
+    """The reads from the API server."""
 
     def config_map(self, namespace: str, name: str) -> AsyncIterator[Mapping[str, Any] | None]:
         """Follow one ConfigMap."""
         ...
 
 
-class PingNotes:
-    """What one kind of pings writes down: its results in files, and in the log what keeps it from working."""
+class PingRecords:
+    """The output of one kind of pings: its results in files, its problems in the log."""
 
     def __init__(self, log: Log, node: str, clock: Clock, files: PingFiles) -> None:
         self._log, self._node, self._clock, self._files = log, node, clock, files
         self._said = ""
 
     def problem(self, what: str) -> None:
-        """Warn, but not of the same thing again: every look is too often for the same words."""
+        """Log a warning, unless it repeats the last one."""
         if what != self._said:
             self._said = what
             self._log.warning("pings do not work as they should", node=self._node, error=what)
 
     def solved(self) -> None:
-        """Whatever there was is over; should it come again, it is told again."""
+        """Clear the problem; it is logged again when it returns."""
         self._said = ""
 
     async def results(self, uid: str, chosen: Config, tasks: Tasks, results: Results) -> None:
-        """Add a round to the files; a disk that does not take it is a problem, no error."""
+        """Add a round to the files; a disk that does not take it is logged as a problem and raises nothing."""
         try:
             await asyncio.to_thread(self._files.write, uid, chosen, tasks, results, self._clock.now_ms())
         except (OSError, ValueError) as error:
@@ -80,5 +80,5 @@ def read_list(file: Path) -> bytes:
 
 
 __all__ = [
-    "COLLECT_FACTOR", "CONFIG_MAP", "LABEL", "MAX_LIST", "NAMESPACE", "Maps", "PingNotes", "read_list", "settings",
+    "COLLECT_FACTOR", "CONFIG_MAP", "LABEL", "MAX_LIST", "NAMESPACE", "Maps", "PingRecords", "read_list", "settings",
 ]  # fmt: skip

@@ -19,7 +19,7 @@ MAX_ANSWER: Final = 65_536
 
 
 class GrpcPublicFaults:
-    """Sends messages over one channel that reconnects by itself."""
+    """Sends messages over one channel, which reconnects when it breaks."""
 
     def __init__(self, address: str = CLUSTERD) -> None:
         self.address = address
@@ -42,7 +42,7 @@ class GrpcPublicFaults:
             raise DriverError(f"{self.address} refuses public faults: {answer.code} {answer.info[:160]}")
 
     async def close(self) -> None:
-        """End the channel."""
+        """Close the channel."""
         if self._channel is not None:
             await self._channel.close(None)
 

@@ -1,8 +1,8 @@
 """Pings over the host's network cards between servers of super pods (Ascend950): ICMP echoes of this process.
 
-Who pings whom stands in a folder that all share, which is also where the results go. Source:
-component/noded/pkg/pingmesh, docs/zh/scheduling (pingmesh): ConfigMap ``pingmesh-config``, key ``roce``; one packet for
-each destination every ``task_interval`` seconds, lost after one second; at most 16 destinations.
+A shared folder holds the lists of pings and receives the results. Source: component/noded/pkg/pingmesh,
+docs/zh/scheduling (pingmesh): ConfigMap ``pingmesh-config``, key ``roce``; one packet for each destination every
+``task_interval`` seconds, lost after one second; at most 16 destinations.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from agents.node.clock import Clock
 from agents.node.hardware import pinglist
 from agents.node.hardware.pinglist import INTERNAL, Config, PingError, Target, Tasks
 from agents.node.hardware.pingresults import PingFiles
-from agents.node.hardware.pings import COLLECT_FACTOR, CONFIG_MAP, NAMESPACE, Maps, PingNotes, read_list, settings
+from agents.node.hardware.pings import COLLECT_FACTOR, CONFIG_MAP, NAMESPACE, Maps, PingRecords, read_list, settings
 from agents.node.log import Log
 
 FOLDER: Final = "super-pod-roce"
@@ -37,11 +37,11 @@ _PAYLOAD: Final = bytes(56)
 _log = Log("roce pings")
 
 Echo = Callable[[str, str], Awaitable[int | None]]
-"""One echo from an address to another: microseconds until its answer, None when it got lost."""
+"""One echo from an address to another: microseconds until its answer, None when it was lost."""
 
 
-class Cluster(Maps, Protocol):
-    """What is read of the API server."""
+class NodeReader(Maps, Protocol):
+    """The reads from the API server."""
 
     async def get_node(self, node: str) -> Mapping[str, Any] | None:
         """Read a node."""
@@ -56,7 +56,7 @@ class RocePings:
         node: str,
         super_pod: int,
         server_index: int,
-        cluster: Cluster,
+        cluster: NodeReader,
         clock: Clock,
         files: PingFiles,
         folder: Path,
@@ -64,7 +64,7 @@ class RocePings:
     ) -> None:
         self._node, self._super_pod, self._index = node, super_pod, server_index
         self._cluster, self._clock, self._folder = cluster, clock, folder
-        self._notes = PingNotes(_log, node, clock, files)
+        self._notes = PingRecords(_log, node, clock, files)
         self._echo = echo or ping
         self._chosen = Config(False, 1)
         self._tasks: Tasks = {}
@@ -91,9 +91,9 @@ class RocePings:
 
     async def _follow(self) -> None:
         async for body in self._cluster.config_map(NAMESPACE, CONFIG_MAP):
-            self.heard(body)
+            self.receive(body)
 
-    def heard(self, body: Mapping[str, Any] | None) -> None:
+    def receive(self, body: Mapping[str, Any] | None) -> None:
         """The configuration as it stands now; what cannot be read changes nothing."""
         given = settings(body)
         if given is None:
@@ -110,7 +110,7 @@ class RocePings:
         """One packet to each destination; after ten of them the results are written."""
         if self._clock.monotonic() >= self._due:
             self._due = self._clock.monotonic() + LOOK_EVERY
-            await self._look()
+            await self._refresh()
         if not self._tasks:
             return
         targets = self._tasks[0][INTERNAL]
@@ -121,8 +121,8 @@ class RocePings:
         if self._rounds >= COLLECT_FACTOR:
             await self._write(targets)
 
-    async def _look(self) -> None:
-        """Read the list anew; without one, or switched off, nobody is pinged."""
+    async def _refresh(self) -> None:
+        """Read the list again; without one, or switched off, no chip is pinged."""
         try:
             uid, tasks = await asyncio.to_thread(self._read) if self._chosen.active else ("", {})
             self._notes.solved()
@@ -185,7 +185,7 @@ async def ping(source: str, target: str) -> int | None:
                     if len(body) >= 8 and body[0] == _REPLY and body[4:8] == number:
                         return int((time.monotonic() - begin) * 1_000_000)
     except (OSError, TimeoutError):
-        return None  # whatever keeps a packet from coming back, it is lost
+        return None  # a packet that does not return counts as lost, whatever the cause
 
 
 def _sum(data: bytes) -> int:

@@ -1,4 +1,4 @@
-"""What of a node's hardware the agent looks after, and how; NodeD's flags by their original names too.
+"""The hardware that the agent monitors, and how; NodeD's flags keep their original names too.
 
 Flags, defaults and ranges: docs/zh/scheduling 05_developer_guide (NodeD), component/noded/main.go.
 """
@@ -23,7 +23,8 @@ _NAMES: Final = {
 
 
 class HardwareSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """``bmc`` None: no IPMI. ``public_faults``: where storage faults go by gRPC; empty: as ConfigMaps.
+    """``bmc`` None: no IPMI. ``public_faults``: the gRPC address for storage faults; empty: they are written as
+    ConfigMaps.
 
     ``monitor_period``: seconds between two looks at the alarms; ``report_interval``: between two attempts at a report
     that could not be written; ``super_pod``: pings between chips and marks for faulty jobs, where the node belongs to
@@ -81,7 +82,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen(options: argparse.Namespace) -> HardwareSettings | None:
-    """The settings that the flags mean; None without ``--hardware``. Raises ValueError naming the flag."""
+    """The settings that the flags give; None without ``--hardware``. Raises ValueError naming the flag."""
     if not options.hardware:
         return None
     reach = None

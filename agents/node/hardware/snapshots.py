@@ -32,8 +32,8 @@ _CONTAINER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _log = Log("snapshots")
 
 
-class Cluster(Protocol):
-    """What is asked of the API server."""
+class PodWriter(Protocol):
+    """The calls to the API server."""
 
     def pods(self, node: str) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
         """Follow the pods of a node."""
@@ -79,7 +79,7 @@ class Snapshots:
     """Runs until cancelled; at most eight checkpoints at a time, the others when a minute has passed."""
 
     def __init__(
-        self, node: str, cluster: Cluster, clock: Clock, *, runtime: str = RUNTIME, seconds: float = SECONDS
+        self, node: str, cluster: PodWriter, clock: Clock, *, runtime: str = RUNTIME, seconds: float = SECONDS
     ) -> None:
         self._node, self._cluster, self._clock, self._runtime, self._seconds = node, cluster, clock, runtime, seconds
         self._pods: Sequence[Mapping[str, Any]] = ()
@@ -106,7 +106,7 @@ class Snapshots:
             self._changed.set()
 
     def start(self, pods: Sequence[Mapping[str, Any]]) -> list[asyncio.Task[None]]:
-        """Start the checkpoints that are asked for and fit; the tasks that were started."""
+        """Start the requested checkpoints within the limit; return the tasks started."""
         started = []
         asked = {one.uid: one for one in map(wanted, pods) if one is not None}
         self._done = {uid: result for uid, result in self._done.items() if uid in asked}
@@ -121,7 +121,7 @@ class Snapshots:
         return started
 
     async def _make(self, one: Wanted) -> None:
-        # a result that could not be written is not worked for again
+        # a result that could not be written does not repeat the checkpoint
         result = self._done.get(one.uid)
         if result is None:
             try:
@@ -134,7 +134,7 @@ class Snapshots:
         try:
             await self._cluster.patch_pod(one.namespace, one.name, one.uid, {FINISHED: result})
         except ApiError as error:
-            _log.warning("a snapshot's end cannot be told", pod=f"{one.namespace}/{one.name}", error=error)
+            _log.warning("a snapshot's end cannot be reported", pod=f"{one.namespace}/{one.name}", error=error)
 
     async def _checkpoint(self, one: Wanted) -> None:
         folder = Path(one.folder)

@@ -20,7 +20,7 @@ from agents.node.log import Log
 #: More instances than this are not read.
 MAX_INSTANCES: Final = 21
 MAX_BYTES: Final = 65_536
-#: The owner may read and write, nobody else may write, and nobody may execute it.
+#: The mode: only the owner may write, and no user may execute the file.
 FORBIDDEN_MODE: Final = 0o133
 LOG_EVERY: Final = 60
 _INSTANCE: Final = re.compile(r"\[instidx=(\d{1,10})\]")
@@ -36,7 +36,7 @@ class Kind(NamedTuple):
     keys: tuple[str, str]
     bad: tuple[int, int]
     process: int
-    """Which of the two lines tells of the process; the other tells of memory (DPC) or the link (DTFS)."""
+    """The line of the process; the other line is that of memory (DPC) or the link (DTFS)."""
     empty_is_error: bool
 
 
@@ -117,7 +117,7 @@ def read(kind: Kind, file: Path, owner: int = 0) -> Client | None:
 
 
 class Clients:
-    """Reads both files; one that fails keeps the state read last, and says so now and then."""
+    """Reads both files; one that fails keeps its last state and is logged now and then."""
 
     def __init__(self, dpc: Path | None = None, dtfs: Path | None = None, *, owner: int = 0) -> None:
         self._files = {
@@ -128,7 +128,7 @@ class Clients:
         self._last: dict[str, Client] = {}
         self._failures: dict[str, int] = {}
 
-    def look(self) -> dict[str, Client] | None:
+    def refresh(self) -> dict[str, Client] | None:
         """The clients' states by name; None when the node has neither."""
         for kind, files in self._files.items():
             file = next((one for one in files if os.path.lexists(one)), files[0])

@@ -1,4 +1,4 @@
-"""Letting a super pod release what a faulty job's chips hold: they are marked abnormal on every chip of this node.
+"""Lets a super pod release the resources of a faulty job's chips: marks them abnormal on every chip of this node.
 
 ConfigMap ``cluster-system/fault-job-info``, written by ClusterD for process-level recovery on A3 super pods. Source:
 component/noded (super-pod node release), docs/zh/scheduling 06_api.
@@ -29,7 +29,7 @@ _log = Log("superpod")
 
 Ask = Callable[..., Awaitable[Any]]
 Marks = dict[str, tuple[str, tuple[int, ...]]]
-"""Job → what tells one fault of it from the next, and the super device ids that are marked for it."""
+"""Job → identity of its fault, and the super device ids that are marked for it."""
 
 
 def wanted(data: Mapping[str, Any], node: str) -> Marks:
@@ -69,7 +69,7 @@ def _number(text: Any) -> int | None:
 
 
 class SuperPod:
-    """Follows the ConfigMap. ``file`` remembers the marks over restarts, so that none is left behind for ever."""
+    """Follows the ConfigMap. ``file`` remembers the marks over restarts, so that none is left behind."""
 
     def __init__(self, node: str, chips: Sequence[int], maps: Maps, ask: Ask, clock: Clock, file: Path) -> None:
         self._node, self._chips, self._maps, self._ask = node, tuple(chips), maps, ask
@@ -83,11 +83,11 @@ class SuperPod:
             await self.follow(data if isinstance(data, dict) else {})
 
     async def follow(self, data: Mapping[str, Any]) -> None:
-        """Set what is asked for; what no job asks for any more is taken back."""
+        """Set the requested marks; remove those that no job requests any more."""
         now = wanted(data, self._node)
         before, self._marks = self._marks, now
         marked = {number for _, ids in now.values() for number in ids}
-        # written first: a mark that is not remembered would never be taken back
+        # written first: a mark that is not on disk would never be removed
         self._remember({**before, **now})
         for job, (times, ids) in now.items():
             if before.get(job) != (times, ids):

@@ -280,7 +280,13 @@ static int create(const struct call *call)
     const char *bundle = call->bundle && *call->bundle == '/' ? call->bundle : realpath(call->bundle ? call->bundle : ".", here);
     if (!bundle || (size_t)snprintf(file, sizeof file, "%s/config.json", bundle) >= sizeof file)
         return call_plain(call);
-    int fd = open(file, O_RDONLY | O_CLOEXEC);
+    struct stat status;
+    int fd = open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe would wait for a writer, and so would runc */
+    if (fd >= 0 && fstat(fd, &status) == 0 && !S_ISREG(status.st_mode)) {
+        fail("%.300s: is no regular file", file);
+        call_report(call);
+        return 1;
+    }
     if (fd < 0 || read_file(fd, file, MAX_FILE, &spec) < 0)
         return call_plain(call); /* runc says what is wrong with its own file */
     close(fd);

@@ -98,7 +98,7 @@ int read_trusted(const char *path, bool allow_link, size_t limit, struct buf *ou
     struct stat status;
     if (trusted(path, allow_link) < 0)
         return -1;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | (allow_link ? 0 : O_NOFOLLOW));
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | (allow_link ? 0 : O_NOFOLLOW));
     if (fd < 0)
         return fail("%.400s: %s", path, strerror(errno));
     int done = fstat(fd, &status) < 0 || !S_ISREG(status.st_mode) ? fail("%.400s: is no regular file", path)

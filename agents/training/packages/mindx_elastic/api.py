@@ -1,4 +1,4 @@
-"""What a training script calls first."""
+"""The function that a training script calls first."""
 
 from agents.training.torchpatch import patch_torch_methods
 

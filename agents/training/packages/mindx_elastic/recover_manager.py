@@ -1,7 +1,7 @@
 """DLRecoverManager and its reports (docs/zh/scheduling/06_api/06_elastic_agent.md)."""
 
-from agents.training.client import ClientInfo, Status
-from agents.training.manager import (
+from agents.training.manager.client import ClientInfo, Status
+from agents.training.manager.recovery_client import (
     DLRecoverManager,
     report_process_fault,
     report_recover_status,

@@ -1,0 +1,125 @@
+"""The orders of the node and the policy of its pool, watched at the API server and kept on disk.
+
+The last good ones stay in force while the API server, Git or the controller is unavailable, and across a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from agents.node.client import ApiServer
+from agents.node.policy import DiskCache
+from agents.node.settings import MAX_TEXT
+from agents.node.state import NodeState
+from engine.model.cluster import Orders
+from engine.wire.errors import WireError
+from engine.wire.names import ORDERS_PREFIX, POLICY_PREFIX, POOL_LABEL, SYSTEM
+from engine.wire.orders import parse_orders
+from engine.wire.policy import parse_policy
+
+
+class FollowedOrders:
+    """Orders and policy of one node, put into its state; ``wake`` is called whenever one of them may have changed.
+
+    ``orders_known``: the API server has returned the orders, or that there are none.
+    """
+
+    def __init__(
+        self, state: NodeState, cluster: ApiServer, cache: DiskCache, pool: str, wake: Callable[[], None]
+    ) -> None:
+        self._state, self._cluster, self._cache, self._wake = state, cluster, cache, wake
+        self._first_pool = self._pool = pool
+        self._group: asyncio.TaskGroup | None = None
+        self._policy_task: asyncio.Task[None] | None = None
+        self.orders_known = False
+
+    def remember(self) -> None:
+        """Apply the policy and orders kept on disk."""
+        for name, take in (("policy", self._take_policy), ("orders", self._take_old_orders)):
+            try:
+                kept = self._cache.get(name)
+                if kept is not None:
+                    take(kept)
+            except WireError as error:
+                self._state.problems[name] = f"{name} kept on disk is ignored: {error}"[:MAX_TEXT]
+
+    def follow(self, group: asyncio.TaskGroup) -> None:
+        """Start to watch both in a task group; the orders name the policy."""
+        self._group = group
+        group.create_task(self._follow_orders())
+        self._policy_task = group.create_task(self._follow_policy(self._pool))
+
+    def _take_old_orders(self, kept: Mapping[str, Any]) -> None:
+        """Orders from the disk keep chips isolated; they never cause destructive acts."""
+        orders = parse_orders(kept)
+        self._state.orders = Orders(
+            node=orders.node,
+            resource_version="",
+            generation=0,
+            revision=orders.revision,
+            policy_digest=orders.policy_digest,
+            issued_ms=orders.issued_ms,
+            not_after_ms=orders.not_after_ms,
+            isolate=orders.isolate,
+            resets={},
+            vnpu_epoch=0,
+            vnpu_layout={},
+        )
+
+    async def _follow_orders(self) -> None:
+        state = self._state
+        async for body in self._cluster.config_map(SYSTEM, ORDERS_PREFIX + state.node):
+            try:
+                orders = parse_orders(body) if body is not None else None
+            except WireError as error:
+                # the last good orders stay in force
+                state.problems["orders"] = f"orders are ignored: {error}"[:MAX_TEXT]
+                self._wake()
+                continue
+            state.orders, self.orders_known = orders, True
+            state.problems.pop("orders", None)
+            self._keep("orders", body)
+            labels = ((body or {}).get("metadata") or {}).get("labels") or {}
+            self._choose_pool(str(labels.get(POOL_LABEL) or self._first_pool))
+            self._wake()
+
+    def _choose_pool(self, pool: str) -> None:
+        if pool == self._pool or self._group is None:
+            return
+        self._pool = pool
+        if self._policy_task is not None:
+            self._policy_task.cancel()
+        self._policy_task = self._group.create_task(self._follow_policy(pool))
+
+    async def _follow_policy(self, pool: str) -> None:
+        async for body in self._cluster.config_map(SYSTEM, POLICY_PREFIX + pool):
+            if body is None:
+                continue  # the policy held last stays in force
+            try:
+                self._take_policy(body)
+            except WireError as error:
+                self._state.problems["policy"] = f"policy is ignored: {error}"[:MAX_TEXT]
+                continue
+            finally:
+                self._wake()
+            self._state.problems.pop("policy", None)
+            self._keep("policy", body)
+
+    def _take_policy(self, body: Mapping[str, Any]) -> None:
+        policy = parse_policy(body)
+        judge = self._state.judge
+        if policy != judge.policy:
+            judge.policy = policy
+
+    def _keep(self, name: str, body: Mapping[str, Any] | None) -> None:
+        problems = self._state.problems
+        try:
+            if body is None:
+                self._cache.drop(name)
+            else:
+                self._cache.put(name, body)
+            problems.pop(f"{name} copy", None)
+        except OSError as error:
+            problems[f"{name} copy"] = f"{name} cannot be kept on disk: {error.strerror}"

@@ -1,0 +1,1 @@
+"""The launcher and node agent: starts ranks, notices their deaths, replaces them."""

@@ -1,0 +1,268 @@
+"""Hosts the coordinator: turns messages of nodes into its events, and its commands into messages. No sockets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from agents.training.frames import Message
+from agents.training.notices import say
+from agents.training.tolerance.coordinator import Coordinator
+from agents.training.tolerance.coordinator_commands import (
+    AskCheckpoint,
+    CoordinatorCommand,
+    EndJob,
+    EndRank,
+    GenerationPlan,
+    JoinGeneration,
+    Leave,
+    OperatorMessage,
+    StartRank,
+)
+from agents.training.tolerance.members import Limits, Recovery, RunningRank
+from agents.training.tolerance.rendezvous import Answer, Rendezvous
+from agents.training.values import join, split
+
+Outgoing = tuple[int, Message, bytes]
+"""Node, message and payload."""
+
+
+class CoordinatorHost:
+    """Runs in one process of the job, alone or beside the agent of a node.
+
+    ``report`` is called with a recovery when all ranks train again, ``keep`` once they have finished a step or the job
+    ends before that.
+    """
+
+    def __init__(
+        self,
+        places: dict[int, int],
+        limits: Limits,
+        report: Callable[[Recovery], None],
+        keep: Callable[[Recovery], None] = lambda recovery: None,
+    ) -> None:
+        self.coordinator = Coordinator(places, limits)
+        self.rendezvous = Rendezvous()
+        self.ended: EndJob | None = None
+        self._report, self._keep = report, keep
+        self._generation = 0
+        self._stepping: Recovery | None = None
+        self._firsts: dict[int, tuple[int, float]] = {}
+        """Rank → generation and time of its first finished step; it may be reported before all ranks have entered."""
+
+    def node_joined(self, node: int, living: list[Message], now: float) -> list[Outgoing]:
+        """A node joined, with the ranks that it already runs. Raises ``ValueError`` when the list cannot be read."""
+        try:
+            found = [
+                RunningRank(
+                    int(one["rank"]),
+                    int(one["inc"]),
+                    int(one["gen"]),
+                    bool(one["entered"]),
+                    bool(one["finished"]),
+                    int(one["done"]),
+                    bool(one.get("leaving")),
+                )
+                for one in living
+                if self.coordinator.places.get(int(one["rank"])) == node
+            ]
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"node {node} sent a list of ranks that cannot be read: {error!r}") from None
+        return self._carry_out(self.coordinator.node_joined(node, now, found))
+
+    def node_lost(self, node: int, why: str, now: float) -> list[Outgoing]:
+        """A node was lost."""
+        return self._carry_out(self.coordinator.node_lost(node, why, now))
+
+    def tick(self, now: float) -> list[Outgoing]:
+        """Check the time limits."""
+        return self._carry_out(self.coordinator.tick(now))
+
+    def take(self, messages: list[tuple[Message, bytes]], now: float) -> list[Outgoing]:
+        """Messages that arrived together: ranks that died together are one fault."""
+        out: list[Outgoing] = []
+        lost = [
+            (int(message["rank"]), int(message["inc"]), str(message["why"]))
+            for message, _ in messages
+            if message["t"] == "lost"
+        ]
+        for message, payload in messages:
+            if message["t"] == "rank":
+                out += self._of_rank(int(message["rank"]), int(message["inc"]), message["m"], payload, now)
+            elif message["t"] == "progress":
+                out += self._progress(message, now)
+        if lost:
+            out += self._carry_out(self.coordinator.ranks_lost(lost, now))
+        return out
+
+    def _of_rank(self, rank: int, incarnation: int, message: Message, payload: bytes, now: float) -> list[Outgoing]:
+        coordinator = self.coordinator
+        member = coordinator.members.get(rank)
+        if member is None or member.incarnation != incarnation:
+            return []
+        generation = int(message.get("gen", 0))
+        match message["t"]:
+            case "store":
+                return self._store(rank, incarnation, message, payload)
+            case "ready":
+                done, shard = int(message["done"]), str(message["shard"])
+                return self._carry_out(coordinator.ready(rank, incarnation, generation, done, shard, now))
+            case "offered":
+                return self._carry_out(coordinator.offered(rank, incarnation, generation, int(message["step"]), now))
+            case "times" if coordinator.recovery is not None and generation == coordinator.generation:
+                self._times(coordinator.recovery, message)
+            case "entered":
+                commands = coordinator.entered(rank, incarnation, generation, now)
+                self._recovered()
+                return self._carry_out(commands)
+            case "broken":
+                text = str(message.get("text", ""))[:500]
+                return self._carry_out(coordinator.broken(rank, incarnation, generation, text, now))
+            case "finished":
+                done = int(message["done"])
+                return self._carry_out(coordinator.finished(rank, incarnation, generation, done, now))
+            case "failed":
+                text = str(message.get("text", ""))[:500]
+                return self._carry_out(coordinator.failed(rank, incarnation, text, now))
+            case "leaving":
+                return self._carry_out(coordinator.left(rank, incarnation, int(message.get("code", 1)), now))
+        return []
+
+    def _progress(self, message: Message, now: float) -> list[Outgoing]:
+        commands: list[CoordinatorCommand] = []
+        for rank, incarnation, done in message["steps"]:
+            if int(rank) in self.coordinator.members:
+                commands += self.coordinator.stepped(int(rank), int(incarnation), int(done), now)
+        for rank, incarnation, generation, age in message.get("firsts", ()):
+            self._first_step(int(rank), int(incarnation), int(generation), now - float(age))
+        self.coordinator.median = float(message.get("median", 0.0))
+        if message.get("working"):
+            commands += self.coordinator.working(now)
+        return self._carry_out(commands)
+
+    def _store(self, rank: int, incarnation: int, message: Message, payload: bytes) -> list[Outgoing]:
+        member = f"{rank}/{incarnation}"
+        try:
+            answers = self.rendezvous.ask(
+                member,
+                int(message["id"]),
+                int(message["gen"]),
+                str(message["verb"]),
+                [str(key) for key in message["keys"]],
+                split(payload),
+                int(message.get("number", 0)),
+            )
+        except (ValueError, TypeError, IndexError, KeyError) as error:
+            answers = [Answer(member, int(message.get("id", 0)), error=f"the request cannot be read: {error}")]
+        out = []
+        for answer in answers:
+            to, _, number = answer.member.partition("/")
+            body: Message = {"t": "answer", "id": answer.asked, "number": answer.number}
+            if answer.error:
+                body["error"] = answer.error
+            out.append(self._to(int(to), body, join(answer.values), int(number)))
+        return out
+
+    def _to(self, rank: int, message: Message, payload: bytes = b"", incarnation: int | None = None) -> Outgoing:
+        member = self.coordinator.members[rank]
+        number = member.incarnation if incarnation is None else incarnation
+        return member.node, {"t": "rank", "rank": rank, "inc": number, "m": message}, payload
+
+    def _carry_out(self, commands: list[CoordinatorCommand]) -> list[Outgoing]:
+        out: list[Outgoing] = []
+        members = self.coordinator.members
+        if self._generation != self.coordinator.generation:
+            self._generation = self.coordinator.generation
+            self.rendezvous.begin(self._generation)
+        for command in commands:
+            match command:
+                case StartRank(node, rank, incarnation, generation):
+                    start: dict[str, Any] = {"t": "start", "rank": rank, "inc": incarnation, "gen": generation}
+                    out.append((node, start, b""))
+                case EndRank(node, rank, incarnation, why):
+                    out.append((node, {"t": "end", "rank": rank, "inc": incarnation, "why": why}, b""))
+                case JoinGeneration(generation, ranks):
+                    out += [self._to(rank, {"t": "recover", "gen": generation}) for rank in ranks]
+                case GenerationPlan(generation, step, donors, checkpoint):
+                    plan = {
+                        "t": "plan",
+                        "gen": generation,
+                        "step": step,
+                        "donors": {str(receiver): donor for receiver, donor in donors.items()},
+                        "checkpoint": checkpoint,
+                    }
+                    out += [self._to(rank, plan) for rank in members]
+                case AskCheckpoint(generation):
+                    out += [self._to(rank, {"t": "plan", "gen": generation, "ask": True}) for rank in members]
+                case Leave(ranks):
+                    out += [self._to(rank, {"t": "leave"}) for rank in ranks]
+                case OperatorMessage(text):
+                    say(text)
+                case EndJob():
+                    self.ended = command
+        return out
+
+    def _recovered(self) -> None:
+        recovery = self.coordinator.recovery
+        if recovery is None or recovery.entered is None:
+            return
+        self.coordinator.recovery = None
+        self.close()
+        self._report(recovery)
+        self._stepping = recovery
+        self._stepped()
+
+    @staticmethod
+    def _times(recovery: Recovery, message: Message) -> None:
+        """Record when a rank had its group and its state; the slowest rank counts."""
+        if recovery.planned is None:
+            return
+        formed = recovery.planned + float(message["formed"])
+        recovery.formed = max(recovery.formed or formed, formed)
+        repaired = formed + float(message["repaired"])
+        recovery.repaired = max(recovery.repaired or repaired, repaired)
+
+    def _first_step(self, rank: int, incarnation: int, generation: int, at: float) -> None:
+        member = self.coordinator.members.get(rank)
+        if member is not None and member.incarnation == incarnation:
+            self._firsts[rank] = (generation, at)
+            self._stepped()
+
+    def _stepped(self) -> None:
+        """Close the recovery once every rank has finished a step of its generation."""
+        recovery = self._stepping
+        if recovery is None:
+            return
+        found = [at for generation, at in self._firsts.values() if generation == recovery.generation]
+        if len(found) == len(self.coordinator.members):
+            recovery.stepped = max(found)
+            self.close()
+
+    def close(self) -> None:
+        """Hand over the last recovery with the times that are known."""
+        recovery, self._stepping = self._stepping, None
+        if recovery is not None:
+            self._keep(recovery)
+
+
+def timeline(recovery: Recovery) -> str:
+    """A recovery as one JSON object; times in milliseconds since its first fault was detected."""
+
+    def since(moment: float | None) -> float | None:
+        return None if moment is None else round((moment - recovery.began) * 1000, 1)
+
+    return json.dumps(
+        {
+            "cause": recovery.cause[:1000],
+            "generation": recovery.generation,
+            "step": recovery.step,
+            "freed_ms": since(recovery.freed),
+            "planned_ms": since(recovery.planned),
+            "entered_ms": since(recovery.entered),
+            "formed_ms": since(recovery.formed),
+            "repaired_ms": since(recovery.repaired),
+            "stepped_ms": since(recovery.stepped),
+            "ranks": sorted(recovery.ranks),
+        }
+    )

@@ -1,0 +1,153 @@
+"""``belay train``: the command line that replaces ``torchrun``."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from agents.training.agent.coordinator_host import CoordinatorHost
+from agents.training.agent.link import CoordinatorLink, NodeListener
+from agents.training.agent.node import NodeAgent, NodeSettings, append_timeline, report
+from agents.training.agent.ranks import Ranks
+from agents.training.agent.supervisor import RESTARTS, RETURN_SOCKET, supervise
+from agents.training.notices import say
+from agents.training.reporting import of_environment
+from agents.training.tolerance.members import Limits, Recovery
+
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options, named as torchrun's where it has them."""
+    found = argparse.ArgumentParser(
+        prog="belay train",
+        description="Run SCRIPT on N processes; a rank that dies is replaced and takes its state from a peer's memory.",
+        usage="belay train [options] SCRIPT [ARGUMENT ...]",
+    )
+    number = _number
+    found.add_argument("--python", metavar="PY", default=sys.executable, help="the interpreter that has PyTorch")
+    found.add_argument("--nproc", "--nproc-per-node", "--nproc_per_node", metavar="N", type=number(1, 4096), default=1)
+    found.add_argument("--nnodes", metavar="N", type=number(1, 100_000), default=1)
+    found.add_argument("--node-rank", "--node_rank", metavar="R", type=number(0, 99_999), default=0)
+    found.add_argument("--master-addr", "--master_addr", metavar="A", default="", help="where the coordinator listens")
+    found.add_argument("--master-port", "--master_port", metavar="P", type=number(1, 65535), default=29500)
+    found.add_argument("--spares", metavar="N", type=number(0, 64), default=1, help="processes kept ready per node (1)")
+    found.add_argument("--timeline", metavar="FILE", type=Path, help="append each recovery as a line of JSON")
+    found.add_argument("--quiet-limit", metavar="S", type=float, default=10.0, help="idle without a step: a hang (10)")
+    found.add_argument("--busy-limit", metavar="S", type=float, default=600.0, help="at work without a step (600)")
+    found.add_argument("script", metavar="SCRIPT")
+    found.add_argument("arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER)
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command. Exit code: 0 done, 1 the script failed, 2 it could not run or its state is lost, 130 and 143
+    interrupted."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = parser().parse_args(given)
+    if problem := _problem(options):
+        say(problem)
+        return 2
+    return supervise([sys.executable, "-m", "agents.training.agent.launcher", *given])
+
+
+def _problem(options: argparse.Namespace) -> str:
+    """The first problem of the options; empty when there is none."""
+    if not Path(options.script).is_file():
+        return f"{options.script}: no such file"
+    if options.node_rank >= options.nnodes:
+        return f"--node-rank {options.node_rank} with --nnodes {options.nnodes}: node ranks count from 0"
+    if options.nnodes > 1 and not (options.master_addr or os.environ.get("MASTER_ADDR")):
+        return f"--nnodes {options.nnodes} needs --master-addr (or MASTER_ADDR): the address of the node of rank 0"
+    for name in ("quiet_limit", "busy_limit"):
+        if not 0 < getattr(options, name) <= 1e6:
+            return f"--{name.replace('_', '-')} {getattr(options, name)} is not a number of seconds"
+    return ""
+
+
+def _agent(options: argparse.Namespace) -> int:
+    """Run one node agent, as a child of its supervisor."""
+    return_socket, restarts = os.environ.pop(RETURN_SOCKET), int(os.environ.pop(RESTARTS))
+    # ranks whose warm process is gone become children of this one
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    world = options.nproc * options.nnodes
+    env = _environment(options)
+    first = options.node_rank * options.nproc
+    settings = NodeSettings(
+        node=options.node_rank,
+        nodes=options.nnodes,
+        local={first + index: index for index in range(options.nproc)},
+        world=world,
+        job=os.environ.get("MINDX_TASK_ID", ""),
+        address=env["MASTER_ADDR"] if options.node_rank == 0 and options.nnodes > 1 else "",
+        env=env,
+        return_socket=return_socket,
+        supervisor=os.getppid(),
+        returning=restarts > 0,
+    )
+    coordinator = listener = link = None
+    reporter = of_environment(world, options.nproc) if options.node_rank == 0 else None
+
+    def record(recovery: Recovery) -> None:
+        append_timeline(recovery, options.timeline)
+        if reporter is not None:
+            reporter.put(recovery)
+
+    if options.node_rank == 0:
+        coordinator = CoordinatorHost(
+            {rank: rank // options.nproc for rank in range(world)},
+            Limits(quiet=options.quiet_limit, busy=options.busy_limit),
+            report,
+            record,
+        )
+        if options.nnodes > 1:
+            try:
+                listener = NodeListener("0.0.0.0", options.master_port, settings.job, options.nnodes, options.nproc)
+            except OSError as error:
+                say(f"cannot listen on port {options.master_port}: {error.strerror}; give another --master-port")
+                return 2
+    else:
+        link = CoordinatorLink(env["MASTER_ADDR"], options.master_port)
+    ranks = Ranks(options.python, options.script, options.arguments, {**os.environ, **env}, options.spares)
+    try:
+        return NodeAgent(settings, ranks, coordinator, listener, link).run()
+    finally:
+        if reporter is not None:
+            reporter.close()
+
+
+def _environment(options: argparse.Namespace) -> dict[str, str]:
+    """The environment that torchrun gives its workers, without the ranks, which each process gets when it is
+    assigned."""
+    root = Path(__file__).resolve().parents[3]
+    paths = [str(root), str(root / "agents/training/packages/belay_training/src"), os.environ.get("PYTHONPATH", "")]
+    world = str(options.nproc * options.nnodes)
+    return {
+        "WORLD_SIZE": world,
+        "ROLE_WORLD_SIZE": world,
+        "LOCAL_WORLD_SIZE": str(options.nproc),
+        "GROUP_RANK": str(options.node_rank),
+        "GROUP_WORLD_SIZE": str(options.nnodes),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": options.master_addr or os.environ.get("MASTER_ADDR", "127.0.0.1"),
+        "MASTER_PORT": str(options.master_port),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+    }
+
+
+def _number(low: int, high: int):  # type: ignore[no-untyped-def]
+    def read(text: str) -> int:
+        if not text.isdigit() or not low <= int(text) <= high:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {low} to {high}")
+        return int(text)
+
+    return read
+
+
+if __name__ == "__main__":
+    raise SystemExit(_agent(parser().parse_args()))

@@ -1,0 +1,218 @@
+"""TCP between nodes: the listener of the node that runs the coordinator, and the connection of each other node to it.
+
+Both ends send a frame at least every half second. A connection that is silent for three seconds is lost, and its node
+with it, until it connects again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from dataclasses import dataclass, field
+
+from agents.training.frames import Connection, FrameError, Message
+from agents.training.notices import say
+
+PING = 0.5
+"""Seconds between pings."""
+SILENT = 3.0
+"""Seconds without a frame after which a connection is lost."""
+AGAIN = 0.5
+"""Seconds between attempts to connect."""
+STRANGERS = 64
+"""Maximum number of connections that have not joined yet."""
+VERSION = 1
+
+
+@dataclass
+class NodeConnection:
+    """A connection of another node; ``node`` is None until it has joined."""
+
+    line: Connection
+    last_seen: float
+    node: int | None = None
+
+
+@dataclass
+class NodeListener:
+    """Accepts connections of the nodes of one job."""
+
+    host: str
+    port: int
+    job: str
+    nodes: int
+    nproc: int
+    connections: list[NodeConnection] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        self._sock = socket.socket(family, socket.SOCK_STREAM)
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._sock.bind((self.host, self.port))
+        self._sock.listen(1024)
+        self._sock.setblocking(False)
+        self._pinged = 0.0
+
+    def descriptors(self) -> list[tuple[int, bool]]:
+        """Descriptors to poll: (descriptor, also for writing)."""
+        return [(self._sock.fileno(), False), *((one.line.fileno(), one.line.waiting) for one in self.connections)]
+
+    def handle(self, ready: set[int], now: float) -> tuple[list[tuple[int, Message, bytes]], list[tuple[int, str]]]:
+        """Messages (node, message, payload), including joins, and the lost nodes with the reason."""
+        if self._sock.fileno() in ready:
+            self._accept(now)
+        came: list[tuple[int, Message, bytes]] = []
+        lost: list[tuple[int, str]] = []
+        for connection in list(self.connections):
+            why = ""
+            try:
+                connection.line.flush()
+                messages = connection.line.receive() if connection.line.fileno() in ready else []
+                if messages is None:
+                    why = "its connection was closed"
+                for message, payload in messages or []:
+                    connection.last_seen = now
+                    if connection.node is not None:
+                        came.append((connection.node, message, payload))
+                    elif message["t"] == "join":
+                        came += self._join(connection, message, lost)
+                    else:
+                        why = "it did not join"
+            except (OSError, FrameError) as error:
+                why = str(error)
+            if now - connection.last_seen > SILENT:
+                why = why or f"it was silent for {SILENT:g} s"
+            if why:
+                self._drop(connection)
+                if connection.node is not None:
+                    lost.append((connection.node, why))
+        if now - self._pinged > PING:
+            self._pinged = now
+            for connection in self.connections:
+                with contextlib.suppress(OSError, FrameError):
+                    connection.line.send({"t": "ping"})
+        return came, lost
+
+    def send(self, node: int, message: Message, payload: bytes = b"") -> None:
+        """Send to a node; a message to a lost node is dropped, since the node joins again."""
+        for connection in self.connections:
+            if connection.node == node:
+                with contextlib.suppress(OSError, FrameError):
+                    connection.line.send(message, payload)
+
+    def close(self) -> None:
+        """Close all connections and stop listening."""
+        for connection in self.connections:
+            with contextlib.suppress(OSError):
+                connection.line.flush()
+            connection.line.close()
+        self._sock.close()
+
+    def _accept(self, now: float) -> None:
+        while True:
+            try:
+                sock, _ = self._sock.accept()
+            except OSError:
+                return
+            if sum(1 for one in self.connections if one.node is None) >= STRANGERS:
+                sock.close()
+                continue
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.connections.append(NodeConnection(Connection(sock), now))
+
+    def _join(
+        self, connection: NodeConnection, message: Message, lost: list[tuple[int, str]]
+    ) -> list[tuple[int, Message, bytes]]:
+        wanted = {"version": VERSION, "job": self.job, "nodes": self.nodes, "nproc": self.nproc}
+        for name, value in wanted.items():
+            if message.get(name) != value:
+                text = f"this job has {name} {value!r}, node {message.get('node')!r} has {message.get(name)!r}"
+                say(f"a node was refused: {text}"[:300])
+                connection.line.send({"t": "refused", "text": text[:500]})
+                return []
+        node = message.get("node")
+        if not isinstance(node, int) or not 0 < node < self.nodes:
+            connection.line.send({"t": "refused", "text": f"node rank {node!r} is not one of 1 to {self.nodes - 1}"})
+            return []
+        for other in [one for one in self.connections if one.node == node]:
+            # the node reconnected before its loss was detected
+            self._drop(other)
+            lost.append((node, "it connected again"))
+        connection.node = node
+        return [(node, message, b"")]
+
+    def _drop(self, connection: NodeConnection) -> None:
+        self.connections.remove(connection)
+        connection.line.close()
+
+
+class CoordinatorLink:
+    """A node's connection to the coordinator, renewed whenever it is lost."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.host, self.port = host, port
+        self.line: Connection | None = None
+        self.address = ""
+        self.refused = ""
+        self.lost_at: float | None = None
+        self._tried = self._last_seen = self._pinged = 0.0
+
+    def descriptors(self) -> list[tuple[int, bool]]:
+        """Descriptors to poll."""
+        return [] if self.line is None else [(self.line.fileno(), self.line.waiting)]
+
+    def connect(self, now: float) -> bool:
+        """Try to connect, at most every half second; whether a new connection stands, on which to join."""
+        if self.line is not None or now - self._tried < AGAIN:
+            return False
+        self._tried = now
+        self.lost_at = self.lost_at or now
+        try:
+            sock = socket.create_connection((self.host, self.port), timeout=AGAIN / 2)
+        except OSError:
+            return False
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.address = sock.getsockname()[0]
+        self.line, self._last_seen, self.lost_at = Connection(sock), now, None
+        return True
+
+    def handle(self, ready: set[int], now: float) -> list[tuple[Message, bytes]]:
+        """Messages of the coordinator."""
+        if self.line is None:
+            return []
+        found: list[tuple[Message, bytes]] = []
+        try:
+            self.line.flush()
+            messages = self.line.receive() if self.line.fileno() in ready else []
+            if messages is None:
+                raise ConnectionError("closed")
+            if messages:
+                self._last_seen = now
+            for message, payload in messages:
+                if message["t"] == "refused":
+                    self.refused = str(message.get("text", ""))
+                elif message["t"] != "ping":
+                    found.append((message, payload))
+            if now - self._last_seen > SILENT:
+                raise ConnectionError(f"silent for {SILENT:g} s")
+            if now - self._pinged > PING:
+                self._pinged = now
+                self.line.send({"t": "ping"})
+        except (OSError, FrameError) as error:
+            say(f"the coordinator at {self.host}:{self.port} is lost ({error}); ranks wait for its return")
+            self.close()
+        return found
+
+    def send(self, message: Message, payload: bytes = b"") -> None:
+        """Send to the coordinator; without a connection the next join carries the state."""
+        if self.line is not None:
+            try:
+                self.line.send(message, payload)
+            except (OSError, FrameError):
+                self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self.line is not None:
+            self.line.close()
+            self.line = None

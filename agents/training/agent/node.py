@@ -1,0 +1,393 @@
+"""The event loop of a node agent: its ranks, and the coordinator in this process or over TCP."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agents.training.agent.coordinator_host import CoordinatorHost, Outgoing, timeline
+from agents.training.agent.link import VERSION, CoordinatorLink, NodeListener
+from agents.training.agent.ranks import ProcessLost, RankMessage, Ranks, StartFailed
+from agents.training.frames import Message
+from agents.training.notices import say
+from agents.training.tolerance.coordinator_commands import EndJob
+from agents.training.tolerance.members import Recovery
+
+WATCH = 0.1
+"""Seconds between checks of stopped processes and time limits."""
+PROGRESS = 0.25
+"""Seconds between reads of the ranks' pages."""
+SPARE_AFTER = 0.5
+"""Seconds after the last start of a rank until a new spare is started, so that a repair has the processor alone."""
+RETURN = 1.0
+"""Seconds that a new agent waits for the ranks of its predecessor."""
+JOIN = 600.0
+"""Seconds that a node waits for the coordinator."""
+SIGTERM_GRACE = 10.0
+"""Seconds that ranks get after SIGTERM."""
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """The job as a node sees it. ``local``: rank → local rank of this node's ranks; ``return_socket``: name of the
+    abstract Unix socket at which ranks connect to a new agent; ``supervisor``: pid of the process that starts agents;
+    ``returning``: whether ranks of a former agent may connect."""
+
+    node: int
+    nodes: int
+    local: dict[int, int]
+    world: int
+    job: str
+    address: str
+    env: dict[str, str]
+    return_socket: str
+    supervisor: int
+    returning: bool
+
+
+class NodeAgent:
+    """The agent of one node. ``coordinator`` is None where another node runs it: then ``link`` leads to that node. With
+    several nodes the node of the coordinator has a ``listener``."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        ranks: Ranks,
+        coordinator: CoordinatorHost | None,
+        listener: NodeListener | None,
+        link: CoordinatorLink | None,
+    ) -> None:
+        self.settings, self.node, self.ranks = settings, settings.node, ranks
+        self.coordinator, self.listener, self.link = coordinator, listener, link
+        self.address = settings.address or "127.0.0.1"
+        self.ended: EndJob | None = None
+        self._started_at = time.monotonic()
+        self._work: dict[int, tuple[int, int]] = {}
+        self._dones: dict[int, int] = {}
+        self._median = 0.0
+        self._firsts: dict[int, int] = {}
+        """Pid → generation whose first step was reported."""
+        self._terminated: float | None = None
+        self._states: dict[int, Message] = {}
+        """Rank → its state, sent when this node joins (again)."""
+        self._return_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._return_socket.bind("\0" + settings.return_socket)
+        self._return_socket.listen(64)
+        self._return_socket.setblocking(False)
+        self._joins_at = time.monotonic() + (RETURN if settings.returning else 0)
+        self._joined = False
+
+    def run(self) -> int:
+        """Run until the job ends; its exit code."""
+        wake, woken = os.pipe()
+        os.set_blocking(woken, False)
+        os.set_blocking(wake, False)
+        signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._terminate)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        try:
+            watched = progressed = 0.0
+            while self.ended is None:
+                due = watched + WATCH
+                ready = self._wait(wake, (due if self._joined else min(due, self._joins_at)) - time.monotonic())
+                if wake in ready:
+                    _drain(wake)
+                now = time.monotonic()
+                self._adopt_ranks(ready)
+                if not self._joined and now >= self._joins_at:
+                    self._join(now)
+                self._events(ready)
+                self._receive_from_nodes(ready, now)
+                if now - watched >= WATCH:
+                    watched = now
+                    self.ranks.watch(now)
+                    if now - progressed >= PROGRESS:
+                        progressed = now
+                        self._progress()
+                    if self.coordinator is not None:
+                        self._carry_out(self.coordinator.tick(now))
+                    if now - self._started_at > SPARE_AFTER:
+                        self.ranks.keep_spares()
+                    self._reap()
+                    if self._terminated is not None and now - self._terminated > SIGTERM_GRACE:
+                        self.ended = EndJob(143, "")
+            return self._close(self.ended)
+        finally:
+            signal.set_wakeup_fd(-1)
+            self.ranks.close()
+
+    def _join(self, now: float) -> None:
+        """Join the coordinator, with the ranks that this node already runs."""
+        living = list(self._states.values())
+        if self.coordinator is not None:
+            self._joined = True
+            self._carry_out(self.coordinator.node_joined(self.node, living, now))
+        elif self.link is not None and self.link.connect(now):
+            self.address = self.settings.address or self.link.address
+            self._joined = True
+            body: Message = {"t": "join", "version": VERSION, "job": self.settings.job, "nodes": self.settings.nodes}
+            self.link.send({**body, "nproc": len(self.settings.local), "node": self.node, "living": living})
+
+    def _adopt_ranks(self, ready: set[int]) -> None:
+        """Take over ranks of a former agent, until this node has joined."""
+        if self._return_socket.fileno() not in ready:
+            return
+        try:
+            sock, _ = self._return_socket.accept()
+        except OSError:
+            return
+        if self._joined:
+            sock.close()
+            return
+        state = self.ranks.adopt(sock)
+        if state is not None:
+            self._states[int(state["rank"])] = state
+            self._joins_at = time.monotonic() + RETURN / 5 if len(self._states) < len(self.settings.local) else 0
+
+    def _receive_from_nodes(self, ready: set[int], now: float) -> None:
+        if self.listener is not None and self.coordinator is not None:
+            came, lost = self.listener.handle(ready, now)
+            for node, why in lost:
+                self._carry_out(self.coordinator.node_lost(node, why, now))
+            up: list[tuple[Message, bytes]] = []
+            for node, message, payload in came:
+                if message["t"] == "join":
+                    try:
+                        self._carry_out(self.coordinator.node_joined(node, list(message.get("living", [])), now))
+                    except ValueError as error:
+                        say(str(error))
+                else:
+                    up.append((message, payload))
+            if up:
+                self._carry_out(self.coordinator.take(up, now))
+        if self.link is not None:
+            for message, payload in self.link.handle(ready, now):
+                self.take(message, payload)
+            if self.link.line is None and self._joined:
+                self._joined, self._joins_at = False, now
+            if self.link.refused:
+                self.ended = EndJob(2, f"the coordinator refused this node: {self.link.refused}")
+            elif self.link.lost_at is not None and now - self.link.lost_at > JOIN:
+                where = f"{self.link.host}:{self.link.port}"
+                self.ended = EndJob(1, f"no coordinator at {where} for {JOIN:g} s: is the node of rank 0 up?")
+
+    def _wait(self, wake: int, seconds: float) -> set[int]:
+        poll = select.poll()
+        poll.register(wake, select.POLLIN)
+        for descriptor, writing in self.ranks.descriptors():
+            poll.register(descriptor, select.POLLIN | (select.POLLOUT if writing else 0))
+        poll.register(self._return_socket.fileno(), select.POLLIN)
+        links = [
+            *(self.listener.descriptors() if self.listener else []),
+            *(self.link.descriptors() if self.link else []),
+        ]
+        for descriptor, writing in links:
+            poll.register(descriptor, select.POLLIN | (select.POLLOUT if writing else 0))
+        return {descriptor for descriptor, _ in poll.poll(max(0, seconds * 1000))}
+
+    def _events(self, ready: set[int]) -> None:
+        up: list[tuple[Message, bytes]] = []
+        for event in self.ranks.handle(ready):
+            match event:
+                case RankMessage(process, message, payload):
+                    if process.rank is not None:
+                        self._record(process.rank, process.incarnation, message)
+                        up.append(
+                            ({"t": "rank", "rank": process.rank, "inc": process.incarnation, "m": message}, payload)
+                        )
+                    elif message["t"] in ("failed", "leaving"):
+                        # a failed spare says nothing about the job: the script runs again when a rank needs a process
+                        self.ranks.spares = 0
+                case ProcessLost(process, why):
+                    if process.rank is not None:
+                        if self._states.get(process.rank, {}).get("inc") == process.incarnation:
+                            del self._states[process.rank]
+                        # its finished steps count, so that a restart from step 0 is not taken for the beginning
+                        steps = [[process.rank, process.incarnation, process.done]] if process.done >= 0 else []
+                        up.append(({"t": "progress", "steps": steps, "median": self._median}, b""))
+                        up.append(({"t": "lost", "rank": process.rank, "inc": process.incarnation, "why": why}, b""))
+                    else:
+                        self._started_at = time.monotonic()
+                case StartFailed(text):
+                    self.ended = EndJob(2, text)
+        if up:
+            self._send_up(up)
+
+    def _send_up(self, messages: list[tuple[Message, bytes]]) -> None:
+        if self.coordinator is not None:
+            self._carry_out(self.coordinator.take(messages, time.monotonic()))
+        elif self.link is not None:
+            for message, payload in messages:
+                self.link.send(message, payload)
+
+    def _record(self, rank: int, incarnation: int, message: Message) -> None:
+        """Record the state of a rank, for a coordinator that this node joins later."""
+        state = self._states.get(rank)
+        if state is None or state["inc"] != incarnation:
+            return
+        kind = message["t"]
+        if kind == "ready":
+            state.update(gen=message["gen"], entered=False, finished=False, done=message["done"])
+        elif kind == "entered":
+            state.update(gen=message["gen"], entered=True)
+        elif kind == "finished":
+            state.update(finished=True, done=message["done"])
+
+    def _carry_out(self, out: list[Outgoing]) -> None:
+        for node, message, payload in out:
+            if node == self.node:
+                self.take(message, payload)
+            else:
+                self._send_to(node, message, payload)
+        if self.coordinator is not None and self.coordinator.ended is not None and self.ended is None:
+            self.ended = self.coordinator.ended
+
+    def _send_to(self, node: int, message: Message, payload: bytes) -> None:
+        if self.listener is not None:
+            self.listener.send(node, message, payload)
+
+    def take(self, message: Message, payload: bytes) -> None:
+        """Carry out an order of the coordinator."""
+        match message["t"]:
+            case "start":
+                if self._terminated is not None:
+                    # ranks end on request; none is replaced
+                    return
+                self._start(int(message["rank"]), int(message["inc"]), int(message["gen"]))
+            case "end":
+                process = self.ranks.of(int(message["rank"]))
+                if process is not None and process.incarnation == message["inc"]:
+                    self.ranks.stop(process, str(message["why"]))
+            case "rank":
+                process = self.ranks.of(int(message["rank"]))
+                if process is not None and process.incarnation == message["inc"]:
+                    body = message["m"]
+                    if body["t"] == "recover":
+                        self._states[int(message["rank"])].update(gen=body["gen"], entered=False)
+                    elif body["t"] == "leave":
+                        self._states[int(message["rank"])].update(leaving=True)
+                    self.ranks.send(process, body, payload)
+            case "job":
+                self.ended = EndJob(int(message["code"]), str(message["text"]))
+
+    def _start(self, rank: int, incarnation: int, generation: int) -> None:
+        old = self.ranks.of(rank)
+        if old is not None:
+            self.ranks.stop(old, "is replaced")
+        self._started_at = time.monotonic()
+        local = self.settings.local[rank]
+        body = {"rank": rank, "inc": incarnation, "gen": generation, "done": -1}
+        self._states[rank] = {**body, "entered": False, "finished": False, "leaving": False}
+        env = {**self.settings.env, "RANK": str(rank), "LOCAL_RANK": str(local), "ROLE_RANK": str(rank)}
+        assignment: dict[str, Any] = {
+            "t": "assign",
+            "rank": rank,
+            "local_rank": local,
+            "world": self.settings.world,
+            "inc": incarnation,
+            "gen": generation,
+            "return": self.settings.return_socket,
+            "supervisor": self.settings.supervisor,
+            "address": self.address,
+            "env": env,
+        }
+        self.ranks.start(rank, incarnation, assignment)
+
+    def _progress(self) -> None:
+        steps, firsts, median, working = [], [], 0, False
+        for process in self.ranks.processes.values():
+            if process.rank is None or not process.pid:
+                continue
+            done, _, length = process.page.read()
+            median = max(median, length)
+            if done >= 0 and self._dones.get(process.pid) != done:
+                self._dones[process.pid] = done
+                steps.append([process.rank, process.incarnation, done])
+                generation, first = process.page.first()
+                if first and generation > self._firsts.get(process.pid, 1):
+                    # the first generation is not a recovery
+                    self._firsts[process.pid] = generation
+                    age = max(0.0, time.monotonic() - first / 1e9)
+                    firsts.append([process.rank, process.incarnation, generation, age])
+            work = _work(process.pid)
+            before = self._work.get(process.pid, (0, 0))
+            # more than 5 % of a processor, or bytes read or written
+            working = working or work[0] - before[0] > 100 * PROGRESS / 20 or work[1] != before[1]
+            self._work[process.pid] = work
+        self._median = median / 1e9
+        message: Message = {"t": "progress", "steps": steps, "firsts": firsts, "median": self._median}
+        message["working"] = working and not steps
+        self._send_up([(message, b"")])
+
+    def _terminate(self, number: int, _: Any) -> None:
+        if self._terminated is not None or number == signal.SIGINT:
+            self.ended = EndJob(128 + number, "")
+            return
+        self._terminated = time.monotonic()
+        for process in self.ranks.processes.values():
+            if process.rank is not None:
+                self.ranks.stop(process, "", signal.SIGTERM)
+
+    def _close(self, end: EndJob) -> int:
+        if self.coordinator is not None:
+            self.coordinator.close()
+        if self.listener is not None:
+            for node in range(1, self.settings.nodes):
+                self.listener.send(node, {"t": "job", "code": end.code, "text": end.text})
+            self.listener.close()
+        if end.text and end.code:
+            say(end.text)
+        return end.code
+
+    @staticmethod
+    def _reap() -> None:
+        """Reap ranks whose warm process is gone: they are children of this process."""
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            pass
+
+
+def report(recovery: Recovery) -> None:
+    """Report a recovery to the operator."""
+    found = json.loads(timeline(recovery))
+    say(
+        f"generation {recovery.generation} goes on at step {recovery.step}, {found['entered_ms']:g} ms after the fault "
+        f"(ranks freed after {found['freed_ms']:g} ms)"
+    )
+
+
+def append_timeline(recovery: Recovery, file: Path | None) -> None:
+    """Append a recovery to ``file`` as a line of JSON; nothing without a file."""
+    if file is not None:
+        with file.open("a") as lines:
+            lines.write(timeline(recovery) + "\n")
+
+
+def _work(pid: int) -> tuple[int, int]:
+    """Clock ticks of processor time, and bytes read and written, of a process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b") ")[2].split()
+        with open(f"/proc/{pid}/io", "rb") as file:
+            counted = sum(int(line.split()[1]) for line in file.read().splitlines() if b"_bytes:" in line)
+        return int(fields[11]) + int(fields[12]), counted
+    except (OSError, IndexError, ValueError):
+        return 0, 0
+
+
+def _drain(descriptor: int) -> None:
+    try:
+        while os.read(descriptor, 4096):
+            pass
+    except BlockingIOError:
+        pass

@@ -1,0 +1,84 @@
+"""The process of ``belay train``: it starts the node agent, and restarts it when it is killed, while the ranks train
+on. It does nothing else, so that little can end it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import secrets
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from agents.training.notices import say
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+RETURN_SOCKET = "BELAY_TRAIN_DOOR"
+"""Variable of an agent: name of the abstract Unix socket at which ranks connect to a new agent."""
+RESTARTS = "BELAY_TRAIN_RESTARTS"
+"""Variable of an agent: how many agents ran before it."""
+HURRIED = 5
+"""Number of consecutive agents that live less than ten seconds, after which the job ends."""
+
+
+def supervise(command: Sequence[str]) -> int:
+    """Run agents until one ends regularly; its exit code."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    return_socket = f"belay-train-{os.getuid()}-{secrets.token_hex(8)}"
+    paths = [str(Path(__file__).resolve().parents[3]), os.environ.get("PYTHONPATH", "")]
+    env = {**os.environ, RETURN_SOCKET: return_socket, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+    agent: subprocess.Popen[bytes] | None = None
+    asked = 0
+
+    def pass_on(number: int, _: Any) -> None:
+        nonlocal asked
+        asked = number
+        if agent is not None:
+            os.kill(agent.pid, number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, pass_on)
+    hurried = restarts = 0
+    while True:
+        began = time.monotonic()
+        agent = subprocess.Popen(
+            list(command),
+            env={**env, RESTARTS: str(restarts)},
+            process_group=0,
+            preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
+        )
+        code = _ended(agent.pid)
+        if code >= 0 or asked:
+            _reap(2.0)
+            return code if code >= 0 else 128 + asked
+        hurried = hurried + 1 if time.monotonic() - began < 10 else 0
+        restarts += 1
+        if hurried >= HURRIED:
+            say(f"the node agent was killed {hurried} times in a row, each within ten seconds: the job ends")
+            return 1
+        say(f"the node agent was killed by {signal.Signals(-code).name}; another one takes over its ranks")
+
+
+def _ended(pid: int) -> int:
+    """Wait for one child and reap others that end meanwhile: its exit code, or minus the signal."""
+    while True:
+        ended, status = os.waitpid(-1, 0)
+        if ended == pid:
+            return os.waitstatus_to_exitcode(status)
+
+
+def _reap(seconds: float) -> None:
+    """Reap children for up to ``seconds``, so that no zombie of the job is left."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                time.sleep(0.005)
+        except ChildProcessError:
+            return

@@ -1,0 +1,126 @@
+"""The service TaskNet of members of levels 2 and 3: registration, paths, messages up, streams down."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+
+from agents.training.bus import codes, wire
+from agents.training.bus.position import NONE, Position
+from agents.training.bus.streams import DownStream
+from engine.wire.clusterd import tasknet_pb2_grpc
+
+if TYPE_CHECKING:
+    from agents.training.bus.member import Member
+
+log = logging.getLogger(__name__)
+
+CALLS_PER_SECOND: Final = 10_000
+
+
+class Rate:
+    """A token bucket of ``CALLS_PER_SECOND`` calls."""
+
+    def __init__(self, limit: int = CALLS_PER_SECOND) -> None:
+        self._limit, self._left, self._at = limit, float(limit), time.monotonic()
+
+    def take(self) -> bool:
+        """Take a token; whether the call is allowed."""
+        now = time.monotonic()
+        self._left = min(float(self._limit), self._left + (now - self._at) * self._limit)
+        self._at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+class TaskNet(tasknet_pb2_grpc.TaskNetServicer):
+    """The four calls of the bus."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._rate = Rate()
+
+    async def _allowed(self, context: Any) -> bool:
+        """Rate and job of a call; a member of another job is refused."""
+        if not self._rate.take():
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"more than {CALLS_PER_SECOND} calls a second")
+        theirs = dict(context.invocation_metadata() or ()).get(wire.JOB_KEY, "")
+        return not theirs or not self._member.job or theirs == self._member.job
+
+    async def Register(self, request: Any, context: Any) -> Any:
+        """A member joins, or joins again: its old stream is closed."""
+        own = self._member
+        position = wire.from_wire(request.pos)
+        if not await self._allowed(context):
+            log.warning("%s refuses %s: it belongs to another job", own.own, position)
+            return wire.ack(request.uuid, codes.CLIENT_ERROR, own.own)
+        code = codes.NO_POSITION if not request.HasField("pos") else own.routes.register(position)
+        if code == codes.OK:
+            own.end_stream(position)
+        else:
+            log.warning("%s refuses a registration: %s", own.own, codes.explained(code))
+        return wire.ack(request.uuid, code, own.own)
+
+    async def PathDiscovery(self, request: Any, context: Any) -> Any:
+        """Record the route to every position on the path, and pass the path upward."""
+        own = self._member
+        if not await self._allowed(context):
+            return wire.ack(request.uuid, codes.CLIENT_ERROR, own.own)
+        if not request.HasField("proxyPos") or not request.path:
+            return wire.ack(request.uuid, codes.NO_POSITION, own.own)
+        path = tuple(wire.from_wire(one) for one in request.path)
+        code = own.routes.learn(wire.from_wire(request.proxyPos), path)
+        if code == codes.OK and own.uplink is not None:
+            code = await own.uplink.discover((*path, own.own))
+        return wire.ack(request.uuid, code, own.own)
+
+    async def TransferMessage(self, request: Any, context: Any) -> Any:
+        """A message on its way up."""
+        own = self._member
+        uuid = request.header.uuid
+        if not await self._allowed(context):
+            return wire.ack(uuid, codes.CLIENT_ERROR, own.own)
+        code = wire.checked(request)
+        if code == codes.OK:
+            code = await own.forward(request, from_below=wire.from_wire(request.header.src))
+        return wire.ack(uuid, code, own.own)
+
+    async def InitServerDownStream(self, acks: Any, context: Any) -> AsyncIterator[Any]:
+        """The stream of messages to a member that registered before."""
+        await self._allowed(context)
+        metadata = dict(context.invocation_metadata() or ())
+        position = Position(
+            metadata.get("role", ""), metadata.get("serverrank", ""), metadata.get("processrank", "") or NONE
+        )
+        stream = self._member.begin_stream(position)
+        if stream is None:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"{position} is not registered here")
+            return
+        reading = asyncio.ensure_future(self._read(acks, stream))
+        try:
+            # the member learns at once that its stream is open
+            await context.send_initial_metadata(())
+            async for message in stream.outgoing():
+                yield message
+        finally:
+            reading.cancel()
+            self._member.stream_ended(position, stream)
+
+    async def _read(self, acks: Any, stream: DownStream) -> None:
+        try:
+            async for found in acks:
+                stream.acknowledged(found.uuid, found.code)
+        except grpc.RpcError as error:
+            log.debug("a stream of acknowledgements broke: %s", error)
+        finally:
+            stream.close()
+
+
+__all__ = ["TaskNet"]

@@ -1,0 +1,1 @@
+"""The functions of ``mindio_acp`` over Belay's saver."""

@@ -1,0 +1,120 @@
+"""``open_file`` and ``create_file``: bytes through the pool, for frameworks with their own formats (MindSpore)."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import Any, Self
+
+from agents.training.checkpoint import durable, sources
+from agents.training.checkpoint.dropin import api
+from agents.training.checkpoint.errors import CheckpointError
+
+
+class Readable:
+    """A file opened by :func:`open_file`."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = api.path_of(path)
+        self._data: bytes | None = None
+        self._file: sources.FileSource | None = None
+
+    def __enter__(self) -> Self:
+        client = api.saver_of_process().client
+        if client is not None:
+            with client.resident(self.path) as content:
+                if content is not None:
+                    # a copy, since the slot may be reused while the file is open
+                    self._data = bytes(content)
+                    return self
+        self._file = sources.FileSource(self.path)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._data = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def read(self, offset: int = 0, count: int = -1) -> bytes:
+        """``count`` bytes from ``offset`` (-1: to the end); fewer at the end. Raises ``ValueError``, ``Damaged``."""
+        if type(offset) is not int or type(count) is not int or offset < 0 or count < -1:
+            raise ValueError(f"offset {offset!r:.40} or count {count!r:.40} is out of range")
+        if self._data is not None:
+            return self._data[offset:] if count < 0 else self._data[offset : offset + count]
+        if self._file is None:
+            raise ValueError(f"{self.path} is not open: use it in a with statement")
+        left = max(0, self._file.size - offset)
+        return sources.read(self._file, offset, left if count < 0 else min(count, left))
+
+
+class Writable:
+    """A file made by :func:`create_file`: it appears complete when it is closed, or not at all."""
+
+    def __init__(self, path: str | os.PathLike[str], mode: int = 0o600) -> None:
+        self.path, self.mode = api.path_of(path), mode
+        self._parts: list[bytes] = []
+        self._open = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.drop()
+        self.close()
+
+    def write(self, data: bytes | bytearray | memoryview | list[Any]) -> int:
+        """Add bytes, or a list of them; returns how many. Raises ``TypeError``, ``ValueError`` when closed."""
+        if not self._open:
+            raise ValueError(f"{self.path} is closed")
+        parts = data if isinstance(data, list) else [data]
+        for part in parts:
+            if not isinstance(part, bytes | bytearray | memoryview):
+                raise TypeError(f"only bytes are written, not {type(part).__name__}")
+        self._parts += [bytes(part) for part in parts]
+        return sum(len(part) for part in parts)
+
+    def drop(self) -> None:
+        """Drop the written data: no file appears, an old one stays."""
+        self._parts, self._open = [], False
+
+    def close(self) -> int:
+        """Save the file: 0, or -1 with the reason in the log."""
+        if not self._open:
+            return 0
+        self._open = False
+        data = bytearray().join(self._parts)
+        self._parts = []
+        try:
+            self._hand_over(data)
+            return 0
+        except OSError as error:
+            api.log.error("%s was not written: %s", self.path, error)
+            return -1
+
+    def _hand_over(self, data: bytearray) -> None:
+        client = api.saver_of_process().client
+        try:
+            if client is None or not self.path.parent.is_dir():
+                raise CheckpointError(f"{self.path.parent} is not a folder")
+            ticket = client.allocate(len(data))
+            ticket.memory.content(len(data))[:] = data
+            client.commit(ticket, (self.path,), self.mode)
+        except CheckpointError as error:
+            api.log.warning("%s; %s is written directly", error, self.path)
+            durable.write(self.path, memoryview(data), mode=self.mode)
+
+
+def open_file(path: str | os.PathLike[str]) -> Readable:
+    """``with open_file(path) as file: file.read(offset, count)``. Raises ``FileNotFoundError`` on entering."""
+    return Readable(path)
+
+
+def create_file(path: str | os.PathLike[str], mode: int = 0o600) -> Writable:
+    """``with create_file(path) as file: file.write(data)``; leaving by an exception drops the file."""
+    return Writable(path, mode)

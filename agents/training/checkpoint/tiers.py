@@ -1,0 +1,99 @@
+"""The newest complete checkpoint across tiers: memory of this host and its peer, local disk, shared storage."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from agents.training.checkpoint import sets
+from agents.training.checkpoint.errors import CheckpointError, Damaged, Incomplete
+from agents.training.checkpoint.newest import Found
+from agents.training.checkpoint.saver import Saver
+from agents.training.checkpoint.sets import CheckpointSet
+
+log = logging.getLogger("belay.checkpoint")
+
+
+class Tiers:
+    """Folders by name, nearest first: ``[("local", Path("/ssd/job")), ("shared", Path("/nfs/job"))]``.
+
+    ``ranks``: the ranks of this host, for folders whose files the other hosts cannot see. Implements
+    :class:`~agents.training.checkpoint.newest.NewestComplete`.
+    """
+
+    def __init__(
+        self, folders: Sequence[tuple[str, Path]], saver: Saver | None = None, ranks: frozenset[int] | None = None
+    ) -> None:
+        if not folders:
+            raise ValueError("name at least one folder")
+        self.folders = [(name, Path(folder).absolute()) for name, folder in folders]
+        self.saver, self.ranks = saver or Saver(None), ranks
+
+    def complete(self) -> list[Found]:
+        """All complete checkpoints, newest first; of one step the nearest tier first. Hosts with local folders only
+        compare these lists and choose the newest common step.
+        """
+        return [self._found(name, one) for name, one in self._sets() if one.complete]
+
+    def newest(self, at_most: int | None = None) -> Found | None:
+        """The newest complete checkpoint, of a step up to ``at_most``."""
+        return next((one for one in self.complete() if at_most is None or one.step <= at_most), None)
+
+    def missing(self) -> list[str]:
+        """The missing files of newer checkpoints, at most 20 lines."""
+        best = self.newest()
+        lines = [
+            f"{one.folder}: {text}"
+            for _, one in self._sets()
+            if not one.complete and (best is None or one.step > best.step)
+            for text in one.missing
+        ]
+        return lines[:20] or ([] if best else [f"{folder}: no checkpoint" for _, folder in self.folders])
+
+    def load(self, found: Found, rank: int, *, weights_only: bool = True) -> Any:
+        """The state of ``rank`` in ``found``; see the protocol."""
+        path = sets.rank_file(Path(found.place).parent, found.step, rank, found.world_size)
+        try:
+            return self.saver.load(path, weights_only=weights_only)
+        except FileNotFoundError as error:
+            raise Incomplete(f"{path} is gone; the checkpoint of step {found.step} lacks it") from error
+        except OSError as error:
+            raise Damaged(f"{path} cannot be read: {error.strerror}") from error
+
+    def load_newest(self, rank: int, *, weights_only: bool = True) -> tuple[Found, Any]:
+        """Load the newest checkpoint that passes verification; damaged ones are skipped with a warning.
+
+        Raises :class:`Incomplete` naming what is missing or damaged when there is none.
+        """
+        at_most, reasons = None, self.missing()
+        tried: set[tuple[str, int]] = set()
+        for found in self.complete():
+            if (found.place, found.step) in tried or (at_most is not None and found.step > at_most):
+                continue
+            tried.add((found.place, found.step))
+            try:
+                return found, self.load(found, rank, weights_only=weights_only)
+            except CheckpointError as error:
+                log.warning("the checkpoint of step %d (%s) is skipped: %s", found.step, found.tier, error)
+                reasons.append(str(error))
+        raise Incomplete("no complete checkpoint can be loaded: " + "; ".join(reasons[:20]))
+
+    def _sets(self) -> list[tuple[str, CheckpointSet]]:
+        memory = self._memory()
+        found = [(name, one) for name, folder in self.folders for one in sets.scan(folder, memory, self.ranks)
+                 if one.kind == "belay"]  # fmt: skip
+        order = {name: place for place, (name, _) in enumerate(self.folders)}
+        return sorted(found, key=lambda pair: (-pair[1].step, not pair[1].in_memory, order[pair[0]]))
+
+    def _memory(self) -> dict[str, int]:
+        if self.saver.client is None:
+            return {}
+        found: dict[str, int] = {}
+        for _, folder in self.folders:
+            found.update(self.saver.client.listed(folder))
+        return found
+
+    def _found(self, name: str, one: CheckpointSet) -> Found:
+        return Found(one.step, one.world_size, "memory" if one.in_memory else name, str(one.folder))

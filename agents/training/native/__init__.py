@@ -1,0 +1,1 @@
+"""Freeing ranks that are blocked in collectives, one file per kind of device."""

@@ -1,0 +1,1 @@
+"""The older client of process recovery."""

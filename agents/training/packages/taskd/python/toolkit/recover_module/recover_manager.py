@@ -1,0 +1,16 @@
+"""DLRecoverManager and its reports (component/taskd/taskd/python/toolkit/recover_module)."""
+
+from agents.training.manager.client import ClientInfo, Status
+from agents.training.manager.recovery_client import (
+    DLRecoverManager,
+    report_process_fault,
+    report_recover_status,
+    report_recover_strategy,
+    report_stop_complete,
+)
+from agents.training.manager.recovery_start import init_grpc_client, init_grpc_process
+
+__all__ = [
+    "ClientInfo", "DLRecoverManager", "Status", "init_grpc_client", "init_grpc_process", "report_process_fault",
+    "report_recover_status", "report_recover_strategy", "report_stop_complete",
+]  # fmt: skip

@@ -1,0 +1,7 @@
+"""The log of TaskD: folder, levels and terminal by the variables TASKD_LOG_PATH, TASKD_FILE_LOG_LEVEL and so on."""
+
+from agents.training import logs
+
+run_log = logs.to_file("taskd.log")
+
+__all__ = ["run_log"]

@@ -1,0 +1,199 @@
+"""MindSpore's msrun: its processes, controlled by the callbacks that it registers.
+
+Callbacks (component/taskd/taskd/python/framework/agent): KILL_WORKER(list of ranks, [-1] all), START_ALL_WORKER(),
+START_WORKER_LIST(list of local ranks), MONITOR([-1]) → {local rank: {pid, status, global_rank}}; status None
+means running, 0 done, 100 not started, anything else failed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+from agents.training import logs, resetfile
+from agents.training.taskd import bus_proxy
+from agents.training.taskd.bus_agent import BusAgent, NoManager, terminate
+from agents.training.taskd.processes import (
+    KILL_WORKER,
+    MONITOR,
+    START_ALL_WORKER,
+    START_WORKER_LIST,
+    Function,
+    ProcessState,
+    ProcessStatus,
+)
+from agents.training.taskd.proxy_api import init_taskd_proxy
+
+log = logging.getLogger(__name__)
+
+ALL_RANKS: Final = [-1]
+RUNS, DONE, NOT_STARTED = None, 0, 100
+NEEDED: Final = (KILL_WORKER, START_ALL_WORKER, START_WORKER_LIST, MONITOR)
+RESTARTS: Final = 32767
+
+
+class MindSporeProcesses:
+    """The processes of msrun, for `BusAgent`. Raises ValueError when a callback is missing."""
+
+    def __init__(self, functions: Mapping[str, Function]) -> None:
+        missing = [name for name in NEEDED if not callable(functions.get(name))]
+        if missing:
+            raise ValueError(f"MindSpore has not registered {', '.join(missing)}")
+        self._functions = functions
+        self._restarts = RESTARTS
+        self._known: dict[int, tuple[int, int, Any]] = {}
+        self._descriptors: dict[int, int] = {}
+
+    def _refresh(self) -> None:
+        """Ask msrun for its processes: global rank → (local rank, pid, status). An unreadable answer changes
+        nothing."""
+        found = self._functions[MONITOR](ALL_RANKS)
+        if not isinstance(found, Mapping):
+            log.warning("MONITOR answers a %s, not a dict", type(found).__name__)
+            return
+        try:
+            known = {
+                int(one["global_rank"]): (int(local), int(one["pid"]), one["status"]) for local, one in found.items()
+            }
+        except (KeyError, TypeError, ValueError) as error:
+            log.warning("MONITOR's answer cannot be read: %r", error)
+            return
+        for rank in [rank for rank in self._descriptors if known.get(rank, (0, 0, DONE))[:2] != self._known[rank][:2]]:
+            os.close(self._descriptors.pop(rank))
+        self._known = known
+        for rank, (_, pid, status) in known.items():
+            if status is not RUNS and rank in self._descriptors:
+                os.close(self._descriptors.pop(rank))
+            elif status is RUNS and rank not in self._descriptors and pid > 0:
+                with contextlib.suppress(OSError):
+                    self._descriptors[rank] = os.pidfd_open(pid)
+
+    def ranks(self) -> tuple[int, ...]:
+        """Global ranks of this pod."""
+        return tuple(sorted(self._known))
+
+    def restarts(self) -> int:
+        """Remaining restarts."""
+        return self._restarts
+
+    def start(self, restarts: int) -> None:
+        """Start every process."""
+        self._restarts = restarts
+        self._functions[START_ALL_WORKER]()
+        self._refresh()
+
+    def stop(self, ranks: Collection[int] | None = None, *, grace: float = 0.0) -> None:
+        """End processes."""
+        if grace:
+            terminate({rank: one[1] for rank, one in self._known.items() if ranks is None or rank in ranks}, grace)
+        self._functions[KILL_WORKER](ALL_RANKS if ranks is None else sorted(ranks))
+
+    def restart(self, ranks: Collection[int]) -> None:
+        """End and start these ranks only."""
+        locals_ = [self._known[rank][0] for rank in sorted(ranks)]
+        self._functions[KILL_WORKER](sorted(ranks))
+        self._functions[START_WORKER_LIST](locals_)
+        self._refresh()
+
+    def monitor(self) -> ProcessStatus:
+        """State of the processes."""
+        self._refresh()
+        states = {rank: one[2] for rank, one in self._known.items()}
+        failed = frozenset(rank for rank, state in states.items() if state not in (RUNS, DONE, NOT_STARTED))
+        if failed:
+            return ProcessStatus(ProcessState.FAILED, failed)
+        done = bool(states) and all(state is not RUNS and state == DONE for state in states.values())
+        return ProcessStatus(ProcessState.SUCCEEDED if done else ProcessState.HEALTHY)
+
+    def descriptors(self) -> Sequence[int]:
+        """pidfds of the processes that run."""
+        return list(self._descriptors.values())
+
+    def finish(self, status: ProcessStatus) -> Any:
+        """Return the status; nothing remains to do."""
+        return status
+
+
+class MSRunPlugin:
+    """The plugin that msrun creates: it registers callbacks, then `start` watches the processes until they are done."""
+
+    join_seconds: float = 30.0
+    period: float = 1.0
+
+    def __init__(self) -> None:
+        self._functions: dict[str, Function] = {}
+
+    def register_callbacks(self, operator: str, func: Function) -> None:
+        """Register a function of msrun."""
+        self._functions[operator] = func
+
+    def start(self) -> None:
+        """Run until the end: under the job's manager if there is one, otherwise by the reset file.
+
+        Raises ValueError when callbacks are missing. Exits with 0 when all processes are done, with 1 when the pod must
+        be restarted.
+        """
+        rank = os.environ.get("MS_NODE_RANK", "0")
+        logs.to_file(f"agent-{rank}.log")
+        processes = MindSporeProcesses(self._functions)
+        init_taskd_proxy({"UpstreamAddr": os.environ.get("MS_SCHED_HOST", "127.0.0.1")})
+        upstream = bus_proxy.address(bus_proxy.HOST, bus_proxy.port(os.environ))
+        agent = BusAgent(int(rank), upstream, processes, job=os.environ.get("MINDX_TASK_ID", ""))
+        try:
+            agent.run(join=self.join_seconds)
+        except NoManager as error:
+            log.warning("%s; the reset file decides instead", error)
+            self.follow_reset_file(processes)
+        sys.exit(0)
+
+    def follow_reset_file(self, processes: MindSporeProcesses, sleep: Any = time.sleep) -> None:
+        """Without a manager: start once no fault is being collected, restart the processes that the file names, or
+        leave."""
+        state = self._allowed(processes, sleep)
+        retries = state.retry_time
+        processes.start(RESTARTS)
+        while True:
+            sleep(self.period)
+            status = processes.monitor()
+            if status.state is ProcessState.SUCCEEDED:
+                return
+            state = self._read() or state
+            own = set(processes.ranks()) & state.ranks
+            if state.retry_time > retries:
+                retries = state.retry_time
+                processes.stop()
+                self._allowed(processes, sleep)
+                processes.start(RESTARTS)
+            elif own and state.restart_process and status.failed:
+                failed = sorted(status.failed)
+                self._allowed(processes, sleep)
+                processes.restart(failed)
+            elif (status.failed and not state.restart_process) or (own and not state.restart_process):
+                log.error("ranks %s failed; the pod ends and must be restarted", sorted(status.failed or own)[:16])
+                processes.stop()
+                sys.exit(1)
+
+    def _read(self) -> resetfile.ResetState | None:
+        try:
+            return resetfile.read()
+        except ValueError as error:
+            log.debug("%s", error)
+            return None
+
+    def _allowed(self, processes: MindSporeProcesses, sleep: Any, limit: float = 900.0) -> resetfile.ResetState:
+        """Wait until the file lets these processes start, at most 900 s."""
+        waited = 0.0
+        while (state := self._read()) is None or not state.may_start(processes.ranks()):
+            if waited >= limit:
+                raise ValueError(f"the reset file did not let the processes start within {limit:.0f} s")
+            sleep(1.0)
+            waited += 1.0
+        return state
+
+
+__all__ = ["MSRunPlugin", "MindSporeProcesses"]

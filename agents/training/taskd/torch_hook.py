@@ -1,0 +1,144 @@
+"""The changes of `import taskd.python.adaptor.patch` to torch's elastic agent: it obeys the job's manager.
+
+The import is in `torch/distributed/run.py`; the changes are those of component/taskd/taskd/python/adaptor/patch.
+Without a MindCluster job (MINDX_TASK_ID is not set) and without a manager within 5 s, torch's own loop runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import signal
+from typing import Any, Final
+
+from agents.training import logs
+
+log = logging.getLogger(__name__)
+
+MAX_RESTARTS: Final = 32767
+LONE_JOIN_SECONDS: Final = 5.0
+_MARK: Final = "_listens_to_manager"
+_restarts_asked: int | None = None
+
+
+def apply() -> None:
+    """Patch torch. A second call changes nothing. Raises ImportError without torch."""
+    api = importlib.import_module("torch.distributed.elastic.agent.server.api")
+    if hasattr(api.SimpleElasticAgent, _MARK):
+        return
+    local = importlib.import_module("torch.distributed.elastic.agent.server.local_elastic_agent")
+    processes: Any = importlib.import_module("torch.distributed.elastic.multiprocessing.api")
+    launcher: Any = importlib.import_module("torch.distributed.launcher.api")
+    ranks = importlib.import_module("agents.training.taskd.torch_ranks")
+    own_loop, own_shutdown, launch = (
+        api.SimpleElasticAgent._invoke_run,
+        local.LocalElasticAgent._shutdown,
+        launcher.launch_agent,
+    )
+    own_restart = api.SimpleElasticAgent._restart_workers
+
+    def invoke_run(self: Any, role: str = "default") -> Any:
+        return listen(self, lambda: own_loop(self, role))
+
+    def restart(self: Any, worker_group: Any) -> None:
+        # without a manager torch's own loop restarts the whole pod with a new rendezvous
+        if getattr(self, "_lone", False):
+            own_restart(self, worker_group)
+        else:
+            ranks.restart_workers(self, worker_group)
+
+    def shutdown(self: Any, death_sig: signal.Signals = signal.SIGTERM, *more: Any, **named: Any) -> None:
+        found = ranks.contexts(self)
+        found.close(list(found.running), death_sig, int(named.get("timeout", 30)))
+        found.warm.close()
+        own_shutdown(self, death_sig, *more, **named)
+
+    def launch_agent(config: Any, *more: Any, **named: Any) -> Any:
+        global _restarts_asked
+        _restarts_asked = config.max_restarts
+        if config.max_restarts == 0:
+            config.max_restarts = MAX_RESTARTS
+        return launch(config, *more, **named)
+
+    setattr(api.SimpleElasticAgent, _MARK, True)
+    api.SimpleElasticAgent._invoke_run = invoke_run
+    api.SimpleElasticAgent._restart_workers = restart
+    local.LocalElasticAgent._start_workers = lambda self, group: ranks.start_workers(self, group)
+    local.LocalElasticAgent._stop_workers = lambda self, group: ranks.stop_workers(self, group)
+    local.LocalElasticAgent._monitor_workers = lambda self, group: ranks.monitor_workers(self, group)
+    local.LocalElasticAgent._shutdown = shutdown
+    # the context of a rank is closed after the rank has ended: there is nothing to wait for
+    processes._get_default_signal = lambda: signal.SIGKILL
+    launcher.launch_agent = launch_agent
+    wrap_rendezvous()
+
+
+def listen(agent: Any, alone: Any) -> Any:
+    """Serve the pod's proxy, join the bus as its agent, run until the end."""
+    from agents.training.taskd import bus_proxy
+    from agents.training.taskd.bus_agent import JOIN_SECONDS, BusAgent, NoManager
+    from agents.training.taskd.torch_ranks import TorchProcesses
+
+    job = os.environ.get("MINDX_TASK_ID", "")
+    rank = os.environ.get("RANK") or str(getattr(agent._worker_group.spec, "node_rank", None) or node_rank(agent))
+    logs.to_file(f"agent-{rank}.log")
+    proxy = start_proxy(rank, job)
+    os.environ["RESTART_FAULT_PROCESS_TYPE"] = "pod"
+    upstream = bus_proxy.address(bus_proxy.HOST, bus_proxy.port(os.environ))
+    bus = BusAgent(int(rank), upstream, TorchProcesses(agent, {}), job=job)
+    try:
+        return bus.run(join=JOIN_SECONDS if job else LONE_JOIN_SECONDS)
+    except NoManager as error:
+        if job:
+            raise
+        log.warning("%s; MINDX_TASK_ID is not set, so torch's own agent continues", error)
+        agent._lone = True
+        if _restarts_asked is not None:
+            # the large number of restarts is for the manager; torch's own loop uses the requested number
+            agent._worker_group.spec.max_restarts = agent._remaining_restarts = _restarts_asked
+        return alone()
+    finally:
+        if proxy is not None:
+            proxy.close()
+
+
+def node_rank(agent: Any) -> int:
+    """The pod's number: the rank of a static rendezvous, else 0."""
+    handler = agent._worker_group.spec.rdzv_handler
+    return int(getattr(handler, "rank", 0) or 0)
+
+
+def start_proxy(rank: str, job: str) -> Any:
+    """Start the pod's proxy; None when it is shared or cannot start, with the reason in the log."""
+    from agents.training.taskd import bus_proxy
+
+    local = os.environ.get("LOCAL_PROXY_ENABLE") == "on"
+    host = "127.0.0.1" if local else os.environ.get("MASTER_ADDR") or "127.0.0.1"
+    try:
+        return bus_proxy.start(
+            bus_proxy.address(bus_proxy.HOST, bus_proxy.port(os.environ)),
+            bus_proxy.address(host, bus_proxy.manager_port(os.environ)), rank, job,
+        )  # fmt: skip
+    except OSError as error:
+        log.error("no proxy: %s", error)
+        return None
+
+
+def wrap_rendezvous() -> None:
+    """Give the rendezvous of each attempt a prefix of its own in the store."""
+    c10d: Any = importlib.import_module("torch.distributed.distributed_c10d")
+    own = c10d.rendezvous
+    if getattr(own, _MARK, False):
+        return
+
+    def rendezvous(*args: Any, **named: Any) -> Any:
+        for store, rank, world in own(*args, **named):
+            attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+            yield c10d.PrefixStore(f"/worker/attempt_{attempt}", store), rank, world
+
+    setattr(rendezvous, _MARK, True)
+    c10d.rendezvous = rendezvous
+
+
+__all__ = ["apply", "listen", "wrap_rendezvous"]

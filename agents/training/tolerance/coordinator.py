@@ -1,0 +1,381 @@
+"""The coordinator of native recovery. Pure: every event has the time as an argument, and returns commands.
+
+A *generation* is one attempt to train with all ranks. Each fault starts the next generation, and work for an older one
+is abandoned, so that a second fault during a repair is handled like the first. All ranks leave their training function
+and report the step that they hold completely (READY). Training continues at the highest step of which some rank holds
+every shard; ranks at another step, healthy ones too, get it from a donor: a step counts once one rank finished it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from agents.training.tolerance.coordinator_commands import (
+    AskCheckpoint,
+    CoordinatorCommand,
+    EndJob,
+    EndRank,
+    GenerationPlan,
+    JoinGeneration,
+    Leave,
+    OperatorMessage,
+    StartRank,
+)
+from agents.training.tolerance.members import Limits, Phase, RankStatus, Recovery, RunningRank
+
+
+@dataclass
+class Coordinator:
+    """The state machine. ``places``: rank → node, for all ranks of the job."""
+
+    places: dict[int, int]
+    limits: Limits = field(default_factory=Limits)
+    generation: int = 0
+    ended: EndJob | None = None
+    recovery: Recovery | None = None
+    """The recovery in progress; the owner removes it when ``entered`` is set."""
+    median: float = 0.0
+    """Median duration of the last steps, in seconds."""
+
+    def __post_init__(self) -> None:
+        self.members = {rank: RankStatus(rank, node) for rank, node in sorted(self.places.items())}
+        self.nodes: set[int] = set()
+        self._lost_nodes: dict[int, float] = {}
+        self._highest = -1
+        self._failures = 0
+        self._deaths = 0
+        self._broken_at: float | None = None
+        self._broken = 0
+        self._broken_why = ""
+        self._finishing_at: float | None = None
+        self._planned_at: float | None = None
+        self._progress_at = 0.0
+        self._closing = False
+        self._living: list[RunningRank] = []
+        self._asked = False
+
+    # -- events ----------------------------------------------------------------------------------------------------
+
+    def node_joined(self, node: int, now: float, living: Iterable[RunningRank] = ()) -> list[CoordinatorCommand]:
+        """A node joined. ``living``: ranks that it already runs, from before its connection was lost or before this
+        coordinator replaced another one. Once all nodes have joined, a generation begins, unless all ranks train in
+        the same one."""
+        self.nodes.add(node)
+        self._lost_nodes.pop(node, None)
+        if self.generation == 0:
+            self._living += living
+            if set(self.places.values()) - self.nodes:
+                return []
+            return self._take_over(now)
+        for one in living:
+            member = self.members.get(one.rank)
+            if member and member.incarnation == one.incarnation and member.phase is Phase.ABSENT:
+                member.phase, member.done = Phase.FREEING, one.done
+        return self._begin(f"node {node} is back", now)
+
+    def _take_over(self, now: float) -> list[CoordinatorCommand]:
+        """Begin the first generation, or continue the newest one of ranks that a former coordinator had started."""
+        self._progress_at = now
+        if not self._living:
+            self.generation = 1
+            return [self._start(member, now) for member in self.members.values()]
+        self.generation = max(one.generation for one in self._living)
+        used = max(one.incarnation for one in self._living)
+        for member in self.members.values():
+            member.incarnation = used
+        for one in self._living:
+            member = self.members[one.rank]
+            member.incarnation, member.done = one.incarnation, one.done
+            member.phase = Phase.FREEING
+            if one.generation == self.generation and one.entered:
+                member.phase = Phase.FINISHED if one.finished else Phase.TRAINING
+            self._highest = max(self._highest, one.done, 0)
+        if any(one.leaving for one in self._living):
+            # all ranks had finished: those that are missing have left
+            self._closing = True
+            for member in self.members.values():
+                member.phase = Phase.GONE
+            for one in self._living:
+                self.members[one.rank].phase = Phase.LEAVING
+            return [Leave(tuple(one.rank for one in self._living))]
+        if all(member.phase is Phase.TRAINING for member in self.members.values()):
+            return [OperatorMessage(f"a new coordinator has taken over all ranks in generation {self.generation}")]
+        return self._begin("the coordinator was lost", now)
+
+    def node_lost(self, node: int, why: str, now: float) -> list[CoordinatorCommand]:
+        """A node was lost, and its ranks with it. They start again when it comes back."""
+        if node not in self.nodes or self.ended:
+            return []
+        self.nodes.discard(node)
+        if self.generation == 0:
+            return []
+        if self._closing:
+            return self._end(1, f"node {node} was lost ({why}) after training, before its ranks had left")
+        self._lost_nodes[node] = now
+        lost = [member for member in self.members.values() if member.node == node]
+        for member in lost:
+            self._forget(member)
+        return [
+            OperatorMessage(f"node {node} is lost: {why}"),
+            *self._begin(f"node {node} lost", now, {one.rank for one in lost}),
+        ]
+
+    def ranks_lost(self, lost: Iterable[tuple[int, int, str]], now: float) -> list[CoordinatorCommand]:
+        """Processes ended: (rank, incarnation, why)."""
+        commands: list[CoordinatorCommand] = []
+        causes, ranks = [], set()
+        for rank, incarnation, why in lost:
+            member = self.members[rank]
+            if member.incarnation != incarnation or self.ended:
+                continue
+            if member.phase is Phase.GONE:
+                continue
+            if member.phase is Phase.LEAVING and self._closing:
+                return self._end(1, f"rank {rank} {why} after its training had finished, before the script had ended")
+            causes.append(f"rank {rank} {why}")
+            ranks.add(rank)
+            self._forget(member)
+        if not causes:
+            return []
+        self._deaths += len(causes)
+        if self._deaths > self.limits.deaths:
+            return self._end(1, f"{self._deaths} faults without a finished step between them; the last: {causes[-1]}")
+        commands.append(OperatorMessage("; ".join(causes)))
+        return commands + self._begin("; ".join(causes), now, ranks)
+
+    def failed(self, rank: int, incarnation: int, text: str, now: float) -> list[CoordinatorCommand]:
+        """The script raised an exception in a rank, whose process ends now."""
+        member = self.members[rank]
+        if member.incarnation != incarnation or self.ended:
+            return []
+        self._failures += 1
+        if self._failures > self.limits.failures or self._closing or self._highest < 0:
+            return self._end(1, f"the script failed in rank {rank}: {text}")
+        return []
+
+    def ready(
+        self, rank: int, incarnation: int, generation: int, done: int, shard: str, now: float
+    ) -> list[CoordinatorCommand]:
+        """A rank has left its training function and holds ``shard`` of step ``done`` completely (-1: nothing)."""
+        member = self.members[rank]
+        if member.incarnation != incarnation or generation != self.generation or self.ended:
+            return []
+        member.phase, member.done, member.shard, member.offer = Phase.READY, done, shard, None
+        if any(one.phase is not Phase.READY for one in self.members.values()):
+            return []
+        if self.recovery:
+            self.recovery.freed = now
+        return self._decide(now)
+
+    def offered(self, rank: int, incarnation: int, generation: int, step: int, now: float) -> list[CoordinatorCommand]:
+        """A rank's newest complete checkpoint (-1: none)."""
+        member = self.members[rank]
+        if member.incarnation != incarnation or generation != self.generation or self.ended or not self._asked:
+            return []
+        member.offer = step
+        offers = [one.offer for one in self.members.values()]
+        known = [offer for offer in offers if offer is not None]
+        if len(known) < len(offers):
+            return []
+        if min(known) < 0:
+            without = [str(one.rank) for one in self.members.values() if one.offer == -1]
+            return self._end(
+                2,
+                f"{self._unheld()} and {'rank' if len(without) == 1 else 'ranks'} {', '.join(without)} "
+                "found no complete checkpoint (protect(checkpoint=…)): training would go on without its weights",
+            )
+        return self._plan(GenerationPlan(self.generation, min(known), {}, checkpoint=True), now)
+
+    def entered(self, rank: int, incarnation: int, generation: int, now: float) -> list[CoordinatorCommand]:
+        """A rank is in its training function again."""
+        member = self.members[rank]
+        if member.incarnation != incarnation or generation != self.generation or member.phase is not Phase.READY:
+            return []
+        member.phase = Phase.TRAINING
+        if all(one.phase in (Phase.TRAINING, Phase.FINISHED) for one in self.members.values()):
+            self._planned_at = None
+            self._progress_at = now
+            if self.recovery:
+                self.recovery.entered = now
+        return []
+
+    def stepped(self, rank: int, incarnation: int, done: int, now: float) -> list[CoordinatorCommand]:
+        """A rank finished a step; the counts of faults start again at 0."""
+        member = self.members[rank]
+        if member.incarnation == incarnation:
+            if done > self._highest:
+                self._highest = done
+                self._failures = self._deaths = self._broken = 0
+            self._progress_at = now
+        return []
+
+    def working(self, now: float) -> list[CoordinatorCommand]:
+        """A rank works although no step was finished: then only the limit ``busy`` applies."""
+        if now - self._progress_at < self.limits.busy:
+            self._progress_at = max(self._progress_at, now - self._quiet() / 2)
+        return []
+
+    def broken(self, rank: int, incarnation: int, generation: int, text: str, now: float) -> list[CoordinatorCommand]:
+        """A collective failed in a rank; usually the death of another rank explains it at once."""
+        member = self.members[rank]
+        if member.incarnation == incarnation and generation == self.generation and self._broken_at is None:
+            self._broken_at, self._broken_why = now, f"rank {rank} lost its links: {text}"
+        return []
+
+    def finished(self, rank: int, incarnation: int, generation: int, done: int, now: float) -> list[CoordinatorCommand]:
+        """A rank's training function has returned."""
+        member = self.members[rank]
+        if member.incarnation != incarnation or generation != self.generation or self.ended:
+            return []
+        member.phase, member.done = Phase.FINISHED, done
+        if self._finishing_at is None:
+            self._finishing_at = now
+        if all(one.phase in (Phase.FINISHED, Phase.LEAVING, Phase.GONE) for one in self.members.values()):
+            self._closing = True
+            return self._leave(Phase.FINISHED)
+        return []
+
+    def left(self, rank: int, incarnation: int, code: int, now: float) -> list[CoordinatorCommand]:
+        """The script of a rank ended with this exit code."""
+        member = self.members[rank]
+        if member.incarnation != incarnation or self.ended:
+            return []
+        if code:
+            return self._end(1, f"rank {rank} ended with {code}")
+        if member.phase not in (Phase.LEAVING, Phase.GONE) and self._highest < 0 and member.done < 0:
+            # a script without a protected function: the job ends when all ranks have ended
+            self._closing = self._closing or all(one.done < 0 for one in self.members.values())
+        member.phase = Phase.GONE
+        if all(one.phase is Phase.GONE for one in self.members.values()):
+            self.ended = EndJob(0, "done")
+            return [self.ended]
+        return []
+
+    def tick(self, now: float) -> list[CoordinatorCommand]:
+        """Check the time limits."""
+        if self.ended or self.generation == 0:
+            return []
+        commands: list[CoordinatorCommand] = []
+        if self._broken_at is not None and now - self._broken_at >= self._settle():
+            self._broken += 1
+            if self._broken > self.limits.deaths:
+                return self._end(1, f"groups broke {self._broken} times without a step; the last: {self._broken_why}")
+            return self._begin(self._broken_why, now)
+        for node, since in self._lost_nodes.items():
+            if now - since > self.limits.join:
+                return self._end(1, f"node {node} has not come back for {self.limits.join:g} s")
+        for member in self.members.values():
+            if member.phase in (Phase.FREEING, Phase.STARTING) and now > member.deadline:
+                why = "could not be freed" if member.phase is Phase.FREEING else "did not come up in time"
+                commands.append(EndRank(member.node, member.rank, member.incarnation, why))
+                member.deadline = now + self.limits.grace
+        if self._planned_at is not None and now - self._planned_at > self.limits.repair:
+            slow = [one for one in self.members.values() if one.phase is Phase.READY]
+            commands += [EndRank(one.node, one.rank, one.incarnation, "did not finish its repair") for one in slow]
+            self._planned_at = now
+        if self._finishing_at is not None and now - self._finishing_at >= self.limits.leave:
+            commands += self._leave(Phase.FINISHED)
+        training = [one for one in self.members.values() if one.phase is Phase.TRAINING]
+        if len(training) == len(self.members) and now - self._progress_at > self._quiet():
+            commands += self._begin(f"no step was finished for {now - self._progress_at:.1f} s", now)
+        return commands
+
+    def grace(self) -> float:
+        """Seconds for a survivor to leave its collective."""
+        return max(self.limits.grace, 3 * self.median)
+
+    # -- consequences ---------------------------------------------------------------------------------------------
+
+    def _settle(self) -> float:
+        """The pause in seconds, doubled each time that groups break without a known cause: a network may need time."""
+        return min(self.limits.settle * (1 << min(self._broken, 10)), 5.0)
+
+    def _quiet(self) -> float:
+        return max(self.limits.quiet, 10 * self.median)
+
+    def _start(self, member: RankStatus, now: float) -> StartRank:
+        member.incarnation += 1
+        member.phase, member.done, member.offer = Phase.STARTING, -1, None
+        member.deadline = now + self.limits.start
+        return StartRank(member.node, member.rank, member.incarnation, self.generation)
+
+    @staticmethod
+    def _forget(member: RankStatus) -> None:
+        """Forget a lost process; its late messages are recognised by their incarnation."""
+        member.phase, member.done, member.offer = Phase.ABSENT, -1, None
+
+    def _begin(self, cause: str, now: float, ranks: Iterable[int] = ()) -> list[CoordinatorCommand]:
+        """Begin the next generation; ``ranks``: those whose processes were lost."""
+        self.generation += 1
+        self._broken_at = self._finishing_at = self._planned_at = None
+        self._asked = False
+        if self.recovery is None or self.recovery.entered is not None:
+            self.recovery = Recovery(cause, now)
+        else:
+            self.recovery.cause += "; " + cause
+        self.recovery.generation = self.generation
+        self.recovery.ranks.update(ranks)
+        starts: list[CoordinatorCommand] = []
+        living = []
+        for member in self.members.values():
+            if member.node not in self.nodes:
+                continue
+            if member.phase in (Phase.ABSENT, Phase.LEAVING, Phase.GONE):
+                starts.append(self._start(member, now))
+                continue
+            living.append(member.rank)
+            if member.phase is not Phase.STARTING:
+                member.phase, member.deadline = Phase.FREEING, now + self.grace()
+        # survivors first: they have collectives to leave
+        return [JoinGeneration(self.generation, tuple(living)), *starts]
+
+    def _decide(self, now: float) -> list[CoordinatorCommand]:
+        held: dict[str, set[int]] = {}
+        for member in self.members.values():
+            held.setdefault(member.shard, set()).update({member.done} - {-1})
+        common = set.intersection(*held.values())
+        if not any(held.values()) and self._highest <= 0:
+            # no step was finished: training starts at the beginning
+            return self._plan(GenerationPlan(self.generation, 0, {}), now)
+        if not common:
+            self._asked = True
+            return [AskCheckpoint(self.generation)]
+        step = max(common)
+        donors: dict[int, int] = {}
+        given: dict[int, int] = {}
+        for member in self.members.values():
+            if member.done == step:
+                continue
+            holders = [one for one in self.members.values() if one.shard == member.shard and one.done == step]
+            best = min(holders, key=lambda one: (given.get(one.rank, 0), one.node != member.node, one.rank))
+            given[best.rank] = given.get(best.rank, 0) + 1
+            donors[member.rank] = best.rank
+        return self._plan(GenerationPlan(self.generation, step, donors), now)
+
+    def _unheld(self) -> str:
+        held: dict[str, set[int]] = {}
+        for member in self.members.values():
+            held.setdefault(member.shard, set()).update({member.done} - {-1})
+        newest = max((step for steps in held.values() for step in steps), default=-1)
+        lost = sorted(shard or "the whole state" for shard, steps in held.items() if newest not in steps or newest < 0)
+        return f"no rank that lives holds {', '.join(lost[:8])}{' …' if len(lost) > 8 else ''} of one step"
+
+    def _plan(self, plan: GenerationPlan, now: float) -> list[CoordinatorCommand]:
+        self._planned_at = now
+        self._highest = max(self._highest, 0) if not plan.checkpoint else plan.step
+        if self.recovery:
+            self.recovery.planned, self.recovery.step = now, plan.step
+        for member in self.members.values():
+            member.done = plan.step
+        return [plan]
+
+    def _leave(self, phase: Phase) -> list[CoordinatorCommand]:
+        ranks = tuple(one.rank for one in self.members.values() if one.phase is phase)
+        for rank in ranks:
+            self.members[rank].phase = Phase.LEAVING
+        return [Leave(ranks)] if ranks else []
+
+    def _end(self, code: int, text: str) -> list[CoordinatorCommand]:
+        self.ended = EndJob(code, text)
+        return [self.ended]

@@ -1,0 +1,77 @@
+"""Commands of the coordinator of native recovery. Data only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class StartRank:
+    """Order a node to start a process for a rank."""
+
+    node: int
+    rank: int
+    incarnation: int
+    generation: int
+
+
+@dataclass(frozen=True)
+class EndRank:
+    """Order a node to kill a rank's process."""
+
+    node: int
+    rank: int
+    incarnation: int
+    why: str
+
+
+@dataclass(frozen=True)
+class JoinGeneration:
+    """Order ranks to leave their training function and join a generation."""
+
+    generation: int
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class GenerationPlan:
+    """The start of a generation: at ``step``; receivers get the state from donors, or all ranks load the checkpoint."""
+
+    generation: int
+    step: int
+    donors: dict[int, int]
+    checkpoint: bool = False
+
+
+@dataclass(frozen=True)
+class AskCheckpoint:
+    """Ask every rank for its newest complete checkpoint."""
+
+    generation: int
+
+
+@dataclass(frozen=True)
+class Leave:
+    """Let the training functions of these finished ranks return."""
+
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class EndJob:
+    """End the job: 0 done, 1 the script failed or a rank was lost at the end, 2 the state is lost."""
+
+    code: int
+    text: str
+
+
+@dataclass(frozen=True)
+class OperatorMessage:
+    """A message for the operator."""
+
+    text: str
+
+
+CoordinatorCommand = (
+    StartRank | EndRank | JoinGeneration | GenerationPlan | AskCheckpoint | Leave | EndJob | OperatorMessage
+)

@@ -1,0 +1,93 @@
+"""The coordinator's state of ranks and recoveries, and its limits. Data only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of the coordinator, in seconds where nothing else is stated."""
+
+    grace: float = 1.0
+    """For a survivor to leave its collective; at least three median steps."""
+    start: float = 900.0
+    """From the start of a process to its first READY (imports, building the model)."""
+    repair: float = 300.0
+    """For forming groups and copying state."""
+    leave: float = 1.5
+    """For which a finished rank waits for the others before it leaves."""
+    settle: float = 0.1
+    """For a death to explain a broken link."""
+    join: float = 600.0
+    """For a lost node to come back."""
+    quiet: float = 10.0
+    """Without a finished step while all ranks are idle: a hang (at least ten median steps)."""
+    busy: float = 600.0
+    """Without a finished step while a rank works."""
+    failures: int = 3
+    """Exceptions of the script in a row, without a finished step between them, that end the job."""
+    deaths: int = 50
+    """Faults in a row, without a finished step between them, that end the job."""
+
+
+class Phase(StrEnum):
+    """Phase of one rank."""
+
+    ABSENT = "absent"
+    STARTING = "starting"
+    FREEING = "freeing"
+    READY = "ready"
+    TRAINING = "training"
+    FINISHED = "finished"
+    LEAVING = "leaving"
+    GONE = "gone"
+
+
+@dataclass
+class RankStatus:
+    """One rank as the coordinator knows it. ``incarnation`` counts its processes, ``done`` its finished steps (-1: it
+    holds no state); ``shard`` names its part of the state: ranks of one shard are copies of each other."""
+
+    rank: int
+    node: int
+    incarnation: int = 0
+    phase: Phase = Phase.ABSENT
+    done: int = -1
+    shard: str = ""
+    offer: int | None = None
+    deadline: float = 0.0
+
+
+@dataclass(frozen=True)
+class RunningRank:
+    """A rank that runs already: its newest generation, and whether it has entered its training function and left it."""
+
+    rank: int
+    incarnation: int
+    generation: int
+    entered: bool
+    finished: bool
+    done: int
+    leaving: bool = False
+
+
+@dataclass
+class Recovery:
+    """Times of the stages of one recovery, by the clock of events; None: not reached."""
+
+    cause: str
+    began: float
+    generation: int = 0
+    freed: float | None = None
+    planned: float | None = None
+    entered: float | None = None
+    step: int = 0
+    ranks: set[int] = field(default_factory=set)
+    """Ranks whose processes were lost."""
+    formed: float | None = None
+    repaired: float | None = None
+    """When the slowest rank had its group, and its state."""
+    stepped: float | None = None
+    """When every rank had finished a step again."""

@@ -1,0 +1,87 @@
+"""Bit-equal results although DistributedDataParallel is created again on every entry.
+
+A new DDP reduces its first backward pass in different buckets than later ones (it learns the order in which gradients
+become ready, ``torch/nn/parallel/distributed.py`` and ``reducer.cpp``). Gloo's ring adds the ranks' values in an order
+that depends on an element's place in its bucket, so the first step after a repair would differ in the last bits from
+an undisturbed run. Therefore the learned order is kept, and passed to new ranks by the coordinator's store; a DDP that
+is created after step 0 starts with its final buckets.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+Order = list[int]
+
+
+class Buckets:
+    """Replaces ``torch.distributed.Reducer`` while training functions run."""
+
+    def __init__(self) -> None:
+        self.orders: list[Order | None] = []
+        """For each DDP of an entry, in order of creation: parameters in the order in which their gradients become
+        ready."""
+        self._made: list[weakref.ref[Any]] = []
+        self._hooks: list[Any] = []
+        self._count = 0
+        self._known = False
+        self._reducer = dist.Reducer
+        dist.Reducer = self._make
+
+    def enter(self, step: int) -> None:
+        """Enter a training function at ``step``; gradients must no longer reach earlier DDPs."""
+        for made in self._made:
+            if (reducer := made()) is not None:
+                reducer._remove_autograd_hooks()
+        for hook in self._hooks:
+            hook.remove()
+        self._made, self._hooks, self._count = [], [], 0
+        self._known = step > 0
+        if step == 0:
+            self.orders = []
+
+    def _make(self, parameters: list[torch.Tensor], buckets: list[list[int]], *args: Any, **kwargs: Any) -> Any:
+        index, self._count = self._count, self._count + 1
+        order = self.orders[index] if index < len(self.orders) else None
+        if (
+            self._known
+            and order is not None
+            and sorted(order) == list(range(len(parameters)))
+            and len(args) > 10
+            and not args[4]
+        ):
+            limits = args[10] or [args[7], args[3]]
+            sparse = list(args[2])
+            buckets, per_bucket = dist._compute_bucket_assignment_by_size(
+                [parameters[at] for at in order], list(limits), [sparse[at] for at in order], list(order)
+            )
+            args = (per_bucket, *args[1:])
+        elif order is None:
+            while len(self.orders) <= index:
+                self.orders.append(None)
+            self._learn(index, parameters)
+        reducer = self._reducer(parameters, buckets, *args, **kwargs)
+        self._made.append(weakref.ref(reducer))
+        return reducer
+
+    def _learn(self, index: int, parameters: list[torch.Tensor]) -> None:
+        """Record the order in which the first backward pass makes gradients ready."""
+        order: Order = []
+        hooks: list[Any] = []
+
+        def ready(at: int) -> Any:
+            def hook(_: torch.Tensor) -> None:
+                order.append(at)
+                if len(order) == len(parameters):
+                    self.orders[index] = order
+                    for one in hooks:
+                        one.remove()
+
+            return hook
+
+        hooks += [parameter.register_post_accumulate_grad_hook(ready(at)) for at, parameter in enumerate(parameters)]
+        self._hooks += hooks

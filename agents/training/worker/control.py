@@ -1,0 +1,232 @@
+"""A rank's connection to its node agent, with a listening thread that frees the rank as soon as a fault is known,
+whatever the main thread does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from agents.training.frames import FrameDecoder, FrameError, Message, pack
+from agents.training.worker.interruption import Interrupted
+
+AGENT_GONE = 86
+"""Exit code of a rank whose node agent is gone; its node counts as lost."""
+COMING_BACK = 20.0
+"""Seconds within which a new node agent must accept this rank."""
+FREE_AGAIN = (0.05, 0.15, 0.4)
+"""Seconds after which a rank that is still blocked is freed again: a socket may have been opened meanwhile."""
+
+
+class Control:
+    """Orders of the coordinator to this rank, for the threads that wait for them."""
+
+    def __init__(self, sock: socket.socket, page: int = -1) -> None:
+        sock.setblocking(True)
+        self._page = page
+        self._sock = sock
+        self._sending = threading.Lock()
+        self._changed = threading.Condition()
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, tuple[Message, bytes] | None] = {}
+        self.generation = 0
+        """The newest generation that the coordinator has begun."""
+        self.joined = 0
+        """The generation that the main thread has joined."""
+        self.entered = 0
+        """The generation in which it entered the training function."""
+        self.finished = False
+        """Whether that function has returned."""
+        self.done = -1
+        """Finished steps in the last message to the agent."""
+        self.assignment: Message | None = None
+        self.plan: Message | None = None
+        self.leave = False
+        self.freeing: list[Callable[[], object]] = []
+        """Called in the listening thread when a generation ends; must not block."""
+        self.called: list[Callable[[int], object]] = []
+        """Called in the listening thread when a generation begins."""
+
+    def start(self) -> None:
+        """Start the listening thread."""
+        threading.Thread(target=self._listen, name="belay-control", daemon=True).start()
+
+    def send(self, kind: str, payload: bytes = b"", **fields: Any) -> None:
+        """Send a message to the agent."""
+        frame = pack({"t": kind, **fields}, payload)
+        if kind == "entered":
+            self.entered, self.finished = fields["gen"], False
+        elif kind == "finished":
+            self.finished = True
+        elif kind == "ready":
+            self.entered = 0
+        self.done = fields.get("done", self.done)
+        with self._sending:
+            try:
+                self._sock.sendall(frame)
+            except OSError:
+                # the listening thread notices too, and reports the state of this rank to the next agent
+                pass
+
+    def wait_assignment(self) -> Message:
+        """Wait for the rank of this process; a spare waits here."""
+        with self._changed:
+            while self.assignment is None:
+                self._changed.wait()
+            return self.assignment
+
+    def wait_plan(self, generation: int) -> Message:
+        """Wait for the plan of a generation. Raises ``Interrupted`` when a newer one begins."""
+        with self._changed:
+            while self.plan is None or self.plan["gen"] != generation:
+                self._check(generation)
+                self._changed.wait()
+            self._check(generation)
+            plan, self.plan = self.plan, None
+            return plan
+
+    def wait_leave(self, generation: int) -> None:
+        """Wait until all ranks have finished. Raises ``Interrupted`` when one was lost in the last step."""
+        with self._changed:
+            while not self.leave:
+                self._check(generation)
+                self._changed.wait()
+
+    def wait_called(self, generation: int, seconds: float) -> bool:
+        """Whether a newer generation begins within ``seconds``."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.generation > generation, seconds)
+
+    def check(self, generation: int) -> None:
+        """Raises ``Interrupted`` when ``generation`` is over."""
+        if self.generation != generation:
+            raise Interrupted(f"generation {generation} of the training is over, {self.generation} has begun")
+
+    _check = check
+
+    def ask(self, generation: int, kind: str, payload: bytes = b"", **fields: Any) -> tuple[Message, bytes]:
+        """Send a request and wait for its answer. Raises ``Interrupted`` when the generation ends first."""
+        number = next(self._numbers)
+        with self._changed:
+            self._check(generation)
+            self._answers[number] = None
+        self.send(kind, payload, id=number, gen=generation, **fields)
+        with self._changed:
+            try:
+                while (answer := self._answers[number]) is None:
+                    self._check(generation)
+                    self._changed.wait()
+            finally:
+                del self._answers[number]
+        if error := answer[0].get("error"):
+            self.check(generation)
+            raise Interrupted(str(error))
+        return answer
+
+    def _listen(self) -> None:
+        frames = FrameDecoder()
+        while True:
+            try:
+                data = self._sock.recv(1 << 16)
+                messages = frames.feed(data) if data else []
+            except (OSError, FrameError):
+                data = b""
+            if not data:
+                self._come_back()
+                frames = FrameDecoder()
+                continue
+            for message, payload in messages:
+                self._take(message, payload)
+
+    def _come_back(self) -> None:
+        """Connect to the agent that replaces a lost one; training continues meanwhile. Exits when there is none."""
+        assignment = self.assignment
+        if assignment is None or not assignment.get("return"):
+            os._exit(AGENT_GONE)
+        end = time.monotonic() + COMING_BACK
+        while time.monotonic() < end:
+            # without the supervisor the whole job has been ended
+            if not _alive(int(assignment["supervisor"])):
+                os._exit(AGENT_GONE)
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                sock.connect("\0" + assignment["return"])
+                sock.settimeout(5)
+                body = {
+                    "rank": assignment["rank"],
+                    "inc": assignment["inc"],
+                    "gen": self.generation,
+                    "entered": self.entered == self.generation,
+                    "finished": self.finished,
+                    "leaving": self.leave,
+                    "done": self.done,
+                }
+                socket.send_fds(sock, [json.dumps(body).encode()], [self._page])
+                if sock.recv(1) != b"+":
+                    os._exit(AGENT_GONE)
+                sock.settimeout(None)
+            except OSError:
+                sock.close()
+                time.sleep(0.02)
+                continue
+            with self._sending:
+                self._sock.close()
+                self._sock = sock
+            with self._changed:
+                # requests to the former agent will not be answered
+                for number, answer in self._answers.items():
+                    if answer is None:
+                        self._answers[number] = ({"t": "answer", "error": "the coordinator was lost"}, b"")
+                self._changed.notify_all()
+            return
+        os._exit(AGENT_GONE)
+
+    def _take(self, message: Message, payload: bytes) -> None:
+        kind = message["t"]
+        if kind in ("recover", "assign"):
+            generation = int(message["gen"])
+            with self._changed:
+                if generation <= self.generation and kind == "recover":
+                    return
+                self.generation = max(self.generation, generation)
+                if kind == "assign":
+                    self.assignment = message
+                self._changed.notify_all()
+            for free in self.freeing:
+                free()
+            for call in self.called:
+                call(self.generation)
+            for delay in FREE_AGAIN:
+                timer = threading.Timer(delay, self._free_again, (generation,))
+                timer.daemon = True
+                timer.start()
+            return
+        with self._changed:
+            if kind == "plan":
+                self.plan = message
+            elif kind == "leave":
+                self.leave = True
+            elif kind == "answer" and message.get("id") in self._answers:
+                self._answers[message["id"]] = (message, payload)
+            self._changed.notify_all()
+
+    def _free_again(self, generation: int) -> None:
+        if self.joined < generation <= self.generation:
+            for free in self.freeing:
+                free()
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

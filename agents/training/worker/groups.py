@@ -1,0 +1,172 @@
+"""The default process group of each generation: formed in a thread that can be abandoned, while the main thread still
+leaves the old group, and installed by the main thread.
+"""
+
+from __future__ import annotations
+
+import datetime
+import threading
+from collections import deque
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from agents.training.native.gloo import Sockets
+from agents.training.worker.control import Control
+from agents.training.worker.interruption import Interrupted
+from agents.training.worker.store import CoordinatorStore
+
+KEPT = 8
+"""Number of generations whose groups stay referenced: an old group may still write into its tensors while it ends, and
+its destructor may wait for that."""
+
+
+class Groups:
+    """Forms and retires process groups. ``address``: this node's address for other nodes."""
+
+    def __init__(self, control: Control, rank: int, world: int, address: str, timeout: float) -> None:
+        self.control, self.rank, self.world, self.address = control, rank, world, address
+        self.timeout = datetime.timedelta(seconds=timeout)
+        self.sockets = Sockets()
+        self._forming: dict[int, _Forming] = {}
+        # the listening thread begins a group, the main thread asks for it
+        self._form_lock = threading.Lock()
+        self._retired: deque[list[Any]] = deque()
+        self._made = c10d.ProcessGroupGloo
+        self._ready: Any = None
+        c10d.ProcessGroupGloo = _stand_in(self._made, self._gloo)
+        c10d._new_process_group_helper = self._watched(c10d._new_process_group_helper)
+        control.freeing.append(self.sockets.shut)
+        control.called.append(self.form)
+
+    def form(self, generation: int) -> _Forming:
+        """Start to connect the gloo group of a generation, unless it is being connected."""
+        with self._form_lock:
+            if generation not in self._forming:
+                for old in [number for number in self._forming if number < generation]:
+                    self._retired.append([self._forming.pop(old)])
+                self._forming[generation] = _Forming(self, generation)
+            return self._forming[generation]
+
+    def install(self, generation: int, backend: str | None) -> None:
+        """Install the group of ``generation`` as the default group. Raises ``Interrupted`` when the generation ends."""
+        self.retire()
+        forming = self.form(generation)
+        forming.wait()
+        if forming.error is not None:
+            self.control.check(generation)
+            raise Interrupted(f"the group of generation {generation} could not be formed: {forming.error}")
+        self._ready = forming.group
+        try:
+            dist.init_process_group(
+                backend=backend,
+                store=dist.PrefixStore(f"generation/{generation}", forming.store),
+                rank=self.rank,
+                world_size=self.world,
+                timeout=self.timeout,
+            )
+        finally:
+            self._ready = None
+
+    def retire(self) -> None:
+        """Drop the default group and all others without waiting for them."""
+        world = c10d._world
+        if world.pg_map:
+            self._retired.append([*world.pg_map, *world.pg_map.values()])
+        c10d._update_default_pg(None)
+        for table in (
+            world.pg_map,
+            world.pg_names,
+            world.pg_group_ranks,
+            world.pg_backend_config,
+            world.pg_to_tag,
+            world.tags_to_pg,
+            world.pg_coalesce_state,
+        ):
+            table.clear()
+        c10d._unregister_all_process_groups()
+        world.group_count = 0
+        if len(self._retired) > KEPT:
+            oldest = self._retired.popleft()
+            threading.Thread(target=oldest.clear, name="belay-retire", daemon=True).start()
+            del oldest
+
+    def _gloo(self, store: Any, rank: int, size: int, *args: Any, **kwargs: Any) -> Any:
+        """Replaces ``ProcessGroupGloo``: returns the default group, which exists already; makes others on this node's
+        address."""
+        ready, self._ready = self._ready, None
+        return ready if ready is not None else self.make(store, rank, size)
+
+    def make(self, store: Any, rank: int, size: int) -> Any:
+        """A connected gloo group."""
+        options = self._made._Options()
+        options._devices = [self._made.create_device(hostname=self.address, lazy_init=False)]
+        options._timeout = self.timeout
+        return self._made(store, rank, size, options)
+
+    def _watched(self, helper: Any) -> Any:
+        def new_process_group_helper(*args: Any, **kwargs: Any) -> Any:
+            with self.sockets.watching():
+                return helper(*args, **kwargs)
+
+        return new_process_group_helper
+
+
+def _stand_in(made: Any, make: Any) -> Any:
+    """A class that replaces ``made``: calling it makes a group, and groups are instances of it."""
+
+    class StandIn(type):
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            return make(*args, **kwargs)
+
+        def __instancecheck__(cls, instance: Any) -> bool:
+            return isinstance(instance, made)
+
+        def __getattr__(cls, name: str) -> Any:
+            return getattr(made, name)
+
+    return StandIn("ProcessGroupGloo", (), {})
+
+
+class _Forming:
+    """A group that is being connected in a thread."""
+
+    def __init__(self, groups: Groups, generation: int) -> None:
+        self.store = CoordinatorStore(groups.control, generation)
+        self.group: Any = None
+        self.error: BaseException | None = None
+        self._generation = generation
+        self._control = groups.control
+        self._groups = groups
+        self._done = threading.Event()
+        threading.Thread(target=self._make, name=f"belay-form-{generation}", daemon=True).start()
+
+    def wait(self) -> None:
+        """Wait until it is connected or has failed. Raises ``Interrupted`` when its generation ends, abandoning the
+        thread."""
+        while not self._done.wait(0.01):
+            self._control.check(self._generation)
+        self._control.check(self._generation)
+
+    def _make(self) -> None:
+        try:
+            with self._groups.sockets.watching():
+                self.group = self._groups.make(
+                    dist.PrefixStore(f"gloo/{self._generation}", self.store), self._groups.rank, self._groups.world
+                )
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._done.set()
+
+
+def devices(model_device: str) -> str | None:
+    """The backend for a kind of device: gloo plus the accelerator's own, so that state can be sent by either."""
+    return {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl", "npu": "cpu:gloo,npu:hccl"}.get(model_device)
+
+
+def any_accelerator() -> bool:
+    """Whether an accelerator is available."""
+    return bool(torch.accelerator.is_available())

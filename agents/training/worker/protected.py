@@ -1,0 +1,162 @@
+"""The state of a rank that is repaired from a peer: the objects given to ``protect``, and the shard that they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from agents.training.worker.encoding import decode, encode
+from agents.training.worker.interruption import TrainingError
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """An object whose state can be read and restored, such as an optimizer, a schedule or a sampler."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> Any:
+        """Restore this state."""
+
+
+@runtime_checkable
+class Checkpoint(Protocol):
+    """Loads a checkpoint when no living rank holds a shard: given as ``protect(checkpoint=…)``."""
+
+    def latest(self) -> int | None:
+        """Number of finished steps in the newest complete checkpoint; None without one."""
+
+    def load(self, step: int) -> None:
+        """Load that checkpoint into the model, the optimizer and the rest."""
+
+
+def named(what: str, given: Any, kind: type[Any], wanted: str) -> dict[str, Any]:
+    """One object, or several in a list or dict, by name. Raises ``TypeError``."""
+    if given is None:
+        return {}
+    if isinstance(given, Mapping) and not isinstance(given, kind):
+        found = {f"{what}/{name}": value for name, value in given.items()}
+    elif isinstance(given, Sequence) and not isinstance(given, (str, bytes)):
+        found = {f"{what}/{index}": value for index, value in enumerate(given)}
+    else:
+        found = {what: given}
+    for name, value in found.items():
+        if not isinstance(value, kind):
+            raise TypeError(f"protect({what}=…): {name} is a {type(value).__qualname__}; give {wanted}")
+    return found
+
+
+class Protected:
+    """All protected objects of this rank. ``whole`` is False while a repair or an update has changed only part of
+    them."""
+
+    def __init__(self, model: Any, optimizer: Any, schedule: Any, state: Any, rank: int) -> None:
+        self.models: dict[str, torch.nn.Module] = named(
+            "model", model, torch.nn.Module, "a torch.nn.Module, or a list or dict of them"
+        )
+        stateful: Any = Stateful
+        self.stateful: dict[str, Stateful] = {
+            **named("optimizer", optimizer, stateful, "an optimizer, or a list or dict of them"),
+            **named("schedule", schedule, stateful, "a schedule with state_dict and load_state_dict"),
+        }
+        self.tensors: dict[str, torch.Tensor] = {}
+        for name, value in ({} if state is None else _mapping(state)).items():
+            if isinstance(value, torch.Tensor):
+                self.tensors[f"state/{name}"] = value
+            elif isinstance(value, torch.nn.Module):
+                self.models[f"state/{name}"] = value
+            elif isinstance(value, stateful):
+                self.stateful[f"state/{name}"] = value
+            else:
+                raise TypeError(
+                    f"protect(state=…): {name!r} is a {type(value).__qualname__}; give tensors, modules or objects "
+                    "with state_dict and load_state_dict"
+                )
+        if not (self.models or self.stateful or self.tensors):
+            raise TypeError("protect() was given nothing to protect: name model=, optimizer=, schedule= or state=")
+        self.done = -1
+        self.whole = True
+        self._rank = rank
+
+    def shard(self) -> str:
+        """The name of the part of the state that this rank holds; ranks with the same name hold copies."""
+        parts = set()
+        for model in self.models.values():
+            for parameter in model.parameters():
+                if hasattr(parameter, "placements") and hasattr(parameter, "device_mesh"):
+                    parts.add(_coordinate(parameter))
+        for name, value in self.stateful.items():
+            if type(value).__name__ == "ZeroRedundancyOptimizer":
+                parts.add(f"{name} of rank {self._rank}")
+        return ", ".join(sorted(parts - {""}))
+
+    def device(self) -> str:
+        """The kind of device that the models are on."""
+        kinds = {parameter.device.type for model in self.models.values() for parameter in model.parameters()}
+        kinds -= {"cpu", "meta"}
+        return kinds.pop() if len(kinds) == 1 else "cpu"
+
+    def capture(self) -> tuple[Any, list[torch.Tensor]]:
+        """The state as JSON and tensors; the tensors are the live ones, not copies."""
+        tensors: list[torch.Tensor] = []
+        content = {name: encode(value, tensors, name) for name, value in self._live_tensors().items()}
+        others = {name: encode(value.state_dict(), tensors, name) for name, value in self.stateful.items()}
+        return {
+            "$dict": [["tensors", {"$dict": list(content.items())}], ["stateful", {"$dict": list(others.items())}]]
+        }, tensors
+
+    def restore(self, meta: Any, tensors: list[torch.Tensor]) -> None:
+        """Restore a captured state. Raises ``TrainingError`` when it is the state of other objects."""
+        found = decode(meta, tensors)
+        mine = self._live_tensors()
+        if found["tensors"].keys() != mine.keys() or found["stateful"].keys() != self.stateful.keys():
+            different = sorted(found["tensors"].keys() ^ mine.keys() | found["stateful"].keys() ^ self.stateful.keys())
+            raise TrainingError(
+                f"this rank and its donor protect different objects: {', '.join(different[:5])}; every rank must build "
+                "the same model and protect the same names"
+            )
+        with torch.no_grad():
+            for name, tensor in mine.items():
+                _local(tensor).copy_(found["tensors"][name])
+        for name, value in self.stateful.items():
+            value.load_state_dict(found["stateful"][name])
+
+    def drop_gradients(self) -> None:
+        """Drop half-reduced gradients, and views of buckets that an old group may still write to."""
+        for model in self.models.values():
+            for parameter in model.parameters():
+                parameter.grad = None
+
+    def _live_tensors(self) -> dict[str, torch.Tensor]:
+        found = dict(self.tensors)
+        for name, model in self.models.items():
+            for key, parameter in model.named_parameters(remove_duplicate=True):
+                found[f"{name}.{key}"] = parameter
+            for key, buffer in model.named_buffers(remove_duplicate=True):
+                found[f"{name}.{key}"] = buffer
+        return found
+
+
+def _mapping(state: Any) -> Mapping[str, Any]:
+    if not isinstance(state, Mapping):
+        raise TypeError(f"protect(state=…) is a {type(state).__qualname__}; give a dict of names")
+    return state
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def _coordinate(parameter: Any) -> str:
+    """The shard of a DTensor: its position along every mesh dimension over which it is sharded."""
+    mesh = parameter.device_mesh
+    coordinate = mesh.get_coordinate() or ()
+    names = mesh.mesh_dim_names or tuple(str(index) for index in range(mesh.ndim))
+    return " ".join(
+        f"shard {coordinate[index]} of {mesh.size(index)} along {names[index]}"
+        for index, placement in enumerate(parameter.placements)
+        if placement.is_shard() and index < len(coordinate)
+    )
