@@ -13,14 +13,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from pathlib import Path
 from typing import Any
 
-from agents.drivers.simulated import Row, SimulatedDriver
+from agents.drivers.simulated import ServerModel, SimulatedDriver
 from agents.node.agent import NodeAgent
 from agents.node.client import ApiError
 from agents.node.clock import Clock
 from agents.node.settings import Settings
 from agents.node.witness import Witness
 from engine.model.cluster import AgentReport, DeviceReport, Orders, ResetOrder
-from engine.model.faults import Rules
+from engine.model.faults import CodeRules
 from engine.wire import deviceinfo
 from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX, NODES, ORDERS_PREFIX, REPORT_PREFIX, SYSTEM
 from engine.wire.orders import build_orders, parse_report
@@ -29,7 +29,7 @@ from engine.wire.policy import NodePolicy
 NODE = "node-a"
 FAULT = "80C98001"
 NOW = 1_788_249_600.0
-RULES = Rules(
+RULES = CodeRules(
     table={
         FAULT: "RestartNPU",
         "81078603": "NotHandleFault",
@@ -80,7 +80,7 @@ class VirtualClock(Clock):
 
 
 async def settle() -> None:
-    """Let every task run until it waits for time or for somebody."""
+    """Let every task run until it waits for time or for another task."""
     for _ in range(40):
         await asyncio.sleep(0)
 
@@ -192,7 +192,7 @@ class World:
     """
 
     def __init__(
-        self, folder: Path, row: Row | None = None, settings: Settings | None = None, rules: Rules = RULES
+        self, folder: Path, row: ServerModel | None = None, settings: Settings | None = None, rules: CodeRules = RULES
     ) -> None:
         self.clock = VirtualClock()
         self.cluster = FakeCluster(self.clock)

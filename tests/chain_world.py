@@ -1,7 +1,7 @@
 """Everything at once and nothing simulated but the chips: API server, kubelet, containerd with belay-oci-runtime,
 Redis, Belay's controller, worker, server and agent as processes of their own, a Git repository, Prometheus.
 
-``chain`` starts it all and ends it all, whatever happens between; ``Chain.until`` tells the ends of all logs when a
+``chain`` starts it all and ends it all, whatever happens between; ``Chain.until`` prints the ends of all logs when a
 state does not come.
 """
 
@@ -24,14 +24,13 @@ import pytest
 import yaml
 
 from agents.drivers.standin.state import Standin
-from engine.redis_process import start_redis
-from engine.sandbox.processes import Child
-from engine.sandbox.reader import Reader
+from engine.sandbox.processes import ChildProcess
+from engine.sandbox.reader import ApiReader
+from engine.sandbox.redis_process import start_redis
 from engine.settings import Settings, to_environment
 from engine.wire import names, sync
-from tests.aggregated import custom_kinds
 from tests.gitrepo import Repo
-from tests.kube_server import real_cluster
+from tests.kube_server import define, real_cluster
 from tests.node_server import NODE, node_assets
 from tests.runtime_host import LISTS, Host
 from tests.test_exporter_prometheus import free_port, program
@@ -49,8 +48,8 @@ class Chain:
     def __init__(self, node: Node, machine: Standin, repo: Repo, redis_url: str) -> None:
         self.node, self.machine, self.repo = node, machine, repo
         self.folder = node.folder
-        self.reader = Reader(node.kubeconfig)
-        self.children: dict[str, Child] = {}
+        self.reader = ApiReader(node.kubeconfig)
+        self.children: dict[str, ChildProcess] = {}
         self.metrics_port, self.prometheus_port = free_port(20_000, 30_000), free_port(31_000, 39_000)
         self._server_port = free_port(40_000, 49_000)
         self._redis_url = redis_url
@@ -86,7 +85,7 @@ class Chain:
             self._start(verb, [sys.executable, "-m", "engine.cli", verb, *more], variables)
 
     def start_prometheus(self) -> None:
-        """A real one by the shipped configuration, but twice a second and told where exporter and server are."""
+        """A real one by the shipped configuration, but twice a second and with the addresses of exporter and server."""
         jobs = yaml.safe_load((ROOT / "deploy/monitoring/prometheus.yaml").read_text())["scrape_configs"]
         for job, port in zip(jobs, (self.metrics_port, self._server_port), strict=True):
             del job["kubernetes_sd_configs"], job["relabel_configs"]
@@ -117,7 +116,7 @@ class Chain:
     def _start(self, name: str, command: Sequence[str], variables: dict[str, str]) -> None:
         given = {key: value for key, value in os.environ.items() if not key.startswith("BELAY_")}
         environment = given | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "KUBECONFIG": ""} | variables
-        self.children[name] = Child(name, command, environment, self.folder / f"{name}.log")
+        self.children[name] = ChildProcess(name, command, environment, self.folder / f"{name}.log")
         self.children[name].start()
 
     # what there is
@@ -231,7 +230,7 @@ def inside(pod: dict[str, Any]) -> Path:
 
 
 def allowed(host: Host, process: Path) -> set[str]:
-    """Which devices of ours the container's device cgroup lets it use; empty under cgroup v2, where nobody can read
+    """Which devices of ours the container's device cgroup lets it use; empty under cgroup v2, where no program can read
     them."""
     lines = [line.split(":", 2) for line in (process / "cgroup").read_text().splitlines()]
     place = next((place for _, kinds, place in lines if "devices" in kinds.split(",")), "")
@@ -264,7 +263,7 @@ def chain(programs: Sequence[Path], library: Path, **shape: Any) -> Iterator[Cha
         redis = stack.enter_context(start_redis(folder / "redis"))
         node = Node(host, folder, kubeconfig, assets)
         stack.callback(node.stop)
-        stack.enter_context(custom_kinds(folder, kubeconfig, lambda body: node.kubectl("apply", "-f", "-", given=body)))
+        define(kubeconfig)
         node.kubectl("apply", "-f", str(ROOT / "deploy" / "base" / "namespaces.yaml"))
         node.start()
         made = Chain(node, machine, Repo(folder / "git"), redis.url)

@@ -8,7 +8,7 @@ from typing import Any
 from agents.drivers.base import DriverError
 from agents.exporter.chips import Chip, Machine
 from agents.exporter.entries import Container
-from agents.exporter.source import Answer, Place
+from agents.exporter.source import Place, Reading
 
 TIME_MS = 1_700_000_000_000
 
@@ -23,15 +23,15 @@ class Recorded:
     async def places(self) -> Sequence[Place]:
         return self._places
 
-    async def read(self, phy: int, requests: Sequence[Sequence[Any]], *, extra: float = 0.0) -> list[Answer]:
+    async def read(self, phy: int, requests: Sequence[Sequence[Any]], *, extra: float = 0.0) -> list[Reading]:
         return [self._one(phy, tuple(request)) for request in requests]
 
-    def _one(self, phy: int, request: tuple[Any, ...]) -> Answer:
+    def _one(self, phy: int, request: tuple[Any, ...]) -> Reading:
         self.asked.append(request)
         for key in ((request[0], phy), (request[0], *request[2:]), request[0]):
             if key in self.answers:
-                return Answer(self.answers[key])
-        return Answer(None, f"{request[0]}: no answer")
+                return Reading(self.answers[key])
+        return Reading(None, f"{request[0]}: no answer")
 
 
 class Tool:

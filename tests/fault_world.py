@@ -1,6 +1,6 @@
 """Stories of faults (`belay inject --timeline`) in the world of memory, through the agents' own detection.
 
-What the hardware does is told as a timeline; what NodeD and the device plugin make of it comes from
+What the hardware does is written as a timeline; what NodeD and the device plugin make of it comes from
 ``agents.node.detect``; what follows is the real planner's. The story that comes out has every change of a chip's or
 node's state and every action, with its second.
 """
@@ -14,13 +14,13 @@ from functools import cache
 from agents.drivers.surroundings import Alarm, Client, SwitchFault
 from agents.node import detect
 from agents.node.shipped import shipped_policy
-from agents.node.surveyor import default_tables
+from agents.node.surroundings_monitor import default_tables
 from engine.model.actions import kind_of
 from engine.model.diagnostics import ObjectKey
 from engine.model.faults import CARD, NETWORK, level_of
 from engine.model.plan import Plan
 from engine.sandbox.play import public_message
-from engine.sandbox.timeline import SUB_HEALTH_CODE, Event, parse
+from engine.sandbox.timeline import SUB_HEALTH_CODE, SandboxEvent, parse
 from engine.wire import nodeinfo, publicinfo
 from engine.wire.gojson import go_json
 from tests.golden.stories import sample_files
@@ -30,7 +30,7 @@ _PLANES = shipped_policy().rules.planes
 NODE_TABLE, SWITCH_TABLE = default_tables(_PLANES["node"], _PLANES["switch"])()
 
 
-def story(text: str) -> tuple[Event, ...]:
+def story(text: str) -> tuple[SandboxEvent, ...]:
     """A timeline from its rows."""
     return parse(f"timeline:\n{text}".encode(), "story")
 
@@ -66,7 +66,7 @@ class FaultWorld(World):
             body["data"]["SwitchInfoCfg"] = go_json(info)
             self.put(body)
 
-    def play(self, events: Sequence[Event], *, tick: float = 10.0, ceiling: int = 400) -> Plan:
+    def play(self, events: Sequence[SandboxEvent], *, tick: float = 10.0, ceiling: int = 400) -> Plan:
         """Let the story happen with a pass every ``tick`` seconds at least, then go on until all is quiet."""
         self.began, self.story = self.now, []
         for event in events:
@@ -112,7 +112,7 @@ class FaultWorld(World):
         self.states = now
         self.story += [f"{at} {kind_of(action)} {action.message}" for action in result.actions]
 
-    def happen(self, event: Event) -> None:
+    def happen(self, event: SandboxEvent) -> None:
         """One event, as the simulated driver and the simulated surroundings would let it happen."""
         node = self.nodes.get(event.node)
         gone = event.assertion == "recover"
@@ -141,7 +141,7 @@ class FaultWorld(World):
             self._stands(node, "pingmesh", detect.PING_CODE, (event.chip or 0,), event.value == "lost")
         elif event.what == "storage":
             client = Client(process=not gone)
-            found = detect.StorageWatch().look(node.name, {event.value: client}, node.chips, 0)
+            found = detect.StorageWatch().update(node.name, {event.value: client}, node.chips, 0)
             sender, code, _ = detect.STORAGE[event.value]
             self._stands(node, sender, code, tuple(range(node.chips)), bool(found))
         elif event.what == "switch":
@@ -154,7 +154,7 @@ class FaultWorld(World):
             self._hardware(node, event, gone)
         self.report(node)
 
-    def _code(self, node: Node, event: Event, gone: bool) -> None:
+    def _code(self, node: Node, event: SandboxEvent, gone: bool) -> None:
         code = {"subHealth": SUB_HEALTH_CODE, "drop": "40F84E00", "hang": detect.HANG_CODE}.get(
             event.what, str(event.value).upper()
         )
@@ -167,12 +167,12 @@ class FaultWorld(World):
             self.passing.append((node.name, event.chip or 0, code))
 
     def _stands(self, node: Node, sender: str, code: str, chips: tuple[int, ...], there: bool) -> None:
-        fault = detect.Standing(sender, detect.fault_id(node.name, f"{code}/{chips}"), code, chips)
+        fault = detect.ActiveFault(sender, detect.fault_id(node.name, f"{code}/{chips}"), code, chips)
         now_ms = int(self.now * 1000)
         body = detect.message(node.name, sender, [(fault, "occur" if there else "recover", now_ms)], now_ms)
         self.put(publicinfo.build("cluster-system", f"{sender.lower()}-fault-{node.name}", body))
 
-    def _hardware(self, node: Node, event: Event, gone: bool) -> None:
+    def _hardware(self, node: Node, event: SandboxEvent, gone: bool) -> None:
         alarm = Alarm(event.more.get("device", "CPU"), event.more.get("deviceId", 1), event.value)
         rows = [row for row in self.alarms.get(node.name, []) if row != alarm] + ([] if gone else [alarm])
         self.alarms[node.name] = rows
@@ -184,7 +184,7 @@ class FaultWorld(World):
         else:
             self.delete(ObjectKey("v1", "ConfigMap", "mindx-dl", f"mindx-dl-nodeinfo-{node.name}"))
 
-    def _fail(self, event: Event) -> None:
+    def _fail(self, event: SandboxEvent) -> None:
         namespace, _, name = event.value.partition("/")
         pod = copy.deepcopy(self.objects[ObjectKey("v1", "Pod", namespace, name)])
         code = event.more.get("exit", 1)

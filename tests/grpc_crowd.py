@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 import grpc
 
-from engine.model.recovery import account
+from engine.model.recovery import summary
 from engine.wire.clusterd import recover_pb2 as pb
 from tests.grpc_world import POD_GROUP, Client, World, until
 from tests.test_grpc_chaos import Trainer, channel
@@ -50,7 +50,7 @@ class Size(NamedTuple):
 
 
 class Listener(Client):
-    """A client that hears and never answers; comes back whenever its stream breaks."""
+    """A client that receives and never answers; it reconnects whenever its stream breaks."""
 
     def __init__(self, port: int, job: str, role: str, shared: grpc.aio.Channel, chance: random.Random) -> None:
         super().__init__(port, job, role, shared)
@@ -106,12 +106,12 @@ class Master(Trainer):
 
 
 def _pause(chance: random.Random, failures: int) -> float:
-    """Seconds before the next try: a storm of clients that never waited longer would be refused for ever."""
+    """Seconds before the next try: a storm of clients without backoff would always be refused."""
     return chance.uniform(0.5, 1.0) * min(LONGEST, 0.25 * 2.0 ** min(failures, 8))
 
 
 async def play(world: World, servers: Killable, seed: int, size: Size, say: Callable[[str], None] = print) -> int:
-    """Live through all waves; answers how many conversations there were. ``say`` hears how far it is."""
+    """Run all waves; returns the number of conversations. ``say`` is called with the progress."""
     chance = random.Random(seed)
     await world.node("n0")
     names = [f"crowd-{i}" for i in range(size.jobs)]
@@ -204,7 +204,7 @@ async def _killed(servers: Killable, chance: random.Random, kills: int) -> None:
 async def _recovered(world: World, name: str, times: int) -> bool:
     """Whether the newest account of the job is a good one, and not that of an earlier wave."""
     group = await world.kube.get(POD_GROUP, f"{name}-{world.uids[name]}", "train")
-    accounts = account.read(((group or {}).get("metadata") or {}).get("annotations", {}).get(account.KEY, ""))
+    accounts = summary.read(((group or {}).get("metadata") or {}).get("annotations", {}).get(summary.KEY, ""))
     return len([one for one in accounts if one.good]) >= min(times, 3)
 
 

@@ -27,7 +27,7 @@ NS = "train"
 ASCEND_JOB = resource_for("mindxdl.gitee.com/v1", "AscendJob")
 POD_GROUP = resource_for("scheduling.volcano.sh/v1beta1", "PodGroup")
 CRD = resource_for("apiextensions.k8s.io/v1", "CustomResourceDefinition")
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class Time:
@@ -81,7 +81,7 @@ class World:
     async def server(self, name: str = "server-0", **options: Any) -> AsyncIterator[GrpcServer]:
         async with GrpcServer(self.kube, identity=name, **options) as server:
             assert server.leader is not None
-            assert await server.leader.settled(PATIENCE)
+            assert await server.leader.known(PATIENCE)
             await until(lambda: server.cluster.synced, "the cluster is listed")
             yield server
 
@@ -212,7 +212,7 @@ class World:
         await self.kube.patch_status(POD, pod, {"status": status}, NS)
 
     async def replace(self, job: str, rank: int, **options: Any) -> None:
-        """The planner's work: the pod of a rank goes and comes back anew."""
+        """Replace the pod of a rank, as the planner does."""
         await self.kube.delete(POD, f"{job}-worker-{rank}", NS, grace=0)
         await self.pod(job, rank, **options)
 
@@ -240,7 +240,7 @@ class World:
 
 
 class Client:
-    """What runs in a job: registers, listens, answers when the test says so."""
+    """A job's processes: they register, subscribe, and answer when the test says so."""
 
     def __init__(
         self, port: int, job: str, role: str = "master agent", channel: grpc.aio.Channel | None = None

@@ -23,9 +23,11 @@ from engine.model.actions import (
 from engine.model.diagnostics import ObjectKey, Origin
 from engine.model.history import History
 from engine.model.times import rfc3339
-from engine.observe import key_of, observe
-from engine.plan import expand, groups, sync
+from engine.observe.observed import key_of, observe
+from engine.plan import grouping
+from engine.plan.jobs import expand
 from engine.plan.scope import Memory, Scope
+from engine.plan.sync import objects as sync
 from engine.simulate import merged as merge
 from engine.wire import rankfile
 
@@ -81,7 +83,7 @@ def ascend_job(
     namespace: str = "vision",
     **spec: Any,
 ) -> Raw:
-    """A 2×8 PyTorch job unless told otherwise."""
+    """A 2×8 PyTorch job by default."""
     leader = {"pytorch": "Master", "mindspore": "Scheduler", "tensorflow": "Chief"}.get(framework or "", "Master")
     specs = replicas if replicas is not None else {leader: replica(), "Worker": replica(workers)}
     marks = {**({"framework": framework} if framework else {}), **(labels or {})}
@@ -174,7 +176,7 @@ class World:
     def plan(self) -> list[AnyAction]:
         """What the next pass wants, without applying it."""
         scope = self.scope()
-        groups.run(scope)
+        grouping.run(scope)
         sync.run(scope)
         scope.evicting |= self.evicting
         expand.run(scope)
@@ -205,10 +207,10 @@ class World:
             case CreateObject():
                 self.log.append(f"create {action.object_kind} {action.name} ({action.reason})")
                 self.put(action.object)
-                owner = action.preconditions.get("generate", {}).get("for")
-                if owner:  # act makes the keys, then marks the job
+                if action.generate is not None:  # act makes the keys, then marks the job
                     mark = {"metadata": {"annotations": {"belay.dev/ssh-keys": action.name}}}
-                    key = ObjectKey(owner["apiVersion"], owner["kind"], action.namespace, owner["name"])
+                    owner = action.generate.owner
+                    key = ObjectKey(owner.api_version, owner.kind, action.namespace, owner.name)
                     self.objects[key] = merge(self.objects[key], mark)
                     self._touch(self.objects[key])
             case CreatePod():
@@ -225,12 +227,12 @@ class World:
                 self.pod(action.pod)["metadata"]["deletionTimestamp"] = rfc3339(self.now)
             case WriteRankTable():
                 self.log.append(f"write rank table {action.name} {action.table['status']}")
-                if "file" in action.preconditions:
+                if action.file is not None:
                     self.put(rankfile.build(rankfile.of(action)))
                     return
-                body = self.find("ConfigMap", action.preconditions["configMap"])
+                body = self.find("ConfigMap", action.config_map)
                 body.setdefault("data", {})["hccl.json"] = json.dumps(action.table)
-                body["data"]["version"] = action.preconditions["version"]
+                body["data"]["version"] = action.version
             case _:
                 raise AssertionError(action)
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -19,7 +20,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.sandbox.reader import Reader
+from engine.kube import Kube, KubeError, NotFound, Resource, resource_for
+from engine.sandbox import definitions
 from tests.needs import assets
 
 TOKEN = "admin-token"
@@ -75,14 +77,54 @@ def real_cluster(assets: Path, folder: Path) -> Iterator[Path]:
 
 
 def stores_custom_objects(kubeconfig: Path) -> bool:
-    """Whether the API server survives custom resources.
+    """Whether the API server survives custom resources, by trying one.
 
-    Kubernetes before 1.23 built with Go 1.18 or newer, as Debian's 1.20 is, crashes on the first one: its
-    modern-go/reflect2 (before 1.0.2) calls a runtime function whose signature Go 1.18 changed.
+    Kubernetes before 1.23 built with Go 1.18 or newer, as Debian packages 1.20, crashes on the first one: its
+    modern-go/reflect2 (before 1.0.2) calls a runtime function whose signature Go 1.18 changed. Rebuilt with a newer
+    reflect2 the same version does not.
     """
-    version = Reader(kubeconfig).get("/version")
-    go = int(version["goVersion"].removeprefix("go1.").split(".")[0])
-    return int(version["minor"].rstrip("+")) >= 23 or go < 18
+    return asyncio.run(_try_one(kubeconfig))
+
+
+async def _try_one(kubeconfig: Path) -> bool:
+    names = {"kind": "Trial", "plural": "trials", "singular": "trial", "listKind": "TrialList"}
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    version = {"name": "v1", "served": True, "storage": True, "schema": schema}
+    definition = {
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "trials.tests.belay.dev"},
+        "spec": {"group": "tests.belay.dev", "scope": "Cluster", "names": names, "versions": [version]},
+    }  # fmt: skip
+    one = {"apiVersion": "tests.belay.dev/v1", "kind": "Trial", "metadata": {"name": "one"}, "spec": {"a": 1}}
+    kind = resource_for("apiextensions.k8s.io/v1", "CustomResourceDefinition")
+    trials = Resource("tests.belay.dev/v1", "Trial", "trials", False)
+    async with Kube.from_config(str(kubeconfig)) as kube:
+        await kube.apply(definition)
+        try:
+            ends = time.monotonic() + 30
+            while True:
+                try:
+                    await kube.create(trials, one)
+                    return (await kube.get(trials, "one") or {}).get("spec") == {"a": 1}
+                except NotFound:  # it is not served yet
+                    if time.monotonic() > ends:
+                        return False
+                    await asyncio.sleep(0.1)
+        except KubeError:
+            return False
+        finally:
+            with contextlib.suppress(KubeError):
+                await kube.delete(kind, "trials.tests.belay.dev")
+
+
+def define(kubeconfig: Path) -> None:
+    """Let the API server serve every kind that Belay ships a definition of."""
+
+    async def work() -> None:
+        async with Kube.from_config(str(kubeconfig)) as kube:
+            await definitions.ensure(kube)
+
+    asyncio.run(work())
 
 
 def _start(stack: contextlib.ExitStack, log: Path, program: Path, options: str) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import grpc
 
-from agents.drivers.simulated import Row, SimulatedDriver
+from agents.drivers.simulated import ServerModel, SimulatedDriver
 from agents.kubelet.api import deviceplugin_pb2 as api
 from agents.kubelet.api import deviceplugin_pb2_grpc as services
 from agents.kubelet.api import podresources_v1_pb2 as resources
@@ -87,7 +87,7 @@ class Kubelet(services.RegistrationServicer, resource_services.PodResourcesListe
         await self.start()
 
     async def forget(self) -> None:
-        """Nothing that plugins told until now counts any more, nor what of it is still on its way here."""
+        """Nothing that plugins sent until now counts any more, nor what of it is still on its way here."""
         channels, self._channels = self._channels, {}
         for channel in channels.values():
             await channel.close(None)
@@ -223,7 +223,7 @@ class Node:
     """A node with agent, plugin and kubelet. ``crash`` kills the agent where it stands, ``boot`` starts a new one."""
 
     def __init__(
-        self, row: Row | None = None, driver: Any = None, *, names: PublicNames | None = None,
+        self, row: ServerModel | None = None, driver: Any = None, *, names: PublicNames | None = None,
         plugins: Path | None = None, hooks: Path | None = None, **settings: Any,
     ) -> None:  # fmt: skip
         self.names = names or PublicNames()

@@ -228,7 +228,7 @@ def plan(items: Iterable[Item], folder: Path, *options: str) -> Answer:
     """What the command prints for a List of these objects."""
     file = folder / "cluster.json"
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": list(items)}))
-    arguments = ["plan", "--cluster", str(file), "--now", NOW_TEXT, "--explain", "-o", "json", *options]
+    arguments = ["plan", "--cluster", str(file), "--now", NOW_TEXT, "--explain", "--now-only", "-o", "json", *options]
     result = CliRunner().invoke(cli.main, arguments)
     assert result.exit_code == 0, result.output
     return Answer(json.loads(result.stdout))

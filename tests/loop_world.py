@@ -17,21 +17,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 
-from engine.controller import Controller
+from engine.controller.controller import Controller
+from engine.controller.messages import ACT, RECONCILE
+from engine.controller.worker import Worker
 from engine.kube import CONFIGMAP, LEASE, NAMESPACE, NODE, POD, Kube, Object
-from engine.messages import ACT, RECONCILE
-from engine.reconcile import Worker
 from engine.sandbox.api import ApiServer
 from engine.settings import Settings
-from engine.source import declared
+from engine.source import configuration
 from engine.store import StoreUnavailable
 from engine.wire import names
 from tests.worlds import A2_LABELS, device_report
 
 T = TypeVar("T")
 NAMESPACES = ("belay-system", "belay-nodes", "mindx-dl", "volcano-system")
+
+PATIENCE = 60.0
+"""Seconds that a test waits for a condition: enough on a machine with fifteen times as much work as it has cores."""
 
 
 @pytest.fixture
@@ -141,9 +145,20 @@ class Cluster:
 
 
 class Loop:
-    """Controller and worker in this process; ``lose`` and ``copies`` decide what becomes of a message."""
+    """Controller and worker in this process; ``lose`` and ``copies`` decide what becomes of a message.
 
-    def __init__(self, cluster: Cluster, redis_url: str, folder: Path, **settings: Any) -> None:
+    ``worker_settings`` are the worker's where they differ from the controller's.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        redis_url: str,
+        folder: Path,
+        *,
+        worker_settings: dict[str, Any] | None = None,
+        **settings: Any,
+    ) -> None:
         quick = {"resync": 0.5, "debounce": 0.01, "lease": 3.0, "claim": 5.0, "expiry": 5.0, "patience": 1.0} | settings
         self.settings = Settings(
             redis_url=redis_url, kubeconfig=cluster.kubeconfig, identity="test", data=str(folder), **quick
@@ -154,7 +169,8 @@ class Loop:
         self.sent: list[tuple[str, str]] = []
         self.copies: Callable[[str, str], int] = lambda task, argument: 1
         self._pool = ThreadPoolExecutor(4)
-        self.worker = Worker(self.settings, partial(self.send, ACT))
+        told = msgspec.structs.replace(self.settings, **(worker_settings or {}))
+        self.worker = Worker(told, partial(self.send, ACT))
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -177,7 +193,7 @@ class Loop:
 
         async def main() -> None:
             async with Kube.from_config(self.settings.kubeconfig) as kube:
-                source = declared.source_of(self.settings)
+                source = configuration.source_of(self.settings)
                 made.append(Controller(self.settings, kube, partial(self.send, RECONCILE), source=source))
                 await made[0].run()
 
@@ -190,13 +206,13 @@ class Loop:
             return
         self._closed = True
         self._loop.call_soon_threadsafe(self.controller.stop)
-        self._running.result(10)
+        self._running.result(PATIENCE)
         self._pool.shutdown(wait=True)
         self.worker.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
 
 
-def until(condition: Callable[[], object], seconds: float = 15.0, what: str = "it") -> None:
+def until(condition: Callable[[], object], seconds: float = PATIENCE, what: str = "it") -> None:
     """Wait for a state of the world."""
     ends = time.monotonic() + seconds
     while not condition():

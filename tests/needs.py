@@ -4,6 +4,7 @@ needs are not met fails with the reason; on anybody's laptop it is skipped.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 from typing import NoReturn
@@ -20,11 +21,11 @@ def lacking(why: str) -> NoReturn:
     """End the test: ``why`` says what is missing, and how to get it."""
     if required():
         pytest.fail(why, pytrace=False)
-    pytest.skip(why)
+    pytest.skip(why, allow_module_level=True)
 
 
 def assets(*programs: str) -> Path:
-    """The folder of the real control plane, which holds ``programs``; only where nobody offers one the test is
+    """The folder of the real control plane, which holds ``programs``; only where none is configured the test is
     skipped.
     """
     folder = os.environ.get("KUBEBUILDER_ASSETS")
@@ -34,3 +35,9 @@ def assets(*programs: str) -> Path:
     if missing:
         pytest.fail(f"KUBEBUILDER_ASSETS={folder} holds no {', '.join(missing)}", pytrace=False)
     return Path(folder)
+
+
+def torch() -> None:
+    """PyTorch with gloo, which `make venv-training` installs; for the tests of `agents/training` that run ranks."""
+    if importlib.util.find_spec("torch") is None:
+        lacking("PyTorch is not installed: run make venv-training")

@@ -14,7 +14,7 @@ import pytest
 
 from tests.needs import lacking
 
-#: Addresses for measurements between networks, which nobody routes (RFC 2544); one /30 for each host.
+#: Addresses for measurements between networks, which are not routed (RFC 2544); one /30 for each host.
 RANGE = (198 << 24) + (18 << 16)
 
 
@@ -40,7 +40,7 @@ class Host:
         return run(*self.command(*words))
 
     def drop(self) -> None:
-        """From now on no packet of this host arrives, nor reaches it; nobody is told."""
+        """From now on no packet of this host arrives, nor reaches it; no host gets an error."""
         for hook in ("input", "output"):
             chain = f"{{ type filter hook {hook} priority 0; policy drop; }}"
             self.exec("nft", "add", "chain", "inet", "wall", hook, chain)

@@ -26,7 +26,7 @@ from tests.needs import assets, lacking
 NODE = "real-node"
 IMAGE = "docker.io/library/teller:local"
 PAUSE = "k8s.gcr.io/pause:3.2"
-#: Tells its environment, then waits.
+#: Prints its environment, then waits.
 _PROGRAM = r"""
 #include <signal.h>
 #include <stdio.h>
@@ -186,7 +186,7 @@ class RealNode:
 
 
 def node_assets() -> Path:
-    """The folder with kubelet and the API server; skips where nobody offers one, fails where it holds too little or
+    """The folder with kubelet and the API server; skips where none is configured, fails where it holds too little or
     containers cannot be run.
     """
     folder = assets("etcd", "kube-apiserver", "kubelet", "kubectl")

@@ -1,4 +1,4 @@
-"""Runs only the passes that placement needs, over small worlds, with the shipped products."""
+"""Small worlds with the shipped products for tests that run only the passes that placement needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from engine.load import load
 from engine.model.actions import BindPod
 from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import Origin
-from engine.plan import explain, groups, place, queue, views
+from engine.plan import explain, grouping, placement, views
+from engine.plan.queue import enqueue
 from engine.plan.scope import Memory, Scope
 from tests import worlds
 
@@ -45,17 +46,17 @@ def scope_of(observed: Observed, *, desired: Desired | None = None, shard: str =
         memory=Memory.of(observed.history),
     )
     views.run(scope)
-    groups.run(scope)
+    grouping.run(scope)
     closed = fields.pop("closed", {})
     states = fields.pop("states", {})
     for name, value in fields.items():
         setattr(scope, name, value)
     for name, why in closed.items():
-        scope.nodes[name].closed = why
+        scope.nodes.change(name, closed=why)
     for name, state in states.items():
-        scope.nodes[name].state = state
-    queue.run(scope)
-    place.run(scope)
+        scope.nodes.change(name, state=state)
+    enqueue.run(scope)
+    placement.run(scope)
     explain.run(scope)
     return scope
 
@@ -101,7 +102,7 @@ def gang(
 
 
 def busy(node: str, chips: Iterable[int], **pod: Any) -> Pod:
-    """A running pod of somebody else on these chips."""
+    """A running pod of another job on these chips."""
     ids = list(chips)
     name = f"busy-{node}-{'-'.join(map(str, ids))}"
     return worlds.pod(name, namespace="tenants", node=node, chips=ids, **pod)

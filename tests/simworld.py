@@ -22,9 +22,9 @@ from engine.model.cluster import ResetOrder
 from engine.model.diagnostics import ObjectKey
 from engine.model.plan import Plan
 from engine.model.times import rfc3339
-from engine.observe import observe
+from engine.observe.observed import observe
 from engine.plan import plan
-from engine.simulate import Server as Node
+from engine.simulate import SimulatedServer as Node
 from engine.simulate import merged
 from engine.wire import names
 from engine.wire.orders import chip_number
@@ -95,8 +95,8 @@ class World(simulate.World):
     # the engine
 
     def plan(self) -> Plan:
-        """One pass; the same inputs in another order must give the same plan, byte for byte."""
-        result = plan(self.desired, self.observer.observed(), self.now)
+        """One pass; the same inputs in another order, and without a cache, must give the same plan, byte for byte."""
+        result = plan(self.desired, self.observer.observed(), self.now, cache=self.cache)
         if self.random.random() < 0.1:
             shuffled = list(self.objects.values())
             self.random.shuffle(shuffled)
@@ -112,7 +112,7 @@ class World(simulate.World):
         for action in result.actions:
             if self.random.random() <= some:
                 self.apply(action)
-        self.record_inventory(result)
+        self.record_inventory()
         self.move()
         self.check_world()
         return result

@@ -1,4 +1,4 @@
-"""Every kind of action at the edge: what it checks again, what it writes, and that twice is as good as once."""
+"""Every kind of action at the edge: what it checks again, what it writes, and that repeating it changes nothing."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ import pytest
 
 from engine.act import TABLE, Batch, Edge, Fence, Refused, claim, claims, decode, dropped, run, split
 from engine.act.budget import KEY, reserve
-from engine.act.orders import hand_policy
+from engine.act.orders import set_policy
 from engine.kube import CONFIGMAP, NODE, POD, Object, resource_for
-from engine.lease import Lease, shard_lease
+from engine.kube.lease import Lease, shard_lease
 from engine.model import actions as act
+from engine.model.action_documents import document
 from engine.model.actions import AnyAction, Owner
+from engine.model.cluster import InPlaceReset
 from engine.model.history import History
 from engine.store import ActionOutcome, PassRecord
 from engine.wire import ledger, rankfile, resetinfo
@@ -71,14 +73,12 @@ def bind(pod: Object, node: str = "node-1", chips: tuple[str, ...] = ("Ascend910
         node=node,
         chips=chips,
         annotations={"huawei.com/Ascend910": ",".join(chips)},
-        preconditions={"uid": pod["metadata"]["uid"]},
+        preconditions=act.Preconditions(uid=pod["metadata"]["uid"]),
     )
 
 
-def reset(epoch: int, *chips: str, **preconditions: Any) -> act.ResetChips:
-    return act.ResetChips(
-        **WHY, node="node-1", chips=chips, epoch=epoch, out_of_band=False, preconditions=preconditions
-    )
+def reset(epoch: int, *chips: str, **more: Any) -> act.ResetChips:
+    return act.ResetChips(**WHY, node="node-1", chips=chips, epoch=epoch, out_of_band=False, **more)
 
 
 def test_every_kind_of_the_contract_has_its_function() -> None:
@@ -103,7 +103,7 @@ def test_a_pod_that_is_another_by_now_is_not_bound(cluster: Cluster, edge: Edge)
     assert cluster.bound() == set()
 
 
-def test_a_pod_made_anew_between_reading_and_binding_is_evicted_at_once(cluster: Cluster, edge: Edge) -> None:
+def test_a_pod_recreated_between_reading_and_binding_is_deleted_at_once(cluster: Cluster, edge: Edge) -> None:
     pod = cluster.add_pod("p", 1)
     kube, original = cluster.kube, cluster.kube.bind
 
@@ -140,7 +140,7 @@ def test_evictions_check_the_uid_and_forced_ones_take_the_grace(cluster: Cluster
             force=force,
             owner=None,
             budget_unit="default/Pod/p",
-            preconditions={"uid": uid},
+            preconditions=act.Preconditions(uid=uid),
         )
 
     pod = cluster.add_pod("p", 1)
@@ -173,7 +173,7 @@ def test_pods_are_created_for_their_owner_only(cluster: Cluster, edge: Edge) -> 
             pod="worker-0",
             owner=Owner("AscendJob", "job"),
             object=body,
-            preconditions={"ownerUid": uid},
+            preconditions=act.Preconditions(owner_uid=uid),
         )
 
     assert words(cluster, edge, create(one)) == ["done"]
@@ -186,7 +186,7 @@ def test_actions_for_one_node_become_one_write(cluster: Cluster, edge: Edge) -> 
     part = act.PartitionChip(
         **WHY, node="node-1", chip="Ascend910-7", templates=("vir04",), create=("vir04",), destroy=(), epoch=1
     )
-    group = reset(7, "Ascend910-2", "Ascend910-3", ordersGeneration=0)
+    group = reset(7, "Ascend910-2", "Ascend910-3")
     assert words(cluster, edge, *isolate, group, part) == ["done"] * 6
     orders = cluster.orders("node-1")
     assert orders["generation"] == 1 and orders["revision"] == "c1"
@@ -207,10 +207,10 @@ def test_actions_for_one_node_become_one_write(cluster: Cluster, edge: Edge) -> 
 
 def test_other_orders_written_meanwhile_do_not_waste_a_reset(cluster: Cluster, edge: Edge) -> None:
     """A refused reset would have spent one of its attempts; what guards it is its epoch, the Lease and the agent."""
-    assert words(cluster, edge, reset(1, "Ascend910-0", ordersGeneration=0)) == ["done"]
+    assert words(cluster, edge, reset(1, "Ascend910-0")) == ["done"]
     isolate = act.IsolateChip(**WHY, node="node-1", chips=("Ascend910-4",), level="RestartNPU")
     assert words(cluster, edge, isolate) == ["done"]
-    assert words(cluster, edge, reset(1, "Ascend910-4", "Ascend910-5", ordersGeneration=0)) == ["done"]
+    assert words(cluster, edge, reset(1, "Ascend910-4", "Ascend910-5")) == ["done"]
 
 
 def test_epochs_only_grow_and_a_chip_in_use_is_not_reset(cluster: Cluster, edge: Edge) -> None:
@@ -225,17 +225,22 @@ def test_epochs_only_grow_and_a_chip_in_use_is_not_reset(cluster: Cluster, edge:
 def test_chips_in_use_are_healed_only_under_the_pod_that_was_named(cluster: Cluster, edge: Edge) -> None:
     pod = cluster.add_pod("p", 1)
     assert words(cluster, edge, bind(pod)) == ["done"]
-    online = {"pod": "default/p", "uid": pod["metadata"]["uid"], "policy": "reset", "healSeconds": 5, "bootSeconds": 90}
+    online = InPlaceReset("default/p", pod["metadata"]["uid"], "reset", heal_seconds=5, boot_seconds=90)
 
     def heal(epoch: int, **change: Any) -> act.ResetChips:
-        return reset(epoch, "Ascend910-0", "Ascend910-1", online=online | change, notBefore=int(NOW * 1000) + 30_000)
+        under = msgspec.structs.replace(online, **change)
+        return reset(epoch, "Ascend910-0", "Ascend910-1", online=under, not_before=int(NOW * 1000) + 30_000)
 
     assert words(cluster, edge, heal(1, uid="another")) == ["refused"]
     assert words(cluster, edge, heal(1), heal(1)) == ["done", "unchanged"]
     order = cluster.orders("node-1")["chips"]["Ascend910-1"]["reset"]
-    assert (order["online"], order["notBefore"], order["left"]) == (online, int(NOW * 1000) + 30_000, 2)
+    assert (order["online"], order["notBefore"], order["left"]) == (
+        msgspec.to_builtins(online),
+        int(NOW * 1000) + 30_000,
+        2,
+    )
     assert words(cluster, edge, bind(cluster.add_pod("q", 1), chips=("Ascend910-1",))) == ["done"]
-    assert words(cluster, edge, heal(2)) == ["refused"]  # somebody else came onto the ring
+    assert words(cluster, edge, heal(2)) == ["refused"]  # another pod came onto the ring
 
 
 def test_the_resets_left_are_counted_down(cluster: Cluster, edge: Edge) -> None:
@@ -267,10 +272,10 @@ def test_many_writers_of_one_nodes_orders_all_get_through(cluster: Cluster, edge
 
 
 def test_a_policy_is_named_in_the_orders_and_stays_there(cluster: Cluster, edge: Edge) -> None:
-    assert cluster.run(hand_policy(edge, "node-1", "gpu", "d1"))
-    assert not cluster.run(hand_policy(edge, "node-1", "gpu", "d1"))
-    assert words(cluster, edge, reset(1, "Ascend910-0", ordersGeneration=1)) == ["done"]
-    assert cluster.run(hand_policy(edge, "node-1", "gpu", "d2"))
+    assert cluster.run(set_policy(edge, "node-1", "gpu", "d1"))
+    assert not cluster.run(set_policy(edge, "node-1", "gpu", "d1"))
+    assert words(cluster, edge, reset(1, "Ascend910-0")) == ["done"]
+    assert cluster.run(set_policy(edge, "node-1", "gpu", "d2"))
     orders = cluster.orders("node-1")
     assert (orders["policyDigest"], orders["generation"]) == ("d2", 3)
     assert orders["chips"]["Ascend910-0"]["reset"]["epoch"] == 1
@@ -294,16 +299,19 @@ def test_objects_are_applied_patched_and_deleted_under_their_uid(cluster: Cluste
     live = cluster.get(CONFIGMAP, "c", "default")
     assert live is not None
     uid = live["metadata"]["uid"]
-    merge = {"patchType": "merge", "uid": uid}
-    patch = act.PatchObject(**WHY, **names, patch={"data": {"b": "2"}}, preconditions=merge)
-    foreign = act.PatchObject(**WHY, **names, patch={"data": {"x": "9"}}, preconditions={**merge, "uid": "other"})
+    merge, same = act.PatchType.MERGE, act.Preconditions(uid=uid)
+    other = act.Preconditions(uid="other")
+    patch = act.PatchObject(**WHY, **names, patch={"data": {"b": "2"}}, patch_type=merge, preconditions=same)
+    foreign = act.PatchObject(**WHY, **names, patch={"data": {"x": "9"}}, patch_type=merge, preconditions=other)
     apply = act.PatchObject(**WHY, **names, patch={"data": {"a": "3"}})
     assert words(cluster, edge, patch, foreign, apply) == ["done", "refused", "done"]
     live = cluster.get(CONFIGMAP, "c", "default")
     assert live is not None and live["data"] == {"a": "3", "b": "2"}
-    stranger = act.DeleteObject(**WHY, **names, preconditions={"uid": "other"})
-    own = act.DeleteObject(**WHY, **names, preconditions={"uid": uid})
-    assert words(cluster, edge, stranger) == ["refused"]
+    stranger = act.DeleteObject(**WHY, **names, preconditions=other)
+    own = act.DeleteObject(**WHY, **names, preconditions=same)
+    awaited = act.Preconditions(uid=uid, after=(("v1", "ConfigMap", "default", "new"),))
+    renamed = act.DeleteObject(**WHY, **names, preconditions=awaited)
+    assert words(cluster, edge, stranger, renamed) == ["refused", "refused"]
     assert words(cluster, edge, own) == ["done"]
     assert words(cluster, edge, own) == ["unchanged"]
     assert edge.writes[-1].deleted
@@ -318,7 +326,7 @@ def test_a_patch_of_status_alone_goes_to_the_status(cluster: Cluster, edge: Edge
         namespace="default",
         name="p",
         patch={"status": {"phase": "Failed"}},
-        preconditions={"patchType": "merge"},
+        patch_type=act.PatchType.MERGE,
     )
     assert words(cluster, edge, patch) == ["done"]
     assert cluster.pods()[0]["status"]["phase"] == "Failed"
@@ -347,8 +355,10 @@ def test_nodes_are_marked_and_jobs_scaled(cluster: Cluster, edge: Edge) -> None:
 
 
 def test_a_table_for_a_file_goes_to_the_agents(cluster: Cluster, edge: Edge) -> None:
-    where = {"file": "default.j/hccl.json", "configMap": "belay-ranktable-default.j", "version": "3", "jobUid": "u"}
-    write = act.WriteRankTable(**WHY, namespace="default", name="j", table={"status": "completed"}, preconditions=where)
+    write = act.WriteRankTable(
+        **WHY, namespace="default", name="j", table={"status": "completed"}, file="default.j/hccl.json",
+        config_map="belay-ranktable-default.j", version="3", preconditions=act.Preconditions(job_uid="u"),
+    )  # fmt: skip
     assert words(cluster, edge, write, write) == ["done", "unchanged"]
     live = cluster.get(CONFIGMAP, "belay-ranktable-default.j", "belay-system")
     assert live is not None
@@ -360,14 +370,14 @@ def test_a_table_for_a_file_goes_to_the_agents(cluster: Cluster, edge: Edge) -> 
 def test_key_pairs_are_made_at_the_edge_and_once(cluster: Cluster, edge: Edge) -> None:
     meta = {"name": "d-keys", "namespace": "default"}
     job = cluster.ensure(CONFIGMAP, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta})
-    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "d-keys", "uid": job["metadata"]["uid"]}
+    owner = act.OwnerReference("v1", "ConfigMap", "d-keys", job["metadata"]["uid"])
     body = {
         "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "d-ssh", "namespace": "default"}, "type": "Opaque",
         "data": {"config": "aGk="},
     }  # fmt: skip
     make = act.CreateObject(
         **WHY, api_version="v1", object_kind="Secret", namespace="default", name="d-ssh", object=body,
-        preconditions={"generate": {"what": "ssh-keys", "for": owner}},
+        generate=act.Generate("ssh-keys", owner),
     )  # fmt: skip
     assert words(cluster, edge, make) == ["done"]
     secret = cluster.get(resource_for("v1", "Secret"), "d-ssh", "default")
@@ -380,7 +390,8 @@ def test_key_pairs_are_made_at_the_edge_and_once(cluster: Cluster, edge: Edge) -
     assert words(cluster, edge, make) == ["unchanged"]
     again = cluster.get(resource_for("v1", "Secret"), "d-ssh", "default")
     assert again is not None and again["data"] == secret["data"], "keys in use are never replaced"
-    owner["uid"] = "another-life"
+    stranger = act.Generate("ssh-keys", msgspec.structs.replace(owner, uid="another-life"))
+    make = msgspec.structs.replace(make, generate=stranger)
     assert words(cluster, edge, make) != ["done"]
 
 
@@ -393,9 +404,10 @@ def test_rank_tables_and_signals_go_into_the_jobs_config_maps(cluster: Cluster, 
     assert words(cluster, edge, table) == ["unchanged"]
     rings = cluster.get(CONFIGMAP, "rings-config-j", "default")
     assert rings is not None and json.loads(rings["data"]["hccl.json"]) == {"status": "completed"}
-    anew = act.WriteRankTable(**WHY, namespace="default", name="j", table={}, preconditions={"uid": "other"})
+    other = act.Preconditions(uid="other")
+    moved = act.WriteRankTable(**WHY, namespace="default", name="j", table={}, preconditions=other)
     nowhere = act.WriteRankTable(**WHY, namespace="default", name="none", table={})
-    assert words(cluster, edge, anew, nowhere) == ["refused", "refused"]
+    assert words(cluster, edge, moved, nowhere) == ["refused", "refused"]
     fault = act.SignalJob(**WHY, namespace="default", name="j", signal="fault", ranks=(1, 2))
     assert words(cluster, edge, fault) == ["done"]
     told = cluster.get(CONFIGMAP, "reset-config-j", "default")
@@ -412,7 +424,7 @@ def test_rank_tables_and_signals_go_into_the_jobs_config_maps(cluster: Cluster, 
     ]
 
 
-def test_older_managers_hear_of_an_episode_where_the_jobs_owner_asked_for_it(cluster: Cluster, edge: Edge) -> None:
+def test_older_managers_get_an_episode_where_the_jobs_owner_requested_it(cluster: Cluster, edge: Edge) -> None:
     """``fault-config-<job>`` goes before ``reset-config-<job>``: what is cut off in between is done again whole."""
     for name in ("reset-config-old", "fault-config-old", "reset-config-new"):
         meta = {"name": name, "namespace": "default"}
@@ -420,8 +432,8 @@ def test_older_managers_hear_of_an_episode_where_the_jobs_owner_asked_for_it(clu
 
     def tell(job: str, signal: str, ranks: tuple[int, ...]) -> list[str]:
         listed = [resetinfo.rank(r, r, status=signal, policy="reset", initial="reset") for r in ranks]
-        more = {"rankList": listed} if signal != "clear" else {}
-        one = act.SignalJob(**WHY, namespace="default", name=job, signal=signal, ranks=ranks, preconditions=more)
+        rank_list = msgspec.convert(listed, tuple[act.RankStatus, ...]) if signal != "clear" else None
+        one = act.SignalJob(**WHY, namespace="default", name=job, signal=signal, ranks=ranks, rank_list=rank_list)
         return words(cluster, edge, one)
 
     def told() -> list[int]:
@@ -442,7 +454,7 @@ def test_older_managers_hear_of_an_episode_where_the_jobs_owner_asked_for_it(clu
     cluster.run(cluster.kube.replace(CONFIGMAP, live | {"data": {}}))
     assert tell("old", "clear", ()) == ["done"]
     live = cluster.get(CONFIGMAP, "fault-config-old", "default")
-    assert live is not None and not live.get("data"), "who was told nothing is not told that it is over"
+    assert live is not None and not live.get("data"), "without a signal there is no signal of its end"
 
 
 def test_chips_are_claimed_once_and_claims_end(cluster: Cluster, edge: Edge) -> None:
@@ -462,7 +474,7 @@ def test_chips_are_claimed_once_and_claims_end(cluster: Cluster, edge: Edge) -> 
             node="node-1",
             chips=chips,
             annotations={},
-            preconditions={"uid": pod.uid},
+            preconditions=act.Preconditions(uid=pod.uid),
         )
         for pod, chips in ((first, ("Ascend910-0", "Ascend910-1")), (second, ("Ascend910-1", "Ascend910-2")))
     ]
@@ -487,7 +499,8 @@ def test_a_full_ledger_keeps_gangs_whole_and_leaves_the_rest_to_the_next_pass(mo
                 node=f"node-{gang}-{index}",
                 chips=("Ascend910-0",),
                 annotations={},
-                preconditions={"uid": f"u-{gang}-{index}", "gang": gang},
+                preconditions=act.Preconditions(uid=f"u-{gang}-{index}"),
+                gang=gang,
             )
             for index in range(count)
         ]
@@ -516,7 +529,7 @@ def test_sharers_of_a_chip_need_no_claim(cluster: Cluster, edge: Edge) -> None:
             node="node-1",
             chips=("Ascend910-0",),
             annotations=share,
-            preconditions={"uid": pod.uid},
+            preconditions=act.Preconditions(uid=pod.uid),
         )
         for pod in pods
     ]
@@ -549,7 +562,8 @@ def test_batches_keep_the_order_and_survive_the_wire() -> None:
     many: list[AnyAction] = [reset(n, f"Ascend910-{n}") for n in range(25)]
     texts = split(RECORD, list(enumerate(many)), "c1", 10, 10_000_000)
     parts = [decode(text) for text in texts]
-    assert texts == [msgspec.json.encode(part).decode() for part in parts], "as workers of every version write and read"
+    whole = [msgspec.to_builtins(p) | {"actions": [(n, document(a)) for n, a in p.actions]} for p in parts]
+    assert texts == [msgspec.json.encode(part).decode() for part in whole], "as workers of every version write and read"
     assert [len(part.actions) for part in parts] == [10, 10, 5]
     assert [part.number for part in parts] == [1, 2, 3] and {part.record.batches for part in parts} == {4}
     assert [numbered for part in parts for numbered in part.actions] == list(enumerate(many))

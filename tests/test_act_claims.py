@@ -1,4 +1,4 @@
-"""Two at once: claims written between a read and a write, and the order of what a batch holds."""
+"""Concurrent claims, written between a read and a write, and the order of actions in a batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from engine.act import TABLE, Batch, Edge, Fence, Superseded, claim, claims, run
 from engine.kube import CONFIGMAP, Kube, Object
-from engine.lease import shard_lease
+from engine.kube.lease import shard_lease
 from engine.model import actions as act
 from engine.model.actions import AnyAction, Owner
 from engine.store import PassRecord
@@ -35,7 +35,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 def _bind(name: str, chip: int) -> act.BindPod:
     return act.BindPod(
         **WHY, namespace="default", pod=name, node="node-1", chips=(f"Ascend910-{chip}",), annotations={},
-        preconditions={"uid": f"u{name}"},
+        preconditions=act.Preconditions(uid=f"u{name}"),
     )  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def _evict(name: str) -> act.EvictPod:
 
 
 @pytest.mark.parametrize("before", [(), ("c",)], ids=["the first ledger", "one that is there"])
-def test_whoever_claims_between_a_read_and_a_write_is_not_lost(cluster: Cluster, before: tuple[str, ...]) -> None:
+def test_a_claim_between_a_read_and_a_write_is_not_lost(cluster: Cluster, before: tuple[str, ...]) -> None:
     """The chip both want is one's; the chip that only one of them wants stays claimed as well."""
     pods = [worlds.pod(name, uid=f"u{name}") for name in "abc"]
 
@@ -79,7 +79,7 @@ def test_whoever_claims_between_a_read_and_a_write_is_not_lost(cluster: Cluster,
 def test_neighbours_of_a_kind_run_together_and_kinds_one_after_the_other(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who is told to go is told before anybody is put in his place."""
+    """Evictions are carried out before the bindings that replace them."""
     told: list[str] = []
     here = 0
 
@@ -133,13 +133,13 @@ class _Leases:
 
 @pytest.mark.parametrize("newest", [None, 2, 4])
 def test_any_epoch_but_our_own_is_not_ours(newest: int | None) -> None:
-    """Also none, and an older one: somebody took the Lease away or put back an old one."""
+    """Also none, and an older one: a user deleted the Lease or restored an old one."""
     fence = Fence(_Leases(newest), "main", 3)  # type: ignore[arg-type]
     with pytest.raises(Superseded):
         asyncio.run(fence.check())
 
 
-def test_a_look_at_the_lease_counts_from_its_beginning() -> None:
+def test_a_read_of_the_lease_counts_from_its_start() -> None:
     """What a slow API server answers was true when it was asked, at the latest."""
     leases = _Leases(3, seconds=0.8)
     fence = Fence(leases, "main", 3, clock=lambda: leases.now, seconds=1.0)  # type: ignore[arg-type]
@@ -151,8 +151,8 @@ def test_a_look_at_the_lease_counts_from_its_beginning() -> None:
     assert leases.reads == 2, "1.1 s ago"
 
 
-def test_a_ledger_in_which_claims_overlap_frees_nobodys_chip() -> None:
-    """Whoever gives up a chip that another claims too leaves it claimed; of several claims the last one counts."""
+def test_a_ledger_with_overlapping_claims_frees_no_held_chip() -> None:
+    """A chip stays claimed when one of two claims on it ends; of several claims the last one counts."""
 
     def bind(name: str, *chips: int, node: str = "node-1") -> act.BindPod:
         return msgspec.structs.replace(_bind(name, 0), node=node, chips=tuple(f"Ascend910-{chip}" for chip in chips))

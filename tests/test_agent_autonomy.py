@@ -9,14 +9,14 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.model.faults import Rules
+from engine.model.faults import CodeRules
 from engine.wire.policy import NodePolicy, build_policy
 from tests.agent_world import FAULT, RULES, World
 from tests.test_agent_orders import scenario
 
 MINE = "80E18000"
 """PreSeparateNPU in the agent's own rules; SeparateNPU once the cluster's policy has been seen."""
-POLICY = NodePolicy("default", Rules(overrides={MINE: ("SeparateNPU", "mine")}, table=RULES.table))
+POLICY = NodePolicy("default", CodeRules(overrides={MINE: ("SeparateNPU", "mine")}, table=RULES.table))
 
 
 def test_it_isolates_by_the_last_policy_it_was_given_though_it_restarts_alone(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import yaml
 
-from agents.drivers.rows import ROWS
-from agents.drivers.simulated import Row, SimulatedDriver
+from agents.drivers.server_models import SERVER_MODELS
+from agents.drivers.simulated import ServerModel, SimulatedDriver
+from agents.node.agent_lock import AgentLock
 from agents.node.client import ApiError, KubeClient
 from agents.node.clock import Clock
 from agents.node.credentials import CredentialsError, load
@@ -26,7 +27,6 @@ from agents.node.hub import Hub
 from agents.node.log import JsonLines
 from agents.node.run import make_driver, run_agent, run_fleet
 from agents.node.settings import Settings
-from agents.node.sole import Sole
 from engine import log
 from engine.model.cluster import AgentReport, DeviceReport, Orders, ResetOrder
 from engine.sandbox.api.faults import FaultRule
@@ -192,7 +192,7 @@ def test_a_second_agent_waits_for_the_end_of_the_first_and_runs_no_epoch_again(t
         async with sandbox(tmp_path) as (_, client, kubeconfig):
             node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
             await client._send("POST", "/api/v1/nodes", node, "application/json")
-            clock, row = Clock(), ROWS["atlas-800t-a2"]
+            clock, row = Clock(), SERVER_MODELS["atlas-800t-a2"]
             # one machine: both reach the same chips
             driver = SimulatedDriver(NODE, row, scale=0.02, now_ms=clock.now_ms, sleep=clock.sleep)
             stops = [asyncio.Event(), asyncio.Event()]
@@ -226,9 +226,9 @@ async def _of_another(client: KubeClient, boot: str) -> AgentReport | None:
     return found if found is not None and found.boot != boot else None
 
 
-def test_an_agent_that_waits_can_be_ended_and_a_folder_without_locks_stops_nobody(tmp_path: Path) -> None:
+def test_a_waiting_agent_can_be_ended_and_a_folder_without_locks_stops_no_agent(tmp_path: Path) -> None:
     async def story() -> None:
-        held, waits = Sole(tmp_path / "s"), Sole(tmp_path / "s")
+        held, waits = AgentLock(tmp_path / "s"), AgentLock(tmp_path / "s")
         await held.take()
         waiting = asyncio.create_task(waits.take())
         await asyncio.sleep(0)
@@ -239,7 +239,7 @@ def test_an_agent_that_waits_can_be_ended_and_a_folder_without_locks_stops_nobod
         await asyncio.wait_for(waits.take(), 5)
         waits.release()
         (tmp_path / "file").write_text("")
-        await asyncio.wait_for(Sole(tmp_path / "file" / "s").take(), 5)
+        await asyncio.wait_for(AgentLock(tmp_path / "file" / "s").take(), 5)
 
     asyncio.run(story())
 
@@ -287,7 +287,7 @@ async def _last(seen: list[str], wanted: str) -> bool:
     return bool(seen) and seen[-1] == wanted
 
 
-def test_a_conflict_and_a_missing_object_are_told_apart(tmp_path: Path) -> None:
+def test_a_conflict_differs_from_a_missing_object(tmp_path: Path) -> None:
     async def story() -> None:
         async with sandbox(tmp_path) as (_, client, _kubeconfig):
             assert await client.get_config_map(NODES, "none") is None and await client.get_node("none") is None
@@ -444,7 +444,7 @@ def test_a_bad_description_is_ignored_and_the_node_goes_on(tmp_path: Path) -> No
 
 
 def test_vnpus_outlive_the_process_but_not_their_hardware(tmp_path: Path) -> None:
-    async def restarted(row: Row) -> SimulatedDriver:
+    async def restarted(row: ServerModel) -> SimulatedDriver:
         clock = VirtualClock()
         fleet = Fleet(FakeCluster(clock), tmp_path, Settings(), clock=clock, policy=NodePolicy("default", RULES))
         fleet.add(FleetNode(name=NODE, row=row))
@@ -455,21 +455,21 @@ def test_vnpus_outlive_the_process_but_not_their_hardware(tmp_path: Path) -> Non
         return driver
 
     async def story() -> None:
-        row = ROWS["atlas-300i-pro"]
+        row = SERVER_MODELS["atlas-300i-pro"]
         first = await restarted(row)
         made = [await first.create_vnpu(0, "vir04"), await first.create_vnpu(0, "vir02")]
         again = await restarted(row)
         assert await again.vnpus() == made
         await again.destroy_vnpu(made[0].id)
         assert await (await restarted(row)).vnpus() == made[1:]
-        assert await (await restarted(Row())).vnpus() == [], "another server cannot hold them"
+        assert await (await restarted(ServerModel())).vnpus() == [], "another server cannot hold them"
         (tmp_path / NODE / "vnpus.json").write_text("torn")
         assert await (await restarted(row)).vnpus() == []
 
     asyncio.run(story())
 
 
-def test_an_agent_that_fails_is_started_anew(tmp_path: Path) -> None:
+def test_an_agent_that_fails_is_restarted(tmp_path: Path) -> None:
     async def story() -> None:
         clock = VirtualClock()
         cluster = FakeCluster(clock)
@@ -479,7 +479,7 @@ def test_an_agent_that_fails_is_started_anew(tmp_path: Path) -> None:
         fleet.add(FleetNode(name=NODE))
         await clock.advance(5)
         first = fleet.agents[NODE]
-        first._look = None  # type: ignore[assignment, method-assign]  # a bug
+        first._refresh = None  # type: ignore[assignment, method-assign]  # a bug
         await clock.advance(30)
         assert fleet.agents[NODE] is not first
         cluster.set_map(control({"Ascend910-1": {"codes": [FAULT]}}))
@@ -564,7 +564,7 @@ def test_an_unknown_driver_is_refused_with_the_known_ones(name: str, expected: s
 # ---- log lines
 
 
-def test_lines_of_an_agent_by_itself_are_bounded_json_with_fields() -> None:
+def test_lines_of_a_standalone_agent_are_bounded_json_with_fields() -> None:
     record = logging.LogRecord("belay.agent", logging.INFO, __file__, 1, "reset begins", (), None)
     record.belay_fields = {
         "node": "n",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import socket
 
 import aiohttp
 import pytest
 
 from agents.node import health
-from agents.node.health import START_SECONDS, STUCK_SECONDS, HealthSettings, Pulse
+from agents.node.health import START_SECONDS, STUCK_SECONDS, HealthSettings, Liveness
+from tests.ports import free_port
 
 
 class Time:
@@ -22,7 +22,7 @@ class Time:
 
 def test_unwell_is_an_agent_that_hangs_or_never_saw_its_driver() -> None:
     time, driver = Time(), False
-    pulse = Pulse(lambda: driver, time)
+    pulse = Liveness(lambda: driver, time)
     assert pulse.trouble() == ""
     time.now += STUCK_SECONDS
     assert pulse.trouble() == ""
@@ -35,12 +35,6 @@ def test_unwell_is_an_agent_that_hangs_or_never_saw_its_driver() -> None:
     assert pulse.trouble() == "the driver has not answered in 961 s"
     driver = True
     assert pulse.trouble() == ""
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def test_the_probe_answers_as_those_of_all_agents() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from agents.node.online import CODES, HEALING, PROCESSES, RESETTING, Step, Watch
-from engine.model.cluster import Online
+from agents.node.in_place_recovery import CODES, HEALING, PROCESSES, RESETTING, InPlaceRecovery, Step
+from engine.model.cluster import InPlaceReset
 from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
 from engine.wire.orders import build_orders, parse_orders
 from tests import agent_world
@@ -36,7 +36,7 @@ def order(world: World, policy: str, epoch: int = 1, *, uid: str = "u-job", read
     """An order to heal the ring under pod ``job``, whose managers have ``read`` seconds to hear of it."""
     world.order({0: epoch}, not_before=world.clock.wall + read)
     orders = parse_orders(world.cluster.maps[ORDERS_KEY])
-    online = Online("default/job", uid, policy)
+    online = InPlaceReset("default/job", uid, policy)
     resets = {chip: msgspec.structs.replace(reset, online=online) for chip, reset in orders.resets.items()}
     world.cluster.set_map(build_orders(msgspec.structs.replace(orders, resets=resets), "Ascend910-"))
 
@@ -73,7 +73,7 @@ def test_the_ring_is_reset_once_its_processes_have_ended(tmp_path: Path) -> None
         order(world, "reset")
         await world.run(20)
         assert world.driver.resets == [] and world.agent.withheld(0)  # managers are still reading
-        assert lists(world)["-Unhealthy"] == ""  # nobody is to move the job meanwhile
+        assert lists(world)["-Unhealthy"] == ""  # the planner is not to move the job meanwhile
         await world.run(30)
         assert world.driver.resets == [] and stage(world) == PROCESSES and world.result()[0] == 0
         stop(world)
@@ -103,7 +103,7 @@ def test_processes_that_do_not_end_fail_it_and_nothing_was_touched(tmp_path: Pat
     scenario(tmp_path, story)
 
 
-def test_a_request_fault_that_goes_by_itself_needs_no_reset(tmp_path: Path) -> None:
+def test_a_request_fault_that_clears_needs_no_reset(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         await busy(world, REQUEST)
         order(world, "restart_request")
@@ -156,7 +156,7 @@ def test_a_chip_that_comes_back_faulty_has_failed(tmp_path: Path) -> None:
         await world.run(120)
         assert world.result() == (1, "failed: the driver returned -8020: reset failed")
         await world.run(900)
-        assert len(world.driver.resets) == 1  # no second reset by itself
+        assert len(world.driver.resets) == 1  # no second reset without an order
 
     scenario(tmp_path, story)
 
@@ -185,7 +185,7 @@ def test_only_the_named_pod_may_be_on_the_ring(tmp_path: Path, case: str) -> Non
     scenario(tmp_path, story)
 
 
-def test_a_pod_made_anew_under_the_same_name_is_another(tmp_path: Path) -> None:
+def test_a_pod_recreated_under_the_same_name_is_another(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         await busy(world)
         stop(world)
@@ -246,7 +246,7 @@ def test_an_epoch_never_runs_twice_whatever_happens(tmp_path: Path) -> None:
     scenario(tmp_path, story)
 
 
-def test_a_restart_before_the_reset_begins_the_wait_anew(tmp_path: Path) -> None:
+def test_a_restart_before_the_reset_restarts_the_wait(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         await busy(world)
         order(world, "reset")
@@ -320,9 +320,9 @@ def test_nothing_happens_where_resets_are_off(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_stages(policy: str, looks: list[tuple[float, int, bool, str]]) -> None:
-    watch = Watch(Online("ns/p", "u", policy), 0.0)
+    watch = InPlaceRecovery(InPlaceReset("ns/p", "u", policy), 0.0)
     for now, processes, faulty, wanted in looks:
-        step = watch.look(now, processes, faulty)
+        step = watch.next_step(now, processes, faulty)
         if wanted == "go":
             assert step == Step() and watch.stage == RESETTING
         elif wanted in ("ok", "failed"):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agents.drivers.rows import ROWS
+from agents.drivers.server_models import SERVER_MODELS
 from agents.node.journal import Done, Journal
 from agents.node.settings import Settings
 from engine.wire.names import NODES, REPORT_PREFIX, SYSTEM
@@ -42,7 +42,7 @@ def test_an_idle_faulty_group_is_reset_once_and_comes_back(tmp_path: Path) -> No
     scenario(tmp_path, story)
 
 
-def test_after_a_reset_the_group_must_be_idle_for_a_minute_anew(tmp_path: Path) -> None:
+def test_after_a_reset_the_group_must_be_idle_for_another_minute(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         await faulty(world)
         world.order({3: 7})
@@ -160,7 +160,7 @@ def test_a_result_that_the_disk_refuses_is_reported_and_counts_as_interrupted_af
         world.driver.reset = fills  # type: ignore[method-assign]
         world.order({3: 7})
         await world.run(40)
-        assert len(world.driver.resets) == 1 and world.result(3) == (7, "ok"), "else its chips stay out for good"
+        assert len(world.driver.resets) == 1 and world.result(3) == (7, "ok"), "else its chips stay out for ever"
         assert any("journal" in error for error in world.report.errors)
         await world.run(60)
         assert len(world.driver.resets) == 1
@@ -597,7 +597,7 @@ def test_isolation_survives_a_restart_without_api_server_but_resets_do_not(tmp_p
     scenario(tmp_path, story)
 
 
-def test_an_isolated_chip_is_not_offered_but_the_report_tells_only_the_drivers_truth(tmp_path: Path) -> None:
+def test_an_isolated_chip_is_not_offered_and_the_report_shows_only_what_the_driver_says(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         await world.start()
         world.order(isolate={2: "SeparateNPU"})
@@ -610,7 +610,7 @@ def test_an_isolated_chip_is_not_offered_but_the_report_tells_only_the_drivers_t
 
 # ---- layouts
 
-INFER = ROWS["atlas-300i-pro"]
+INFER = SERVER_MODELS["atlas-300i-pro"]
 P = "huawei.com/Ascend310P"
 
 
@@ -743,7 +743,7 @@ def test_a_layout_that_is_already_there_is_done_without_an_act(tmp_path: Path) -
     scenario(tmp_path, story, row=INFER)
 
 
-# ---- the journal by itself
+# ---- the journal alone
 
 
 def test_a_torn_line_is_dropped_because_its_act_never_began(tmp_path: Path) -> None:

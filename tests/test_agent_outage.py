@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,26 +18,25 @@ from agents.node.client import ApiError, KubeClient
 from agents.node.credentials import load
 from agents.node.settings import Settings
 from engine.model.cluster import Orders, ResetOrder
-from engine.model.faults import Rules
+from engine.model.faults import CodeRules
 from engine.wire import deviceinfo
 from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX, NODES, REPORT_PREFIX, SYSTEM
 from engine.wire.orders import build_orders, parse_report
 from engine.wire.policy import NodePolicy, build_policy
 from tests.agent_world import FAULT, NODE, RULES
+from tests.ports import free_port
 
 FAST = Settings(scale=0.02, spacing=0.05, poll=0.2, tick=0.05, recover_delay=0.05)
 MILD = "80E18000"
 """PreSeparateNPU in the agent's own rules; SeparateNPU by the policy that the cluster hands out."""
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 class Server:
     """The sandbox's API server as a process of its own, on one port and one folder for all its lives."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.folder, self.kubeconfig = folder, folder / "kubeconfig"
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -111,7 +109,7 @@ def test_an_agent_outlives_its_api_server_and_catches_up_without_doing_anything_
                 await person._send("POST", "/api/v1/namespaces", body, "application/json")
             except ApiError as error:
                 assert error.status == 409
-        stricter = Rules(overrides={MILD: ("SeparateNPU", "strict")}, table=RULES.table)
+        stricter = CodeRules(overrides={MILD: ("SeparateNPU", "strict")}, table=RULES.table)
         await person.put_config_map(build_policy(NodePolicy("default", stricter)))
 
         async def told(epoch: int) -> bool:
@@ -137,7 +135,7 @@ def test_an_agent_outlives_its_api_server_and_catches_up_without_doing_anything_
         server.kill()
         node.driver.inject(2, MILD)
         await until("it isolates alone, by the policy it was given", withheld)
-        await node.stop()  # the agent itself restarts meanwhile, with nobody to ask
+        await node.stop()  # the agent itself restarts meanwhile, without an API server to ask
         await node.start()
         await until("it isolates alone after a restart", withheld)
         assert len(node.driver.resets) == 1

@@ -1,4 +1,4 @@
-"""What else keeps an agent from resetting a chip, and what it tells of faults: witnesses, Events, ``ResetInfo``."""
+"""What else keeps an agent from resetting a chip, and what it reports of faults: witnesses, Events, ``ResetInfo``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from agents.drivers.base import Chip
-from agents.drivers.rows import Row
+from agents.drivers.server_models import ServerModel
 from agents.node.fault_events import OCCUR, RECOVERY, Change, FaultEvents, event
 from agents.node.faults import Present
 from agents.node.settings import Settings
@@ -21,14 +21,14 @@ from agents.node.witness import WitnessError
 from tests.agent_world import FAULT, NODE, World, pod
 from tests.test_agent_orders import ALL, faulty, scenario
 
-RINGS = msgspec.structs.replace(Row(), reset_groups=((0, 1, 2, 3), (4, 5, 6, 7)))
+RINGS = msgspec.structs.replace(ServerModel(), reset_groups=((0, 1, 2, 3), (4, 5, 6, 7)))
 SUPER_POD = msgspec.structs.replace(
-    Row(), machine=msgspec.structs.replace(Row().machine, super_pod_id=1, server_index=0)
+    ServerModel(), machine=msgspec.structs.replace(ServerModel().machine, super_pod_id=1, server_index=0)
 )
 
 
 class Kubelet:
-    """A witness that says what it is told to."""
+    """A witness with answers that the test sets."""
 
     name = "kubelet pod resources"
 
@@ -124,7 +124,7 @@ def message(body: Mapping[str, Any]) -> dict[str, str]:
     return dict(part.split(":", 1) for part in parts)
 
 
-def test_faults_are_told_as_events_in_the_device_plugin_s_words(tmp_path: Path) -> None:
+def test_faults_are_reported_as_events_in_the_device_plugin_s_words(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         await world.start()
         world.driver.inject(3, FAULT)
@@ -193,20 +193,20 @@ def test_a5_names_the_logic_id_and_once_events_are_notices() -> None:
     assert body["eventTime"] == "2023-11-14T22:13:20.123000Z"
 
 
-def test_a_code_that_stays_is_told_once() -> None:
+def test_a_code_that_stays_is_reported_once() -> None:
     events = FaultEvents()
 
-    class Judge:
+    class FaultLevels:
         def level(self, entry: Present) -> str:
             return "RestartNPU"
 
-    state = NodeState("n", Row().machine, [Chip(id=0, logic_id=0, card=0)], Judge())  # type: ignore[arg-type]
+    state = NodeState("n", ServerModel().machine, [Chip(id=0, logic_id=0, card=0)], FaultLevels())  # type: ignore[arg-type]
     state.book._present[0] = {("chip", FAULT): Present(FAULT, "chip", 1)}
-    assert events.look(state) and not events.look(state)
+    assert events.refresh(state) and not events.refresh(state)
     change = events.due(0)
     assert change is not None and change.assertion == OCCUR and events.due(0) is None
     state.book._present.clear()
-    assert events.look(state)
+    assert events.refresh(state)
     change = events.due(0)
     assert change is not None and change.assertion == RECOVERY
 
@@ -234,8 +234,8 @@ def test_chips_that_need_a_person_are_listed_on_the_node(tmp_path: Path, code: s
     scenario(tmp_path, story)
 
 
-@pytest.mark.parametrize(("row", "key"), [(Row(), "ManualResetDevs"), (SUPER_POD, "ThirdPartyResetDevs")])
-def test_a_reset_that_failed_is_for_somebody_else(tmp_path: Path, row: Row, key: str) -> None:
+@pytest.mark.parametrize(("row", "key"), [(ServerModel(), "ManualResetDevs"), (SUPER_POD, "ThirdPartyResetDevs")])
+def test_a_failed_reset_is_left_to_another_tool(tmp_path: Path, row: ServerModel, key: str) -> None:
     async def story(world: World) -> None:
         world.driver.fail_resets(1)
         await faulty(world, 0)
@@ -271,7 +271,7 @@ def test_what_a_tool_outside_has_reset_is_looked_for_after_the_delay(tmp_path: P
         await world.run(60)
         assert world.driver.rescans == [tuple(ALL)] or not delay
         await world.run(400)
-        # once for each reset that failed, and the chip is on the list only where nobody had reset it by then
+        # once for each reset that failed, and the chip is on the list only where it had not been reset by then
         assert world.driver.rescans == [tuple(ALL)] and told_of(world) == ([] if delay else [0])
 
     settings = Settings(third_party_delay=delay)

@@ -14,13 +14,13 @@ import msgspec
 import pytest
 
 from agents.drivers.base import RESET_FINISHED
-from agents.drivers.rows import ROWS
+from agents.drivers.server_models import SERVER_MODELS
 from agents.drivers.simulated import SimulatedDriver
-from agents.node.faults import FaultBook
-from agents.node.policy import Judge
+from agents.node.faults import PresentFaults
+from agents.node.policy import FaultLevels
 from agents.node.settings import Settings
 from agents.node.shipped import shipped_policy
-from engine.model.faults import Duration, Frequency, Rules
+from engine.model.faults import CodeRules, Duration, Frequency
 from engine.wire.deviceinfo import parse
 from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX, POLICY_PREFIX, SYSTEM
 from engine.wire.policy import NodePolicy, build_policy, parse_policy
@@ -68,11 +68,11 @@ def test_a_310p_node_reports_its_own_keys(tmp_path: Path) -> None:
         }
         assert world.device.unhealthy == 4 and world.device.network_unhealthy is None
 
-    scenario(tmp_path, story, row=ROWS["atlas-300i-pro"])
+    scenario(tmp_path, story, row=SERVER_MODELS["atlas-300i-pro"])
 
 
-def test_a_310_node_tells_faults_under_the_key_of_the_device_plugin(tmp_path: Path) -> None:
-    row = ROWS["atlas-300i-pro"]
+def test_a_310_node_reports_faults_under_the_key_of_the_device_plugin(tmp_path: Path) -> None:
+    row = SERVER_MODELS["atlas-300i-pro"]
     machine = msgspec.structs.replace(row.machine, prefix="Ascend310-", resource="huawei.com/Ascend310")
 
     async def story(world: World) -> None:
@@ -91,7 +91,7 @@ def test_a_310_node_tells_faults_under_the_key_of_the_device_plugin(tmp_path: Pa
 
 @pytest.mark.parametrize("version", ["25.0 (B080)", "-25.0", "25.0\n", "v" * 64, "25/0"])
 def test_a_value_that_no_label_may_have_costs_only_itself(tmp_path: Path, version: str) -> None:
-    row = ROWS["atlas-300i-pro"]
+    row = SERVER_MODELS["atlas-300i-pro"]
     machine = msgspec.structs.replace(row.machine, driver_version=version)
 
     async def story(world: World) -> None:
@@ -207,7 +207,7 @@ def test_an_event_that_happens_once_is_in_exactly_one_report(tmp_path: Path) -> 
 def test_a_recovery_is_believed_only_when_the_driver_agrees(tmp_path: Path) -> None:
     from agents.drivers.base import Code, Event
 
-    book = FaultBook()
+    book = PresentFaults()
     assert not book.event(Event(1, FAULT, "occur", 5), 5)
     assert book.event(Event(1, FAULT, "recover", 6), 6) and [e.code for e in book.chip(1)] == [FAULT]
     book.poll({1: [Code(FAULT, 9)]}, 9)
@@ -335,7 +335,7 @@ def test_a_policy_from_the_cluster_changes_levels_at_once_and_survives_a_restart
         await world.start(5)
         world.driver.inject(3, FAULT)
         await world.run(2)
-        policy = NodePolicy("default", Rules(overrides={FAULT: ("NotHandleFault", "mine")}, table=RULES.table))
+        policy = NodePolicy("default", CodeRules(overrides={FAULT: ("NotHandleFault", "mine")}, table=RULES.table))
         world.cluster.set_map(build_policy(policy))
         await world.run(2)
         assert world.device.unhealthy == 0 and world.device.faults[0].level == "NotHandleFault"
@@ -356,7 +356,7 @@ def test_the_orders_label_chooses_the_pool(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         await world.start(5)
         world.driver.inject(3, FAULT)
-        policy = NodePolicy("special", Rules(overrides={FAULT: ("NotHandleFault", "mine")}))
+        policy = NodePolicy("special", CodeRules(overrides={FAULT: ("NotHandleFault", "mine")}))
         world.cluster.set_map(build_policy(policy))
         await world.run(3)
         assert world.device.unhealthy == 8
@@ -371,7 +371,7 @@ def test_the_orders_label_chooses_the_pool(tmp_path: Path) -> None:
 
 
 def test_alone_the_agent_still_withholds_what_fails_too_often_or_too_long(tmp_path: Path) -> None:
-    rules = Rules(
+    rules = CodeRules(
         table={"AAAA0001": "NotHandleFault", "AAAA0002": "NotHandleFault"},
         frequency={"AAAA0001": Frequency(3, 3_600_000, "ManuallySeparateNPU", 600_000)},
         duration={"AAAA0002": Duration(20_000, 60_000, "PreSeparateNPU")},
@@ -450,7 +450,7 @@ def test_the_injected_description_is_followed_as_a_whole(tmp_path: Path) -> None
 
 def test_the_shipped_fault_table_is_what_agents_start_with() -> None:
     policy = shipped_policy("gold")
-    judge = Judge(policy)
+    judge = FaultLevels(policy)
     assert policy.pool == "gold" and len(policy.rules.table) > 500
     assert policy.rules.table["80C98001"] == "RestartNPU" and policy.rules.table["40F84E00"] == "RestartNPU"
     assert policy.rules.duration["81078603"] == Duration(20_000, 60_000, "PreSeparateNPU", "shipped")

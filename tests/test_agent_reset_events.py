@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from agents.drivers.base import Chip
-from agents.drivers.rows import machine
-from agents.drivers.simulated import Row
+from agents.drivers.server_models import machine
+from agents.drivers.simulated import ServerModel
 from agents.node.fault_events import MAX_WAITING, PER_MINUTE, FaultEvents, event
 from agents.node.notices import Notice, reset_ended, reset_started
 from agents.node.plugins import OUT_OF_BAND, RECORD, ResetPlugins
@@ -61,7 +61,7 @@ async def fail_and_heal(world: World) -> None:
 
 
 @pytest.mark.parametrize("text", [None, "[]", '[{"pluginName": "resetRecord", "state": "OFF"}]', "{no list"])
-def test_resets_are_not_told_unless_switched_on(tmp_path: Path, text: str | None) -> None:
+def test_resets_are_not_reported_unless_switched_on(tmp_path: Path, text: str | None) -> None:
     file = tmp_path / "plugins.json"
     if text is not None:
         file.write_text(text)
@@ -76,13 +76,13 @@ def test_resets_are_not_told_unless_switched_on(tmp_path: Path, text: str | None
     scenario(tmp_path, story)
 
 
-def test_a_reset_is_told_at_its_start_and_its_end(tmp_path: Path) -> None:
+def test_a_reset_is_reported_at_its_start_and_its_end(tmp_path: Path) -> None:
     file = tmp_path / "plugins.json"
 
     async def story(world: World) -> None:
         world.plugins = file
         await world.start()
-        file.write_text(ON)  # read anew before every reset
+        file.write_text(ON)  # read again before every reset
         await fail_and_heal(world)
         assert told(world) == ["HotResetStart", "HotResetComplete"]
         start = next(e for e in world.cluster.events if e["reason"] == "HotResetStart")
@@ -161,7 +161,7 @@ def test_the_resets_left_travel_with_the_order(tmp_path: Path) -> None:
     scenario(tmp_path, story)
 
 
-A3 = Row(
+A3 = ServerModel(
     machine=machine("huawei.com/Ascend910", "Ascend910-9362", super_pod_id=1, server_index=0),
     chips=16,
     chips_per_card=2,
@@ -233,7 +233,7 @@ def reset_info_of(world: World) -> dict[str, Any]:
     return found
 
 
-def test_who_needs_a_person_is_told_at_once_and_no_longer_than_that(tmp_path: Path) -> None:
+def test_the_need_for_a_person_is_reported_at_once_and_until_it_ends(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         await world.start(20)
         assert reset_info_of(world) == {"ThirdPartyResetDevs": [], "ManualResetDevs": []}

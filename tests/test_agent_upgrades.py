@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from agents.drivers.base import Assertion, Code, Event
-from agents.node.faults import FaultBook, Present
-from agents.node.policy import Judge
+from agents.node.faults import Present, PresentFaults
+from agents.node.policy import FaultLevels
 from agents.node.upgrades import Upgrades
 from engine.model.cluster import Upgrade
-from engine.model.faults import Duration, Frequency, Rules
+from engine.model.faults import CodeRules, Duration, Frequency
 from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
 from engine.wire.policy import NodePolicy
 from tests.agent_world import FAULT, NODE, RULES, World, scenario
@@ -23,7 +23,7 @@ HOUR = 3_600_000
 TWICE = Frequency(2, 24 * HOUR, "ManuallySeparateNPU", 0, "twice")
 SOFT = Frequency(2, 24 * HOUR, "SeparateNPU", HOUR, "soft")
 LONG = Duration(20_000, 60_000, "PreSeparateNPU", "long")
-MANUAL = Rules(table=RULES.table, frequency={FAULT: TWICE})
+MANUAL = CodeRules(table=RULES.table, frequency={FAULT: TWICE})
 
 
 def data(world: World) -> dict[str, str]:
@@ -158,7 +158,7 @@ def test_what_stands_there_before_the_first_agent_is_kept(tmp_path: Path) -> Non
 
 
 def test_a_lasting_fault_is_published_as_a_duration(tmp_path: Path) -> None:
-    rules = Rules(table={"81078603": "NotHandleFault"}, duration={"81078603": LONG})
+    rules = CodeRules(table={"81078603": "NotHandleFault"}, duration={"81078603": LONG})
 
     async def story(world: World) -> None:
         await world.start()
@@ -182,12 +182,12 @@ def test_a_lasting_fault_is_published_as_a_duration(tmp_path: Path) -> None:
     scenario(tmp_path, story, rules=rules)
 
 
-def seen(judge: Judge, now_ms: int, *, there: bool) -> None:
+def seen(judge: FaultLevels, now_ms: int, *, there: bool) -> None:
     judge.observe({0: [Present(FAULT, "chip", now_ms)] if there else []}, now_ms)
 
 
 def test_an_upgrade_is_dropped_its_release_window_after_the_recovery() -> None:
-    judge = Judge(NodePolicy("p", Rules(frequency={FAULT: SOFT})))
+    judge = FaultLevels(NodePolicy("p", CodeRules(frequency={FAULT: SOFT})))
     for at in (0, 20_000):
         seen(judge, at, there=True)
         seen(judge, at + 10_000, there=False)
@@ -199,7 +199,7 @@ def test_an_upgrade_is_dropped_its_release_window_after_the_recovery() -> None:
 
 
 def test_what_comes_while_it_is_raised_does_not_raise_it_again_once_a_person_ends_that() -> None:
-    judge = Judge(NodePolicy("p", Rules(frequency={FAULT: TWICE})))
+    judge = FaultLevels(NodePolicy("p", CodeRules(frequency={FAULT: TWICE})))
     for at in range(0, 80_000, 20_000):  # twice, and twice more
         seen(judge, at, there=True)
         seen(judge, at + 10_000, there=False)
@@ -217,8 +217,8 @@ def test_what_comes_while_it_is_raised_does_not_raise_it_again_once_a_person_end
 @pytest.mark.parametrize("assertion", ["occur", "once"])
 @pytest.mark.parametrize(("gap", "raised"), [(200, True), (0, False)])
 def test_every_event_of_a_code_counts_though_it_is_there(assertion: Assertion, gap: int, raised: bool) -> None:
-    book, judge = FaultBook(), Judge(NodePolicy("p", Rules(frequency={FAULT: TWICE})))
-    for at in (1_000_000_000_000, 1_000_000_000_000 + gap):  # one that is told twice over has not come twice
+    book, judge = PresentFaults(), FaultLevels(NodePolicy("p", CodeRules(frequency={FAULT: TWICE})))
+    for at in (1_000_000_000_000, 1_000_000_000_000 + gap):  # one that is reported twice has not come twice
         book.event(Event(0, FAULT, assertion, time_ms=at), at)
     (shown,) = book.chip(0)
     assert shown.since_ms == 1_000_000_000_000
@@ -228,11 +228,11 @@ def test_every_event_of_a_code_counts_though_it_is_there(assertion: Assertion, g
 
 def test_a_rule_that_goes_takes_its_upgrade_but_not_an_isolation_by_hand() -> None:
     for rule, after in ((SOFT, "NormalNPU"), (TWICE, "ManuallySeparateNPU")):
-        judge = Judge(NodePolicy("p", Rules(frequency={FAULT: rule})))
+        judge = FaultLevels(NodePolicy("p", CodeRules(frequency={FAULT: rule})))
         for at in (0, 20_000):
             seen(judge, at, there=True)
             seen(judge, at + 10_000, there=False)
-        judge.policy = NodePolicy("p", Rules())
+        judge.policy = NodePolicy("p", CodeRules())
         seen(judge, 40_000, there=False)
         assert judge.upgrades.level(0, "chip") == after
 
@@ -241,7 +241,7 @@ def test_a_rule_that_goes_takes_its_upgrade_but_not_an_isolation_by_hand() -> No
 def test_a_chip_without_a_reason_goes_after_the_longest_window(rules: tuple[Frequency, ...], kept: bool) -> None:
     upgrades = Upgrades()
     upgrades.restore([], [4], 0)
-    found = Rules(frequency={f"80000{i}": rule for i, rule in enumerate(rules)})
+    found = CodeRules(frequency={f"80000{i}": rule for i, rule in enumerate(rules)})
     upgrades.settle({}, found, HOUR)
     assert upgrades.manual == (4,)
     upgrades.settle({}, found, HOUR + 1)
@@ -253,7 +253,7 @@ def test_what_is_restored() -> None:
         Upgrade(0, "80E01801", "SeparateNPU", "FaultFrequency", 5),
         Upgrade(1, "80E01801", "ManuallySeparateNPU", "FaultFrequency", 6),
         Upgrade(2, "80E01801", "ManuallySeparateNPU", "FaultFrequency", 7),  # its name was taken out
-        Upgrade(3, "81078603", "PreSeparateNPU", "FaultDuration", 8),  # worked out anew from what is present
+        Upgrade(3, "81078603", "PreSeparateNPU", "FaultDuration", 8),  # computed again from what is present
         Upgrade(4, "AUTOFILLFAULTCODE", "ManuallySeparateNPU", "FaultAutofill", 9),
     ]
     upgrades = Upgrades()
@@ -270,7 +270,7 @@ def test_what_is_restored() -> None:
 
 
 def test_codes_are_matched_whatever_their_case_and_zeros() -> None:
-    judge = Judge(NodePolicy("p", Rules(duration={"20001002": LONG})))
+    judge = FaultLevels(NodePolicy("p", CodeRules(duration={"20001002": LONG})))
     entry = Present("020001002", "network", 0)
     judge.observe({0: [entry]}, 0)
     judge.observe({0: [entry]}, 20_001)

@@ -12,7 +12,7 @@ from engine.model.actions import BindPod, PartitionChip
 from engine.model.cluster import Observed, Orders, Pod
 from engine.model.history import History
 from engine.plan import plan
-from tests import test_plan_layout as layouts
+from tests import test_vnpu_layout as layouts
 from tests.worlds import NOW, desired, document, node, observed, pod, report
 
 SIX_HOURS = 6 * 3600
@@ -111,14 +111,14 @@ def test_a_job_that_every_node_rejects_waits_everywhere() -> None:
     assert where is None and pending.nodes == {"AttemptBudget": 6}
 
 
-def test_the_budget_of_rejections_is_the_policys() -> None:
+def test_the_policy_sets_the_attempts_for_rejections() -> None:
     strict = desired(document("FaultPolicy", "p", attempts={"reschedule": {"max": 1, "window": "10m"}}))
     one = [rejected(0, "n0", NOW - 60)]
     assert place(["n0", "n1"], one, NOW, strict)[0] == "n1" and place(["n0", "n1"], one, NOW)[0] == "n0"
     assert place(["n0", "n1"], one, NOW + 600, strict)[0] == "n0"
 
 
-def test_a_replica_that_is_rejected_for_ever_is_placed_only_so_often() -> None:
+def test_a_replica_that_is_always_rejected_is_placed_a_limited_number_of_times() -> None:
     """ReplicaSet and kubelet play against each other for a day on three nodes, both as fast as they can."""
     names, gone, now = ["n0", "n1", "n2"], [], NOW
     placed: list[float] = []

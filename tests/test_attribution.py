@@ -7,10 +7,10 @@ import json
 import msgspec
 import pytest
 
-from engine.explanation import explain
+from engine.cli.explanation import explain
 from engine.model.attribution import FaultRank
 from engine.model.cluster import ChipFault, Observed, Pod
-from engine.model.history import History, JobMemory, Rescheduled
+from engine.model.history import History, JobMemory, RescheduleRecord
 from engine.model.plan import Plan
 from engine.model.times import rfc3339
 from engine.plan import plan as decided
@@ -51,7 +51,7 @@ def test_the_state_of_a_job_follows_its_worst_rank(level: str, state: str) -> No
     )
 
 
-def test_each_code_of_a_device_is_a_record_and_other_chips_are_nobody_s() -> None:
+def test_each_code_of_a_device_is_a_record_and_other_chips_are_skipped() -> None:
     seen = world(fault(0, "AA", "RestartNPU"), fault(0, "BB", "SubHealthFault"), fault(7, "CC", "SeparateNPU"))
     assert records(seen) == [(2, "AA", "RestartNPU"), (2, "BB", "SubHealthFault")]
 
@@ -63,7 +63,7 @@ def test_a_free_restart_that_no_list_names_is_left_out() -> None:
     assert impact(JOB, msgspec.structs.replace(seen, reports=reports)) == ("Healthy", ())
 
 
-def test_what_hits_a_node_hits_every_rank_on_it() -> None:
+def test_a_node_fault_hits_every_rank_on_the_node() -> None:
     broken = node_report("n1", codes=("0B", "0A", "0A"))
     assert records(world(node_reports={"n1": broken})) == [(2, "0A,0B", "SeparateNPU"), (3, "0A,0B", "SeparateNPU")]
     assert records(world(node_reports={"n1": node_report("n1", "PreSeparateFault")})) == []
@@ -92,11 +92,11 @@ def test_a_relation_fault_counts_by_its_label(label: str, state: str) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "told"), [(2**70, "9999-12-31T23:59:59Z"), (-(2**70), "1000-01-01T00:00:00Z")])
-def test_a_fault_time_that_no_calendar_has_is_told_as_the_nearest_one(seconds: int, told: str) -> None:
+def test_a_fault_time_beyond_the_calendar_is_clamped(seconds: int, told: str) -> None:
     assert rfc3339(seconds) == told
     body = impact_body(("UnHealthy", (FaultRank(0, "p", "n", "c", "80C98001", "RestartNPU", seconds * 1000),)))
     assert body["impact"]["faults"][0]["since"] == told
-    story = History(jobs={"train/AscendJob/j": JobMemory(uid="u", records=(Rescheduled(seconds * 1000, ()),))})
+    story = History(jobs={"train/AscendJob/j": JobMemory(uid="u", records=(RescheduleRecord(seconds * 1000, ()),))})
     text = reschedule_reasons(Plan(revision="r", now=NOW, history=story))["data"]["recent-reschedule-records"]
     assert json.loads(text)["train/j-u"]["RescheduleRecords"][0]["LogFileFormatTime"][:5] == f"I{told[5:7]}{told[8:10]}"
 
@@ -114,7 +114,7 @@ def test_a_fault_time_that_no_calendar_has_is_told_as_the_nearest_one(seconds: i
 def test_why_pods_of_another_scheduler_stay_on_faulty_chips(
     scheduler: str, ours: tuple[str, ...], why: bool, told: bool
 ) -> None:
-    """Also where they do not tell which chips they have."""
+    """Also where they do not name their chips."""
     settings = worlds.document("SchedulingSettings", "s", schedulerNames=list(ours))
     wanted = worlds.desired(settings) if ours else worlds.desired()
     own = worlds.pod("j-0", node="n0", chips=range(8) if told else (), count=8, owner=("AscendJob", "j"),
@@ -135,7 +135,7 @@ def test_why_pods_of_another_scheduler_stay_on_faulty_chips(
         assert [row for row in body["next"] if row["action"] == "EvictPod"]
 
 
-def test_people_read_the_impact_in_the_job_s_status_and_explanation() -> None:
+def test_status_and_explain_of_a_job_show_the_impact() -> None:
     seen = world(fault(1, "80C98001", "RestartNPU"))
     plan = Plan(revision="r", now=NOW)
     (body,) = [b for b in memory_bodies(plan, seen) if b["metadata"]["name"] == "belay-job-train.ascendjob.j"]

@@ -121,7 +121,7 @@ def test_the_interval_covers_the_mean() -> None:
 
 
 def test_the_default_queue_keeps_room_for_a_job_that_fits_nowhere() -> None:
-    """Eight chips are free, none of their servers whole: the job of eight is let in, and nobody behind it."""
+    """Eight chips are free, none of their servers whole: the job of eight is let in, and no job behind it."""
     scattered = state(0x0F, 0xF0)
     queue = jobs(8, 1)
     assert Gated(0).choose(0.0, scattered.copy(), queue, {}) == []
@@ -131,13 +131,13 @@ def test_the_default_queue_keeps_room_for_a_job_that_fits_nowhere() -> None:
     assert gated.choose(1.0, scattered.copy(), jobs(4, 4), {}) != []  # what has started keeps nothing any more
 
 
-def test_large_jobs_first_whoever_came_first() -> None:
+def test_large_jobs_go_first_in_any_order_of_arrival() -> None:
     queue = jobs(1, 8)
     assert [job.size for job, _ in Reference(0).choose(0.0, state(0xFF), queue, {})] == [1]
     assert [job.size for job, _ in Reference(0, largest_first=True).choose(0.0, state(0xFF), queue, {})] == [8]
 
 
-def test_waiting_times_and_idle_chips_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_times_and_idle_chips_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traces, "DAYS", 1)
     full = [Request(number, 0.0, 12.0, 8, False) for number in range(traces.RING_NODES + 1)]
     found = play(full, FirstFit())

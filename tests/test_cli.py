@@ -19,12 +19,16 @@ import yaml
 from click.testing import CliRunner, Result
 
 from agents.kubelet.flags import FLAGS
-from engine import __version__, cli, recording, summary
-from engine.clusterfile import objects_of
+from engine import __version__, cli
+from engine.cli import differences
+from engine.cli.phrases import ranges
 from engine.errors import InputError
 from engine.kube import CONFIGMAP
-from engine.offline import plan_offline
-from engine.phrases import ranges
+from engine.model.plan import NodeState, Plan
+from engine.replay import recording
+from engine.replay.cluster_file import objects_of
+from engine.replay.offline import plan_offline
+from engine.status.sync_status import pool_bodies
 from engine.wire import names
 from tests.bench import clusters
 from tests.loop_world import Cluster
@@ -92,6 +96,12 @@ def belay(*arguments: str, **options: Any) -> Result:
     return CliRunner().invoke(cli.main, list(arguments), **options)
 
 
+def test_the_package_runs_as_a_module() -> None:
+    command = [sys.executable, "-m", "engine", "version"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert found.returncode == 0 and found.stdout.startswith("belay ")
+
+
 def process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "engine.cli", *arguments]
     variables = {**os.environ, **environment}
@@ -157,7 +167,9 @@ def test_validate_prints_json(repository: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [("validate",), ("plan", "--cluster", "CLUSTER", "-o", "json", "--desired")])
-def test_strange_files_in_a_repository(command: tuple[str, ...], repository: Path, cluster_file: str) -> None:
+def test_unusual_files_in_a_repository_do_not_stop_a_command(
+    command: tuple[str, ...], repository: Path, cluster_file: str
+) -> None:
     arguments = [cluster_file if word == "CLUSTER" else word for word in command]
     os.mkfifo(repository / "desired" / "pipe.yaml")
     (repository / "desired" / "folder.yaml").mkdir()
@@ -187,9 +199,10 @@ def test_plan_prints_the_document_of_the_contract(cluster_file: str) -> None:
     result = belay("plan", "--cluster", cluster_file, "-o", "json")
     body = json.loads(result.stdout)
     assert result.exit_code == 0 and result.stderr == ""
-    assert list(body) == [
-        "revision", "now", "actions", "deferred", "pending", "nodes", "chips", "scores", "diagnostics",
-    ]  # fmt: skip
+    first = ["revision", "now", "actions", "deferred", "pending", "nodes", "chips", "scores", "diagnostics"]
+    assert list(body) == [*first, "outcome"]
+    once = json.loads(belay("plan", "--cluster", cluster_file, "-o", "json", "--now-only").stdout)
+    assert list(once) == first and once == {key: body[key] for key in first}, "the outcome changes nothing of the plan"
     assert body["now"] == "2026-09-01T07:59:58Z"
     assert [a["chips"] for a in body["actions"] if a["kind"] == "IsolateChip"] == [["Ascend910-3"]]
     assert [p["name"] for p in body["pending"]] == ["big"]
@@ -220,7 +233,7 @@ def test_plan_reads_standard_input(cluster_file: str) -> None:
     assert piped.stdout == belay("plan", "--cluster", cluster_file, "-o", "json").stdout
 
 
-def test_exit_code_tells_whether_there_is_work(cluster_file: str, tmp_path: Path) -> None:
+def test_the_exit_code_shows_whether_there_is_work(cluster_file: str, tmp_path: Path) -> None:
     assert belay("plan", "--cluster", cluster_file).exit_code == 0
     assert belay("plan", "--cluster", cluster_file, "--exit-code").exit_code == 1
     idle = tmp_path / "idle.json"
@@ -228,7 +241,7 @@ def test_exit_code_tells_whether_there_is_work(cluster_file: str, tmp_path: Path
     assert belay("plan", "--cluster", str(idle), "--exit-code").exit_code == 0
 
 
-def test_the_table_says_what_why_and_what_waits(cluster_file: str) -> None:
+def test_the_table_shows_actions_reasons_and_deferred_actions(cluster_file: str) -> None:
     text = belay("plan", "--cluster", cluster_file).stdout
     lines = text.splitlines()
     assert lines[0] == "revision -   now 2026-09-01T07:59:58Z"
@@ -310,7 +323,7 @@ HOSTILE: dict[str, tuple[bytes, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_is_no_cluster_is_said_in_one_line(name: str, tmp_path: Path) -> None:
+def test_an_invalid_cluster_file_gives_one_line(name: str, tmp_path: Path) -> None:
     data, words = HOSTILE[name]
     file = tmp_path / "cluster"
     file.write_bytes(data)
@@ -324,7 +337,7 @@ def test_files_that_cannot_be_read(path: str) -> None:
     assert "\x1b" not in result.stderr
 
 
-def test_text_that_is_not_utf8_is_named_where_it_stops_being_so(tmp_path: Path) -> None:
+def test_text_that_is_not_utf8_is_named_with_its_position(tmp_path: Path) -> None:
     file = tmp_path / "c"
     file.write_bytes(b"kind: List\nitems:\n- {a: \xe9}\n")
     refused(belay("plan", "--cluster", str(file)), f"{file}:3:7: is not UTF-8: byte 0xe9")
@@ -390,7 +403,7 @@ def pools_of(*arguments: str) -> set[str]:
     return {node["pool"] for node in json.loads(belay("plan", *arguments, "-o", "json").stdout)["nodes"]}
 
 
-def test_policies_are_laid_over(cluster_file: str, repository: Path, tmp_path: Path) -> None:
+def test_policies_override_those_of_the_repository(cluster_file: str, repository: Path, tmp_path: Path) -> None:
     over = tmp_path / "over"
     over.mkdir()
     pool = {"apiVersion": "belay.dev/v1alpha1", "kind": "NodePool", "metadata": {"name": "training"}, "spec": POOL}
@@ -428,7 +441,7 @@ def test_kinds_recorded_in_the_cluster_are_planned_without_a_repository(tmp_path
     assert pools_of("--cluster", str(file), "--desired", str(repository)) == {"default"}
 
 
-def test_a_recorded_kind_that_is_broken_is_named_and_takes_nothing_down(tmp_path: Path) -> None:
+def test_an_invalid_recorded_kind_is_named_and_the_plan_goes_on(tmp_path: Path) -> None:
     broken = {"apiVersion": "belay.dev/v1alpha1", "kind": "NodePool", "metadata": {"name": "../x"}, "spec": {"a": 1}}
     file = tmp_path / "c.json"
     file.write_text(json.dumps(as_list([*world(), broken])))
@@ -472,6 +485,32 @@ def test_diff_of_an_applied_repository_is_empty(tmp_path: Path, repository: Path
     second.write_text(json.dumps(as_list([*world(), *created])))
     result = belay("diff", "--cluster", str(second), "--desired", str(repository))
     assert (result.exit_code, result.stdout) == (0, "")
+
+
+def test_diff_is_one_document_for_programs(cluster_file: str, repository: Path) -> None:
+    result = belay("diff", "--cluster", cluster_file, "--desired", str(repository), "-o", "json")
+    assert result.exit_code == 1
+    body = json.loads(result.stdout)
+    (change,) = [row for row in body["changes"] if row["name"] == "settings"]
+    assert (change["change"], change["kind"], change["before"]) == ("create", "ConfigMap", None)
+    assert (change["file"], change["line"]) == ("desired/jobs/settings.yaml", 1)
+    assert change["after"]["data"] == {"a.txt": "one\ntwo\n"} and "applied-digest" not in result.stdout
+    same = belay("diff", "--cluster", cluster_file, "--desired", str(ROOT / "tests" / "samples"), "-o", "json")
+    assert (same.exit_code, json.loads(same.stdout)["changes"]) == (0, [])
+
+
+def test_get_and_explain_show_a_cordon(tmp_path: Path) -> None:
+    items = world()
+    for item in items:
+        if item["kind"] == "Node" and item["metadata"]["name"] == "node-00001":
+            item.setdefault("spec", {})["unschedulable"] = True
+    file = tmp_path / "cordoned.json"
+    file.write_text(json.dumps(as_list(items)))
+    rows = json.loads(belay("get", "nodes", "--cluster", str(file), "-o", "json").stdout)
+    assert [row["node"] for row in rows if row["cordoned"]] == ["node-00001"]
+    assert "CORDONED" in belay("get", "nodes", "--cluster", str(file)).stdout
+    node = json.loads(belay("explain", "node", "node-00001", "--cluster", str(file), "-o", "json").stdout)
+    assert node["cordoned"] is True
 
 
 def test_diff_needs_something_to_compare_with(cluster_file: str) -> None:
@@ -536,7 +575,7 @@ def test_explain_a_chip_and_its_node(cluster_file: str) -> None:
     assert [chip["chip"] for chip in node["chips"]] == ["Ascend910-3"]
 
 
-def test_explain_a_node_tells_what_its_agent_still_has_to_do(tmp_path: Path) -> None:
+def test_explain_a_node_lists_what_its_agent_still_has_to_do(tmp_path: Path) -> None:
     orders = {
         "node": "node-00003",
         "generation": 4,
@@ -600,7 +639,6 @@ def record(folder: Path, digest: str | None = None) -> Path:
         now=plan.now,
         revision="",
         files={},
-        previous={},
         objects=items,
         digest=digest or plan.digest(),
         has_git=False,
@@ -615,7 +653,7 @@ def test_replay_derives_the_same_plan_again(tmp_path: Path) -> None:
     assert belay("replay", str(file)).stdout.startswith("FILE")
 
 
-def test_replay_tells_a_tampered_recording(tmp_path: Path) -> None:
+def test_replay_detects_a_tampered_recording(tmp_path: Path) -> None:
     good, bad = record(tmp_path), record(tmp_path, "0" * 64)
     result = belay("replay", str(good), str(bad), "-o", "json")
     assert result.exit_code == 1
@@ -635,7 +673,7 @@ def test_replay_of_something_else(tmp_path: Path, content: bytes | str | None) -
     [
         ({"objects": [{}]}, "objects[0]"),
         ({"objects": [{"apiVersion": "v1", "kind": 5, "metadata": 3}]}, "objects[0]"),
-        ({"objects": 5}, "is no recording"),
+        ({"objects": 5}, "is not a recording"),
         ({"now": 1e300}, "out of range"),
         ({"now": -1}, "out of range"),
         ({"format": "other/9"}, "other/9"),
@@ -669,8 +707,8 @@ def test_completion(shell: str) -> None:
     assert result.exit_code == 0 and "_BELAY_COMPLETE" in result.stdout
 
 
-def test_colours_only_where_they_are_welcome(cluster_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from engine import show
+def test_colours_appear_only_on_a_terminal_without_no_color(cluster_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from engine.cli import output
 
     class Terminal:
         def isatty(self) -> bool:
@@ -678,16 +716,16 @@ def test_colours_only_where_they_are_welcome(cluster_file: str, monkeypatch: pyt
 
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert show.coloured(Terminal())  # type: ignore[arg-type]
+    assert output.coloured(Terminal())  # type: ignore[arg-type]
     monkeypatch.setenv("NO_COLOR", "1")
-    assert not show.coloured(Terminal())  # type: ignore[arg-type]
+    assert not output.coloured(Terminal())  # type: ignore[arg-type]
 
 
 def test_a_bug_is_one_line_and_a_traceback_only_on_request(cluster_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise KeyError("some\nthing")
 
-    monkeypatch.setattr("engine.offline.plan_offline", broken)
+    monkeypatch.setattr("engine.replay.offline.plan_offline", broken)
     monkeypatch.delenv("BELAY_DEBUG", raising=False)
     refused(belay("plan", "--cluster", cluster_file), "internal error: KeyError", "report", "BELAY_DEBUG=1")
     monkeypatch.setenv("BELAY_DEBUG", "1")
@@ -709,7 +747,7 @@ def test_a_full_disk_and_a_reader_that_leaves(cluster_file: str) -> None:
     assert left.returncode == 0 and left.stderr == ""
 
 
-def test_without_a_cluster_the_way_out_is_named(tmp_path: Path) -> None:
+def test_without_a_cluster_the_error_names_the_options(tmp_path: Path) -> None:
     nowhere = process("plan", KUBECONFIG=str(tmp_path / "none"))
     assert nowhere.returncode == 2 and "KUBECONFIG" in nowhere.stderr and nowhere.stderr.count("\n") == 1
 
@@ -739,9 +777,12 @@ def test_status_of_a_cluster(tmp_path: Path) -> None:
         ]
         data = {"appliedRevision": "abc", "attemptedRevision": "abd", "diagnostics.json": json.dumps(findings)}
         cluster.ensure(CONFIGMAP, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
+        pool = NodeState("node-7", "training", "pre-isolated", "PreSeparateNPU", ("81078603",))
+        cluster.ensure(CONFIGMAP, pool_bodies(Plan("abc", 0.0, nodes=(pool,)))[0])
         result = belay("status", "--kubeconfig", cluster.kubeconfig)
         assert result.exit_code == 0, result.output
         assert "revision applied   abc" in result.stdout and "a.yaml:1:2" in result.stdout
+        assert "node-7   pre-isolated   PreSeparateNPU   81078603" in result.stdout
         assert "\x1b" not in result.stdout
         body = json.loads(belay("status", "--kubeconfig", cluster.kubeconfig, "-o", "json").stdout)
         assert body["applied"] == "abc" and body["attempted"] == "abd"
@@ -768,11 +809,11 @@ def _watched(cluster: Cluster, data: dict[str, str]) -> None:
     assert (watching.returncode, errors) == (130, "")
 
 
-def test_diff_leaves_out_what_kubernetes_filled_into_lists() -> None:
+def test_diff_leaves_out_defaults_of_kubernetes_in_lists() -> None:
     live = {"containers": [{"name": "a", "image": "x:1", "terminationMessagePath": "/dev/log"}, {"name": "b"}],
             "args": [{"x": 1, "y": 2}]}  # fmt: skip
     patch = {"containers": [{"name": "a", "image": "x:2"}], "args": [{"x": 3}]}
-    assert summary._projected(live, patch) == {
+    assert differences._projected(live, patch) == {
         "containers": [{"name": "a", "image": "x:1"}, {"name": "b"}],
         "args": [{"x": 1}],
     }
@@ -808,3 +849,18 @@ def test_every_flag_of_the_device_plugin_reaches_the_agent(monkeypatch: pytest.M
     result = belay("agent", *given, *more)
     assert result.exit_code == 0 and "Usage" not in result.output
     assert taken == [*given, "--state-dir", "/var/lib/belay", *more]
+
+
+def test_ctrl_c_during_imports_ends_quietly() -> None:
+    code = (
+        "import os, signal, sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'engine.cli':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "from engine.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, "version"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

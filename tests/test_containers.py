@@ -21,7 +21,7 @@ from agents.containers.runtime import Container, RuntimeFailure
 from agents.containers.states import Strategy
 from agents.drivers.base import DriverError
 from agents.drivers.dcmi.driver import DcmiDriver
-from agents.drivers.simulated import Row, SimulatedDriver
+from agents.drivers.simulated import ServerModel, SimulatedDriver
 from agents.drivers.standin.build import build
 from agents.drivers.standin.state import Standin
 from agents.node.clock import Clock
@@ -37,7 +37,7 @@ SEPARATE = "A2301001"
 
 
 class Memory:
-    """A runtime in a dict: container → (chips, running); names in ``stuck`` do not do what they are told."""
+    """A runtime in a dict: container → (chips, running); names in ``stuck`` do not obey."""
 
     def __init__(self, **containers: Sequence[int]) -> None:
         self.chips = {name: tuple(chips) for name, chips in containers.items()}
@@ -72,7 +72,7 @@ class Host:
 
     def __init__(self, folder: Path, strategy: Strategy, runtime: Memory, **row: Any) -> None:
         self.clock, self.runtime, self.file = VirtualClock(), runtime, folder / "status.json"
-        self.driver = SimulatedDriver("host", Row(**row), now_ms=self.clock.now_ms, sleep=self.clock.sleep)
+        self.driver = SimulatedDriver("host", ServerModel(**row), now_ms=self.clock.now_ms, sleep=self.clock.sleep)
         self.manager = Manager(self.driver, runtime, CODES, strategy, self.clock, file=self.file)
 
     def lives(self, story: Callable[[Host], Coroutine[Any, Any, None]]) -> None:
@@ -394,7 +394,7 @@ def with_docker(tmp_path: Path, story: Callable[[Engine, Docker, Path], Coroutin
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
-def test_docker_tells_containers_and_chips(tmp_path: Path) -> None:
+def test_docker_lists_containers_and_chips(tmp_path: Path) -> None:
     async def story(engine: Engine, docker: Docker, socket: Path) -> None:
         engine.add("env", ["ASCEND_VISIBLE_DEVICES=0-1"])
         engine.add("mapped", devices=["/dev/davinci4", "/dev/davinci_manager"])
@@ -427,7 +427,7 @@ def test_docker_tells_containers_and_chips(tmp_path: Path) -> None:
 
 
 class Faster(Clock):
-    """The system's clocks, sixty times as fast where nobody else waits."""
+    """The system's clocks, sixty times as fast where no other process waits."""
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds / 20)

@@ -106,7 +106,7 @@ def test_a_container_is_killed_and_a_new_task_started_from_its_object(socket: Pa
     run(main())
 
 
-def test_a_task_that_ended_by_itself_is_replaced(socket: Path) -> None:
+def test_a_task_that_ended_without_a_stop_is_replaced(socket: Path) -> None:
     start(socket, "a", "--env", "ASCEND_VISIBLE_DEVICES=0")
     ctr(socket, "tasks", "kill", "-s", "KILL", "a")
 

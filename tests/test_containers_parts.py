@@ -157,19 +157,19 @@ def event(chip: int, code: str, assertion: Any = "occur", module: tuple[int, ...
 
 def test_faults_begin_end_and_keep_their_first_time(codes: Codes) -> None:
     faults = Faults(codes)
-    assert faults.hear([event(1, BUSINESS)], 1000)
-    assert not faults.hear([event(1, BUSINESS)], 2000)
+    assert faults.receive([event(1, BUSINESS)], 1000)
+    assert not faults.receive([event(1, BUSINESS)], 2000)
     assert faults.since(1) == {BUSINESS: 1000}
-    faults.hear([event(1, BUSINESS, module=(9, 9, 9, 9))], 3000)
-    faults.hear([event(1, BUSINESS, "recover")], 4000)
+    faults.receive([event(1, BUSINESS, module=(9, 9, 9, 9))], 3000)
+    faults.receive([event(1, BUSINESS, "recover")], 4000)
     assert faults.since(1) == {BUSINESS: 3000}
-    faults.hear([event(1, BUSINESS, "recover", (9, 9, 9, 9))], 5000)
+    faults.receive([event(1, BUSINESS, "recover", (9, 9, 9, 9))], 5000)
     assert faults.chips() == []
 
 
 def test_unknown_codes_passing_ones_and_zero_are_nothing(codes: Codes) -> None:
     faults = Faults(codes)
-    assert not faults.hear([event(1, "FFFFFFFF"), event(1, BUSINESS, "once"), event(1, "0")], 0)
+    assert not faults.receive([event(1, "FFFFFFFF"), event(1, BUSINESS, "once"), event(1, "0")], 0)
     assert faults.chips() == []
     assert faults.level(1) == "NormalNPU"
 
@@ -178,7 +178,7 @@ def test_what_was_read_joins_what_is_heard(codes: Codes) -> None:
     faults = Faults(codes)
     assert faults.read({0: [Code(BUSINESS, 0)], 1: [Code("FFFFFFFF", 0)]}, 1000)
     assert faults.stale(1001)
-    faults.hear([event(0, BUSINESS)], 9000)
+    faults.receive([event(0, BUSINESS)], 9000)
     assert faults.since(0) == {BUSINESS: 1000}
     assert not faults.stale(9001) and faults.stale(301_001)
     assert not faults.read({0: [Code(BUSINESS, 0)]}, 9500)
@@ -190,11 +190,11 @@ def test_what_was_read_joins_what_is_heard(codes: Codes) -> None:
 
 def test_floods_are_bounded(codes: Codes) -> None:
     faults = Faults(codes)
-    faults.hear([event(1, BUSINESS, module=(0, 0, 0, n)) for n in range(PER_MINUTE + 5)], 0)
+    faults.receive([event(1, BUSINESS, module=(0, 0, 0, n)) for n in range(PER_MINUTE + 5)], 0)
     assert faults.dropped == 5
     assert sum(1 for _ in faults._known[1][BUSINESS]) == PER_CHIP
-    assert not faults.hear([event(2, BUSINESS)], 59_999)
-    assert faults.hear([event(2, BUSINESS)], 60_000)
+    assert not faults.receive([event(2, BUSINESS)], 59_999)
+    assert faults.receive([event(2, BUSINESS)], 60_000)
 
 
 # -- states
@@ -232,7 +232,7 @@ def test_what_fails_is_tried_again_and_what_others_do_is_seen() -> None:
     states.move(one, "pausing", 11)
     assert ids(states.to_pause({0})) == ["c0"]
     assert states.held([0]) == ["c0"]
-    # somebody stopped it by hand meanwhile
+    # it was stopped by hand meanwhile
     states.see([on(0, running=False)], 12)
     assert states.listed() == [("c0", "paused", 12)]
     states.move(one, "resuming", 13)
@@ -240,7 +240,7 @@ def test_what_fails_is_tried_again_and_what_others_do_is_seen() -> None:
     assert ids(states.to_resume({0})) == []
     states.see([on(0)], 14)
     assert states.listed() == [("c0", "running", 14)]
-    # ended by itself: uses nothing; started again: another one
+    # ended without a stop: uses nothing; started again: another one
     states.see([on(0, running=False)], 15)
     assert states.listed() == []
     states.see([on(0)], 16)

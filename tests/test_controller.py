@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 
-from engine.inbox import Inbox, essence, own_output, slimmed, wanted
-from engine.kube import CONFIGMAP, NODE, POD, Change, Reflector
+from engine.kube import CONFIGMAP, NODE, POD, Reflector, WatchChange
+from engine.observe.watch_events import WatchEvents, essence, own_output, slimmed, wanted
 
 
 def config_map(name: str, ns: str = "belay-system", *, manager: str = "", rv: str = "1", **data: str) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def test_field_owners_are_cut_to_their_names() -> None:
     assert slim["metadata"]["managedFields"] == [{"manager": "belay"}]
 
 
-def test_heartbeats_alone_are_no_news() -> None:
+def test_heartbeats_alone_wake_no_pass() -> None:
     one, two, three = (
         config_map("belay-report-n", "belay-nodes", rv=str(n), **{"report.json": report(n, processes)})
         for n, processes in ((1, 0), (2, 0), (3, 1))
@@ -65,7 +65,7 @@ def test_reports_that_are_no_json_are_compared_as_they_are() -> None:
     assert essence(broken) == essence(broken)
 
 
-def test_own_output_wakes_nobody_but_is_kept() -> None:
+def test_own_output_wakes_no_pass_but_is_kept() -> None:
     for name in ("belay-sync", "belay-pool-a", "belay-history-n", "belay-job-x", "belay-ledger-main", "belay-budget"):
         assert own_output(config_map(name))
     assert own_output(config_map("cluster-info-device-0", "mindx-dl"))
@@ -74,10 +74,10 @@ def test_own_output_wakes_nobody_but_is_kept() -> None:
 
 def test_the_inbox_holds_the_newest_state_once_and_its_watermark() -> None:
     async def case() -> None:
-        inbox = Inbox()
-        told = lambda reflector, *_: inbox.progress(reflector)  # noqa: E731
-        pods = Reflector(None, POD, on_change=inbox.take, on_progress=told)  # type: ignore[arg-type]
-        maps = Reflector(None, CONFIGMAP, on_change=inbox.take)  # type: ignore[arg-type]
+        events = WatchEvents()
+        told = lambda reflector, *_: events.progress(reflector)  # noqa: E731
+        pods = Reflector(None, POD, on_change=events.receive, on_progress=told)  # type: ignore[arg-type]
+        maps = Reflector(None, CONFIGMAP, on_change=events.receive)  # type: ignore[arg-type]
         for rv in ("1", "2"):
             pod = {
                 "apiVersion": "v1",
@@ -85,36 +85,36 @@ def test_the_inbox_holds_the_newest_state_once_and_its_watermark() -> None:
                 "metadata": {"name": "p", "namespace": "d", "resourceVersion": rv},
             }
             pod["status"] = {"phase": rv}
-            inbox.take(pods, Change(("d", "p"), pod, rv))
-        inbox.take(maps, Change(("belay-system", "belay-sync"), config_map("belay-sync", x="1"), "3"))
+            events.receive(pods, WatchChange(("d", "p"), pod, rv))
+        events.receive(maps, WatchChange(("belay-system", "belay-sync"), config_map("belay-sync", x="1"), "3"))
         pods.watermark = "4"
-        inbox.progress(pods)
-        await inbox.wait()
-        letters, marks = inbox.empty()
+        events.progress(pods)
+        await events.wait()
+        changes, marks = events.drain()
         assert marks == {"v1|Pod": "4"}
-        found = {letter.field: letter for letter in letters}
+        found = {change.field: change for change in changes}
         assert set(found) == {"v1|Pod|d|p", "v1|ConfigMap|belay-system|belay-sync"}
         value = found["v1|Pod|d|p"].value
         assert value is not None and orjson.loads(value)["status"] == {"phase": "2"}
         assert found["v1|Pod|d|p"].wakes and not found["v1|ConfigMap|belay-system|belay-sync"].wakes
-        inbox.take(pods, Change(("d", "p"), None, "5"))
-        assert [(letter.value, letter.wakes) for letter in inbox.empty()[0]] == [(None, True)]
-        assert inbox.empty() == ([], {})
+        events.receive(pods, WatchChange(("d", "p"), None, "5"))
+        assert [(change.value, change.wakes) for change in events.drain()[0]] == [(None, True)]
+        assert events.drain() == ([], {})
 
     asyncio.run(case())
 
 
 def test_older_versions_that_sync_names_are_kept() -> None:
     async def case() -> None:
-        inbox = Inbox()
-        maps = Reflector(None, CONFIGMAP, on_change=inbox.take)  # type: ignore[arg-type]
+        events = WatchEvents()
+        maps = Reflector(None, CONFIGMAP, on_change=events.receive)  # type: ignore[arg-type]
         body = config_map("belay-sync", **{"lastGood.json": '{"desired/a.yaml": ["b2", "b1"]}'})
-        inbox.take(maps, Change(("belay-system", "belay-sync"), body, "1"))
-        assert inbox.empty()[0][0].kept == {"b1", "b2"}
-        nodes = Reflector(None, NODE, on_change=inbox.take)  # type: ignore[arg-type]
+        events.receive(maps, WatchChange(("belay-system", "belay-sync"), body, "1"))
+        assert events.drain()[0][0].kept == {"b1", "b2"}
+        nodes = Reflector(None, NODE, on_change=events.receive)  # type: ignore[arg-type]
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "resourceVersion": "1"}}
-        inbox.take(nodes, Change(("", "n"), node, "1"))
-        assert inbox.empty()[0][0].kept is None
+        events.receive(nodes, WatchChange(("", "n"), node, "1"))
+        assert events.drain()[0][0].kept is None
 
     asyncio.run(case())
 
@@ -125,7 +125,7 @@ def labelled(name: str, value: str) -> dict[str, Any]:
     return body
 
 
-def test_what_operators_and_others_tell_of_faults_is_kept_wherever_it_lies() -> None:
+def test_reports_of_faults_are_kept_in_any_namespace() -> None:
     assert wanted(labelled("pingmesh-fault-n", "true")) and not wanted(labelled("pingmesh-fault-n", "false"))
     for name, namespace in (
         ("mindx-dl-fault-config", "kube-system"),
@@ -140,13 +140,13 @@ def test_what_operators_and_others_tell_of_faults_is_kept_wherever_it_lies() -> 
 
 def test_a_config_map_that_loses_its_label_is_gone_for_the_engine() -> None:
     async def case() -> None:
-        inbox = Inbox()
-        maps = Reflector(None, CONFIGMAP, on_change=inbox.take)  # type: ignore[arg-type]
-        inbox.take(maps, Change(("anywhere", "x"), labelled("x", "true"), "1"))
-        assert [letter.wakes for letter in inbox.empty()[0]] == [True]
-        inbox.take(maps, Change(("anywhere", "x"), labelled("x", "no"), "2"))
-        assert [(letter.value, letter.wakes) for letter in inbox.empty()[0]] == [(None, True)]
-        inbox.take(maps, Change(("anywhere", "x"), labelled("x", "no"), "3"))
-        assert inbox.empty()[0] == []
+        events = WatchEvents()
+        maps = Reflector(None, CONFIGMAP, on_change=events.receive)  # type: ignore[arg-type]
+        events.receive(maps, WatchChange(("anywhere", "x"), labelled("x", "true"), "1"))
+        assert [change.wakes for change in events.drain()[0]] == [True]
+        events.receive(maps, WatchChange(("anywhere", "x"), labelled("x", "no"), "2"))
+        assert [(change.value, change.wakes) for change in events.drain()[0]] == [(None, True)]
+        events.receive(maps, WatchChange(("anywhere", "x"), labelled("x", "no"), "3"))
+        assert events.drain()[0] == []
 
     asyncio.run(case())

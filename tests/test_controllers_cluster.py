@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from engine.kube import Change, resource_for
+from engine.kube import WatchChange, resource_for
 from engine.model.times import rfc3339
-from engine.sandbox.cache import Store
+from engine.sandbox.cache import Indexer
 from engine.sandbox.controllers import node_lifecycle, owner_gc, pod_gc
 from engine.sandbox.controllers.queue import WorkQueue
 
@@ -138,32 +138,32 @@ def seen(name: str, version: int, uid: str = "u1", **metadata: Any) -> Json:
 
 
 def test_cache_holds_own_writes_until_the_watch_is_newer() -> None:
-    store, reflector = Store(resource_for("v1", "Pod")), FakeReflector()
+    store, reflector = Indexer(resource_for("v1", "Pod")), FakeReflector()
     owner = [{"uid": "rs", "controller": True}]
-    store.absorb(seen("a", 10, ownerReferences=owner))
+    store.record(seen("a", 10, ownerReferences=owner))
     assert [p["metadata"]["name"] for p in store.owned("rs")] == ["a"] and len(store.on_node("n1")) == 1
-    store.follow(reflector, Change(("default", "a"), seen("a", 9, phase="old"), "9"))  # type: ignore[arg-type]
+    store.follow(reflector, WatchChange(("default", "a"), seen("a", 9, phase="old"), "9"))  # type: ignore[arg-type]
     assert store.objects["default", "a"]["metadata"]["resourceVersion"] == "10"
-    store.follow(reflector, Change(("default", "a"), seen("a", 12), "12"))  # type: ignore[arg-type]
+    store.follow(reflector, WatchChange(("default", "a"), seen("a", 12), "12"))  # type: ignore[arg-type]
     assert store.owned("rs") == []
-    store.bury(seen("a", 12))
-    store.follow(reflector, Change(("default", "a"), seen("a", 13), "13"))  # type: ignore[arg-type]
+    store.record_deletion(seen("a", 12))
+    store.follow(reflector, WatchChange(("default", "a"), seen("a", 13), "13"))  # type: ignore[arg-type]
     assert store.objects == {}, "a late event does not raise the dead"
-    store.follow(reflector, Change(("default", "a"), seen("a", 14, uid="u2"), "14"))  # type: ignore[arg-type]
+    store.follow(reflector, WatchChange(("default", "a"), seen("a", 14, uid="u2"), "14"))  # type: ignore[arg-type]
     assert store.objects["default", "a"]["metadata"]["uid"] == "u2"
 
 
 def test_cache_drops_what_the_watch_passed_without_showing() -> None:
-    store, reflector = Store(resource_for("v1", "Pod")), FakeReflector()
-    store.absorb(seen("ghost", 10))
+    store, reflector = Indexer(resource_for("v1", "Pod")), FakeReflector()
+    store.record(seen("ghost", 10))
     reflector.watermark = "10"
     store.progress(reflector)  # type: ignore[arg-type]
     assert store.objects, "the event may still come in this batch"
     reflector.watermark = "11"
     store.progress(reflector)  # type: ignore[arg-type]
     assert not store.objects
-    store.absorb(seen("shown", 20))
-    store.follow(reflector, Change(("default", "shown"), seen("shown", 20), "20"))  # type: ignore[arg-type]
+    store.record(seen("shown", 20))
+    store.follow(reflector, WatchChange(("default", "shown"), seen("shown", 20), "20"))  # type: ignore[arg-type]
     reflector.watermark = "21"
     store.progress(reflector)  # type: ignore[arg-type]
     assert store.objects, "the watch has shown it"

@@ -177,7 +177,7 @@ def test_a_silent_peer_costs_only_its_own_link_the_time_out(ends: list[LLMDataDi
     assert took < 2.0
 
 
-def test_a_second_link_to_the_same_cluster_is_told_so(ends: list[LLMDataDist]) -> None:
+def test_a_second_link_to_the_same_cluster_is_reported_as_linked(ends: list[LLMDataDist]) -> None:
     _, decoder, _, info = linked(ends)
     assert decoder.link_clusters([info]) == (S.LLM_ALREADY_LINK, [S.LLM_ALREADY_LINK])
     assert decoder.linked() == {1: None}
@@ -217,7 +217,7 @@ def test_a_link_that_is_being_made_or_ended_is_in_hand(ends: list[LLMDataDist]) 
                 sock.recv(4096)
                 welcome = frames.encode(frames.Welcome(3, []))
                 sock.sendall(frames.head(frames.Kind.ANSWER, 1, len(welcome)) + welcome)
-                while sock.recv(4096):  # takes what it is told, and never answers
+                while sock.recv(4096):  # takes what it receives, and never answers
                     asked.set()
 
         asked = threading.Event()

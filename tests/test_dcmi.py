@@ -20,10 +20,10 @@ from agents.drivers.dcmi import family, structs, supervisor
 from agents.drivers.dcmi.driver import DcmiDriver
 from agents.drivers.dcmi.errors import DcmiError
 from agents.drivers.dcmi.identity import Identity
-from agents.drivers.dcmi.interface import Place
+from agents.drivers.dcmi.interface import ChipLocation
 from agents.drivers.dcmi.library import find, trusted
 from agents.drivers.dcmi.supervisor import MAX_HUNG
-from agents.drivers.rows import ROWS
+from agents.drivers.server_models import SERVER_MODELS
 from agents.drivers.standin.build import BuildError, build
 from agents.drivers.standin.state import SimChip, SimState, Standin
 from agents.kubelet.topology import single_dies
@@ -178,7 +178,7 @@ def test_the_second_generation_of_the_interface_serves_too(library: Path, machin
     run(go())
 
 
-def test_faults_are_read_and_told(library: Path, machine: Callable[..., Standin]) -> None:
+def test_faults_are_read_and_reported(library: Path, machine: Callable[..., Standin]) -> None:
     standin = machine()
 
     async def go() -> None:
@@ -391,7 +391,7 @@ def test_vnpus_are_cut_used_and_given_back(library: Path, machine: Callable[...,
     run(go())
 
 
-def test_vgroups_are_as_the_driver_tells_them(library: Path, machine: Callable[..., Standin]) -> None:
+def test_vgroups_are_as_the_driver_reports_them(library: Path, machine: Callable[..., Standin]) -> None:
     templates = [("vir01", 1.0, 3072), ("vir02", 2.0, 6144)]
     standin = machine(templates=templates, chip_name="Ascend310P3", aicores=8)
 
@@ -525,11 +525,11 @@ class Addresses:
 )
 def test_an_address_may_be_of_either_kind(kind: int, raw: bytes, text: str) -> None:
     found = Identity.__new__(Identity)
-    found.library, found.v2, found.places = Addresses(kind, raw), False, (Place(0, 0, 0, 0),)  # type: ignore[assignment]
+    found.library, found.v2, found.places = Addresses(kind, raw), False, (ChipLocation(0, 0, 0, 0),)  # type: ignore[assignment]
     assert found.ip(0) == text
 
 
-def test_whoever_was_answered_misses_no_event(library: Path, machine: Callable[..., Standin]) -> None:
+def test_a_subscriber_that_was_answered_misses_no_event(library: Path, machine: Callable[..., Standin]) -> None:
     """An event that comes and goes at once stands in no list: polling would never find it."""
     standin = machine()
     standin.script("dcmi_subscribe_fault_event", delay_ms=150, times=1)
@@ -576,7 +576,7 @@ def test_events_are_asked_for_three_times(
     run(go())
 
 
-def test_a_subscription_that_hangs_keeps_nobody_from_the_driver(
+def test_a_subscription_that_hangs_keeps_no_caller_from_the_driver(
     library: Path, machine: Callable[..., Standin], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "SUBSCRIBE_SECONDS", 0.05)
@@ -592,7 +592,7 @@ def test_a_subscription_that_hangs_keeps_nobody_from_the_driver(
 
 
 @pytest.mark.parametrize("turns", [False, True])
-def test_a_driver_that_was_loaded_anew_is_opened_anew(
+def test_a_reloaded_driver_is_opened_again(
     library: Path, machine: Callable[..., Standin], monkeypatch: pytest.MonkeyPatch, turns: bool
 ) -> None:
     """The library goes on answering, with errors only: what it had opened is gone."""
@@ -640,7 +640,7 @@ def test_a_driver_that_was_loaded_anew_is_opened_anew(
     run(go())
 
 
-def test_a_driver_that_stumbles_is_not_opened_anew_at_once_nor_ever_more_often(
+def test_a_driver_that_stumbles_is_not_reopened_at_once_nor_more_and_more_often(
     library: Path, machine: Callable[..., Standin]
 ) -> None:
     standin = machine()
@@ -795,7 +795,7 @@ def test_dies_are_given_out_one_by_one_where_it_is_asked_for(library: Path, mach
     run(go())
 
 
-def test_a_driver_that_keeps_dies_together_is_told_of(library: Path, machine: Callable[..., Standin]) -> None:
+def test_a_driver_that_keeps_dies_together_is_reported(library: Path, machine: Callable[..., Standin]) -> None:
     standin = machine()
 
     class Old:
@@ -815,13 +815,13 @@ def test_a_driver_that_keeps_dies_together_is_told_of(library: Path, machine: Ca
 
 
 def codes_told(node: Node) -> dict[str, str]:
-    """Chip → codes, as the device report tells them."""
+    """Chip → codes, as the device report lists them."""
     body = node.cluster.maps[DEVICE_NAMESPACE, DEVICE_PREFIX + NODE]
     lists = json.loads(body["data"]["DeviceInfoCfg"])["DeviceInfo"]["DeviceList"]
     return {one["npu_name"]: one["fault_code"] for one in json.loads(lists["huawei.com/Ascend910-Fault"])}
 
 
-def test_an_agent_tells_of_a_chip_off_the_bus_and_goes_on_with_the_others(
+def test_an_agent_reports_a_chip_off_the_bus_and_goes_on_with_the_others(
     library: Path, machine: Callable[..., Standin]
 ) -> None:
     standin = machine()
@@ -861,7 +861,7 @@ def test_a_chip_that_answers_nothing_keeps_no_node_from_work_and_nothing_is_rese
                 await node.until(lambda: codes_told(node).get("Ascend910-5") == "80E01801", 20)
                 node.delete("a")
                 node.kubelet.remove("u-a")
-                node.driver.row = ROWS["atlas-800t-a2"]
+                node.driver.row = SERVER_MODELS["atlas-800t-a2"]
                 node.order_reset(range(8), 1)
                 await node.until(lambda: "waits" in state.problems.get("order", ""), 20)
                 assert [standin.chip(phy).resets for phy in range(8)] == [0] * 8
@@ -871,7 +871,7 @@ def test_a_chip_that_answers_nothing_keeps_no_node_from_work_and_nothing_is_rese
     run(go())
 
 
-def test_a_chip_that_was_never_read_is_given_to_nobody_and_one_that_was_stays_as_it_was(
+def test_a_chip_that_was_never_read_is_not_allocated_and_one_that_was_stays_as_it_was(
     library: Path, machine: Callable[..., Standin]
 ) -> None:
     standin = machine()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,8 +13,9 @@ import yaml
 from click.testing import CliRunner
 
 from engine.cli import main
+from engine.observe.resources import WATCHED
 from engine.settings import PREFIX, Settings
-from engine.snapshot import WATCHED
+from engine.source.git import PASSED_ON
 from tests.needs import lacking
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,6 +36,19 @@ def pods() -> list[dict[str, Any]]:
     return [
         d["spec"]["template"]["spec"] for d in documents() if d["kind"] in ("Deployment", "StatefulSet", "DaemonSet")
     ]
+
+
+def built(folder: Path) -> list[dict[str, Any]]:
+    """What kustomize makes of an overlay."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        lacking("kubectl is not on PATH: make test-packages")
+    done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True)
+    if "unknown field" in done.stderr:
+        # Debian 12's own kubectl, 1.20, holds a kustomize that knows neither components nor labels
+        pytest.skip(f"this kubectl's kustomize is too old: {done.stderr.strip()[:100]}")
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
 
 
 def test_every_process_is_a_verb_with_these_options() -> None:
@@ -101,18 +116,34 @@ def test_agents_cannot_write_orders_or_pods() -> None:
                 assert set(rule["verbs"]) <= {"get", "list", "watch"}
 
 
+def test_the_controller_gets_the_credentials_of_its_repository(tmp_path: Path) -> None:
+    parts = sorted(path.name for path in (ROOT / "deploy" / "components").glob("git-*"))
+    assert parts == ["git-ca", "git-ssh", "git-token"]
+    shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
+    own = tmp_path / "deploy" / "overlays" / "own"
+    own.mkdir()
+    named: dict[str, list[str]] = {"resources": ["../../base"]}
+    for components, variables in (
+        (["git-ssh", "git-ca"], {"GIT_SSH_COMMAND", "GIT_SSL_CAINFO"}),
+        (["git-token", "git-ca"], {"GIT_ASKPASS", "GIT_SSL_CAINFO"}),
+    ):
+        named["components"] = [f"../../components/{part}" for part in components]
+        (own / "kustomization.yaml").write_text(yaml.safe_dump(named))
+        (pod,) = (
+            d["spec"]["template"]["spec"]
+            for d in built(own)
+            if d["kind"] == "Deployment" and d["metadata"]["name"] == "belay-controller"
+        )
+        (container,) = pod["containers"]
+        given = {entry["name"]: entry.get("value", "") for entry in container["env"]}
+        assert variables <= set(given) and variables <= set(PASSED_ON), "Git is passed them on"
+        mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
+        for path in re.findall(r"/etc/belay/[^\s=]+", " ".join(given[name] for name in variables)):
+            assert path.rpartition("/")[0] in mounts
+        assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+
+
 @pytest.mark.parametrize("overlay", ["example", "simulated"])
 def test_overlays_build(overlay: str) -> None:
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        lacking("kubectl is not on PATH: make test-packages")
-    done = subprocess.run(
-        [kubectl, "kustomize", str(ROOT / "deploy" / "overlays" / overlay)], capture_output=True, text=True
-    )
-    if "unknown field" in done.stderr:
-        # Debian 12's own kubectl, 1.20, holds a kustomize that knows neither components nor labels
-        pytest.skip(f"this kubectl's kustomize is too old: {done.stderr.strip()[:100]}")
-    assert done.returncode == 0, done.stderr
-    built = list(yaml.safe_load_all(done.stdout))
-    agents = [d["metadata"]["name"] for d in built if d["kind"] == "DaemonSet"]
+    agents = [d["metadata"]["name"] for d in built(ROOT / "deploy" / "overlays" / overlay) if d["kind"] == "DaemonSet"]
     assert agents == (["belay-agent"] if overlay == "simulated" else []), "no simulated agent on a real node by default"

@@ -30,7 +30,8 @@ NODES = ROOT / "deploy" / "overlays" / "nodes"
 UNITS = ROOT / "deploy" / "systemd"
 DRIVER_WRITES = ("/etc/vnpu.cfg", "/run/vnpu_cfg_lock", "/var/log/lingqu")
 """Where the driver keeps vNPUs over a reboot and locks them, and where the bus switch's library logs."""
-COMPONENTS = sorted(path.name for path in (ROOT / "deploy" / "components").iterdir())
+#: Components of the agent; those of Git are the controller's.
+COMPONENTS = sorted(p.name for p in (ROOT / "deploy" / "components").iterdir() if not p.name.startswith("git-"))
 
 
 def built(folder: Path, *components: str) -> list[dict[str, Any]]:

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from agents.drivers.base import Chip
-from agents.drivers.rows import machine
-from agents.drivers.simulated import Row
+from agents.drivers.server_models import machine
+from agents.drivers.simulated import ServerModel
 from agents.kubelet.cutting import Refused
 from tests.agent_world import FAULT
 from tests.kubelet_world import RESOURCE, Node
@@ -29,7 +29,7 @@ def chips(*numbers: int) -> list[str]:
     return [f"Ascend910-{n}" for n in numbers]
 
 
-def test_a_pod_gets_the_chips_of_its_annotation_and_is_told_so() -> None:
+def test_a_pod_gets_the_chips_of_its_annotation_and_is_annotated_with_them() -> None:
     async def scenario() -> None:
         async with Node() as node:
             assert node.kubelet.registered == [RESOURCE]
@@ -152,7 +152,7 @@ def test_an_answer_that_a_dying_kubelet_never_wrote_down_is_given_again() -> Non
 
 
 @pytest.mark.parametrize("remembers", [True, False])
-def test_an_agent_that_starts_anew_knows_who_has_what(remembers: bool) -> None:
+def test_a_restarted_agent_knows_which_pod_has_which_chips(remembers: bool) -> None:
     async def scenario() -> None:
         async with Node() as node:
             await node.kubelet.admit(node.pod("a", chips(3)), prefer=False)
@@ -183,7 +183,7 @@ def test_an_agent_that_dies_before_it_answers_leaves_nothing_behind() -> None:
     run(scenario)
 
 
-def test_kubelet_that_starts_anew_is_registered_with_and_running_pods_keep_their_chips() -> None:
+def test_a_restarted_kubelet_is_registered_with_and_running_pods_keep_their_chips() -> None:
     async def scenario() -> None:
         async with Node() as node:
             await node.kubelet.admit(node.pod("a", chips(0)))
@@ -288,7 +288,7 @@ def test_a_pod_that_is_bound_while_kubelet_asks_is_waited_for() -> None:
     run(scenario)
 
 
-def test_a_socket_that_was_removed_is_served_and_registered_anew() -> None:
+def test_a_removed_socket_is_served_and_registered_again() -> None:
     async def scenario() -> None:
         async with Node() as node:
             (node.root / "k" / "Ascend910.sock").unlink()
@@ -317,7 +317,9 @@ def test_ids_that_make_no_sense_are_refused(ids: list[str]) -> None:
 
 def test_newer_servers_are_offered_by_logic_ids() -> None:
     async def scenario() -> None:
-        row = Row(machine=machine("huawei.com/npu", "Ascend950PR"), chips=4, reset_groups=((0,), (1,), (2,), (3,)))
+        row = ServerModel(
+            machine=machine("huawei.com/npu", "Ascend950PR"), chips=4, reset_groups=((0,), (1,), (2,), (3,))
+        )
         node = Node(row)
         listed = await node.driver.chips()
 
@@ -339,7 +341,7 @@ def test_newer_servers_are_offered_by_logic_ids() -> None:
 
 
 def test_a_pod_that_comes_back_under_its_name_is_not_taken_for_the_one_before() -> None:
-    """Kubelet tells holders by name, and may still tell of the pod before when the agent already sees the next one."""
+    """Kubelet names holders, and may still name the pod before when the agent already sees the next one."""
 
     async def scenario() -> None:
         async with Node() as node:

@@ -37,7 +37,7 @@ class History:
         assert len(owners) == len(set(owners)), (does, self.real)
 
     def free(self) -> frozenset[int]:
-        """What the engine believes to be free: not held, not meant for somebody, not faulty."""
+        """What the engine believes to be free: not held, not meant for a pod, not faulty."""
         taken = {chip for chips in (*self.real.values(), *self.waiting.values()) for chip in chips}
         return ALL - taken - self.bad
 

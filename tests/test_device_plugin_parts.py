@@ -10,13 +10,13 @@ import grpc
 import pytest
 
 from agents.drivers.base import DriverError
-from agents.drivers.rows import ROWS
-from agents.drivers.simulated import Row
+from agents.drivers.server_models import SERVER_MODELS
+from agents.drivers.simulated import ServerModel
 from tests.agent_world import FAULT
 from tests.kubelet_world import Node
 
 CORE = "huawei.com/npu-core"
-PRO = ROWS["atlas-300i-pro"]
+PRO = SERVER_MODELS["atlas-300i-pro"]
 
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -45,7 +45,7 @@ def test_static_vnpus_are_resources_of_their_own_and_kubelets_choice_holds() -> 
     run(scenario)
 
 
-def test_cores_are_cut_as_the_scheduler_chose_and_given_back_when_nobody_has_them() -> None:
+def test_cores_are_cut_as_the_scheduler_chose_and_given_back_when_no_pod_has_them() -> None:
     async def scenario() -> None:
         node = Node(PRO, preset=False)
         leftover = await node.driver.create_vnpu(0, "vir01")
@@ -89,7 +89,7 @@ def test_cores_are_cut_as_the_scheduler_chose_and_given_back_when_nobody_has_the
     run(scenario)
 
 
-def test_the_names_of_vnpus_that_were_cut_tell_their_vgroups() -> None:
+def test_the_names_of_vnpus_that_were_cut_end_in_their_vgroups() -> None:
     async def scenario() -> None:
         async with Node(PRO, preset=False) as node:
             # 310P: four groups of two cores and more; two vNPUs of one core share one
@@ -144,7 +144,7 @@ def test_counted_shares_of_a_chip() -> None:
 
 def test_soft_shares_get_their_file_and_lie_on_the_chip_that_was_chosen() -> None:
     async def scenario() -> None:
-        async with Node(Row(), share=100, soft_share_dir="/run/shares") as node:
+        async with Node(ServerModel(), share=100, soft_share_dir="/run/shares") as node:
             resource = "huawei.com/Ascend910"
             assert len(node.kubelet.devices[resource]) == 800
             quota = {

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.drivers.base import VNPU, Chip
-from agents.drivers.rows import ROWS, machine
+from agents.drivers.server_models import SERVER_MODELS, machine
 from agents.kubelet import annotate, choice, flags, mapping, names
 from agents.kubelet.api.deviceplugin_pb2 import ContainerAllocateResponse, DeviceSpec
-from agents.kubelet.books import Books, BooksError, parse_checkpoint
 from agents.kubelet.choice import Demand
+from agents.kubelet.device_holdings import DeviceHoldings, HoldingsError, parse_checkpoint
 from agents.kubelet.inventory import offers
 from agents.kubelet.ledger import Grant, Ledger
 from agents.kubelet.pods import PodFacts, facts
@@ -27,7 +27,7 @@ from agents.kubelet.response import Given, respond, topo_file
 from agents.kubelet.settings import PluginSettings
 from agents.kubelet.templates import suffixes
 from agents.kubelet.topology import cpus
-from agents.node.policy import Judge
+from agents.node.policy import FaultLevels
 from agents.node.settings import Settings
 from agents.node.shipped import shipped_policy
 from agents.node.state import NodeState
@@ -199,9 +199,9 @@ def test_more_devices_than_a_node_may_have_are_not_offered() -> None:
     assert not found and "may have 100" in trouble[0]
 
 
-def test_a_vnpu_without_a_resource_is_told() -> None:
+def test_a_vnpu_without_a_resource_is_reported() -> None:
     chips = [Chip(id=0, logic_id=0, card=0)]
-    row = ROWS["atlas-300i-pro"].machine
+    row = SERVER_MODELS["atlas-300i-pro"].machine
     found, trouble = offers(row, chips, [VNPU(100, 0, "own")], PluginSettings(), suffixes={}, products={})
     assert not found["huawei.com/Ascend310P"].own
     assert "vNPU 100 of Ascend310P-0 has template 'own'" in trouble[0]
@@ -325,7 +325,7 @@ def test_cores_must_be_exactly_those_asked_for(text: str, count: int, chips: Any
     assert [w.chips for w in found] == ([] if chips is None else [chips])
 
 
-def test_an_annotation_that_cannot_be_read_is_told() -> None:
+def test_an_annotation_that_cannot_be_read_is_reported() -> None:
     pods = [pod("a", "Ascend910-x"), pod("b", "Ascend910-1,Ascend910-1", count=2)]
     _, odd = choice.candidates(pods[:1], Demand(NPU, 1), times={}, chip_of=lambda n: names.parse(n).chip)
     assert "d/a" in odd[0] and "Ascend910-x" in odd[0]
@@ -352,7 +352,7 @@ def test_the_checkpoint_of_old_and_new_kubelets(ids: Any) -> None:
     assert (found.uid, found.ids, found.visible) == ("u", ("Ascend910-1", "Ascend910-3"), ("4", "6"))
 
 
-def test_the_checkpoint_tells_device_nodes_too() -> None:
+def test_the_checkpoint_lists_device_nodes_too() -> None:
     nodes = [DeviceSpec(container_path=f"/dev/{name}", host_path="/x") for name in ("davinci5", "davinci_manager")]
     raw = json.dumps({"Data": {"PodDeviceEntries": [entry(["a"], ContainerAllocateResponse(devices=nodes))]}}).encode()
     assert parse_checkpoint(raw)[0].nodes == (5,)
@@ -361,10 +361,10 @@ def test_the_checkpoint_tells_device_nodes_too() -> None:
 @pytest.mark.parametrize("raw", [b"", b"[]", b'{"Data": 1}', b'{"Data": {"PodDeviceEntries": [{"ResourceName": 1}]}}'])
 def test_what_is_no_checkpoint(raw: bytes, tmp_path: Path) -> None:
     (tmp_path / "c").write_bytes(raw)
-    books = Books(tmp_path / "none", tmp_path / "c", 1.0)
+    books = DeviceHoldings(tmp_path / "none", tmp_path / "c", 1.0)
     try:
         assert books.checkpoint() == ()
-    except BooksError as error:
+    except HoldingsError as error:
         assert "no checkpoint" in str(error)
 
 
@@ -455,7 +455,7 @@ def test_lists_of_processors(text: str, found: set[int]) -> None:
 def test_the_configuration_annotation_of_a_vnpu_has_the_address_of_this_host() -> None:
     known = NodeState(
         "n", machine("huawei.com/Ascend910", "910B3"), [Chip(id=2, logic_id=2, card=2, ip="10.0.0.3")],
-        Judge(NodePolicy("default", RULES)),
+        FaultLevels(NodePolicy("default", RULES)),
     )  # fmt: skip
     pod = facts({"metadata": {"uid": "u", "name": "p"}})
     whole = Grant(1, NPU, ("Ascend910-2",), ("Ascend910-2",), ((2, 1),), uid="u")

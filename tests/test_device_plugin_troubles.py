@@ -14,11 +14,11 @@ from typing import Any
 import grpc
 import pytest
 
-from agents.drivers.rows import ROWS
-from agents.drivers.simulated import Row
-from agents.kubelet import books as kubelets_books
-from agents.kubelet.books import Books, BooksError, Holding, _joined
-from agents.kubelet.holders import settle
+from agents.drivers.server_models import SERVER_MODELS
+from agents.drivers.simulated import ServerModel
+from agents.kubelet import device_holdings as kubelets_books
+from agents.kubelet.device_holdings import DeviceHoldings, Holding, HoldingsError, _joined
+from agents.kubelet.holders import reconcile_grants
 from agents.kubelet.ledger import Grant
 from agents.kubelet.pods import PodFacts
 from agents.node import linefile
@@ -26,7 +26,7 @@ from tests.agent_world import FAULT
 from tests.kubelet_world import RESOURCE, Node
 
 CORE = "huawei.com/npu-core"
-PRO = ROWS["atlas-300i-pro"]
+PRO = SERVER_MODELS["atlas-300i-pro"]
 
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -44,14 +44,14 @@ def pod(uid: str, *, running: bool = False, time: str = "7") -> PodFacts:
     )  # fmt: skip
 
 
-def test_a_kubelet_that_hangs_keeps_nobody_waiting_longer_than_its_time() -> None:
+def test_a_kubelet_that_hangs_keeps_no_call_waiting_beyond_its_limit() -> None:
     async def scenario() -> None:
         async with Node(ask_timeout=0.2) as node:
             await node.kubelet.admit(node.pod("a", chips(0)))
             await node.until(lambda: node.notes("a").get("huawei.com/AscendReal") == "Ascend910-0")
             node.kubelet.silent = True
             assert node.plugin.allocator is not None
-            # the checkpoint goes on telling: pods are served, and nobody gets what another has
+            # the checkpoint goes on naming holders: pods are served, and none gets the chips of another
             await node.kubelet.admit(node.pod("b", chips(1), time=2))
             with pytest.raises(grpc.aio.AioRpcError) as refusal:
                 await node.kubelet.admit(node.pod("c", chips(0), time=3))
@@ -67,7 +67,7 @@ def test_a_kubelet_that_hangs_keeps_nobody_waiting_longer_than_its_time() -> Non
     run(scenario)
 
 
-def test_a_kubelet_that_does_not_answer_a_registration_is_told_of_and_asked_again(
+def test_a_kubelet_that_does_not_answer_a_registration_is_reported_and_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("agents.kubelet.server.REGISTER_SECONDS", 0.1)
@@ -190,7 +190,7 @@ def test_a_chip_that_breaks_while_it_is_cut_is_not_given() -> None:
             assert node.plugin.allocator is not None and node.plugin.allocator.grants == []
             node.driver.create_vnpu = create
             node.finish("a")
-            # the vNPU that nobody got is given back before the next one is cut
+            # the vNPU that no container got is given back before the next one is cut
             await node.kubelet.admit(node.pod("b", ["1-vir01"], resource=CORE, count=1, time=2), CORE)
             assert [vnpu.chip for vnpu in await node.driver.vnpus()] == [1]
 
@@ -201,7 +201,7 @@ def test_a_share_of_everything_is_still_the_share_that_the_scheduler_chose() -> 
     """All hundred parts of the only chip are no whole node: the share's file needs the pod that it is for."""
 
     async def scenario() -> None:
-        async with Node(Row(chips=1), share=100, soft_share_dir="/run/shares") as node:
+        async with Node(ServerModel(chips=1), share=100, soft_share_dir="/run/shares") as node:
             quota = {
                 "huawei.com/scheduler.softShareDev.aicoreQuota": "100",
                 "huawei.com/scheduler.softShareDev.hbmQuota": "64",
@@ -222,7 +222,7 @@ def test_what_kubelet_said_earlier_does_not_undo_what_it_said_later() -> None:
             real, late = allocator._books.all, asyncio.Event()
 
             async def slow(uids: Any) -> Any:
-                # what kubelet says before the pod is there, told only after it
+                # what kubelet says before the pod is there, delivered only after it
                 before = await real(uids)
                 await late.wait()
                 return before
@@ -259,7 +259,7 @@ def test_a_socket_that_is_not_ours_any_more_is_left_to_its_owner() -> None:
 @pytest.mark.parametrize(("running", "again"), [(False, True), (True, False)])
 def test_chips_are_given_again_only_to_a_pod_that_waits(running: bool, again: bool) -> None:
     lost = Grant(1, RESOURCE, ("Ascend910-1",), ("Ascend910-1",), ((1, 1),), uid="u", meant="u", predicate="7")
-    found = settle([lost], [], {"u": pod("u", running=running)}, lambda grant: True)
+    found = reconcile_grants([lost], [], {"u": pod("u", running=running)}, lambda grant: True)
     assert [grant.lost for grant in found.put] == ([True] if again else []) and found.drop == ([] if again else [1])
 
 
@@ -280,13 +280,13 @@ def test_a_checkpoint_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch:
     path = tmp_path / "checkpoint"
     with path.open("wb") as file:
         file.truncate((1 << 20) + 1)
-    with pytest.raises(BooksError, match="larger than 1 MiB"):
-        Books(tmp_path / "none", path, 1.0).checkpoint()
+    with pytest.raises(HoldingsError, match="larger than 1 MiB"):
+        DeviceHoldings(tmp_path / "none", path, 1.0).checkpoint()
 
 
 @pytest.mark.parametrize("what", ["kubelet.sock", ""])
 def test_a_link_in_the_place_of_kubelets_socket_is_not_followed(what: str) -> None:
-    """Whoever could put a link there could have the chips registered with somebody else."""
+    """A program that could put a link there could have the chips registered with another server."""
 
     async def scenario() -> None:
         async with Node() as node:

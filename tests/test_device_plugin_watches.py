@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from agents.drivers.base import Chip, DriverError
-from agents.drivers.rows import machine
+from agents.drivers.server_models import machine
 from agents.drivers.tools.hccn import HccnTool
 from agents.kubelet import flags
 from agents.kubelet.duplicates import Duplicates, chips_of, majors
@@ -26,7 +26,7 @@ from agents.kubelet.witness import KubeletWitness
 from agents.node.client import ApiError
 from agents.node.clock import Clock
 from agents.node.detect import HangLimits
-from agents.node.policy import Judge
+from agents.node.policy import FaultLevels
 from agents.node.settings import Settings
 from agents.node.state import NodeState
 from agents.node.witness import WitnessError
@@ -38,7 +38,7 @@ from tests.kubelet_world import Node
 def state(chips: int = 2) -> NodeState:
     found = NodeState(
         "n", machine("huawei.com/Ascend910", "910B3"), [Chip(id=n, logic_id=n, card=n) for n in range(chips)],
-        Judge(NodePolicy("default", RULES)),
+        FaultLevels(NodePolicy("default", RULES)),
     )  # fmt: skip
     found.users.chips.update({n: (f"default/p{n}",) for n in range(chips)})
     return found
@@ -74,12 +74,12 @@ def test_processes_that_stand_still_for_five_minutes_are_a_fault_until_they_work
         calls, known, woken = Calls(), state(1), []
         watch = hangs(tmp_path, calls, known, woken)
         for _ in range(5):
-            await watch.look()
+            await watch.check()
         assert not known.found
-        await watch.look()
+        await watch.check()
         assert [code.code for code in known.found[0]] == ["200001002"] and woken == [1]
         calls.packets += 100
-        await watch.look()
+        await watch.check()
         assert not known.found and woken == [1, 1]
 
     asyncio.run(scenario())
@@ -100,7 +100,7 @@ def test_any_sign_of_work_is_no_hang(tmp_path: Path, sign: str) -> None:
             if sign == "nobody":
                 known.users.chips.clear()
             hangs(tmp_path, calls, known, [])
-            await watch.look()
+            await watch.check()
         assert not known.found
 
     asyncio.run(scenario())
@@ -115,18 +115,18 @@ def test_a_hang_reaches_the_device_report(tmp_path: Path) -> None:
             await node.until(lambda: bool(known.users.chips.get(4)))
             watch = hangs(tmp_path, Calls(), known, [], HangLimits(checks=1))
             for _ in range(2):
-                await watch.look()
-            node.agent.look_again()
+                await watch.check()
+            node.agent.refresh_soon()
             await node.until(lambda: any(e.code == "200001002" for e in known.book.chip(4)))
 
     asyncio.run(scenario())
 
 
-def test_a_driver_that_does_not_answer_is_told(tmp_path: Path) -> None:
+def test_a_driver_that_does_not_answer_is_reported(tmp_path: Path) -> None:
     async def scenario() -> None:
         calls, known = Calls(), state(1)
         calls.broken = True
-        await hangs(tmp_path, calls, known, []).look()
+        await hangs(tmp_path, calls, known, []).check()
         assert "Ascend910-0 is not known: away" in known.problems["hangs"]
 
     asyncio.run(scenario())
@@ -214,7 +214,7 @@ def bundle(folder: Path, name: str, env: list[str], devices: list[dict[str, Any]
     return path
 
 
-def test_containers_on_one_chip_are_told_and_forgotten_when_they_end(tmp_path: Path) -> None:
+def test_containers_on_one_chip_are_reported_until_they_end(tmp_path: Path) -> None:
     known = state()
     bundle(tmp_path, "a", ["ASCEND_VISIBLE_DEVICES=0-2,5"])
     gone = bundle(
@@ -223,10 +223,10 @@ def test_containers_on_one_chip_are_told_and_forgotten_when_they_end(tmp_path: P
     bundle(tmp_path, "c", ["ASCEND_VISIBLE_DEVICES=0", "ASCEND_RUNTIME_OPTIONS=VIRTUAL"])
     bundle(tmp_path, "d", ["PATH=/"])
     watch = Duplicates(known, Clock(), folders=[tmp_path], driver=frozenset({236}))
-    assert watch.look() == {"2": ["k8s.io/a", "k8s.io/b"]}
+    assert watch.check() == {"2": ["k8s.io/a", "k8s.io/b"]}
     assert known.problems["duplicates"] == "device 2 is in several containers: k8s.io/a, k8s.io/b"
     gone.unlink()
-    assert watch.look() == {} and "duplicates" not in known.problems
+    assert watch.check() == {} and "duplicates" not in known.problems
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_majors_of_the_driver(tmp_path: Path) -> None:
 
 
 def witness(node: Node, source: str) -> KubeletWitness:
-    """A witness after kubelet was told."""
+    """A witness after kubelet was informed."""
 
     def parts() -> Any:
         return node.plugin.allocator, node.plugin._books, lambda chips: True
@@ -289,8 +289,8 @@ def test_a_chip_that_kubelet_still_offers_is_no_chip_to_reset() -> None:
         async with Node() as node:
             found = node.plugin.witnesses
             assert [one.name for one in found] == ["kubelet pod resources", "kubelet checkpoint"]
-            await node.until(lambda: not node.plugin._told([0]))
-            with pytest.raises(WitnessError, match="has not been told"):
+            await node.until(lambda: not node.plugin._withdrawal_reported([0]))
+            with pytest.raises(WitnessError, match="has not received"):
                 await found[0].holders([0])
 
     asyncio.run(scenario())

@@ -1,4 +1,4 @@
-"""The small values and kinds that people write."""
+"""Scalar values and kinds of documents."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def test_volcano_arguments_are_read_as_its_code_does(arguments: dict[str, object
     assert (params.super_pod_nodes, params.reserved_nodes) == (size, reserve)
 
 
-def test_a_present_truth_other_than_true_is_false() -> None:
+def test_a_present_boolean_other_than_true_is_false() -> None:
     assert InitParams.from_arguments({}).force_enqueue
     assert not InitParams.from_arguments({"forceEnqueue": "1"}).force_enqueue
     assert not InitParams.from_arguments({"forceEnqueue": ""}).force_enqueue
@@ -261,7 +261,7 @@ def test_reset_groups_come_from_groups_size_or_scope() -> None:
     assert product.reset_group(5) == (5,)
 
 
-def test_the_largest_label_set_names_the_product() -> None:
+def test_the_largest_label_set_selects_the_product() -> None:
     def product(name: str, *labels: dict[str, str]) -> Declared[Product]:
         return Declared(make("Product", {**MINIMAL["Product"], "nodeLabels": list(labels)}, name), Origin("f"))
 

@@ -53,7 +53,7 @@ def problems(body: Json, severity: str = "error") -> list[tuple[str, str]]:
     ]
 
 
-def test_sound_jobs_pass() -> None:
+def test_valid_jobs_pass() -> None:
     assert problems(ascend_job()) == []
     assert problems(volcano_job()) == []
     both = ascend_job(master={"replicas": 1, "template": template()}, Worker={"replicas": 3, "template": template()})
@@ -140,7 +140,7 @@ def test_success_policy_and_unknown_fields() -> None:
          "together"),
         (volcano_job({"name": "a", "template": template(), "dependsOn": {"name": ["b"]}},
                      {"name": "b", "template": template(), "dependsOn": {"name": ["a"]}}),
-         "spec.tasks.0.dependsOn", "in a circle"),
+         "spec.tasks.0.dependsOn", "in a cycle"),
         (volcano_job({"name": "a", "template": template(), "dependsOn": {"name": ["c"]}}),
          "spec.tasks.0.dependsOn.name.0", "no task is named 'c'"),
         (volcano_job({"name": "a", "replicas": 5, "template": template(),
@@ -259,7 +259,7 @@ def mangled(draw: st.DrawFn) -> Json:
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(mangled())
-def test_no_manifest_makes_the_rules_crash(body: Json) -> None:
+def test_no_manifest_crashes_the_rules(body: Json) -> None:
     for problem in check_manifest(body):
         assert problem.message
 
@@ -278,7 +278,7 @@ def test_names_that_become_services_begin_with_a_letter() -> None:
     assert [path for path, _ in problems(job, "warning")] == ["metadata.name"]
 
 
-def test_what_no_pod_can_have_is_found_before_one_is_made() -> None:
+def test_invalid_pod_fields_are_found_before_a_pod_is_created() -> None:
     container = {
         "name": "C_",
         "image": "i",
@@ -377,7 +377,7 @@ def test_a_job_name_leaves_room_for_its_service() -> None:
         ("Always", "0", False),
     ],
 )
-def test_retries_that_the_restart_policy_undoes_are_warned_about(policy: str | None, times: str, warned: bool) -> None:
+def test_retries_without_effect_are_warned_about(policy: str | None, times: str, warned: bool) -> None:
     text = f"fault-retry-times needs restartPolicy Never; with {policy} failed pods are not retried"
     replica = {"replicas": 1, "template": template()} | ({"restartPolicy": policy} if policy else {})
     job = ascend_job(Master=replica)
@@ -389,3 +389,10 @@ def test_retries_that_the_restart_policy_undoes_are_warned_about(policy: str | N
     volcano["metadata"]["labels"] = {"fault-retry-times": times}
     found = problems(volcano, "warning")
     assert found == ([("spec.tasks.0.template.spec.restartPolicy", text)] if warned else [])
+
+
+def test_a_namespace_without_a_value_is_no_namespace() -> None:
+    body: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": None}}
+    assert [path for path, _ in problems(body)] == ["metadata.namespace"]
+    del body["metadata"]["namespace"]
+    assert problems(body) == []

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from agents.exporter import probe, run
-from agents.exporter.http import Answer, Server
-from agents.exporter.limits import Gate, Limits
+from agents.exporter.http import HttpResponse, Server
+from agents.exporter.limits import Limits, RequestLimiter
 from agents.exporter.textfiles import TextFiles
 from agents.exporter.tls import Certificate, TlsError
 
@@ -27,19 +27,19 @@ OPEN = Limits(concurrency=512, spacing=0, per_address=128, total=512)
 BODY = b"x" * 300_000
 
 
-def page(path: str, gzip_: bool) -> Answer:
+def page(path: str, gzip_: bool) -> HttpResponse:
     if path == "/broken":
         raise RuntimeError("a bug")
     return (
-        Answer(200, gzip.compress(BODY), encoding="gzip")
+        HttpResponse(200, gzip.compress(BODY), encoding="gzip")
         if gzip_
-        else Answer(200, BODY if path == "/metrics" else b"<p>")
+        else HttpResponse(200, BODY if path == "/metrics" else b"<p>")
     )
 
 
 @contextlib.asynccontextmanager
 async def serving(limits: Limits = OPEN, **more: Any) -> AsyncIterator[tuple[Server, int]]:
-    server = Server(page, Gate(limits), **more)
+    server = Server(page, RequestLimiter(limits), **more)
     port = await server.start("127.0.0.1", 0)
     try:
         yield server, port
@@ -137,11 +137,11 @@ def test_a_connection_serves_many_requests_and_skips_bodies() -> None:
 
 
 def test_requests_of_one_address_are_spaced() -> None:
-    gate = Gate(Limits(spacing=0.05, addresses=2))
+    gate = RequestLimiter(Limits(spacing=0.05, addresses=2))
     asked = [(0.0, "a"), (0.01, "a"), (0.01, "b"), (0.049, "a"), (0.05, "a"), (0.06, "c"), (0.07, "b")]
     # b was forgotten when c came, because two addresses are remembered
     assert [gate.request(address, at) for at, address in asked] == [True, False, True, False, True, True, True]
-    trusted = Gate(Limits(spacing=10, trusted=(ipaddress.ip_network("10.0.0.0/8"),)))
+    trusted = RequestLimiter(Limits(spacing=10, trusted=(ipaddress.ip_network("10.0.0.0/8"),)))
     assert [trusted.request(a, 0.0) for a in ("10.1.1.1", "10.1.1.1", "::ffff:10.1.1.1", "11.1.1.1", "11.1.1.1")] == [
         True, True, True, True, False,
     ]  # fmt: skip
@@ -167,7 +167,7 @@ def test_beyond_the_documented_limits_it_is_503() -> None:
     asyncio.run(go())
 
 
-def test_a_crowd_is_told_and_a_flood_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crowd_gets_503_and_a_flood_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     async def one(port: int) -> int:
         try:
             return status(await ask(port))
@@ -209,11 +209,11 @@ def test_so_many_connections_in_all() -> None:
 
 def test_answers_at_once_are_counted_until_they_are_out() -> None:
     async def go() -> None:
-        big = Answer(200, b"x" * (32 << 20))
+        big = HttpResponse(200, b"x" * (32 << 20))
         limits = Limits(concurrency=1, spacing=0)
-        server = Server(lambda path, gzip_: big, Gate(limits))
+        server = Server(lambda path, gzip_: big, RequestLimiter(limits))
         port = await server.start("127.0.0.1", 0)
-        # somebody who does not read holds the only place
+        # a client that does not read holds the only place
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
         writer.write(b"GET / HTTP/1.1\r\n\r\n")
         await reader.readuntil(b"\r\n")
@@ -346,7 +346,7 @@ def test_the_probe() -> None:
 
 
 def test_the_probes_bucket_fills_by_one_a_second() -> None:
-    bucket = probe.Bucket()
+    bucket = probe.ProbeLimiter()
     assert [bucket.request("a", 100.0) for _ in range(6)] == [True] * 5 + [False]
     assert [bucket.request("b", 101.0), bucket.request("b", 101.5), bucket.request("b", 102.0)] == [True, False, True]
 

@@ -41,7 +41,7 @@ def test_the_option() -> None:
     assert options("--exporter=-ip=0.0.0.0 -port=9100 -containerMode=containerd").port == 9100
     with pytest.raises(ValueError, match="-port: 1 is out of range"):
         options("--exporter=-ip=0.0.0.0 -port=1")
-    with pytest.raises(ValueError, match="by itself"):
+    with pytest.raises(ValueError, match="on its own"):
         options("--exporter=-platform=Telegraf")
 
 
@@ -74,7 +74,7 @@ def test_agent_and_exporter_share_one_driver_process(tmp_path: Path, monkeypatch
         agent = NodeAgent(
             NODE, driver, cluster, tmp_path / "journal", Settings(poll=0.1), policy=NodePolicy("default", RULES)
         )
-        # somebody has the port: the agent works, and the exporter comes when the port is free
+        # another process has the port: the agent works, and the exporter comes when the port is free
         with socket.socket() as taken:
             taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             taken.bind(("127.0.0.1", port))
@@ -114,7 +114,7 @@ def test_agent_and_exporter_share_one_driver_process(tmp_path: Path, monkeypatch
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("form", ["telegraf", "prometheus"])
-def test_by_itself_it_starts_speaks_and_ends_at_once(tmp_path: Path, form: str) -> None:
+def test_a_standalone_exporter_starts_answers_and_ends_at_once(tmp_path: Path, form: str) -> None:
     standin = Standin.create(tmp_path / "state", chips=2)
     own = [f"-driver=dcmi:{build(tmp_path / 'lib')}", f"-configDir={tmp_path}", f"-hccnTool={tmp_path}/none"]
     port, health = free_port(20_000, 30_000), free_port(31_000, 39_000)

@@ -55,7 +55,7 @@ def test_the_last_entry_counts_and_then_device_rules() -> None:
         assert visible.of_spec(odd, majors) == ()
 
 
-def test_isulad_tells_devices_by_path() -> None:
+def test_isulad_names_devices_by_path() -> None:
     host = {"Devices": [{"PathInContainer": "/dev/davinci3"}, {"PathInContainer": "/dev/davinci_manager"}, 7]}
     assert visible.of_inspection({"Config": {"Env": []}, "HostConfig": host}) == (3,)
     assert visible.of_inspection({"Config": {"Env": []}, "HostConfig": {**host, "Privileged": True}}) == ()

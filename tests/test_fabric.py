@@ -16,7 +16,7 @@ from agents.drivers.standin.build import build
 from agents.drivers.standin.state import Standin
 from agents.node import reporting
 from agents.node.fabric import Nics, level_lists, parse_eid
-from agents.node.policy import Judge
+from agents.node.policy import FaultLevels
 from agents.node.shipped import shipped_policy
 from agents.node.state import NodeState
 from tests.test_dcmi import ME
@@ -65,7 +65,7 @@ def levels(machine: Machine, chip: int = 0, nics: Any = None, **more: Any) -> di
     return out
 
 
-def test_an_eid_tells_where_it_leads() -> None:
+def test_an_eid_names_where_it_leads() -> None:
     found = parse_eid(eid(1, 5, 0x12))
     assert (found.die, found.entity, found.port, found.ethernet, found.ip) == (1, 5, 0x12, False, "")
     assert parse_eid(eid(0, 0, 0, ip="10.20.30.40"))[4:] == (True, "10.20.30.40")
@@ -159,7 +159,7 @@ def test_annotations_through_the_drivers_own_calls(tmp_path: Path, tmp_path_fact
 
     machine, found = asyncio.run(read())
     assert found[2].urma == ((text,),) and machine.card_type == "300I-Atlas350-4p"
-    state = NodeState("n", machine, found, Judge(shipped_policy("n")))
+    state = NodeState("n", machine, found, FaultLevels(shipped_policy("n")))
     assert "levelList" not in reporting.node_annotations(state)["baseDeviceInfos"]
     state.levels = level_lists(machine, found, "10.0.0.9", {})
     annotations = reporting.node_annotations(state)

@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 
 from agents.node.faults import Present
-from agents.node.policy import Judge as AgentJudge
+from agents.node.policy import FaultLevels as AgentJudge
 from agents.node.shipped import shipped_policy
 from engine.model.actions import EvictPod, IsolateChip
 from engine.model.cluster import NodeDevice, NodeReport, SwitchReport
 from engine.model.faults import CARD, NETWORK, PUBLIC, code_key, level_of
 from engine.model.levels import IN_SERVICE, worst
-from engine.plan import judge as judging
+from engine.plan.rules import fault_rules as judging
 from engine.plan.scope import Scope
 from tests.worlds import NOW, decide, desired, document, fault, node, observed, pod, report
 
 TABLES = desired().tables
 CHIP = dict(TABLES["chip"].code_levels)
-NETWORK_CODES = judging.Judge(desired(), ()).network_codes
+NETWORK_CODES = judging.FaultRules(desired(), ()).network_codes
 COUNTS = {
     "chip": {"NotHandleFault": 132, "SubHealthFault": 13, "RestartRequest": 33, "RestartBusiness": 24,
              "FreeRestartNPU": 23, "RestartNPU": 162, "PreSeparateNPU": 200, "SeparateNPU": 215},
@@ -103,7 +103,7 @@ def test_every_parameter_plane_code_stays_on_its_plane() -> None:
 
 def test_agents_and_planner_judge_every_code_alike() -> None:
     agent = AgentJudge(shipped_policy())
-    rules = judging.Judge(desired(), ()).for_pool("default", "").rules
+    rules = judging.FaultRules(desired(), ()).for_pool("default", "").rules
     for code, level in CHIP.items():
         plane = "network" if code_key(code) in NETWORK_CODES else "chip"
         kind = NETWORK if plane == "network" else CARD
@@ -164,8 +164,8 @@ def test_every_switch_code_has_the_consequences_of_its_level(code: str, level: s
     assert (view.state, view.codes) == (state, (code,))
     assert (view.closed is None) is (state in ("healthy", "sub-healthy"))
     assert evicted is (state == "isolated")
-    # a policy that names it anew is judged by the table for the other codes
-    assert scope.judge is not None and scope.judge.table_level("switch", code) == level
+    # a policy that names it again is judged by the table for the other codes
+    assert scope.fault_rules is not None and scope.fault_rules.table_level("switch", code) == level
 
 
 def test_every_pair_of_levels_shows_the_worse() -> None:

@@ -9,10 +9,11 @@ import pytest
 
 from agents.node.shipped import shipped_policy
 from engine.documents import Desired
-from engine.model.faults import Rules, level_of
-from engine.model.hardware import ManualPolicy
-from engine.plan import tables
-from engine.plan.judge import Judge
+from engine.model.faults import CodeRules, level_of
+from engine.model.hardware_faults import ManualPolicy
+from engine.model.plan_cache import PlanCache
+from engine.plan.rules import fault_tables
+from engine.plan.rules.fault_rules import FaultRules
 from engine.wire import faultconfig
 from engine.wire.policy import NodePolicy, build_policy, parse_policy
 from tests.worlds import NOW, decide, desired, document, fault, node, node_report, observed, report, switch
@@ -28,13 +29,13 @@ def config_map(place: tuple[str, str], **data: Any) -> dict[str, Any]:
 
 def in_force(*objects: dict[str, Any], declared: Desired | None = None) -> tuple[Desired, list[str]]:
     world, intent = observed([node("n0")], objects=objects), declared or desired()
-    notes = [f"{d.field}: {d.message}" for d in tables.notes(intent, world)]
-    return tables.in_force(intent, world), notes
+    notes = [f"{d.field}: {d.message}" for d in fault_tables.diagnostics(intent, world, PlanCache())]
+    return fault_tables.tables_in_force(intent, world, PlanCache()), notes
 
 
-def rules(*objects: dict[str, Any], declared: Desired | None = None) -> Rules:
+def rules(*objects: dict[str, Any], declared: Desired | None = None) -> CodeRules:
     found, _ = in_force(*objects, declared=declared)
-    return Judge(found, ()).for_pool("default", "").rules
+    return FaultRules(found, ()).for_pool("default", "").rules
 
 
 def test_without_config_maps_the_shipped_tables_hold() -> None:
@@ -60,7 +61,7 @@ def test_fault_codes_replace_the_table_and_the_worse_of_two_lists_holds() -> Non
     # a full replacement: what the file does not list is unlisted
     assert level_of(found, "CardUnhealthy", "80818200", "") == ("SeparateNPU", "unlisted")
     assert level_of(found, "CardUnhealthy", "80818200", "", severity=1) == ("NotHandleFault", "unlisted")
-    assert "99999999" in Judge(in_force(table)[0], ()).network_codes
+    assert "99999999" in FaultRules(in_force(table)[0], ()).network_codes
     # public codes and rules stay
     assert level_of(found, "PublicFault", "220001001", "")[0] == "SeparateNPU"
     assert found.frequency["80E18005"].times == 3
@@ -215,7 +216,7 @@ def test_a_table_of_ones_own_says_what_codes_mean_that_it_does_not_list() -> Non
     world = observed([node("n0")], [report("n0", faults=[fault(1, "8ABCDEF0", "")], unhealthy=[1])])
     assert [c.level for c in decide(world, desired()).chips] == ["SeparateNPU"]
     assert [c.level for c in decide(world, desired(own)).chips] == ["RestartNPU"]
-    judged = Judge(desired(own), ()).for_pool("default", "").rules
+    judged = FaultRules(desired(own), ()).for_pool("default", "").rules
     assert level_of(judged, "CardUnhealthy", "8ABCDEF0", "", severity=0) == ("SubHealthFault", "unlisted")
     assert level_of(judged, "CardNetworkUnhealthy", "8ABCDEF0", "") == ("PreSeparateNPU", "unlisted")
     told = parse_policy(build_policy(NodePolicy("default", judged))).rules
@@ -223,7 +224,7 @@ def test_a_table_of_ones_own_says_what_codes_mean_that_it_does_not_list() -> Non
 
 
 def test_the_shipped_table_is_the_agents_own_too() -> None:
-    assert shipped_policy().rules.unlisted == Judge(desired(), ()).for_pool("default", "").rules.unlisted
+    assert shipped_policy().rules.unlisted == FaultRules(desired(), ()).for_pool("default", "").rules.unlisted
 
 
 def test_node_and_switch_codes_without_a_level_follow_the_tables() -> None:
@@ -276,8 +277,8 @@ def test_public_codes_and_senders_can_be_replaced() -> None:
 )  # fmt: skip
 def test_the_rule_for_failing_hardware(text: str, expected: ManualPolicy | None, problems: int) -> None:
     world = observed([node("n0")], objects=[config_map(CLUSTER, manually_separate_policy__conf=text)])
-    assert tables.manual_policy(world) == expected
-    assert len(tables.notes(desired(), world)) == problems
+    assert fault_tables.manual_policy(world, PlanCache()) == expected
+    assert len(fault_tables.diagnostics(desired(), world, PlanCache())) == problems
 
 
 def test_no_config_map_of_these_names_crashes_a_pass() -> None:

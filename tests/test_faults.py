@@ -9,22 +9,22 @@ from engine.model.faults import (
     MAX_OCCURRENCES,
     NETWORK,
     PUBLIC,
+    CodeRules,
     Duration,
     Frequency,
-    Rules,
     absent,
     code_key,
     companion,
-    filters,
     level_of,
     lingering,
     moment,
+    parse_filters,
     present,
     released,
     timed_out,
     too_often,
 )
-from engine.model.history import CodeSeen
+from engine.model.history import CodeMemory
 
 NOW = 1_788_249_600_000
 HOUR = 3_600_000
@@ -42,7 +42,9 @@ def test_switch_codes_keep_their_shape() -> None:
 
 
 def test_policy_wins_over_report_over_table_over_the_unlisted_rule() -> None:
-    rules = Rules(overrides={"A1": ("SubHealthFault", "FaultPolicy/p")}, table={"A1": "RestartNPU", "B2": "RestartNPU"})
+    rules = CodeRules(
+        overrides={"A1": ("SubHealthFault", "FaultPolicy/p")}, table={"A1": "RestartNPU", "B2": "RestartNPU"}
+    )
     assert level_of(rules, CARD, "a1", "SeparateNPU") == ("SubHealthFault", "FaultPolicy/p")
     assert level_of(rules, CARD, "B2", "RestartRequest") == ("RestartRequest", "report")
     assert level_of(rules, CARD, "B2", "") == ("RestartNPU", "table")
@@ -52,7 +54,7 @@ def test_policy_wins_over_report_over_table_over_the_unlisted_rule() -> None:
 
 
 def test_the_network_plane_knows_four_levels_only() -> None:
-    rules = Rules(table={"A1": "RestartNPU", "B2": "SubHealthFault"})
+    rules = CodeRules(table={"A1": "RestartNPU", "B2": "SubHealthFault"})
     assert level_of(rules, NETWORK, "A1", "")[0] == "NotHandleFault"
     assert level_of(rules, NETWORK, "B2", "")[0] == "SubHealthFault"
 
@@ -64,20 +66,20 @@ def test_fault_times_in_seconds_or_unknown(time: int, expected: int) -> None:
     assert moment(time, NOW) == expected
 
 
-def test_an_occurrence_is_a_new_sight_a_return_or_a_newer_time() -> None:
-    rules = Rules()
+def test_an_occurrence_is_a_first_report_a_return_or_a_newer_time() -> None:
+    rules = CodeRules()
     seen = present(None, NOW - 600_000, NOW, rules, "A1")
     assert seen.occurrences == (NOW - 600_000,)
     assert present(seen, NOW - 600_000, NOW + 5000, rules, "A1") is seen
     newer = present(seen, NOW + 1000, NOW + 5000, rules, "A1")
     assert newer.occurrences == (NOW - 600_000, NOW + 1000)
-    gone = CodeSeen(first=1, last=1, present=False, occurrences=(1,), recovered=NOW)
+    gone = CodeMemory(first=1, last=1, present=False, occurrences=(1,), recovered=NOW)
     back = present(gone, 1, NOW + 9000, rules, "A1")
     assert back.present and back.occurrences == (1, NOW)
 
 
 def test_occurrences_are_bounded() -> None:
-    rules, seen = Rules(), None
+    rules, seen = CodeRules(), None
     for i in range(MAX_OCCURRENCES + 50):
         seen = present(seen, NOW + i, NOW + i, rules, "A1")
     assert seen is not None and len(seen.occurrences) == MAX_OCCURRENCES
@@ -85,21 +87,21 @@ def test_occurrences_are_bounded() -> None:
 
 def test_frequency_counts_within_its_window() -> None:
     rule = Frequency(times=2, window_ms=24 * HOUR, level="ManuallySeparateNPU")
-    assert too_often(CodeSeen(1, 1, occurrences=(NOW - 24 * HOUR, NOW)), rule, NOW)
-    assert not too_often(CodeSeen(1, 1, occurrences=(NOW - 24 * HOUR - 1, NOW)), rule, NOW)
+    assert too_often(CodeMemory(1, 1, occurrences=(NOW - 24 * HOUR, NOW)), rule, NOW)
+    assert not too_often(CodeMemory(1, 1, occurrences=(NOW - 24 * HOUR - 1, NOW)), rule, NOW)
 
 
 def test_release_needs_the_window_without_the_fault() -> None:
     rule = Frequency(2, HOUR, "PreSeparateNPU", release_ms=HOUR)
-    gone = CodeSeen(1, 1, present=False, recovered=NOW)
+    gone = CodeMemory(1, 1, present=False, recovered=NOW)
     assert not released(gone, NOW - 10 * HOUR, rule, NOW + HOUR)
     assert released(gone, NOW - 10 * HOUR, rule, NOW + HOUR + 1)
-    assert not released(CodeSeen(1, 1), NOW - 10 * HOUR, rule, NOW + 9 * HOUR)
+    assert not released(CodeMemory(1, 1), NOW - 10 * HOUR, rule, NOW + 9 * HOUR)
     assert not released(gone, 0, Frequency(2, HOUR, "ManuallySeparateNPU"), NOW + 1000 * HOUR)
 
 
 RULE = Duration(timeout_ms=20_000, recover_ms=60_000, level="PreSeparateNPU")
-TIMED = Rules(duration={"81078603": RULE})
+TIMED = CodeRules(duration={"81078603": RULE})
 
 
 def test_duration_is_strictly_longer_than_the_timeout() -> None:
@@ -128,10 +130,10 @@ def test_with_a_duration_rule_frequency_counts_timeouts() -> None:
     assert again is late, "another event of a fault that has timed out is no other time-out"
 
 
-def test_a_code_that_went_is_remembered_only_while_a_rule_needs_it() -> None:
-    seen = CodeSeen(NOW, NOW, occurrences=(NOW,))
-    assert absent(seen, NOW + 1, Rules(), "A1") is None
-    counted = Rules(frequency={"A1": Frequency(2, HOUR, "PreSeparateNPU", HOUR)})
+def test_an_absent_code_is_remembered_only_while_a_rule_needs_it() -> None:
+    seen = CodeMemory(NOW, NOW, occurrences=(NOW,))
+    assert absent(seen, NOW + 1, CodeRules(), "A1") is None
+    counted = CodeRules(frequency={"A1": Frequency(2, HOUR, "PreSeparateNPU", HOUR)})
     gone = absent(seen, NOW + 1, counted, "A1")
     assert gone is not None and not gone.present and gone.recovered == NOW + 1
     assert absent(gone, NOW + HOUR + 1, counted, "A1") is None
@@ -149,7 +151,7 @@ def test_bus_errors_beside_an_uncorrectable_error_are_by_products() -> None:
 
 
 def test_filters_parse_and_a_code_beats_a_level() -> None:
-    found = filters("80c98000:120, bad:x ,A1", "RestartRequest,RestartBusiness:90000")
+    found = parse_filters("80c98000:120, bad:x ,A1", "RestartRequest,RestartBusiness:90000")
     assert found.tolerance("80C98000", "RestartRequest") == 120_000
     assert found.tolerance("A1", "SeparateNPU") == 60_000
     assert found.tolerance("B2", "RestartRequest") == 60_000
@@ -158,9 +160,9 @@ def test_filters_parse_and_a_code_beats_a_level() -> None:
 
 
 @pytest.mark.parametrize("seconds", ["²", "9" * 5000, "-1", "1.5", "0x3c", ""])
-def test_a_time_that_is_no_number_filters_nothing(seconds: str) -> None:
-    assert filters(f"A1:{seconds}", f"RestartRequest:{seconds}") == filters("", "")
+def test_a_filter_with_an_invalid_time_has_no_effect(seconds: str) -> None:
+    assert parse_filters(f"A1:{seconds}", f"RestartRequest:{seconds}") == parse_filters("", "")
 
 
-def test_public_codes_are_judged_by_the_report_too() -> None:
-    assert level_of(Rules(table={"220001001": "SeparateNPU"}), PUBLIC, "220001001", "") == ("SeparateNPU", "table")
+def test_public_codes_have_the_level_of_the_report() -> None:
+    assert level_of(CodeRules(table={"220001001": "SeparateNPU"}), PUBLIC, "220001001", "") == ("SeparateNPU", "table")

@@ -13,12 +13,12 @@ from engine.kube import CONFIGMAP, Object
 from engine.model.recovery import State
 from engine.model.recovery.conversation import Done, Offered, Release, Report, StopComplete
 from engine.wire import faultjob
-from engine.wire.faultjob import Server, released
+from engine.wire.faultjob import JobServer, release_entry
 from tests.grpc_world import Client, Time, World, play, until
-from tests.recovery_talk import CAN, software
-from tests.recovery_talk import Play as Machine
+from tests.recovery_conversation import CAN, software
+from tests.recovery_conversation import Play as Machine
 
-A, B, C = Server("a", 0, ("10", "11")), Server("b", 0, ("20",)), Server("c", 1, ("30",))
+A, B, C = JobServer("a", 0, ("10", "11")), JobServer("b", 0, ("20",)), JobServer("c", 1, ("30",))
 
 
 @pytest.mark.parametrize(
@@ -28,16 +28,16 @@ A, B, C = Server("a", 0, ("10", "11")), Server("b", 0, ("20",)), Server("c", 1, 
         ((A, B, C), {"c"}, {"1": (["30"], None)}),
         ((A, B, C), {"a", "c"}, {"0": (["10", "11"], ["b"]), "1": (["30"], None)}),
         ((A, B), {"a", "b"}, {}),
-        ((A, Server("d", -1, ())), {"a"}, {}),
-        ((A, Server("d", -2, ("4",))), {"a"}, {}),
-        ((Server("e", 3, ()), A), {"e"}, {}),
+        ((A, JobServer("d", -1, ())), {"a"}, {}),
+        ((A, JobServer("d", -2, ("4",))), {"a"}, {}),
+        ((JobServer("e", 3, ()), A), {"e"}, {}),
         ((A, B), {"x"}, {}),
     ],
 )
 def test_the_entry_of_a_job(
-    servers: tuple[Server, ...], faulty: set[str], rows: dict[str, tuple[list[str], list[str] | None]]
+    servers: tuple[JobServer, ...], faulty: set[str], rows: dict[str, tuple[list[str], list[str] | None]]
 ) -> None:
-    text = released("job", servers, faulty, 1_790_000_000)
+    text = release_entry("job", servers, faulty, 1_790_000_000)
     expected = {
         pod: {"SdIds": ids, "NodeNames": names, "FaultTimes": 1_790_000_000, "JobId": "job"}
         for pod, (ids, names) in rows.items()
@@ -46,12 +46,12 @@ def test_the_entry_of_a_job(
 
 
 def test_nodes_mark_what_the_entry_names() -> None:
-    data = {"job": released("job", (A, B, C), {"a"}, 1_790_000_000)}
+    data = {"job": release_entry("job", (A, B, C), {"a"}, 1_790_000_000)}
     assert wanted(data, "b") == {"job": ("[1790000000]", (10, 11))}
     assert wanted(data, "a") == {} and wanted(data, "c") == {}
 
 
-def test_training_is_told_of_the_fault_once_the_others_had_time_to_release() -> None:
+def test_training_gets_the_fault_once_the_others_had_time_to_release() -> None:
     play = Machine(super_pod=True).tell(software(("9", "1")))
     play.tell(StopComplete(Report())).after(1)
     assert play.heard()[-1] == "release 8,9,10,11,12,13,14,15"
@@ -71,13 +71,13 @@ def test_training_is_told_of_the_fault_once_the_others_had_time_to_release() -> 
         ({"super_pod": True, "configured": ("retry", "recover", "exit")}, ("9", "0")),
     ],
 )
-def test_nobody_waits_where_nothing_is_released(facts: dict[str, Any], fault: tuple[str, str]) -> None:
+def test_nothing_waits_where_nothing_is_released(facts: dict[str, Any], fault: tuple[str, str]) -> None:
     play = Machine(**facts).tell(software(fault)).tell(StopComplete(Report())).after(1)
     heard = play.heard()
     assert play.state is State.WAIT_STRATEGY and not any(text.startswith("release") for text in heard)
 
 
-def test_a_job_with_nothing_to_release_goes_on_at_once() -> None:
+def test_a_job_with_nothing_to_release_continues_at_once() -> None:
     play = Machine(super_pod=True)
     play.fails = [Release]
     play.tell(software(("9", "1"))).tell(StopComplete(Report())).after(1)
@@ -99,7 +99,7 @@ async def entries(world: World) -> dict[str, Any]:
     return {job: json.loads(text) for job, text in ((found or {}).get("data") or {}).items()}
 
 
-def test_the_cluster_hears_of_it_and_forgets_it(tmp_path: Path) -> None:
+def test_the_cluster_gets_an_entry_and_loses_it(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         job = await world.job(strategy="recover")
         for name in ("n0", "n1"):
@@ -115,13 +115,13 @@ def test_the_cluster_hears_of_it_and_forgets_it(tmp_path: Path) -> None:
 
         async with world.server(clock=time) as server:
             await until(lambda: server.cluster.observed.reports["n1"].super_pod_id == 2, "the super pods are known")
-            await until(forgotten, "the entry of a job that nobody knows is taken back")
+            await until(forgotten, "the entry of an unknown job is taken back")
             client = await Client(server.port, job).join()
             await client.broke(("9", "1"))
             await client.next()
             await client.stopped()
             time.pass_by(1)
-            await server.desk.pulse()
+            await server.registry.refresh()
 
             async def told() -> bool:
                 return job in await entries(world)
@@ -133,7 +133,7 @@ def test_the_cluster_hears_of_it_and_forgets_it(tmp_path: Path) -> None:
             }  # fmt: skip
             assert client.heard == []
             time.pass_by(10)
-            await server.desk.pulse()
+            await server.registry.refresh()
             assert (await client.next()).signalType == "globalFault"
             await client.offers("recover", "exit")
             await client.next()

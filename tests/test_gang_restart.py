@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from engine.act import Batch, Edge, Fence, Following, claim, decode, run, split
+from engine.act import Batch, Edge, Fence, PodWatch, claim, decode, run, split
 from engine.kube import CONFIGMAP, NODE, POD, Kube, NotFound, Object, resource_for
-from engine.lease import Lease, shard_lease
+from engine.kube.lease import Lease, shard_lease
 from engine.load import load
 from engine.model.actions import BindPod
 from engine.model.plan import Plan
-from engine.observe import Observer
+from engine.observe.observed import Observer
 from engine.plan import plan
 from engine.store import PassRecord
 from engine.wire import ledger, names
@@ -93,7 +93,7 @@ def test_another_scheduler_binds_some_of_the_pods_meanwhile(path: str) -> None:
 
 
 async def _raced(path: str) -> dict[str, tuple[str, str]]:
-    """A pass in whose first bindings two of the pods go to the spare nodes, by somebody else and without chips."""
+    """A pass in whose first bindings another scheduler binds two of the pods to the spare nodes, without chips."""
     async with Kube.from_config(path) as kube, Kube.from_config(path) as other:
         found, batches, edge, lease = await _decided(kube)
         bind, begun = kube.bind, 0
@@ -122,14 +122,14 @@ def test_a_batch_that_is_delivered_twice_binds_once(path: str) -> None:
     assert results <= {"done", "unchanged"}
     after = asyncio.run(_bound(path))
     assert len(after) == PODS and len(set(after.values())) == PODS
-    assert asyncio.run(_uids(path)) == uids, "nobody was evicted"
+    assert asyncio.run(_uids(path)) == uids, "no pod was evicted"
     assert not [action for action in one_pass(path, 64).actions if isinstance(action, BindPod)]
 
 
 async def _doubled(path: str) -> tuple[set[str], set[str]]:
     async with Kube.from_config(path) as kube, Kube.from_config(path) as other:
         _, batches, edge, lease = await _decided(kube)
-        twin = Edge(other, "main", Fence(other, "main", batches[0].record.epoch), pods=Following(other))
+        twin = Edge(other, "main", Fence(other, "main", batches[0].record.epoch), pods=PodWatch(other))
         rows = await asyncio.gather(*(run(one, batch, 8) for batch in batches for one in (edge, twin)))
         third = [await run(edge, batch, 8) for batch in batches]
         assert {row.result for result in third for row in result.outcomes} == {"unchanged"}
@@ -170,7 +170,7 @@ async def _decided(kube: Kube) -> tuple[Plan, list[Batch], Edge, Lease]:
     binds = [action for action in found.actions if isinstance(action, BindPod)]
     assert not (await claim(kube, "main", binds, seen.pods.values(), now)).refused
     record = PassRecord("p", "main", epoch, "", 1, now, now + 30, pods_version=version)
-    edge = Edge(kube, "main", Fence(kube, "main", epoch), pods=Following(kube))
+    edge = Edge(kube, "main", Fence(kube, "main", epoch), pods=PodWatch(kube))
     return found, [decode(text) for text in split(record, list(enumerate(binds)), "", 100, 1 << 20)], edge, lease
 
 

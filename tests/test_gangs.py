@@ -1,4 +1,4 @@
-"""Who forms a gang, how large it is, and what it inherits."""
+"""Gangs: their owners, sizes, and inherited fields."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from engine.gangs.forming import in_rank_order
+from engine.gangs.grouping import group
 from engine.model.jobs import Gang
-from engine.plan.gangs import in_rank_order
-from engine.plan.groups import group
 from tests import worlds
 
 
@@ -80,7 +80,7 @@ def test_ordered_stateful_set_starts_one_by_one_and_a_parallel_one_together() ->
     assert _only(worlds.observed(pods=pods, objects=[parallel])).min_available == 3
 
 
-def test_pod_group_wins_over_owner_and_owner_over_pod() -> None:
+def test_pod_group_takes_precedence_over_owner_and_owner_over_pod() -> None:
     note = {"sp-block": "pod", "ra-block": "pod", "x": "pod", "scheduling.k8s.io/group-name": "g"}
     pods = [worlds.pod("j-0", count=1, owner=("AscendJob", "j"), annotations=note)]
     job = _object(
@@ -111,7 +111,7 @@ def test_labels_of_tasks_are_joined() -> None:
     assert _only(worlds.observed(pods=pods)).labels["tor"] == "a|b"
 
 
-def test_same_name_of_two_job_kinds_stays_apart_and_daemon_pods_are_no_gangs() -> None:
+def test_two_job_kinds_of_one_name_stay_apart_and_daemon_pods_form_no_gang() -> None:
     pods = [
         worlds.pod("v", count=1, owner=("Job", "same"), owner_api="batch.volcano.sh/v1alpha1"),
         worlds.pod("k", count=1, owner=("Job", "same"), owner_api="batch/v1"),
@@ -140,7 +140,7 @@ def test_order_is_by_rank_then_natural_name() -> None:
 
 
 @pytest.mark.parametrize("api", ["batch.volcano.sh/v1alpha1", "mindxdl.gitee.com/v1"])
-def test_a_job_whose_object_is_not_seen_starts_with_all_its_pods(api: str) -> None:
+def test_a_job_without_its_object_starts_with_all_its_pods(api: str) -> None:
     kind = "Job" if api.startswith("batch") else "AscendJob"
     pods = [worlds.pod(f"j-w-{i}", count=1, owner=(kind, "j"), owner_api=api) for i in range(3)]
     assert _only(worlds.observed(pods=pods)).min_available == 3

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,17 +13,12 @@ import grpc
 import pytest
 
 from engine.kube import CONFIGMAP, NAMESPACE
-from engine.model.recovery import account
+from engine.model.recovery import summary
 from engine.serve.grpc.server import GrpcServer
 from engine.wire import recoveryrecord
 from engine.wire.clusterd import recover_pb2 as pb
 from tests.grpc_world import Client, World, play, until
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+from tests.ports import free_port
 
 
 class Servers:
@@ -167,11 +161,11 @@ async def recovers(
     try:
         await until(told, "recovered", 60)
     except AssertionError as error:
-        talk = servers.current.desk.talks.get(job) if servers.current is not None else None
-        state = talk and (talk.conversation.state, len(talk.signals), talk.conversation.story[-4:])
+        session = servers.current.registry.sessions.get(job) if servers.current is not None else None
+        state = session and (session.conversation.state, len(session.signals), session.conversation.story[-4:])
         raise AssertionError(f"{error}: heard {trainer.heard}, {servers.kills} kills, {state}") from error
     assert trainer.heard == ["stopTrain", "globalFault", "changeStrategy recover"]
-    (one,) = account.read((await world.marks(name))[account.KEY])
+    (one,) = summary.read((await world.marks(name))[summary.KEY])
     assert (one.level, one.good, one.pods) == ("process", True, (1,))
     body = await world.reset_json(name)
     assert (body["RankList"], body["FaultFlushing"]) == ([], False)
@@ -183,8 +177,8 @@ async def recovers(
 
 
 def listening(servers: Servers, job: str) -> bool:
-    talk = servers.current.desk.talks.get(job) if servers.current is not None else None
-    return talk is not None and bool(talk.signals)
+    session = servers.current.registry.sessions.get(job) if servers.current is not None else None
+    return session is not None and bool(session.signals)
 
 
 def test_a_server_killed_after_every_message_loses_nothing(tmp_path: Path) -> None:
@@ -214,7 +208,7 @@ def test_a_server_killed_in_the_middle_of_whatever_it_does_loses_nothing(tmp_pat
     recovered(tmp_path, event_of)
 
 
-def test_a_signal_lost_with_its_server_is_said_once_more(tmp_path: Path) -> None:
+def test_a_signal_lost_with_its_server_is_repeated(tmp_path: Path) -> None:
     """The server wrote that the signal was on the connection, and died before it had left."""
 
     async def story(world: World) -> None:
@@ -226,8 +220,8 @@ def test_a_signal_lost_with_its_server_is_said_once_more(tmp_path: Path) -> None
         await client.broke(("9", "1"))
         first = await client.next()
         assert servers.current is not None
-        talk = servers.current.desk.talks[job]
-        await until(lambda: talk.conversation.state == "WaitReportStopCompleteState", "it waits for the report")
+        session = servers.current.registry.sessions[job]
+        await until(lambda: session.conversation.state == "WaitReportStopCompleteState", "it waits for the report")
         await servers.kill()
         await until(lambda: client.error is not None, "the stream broke")
         await join(client)
@@ -250,12 +244,12 @@ def test_a_standby_hands_calls_on_and_takes_over(tmp_path: Path) -> None:
             assert first.leader is not None and second.leader is not None
             assert (first.leader.leads, second.leader.leads) == (True, False)
             client = await Client(second.port, job).join()  # through the standby
-            assert job in first.desk.talks and job not in second.desk.talks
+            assert job in first.registry.sessions and job not in second.registry.sessions
             await client.broke(("9", "1"))
             assert (await client.next()).signalType == "stopTrain"
             await first.kill()
             await until(lambda: second.leader is not None and second.leader.leads, "the standby serves")
-            assert second.desk.talks[job].conversation.state == "WaitReportStopCompleteState"
+            assert second.registry.sessions[job].conversation.state == "WaitReportStopCompleteState"
             await until(lambda: client.error is not None, "the stream broke")
             assert client.error is not None and client.error.code() == grpc.StatusCode.UNAVAILABLE
             await client.listen()
@@ -280,15 +274,15 @@ def test_a_server_comes_up_in_a_cluster_that_knows_nothing_of_belay(tmp_path: Pa
     play(tmp_path, story)
 
 
-def test_a_record_that_somebody_else_touched_is_written_over(tmp_path: Path) -> None:
+def test_a_record_that_a_user_edited_is_overwritten(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         job = await world.job(strategy="recover")
         async with world.server() as server:
             client = await Client(server.port, job).join()
             await client.broke(("9", "1"))
             await client.next()
-            talk = server.desk.talks[job]
-            await until(lambda: talk.conversation.state == "WaitReportStopCompleteState", "it waits for the report")
+            session = server.registry.sessions[job]
+            await until(lambda: session.conversation.state == "WaitReportStopCompleteState", "it waits for the report")
             await asyncio.sleep(0.2)
             (record,) = await world.records()
             record["metadata"]["annotations"] = {"somebody": "was here"}  # by the hand of a person: no newer server
@@ -307,8 +301,8 @@ def test_an_outlived_server_cannot_write_over_its_successor(tmp_path: Path) -> N
             client = await Client(server.port, job).join()
             await client.broke(("9", "1"))
             await client.next()
-            talk = server.desk.talks[job]
-            await until(lambda: talk.conversation.state == "WaitReportStopCompleteState", "it waits for the report")
+            session = server.registry.sessions[job]
+            await until(lambda: session.conversation.state == "WaitReportStopCompleteState", "it waits for the report")
             await asyncio.sleep(0.2)
             (record,) = await world.records()
             newer = recoveryrecord.parse(record)
@@ -333,11 +327,11 @@ def test_a_client_that_hangs_up_ends_the_conversation_and_one_of_many_does_not(t
             assert (await master.next()).uuid == (await agent.next()).uuid
             await agent.hang_up()
             await asyncio.sleep(0.3)
-            talk = server.desk.talks[job]
-            await until(lambda: talk.conversation.state == "WaitReportStopCompleteState", "it goes on")
+            session = server.registry.sessions[job]
+            await until(lambda: session.conversation.state == "WaitReportStopCompleteState", "it goes on")
             await master.hang_up()
-            await until(lambda: talk.conversation.state == "INIT", "it ends")
-            assert talk.conversation.story[-1].code == 506
+            await until(lambda: session.conversation.state == "INIT", "it ends")
+            assert session.conversation.story[-1].code == 506
 
             async def cleared() -> bool:
                 return not (await world.reset_json("pretrain"))["FaultFlushing"]
@@ -350,7 +344,7 @@ def test_a_client_that_hangs_up_ends_the_conversation_and_one_of_many_does_not(t
 
 
 def test_a_thousand_clients_at_once(tmp_path: Path) -> None:
-    """A reconnect storm: every client of 20 jobs comes at the same moment, twice; all of them hear the next signal."""
+    """A reconnect storm: every client of 20 jobs comes at the same moment, twice; all of them get the next signal."""
 
     async def story(world: World) -> None:
         jobs = [await world.job(f"job-{index}", pods=1, reset=False, nodes=index == 0) for index in range(20)]
@@ -363,12 +357,19 @@ def test_a_thousand_clients_at_once(tmp_path: Path) -> None:
             for one in clients[: len(jobs)]:
                 await join(one)
             await asyncio.gather(*(join(one) for one in clients[len(jobs) :]))
-            await until(lambda: sum(len(talk.signals) for talk in server.desk.talks.values()) == 1000, "all listen")
+            await until(
+                lambda: sum(len(session.signals) for session in server.registry.sessions.values()) == 1000, "all listen"
+            )
             await asyncio.gather(*(one.hang_up() for one in clients))
-            await until(lambda: not any(talk.signals for talk in server.desk.talks.values()), "all are gone")
+            await until(
+                lambda: not any(session.signals for session in server.registry.sessions.values()), "all are gone"
+            )
             await asyncio.gather(*(one.listen() for one in clients))
-            await until(lambda: sum(len(talk.signals) for talk in server.desk.talks.values()) == 1000, "all are back")
-            await clients[0].broke(("1", "1"))  # its job has no reset ConfigMap: every client is told to end
+            await until(
+                lambda: sum(len(session.signals) for session in server.registry.sessions.values()) == 1000,
+                "all are back",
+            )
+            await clients[0].broke(("1", "1"))  # its job has no reset ConfigMap: every client gets the signal to end
             heard = await asyncio.gather(*(one.next() for one in clients if one.job == jobs[0]))
             assert {signal.signalType for signal in heard} == {"killMaster"}
             await asyncio.gather(*(one.hang_up() for one in clients))
@@ -401,14 +402,14 @@ def test_more_clients_than_a_connection_carries_come_by_a_server_that_stands_by(
                 assert (await clients[0].call(call, clients[0].info)).code == 0
             async with asyncio.timeout(60):
                 await asyncio.gather(*(client.listen() for client in clients))
-            await until(lambda: len(leads.desk.talks[job].signals) == len(clients), "all listen")
+            await until(lambda: len(leads.registry.sessions[job].signals) == len(clients), "all listen")
             assert (await clients[0].broke(("9", "1"))).code == 0, "calls still come through"
             assert {(await client.next()).signalType for client in clients} == {"stopTrain"}
             for client in clients:
                 await client.hang_up()
-            await until(lambda: not leads.desk.talks[job].signals, "all have left")
+            await until(lambda: not leads.registry.sessions[job].signals, "all have left")
             assert stands_by._relay is not None
-            await until(lambda: not any(line.calls for line in stands_by._relay._lines), "nothing is counted as open")
+            await until(lambda: not any(one.calls for one in stands_by._relay._channels), "nothing is counted as open")
             for client in clients:
                 await client.channel.close(None)
 

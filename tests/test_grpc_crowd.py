@@ -12,7 +12,7 @@ from tests.test_grpc_chaos import Servers
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_a_crowd_outlives_its_servers(tmp_path: Path, seed: int) -> None:
+def test_many_clients_survive_their_servers(tmp_path: Path, seed: int) -> None:
     async def story(world: World) -> None:
         servers = Servers(world)
         await servers.start()

@@ -1,4 +1,4 @@
-"""Clients that come to a conversation at the very moment in which something is said in it."""
+"""Clients that join a conversation at the moment in which a signal is sent."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 
 from engine.kube import CONFIGMAP, POD
 from engine.model.recovery.conversation import MarkPods, Signal
-from engine.serve.grpc import operations
-from engine.serve.grpc.streams import Outbox
-from engine.serve.grpc.voice import Voice
+from engine.serve.grpc.recovery import operations
+from engine.serve.grpc.recovery.subscribers import Subscribers
+from engine.serve.grpc.streams import MessageQueue
 from tests.grpc_world import NS, Client, Time, World, play, until
 
 STOP = Signal("stopTrain", ("stop_train",), uuid="u")
@@ -21,11 +21,11 @@ REQUEST = '{"ranks": ["1"], "ops": [true]}'
 FAULT = Signal("globalFault", ("on_global_rank",), uuid="u")
 
 
-def waiting(outbox: Outbox[Any]) -> list[str]:
+def waiting(outbox: MessageQueue[Any]) -> list[str]:
     return [message.signalType for message, _ in outbox._items]
 
 
-def leaves(outbox: Outbox[Any]) -> None:
+def leaves(outbox: MessageQueue[Any]) -> None:
     """What waits longest is handed to the connection."""
     _, future = outbox._items.popleft()
     assert future is not None
@@ -33,37 +33,37 @@ def leaves(outbox: Outbox[Any]) -> None:
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_whoever_joins_while_a_signal_is_on_its_way_hears_it_once(first: bool) -> None:
+def test_a_client_that_joins_during_a_delivery_gets_the_signal_once(first: bool) -> None:
     async def main() -> None:
-        voice, slow, late = Voice("job", returning=False), Outbox[Any](), Outbox[Any]()
-        voice.join(slow)
-        saying = asyncio.ensure_future(voice.deliver(STOP, "u", 1, lambda: True))
+        subscribers, slow, late = Subscribers("job", returning=False), MessageQueue[Any](), MessageQueue[Any]()
+        subscribers.join(slow)
+        saying = asyncio.ensure_future(subscribers.deliver(STOP, "u", 1, lambda: True))
         if first:
-            voice.join(late)  # before anything was handed over
+            subscribers.join(late)  # before anything was handed over
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         if not first:
             assert waiting(slow) == ["stopTrain"]  # it reads slowly
-            voice.join(late)
+            subscribers.join(late)
         assert waiting(late) == ["stopTrain"]
         slow.discard()
         late.discard()
         await saying
-        after = Outbox[Any]()
-        voice.join(after)
+        after = MessageQueue[Any]()
+        subscribers.join(after)
         assert waiting(after) == [], "it was said before this one came"
 
     asyncio.run(main())
 
 
-def test_whoever_executes_hears_of_an_operation_on_its_way() -> None:
+def test_an_executor_that_joins_gets_the_operation_on_its_way() -> None:
     async def main() -> None:
-        voice, slow, late = Voice("job", returning=False), Outbox[Any](), Outbox[Any]()
-        voice.execute(operations.NIC, slow)
-        saying = asyncio.ensure_future(voice.notify(operations.NIC, REQUEST, lambda: True))
+        subscribers, slow, late = Subscribers("job", returning=False), MessageQueue[Any](), MessageQueue[Any]()
+        subscribers.join_executors(operations.NIC, slow)
+        saying = asyncio.ensure_future(subscribers.notify(operations.NIC, REQUEST, lambda: True))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        voice.execute(operations.NIC, late)
+        subscribers.join_executors(operations.NIC, late)
         assert len(late._items) == 1
         slow.discard()
         await saying
@@ -73,16 +73,16 @@ def test_whoever_executes_hears_of_an_operation_on_its_way() -> None:
 
 def test_a_signal_waits_for_clients_of_a_dead_server_also_after_another_waited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every stream broke again in the storm: the next signal has the patience that the first one had."""
-    monkeypatch.setattr("engine.serve.grpc.voice.ENQUEUE", 0.01)
+    monkeypatch.setattr("engine.serve.grpc.recovery.subscribers.ENQUEUE", 0.01)
 
     async def main() -> None:
-        voice, late = Voice("job", returning=True), Outbox[Any]()
-        lost = asyncio.ensure_future(voice.repeat(STOP, 1, lambda: False))  # somebody has answered it meanwhile
-        saying = asyncio.ensure_future(voice.deliver(FAULT, "u", 1, lambda: True))
+        subscribers, late = Subscribers("job", returning=True), MessageQueue[Any]()
+        lost = asyncio.ensure_future(subscribers.repeat(STOP, 1, lambda: False))  # a client has answered it meanwhile
+        saying = asyncio.ensure_future(subscribers.deliver(FAULT, "u", 1, lambda: True))
         await lost
         await asyncio.wait([saying], timeout=0.1)
         assert not saying.done()
-        voice.join(late)
+        subscribers.join(late)
         await until(lambda: waiting(late) == ["globalFault"], "it is said")
         leaves(late)
         assert await saying is True
@@ -90,17 +90,17 @@ def test_a_signal_waits_for_clients_of_a_dead_server_also_after_another_waited(m
     asyncio.run(main())
 
 
-def test_a_signal_whose_stream_broke_in_the_storm_is_said_to_the_next_one() -> None:
+def test_a_signal_whose_stream_broke_is_sent_to_the_next_one() -> None:
     async def main() -> None:
-        voice, broken, whole = Voice("job", returning=True), Outbox[Any](), Outbox[Any]()
-        voice.join(broken)
-        saying = asyncio.ensure_future(voice.deliver(STOP, "u", 1, lambda: True))
+        subscribers, broken, whole = Subscribers("job", returning=True), MessageQueue[Any](), MessageQueue[Any]()
+        subscribers.join(broken)
+        saying = asyncio.ensure_future(subscribers.deliver(STOP, "u", 1, lambda: True))
         await until(lambda: waiting(broken) == ["stopTrain"], "it is on its way")
         broken.discard()
-        voice.signals.discard(broken)
+        subscribers.signals.discard(broken)
         await asyncio.sleep(0.05)
         assert not saying.done()
-        voice.join(whole)
+        subscribers.join(whole)
         await until(lambda: waiting(whole) == ["stopTrain"], "it is said again")
         leaves(whole)
         assert await saying is True
@@ -108,13 +108,13 @@ def test_a_signal_whose_stream_broke_in_the_storm_is_said_to_the_next_one() -> N
     asyncio.run(main())
 
 
-def test_whoever_joins_while_a_signal_is_on_its_way_counts_as_heard() -> None:
+def test_a_client_that_joins_during_a_delivery_counts_as_reached() -> None:
     async def main() -> None:
-        voice, broken, late = Voice("job", returning=False), Outbox[Any](), Outbox[Any]()
-        voice.join(broken)
-        saying = asyncio.ensure_future(voice.deliver(STOP, "u", 1, lambda: True))
+        subscribers, broken, late = Subscribers("job", returning=False), MessageQueue[Any](), MessageQueue[Any]()
+        subscribers.join(broken)
+        saying = asyncio.ensure_future(subscribers.deliver(STOP, "u", 1, lambda: True))
         await until(lambda: waiting(broken) == ["stopTrain"], "it is on its way")
-        voice.join(late)
+        subscribers.join(late)
         broken.discard()
         leaves(late)
         assert await saying is True
@@ -123,14 +123,14 @@ def test_whoever_joins_while_a_signal_is_on_its_way_counts_as_heard() -> None:
 
 
 def test_an_operation_waits_for_executors_of_a_dead_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.serve.grpc.voice.ENQUEUE", 0.01)
+    monkeypatch.setattr("engine.serve.grpc.recovery.subscribers.ENQUEUE", 0.01)
 
     async def main() -> None:
-        voice, late = Voice("job", returning=True), Outbox[Any]()
-        saying = asyncio.ensure_future(voice.notify(operations.NIC, REQUEST, lambda: True))
+        subscribers, late = Subscribers("job", returning=True), MessageQueue[Any]()
+        saying = asyncio.ensure_future(subscribers.notify(operations.NIC, REQUEST, lambda: True))
         await asyncio.wait([saying], timeout=0.1)
         assert not saying.done()
-        voice.execute(operations.NIC, late)
+        subscribers.join_executors(operations.NIC, late)
         await until(lambda: len(late._items) == 1, "it is said")
         late.discard()
         assert await saying is False
@@ -138,20 +138,20 @@ def test_an_operation_waits_for_executors_of_a_dead_server(monkeypatch: pytest.M
     asyncio.run(main())
 
 
-def test_who_waits_for_clients_is_woken_by_them_and_hardly_looks() -> None:
+def test_waiting_for_clients_ends_with_their_arrival_and_hardly_polls() -> None:
     """Thousands of jobs wait at once after the death of a server: each may cost next to nothing."""
 
     async def main() -> None:
-        voice, looks, late = Voice("job", returning=True), [0], Outbox[Any]()
+        subscribers, looks, late = Subscribers("job", returning=True), [0], MessageQueue[Any]()
 
         def current() -> bool:
             looks[0] += 1
             return True
 
-        saying = asyncio.ensure_future(voice.deliver(STOP, "u", 1, current))
+        saying = asyncio.ensure_future(subscribers.deliver(STOP, "u", 1, current))
         await asyncio.wait([saying], timeout=0.6)
         assert not saying.done() and looks[0] <= 4
-        voice.join(late)
+        subscribers.join(late)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -162,48 +162,48 @@ def test_who_waits_for_clients_is_woken_by_them_and_hardly_looks() -> None:
     asyncio.run(main())
 
 
-def test_what_became_void_while_nobody_listened_is_not_said() -> None:
+def test_a_signal_that_became_void_without_subscribers_is_not_sent() -> None:
     async def main() -> None:
-        voice, current = Voice("job", returning=False), [True]
-        saying = asyncio.ensure_future(voice.deliver(STOP, "u", 1, lambda: current[0]))
+        subscribers, current = Subscribers("job", returning=False), [True]
+        saying = asyncio.ensure_future(subscribers.deliver(STOP, "u", 1, lambda: current[0]))
         await asyncio.sleep(0)
-        outbox = Outbox[Any]()
+        outbox = MessageQueue[Any]()
         current[0] = False
-        voice.join(outbox)
+        subscribers.join(outbox)
         assert await saying is False
         assert waiting(outbox) == []
 
     asyncio.run(main())
 
 
-def test_an_operation_that_became_void_is_carried_out_by_nobody() -> None:
-    """Links must not move in a job whose processes run again: the conversation began anew while nobody listened."""
+def test_an_operation_that_became_void_is_not_carried_out() -> None:
+    """Links must not move in a job whose processes run again: the conversation restarted without executors."""
 
     async def main() -> None:
-        voice, current, late = Voice("job", returning=False), [True], Outbox[Any]()
-        saying = asyncio.ensure_future(voice.notify(operations.NIC, REQUEST, lambda: current[0]))
+        subscribers, current, late = Subscribers("job", returning=False), [True], MessageQueue[Any]()
+        saying = asyncio.ensure_future(subscribers.notify(operations.NIC, REQUEST, lambda: current[0]))
         await asyncio.sleep(0)
         current[0] = False
-        voice.execute(operations.NIC, late)
+        subscribers.join_executors(operations.NIC, late)
         assert await saying is False
         assert not late._items
 
     asyncio.run(main())
 
 
-def test_what_was_lost_with_a_server_waits_for_whoever_lost_the_stream_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.model.recovery.words.REPEAT", 0.01)
+def test_a_lost_signal_waits_for_a_client_that_lost_its_stream_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.model.recovery.protocol.REPEAT", 0.01)
 
     async def main() -> None:
-        voice, broken, late = Voice("job", returning=True), Outbox[Any](), Outbox[Any]()
-        voice.join(broken)
-        saying = asyncio.ensure_future(voice.repeat(STOP, 1, lambda: True))
+        subscribers, broken, late = Subscribers("job", returning=True), MessageQueue[Any](), MessageQueue[Any]()
+        subscribers.join(broken)
+        saying = asyncio.ensure_future(subscribers.repeat(STOP, 1, lambda: True))
         await asyncio.sleep(0.05)
         broken.discard()
-        voice.signals.discard(broken)
+        subscribers.signals.discard(broken)
         await asyncio.wait([saying], timeout=0.5)
         assert not saying.done()
-        voice.join(late)
+        subscribers.join(late)
         await until(lambda: waiting(late) == ["stopTrain"], "it is said to the stream that stands")
         leaves(late)
         assert await saying is True
@@ -211,23 +211,23 @@ def test_what_was_lost_with_a_server_waits_for_whoever_lost_the_stream_again(mon
     asyncio.run(main())
 
 
-def test_whoever_joins_before_the_outcome_of_a_signal_is_noted_hears_it(tmp_path: Path) -> None:
+def test_a_client_that_joins_before_the_outcome_is_recorded_gets_the_signal(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         job = await world.job(strategy="recover")
         async with world.server() as server:
             client = await Client(server.port, job).join()
-            talk = server.desk.talks[job]
-            deliver, late = talk.voice.deliver, Outbox[Any](role="agent 1", host="h")
+            session = server.registry.sessions[job]
+            deliver, late = session.subscribers.deliver, MessageQueue[Any](role="agent 1", host="h")
 
             async def then_somebody_comes(*args: Any) -> bool:
                 ok = await deliver(*args)
-                await talk.attach(late)
+                await session.attach(late)
                 return ok
 
-            talk.voice.deliver = then_somebody_comes  # type: ignore[method-assign]
+            session.subscribers.deliver = then_somebody_comes  # type: ignore[method-assign]
             await client.broke(("9", "1"))
             assert (await client.next()).signalType == "stopTrain"
-            await until(lambda: talk.conversation.state == "WaitReportStopCompleteState", "it is noted")
+            await until(lambda: session.conversation.state == "WaitReportStopCompleteState", "it is noted")
             assert waiting(late) == ["stopTrain"]
             await client.close()
 
@@ -240,25 +240,25 @@ def test_those_who_are_not_back_yet_are_not_forgotten_by_the_record(tmp_path: Pa
         async with world.server() as server:
             client = await Client(server.port, job).join()
             other = await Client(server.port, job, "agent 1").listen()
-            talk = server.desk.talks[job]
+            session = server.registry.sessions[job]
             await client.broke(("9", "1"))
             await client.next()
-            await until(lambda: talk.record.subscribers == 2, "both are counted")
-            talk.voice._until = time.monotonic() + 60.0  # as after the death of the server before
+            await until(lambda: session.record.subscribers == 2, "both are counted")
+            session.subscribers._until = time.monotonic() + 60.0  # as after the death of the server before
             await client.hang_up()
             await other.hang_up()
-            await until(lambda: not talk.signals, "nobody is back")
+            await until(lambda: not session.signals, "no client is back")
             await client.stopped()
-            await until(lambda: talk.conversation.state == "NotifyGlobalFaultState", "it goes on")
-            assert talk.record.subscribers == 2
+            await until(lambda: session.conversation.state == "NotifyGlobalFaultState", "it goes on")
+            assert session.record.subscribers == 2
             await client.close()
             await other.close()
 
     play(tmp_path, story)
 
 
-def test_what_nobody_was_there_to_hear_is_void_when_its_conversation_is_over(tmp_path: Path) -> None:
-    """The processes of a job that starts anew must not be ended by the last word to those before."""
+def test_an_unsent_signal_is_void_when_its_conversation_is_over(tmp_path: Path) -> None:
+    """The last signal to the processes of a job must not end those of its next start."""
 
     async def story(world: World) -> None:
         job, now = await world.job(strategy="recover"), Time()
@@ -266,24 +266,24 @@ def test_what_nobody_was_there_to_hear_is_void_when_its_conversation_is_over(tmp
             client = Client(server.port, job)
             assert (await client.call("Init", client.info)).code == 0
             assert (await client.call("Register", client.info)).code == 0
-            talk = server.desk.talks[job]
-            talk.voice._until = time.monotonic() + 60.0  # as after the death of the server before
+            session = server.registry.sessions[job]
+            session.subscribers._until = time.monotonic() + 60.0  # as after the death of the server before
             await world.kube.delete(CONFIGMAP, "reset-config-pretrain", NS)
             await client.broke(("9", "1"))
-            await until(lambda: talk.conversation.state == "NotifyKillJobState", "it shall end, and nobody hears it")
+            await until(lambda: session.conversation.state == "NotifyKillJobState", "it shall end, without a client")
             now.pass_by(60)
-            await server.desk.pulse()
-            await until(lambda: talk.conversation.state == "INIT", "it is over")
+            await server.registry.refresh()
+            await until(lambda: session.conversation.state == "INIT", "it is over")
             await client.listen()
-            await until(lambda: talk.signals, "the processes of the new start listen")
-            await until(lambda: talk._worker is None or talk._worker.done(), "nothing is said any more")
+            await until(lambda: session.signals, "the processes of the new start listen")
+            await until(lambda: session._worker is None or session._worker.done(), "nothing is said any more")
             assert client.heard == []
             await client.close()
 
     play(tmp_path, story)
 
 
-def test_the_first_client_begins_anew_and_hears_nothing_of_before(tmp_path: Path) -> None:
+def test_the_first_client_restarts_the_conversation_and_gets_no_earlier_signal(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         job = await world.job(strategy="recover")
         async with world.server() as server:
@@ -291,11 +291,11 @@ def test_the_first_client_begins_anew_and_hears_nothing_of_before(tmp_path: Path
             assert (await client.call("Init", client.info)).code == 0
             assert (await client.call("Register", client.info)).code == 0
             await client.broke(("9", "1"))
-            talk = server.desk.talks[job]
-            await until(lambda: talk.conversation.uuid, "training shall stop, and nobody hears it")
-            before = talk.conversation.uuid
+            session = server.registry.sessions[job]
+            await until(lambda: session.conversation.uuid, "training shall stop, without a client")
+            before = session.conversation.uuid
             await client.listen()
-            await until(lambda: talk.signals, "it listens")
+            await until(lambda: session.signals, "it listens")
             await client.broke(("10", "1"))
             heard = await client.next()
             assert [rank.rankId for rank in heard.faultRanks] == ["10"] and heard.uuid != before
@@ -312,11 +312,11 @@ def test_clients_that_come_at_the_same_time_share_one_conversation(tmp_path: Pat
             await first.close()
             clients = [Client(server.port, job, f"agent {number}") for number in range(8)]
             await asyncio.gather(*(client.listen() for client in clients))
-            talk = server.desk.talks[job]
-            await until(lambda: len(talk.signals) == len(clients), "all listen")
+            session = server.registry.sessions[job]
+            await until(lambda: len(session.signals) == len(clients), "all listen")
             await clients[0].broke(("9", "1"))
             heard = [await client.next() for client in clients]
-            assert {signal.uuid for signal in heard} == {talk.conversation.uuid}
+            assert {signal.uuid for signal in heard} == {session.conversation.uuid}
             await clients[0].hang_up()  # one of many: the others go on
             await clients[1].stopped()
             assert [(await client.next()).signalType for client in clients[1:]] == ["globalFault"] * 7
@@ -333,17 +333,17 @@ def test_a_stream_that_breaks_while_others_come_back_ends_nothing(tmp_path: Path
         job = await world.job(strategy="recover")
         async with world.server() as server:
             client = await Client(server.port, job).join()
-            talk = server.desk.talks[job]
+            session = server.registry.sessions[job]
             await client.broke(("9", "1"))
             assert (await client.next()).signalType == "stopTrain"
-            before = talk.conversation.uuid
-            talk.voice._until = time.monotonic() + 60.0  # as after the death of the server before
+            before = session.conversation.uuid
+            session.subscribers._until = time.monotonic() + 60.0  # as after the death of the server before
             await client.hang_up()
-            await until(lambda: not talk.signals, "its stream is gone")
+            await until(lambda: not session.signals, "its stream is gone")
             other = Client(server.port, job, "agent 1")
             await other.listen()
-            await until(lambda: talk.signals, "the next one is back")
-            assert talk.conversation.uuid == before
+            await until(lambda: session.signals, "the next one is back")
+            assert session.conversation.uuid == before
             await other.stopped()
             assert (await other.next()).signalType in ("stopTrain", "globalFault")
             await other.close()
@@ -357,15 +357,15 @@ def test_a_client_that_hangs_up_while_it_joins_is_not_kept(tmp_path: Path) -> No
         async with world.server() as server:
             client = await Client(server.port, job).join()
             await client.close()
-            talk = server.desk.talks[job]
-            await until(lambda: not talk.signals, "it has left")
-            outbox = Outbox[Any](role="r", host="h")
-            async with talk._lock:  # something is being written
-                joining = asyncio.ensure_future(talk.attach(outbox))
+            session = server.registry.sessions[job]
+            await until(lambda: not session.signals, "it has left")
+            outbox = MessageQueue[Any](role="r", host="h")
+            async with session._lock:  # something is being written
+                joining = asyncio.ensure_future(session.attach(outbox))
                 await asyncio.sleep(0)
                 outbox.discard()
             await joining
-            assert not talk.signals
+            assert not session.signals
 
     play(tmp_path, story)
 
@@ -377,7 +377,7 @@ def test_a_mark_for_a_pod_does_not_meet_the_one_that_replaced_it(tmp_path: Path)
             view = server.cluster.jobs[job]
             await world.replace("pretrain", 1)
             marks = MarkPods(("9",), labels={"fault-type": "software"})
-            assert await server.desk.hand.mark_pods(view, marks, 8) is False
+            assert await server.registry.writer.mark_pods(view, marks, 8) is False
             pod = await world.kube.get(POD, "pretrain-worker-1", NS)
             assert pod is not None and "fault-type" not in pod["metadata"].get("labels", {})
 

@@ -13,7 +13,7 @@ import pytest
 
 from engine.kube import POD, Kube, Unavailable
 from engine.serve.grpc import profiling
-from engine.serve.grpc.cluster import Extra
+from engine.serve.grpc.observed_cluster import ContainerSettings
 from engine.serve.grpc.server import GrpcServer
 from engine.wire.clusterd import profiling_pb2 as pb
 from tests.grpc_world import ASCEND_JOB, NS, POD_GROUP, Client, World, play, until
@@ -62,7 +62,7 @@ async def modify(client: Client, **switches: str) -> pb.DataTypeRes:
 def mount(server: GrpcServer) -> None:
     for view in server.cluster.jobs.values():
         for pod in view.pods:
-            server.cluster._extras[(pod.namespace, pod.name)] = Extra(data_trace=True)
+            server.cluster._container_settings[(pod.namespace, pod.name)] = ContainerSettings(data_trace=True)
 
 
 def test_a_write_whose_answer_is_lost_is_no_failure(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_write_whose_answer_is_lost_is_no_failure(tmp_path: Path) -> None:
     play(tmp_path, story)
 
 
-def test_switches_changed_while_somebody_subscribes_reach_it(tmp_path: Path) -> None:
+def test_switches_changed_during_a_subscription_reach_it(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         job = await world.job()
         async with world.server() as server:
@@ -106,7 +106,7 @@ def test_switches_changed_while_somebody_subscribes_reach_it(tmp_path: Path) -> 
     play(tmp_path, story)
 
 
-def test_nobody_subscribes_to_a_job_that_is_not_there(tmp_path: Path) -> None:
+def test_a_subscription_to_an_unknown_job_is_refused(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         job = await world.job()
         async with world.server() as server:

@@ -1,7 +1,7 @@
 """The services of `Recover` and the others through a real kube-apiserver.
 
-One that stores no custom objects knows jobs by their pods. Where the aggregation layer lends it AscendJobs and
-PodGroups (`tests.aggregated`), the conversations of the other test files are played again in it, as they stand there.
+Without definitions it knows jobs by their pods. With Belay's definitions the conversations of the other test files are
+played again in it, as they stand there.
 """
 
 from __future__ import annotations
@@ -16,19 +16,18 @@ import pytest
 
 from engine.kube import CONFIGMAP, NODE, POD, Kube
 from tests import test_force_release, test_grpc_recover, test_grpc_rules
-from tests.aggregated import custom_kinds
 from tests.grpc_world import ASCEND_JOB, NS, POD_GROUP, Client, World, until
-from tests.kube_server import kubeconfig, real_cluster  # noqa: F401
+from tests.kube_server import define, kubeconfig, real_cluster  # noqa: F401
 from tests.needs import assets
 from tests.test_grpc_chaos import Servers, recovers
 
 #: What is played again: each writes or watches something else of the cluster.
 AGAIN = (
     (test_grpc_rules, "test_init_and_register_in_their_order"),
-    (test_grpc_rules, "test_a_job_whose_pod_group_goes_is_forgotten"),
+    (test_grpc_rules, "test_a_job_whose_pod_group_is_deleted_is_forgotten"),
     (test_grpc_rules, "test_a_global_rank_table_is_pushed_when_all_members_are_complete"),
-    (test_grpc_rules, "test_faults_are_told_to_subscribers_and_on_request"),
-    (test_grpc_rules, "test_summaries_go_to_known_roles"),
+    (test_grpc_rules, "test_faults_reach_subscribers_and_queries"),
+    (test_grpc_rules, "test_summaries_are_sent_to_known_roles"),
     (test_grpc_rules, "test_profiling_switches"),
     (test_grpc_rules, "test_public_faults_enter_by_the_door_of_their_config_maps"),
     (test_grpc_recover, "test_a_process_fault_is_recovered_with_new_pods"),
@@ -38,7 +37,7 @@ AGAIN = (
     (test_grpc_recover, "test_a_stress_test_that_finds_a_fault_isolates_the_node_and_recovers"),
     (test_grpc_recover, "test_a_sub_healthy_pod_is_switched_to_its_backup"),
     (test_grpc_recover, "test_a_smaller_job_grows_again"),
-    (test_force_release, "test_the_cluster_hears_of_it_and_forgets_it"),
+    (test_force_release, "test_the_cluster_gets_an_entry_and_loses_it"),
 )
 #: ConfigMaps that Kubernetes itself keeps.
 KEPT = ("kube-root-ca.crt", "extension-apiserver-authentication", "cluster-info")
@@ -50,23 +49,14 @@ def lent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     control_plane = assets("etcd", "kube-apiserver")
     folder = tmp_path_factory.mktemp("lent")
 
-    async def create(path: Path, body: dict[str, Any]) -> None:
-        async with Kube.from_config(str(path)) as kube:
-            await kube.create(await kube.resource(body["apiVersion"], body["kind"]), body)
-
-    with (
-        real_cluster(control_plane, folder) as path,
-        custom_kinds(folder, path, lambda body: asyncio.run(create(path, body))),
-    ):
-        # the lender has namespaces of its own
-        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NS}}
-        asyncio.run(create(folder / "custom-kinds.kubeconfig", space))
+    with real_cluster(control_plane, folder) as path:
+        define(path)
         yield str(path)
 
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("module", "name"), AGAIN, ids=[name for _, name in AGAIN])
-def test_it_goes_the_same_way(
+def test_a_real_cluster_gives_the_same_results(
     module: ModuleType, name: str, lent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played = 0
@@ -78,7 +68,7 @@ def test_it_goes_the_same_way(
             async with Kube.from_config(lent) as kube:
                 world.kube = kube
                 await wipe(kube)
-                world.custom = False  # the definitions are behind the aggregation layer
+                world.custom = False  # the definitions are there already
                 await world.prepare()
                 world.custom = True
                 await story(world)
@@ -119,7 +109,7 @@ def test_a_recovery_is_carried_through(kubeconfig: str, tmp_path: Path) -> None:
             async with world.server("server-1", duration=1.0) as server:
                 await client.close()
                 client = await Client(server.port, job).listen()  # waits until the dead server's Lease has run out
-                await until(lambda: server.desk.talks[job].signals, "the client is back")
+                await until(lambda: server.registry.sessions[job].signals, "the client is back")
                 await client.stopped()
                 assert (await client.next()).signalType == "globalFault"
                 await client.offers("recover", "exit")

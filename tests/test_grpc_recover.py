@@ -1,4 +1,4 @@
-"""Golden conversations over real gRPC on loopback: what training processes hear, and what the cluster is left with."""
+"""Golden conversations over real gRPC on loopback: what training processes receive, and what is left in the cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 
 from engine.kube import EVENT, NODE, POD
-from engine.model.recovery import account
+from engine.model.recovery import summary
 from engine.plan import plan
 from engine.serve.grpc.server import GrpcServer
 from engine.wire.clusterd import recover_pb2 as pb
@@ -55,9 +55,9 @@ def test_a_process_fault_is_recovered_with_new_pods(tmp_path: Path) -> None:
             await world.replace("pretrain", 1)
             await until(lambda: cleared(world), "the reset ConfigMap is cleared")
             await client.done("recover")
-            await until(lambda: annotated(world, "recover-success"), "the outcome is told")
+            await until(lambda: annotated(world, "recover-success"), "the outcome is annotated")
             await until(lambda: gone(world), "nothing is kept")
-            await until(lambda: told(world), "an Event tells of it")
+            await until(lambda: told(world), "an Event reports it")
             await client.close()
 
     play(tmp_path, story)
@@ -81,7 +81,7 @@ async def gone(world: World) -> bool:
 
 
 class Play:
-    """One job, one client, a clock that the test moves; `heard` are signals in short."""
+    """One job, one client, a clock that the test moves; `heard` are received signals in short."""
 
     def __init__(self, world: World, server: GrpcServer, client: Client, time: Time) -> None:
         self.world, self.server, self.client, self.time = world, server, client, time
@@ -92,16 +92,16 @@ class Play:
 
     async def after(self, seconds: float) -> None:
         self.time.pass_by(seconds)
-        await self.server.desk.pulse()
+        await self.server.registry.refresh()
 
     async def waits_for(self, state: str) -> None:
         await until(lambda: self.state == state, f"{state}, it is {self.state}")
 
     @property
     def state(self) -> str:
-        talk = self.server.desk.find(self.client.job)
-        assert talk is not None
-        return talk.conversation.state.value
+        session = self.server.registry.find(self.client.job)
+        assert session is not None
+        return session.conversation.state.value
 
     async def marks(self, kind: str, key: str) -> str:
         return str((await self.world.group("pretrain"))["metadata"].get(kind, {}).get(key, ""))
@@ -139,7 +139,7 @@ def conversation(folder: Path, story: Callable[[Play], Awaitable[None]], **job: 
 def test_a_broken_chip_gives_its_processes_time_to_speak_then_begins(tmp_path: Path) -> None:
     async def story(at: Play) -> None:
         await at.world.report("n1", bad={3: ("80C98001", "RestartNPU")}, at=at.time())
-        await until(lambda: at.server.desk.talks[at.client.job].conversation.ranks, "the fault is known")
+        await until(lambda: at.server.registry.sessions[at.client.job].conversation.ranks, "the fault is known")
         assert (at.state, at.client.heard) == ("INIT", [])
         await at.after(10)
         await at.hears("preExitProcess pre exit process nodes=1")
@@ -185,7 +185,7 @@ def test_a_memory_fault_is_retried_in_the_step(tmp_path: Path) -> None:
             notes = [await at.marks("annotations", f"belay.dev/step-{word}") for word in ("retry", "retried")]
             return notes == [f"{at.time()}:2", str(at.time())]
 
-        await until(told, "the planner is told of the retry and of its end")
+        await until(told, "the planner gets the retry and its end")
 
     conversation(tmp_path, story, strategy="retry,recover")
 
@@ -207,7 +207,7 @@ def test_a_retry_enters_the_ledger_of_training_time(tmp_path: Path) -> None:
 
         def told() -> bool:
             view = cluster.jobs.get(at.client.job)
-            return view is not None and account.KEY in view.annotations
+            return view is not None and summary.KEY in view.annotations
 
         await until(told, "the account is on the PodGroup")
         made = plan(desired(), cluster.observed, at.time() / 1000)
@@ -235,7 +235,7 @@ def test_a_lost_link_waits_for_routes_before_the_retry(tmp_path: Path) -> None:
     conversation(tmp_path, story, strategy="retry")
 
 
-def test_a_lost_node_is_told_by_the_framework_that_survives_it(tmp_path: Path) -> None:
+def test_a_lost_node_is_reported_by_the_surviving_processes(tmp_path: Path) -> None:
     async def story(at: Play) -> None:
         await at.world.ready("n1", False)
         await until(lambda: not at.server.cluster.observed.nodes["n1"].ready, "the node is lost")
@@ -282,7 +282,9 @@ def test_pods_that_were_to_stay_are_replaced_when_a_chip_breaks_meanwhile(tmp_pa
         await at.client.broke(("9", "1"))
         await at.hears("stopTrain stop_train ranks=9:1")
         await at.world.report("n0", bad={2: ("80C98001", "RestartNPU")}, at=at.time())
-        await until(lambda: len(at.server.desk.talks[at.client.job].conversation.ranks) == 2, "both faults are known")
+        await until(
+            lambda: len(at.server.registry.sessions[at.client.job].conversation.ranks) == 2, "both faults are known"
+        )
         await at.client.stopped()
         await at.waits_for("WaitFaultFlushFinishedState")
         await at.after(1)
@@ -306,7 +308,7 @@ def test_a_platform_takes_part(tmp_path: Path) -> None:
             await world.kube.patch(POD_GROUP, group, {"metadata": {"annotations": notes}}, NS)
             key, value = next(iter(notes.items()))
             await until(lambda: at.server.cluster.jobs[at.client.job].annotations.get(key) == value, "it is seen")
-            await at.server.desk.pulse()
+            await at.server.registry.refresh()
 
         await at.client.broke(("9", "1"))
         await at.after(30)
@@ -397,8 +399,8 @@ def test_without_its_reset_config_map_a_job_is_killed(tmp_path: Path) -> None:
         await at.client.broke(("9", "1"))
         await at.hears("killMaster")
         await at.waits_for("INIT")
-        talk = at.server.desk.ended_with[at.client.job]
-        assert 501 in [note.code for note in talk.story]
+        session = at.server.registry.last_conversations[at.client.job]
+        assert 501 in [note.code for note in session.story]
 
     conversation(tmp_path, story, reset=False)
 
@@ -447,13 +449,13 @@ def test_what_a_stress_test_makes_chips_report_does_not_end_it(tmp_path: Path) -
         assert at.state == "WaitStressTestFinishedState"
         await at.world.report("n0", bad={3: ("80818C05", "SeparateNPU")}, at=at.time())  # not under test
         await at.waits_for("WaitReportStopCompleteState")
-        talk = at.server.desk.talks[job].conversation
-        assert [rank.rank for rank in talk.ranks] == ["3"]
+        recovery = at.server.registry.sessions[job].conversation
+        assert [rank.rank for rank in recovery.ranks] == ["3"]
 
     conversation(tmp_path, story)
 
 
-def test_an_operator_is_not_kept_waiting_for_ever(tmp_path: Path) -> None:
+def test_an_operator_waits_for_a_bounded_time(tmp_path: Path) -> None:
     async def story(at: Play) -> None:
         client, job = at.client, at.client.job
         request = pb.StressTestParam(jobID=job, stressParam={"n1": pb.StressOpList(ops=[0])})
@@ -477,14 +479,14 @@ def test_a_chip_that_is_merely_sub_healthy_does_not_leave_with_one_that_broke(tm
         await at.world.report("n0", bad={2: ("80C98009", "SubHealthFault")}, at=at.time())
         await at.world.report("n1", bad={1: ("80C98001", "RestartNPU")}, at=at.time())
 
-        def talk() -> Any:
-            return at.server.desk.talks[at.client.job].conversation
+        def session() -> Any:
+            return at.server.registry.sessions[at.client.job].conversation
 
-        await until(lambda: talk().ranks, "the broken chip is known")
-        assert [rank.rank for rank in talk().ranks] == ["9"]
+        await until(lambda: session().ranks, "the broken chip is known")
+        assert [rank.rank for rank in session().ranks] == ["9"]
         await at.world.report("n1", bad={}, at=at.time())
-        await until(lambda: not talk().seen, "only the other is left")
-        assert [rank.rank for rank in talk().ranks] == ["9"]
+        await until(lambda: not session().seen, "only the other is left")
+        assert [rank.rank for rank in session().ranks] == ["9"]
 
     conversation(tmp_path, story)
 

@@ -13,15 +13,15 @@ import pytest
 
 from engine.errors import InputError
 from engine.kube import CONFIGMAP, POD
-from engine.model.recovery import Rank
+from engine.model.recovery import FaultyRank
 from engine.serve.grpc.jobs import MAX_NPUS, signal
-from engine.serve.grpc.limits import Bucket, Connections, Rates
+from engine.serve.grpc.limits import Connections, Rates, TokenBucket
 from engine.serve.grpc.publishers import Publisher, Publishers
-from engine.serve.grpc.recover import _ranks
+from engine.serve.grpc.recovery.service import _ranks
 from engine.serve.grpc.server import where
-from engine.serve.grpc.streams import Outbox
+from engine.serve.grpc.streams import MessageQueue
 from engine.settings import Settings
-from engine.status.summaries import Summary
+from engine.status.summaries import JobSummary
 from engine.wire import publicinfo
 from engine.wire.clusterd import config_pb2, fault_pb2, job_pb2, profiling_pb2, pubfault_pb2
 from engine.wire.clusterd import recover_pb2 as pb
@@ -50,7 +50,7 @@ def test_init_and_register_in_their_order(tmp_path: Path) -> None:
         )
         async with world.server() as server:
             for name, code, info in (
-                ("nobody", 502, ""),
+                ("absent", 502, ""),
                 (off, 403, ""),
                 (hot, 0, f"job(uid={hot}) init success"),
             ):
@@ -76,10 +76,10 @@ def test_init_and_register_in_their_order(tmp_path: Path) -> None:
             labels = (await world.group("pretrain"))["metadata"]["labels"]
             assert labels["process-recover-enable"] == "on"
             assert (await client.call("HealthCheck", client.info)).code == 0
-            server.desk._max_jobs = 1
+            server.registry._max_jobs = 1
             other = Client(server.port, hot)
             assert (await other.call("Register", other.info)).code == 500
-            server.desk._max_jobs = 10
+            server.registry._max_jobs = 10
             await world.kube.delete(POD_GROUP, f"hot-{hot}", NS)
             await until(lambda: not server.cluster.jobs[hot].group, "the PodGroup is gone")
             assert (await other.call("Register", other.info)).code == 402
@@ -99,22 +99,22 @@ async def report(client: Client, what: str) -> Any:
     return await client.broke(("0", "1"))
 
 
-def test_both_kinds_of_fault_of_one_rank_are_heard() -> None:
+def test_both_kinds_of_fault_of_one_rank_are_received() -> None:
     told = (("8", "2"), ("8", "0"), ("9", "0"), ("9", "1"), ("x", "1"), ("7", "5"), ("-1", "0"), ("٣", "1"))
     rows = [pb.FaultRank(rankId=rank, faultType=kind) for rank, kind in told]
-    assert _ranks(rows) == (Rank("7", "1"), Rank("8", "0"), Rank("8", "2"), Rank("9", "1"))
+    assert _ranks(rows) == (FaultyRank("7", "1"), FaultyRank("8", "0"), FaultyRank("8", "2"), FaultyRank("9", "1"))
 
 
-def test_a_second_report_waits_until_the_first_is_taken_or_all_begins_anew(tmp_path: Path) -> None:
+def test_a_second_report_waits_until_the_first_is_taken_or_the_conversation_restarts(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         job = await world.job()
         async with world.server() as server:
             client = await Client(server.port, job).join()
-            assert (await client.offers("exit")).code == 0  # buffered though nobody waits for it
+            assert (await client.offers("exit")).code == 0  # buffered without a waiting caller
             second = asyncio.ensure_future(client.offers("exit"))
             await asyncio.sleep(0.2)
             assert not second.done()
-            again = await Client(server.port, job).listen()  # subscribing anew begins the conversation anew
+            again = await Client(server.port, job).listen()  # subscribing again restarts the conversation
             answer = await second
             assert answer.code == 599
             assert answer.info.endswith("chan closed")
@@ -124,7 +124,7 @@ def test_a_second_report_waits_until_the_first_is_taken_or_all_begins_anew(tmp_p
     play(tmp_path, story)
 
 
-def test_a_job_whose_pod_group_goes_is_forgotten(tmp_path: Path) -> None:
+def test_a_job_whose_pod_group_is_deleted_is_forgotten(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         job = await world.job()
         async with world.server() as server:
@@ -133,7 +133,7 @@ def test_a_job_whose_pod_group_goes_is_forgotten(tmp_path: Path) -> None:
             await client.next()
             assert await world.records()
             await world.kube.delete(POD_GROUP, f"pretrain-{job}", NS)
-            await until(lambda: job not in server.desk.talks, "the job is forgotten")
+            await until(lambda: job not in server.registry.sessions, "the job is forgotten")
             await until(lambda: none(world), "nothing is kept of it")
             assert (await client.stopped()).code == 400
             await client.close()
@@ -175,7 +175,7 @@ def test_operations_need_a_registered_running_job(tmp_path: Path) -> None:
         async with world.server() as server:
             client = Client(server.port, job)
             ops = {"n0": pb.DeviceList(dev=["0"], op=[True])}
-            for name, info in (("nobody", "job:nobody not exist"), (job, f"job:{job} is not registered")):
+            for name, info in (("absent", "job:absent not exist"), (job, f"job:{job} is not registered")):
                 answer = await client.call("SwitchNicTrack", pb.SwitchNics(jobID=name, nicOps=ops))
                 assert (answer.code, answer.info) == (413, info)
                 answer = await client.call("StressTest", pb.StressTestParam(jobID=name, allNodesOps=[0]))
@@ -193,9 +193,9 @@ def test_operations_need_a_registered_running_job(tmp_path: Path) -> None:
             )
             assert text == f"jobId={job} is not stress test"
             status, text = await refused(
-                client.stream("SubscribeNotifySwitch", pb.ClientInfo(jobId="nobody"), pb.SwitchRankList)
+                client.stream("SubscribeNotifySwitch", pb.ClientInfo(jobId="absent"), pb.SwitchRankList)
             )
-            assert text == "jobId=nobody not registed, please wait agent register"
+            assert text == "jobId=absent not registed, please wait agent register"
             await world.phase("pretrain-worker-1", "Pending")
             await until(lambda: not server.cluster.jobs[job].running, "it does not run")
             answer = await client.call("SwitchNicTrack", pb.SwitchNics(jobID=job, nicOps=ops))
@@ -291,7 +291,7 @@ def test_a_global_rank_table_is_pushed_when_all_members_are_complete(tmp_path: P
                 "super_pod_list": [{"super_pod_id": "0", "server_list": [{"server_id": "10.0.0.9"}]}],
             }
             again = client.stream("SubscribeRankTable", info, config_pb2.RankTableStream, "config.Config")
-            assert (await again.read()).rankTable == message.rankTable  # whoever comes later gets it at once
+            assert (await again.read()).rankTable == message.rankTable  # a later subscriber gets it at once
             other = config_pb2.ClientInfo(jobId="mindie-1", role="coordinator")
             third = client.stream("SubscribeRankTable", other, config_pb2.RankTableStream, "config.Config")
             assert (await third.read()).rankTable == message.rankTable  # whatever role registered
@@ -308,7 +308,7 @@ def rings(name: str, labels: dict[str, str], text: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"hccl.json": text}}
 
 
-def test_faults_are_told_to_subscribers_and_on_request(tmp_path: Path) -> None:
+def test_faults_reach_subscribers_and_queries(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         job = await world.job()
         async with world.server() as server:
@@ -318,7 +318,7 @@ def test_faults_are_told_to_subscribers_and_on_request(tmp_path: Path) -> None:
                 info = fault_pb2.ClientInfo(jobId=name, role="r")
                 return await client.call("GetFaultMsgSignal", info, fault_pb2.FaultQueryResult, "fault.Fault")
 
-            for name, code in (("nobody-there", 402), (job, 0), ("", 0)):
+            for name, code in (("absent-there", 402), (job, 0), ("", 0)):
                 info = fault_pb2.ClientInfo(jobId=name, role="r")
                 assert (await client.call("Register", info, fault_pb2.Status, "fault.Fault")).code == code
             answer = await query(job)
@@ -355,7 +355,7 @@ def test_queries_beyond_the_rate_wait_and_then_are_refused(tmp_path: Path) -> No
     async def story(world: World) -> None:
         async with world.server() as server:
             server.fault._sleep = forever
-            server.fault._bucket = Bucket(10, 10, lambda: 0.0)
+            server.fault._bucket = TokenBucket(10, 10, lambda: 0.0)
             client = Client(server.port, "")
             info = fault_pb2.ClientInfo(role="r")
             calls = [
@@ -378,7 +378,7 @@ async def forever(_: float) -> None:
     await asyncio.Event().wait()
 
 
-def test_summaries_go_to_known_roles(tmp_path: Path) -> None:
+def test_summaries_are_sent_to_known_roles(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         job = await world.job()
         async with world.server() as server:
@@ -391,11 +391,11 @@ def test_summaries_go_to_known_roles(tmp_path: Path) -> None:
             assert (status, "400" in text) == (grpc.StatusCode.UNKNOWN, True)
             answer = await name("CCAgent")
             assert (answer.code, answer.info) == (200, "registration successful")
-            unknown = job_pb2.ClientInfo(role="CCAgent", clientId="nobody")
+            unknown = job_pb2.ClientInfo(role="CCAgent", clientId="absent")
             status, text = await refused(
                 client.stream("SubscribeJobSummarySignal", unknown, job_pb2.JobSummarySignal, "job.Job")
             )
-            assert text == "invalid clientId: nobody, please register first"
+            assert text == "invalid clientId: absent, please register first"
             info = job_pb2.ClientInfo(role="CCAgent", clientId=answer.clientId)
             call = client.stream("SubscribeJobSummarySignalList", info, job_pb2.JobSummarySignalList, "job.Job")
             page = await call.read()
@@ -415,15 +415,15 @@ def test_summaries_go_to_known_roles(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("cards", "told"), [(MAX_NPUS, True), (MAX_NPUS + 1, False)])
-def test_the_rank_table_of_a_job_that_is_too_large_is_not_told(cards: int, told: bool) -> None:
-    job = Summary("id", NS, "j", "running", ('{"status":"complete"}',), {}, cards, npu=False)
+def test_the_rank_table_of_a_job_that_is_too_large_is_not_sent(cards: int, told: bool) -> None:
+    job = JobSummary("id", NS, "j", "running", ('{"status":"complete"}',), {}, cards, npu=False)
     assert bool(signal(job, "uuid").HcclJson) is told
 
 
 def test_a_role_has_twenty_subscriptions(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         async with world.server() as server:
-            server.jobs._rate = Bucket(1000, 1000)
+            server.jobs._rate = TokenBucket(1000, 1000)
             client = Client(server.port, "")
             calls = []
             for index in range(21):
@@ -479,7 +479,9 @@ def test_profiling_switches(tmp_path: Path) -> None:
             assert (await get(f"{NS}/pretrain")).profilingSwitch.CommunicationOperator == "off"
             for view in server.cluster.jobs.values():
                 for pod in view.pods:
-                    server.cluster._extras[(pod.namespace, pod.name)] = type(server.cluster.extra(pod))(None, "", True)
+                    server.cluster._container_settings[(pod.namespace, pod.name)] = type(
+                        server.cluster.container_settings(pod)
+                    )(None, "", True)
             assert (await modify(f"{NS}/pretrain")).code == 200
             written = await world.config_map("data-trace-pretrain")
             assert written is not None
@@ -513,8 +515,8 @@ def test_public_faults_enter_by_the_door_of_their_config_maps(tmp_path: Path) ->
 
             answer = await send(public())
             assert (answer.code, answer.info) == (0, "public fault send successfully")
-            kept = await world.config_map(publicinfo.INBOX, publicinfo.INBOX_NAMESPACE)
-            assert kept is not None and publicinfo.labelled(kept)
+            kept = await world.config_map(publicinfo.MESSAGES, publicinfo.MESSAGES_NAMESPACE)
+            assert kept is not None and publicinfo.has_public_faults(kept)
             (message,) = publicinfo.parse(kept).messages
             assert (message.id, message.faults[0].code, message.faults[0].influences[0].chips) == (
                 "message-0001", "220001001", (0, 1)
@@ -541,11 +543,12 @@ def test_calls_beyond_the_rate_are_named(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         rates = Rates(lambda: 0.0, business=3)
         async with world.server(rates=rates) as server:
-            client = Client(server.port, "nobody")
+            client = Client(server.port, "absent")
             answers = [await client.call("Init", client.info) for _ in range(3)]
             assert [answer.code for answer in answers] == [502] * 3
             status, text = await refused(client.call("Init", client.info))
-            assert (status, text.startswith("qps exceeded, method=/Recover/Init")) == (grpc.StatusCode.UNKNOWN, True)
+            assert status == grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert text.startswith("qps exceeded, method=/Recover/Init")
             assert (await client.call("HealthCheck", client.info)).code == 0  # a bucket of its own
             await client.close()
 
@@ -604,7 +607,7 @@ def test_where_to_listen(listen: str, pod: str, found: tuple[str, int, bool]) ->
 @pytest.mark.parametrize(
     ("listen", "pod"), [("auto", "0.0.0.0"), ("auto", "::"), ("auto", "255.255.255.255"), ("auto", "x"), ("8899", "")]
 )
-def test_addresses_nobody_can_listen_on(listen: str, pod: str) -> None:
+def test_addresses_that_cannot_be_listened_on_are_refused(listen: str, pod: str) -> None:
     with pytest.raises(InputError):
         where(Settings(grpc_listen=listen), {"POD_IP": pod})
 
@@ -622,7 +625,7 @@ class Written:
         self.told.append(message)
 
 
-def test_a_subscriber_that_comes_between_a_change_and_its_news_takes_it_from_nobody() -> None:
+def test_a_subscriber_that_joins_after_a_change_leaves_it_to_the_others() -> None:
     async def story() -> None:
         publisher: Publisher[str] = Publisher("job", "role")
         first, second = Written(), Written()
@@ -638,7 +641,7 @@ def test_a_subscriber_that_comes_between_a_change_and_its_news_takes_it_from_nob
     asyncio.run(story())
 
 
-def test_registrations_that_nobody_uses_make_room_where_they_may() -> None:
+def test_unused_registrations_make_room_where_they_may() -> None:
     async def story() -> None:
         refusing, yielding = Publishers[str](2), Publishers[str](2, yields=True)
         for each in (refusing, yielding):
@@ -647,7 +650,7 @@ def test_registrations_that_nobody_uses_make_room_where_they_may() -> None:
         used = yielding.register("a", "r")
         assert used is not None
         call = asyncio.ensure_future(used.serve(Written(), None))  # type: ignore[arg-type]
-        await until(lambda: used.used, "somebody listens")
+        await until(lambda: used.has_subscribers, "a client listens")
         assert yielding.register("c", "r") is not None
         assert sorted(yielding._jobs) == ["a", "c"]
         used.stop()
@@ -656,7 +659,7 @@ def test_registrations_that_nobody_uses_make_room_where_they_may() -> None:
     asyncio.run(story())
 
 
-def test_a_new_subscriber_takes_no_news_of_jobs_from_the_others(tmp_path: Path) -> None:
+def test_a_new_subscriber_leaves_changes_of_jobs_to_the_others(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         await world.job()
         async with world.server() as server:
@@ -674,7 +677,7 @@ def test_a_new_subscriber_takes_no_news_of_jobs_from_the_others(tmp_path: Path) 
             late = job_pb2.ClientInfo(role="FdAgent", clientId=other.clientId)
             listing: Any = jobs.SubscribeJobSummarySignalList(late, Written())  # type: ignore[arg-type]
             task = asyncio.ensure_future(listing)  # its turn comes before that of the news
-            cluster.take({**pod, "status": {**pod["status"], "phase": "Failed"}})
+            cluster.put({**pod, "status": {**pod["status"], "phase": "Failed"}})
             cluster.refresh()
             async with asyncio.timeout(5):
                 assert (await single.read()).jobStatus == "failed"
@@ -689,9 +692,9 @@ def test_a_new_subscriber_takes_no_news_of_jobs_from_the_others(tmp_path: Path) 
     play(tmp_path, story)
 
 
-def test_a_slow_subscriber_gets_the_newest_and_is_waited_for_by_nobody() -> None:
+def test_a_slow_subscriber_gets_the_newest_and_delays_no_other() -> None:
     async def story() -> None:
-        box: Outbox[int] = Outbox(4)
+        box: MessageQueue[int] = MessageQueue(4)
         futures = [box.send(number) for number in range(10)]
         assert [future.done() for future in futures] == [True] * 6 + [False] * 4
         assert box.dropped == 6

@@ -1,4 +1,4 @@
-"""Mutual TLS: who is let in, certificates renewed under a running server, and when plaintext is refused."""
+"""Mutual TLS: accepted clients, certificates renewed under a running server, and when plaintext is refused."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_from_the_controller_and_the_state_files_to_the_api_server(bmc: simulato
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
-def test_a_node_without_controller_and_storage_clients_tells_nothing(tmp_path: Path) -> None:
+def test_a_node_without_controller_and_storage_clients_reports_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         around = NodeSurroundings(None, Clients(tmp_path / "a", tmp_path / "b"))
         assert [await around.alarms(), await around.switch(), await around.storage(), await around.pings(),

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from agents.drivers.simulated import Injected
 from engine.cli import main
 from engine.kube import CONFIGMAP, NODE
-from engine.sandbox.nodes import Control
+from engine.sandbox.node_control import Control
 from engine.wire import names
 from tests.loop_world import Cluster
 
@@ -92,7 +92,7 @@ def test_a_node_falls_silent_and_comes_back_with_its_faults_kept(cluster: Cluste
         (("fault", "node-1/3"), ("nothing to inject",)),
     ],
 )
-def test_what_makes_no_sense_is_refused_and_changes_nothing(
+def test_invalid_injections_are_rejected_without_a_change(
     cluster: Cluster, arguments: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
     result = inject(cluster, *arguments)
@@ -103,7 +103,7 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(
     assert cluster.get(CONFIGMAP, "belay-sim-real-1", names.NODES) is None
 
 
-def test_a_config_map_broken_by_hand_is_named(cluster: Cluster) -> None:
+def test_an_invalid_config_map_is_named(cluster: Cluster) -> None:
     metadata = {"name": "belay-sim-node-1", "namespace": names.NODES}
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"faults.json": "{"}}
     cluster.create(CONFIGMAP, body)

@@ -128,7 +128,7 @@ def test_a_controller_that_never_comes_to_an_end_is_asked_a_hundred_and_one_time
     endless = Counting(reach(bmc))
     assert run(ipmi.alarms(endless)) == [Alarm("Memory", 1, "00000001"), Alarm("Memory", 1, "00000002")]
     assert endless.asked == ipmi.ROUNDS + 1
-    # promises, and tells nothing: one look is enough
+    # promises, and answers nothing: one read is enough
     bmc.says(total=65535)
     silent = Counting(reach(bmc))
     assert run(ipmi.alarms(silent)) == []
@@ -180,7 +180,7 @@ def test_the_password_is_no_argument_and_must_be_private(bmc: simulator.Bmc, too
         assert stat.S_IMODE(bmc.password_file.stat().st_mode) == mode
 
 
-def test_a_wrong_password_is_told_and_not_repeated(bmc: simulator.Bmc) -> None:
+def test_a_wrong_password_is_reported_and_not_repeated(bmc: simulator.Bmc) -> None:
     bmc.password_file.write_text("wrong-one\n")
     with pytest.raises(BmcError) as told:
         run(Bmc(reach(bmc, seconds=20)).raw(0x30, 0x94, b""))

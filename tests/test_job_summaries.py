@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from engine.model.cluster import Observed, Pod
 from engine.model.plan import Pending, Plan
-from engine.observe import observe
-from engine.plan.memo import Memo
+from engine.observe.observed import observe
 from engine.status import job_bodies, surplus
-from engine.status.statistics import Statistic, moved
+from engine.status.statistics import JobStatistic, updated
 from engine.status.summaries import KEPT
 from tests import worlds
 from tests.jobs import ascend_job
@@ -104,7 +103,7 @@ def test_a_waiting_jobs_table_is_initializing() -> None:
     )
 
 
-def test_the_first_time_is_kept_and_a_deleted_job_says_so_for_a_while() -> None:
+def test_the_first_time_is_kept_and_a_deleted_job_is_marked_for_a_while() -> None:
     told = tell(world(pod(0, "n0"), pod(1, "n1")))
     later = tell(world(pod(0, "n0"), pod(1, "n1"), told=told), NOW + 9)
     assert later == told, "nothing changed, nothing is written"
@@ -126,7 +125,6 @@ def test_a_job_whose_pods_are_gone_has_failed_while_it_stands() -> None:
 
 def test_large_tables_are_split_by_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.status.summaries.MAX_BYTES", 300)
-    monkeypatch.setattr("engine.status.summaries._TABLES", Memo(8))
     told = tell(world(pod(0, "n0"), pod(1, "n1"), told={}))
     assert {"job-summary-j", "job-summary-j-1"} <= set(told)
     tables = [json.loads(told[name]["data"]["hccl.json"]) for name in ("job-summary-j", "job-summary-j-1")]
@@ -157,11 +155,11 @@ def test_a_refused_job_is_an_exception() -> None:
 
 
 def test_faults_and_recoveries_are_counted_once_each() -> None:
-    one = Statistic("a")
+    one = JobStatistic("a")
     for at, status in enumerate(["running", "running", "failed", "failed", "pending", "running", "running", "failed"]):
-        one = moved(one, status, 8, False, 100 + at)
-    assert one == Statistic("a", "", 8, 100, 0, 105, 107, 2)
-    assert moved(one, "complete", 8, False, 120).stop_time == 120
+        one = updated(one, status, 8, False, 100 + at)
+    assert one == JobStatistic("a", "", 8, 100, 0, 105, 107, 2)
+    assert updated(one, "complete", 8, False, 120).stop_time == 120
 
 
 STATES = st.lists(st.sampled_from(["pending", "running", "failed", "complete"]), max_size=30)
@@ -169,10 +167,10 @@ STATES = st.lists(st.sampled_from(["pending", "running", "failed", "complete"]),
 
 @given(STATES, st.integers(0, 3))
 def test_a_state_seen_twice_counts_once(states: list[str], step: int) -> None:
-    now, one = 1000, Statistic("a")
+    now, one = 1000, JobStatistic("a")
     for state in states:
-        one = moved(one, state, 8, False, now)
-        assert moved(one, state, 8, False, now + 50) == one
+        one = updated(one, state, 8, False, now)
+        assert updated(one, state, 8, False, now + 50) == one
         now += step
     changes = sum(b == "failed" and a != "failed" for a, b in zip(["", *states], states, strict=False))
     assert one.pod_fault_times <= changes

@@ -1,4 +1,4 @@
-"""The client against a scripted HTTP server: what it retries, what it raises, what it never tells."""
+"""The client against a scripted HTTP server: what it retries, what it raises, what it keeps secret."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from engine.kube import (
     TooMany,
     Transport,
     Unavailable,
-    end,
-    many,
+    cancel_all,
     resource_for,
+    run_many,
 )
 from engine.kube.credentials import loader
 
@@ -148,7 +148,7 @@ def test_a_create_is_repeated_only_where_the_server_did_nothing() -> None:
     run(case())
 
 
-def test_an_eviction_refused_by_a_budget_is_told_and_not_repeated() -> None:
+def test_an_eviction_refused_by_a_budget_is_raised_and_not_repeated() -> None:
     async def case() -> None:
         script = Script(
             status(429, "TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget.")
@@ -358,7 +358,7 @@ def test_many_keeps_the_number_in_flight_and_yields_errors_as_outcomes() -> None
                 raise Conflict("taken", status=409)
             return number
 
-        outcomes = [o async for o in many(((lambda n=n: call(n)) for n in range(100)), in_flight=8)]
+        outcomes = [o async for o in run_many(((lambda n=n: call(n)) for n in range(100)), in_flight=8)]
         assert most == 8
         assert sorted(o.index for o in outcomes) == list(range(100))
         assert {o.index for o in outcomes if o.error is not None} == set(range(3, 100, 10))
@@ -377,7 +377,7 @@ def test_leaving_many_early_cancels_the_rest() -> None:
                 ended.append(number)
             return number
 
-        async with contextlib.aclosing(many([lambda n=n: call(n) for n in range(4)])) as outcomes:  # type: ignore[type-var]
+        async with contextlib.aclosing(run_many([lambda n=n: call(n) for n in range(4)])) as outcomes:  # type: ignore[type-var]
             async for outcome in outcomes:
                 assert outcome.value == 0
                 break
@@ -395,13 +395,13 @@ def test_a_task_that_swallows_its_cancellation_once_is_ended_all_the_same() -> N
 
         task = asyncio.create_task(stubborn())
         await asyncio.sleep(0)
-        await end(task)
+        await cancel_all(task)
         assert task.cancelled()
 
     run(case())
 
 
-def test_a_plugin_that_gives_no_credentials_is_named_and_nobody_goes_on_as_nobody(
+def test_a_plugin_that_gives_no_credentials_is_named_and_ends_the_call(
     tmp_path: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     from engine.errors import InputError
@@ -471,7 +471,7 @@ def test_a_server_behind_a_path_of_its_own(at: str) -> None:
     asyncio.run(main())
 
 
-def test_odd_words_in_a_path_are_quoted() -> None:
+def test_special_characters_in_a_path_are_quoted() -> None:
     async def main() -> None:
         script = Script((404, {"kind": "Status", "code": 404, "reason": "NotFound"}))
         async with client(script) as kube:

@@ -1,4 +1,4 @@
-"""The client against a real kube-apiserver: what its contracts rest on, measured and not assumed."""
+"""The client against a real kube-apiserver: the assumptions of its contracts, measured."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from engine.kube import (
     NAMESPACE,
     NODE,
     POD,
-    Change,
     Conflict,
     Invalid,
     Kube,
     NotFound,
     Object,
     Reflector,
-    many,
+    WatchChange,
     resource_for,
+    run_many,
 )
 from tests.kube_server import kubeconfig  # noqa: F401
 
@@ -125,7 +125,7 @@ def test_a_binding_merges_annotations_and_happens_once(kubeconfig: str) -> None:
 def test_lists_page_select_and_watches_resume(kubeconfig: str) -> None:  # noqa: F811
     async def case(kube: Kube, ns: str) -> None:
         calls = [lambda n=n: kube.create(CONFIGMAP, configmap(ns, f"c{n:03}", n=str(n))) for n in range(60)]
-        outcomes = [outcome async for outcome in many(calls, in_flight=16)]
+        outcomes = [outcome async for outcome in run_many(calls, in_flight=16)]
         assert [outcome.error for outcome in outcomes if outcome.error] == []
         pages = [page async for page in kube.pages(CONFIGMAP, ns, fields="metadata.name!=kube-root-ca.crt", limit=25)]
         assert [len(page.items) for page in pages] == [25, 25, 10]
@@ -143,7 +143,7 @@ def test_lists_page_select_and_watches_resume(kubeconfig: str) -> None:  # noqa:
 
 def test_a_reflector_follows(kubeconfig: str) -> None:  # noqa: F811
     async def case(kube: Kube, ns: str) -> None:
-        told: asyncio.Queue[Change] = asyncio.Queue()
+        told: asyncio.Queue[WatchChange] = asyncio.Queue()
         reflector = Reflector(kube, POD, ns, on_change=lambda _, change: told.put_nowait(change))
         await kube.create(POD, a_pod(ns, "before"))
         task = asyncio.create_task(reflector.run())

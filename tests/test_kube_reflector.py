@@ -1,4 +1,4 @@
-"""Following a kind: every difference once, and never hot whatever the server does."""
+"""Following a kind: every difference once, and no hot loop whatever the server does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.kube import POD, Backoff, Change, Forbidden, Gone, KubeError, Listing, NotFound, Reflector, Unavailable
+from engine.kube import POD, Backoff, Forbidden, Gone, KubeError, Listing, NotFound, Reflector, Unavailable, WatchChange
 
 
 class Server:
@@ -78,7 +78,7 @@ class World:
 
     def __init__(self) -> None:
         self.server = Server()
-        self.changes: list[Change] = []
+        self.changes: list[WatchChange] = []
         self.now = 0.0
         self.limit = float("inf")
         self.reflector = Reflector(
@@ -140,7 +140,7 @@ def test_a_list_then_its_changes_and_the_watermark_follows() -> None:
     run(case)
 
 
-def test_after_410_only_real_differences_are_told() -> None:
+def test_after_410_only_real_differences_are_reported() -> None:
     async def case(world: World) -> None:
         for name in ("same", "changed", "gone"):
             world.server.set(name)
@@ -159,7 +159,7 @@ def test_after_410_only_real_differences_are_told() -> None:
     run(case)
 
 
-def test_relist_tells_everything_anew() -> None:
+def test_relist_reports_everything_again() -> None:
     async def case(world: World) -> None:
         world.server.set("a")
         await world.settle()

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from engine.explanation import explain
+from engine.cli.explanation import explain
 from engine.kube import CONFIGMAP
 from engine.load import load
-from engine.observe import observe
+from engine.observe.observed import observe
+from engine.observe.resources import fetch
 from engine.plan import plan
 from engine.sandbox import definitions
-from engine.snapshot import fetch
-from tests.aggregated import custom_kinds
 from tests.gitrepo import Repo
 from tests.kube_server import real_cluster
 from tests.loop_world import Cluster, Loop, until
+from tests.ports import free_port
 from tests.redis_server import redis_process, redis_url  # noqa: F401
 
 PATIENCE = 60.0
@@ -89,15 +87,10 @@ def cluster(kind: str, tmp_path: Path) -> Iterator[Cluster]:
             kubeconfig = stack.enter_context(real_cluster(Path(os.environ["KUBEBUILDER_ASSETS"]), tmp_path))
             made = Cluster(tmp_path, kubeconfig)
             stack.callback(made.close)
-
-            def register(body: dict[str, Any]) -> None:
-                made.create(made.run(made.kube.resource(body["apiVersion"], body["kind"])), body)
-
-            stack.enter_context(custom_kinds(tmp_path, kubeconfig, register))
         else:
             made = Cluster(tmp_path)
             stack.callback(made.close)
-            made.run(definitions.ensure(made.kube))
+        made.run(definitions.ensure(made.kube))
         for name in ("node-1", "node-2"):
             made.add_node(name)
         yield made
@@ -118,15 +111,6 @@ def loops() -> Iterator[list[Loop]]:
         loop.close()
 
 
-def free_port() -> int:
-    """A port below those that the kernel gives to others at any moment (32768 and above)."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as free, contextlib.suppress(OSError):
-            free.bind(("127.0.0.1", port))
-            return port
-
-
 def kv_link(prefill: dict[int, int], timeout: str = "10s") -> str:
     """Clusters 1… on node-1 at ports of this machine, cluster 9 on node-2.
 
@@ -141,7 +125,7 @@ def kv_link(prefill: dict[int, int], timeout: str = "10s") -> str:
     )
 
 
-def told(cluster: Cluster) -> dict[str, str]:
+def status(cluster: Cluster) -> dict[str, str]:
     found = cluster.get(CONFIGMAP, "belay-link-chat", "belay-system")
     return dict(found["data"]) if found else {}
 
@@ -151,7 +135,7 @@ def states(cluster: Cluster) -> dict[int, str]:
 
 
 def rows(cluster: Cluster) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(told(cluster).get("links.json", "[]"))
+    found: list[dict[str, Any]] = json.loads(status(cluster).get("links.json", "[]"))
     return found
 
 
@@ -162,7 +146,7 @@ REAL = pytest.param(
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["sandbox", REAL])
-def test_a_push_links_a_death_is_mended_and_a_deletion_unlinks(
+def test_a_push_links_a_dead_process_is_linked_again_and_a_deletion_unlinks(
     cluster: Cluster,
     programs: Programs,
     loops: list[Loop],
@@ -181,16 +165,17 @@ def test_a_push_links_a_death_is_mended_and_a_deletion_unlinks(
             until(condition, PATIENCE, what)
         except AssertionError as error:
             ordered = cluster.get(CONFIGMAP, "belay-links-node-2", "belay-system")
-            text = f"{error}; told: {told(cluster)}; ordered: {(ordered or {}).get('data')}; failures: {loop.failures}"
+            text = f"{error}; status: {status(cluster)}; ordered: {(ordered or {}).get('data')}"
+            text += f"; failures: {loop.failures}"
             text += f"; sync: {cluster.get(CONFIGMAP, 'belay-sync', 'belay-system')['data']}"
             raise AssertionError(f"{text}\n{programs.log()}") from None
 
-    reach("word that nobody takes the orders", lambda: states(cluster) == {1: "no-process", 2: "no-process"})
+    reach("the report that no process takes the orders", lambda: states(cluster) == {1: "no-process", 2: "no-process"})
     for number in ports:
         programs.process(f"prefill-{number}", "node-1", number, ports[number])
     programs.process("decode", "node-2", 9)
     reach("both links", lambda: states(cluster) == {1: "linked", 2: "linked"})
-    assert told(cluster)["summary"] == "2 of 2 links hold"
+    assert status(cluster)["summary"] == "2 of 2 links hold"
     first = rows(cluster)[0]
     assert first["latencyMs"] > 0 and first["client"] == "decode" and first["since"].endswith("Z")
 
@@ -202,7 +187,7 @@ def test_a_push_links_a_death_is_mended_and_a_deletion_unlinks(
 
     programs.kill("prefill-1")
     reach("the broken link", lambda: states(cluster) == {1: "broken", 2: "linked"})
-    assert told(cluster)["summary"] == "1 of 2 links hold; broken 1"
+    assert status(cluster)["summary"] == "1 of 2 links hold; broken 1"
     programs.process("prefill-1", "node-1", 1, ports[1])
     reach("the mended link", lambda: states(cluster) == {1: "linked", 2: "linked"})
 
@@ -219,7 +204,7 @@ def test_a_push_links_a_death_is_mended_and_a_deletion_unlinks(
     (repo.work / "desired/link.yaml").unlink()
     repo.commit()
     loop.controller.poke()
-    reach("the end of the state", lambda: told(cluster) == {})
+    reach("the end of the state", lambda: status(cluster) == {})
     folder = tmp_path / "links-node-2" / "cluster-9"
     reach("the end of the orders", lambda: not (folder / "links.json").exists())
     reach("the end of the links", lambda: not linked_at(ports[1]) and not linked_at(ports[2]))

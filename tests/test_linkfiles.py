@@ -118,7 +118,7 @@ def test_senseless_orders_leave_the_last_good_ones_and_a_restart_cleans_up(tmp_p
     play(tmp_path, later)
 
 
-def test_a_folder_that_cannot_be_used_is_told_and_the_others_are(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_used_is_reported_and_the_others_are_used(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "serve.d0").symlink_to(tmp_path / "elsewhere")

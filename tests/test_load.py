@@ -1,4 +1,4 @@
-"""Files to the desired state: places, last good versions, layers, duplicates, references, cache."""
+"""From files to the desired state: places, last good versions, layers, duplicates, references, cache."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from engine.documents import SHIPPED
 from engine.errors import InputError
-from engine.load import LoadCache, Loaded, load, load_directory, schemas, shipped_policies
+from engine.load import LoadCache, Loaded, PriorState, load, load_directory, schemas, shipped_policies
 from engine.model.diagnostics import ObjectKey
 
 CONFIG = "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{k: {value}}}\n"
@@ -78,7 +78,7 @@ def test_the_digest_does_not_depend_on_order_or_layout() -> None:
     assert len(one.desired.manifests[0].digest) == 64
 
 
-def test_all_errors_of_all_documents_are_told_with_their_places() -> None:
+def test_all_errors_of_all_documents_are_reported_with_their_places() -> None:
     files = {
         "desired/a.yaml": pool().replace(b"product:", b"prodct:") + b"---\n" + config("Bad_Name", "1"),
         "desired/b.yaml": b"apiVersion: belay.dev/v1alpha1\nkind: Isolation\nmetadata: {name: x}\n"
@@ -141,7 +141,7 @@ def test_a_broken_document_keeps_its_newest_good_version_and_others_go_on() -> N
     path = "desired/a.yaml"
     now = config("a", "1") + b"---\n" + config("b", '"new"')
     older = [config("a", "2") + b"---\n" + config("b"), config("a", '"good"') + b"---\n" + config("b"), config("a")]
-    loaded = load({path: now}, previous={path: older})
+    loaded = load({path: now}, before=PriorState.of({path: older}))
     bodies = {manifest.key.name: manifest.body["data"]["k"] for manifest in loaded.desired.manifests}
     assert bodies == {"a": "good", "b": "new"}
     assert loaded.fallbacks == {"ConfigMap/default/a": f"{path}~2"}
@@ -152,10 +152,10 @@ def test_a_broken_document_keeps_its_newest_good_version_and_others_go_on() -> N
     ]
 
 
-def test_a_file_that_is_no_yaml_keeps_all_documents_of_its_newest_good_version() -> None:
+def test_a_file_that_is_not_yaml_keeps_all_documents_of_its_newest_good_version() -> None:
     path = "desired/a.yaml"
     older = [b"a: [\n", config("a") + b"---\n" + config("b")]
-    loaded = load({path: b"a: 'x\n", "desired/b.yaml": config("b", '"moved"')}, previous={path: older})
+    loaded = load({path: b"a: 'x\n", "desired/b.yaml": config("b", '"moved"')}, before=PriorState.of({path: older}))
     assert {manifest.key.name: manifest.body["data"]["k"] for manifest in loaded.desired.manifests} == {
         "a": "v",
         "b": "moved",
@@ -168,12 +168,14 @@ def test_without_a_good_version_the_state_is_incomplete_and_what_is_known_is_hel
     loaded = load({"desired/a.yaml": b"a: 'x\n"})
     assert loaded.desired.incomplete
     loaded = load({"desired/a.yaml": config("a", "1")})
-    assert not loaded.desired.incomplete
+    assert loaded.desired.incomplete, "what the file declared before is unknown"
+    loaded = load({"desired/a.yaml": config("a", "1")}, before=PriorState.of({}))
+    assert not loaded.desired.incomplete, "it declared nothing before"
     assert loaded.desired.held == ("ConfigMap/default/a",)
 
 
 def test_a_document_that_moved_and_broke_is_found_in_the_file_that_is_gone() -> None:
-    loaded = load({"desired/new.yaml": config("a", "1")}, previous={"desired/old.yaml": [config("a")]})
+    loaded = load({"desired/new.yaml": config("a", "1")}, before=PriorState.of({"desired/old.yaml": [config("a")]}))
     assert names(loaded) == ["a"]
     assert loaded.fallbacks == {"ConfigMap/default/a": "desired/old.yaml~1"}
 
@@ -183,7 +185,7 @@ def test_a_budget_that_cannot_be_read_fails_closed_until_a_good_version_is_known
     assert load({path: budget("many")}).desired.budget_broken
     assert load({path: b"kind: SafetyBudget\n  x: [\n"}).desired.budget_broken
     assert load({path: budget().replace(b"name: default", b"nme: default")}).desired.budget_broken
-    healed = load({path: budget("many")}, previous={path: [budget(7)]})
+    healed = load({path: budget("many")}, before=PriorState.of({path: [budget(7)]}))
     assert not healed.desired.budget_broken
     assert healed.desired.budgets[0].document.spec.limits[0].allowed(100) == 7
     assert load({}, overlays=[{"x.yaml": budget("many")}]).desired.budget_broken
@@ -257,7 +259,7 @@ def test_layouts_name_known_pools_and_templates_that_fit(change: dict[str, str],
 
 def test_a_pool_with_an_unknown_product_keeps_its_last_good_version() -> None:
     path = "desired/p.yaml"
-    loaded = load({path: pool(product="nope")}, previous={path: [pool(product="neither"), pool()]})
+    loaded = load({path: pool(product="nope")}, before=PriorState.of({path: [pool(product="neither"), pool()]}))
     assert lines(loaded) == [f"{path}:6:12 spec.product"]
     assert loaded.fallbacks == {"NodePool/train": f"{path}~2"}
     assert any("known are" in found.message and "atlas-800t-a2" in found.message for found in loaded.diagnostics)
@@ -274,7 +276,7 @@ def test_one_broken_pool_is_one_error() -> None:
     assert lines(missing) == ["desired/f.yaml:4:24 spec.scope.pools[0]"]
 
 
-def test_doubtful_references_are_warnings() -> None:
+def test_uncertain_references_are_warnings() -> None:
     policy = b"apiVersion: belay.dev/v1alpha1\nkind: FaultPolicy\n"
     policy += b"metadata: {name: f}\nspec:\n  levels: {80E0180l: RestartNPU}\n"
     job = b"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec:\n  selector: {matchLabels: {a: b}}\n"
@@ -306,7 +308,7 @@ class Fetching(Mapping[str, bytes]):
         return len(self.files)
 
 
-def test_unchanged_blobs_are_not_even_fetched() -> None:
+def test_unchanged_blobs_are_not_fetched() -> None:
     files = {f"desired/{number}.yaml": config(f"c{number}") for number in range(20)}
     ids = {path: f"id-{path}" for path in files}
     cache = LoadCache()
@@ -363,7 +365,7 @@ def test_a_flood_of_errors_is_cut_and_counted() -> None:
     assert "400 more problems" in "".join(found.message for found in loaded.diagnostics)
 
 
-def test_directories_hold_rooms_or_documents(tmp_path: Path) -> None:
+def test_directories_hold_desired_and_policies_or_documents(tmp_path: Path) -> None:
     for name in ("desired/a.yaml", "desired/.hidden/b.yaml", "desired/.c.yaml", "desired/d.txt", "other/e.yaml",
                  "policies/f.yml", "policies/schemas/g.json", "desired/deep/h.json"):  # fmt: skip
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -402,10 +404,10 @@ def test_references_are_reported_at_their_place_though_the_file_is_not_fetched_a
     assert tree.fetched == []
 
 
-def test_only_what_is_surely_gone_may_be_pruned() -> None:
+def test_only_objects_that_are_certainly_removed_may_be_pruned() -> None:
     gone = ObjectKey("v1", "ConfigMap", "default", "gone")
     broken = ObjectKey("v1", "ConfigMap", "default", "a")
-    desired = load({"desired/a.yaml": config("a", "1")}).desired
+    desired = load({"desired/a.yaml": config("a", "1")}, before=PriorState.of({})).desired
     assert desired.may_prune(gone)
     assert not desired.may_prune(broken)
     assert not load({"desired/a.yaml": b"a: [\n"}).desired.may_prune(gone)
@@ -434,7 +436,7 @@ spec:
         "6:58 spec.frequency[0].window": "'1d' is not a duration: write a number with its unit, such as 90s, 10m or 6h",
         "7:22 spec.duration[0].codes": "must not be empty",
         "8:19 spec.scope.pools[0]": "'Big' is not an RFC 1123 name: lower-case letters, digits, '-' and '.'",
-        "8:33 spec.scope.nodes[0]": "5 must be text: put it in quotes if it looks like a number or a truth",
+        "8:33 spec.scope.nodes[0]": "5 must be text: put it in quotes if it looks like a number or a boolean",
         "8:37 spec.scope.workload": "unknown field: did you mean workloads?",
     }
 
@@ -451,7 +453,7 @@ def test_a_mistake_on_a_line_that_begins_with_a_tab_is_not_blamed_on_the_tab() -
     assert (found.line, "did not find expected ','" in found.message) == (3, True)
 
 
-def test_names_in_a_broken_document_are_judged_with_its_mistakes() -> None:
+def test_references_of_a_broken_document_are_checked_too() -> None:
     text = b"""apiVersion: belay.dev/v1alpha1
 kind: FaultPolicy
 metadata: {name: f}
@@ -468,7 +470,7 @@ spec:
     assert not [p for p in loaded.desired.fault_policies if p.document.name == "f"]
 
 
-def test_a_wholly_illegible_file_named_after_budgets_stops_disruption() -> None:
+def test_an_unreadable_file_named_budget_stops_disruption() -> None:
     assert load({"policies/our-budget.yaml": b"\t{{{"}).desired.budget_broken
     assert not load({"policies/pools.yaml": b"\t{{{"}).desired.budget_broken
 
@@ -495,11 +497,11 @@ spec:
   levels: {80C99996: SeparateNPU}
 """
     found = load({"policies/a.yaml": text}).diagnostics
-    told = {(d.line, d.column, d.severity): d.message for d in found}
-    assert [place for place in sorted(told) if place[2] == "error"] == [(5, 9, "error"), (9, 15, "error")]
+    by_place = {(d.line, d.column, d.severity): d.message for d in found}
+    assert [place for place in sorted(by_place) if place[2] == "error"] == [(5, 9, "error"), (9, 15, "error")]
     unknown = {7: "80C98OO1", 11: "80C99998", 13: "80C99997", 19: "80C99996"}
     columns = {7: 5, 11: 28, 13: 16, 19: 12}
-    assert {place: text for place, text in told.items() if place[2] == "warning"} == {
+    assert {place: text for place, text in by_place.items() if place[2] == "warning"} == {
         (line, columns[line], "warning"): f"no fault table lists code {code}: is it spelt right?"
         for line, code in unknown.items()
     }

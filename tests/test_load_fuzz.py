@@ -1,4 +1,4 @@
-"""Whatever people write, loading answers with diagnostics, and what it accepts is sound."""
+"""Any input gives diagnostics, and accepted documents are valid."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import orjson
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.load import LoadCache, load, load_directory
-from engine.load.parse import read_file
+from engine.load import LoadCache, PriorState, load, load_directory
+from engine.load.parser import read_file
 from tests.test_documents import MINIMAL
 
 LEAVES = (
@@ -54,18 +54,18 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
 
 @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(documents(), min_size=1, max_size=3), st.booleans())
-def test_mangled_documents_are_refused_or_sound(bodies: list[dict[str, Any]], remembered: bool) -> None:
+def test_mangled_documents_are_refused_or_valid(bodies: list[dict[str, Any]], remembered: bool) -> None:
     files = {f"desired/{number}.json": orjson.dumps(body) for number, body in enumerate(bodies)}
     cache = LoadCache()
     older = {path: [data, b"{", data] for path, data in files.items()} if remembered else {}
-    loaded = load(files, previous=older, cache=cache)
+    loaded = load(files, before=PriorState.of(older), cache=cache)
     desired = loaded.desired
     documents = (*desired.pools, *desired.layouts, *desired.fault_policies, *desired.isolations, *desired.budgets)
     for declared in (*documents, *desired.scheduling, *desired.links, *desired.products.values()):
         assert type(declared.document).model_validate(declared.document.manifest()) == declared.document
     for found in loaded.diagnostics:
         assert found.line >= 1 and found.column >= 1 and found.message and len(found.message) < 2048
-    again = load(files, previous=older, cache=cache)
+    again = load(files, before=PriorState.of(older), cache=cache)
     assert (again.diagnostics, again.desired, again.good) == (loaded.diagnostics, desired, loaded.good)
 
 

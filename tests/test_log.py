@@ -143,3 +143,21 @@ def test_a_disabled_level_writes_nothing(stream: io.StringIO) -> None:
     log.configure("WARNING", stream=stream)
     log.get("x").info("quiet")
     assert stream.getvalue() == ""
+
+
+def test_a_callers_malformed_message_leaves_no_traceback(stream: io.StringIO) -> None:
+    from aiohttp.http_exceptions import BadHttpMessage
+    from google.protobuf.message import DecodeError
+
+    for error in (BadHttpMessage("no HTTP"), DecodeError("Error parsing message")):
+        try:
+            raise error
+        except Exception:
+            logging.getLogger("aiohttp.server").exception("Error handling request")
+    try:
+        raise KeyError("a bug of ours")
+    except KeyError:
+        logging.getLogger("aiohttp.server").exception("Error handling request")
+    first, second, third = lines(stream)
+    assert "traceback" not in first and "traceback" not in second
+    assert "no HTTP" in first["error"] and "traceback" in third

@@ -12,7 +12,7 @@ import pytest
 from agents.drivers.base import BOOTED, DriverError
 from agents.drivers.tools import npu_smi
 from agents.drivers.tools.driver import SmiDriver
-from agents.drivers.tools.npu_smi import Facts, Place
+from agents.drivers.tools.npu_smi import Facts, NpuSmiChip
 from agents.exporter.exporter import Exporter
 from agents.exporter.settings import parse
 from agents.exporter.smi import SmiSource
@@ -140,8 +140,11 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
 
 
 def test_chips_by_the_columns_that_a_release_has() -> None:
-    assert npu_smi.places(MAP_OLD) == [Place(0, 0, 0, 0, "910B3"), Place(1, 1, 1, 0, "910B3")]
-    assert npu_smi.places(MAP_NEW) == [Place(4, 0, 0, 0, "Ascend910-9382"), Place(5, 1, 0, 1, "Ascend910-9382")]
+    assert npu_smi.places(MAP_OLD) == [NpuSmiChip(0, 0, 0, 0, "910B3"), NpuSmiChip(1, 1, 1, 0, "910B3")]
+    assert npu_smi.places(MAP_NEW) == [
+        NpuSmiChip(4, 0, 0, 0, "Ascend910-9382"),
+        NpuSmiChip(5, 1, 0, 1, "Ascend910-9382"),
+    ]
     for printed, name in (("Ascend 310P3", "310P3"), ("Ascend910", "910"), ("Ascend950PR", "Ascend950PR")):
         assert npu_smi.places(MAP_OLD.replace("Ascend 910B3", printed))[0].name == name
     with pytest.raises(DriverError, match="no chips in 'dcmi module"):
@@ -263,7 +266,7 @@ def test_the_exporter_reads_through_it(tmp_path: Path) -> None:
     assert shown["npu_chip_info_utilization"] == "63" and shown["npu_chip_info_vector_utilization"] == "12"
     assert shown["npu_chip_info_hbm_total_memory"] == "65536" and shown["npu_chip_info_hbm_used_memory"] == "3277"
     assert shown["npu_chip_info_hbm_ecc_total_double_bit_error_cnt"] == "2"
-    # what the program does not tell is not there, instead of being zero
+    # what the program does not print is not there, instead of being zero
     assert "npu_chip_info_voltage" not in shown and "npu_chip_info_cube_utilization" not in shown
     assert 'pcie_bus_info="0000:C1:00.0"' in text and 'serial_number="033ABC10P1000001"' in text
 

@@ -10,7 +10,7 @@ from engine.model.actions import BindPod
 from engine.model.diagnostics import ObjectKey
 from engine.model.history import History
 from engine.model.plan import Plan
-from engine.observe import Observer, key_of, observe
+from engine.observe.observed import Observer, key_of, observe
 from engine.plan import plan
 from engine.status import memory_bodies
 from engine.wire import deviceinfo, ledger
@@ -141,7 +141,7 @@ def test_what_an_unreadable_pod_runs_on_is_not_free() -> None:
     holder = pod("old", annotations={"huawei.com/AscendReal": chips}, nodeName="n1", containers=5)
     for nothing in ([], [pod("old", annotations=holder["metadata"]["annotations"], containers=5)]):
         done = plan(load({}).desired, observe([*cluster, *nothing]), now)
-        assert [a.node for a in done.actions if isinstance(a, BindPod)] == ["n1"], "nobody is on a chip"
+        assert [a.node for a in done.actions if isinstance(a, BindPod)] == ["n1"], "no pod is on a chip"
     observer = Observer()
     observer.put(pod("old"))
     for item in (*cluster, holder):

@@ -113,7 +113,7 @@ def test_a_container_without_chips_sees_none(bundle: Bundle) -> None:
 @pytest.fixture(params=["as it is", "v2"])
 def hierarchy(request: pytest.FixtureRequest, host: Host) -> Iterator[str]:
     """Cgroups as the machine has them, and version 2 alone, where programs in the kernel (BPF) judge devices: no file
-    tells their rules, so only an open from inside does."""
+    shows their rules, so only an open from inside does."""
     if request.param == "v2":
         host.shell("mount -t cgroup2 cgroup2 /sys/fs/cgroup")
     yield request.param

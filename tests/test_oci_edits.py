@@ -6,6 +6,7 @@ runc is a program that notes how it was called; the rest (device nodes, driver l
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -490,6 +491,14 @@ def test_files_that_only_runc_can_judge_go_to_runc_unchanged(container: Containe
     host.shell("rm -f /etc/runc-called")
     assert container.call().returncode == 0 and container.ran()
     assert container.file.read_text() == text
+
+
+def test_a_pipe_in_the_place_of_the_file_is_refused_at_once(container: Container, host: Host) -> None:
+    os.mkfifo(container.file)
+    host.shell("rm -f /etc/runc-called")
+    done = container.call()
+    assert done.returncode == 1 and not container.ran()
+    assert "config.json: is no regular file" in done.stderr
 
 
 def test_a_damaged_file_that_asks_for_chips_is_refused_with_its_place(container: Container, host: Host) -> None:

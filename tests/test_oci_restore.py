@@ -1,4 +1,4 @@
-"""Containers that go on from a checkpoint: their files, their address, what CRIU is told; nothing starts twice.
+"""Containers that go on from a checkpoint: their files, their address, CRIU's arguments; nothing starts twice.
 
 runc is real but for `restore`, which needs CRIU: a program in its place notes what it was given, makes the container of
 the same bundle and starts it, as a restore leaves one.
@@ -43,7 +43,7 @@ while [ $# -gt 0 ]; do
 done
 "$real" "${kept[@]}" && "$real" --root "${kept[1]}" start "${kept[-1]}"
 """
-SCRIPT = "ls /dev; env; cat /etc/told; ls /root/.grusflag; echo ended"
+SCRIPT = "ls /dev; env; cat /etc/saved; ls /root/.grusflag; echo ended"
 
 pytestmark = ON_A_HOST
 
@@ -80,7 +80,7 @@ LAYER = (
     entry("data/again", type=tarfile.LNKTYPE, linkname="data/new"),
     entry("data/pipe", type=tarfile.FIFOTYPE),
     entry("data/kept", "newer\n", mode=0o4755),
-    entry("etc/told", "before it was saved\n"),
+    entry("etc/saved", "before it was saved\n"),
     entry("deep/" * 60 + "file", "far\n"),
     entry("data/" + "ü" * 60, "name\n", pax_headers={"SCHILY.xattr.trusted.belay": "1"}),
 )

@@ -115,7 +115,7 @@ def test_one_program_is_static_and_the_other_asks_for_an_old_libc(
 EMULATOR = shutil.which("qemu-aarch64-static") if "aarch64" in machines() else None
 
 
-# the one thing that CI does without where nobody installed it: compiler, libc and emulator of another architecture
+# the one thing that CI does without where it is not installed: compiler, libc and emulator of another architecture
 @pytest.mark.skipif(EMULATOR is None, reason="no emulator or no compiler of the other architecture")
 def test_the_programs_of_the_other_architecture_run(foreign: Sequence[Path]) -> None:
     runtime, driver = foreign

@@ -1,4 +1,4 @@
-"""Pings in a super pod: destinations, the driver's C interface, files, and a chip that reaches nobody."""
+"""Pings in a super pod: destinations, the driver's C interface, files, and a chip that reaches no other."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_loss_rates(ok: int, lost: int, rate: str) -> None:
 
 
 class Nothing:
-    """An API server that tells nothing."""
+    """An API server that returns nothing."""
 
     async def config_map(self, namespace: str, name: str) -> AsyncIterator[Mapping[str, Any] | None]:
         yield None
@@ -130,7 +130,7 @@ class World:
 
     def says(self, name: str, data: dict[str, str], app: str = "pingmesh") -> None:
         metadata = {"name": name, "namespace": "cluster-system", "labels": {"app": app}}
-        self.mesh.heard(name, {"metadata": metadata, "data": data})
+        self.mesh.receive(name, {"metadata": metadata, "data": data})
 
     def configure(self, active: str = "on", interval: int = 1) -> None:
         self.says("pingmesh-config", {"global": json.dumps({"activate": active, "task_interval": interval})})
@@ -173,12 +173,12 @@ def test_chips_ping_while_the_configuration_says_so(tmp_path: Path, library: Pat
         await w.after(10)
         found = await w.mesh.results()
         assert found is not None and found[0] == [Ping(10, 1)] * 4 and found[1] == [Ping(10, 1)] * 3
-        # a chip without network reaches nobody, and is the only one that is told
+        # a chip without network reaches no other, and is the only one reported
         w.standin.chip(3).network = 3
         await w.after(10)
         found = await w.mesh.results()
         assert found is not None
-        assert {chip: detect.ping_verdict(pings) for chip, pings in found.items()} == {
+        assert {chip: detect.ping_faulty(pings) for chip, pings in found.items()} == {
             0: False, 1: False, 2: False, 3: True,
         }  # fmt: skip
         # a task that a reset ended is started again
@@ -233,7 +233,7 @@ def test_results_become_a_log_and_a_table(tmp_path: Path, library: Path) -> None
             "max_time": 90, "min_time": 10, "avg_time": 40, "tp95_time": 80, "reply_stat_num": 1,
             "ping_total_num": 10,
         }  # fmt: skip
-        # the same list is not started anew, another one is, ten minutes on at the latest
+        # the same list is not restarted, another one is, ten minutes on at the latest
         uid = w.mesh._uid
         (folder / "ping_list_5.json").write_text(ping_list((2, SDIDS[2], SDIDS[3])))
         await w.after(100)
@@ -267,7 +267,7 @@ def test_chips_with_eids_ping_from_each_of_them(tmp_path: Path, library: Path) -
         w.standin.chip(3).network = 3
         await w.after(10)
         found = await w.mesh.results()
-        assert found is not None and found[0] == [Ping(10, 1)] * 3 and detect.ping_verdict(found[3])
+        assert found is not None and found[0] == [Ping(10, 1)] * 3 and detect.ping_faulty(found[3])
         table = list(csv.reader((folder / "ping_result_5.csv").open()))[1:]
         assert [(row[2], row[4], row[8]) for row in table] == [
             (eids[0], eids[2].upper(), "0.000"), (eids[1], eids[2], "0.000"), (eids[1], eids[3], "0.000"),

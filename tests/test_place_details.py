@@ -1,4 +1,4 @@
-"""Small rules of placement that users and device plugins rely on: times, ids and words of single fields."""
+"""Small rules of placement that users and device plugins rely on: times, ids and texts of single fields."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from engine.load import load
 from engine.model.cluster import Pod
 from engine.model.history import History, JobMemory
-from engine.observe import observe
+from engine.observe.observed import observe
 from engine.plan import plan
 from tests import listing, worlds
 from tests.placing import POLICY, bindings, chips_of, edited, gang, scope_of
@@ -49,15 +49,17 @@ def test_configuration_without_a_super_pod() -> None:
 
 
 @pytest.mark.parametrize("number", [1, 1.0, True, "1"])
-def test_configuration_tells_of_chips_what_the_node_says_now(number: Any, tmp_path: Path) -> None:
-    """Another node of the name, or the node as it was, may have said the same in other letters."""
+def test_the_configuration_describes_chips_as_the_node_does_now(number: Any, tmp_path: Path) -> None:
+    """A cache keyed by value must not serve text of another node, or of the node before, that differs only in
+    notation.
+    """
     devices = {f"Ascend910-{i}": {"IP": "1.0.0.1", "SuperDeviceID": number} for i in range(8)}
     items = [listing.node("n0", devices=devices), listing.report("n0"), *listing.job("j", 1, 8, policy="chip8-node8")]
     body = json.loads(listing.plan(items, tmp_path).bound["j-0"]["annotations"][CONFIGURATION])
     assert {device["super_device_id"] for device in body["devices"]} == {str(number)}
 
 
-def test_an_unknown_kind_in_the_plugin_annotation_is_refused_as_such() -> None:
+def test_an_unknown_kind_in_the_plugin_annotation_is_refused() -> None:
     pods, group = gang(1, 1, annotations={"volcano.sh/schedule.plugin": "Ascend999"})
     group["spec"].pop("minResources")
     (entry,) = scope_of(_world(*pods, objects=[group])).pending
@@ -65,7 +67,7 @@ def test_an_unknown_kind_in_the_plugin_annotation_is_refused_as_such() -> None:
     assert "no policy handler registered, NPU type may be invalid" in entry.message
 
 
-def test_blocks_of_a_distributed_job_are_judged_before_its_pods() -> None:
+def test_blocks_of_a_distributed_job_are_checked_before_its_pods() -> None:
     pods, group = gang(2, 5, annotations={POLICY: "chip8-node8-sp", "sp-block": "8"}, resource="huawei.com/npu")
     (entry,) = scope_of(_world(*pods, objects=[group])).pending
     assert "distributed super-pod job require npu(10) should be multiple of sp-block" in entry.message
@@ -79,7 +81,7 @@ def test_pods_left_over_by_a_started_gang_count_alone() -> None:
     assert entry.message.startswith("require npu num is 4, but cluster npu num is 0; ")
 
 
-def test_a_replaced_pod_that_returns_to_its_node_says_so() -> None:
+def test_a_replaced_pod_that_returns_to_its_node_is_annotated() -> None:
     pods, group = gang(2, 4, annotations=A2)
     chips = [f"Ascend910-{i}" for i in range(4)]
     running = edited(pods[0], node="n0", phase="Running", chips=tuple(chips))
@@ -96,7 +98,7 @@ def test_a_replaced_pod_that_returns_to_its_node_says_so() -> None:
     assert "reschedule-in-place" not in annotations()
 
 
-def test_a_pod_that_is_on_its_way_out_does_not_make_its_job_distributed() -> None:
+def test_a_terminating_pod_does_not_make_its_job_distributed() -> None:
     pods, group = gang(2, 1, annotations={POLICY: "chip2-node16"}, least=1)
     old = edited(pods[0], node="n0", phase="Running", chips=("Ascend910-0",), deleting=worlds.NOW - 5)
     world = worlds.observed(
@@ -113,8 +115,8 @@ def test_a_super_pod_without_room_says_what_would_help() -> None:
     world = worlds.observed([worlds.node(name, chips=16) for name in names], reports, pods, objects=[group])
     (entry,) = scope_of(world).pending
     assert entry.reason == "TopologyNotMet" and "needs 2 whole free nodes close together" in (entry.unblock or "")
-    told = "node top: super-pod-id: 0, node count: 1 detail: [n0], super-pod-id: 1, node count: 1 detail: [n1], 0/2"
-    assert told in entry.message
+    detail = "node top: super-pod-id: 0, node count: 1 detail: [n0], super-pod-id: 1, node count: 1 detail: [n1], 0/2"
+    assert detail in entry.message
 
 
 def test_a_gang_of_mixed_sizes_finds_the_one_way_to_fit() -> None:
@@ -191,7 +193,7 @@ def test_workloads_that_share_a_pod_group_start_together() -> None:
     assert (entry.kind, entry.name, entry.pods) == ("PodGroup", "case", ("case-0", "case-1"))
 
 
-def test_scores_are_told_by_the_names_of_nodes_also_where_a_larger_gang_was_tried_before() -> None:
+def test_scores_name_nodes_after_a_larger_gang_was_tried() -> None:
     def job(name: str, count: int, created: float) -> list[Pod]:
         pods = (worlds.pod(f"{name}-{i}", count=8, owner=("AscendJob", name), created=created) for i in range(count))
         return list(pods)

@@ -7,14 +7,14 @@ from itertools import combinations
 import pytest
 
 from engine.model.cluster import ids_of
-from engine.plan.place.a3 import A3
-from engine.plan.place.base import Base
-from engine.plan.place.box16 import Box16
-from engine.plan.place.card310 import Card310, Chip310
-from engine.plan.place.duo import DuoCard, DuoChip
-from engine.plan.place.mesh4 import Mesh4
-from engine.plan.place.ring8 import Ring8
-from engine.plan.place.verdict import Ask, Family, Refusal, Seat, Shape, Task
+from engine.plan.place.families.a3 import A3
+from engine.plan.place.families.base import Base
+from engine.plan.place.families.box16 import Box16
+from engine.plan.place.families.card310 import Card310, Chip310
+from engine.plan.place.families.duo import DuoCard, DuoChip
+from engine.plan.place.families.mesh4 import Mesh4
+from engine.plan.place.families.ring8 import Ring8
+from engine.plan.place.handler import Family, JobRequest, NodeChips, PodRequest, Refusal, TaskRequest
 
 
 def mask(*chips: int) -> int:
@@ -25,29 +25,29 @@ def chosen(mask: int) -> list[int]:
     return list(ids_of(mask))
 
 
-def seat(*chips: int, allocatable: int = 8, unhealthy: int = 0, card: str = "card-300i-duo") -> Seat:
-    return Seat(mask(*chips), unhealthy, allocatable, card)
+def node(*chips: int, allocatable: int = 8, unhealthy: int = 0, card: str = "card-300i-duo") -> NodeChips:
+    return NodeChips(mask(*chips), unhealthy, allocatable, card)
 
 
-def shape(*wants: int, labels: dict[str, str] | None = None) -> Shape:
-    tasks = tuple(Task(f"t{i}", want) for i, want in enumerate(wants))
-    return Shape("job", sum(wants), sum(1 for want in wants if want), tasks, labels or {}, {})
+def job(*wants: int, labels: dict[str, str] | None = None) -> JobRequest:
+    tasks = tuple(TaskRequest(f"t{i}", want) for i, want in enumerate(wants))
+    return JobRequest("job", sum(wants), sum(1 for want in wants if want), tasks, labels or {}, {})
 
 
 @pytest.mark.parametrize(
     ("free", "unhealthy", "score"), [(range(5), 1, 695), (range(5), 2, 595), (range(6), 2, 594), (range(8), 0, 792)]
 )
 def test_base_scores_healthy_then_full_nodes(free: range, unhealthy: int, score: int) -> None:
-    assert Base(8).judge(seat(*free, unhealthy=unhealthy), Ask(1)) == score
+    assert Base(8).score(node(*free, unhealthy=unhealthy), PodRequest(1)) == score
 
 
-def test_base_takes_lowest_chips_and_words_shortage_as_users_know_it() -> None:
-    assert chosen(Base(8).choose(seat(1, 3, 5), Ask(2))) == [1, 3]
-    refusal = Base(8).judge(seat(1, 3), Ask(4))
+def test_base_takes_the_lowest_chips_and_reports_shortage_in_known_words() -> None:
+    assert chosen(Base(8).choose(node(1, 3, 5), PodRequest(2))) == [1, 3]
+    refusal = Base(8).score(node(1, 3), PodRequest(4))
     assert refusal == Refusal(
         "NPUResourceShortage", "NPUResourceShortage: node don't have enough resource, req<4>, idle<2>"
     )
-    too_many = Base(2).judge(seat(0, 1, 2), Ask(1))
+    too_many = Base(2).score(node(0, 1, 2), PodRequest(1))
     assert isinstance(too_many, Refusal) and too_many.message == "node npu top<[0 1 2]> is invalid"
 
 
@@ -55,7 +55,7 @@ def test_base_takes_lowest_chips_and_words_shortage_as_users_know_it() -> None:
     ("free", "score"), [((0,), 263), ((0, 1, 2), 253), ((4, 5), 246), ((4, 5, 6, 7), 236), ((0, 1, 4, 5), 244)]
 )
 def test_ring_scores(free: tuple[int, ...], score: int) -> None:
-    assert Ring8().judge(seat(*free), Ask(1)) == score
+    assert Ring8().score(node(*free), PodRequest(1)) == score
 
 
 @pytest.mark.parametrize(
@@ -70,14 +70,14 @@ def test_ring_scores(free: tuple[int, ...], score: int) -> None:
     ],
 )
 def test_ring_selection(free: tuple[int, ...], want: int, chips: list[int]) -> None:
-    assert chosen(Ring8().choose(seat(*free), Ask(want))) == chips
+    assert chosen(Ring8().choose(node(*free), PodRequest(want))) == chips
 
 
 def test_ring_refuses_what_spans_rings() -> None:
-    refusal = Ring8().judge(seat(0, 1, 4), Ask(4))
+    refusal = Ring8().score(node(0, 1, 4), PodRequest(4))
     assert isinstance(refusal, Refusal) and refusal.reason == "TopologyNotMet"
-    assert isinstance(Ring8().judge(seat(*range(7)), Ask(8)), Refusal)
-    assert Ring8().check(shape(3)) is not None and Ring8().check(shape(4, 0)) is None
+    assert isinstance(Ring8().score(node(*range(7)), PodRequest(8)), Refusal)
+    assert Ring8().check(job(3)) is not None and Ring8().check(job(4, 0)) is None
 
 
 @pytest.mark.parametrize(
@@ -91,23 +91,25 @@ def test_ring_refuses_what_spans_rings() -> None:
     ],
 )
 def test_box16(free: range, want: int, distributed: bool, score: int, chips: list[int]) -> None:
-    box, here = Box16(), seat(*free, allocatable=16)
-    assert box.judge(here, Ask(want, distributed)) == score
-    assert chosen(box.choose(here, Ask(want, distributed))) == chips
+    box, here = Box16(), node(*free, allocatable=16)
+    assert box.score(here, PodRequest(want, distributed)) == score
+    assert chosen(box.choose(here, PodRequest(want, distributed))) == chips
 
 
 def test_box16_single_pods_need_index_pairs() -> None:
     free = (0, 1, 2, 3, 4, 9, 10, 11, 12, 13)
-    assert isinstance(Box16().judge(seat(*free, allocatable=16), Ask(10)), Refusal)
-    assert Box16().check(shape(9)) is not None and Box16().check(shape(10)) is None
+    assert isinstance(Box16().score(node(*free, allocatable=16), PodRequest(10)), Refusal)
+    assert Box16().check(job(9)) is not None and Box16().check(job(10)) is None
 
 
 @pytest.mark.parametrize(
     ("free", "want", "reason"), [((0, 1, 8), 4, "NPUResourceShortage"), ((0, 1, 8), 3, "TopologyNotMet")]
 )
-def test_box16_tells_too_few_chips_from_chips_in_two_rings(free: tuple[int, ...], want: int, reason: str) -> None:
+def test_box16_distinguishes_too_few_chips_from_chips_in_two_rings(
+    free: tuple[int, ...], want: int, reason: str
+) -> None:
     text = f"NPUResourceShortage: node top<[0 1 8]> can not meet task req<{want}>"
-    assert Box16().judge(seat(*free, allocatable=16), Ask(want)) == Refusal(reason, text)
+    assert Box16().score(node(*free, allocatable=16), PodRequest(want)) == Refusal(reason, text)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +128,7 @@ def test_box16_tells_too_few_chips_from_chips_in_two_rings(free: tuple[int, ...]
     ],
 )
 def test_a3_scores(free: tuple[int, ...], want: int, score: int) -> None:
-    assert A3().judge(seat(*free, allocatable=16), Ask(want)) == score
+    assert A3().score(node(*free, allocatable=16), PodRequest(want)) == score
 
 
 @pytest.mark.parametrize(
@@ -139,23 +141,23 @@ def test_a3_scores(free: tuple[int, ...], want: int, score: int) -> None:
     ],
 )
 def test_a3_selection(free: tuple[int, ...], want: int, chips: list[int]) -> None:
-    assert chosen(A3().choose(seat(*free, allocatable=16), Ask(want))) == chips
+    assert chosen(A3().choose(node(*free, allocatable=16), PodRequest(want))) == chips
 
 
 def test_a_die_beyond_the_family_s_node_size_is_a_die_of_its_module() -> None:
     """A policy for servers of 8 dies, on a server of 16 whose lower half is taken."""
-    upper = seat(9, 12, 13, allocatable=16)
-    assert A3(8).judge(upper, Ask(1)) == 16 * (32 - 2)
-    assert chosen(A3(8).choose(upper, Ask(1))) == [9] and chosen(A3(8).choose(upper, Ask(2))) == [12, 13]
+    upper = node(9, 12, 13, allocatable=16)
+    assert A3(8).score(upper, PodRequest(1)) == 16 * (32 - 2)
+    assert chosen(A3(8).choose(upper, PodRequest(1))) == [9] and chosen(A3(8).choose(upper, PodRequest(2))) == [12, 13]
 
 
 def test_a3_sizes() -> None:
-    only = A3().check(shape(1, 1))
+    only = A3().check(job(1, 1))
     assert only is not None and "must be 2n, and <= 16" in only.message
-    odd = A3().check(shape(3))
+    odd = A3().check(job(3))
     assert odd is not None and odd.message.endswith("should be even number, instead of 3")
-    assert A3().check(shape(1)) is None and A3().check(shape(16, 16, 0)) is None
-    assert isinstance(A3().judge(seat(0, 3, 4), Ask(2)), Refusal)
+    assert A3().check(job(1)) is None and A3().check(job(16, 16, 0)) is None
+    assert isinstance(A3().score(node(0, 3, 4), PodRequest(2)), Refusal)
 
 
 @pytest.mark.parametrize(
@@ -173,26 +175,26 @@ def test_a3_sizes() -> None:
     ],
 )
 def test_mesh_scores(most: int, free: range, want: int, score: int) -> None:
-    assert Mesh4(most).judge(seat(*free), Ask(want)) == score
+    assert Mesh4(most).score(node(*free), PodRequest(want)) == score
 
 
 def test_mesh_selection() -> None:
-    assert chosen(Mesh4(16).choose(seat(0, 1, 2, 5, 6, 8, 9, 10, 12, 13, 14), Ask(2))) == [5, 6]
-    assert chosen(Mesh4(16).choose(seat(0, 1, 2, *range(4, 16)), Ask(8))) == list(range(4, 12))
-    assert chosen(Mesh4(8).choose(seat(0, 1, 2, 4, 5, 7), Ask(5))) == [0, 1, 2, 4, 5]
-    refusal = Mesh4(8).judge(seat(0, 1, 4, 5), Ask(3))
+    assert chosen(Mesh4(16).choose(node(0, 1, 2, 5, 6, 8, 9, 10, 12, 13, 14), PodRequest(2))) == [5, 6]
+    assert chosen(Mesh4(16).choose(node(0, 1, 2, *range(4, 16)), PodRequest(8))) == list(range(4, 12))
+    assert chosen(Mesh4(8).choose(node(0, 1, 2, 4, 5, 7), PodRequest(5))) == [0, 1, 2, 4, 5]
+    refusal = Mesh4(8).score(node(0, 1, 4, 5), PodRequest(3))
     assert isinstance(refusal, Refusal) and "not meet task in 4Pmesh" in refusal.message
 
 
 def test_300i_cards() -> None:
     card = Card310()
-    assert card.judge(seat(0, 4, 5), Ask(1)) == 32 and chosen(card.choose(seat(0, 1, 4), Ask(1))) == [4]
-    assert chosen(card.choose(seat(0, 1, 2, 3, 4, 5, 6), Ask(2))) == [4, 5]
-    refusal = card.judge(seat(0, 1, 4), Ask(3))
+    assert card.score(node(0, 4, 5), PodRequest(1)) == 32 and chosen(card.choose(node(0, 1, 4), PodRequest(1))) == [4]
+    assert chosen(card.choose(node(0, 1, 2, 3, 4, 5, 6), PodRequest(2))) == [4, 5]
+    refusal = card.score(node(0, 1, 4), PodRequest(3))
     assert isinstance(refusal, Refusal)
     assert "req npu(3) illegal not meet node top<[0 1 4]>" in refusal.message
-    assert card.check(shape(5)) is not None
-    assert chosen(Chip310().choose(seat(0, 1, 2, 3, 4, 8, 9), Ask(3))) == [4, 8, 9]
+    assert card.check(job(5)) is not None
+    assert chosen(Chip310().choose(node(0, 1, 2, 3, 4, 8, 9), PodRequest(3))) == [4, 8, 9]
 
 
 @pytest.mark.parametrize(
@@ -200,9 +202,9 @@ def test_300i_cards() -> None:
     [((0, 1, 3), 3, [0, 1, 3], 120), ((0, 1, 2, 3, 5), 5, [0, 1, 2, 3, 5], 120), ((0, 1, 2, 3), 3, [0, 1, 2], 56)],
 )
 def test_duo_spread_jobs(free: tuple[int, ...], want: int, chips: list[int], score: int) -> None:
-    duo, ask = DuoChip(), Ask(want, spread=True)
-    assert duo.judge(seat(*free), ask) == score
-    assert chosen(duo.choose(seat(*free), ask)) == chips
+    duo, request = DuoChip(), PodRequest(want, spread=True)
+    assert duo.score(node(*free), request) == score
+    assert chosen(duo.choose(node(*free), request)) == chips
 
 
 @pytest.mark.parametrize(
@@ -221,19 +223,23 @@ def test_duo_spread_jobs(free: tuple[int, ...], want: int, chips: list[int], sco
     ],
 )
 def test_duo_spread_jobs_against_the_whole_table(want: int, free: tuple[int, ...], unfit: int) -> None:
-    assert DuoChip().judge(seat(*free), Ask(want, spread=True)) == 8 * (16 - unfit)
+    assert DuoChip().score(node(*free), PodRequest(want, spread=True)) == 8 * (16 - unfit)
 
 
 def test_duo_other_rules() -> None:
-    spread = DuoChip().judge(seat(0, 2, 4), Ask(2, spread=True))
+    spread = DuoChip().score(node(0, 2, 4), PodRequest(2, spread=True))
     assert isinstance(spread, Refusal) and spread.message.endswith("node full cards is 0")
-    assert DuoChip().judge(seat(0, 2, 4, 5), Ask(3)) == 0
-    assert chosen(DuoChip().choose(seat(0, 2, 4, 5), Ask(3))) == [0, 2, 4]
-    wrong = DuoChip().judge(seat(0, 1, card=""), Ask(1))
+    assert DuoChip().score(node(0, 2, 4, 5), PodRequest(3)) == 0
+    assert chosen(DuoChip().choose(node(0, 2, 4, 5), PodRequest(3))) == [0, 2, 4]
+    wrong = DuoChip().score(node(0, 1, card=""), PodRequest(1))
     assert isinstance(wrong, Refusal) and "node card label not right" in wrong.message
-    assert DuoCard().judge(seat(0, 1, 2), Ask(1)) == 16 and chosen(DuoCard().choose(seat(0, 1, 2), Ask(1))) == [2]
-    assert DuoCard().judge(seat(0, 1, 2), Ask(2)) == 16 and chosen(DuoCard().choose(seat(0, 2, 4, 5), Ask(2))) == [4, 5]
-    several = DuoChip().check(shape(2, 2, labels={"distributed": "true"}))
+    assert DuoCard().score(node(0, 1, 2), PodRequest(1)) == 16 and chosen(
+        DuoCard().choose(node(0, 1, 2), PodRequest(1))
+    ) == [2]
+    assert DuoCard().score(node(0, 1, 2), PodRequest(2)) == 16 and chosen(
+        DuoCard().choose(node(0, 2, 4, 5), PodRequest(2))
+    ) == [4, 5]
+    several = DuoChip().check(job(2, 2, labels={"distributed": "true"}))
     assert several is not None and "should have only 1 npu pod" in several.message
 
 
@@ -270,12 +276,12 @@ def test_feasible_exactly_when_some_legal_set_of_free_chips_exists(family: Famil
     for free in range(256):
         chips = ids_of(free)
         for want in wants:
-            ask = Ask(want)
+            request = PodRequest(want)
             exists = any(legal(found) for found in combinations(chips, want))  # type: ignore[operator]
-            verdict = family.judge(Seat(free, 0, 8, "card-300i-duo"), ask)
-            assert isinstance(verdict, int) == exists, (chips, want, verdict)
+            score = family.score(NodeChips(free, 0, 8, "card-300i-duo"), request)
+            assert isinstance(score, int) == exists, (chips, want, score)
             if exists:
-                taken = family.choose(Seat(free, 0, 8, "card-300i-duo"), ask)
+                taken = family.choose(NodeChips(free, 0, 8, "card-300i-duo"), request)
                 assert taken & ~free == 0 and taken.bit_count() == want
                 assert legal(ids_of(taken)), (chips, want, ids_of(taken))  # type: ignore[operator]
 
@@ -291,8 +297,8 @@ def test_box16_against_enumeration_of_ring_counts(distributed: bool) -> None:
                 exists = 2 * min(left.bit_count(), right.bit_count()) >= want
             else:
                 exists = 2 * (left & right).bit_count() >= want
-            ask, here = Ask(want, distributed), Seat(free, 0, 16)
-            assert isinstance(Box16().judge(here, ask), int) == exists
+            request, here = PodRequest(want, distributed), NodeChips(free, 0, 16)
+            assert isinstance(Box16().score(here, request), int) == exists
             if exists:
-                taken = Box16().choose(here, ask)
+                taken = Box16().choose(here, request)
                 assert taken & ~free == 0 and taken.bit_count() == want

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.model.cluster import Taint
-from engine.plan.place import fit
+from engine.plan.place.nodes import fit
 from tests import placing, worlds
 from tests.placing import POLICY, edited, gang, nodes_of, scope_of
 
@@ -157,7 +157,7 @@ def test_a_failed_gang_leaves_no_trace_for_the_next_one() -> None:
     assert sorted(nodes_of(scope_of(world))) == ["b-0", "b-1"]
 
 
-def test_existing_pods_keep_others_away_and_attract_their_friends() -> None:
+def test_existing_pods_repel_and_attract_others_by_affinity() -> None:
     nodes, reports = _zoned("a", "a", "b")
     hermit = edited(
         worlds.pod("hermit", node="n0"), affinity=_between("podAntiAffinity", {"app": "web"}, topology="zone")
@@ -170,7 +170,7 @@ def test_existing_pods_keep_others_away_and_attract_their_friends() -> None:
     assert scope_of(worlds.observed(nodes, reports, [friend])).pending[0].nodes == {"PodAffinityMismatch": 3}
 
 
-def test_affinity_to_oneself_starts_anywhere_and_namespaces_bound_it() -> None:
+def test_affinity_to_own_labels_starts_anywhere_and_namespaces_limit_it() -> None:
     nodes, reports = _zoned("a", "b")
     pods, group = gang(2, 1, annotations={POLICY: "chip8-node8"}, labels={"job": "x"})
     pods = [edited(pod, affinity=_between("podAffinity", {"job": "x"}, topology="zone")) for pod in pods]

@@ -1,4 +1,4 @@
-"""Whole gangs on nodes: all or nothing, which node, which chips, what is said when there is no place."""
+"""Whole gangs on nodes: all or nothing, which node, which chips, the message when there is no place."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from engine.documents import Declared, NodePool
+from engine.model.actions import Preconditions
 from engine.model.cluster import Pod
 from engine.model.diagnostics import Origin
 from engine.model.history import History, JobMemory
@@ -17,7 +18,7 @@ from tests.placing import POLICY, bindings, busy, chips_of, edited, gang, nodes_
 
 
 def _world(free: dict[str, int], *more: Pod, objects: Any = (), **fields: Any) -> Any:
-    """Nodes of 8 chips with so many free ones each (the highest ids), plus pods."""
+    """Nodes of 8 chips, of which so many (the highest ids) are free, plus pods."""
     names = sorted(free)
     pods = [busy(name, range(8 - free[name])) for name in names if free[name] < 8]
     nodes, reports = [worlds.node(name) for name in names], [worlds.report(name) for name in names]
@@ -36,7 +37,8 @@ def test_a_gang_is_placed_whole_with_its_annotations() -> None:
     notes = bound["case-0"].annotations
     assert notes["distributed-job"] == "true"
     assert notes["huawei.com/Ascend910"] == notes["huawei.com/AscendReal"] == ",".join(bound["case-0"].chips)
-    assert bound["case-0"].preconditions == {"uid": pods[0].uid, "gang": "train/PodGroup/case"}
+    assert bound["case-0"].preconditions == Preconditions(uid=pods[0].uid)
+    assert bound["case-0"].gang == "train/PodGroup/case"
     assert notes["predicate-time"] == bound["case-1"].annotations["predicate-time"] == f"{int(worlds.NOW)}000000000"
     assert not scope.pending
 
@@ -52,7 +54,22 @@ def test_nothing_of_a_gang_is_placed_when_one_pod_has_no_room() -> None:
     assert all(view.used.bit_count() in (0, 1) for view in scope.nodes.values())
 
 
-def test_what_every_task_needs_goes_before_spare_pods() -> None:
+def test_chips_that_the_gang_held_tentatively_are_reported_as_idle() -> None:
+    """Three pods for two free servers: the assignments of the first two are undone, so the servers stay idle."""
+    pods, group = gang(3, 8, annotations=A2)
+    scope = scope_of(_world({"n0": 8, "n1": 8}, *pods, objects=[group]))
+    (entry,) = scope.pending
+    assert not scope.actions and all(not view.used for view in scope.nodes.values())
+    assert "2 NPUResourceShortage: node don't have enough resource, req<8>, idle<8>, 8 of them for other pods" in (
+        entry.message
+    )
+    assert "nearest is n0 with 0 free beside the job's other pods" in (entry.unblock or "")
+    (alone,), single = gang(1, 8, annotations=A2)
+    message = scope_of(_world({"n0": 3, "n1": 0}, alone, objects=[single])).pending[0].message
+    assert "idle<3> (n0)" in message and "idle<0> (n1)" in message
+
+
+def test_the_minimum_of_every_task_is_placed_before_spare_pods() -> None:
     """Two nodes for two workers and a master of a job that needs one of each: never two workers."""
     pods, group = gang(3, 8, annotations=A2, least=2)
     group["spec"]["minTaskMember"] = {"worker": 1, "master": 1}
@@ -62,11 +79,11 @@ def test_what_every_task_needs_goes_before_spare_pods() -> None:
     running = edited(master, node="n0", phase="Running", chips=tuple(f"Ascend910-{i}" for i in range(8)))
     scope = scope_of(_world({"n0": 8, "n1": 8}, *pods[:2], running, objects=[group]))
     assert nodes_of(scope) == {"case-0": "n1"}
-    nobody = scope_of(_world({"n0": 8}, *pods[:2], master, objects=[group]))
-    assert not nodes_of(nobody) and len(nobody.pending[0].pods) == 3
+    unplaced = scope_of(_world({"n0": 8}, *pods[:2], master, objects=[group]))
+    assert not nodes_of(unplaced) and len(unplaced.pending[0].pods) == 3
 
 
-def test_the_way_out_counts_nodes_and_names_what_chips_must_share() -> None:
+def test_the_way_out_counts_missing_nodes_and_names_the_topology() -> None:
     """Four rings of four are wanted, two of three nodes have one left: two more are needed."""
     pods, group = gang(4, 4, annotations={})
     ring = {**worlds.A2_LABELS, "accelerator-type": "module"}
@@ -84,6 +101,14 @@ def test_the_way_out_counts_nodes_and_names_what_chips_must_share() -> None:
     pods, group = gang(4, 8, annotations=A2)
     (entry,) = scope_of(_world({"n0": 8, "n1": 8, "n2": 7}, *pods, objects=[group])).pending
     assert (entry.unblock or "").startswith("needs 8 free chips on 2 more nodes (nearest is n2 with 7 free")
+
+
+def test_the_way_out_counts_what_task_minimums_lack() -> None:
+    """A minimum of two for the whole job, but five of its workers must start: three nodes are missing, not one."""
+    pods, group = gang(5, 8, annotations=A2, least=2)
+    group["spec"]["minTaskMember"] = {"worker": 5}
+    (entry,) = scope_of(_world({"n0": 8, "n1": 8, "n2": 7}, *pods, objects=[group])).pending
+    assert (entry.unblock or "").startswith("needs 8 free chips on 3 more nodes")
 
 
 def test_fuller_node_wins_then_name() -> None:
@@ -114,7 +139,7 @@ def test_a_half_bound_gang_is_completed_with_the_rest_only() -> None:
     assert bindings(scope)["case-1"].annotations["distributed-job"] == "true"
 
 
-def test_a_claimed_seat_is_taken_again_and_freed_for_its_pod_only() -> None:
+def test_a_claim_is_used_again_and_only_by_its_pod() -> None:
     pods, group = gang(1, 4, annotations=A2)
     ledger = {f"n1/Ascend910-{i}": pods[0].uid for i in (2, 3, 6, 7)}
     scope = scope_of(_world({"n0": 8, "n1": 8}, *pods, objects=[group], ledger=ledger))
@@ -166,7 +191,7 @@ def test_network_unhealthy_chips_serve_single_pods_only() -> None:
     assert scope_of(unknown).pending[0].nodes == {"NetworkStateUnknown": 1}
 
 
-def test_card_handler_does_not_mind_the_network() -> None:
+def test_the_card_family_ignores_the_network() -> None:
     pods, group = gang(2, 1)
     pods = [placing.edited(pod, node_selector={"accelerator-type": "card-910b-2"}) for pod in pods]
     labels = {**worlds.A2_LABELS, "accelerator-type": "card-910b-2"}
@@ -250,7 +275,7 @@ def test_ai_cores_of_no_kind_of_chips_are_refused_clearly() -> None:
     )
 
 
-def test_foreign_schedulers_pods_only_occupy() -> None:
+def test_pods_of_other_schedulers_only_occupy_chips() -> None:
     pods, group = gang(1, 1, annotations=A2, scheduler="default-scheduler")
     scope = scope_of(_world({"n0": 8}, *pods, objects=[group]))
     assert not scope.actions and not scope.pending
@@ -306,7 +331,7 @@ class TestPreviousNodes:
         scope = scope_of(_world(free, *pods, objects=[group], history=history, init_params=params))
         assert nodes_of(scope) == {"case-0": home}
         after = scope.memory.jobs["train/PodGroup/case"]
-        assert (after.nodes, after.away) == ({"0": home}, 0), "the three days begin anew when it leaves again"
+        assert (after.nodes, after.away) == ({"0": home}, 0), "the 72 hours start again when its pods end again"
 
     def test_the_three_days_begin_when_nothing_of_the_job_has_a_node(self) -> None:
         pods, group = gang(2, 8, annotations=A2)
@@ -319,7 +344,7 @@ class TestPreviousNodes:
         scope = scope_of(_world({"n0": 0, "n3": 8}, running, pods[1], objects=[group], history=history))
         assert scope.pending and scope.memory.jobs["train/PodGroup/case"].away == 0
 
-    def test_without_memory_running_pods_tell_where_the_job_is(self) -> None:
+    def test_without_memory_running_pods_show_where_the_job_is(self) -> None:
         """Cold start: the node of another rank is left to it, though it is the fuller one."""
         pods, group = gang(2, 4, annotations=A2, least=1)
         running = edited(pods[0], node="n1", phase="Running", chips=tuple(f"Ascend910-{i}" for i in range(4)))

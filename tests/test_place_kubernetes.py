@@ -1,4 +1,4 @@
-"""What a user of Kubernetes expects of a pod's spec, as `belay plan` decides it."""
+"""Pod specs as users of Kubernetes write them, decided by `belay plan`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_pods_spread_over_zones(tmp_path: Path) -> None:
     assert _by_zone(listing.plan([*_nodes(**ZONES), *_job(4, 4, _spread())], tmp_path)) == [2, 2]
 
 
-def test_a_spread_that_is_only_wished_for_decides_among_equal_nodes(tmp_path: Path) -> None:
+def test_a_preferred_spread_decides_among_equal_nodes(tmp_path: Path) -> None:
     anyway = _spread(whenUnsatisfiable="ScheduleAnyway")
     found = listing.plan([*_nodes(**ZONES), *_job(4, 4, anyway)], tmp_path)
     assert [found.nodes[f"j-{i}"] for i in range(4)] == ["a0", "a0", "b0", "b0"], "nodes are filled first"
@@ -79,7 +79,7 @@ def test_only_nodes_that_the_pod_may_use_are_domains(tmp_path: Path) -> None:
     assert not listing.plan([*world, *_job(2, 8, ignored)], tmp_path).bound
 
 
-def test_match_label_keys_tell_generations_apart(tmp_path: Path) -> None:
+def test_match_label_keys_separate_generations(tmp_path: Path) -> None:
     world = _nodes(a0={"zone": "a"}, b0={"zone": "b"})
     world.append(listing.pod("old", on="b0", chips=[0], labels={"app": "j", "rev": "1"}))
     items = _job(1, 2, _spread(matchLabelKeys=["rev"]))
@@ -124,7 +124,7 @@ def _company(part: str, weight: int = 10) -> dict[str, Any]:
     return {"affinity": {part: {"preferredDuringSchedulingIgnoredDuringExecution": wish}}}
 
 
-def test_preferred_company_decides_between_equal_nodes(tmp_path: Path) -> None:
+def test_preferred_pod_affinity_decides_between_equal_nodes(tmp_path: Path) -> None:
     world = [*_nodes(n0={}, n1={}, n2={}), listing.pod("db", on="n1", labels={"app": "db"}, requests={"cpu": "1"})]
     assert listing.plan([*world, *_job(1, 8, {})], tmp_path).nodes == {"j-0": "n0"}
     assert listing.plan([*world, *_job(1, 8, _company("podAffinity"))], tmp_path).nodes == {"j-0": "n1"}
@@ -172,7 +172,7 @@ def test_soft_taints_come_last_among_equals(tmp_path: Path) -> None:
         ({"example.com/fpga": "1"}, "InsufficientFpga"),
     ],
 )
-def test_room_beside_the_chips(requests: dict[str, str], reason: str, tmp_path: Path) -> None:
+def test_resources_other_than_chips_must_fit(requests: dict[str, str], reason: str, tmp_path: Path) -> None:
     items = job("j", 1, 8, policy="chip8-node8", requests=requests)
     found = listing.plan([node("n0"), report("n0"), *items], tmp_path)
     assert found.pending["nodes"] == {reason: 1} and found.pending["reason"] == reason
@@ -185,7 +185,7 @@ def test_too_many_pods_and_cordoned_nodes(tmp_path: Path) -> None:
     assert listing.plan([*cordoned, *_job(1, 8, {})], tmp_path).pending["reason"] == "NodeUnschedulable"
 
 
-def test_sidecars_stay_and_other_init_containers_go(tmp_path: Path) -> None:
+def test_sidecars_count_beside_containers_and_other_init_containers_do_not(tmp_path: Path) -> None:
     def init(cpu: str, stays: bool) -> dict[str, Any]:
         amount = {"requests": {"cpu": cpu}}
         return {"name": f"i{cpu}", "image": "i", "resources": amount} | ({"restartPolicy": "Always"} if stays else {})

@@ -12,9 +12,9 @@ import pytest
 
 from engine.model.cluster import Node
 from engine.model.history import History, JobMemory
-from engine.plan.place.multilevel import Level, read_trees, read_wish, select
-from engine.plan.place.treewise import _Beside, unit
-from engine.plan.place.verdict import Refusal, Shape
+from engine.plan.place.families.multilevel import Level, read_group_sizes, read_trees, select
+from engine.plan.place.gangs.trees import _RunningTreeJob, unit
+from engine.plan.place.handler import JobRequest, Refusal
 from tests import placing, worlds
 from tests.placing import POLICY, gang, nodes_of, scope_of
 
@@ -24,7 +24,7 @@ CONFIG = f'{{"default": {{"level1": {{"label": "{SP}"}}, "level2": {{"label": "{
 
 
 def _nodes(layout: dict[str, dict[str, int]]) -> list[Node]:
-    """Group → super pod → number of nodes."""
+    """Nodes by group, super pod and number."""
     return [
         worlds.node(f"{group}-{pod}-{i}", labels={**worlds.A2_LABELS, SP: pod, GROUP: group})
         for group, pods in layout.items()
@@ -57,18 +57,18 @@ def test_level1_only_jobs_stay_in_one_level2_unit_when_they_can() -> None:
     assert sorted(spread) == ["g1-a", "g1-a", "g2-b", "g2-b"]
 
 
-def test_what_lies_broken_inside_counts_tenfold() -> None:
-    """An odd node in one super pod (10) is worse than a whole super pod that is left over (2)."""
+def test_fragments_inside_a_unit_count_tenfold() -> None:
+    """An odd node inside a super pod (10) counts more than a whole super pod left over (2)."""
     nodes = _nodes({"g1": {"a": 3, "b": 2}, "g2": {"c": 2, "d": 2, "e": 2}})
     assert {unit[:2] for unit in _units(select(nodes, TREES, (2, 4), 4))} == {"g2"}
 
 
-def test_of_the_units_that_must_be_broken_the_smallest_is() -> None:
+def test_the_smallest_of_the_units_that_must_be_split_is_split() -> None:
     trees = {"default": (Level(SP),)}
     assert _units(select(_nodes({"g": {"a": 6, "b": 5}}), trees, (2,), 2)) == ["g-b", "g-b"]
 
 
-def test_no_room() -> None:
+def test_a_tree_without_room_is_refused() -> None:
     found = select(_nodes({"g1": {"a": 3, "b": 1}}), TREES, (2,), 4)
     assert isinstance(found, Refusal) and found.reason == "TopologyNotMet"
 
@@ -83,7 +83,7 @@ def test_reserved_nodes_are_used_only_when_nothing_else_is_left() -> None:
 @pytest.mark.parametrize(
     "text", [None, "{", '{"t": {"level2": {"label": "x"}}}', '{"t": {"level1": {"label": ""}}}', '["a"]']
 )
-def test_bad_trees(text: str | None) -> None:
+def test_invalid_trees_are_refused(text: str | None) -> None:
     assert isinstance(read_trees(text), Refusal)
 
 
@@ -104,8 +104,8 @@ def test_reserve_counts_on_level1_only() -> None:
         ("", 8, None),
     ],
 )
-def test_wishes(text: str, pods: int, answer: tuple[int, ...] | None) -> None:
-    found = read_wish(Shape("j", 0, pods, (), {}, {"huawei.com/affinity-config": text}))
+def test_group_sizes_are_read_or_refused(text: str, pods: int, answer: tuple[int, ...] | None) -> None:
+    found = read_group_sizes(JobRequest("j", 0, pods, (), {}, {"huawei.com/affinity-config": text}))
     assert found == answer if answer else isinstance(found, Refusal)
 
 
@@ -166,14 +166,14 @@ def test_a_group_that_is_missing_whole_gets_a_unit_with_room_for_all_of_it() -> 
     ("layout", "where"),
     [({"g1": {"a": 1, "b": 2}, "g2": {"c": 2, "d": 2}}, {"case-0": "g2-c-0"}), ({"g1": {"a": 3}, "g2": {"c": 2}}, {})],
 )
-def test_a_pod_that_its_queue_lets_in_first_goes_where_all_its_group_has_room(layout: Any, where: Any) -> None:
+def test_a_pod_that_its_queue_admits_alone_goes_where_its_whole_group_has_room(layout: Any, where: Any) -> None:
     """The queue has chips left for one pod of a gang that may start with one."""
     pods, group = gang(4, 8, annotations=ML, least=1)
     limit = placing.with_settings(queues=[placing.capacity_queue("default", **{"huawei.com/Ascend910": 8})])
     assert nodes_of(scope_of(_observed(pods, group, _nodes(layout)), desired=limit)) == where
 
 
-def test_a_running_job_comes_back_to_a_failed_node_last() -> None:
+def test_a_running_job_uses_a_failed_node_last() -> None:
     pods, group = gang(4, 8, annotations=ML)
     running = [
         worlds.pod(f"case-{i}", node=node, chips=range(8), rank=i, annotations=dict(pods[i].annotations))
@@ -187,26 +187,26 @@ def test_a_running_job_comes_back_to_a_failed_node_last() -> None:
         assert nodes_of(scope) == {"case-1": node}
 
 
-@pytest.mark.parametrize("wish", [(2, 4), (2,), (1, 2), (4,)])
+@pytest.mark.parametrize("group_sizes", [(2, 4), (2,), (1, 2), (4,)])
 @pytest.mark.parametrize(
     "layout", [{"x": {"a": 3, "b": 2}, "y": {"c": 2}}, {"x": {"a": 2, "b": 3}, "y": {"c": 1, "d": 1}}]
 )
-def test_a_job_is_completed_exactly_when_that_can_be_done(wish: tuple[int, ...], layout: Any) -> None:
+def test_a_job_is_completed_exactly_when_that_can_be_done(group_sizes: tuple[int, ...], layout: Any) -> None:
     """All ways in which some of four ranks run, with every subset of ranks missing; each answer is legal."""
     nodes = {node.name: node for node in _nodes(layout)}
-    bench: Any = SimpleNamespace(views={n: SimpleNamespace(node=node) for n, node in nodes.items()}, trees=TREES)
+    state: Any = SimpleNamespace(views={n: SimpleNamespace(node=node) for n, node in nodes.items()}, trees=TREES)
 
-    def legal(seats: Mapping[int, str]) -> bool:
+    def legal(placed: Mapping[int, str]) -> bool:
         return all(
-            unit(bench, seats[one], depth) == unit(bench, seats[other], depth)
-            for depth, size in enumerate(wish, 1)
-            for one, other in combinations(seats, 2)
+            unit(state, placed[one], depth) == unit(state, placed[other], depth)
+            for depth, size in enumerate(group_sizes, 1)
+            for one, other in combinations(placed, 2)
             if one // size == other // size
         )
 
-    ways = [seats for names in permutations(nodes, 4) if legal(seats := dict(enumerate(names)))]
+    ways = [placed for names in permutations(nodes, 4) if legal(placed := dict(enumerate(names)))]
     for missing in (m for count in (1, 2, 3) for m in combinations(range(4), count)):
-        staying = {tuple(sorted((r, n) for r, n in seats.items() if r not in missing)) for seats in ways}
+        staying = {tuple(sorted((r, n) for r, n in placed.items() if r not in missing)) for placed in ways}
         for rows in sorted(staying):
             runs = dict(rows)
             free = {name: node for name, node in nodes.items() if name not in runs.values()}
@@ -214,7 +214,9 @@ def test_a_job_is_completed_exactly_when_that_can_be_done(wish: tuple[int, ...],
                 left = {name: node for name, node in free.items() if name != gone}
                 rest = permutations(left, len(missing))
                 can = any(legal(runs | dict(zip(missing, names, strict=True))) for names in rest)
-                found = _Beside(bench, wish, runs, left, ()).slots([(rank, f"r{rank}") for rank in missing])
+                found = _RunningTreeJob(state, group_sizes, runs, left, ()).slots(
+                    [(rank, f"r{rank}") for rank in missing]
+                )
                 assert isinstance(found, Refusal) != can, (runs, missing, sorted(left))
                 if not isinstance(found, Refusal):
                     assert legal(runs | {rank: found[f"r{rank}"].node for rank in missing})

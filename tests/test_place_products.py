@@ -9,7 +9,7 @@ import pytest
 
 from engine.model.actions import BindPod
 from engine.model.plan import Plan
-from engine.observe import observe
+from engine.observe.observed import observe
 from engine.plan import plan
 from engine.wire import deviceinfo
 from tests import placing, worlds

@@ -1,7 +1,7 @@
 """Every chip-level family against a reference that tries everything: feasibility, raw scores, the node and the chips.
 
-The reference knows only which sets of chips a pod may take and what a node scores, written down once more from the
-published rules; it enumerates all assignments on tiny clusters.
+The reference has its own copy of the published rules: which sets of chips a pod may take and how a node scores. It
+enumerates all assignments on tiny clusters.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Trees, racks and super pods against a reference that tries every way to give blocks to units."""
+"""Trees, racks and super pods against a reference that tries every way to place blocks in units."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from random import Random
 
 import pytest
 
-from engine.plan.place import multilevel, rack950, superpod
-from engine.plan.place.multilevel import Level
-from engine.plan.place.rack950 import Place, RackBlocks
-from engine.plan.place.superpod import Blocks
-from engine.plan.place.verdict import Refusal
+from engine.plan.place.families import multilevel, rack950, superpod
+from engine.plan.place.families.multilevel import Level
+from engine.plan.place.families.rack950 import CandidateNode, RackBlocks
+from engine.plan.place.families.superpod import Blocks
+from engine.plan.place.handler import Refusal
 from tests import worlds
 
 TREES = {"default": (Level("rack"), Level("hall"))}
@@ -20,7 +20,7 @@ TREES = {"default": (Level("rack"), Level("hall"))}
 
 @cache
 def _fits(rooms: tuple[int, ...], size: int, count: int) -> bool:
-    """Whether ``count`` blocks of ``size`` fit, each in one room; every room is tried for every block."""
+    """Whether ``count`` blocks of ``size`` fit, each within one unit; every unit is tried for every block."""
     if not count:
         return True
     return any(
@@ -48,18 +48,18 @@ def test_tree_jobs_are_placed_exactly_when_their_groups_fit(seed: int) -> None:
         for r, size in enumerate(racks)
         for i in range(size)
     ]
-    for wish in ((1,), (2,), (3,), (1, 2), (2, 4), (1, 3), (2, 2)):
-        top = wish[-1]
-        if len(wish) == 1:
-            most = sum(_most(tuple(racks), wish[0]) for racks in halls)
+    for group_sizes in ((1,), (2,), (3,), (1, 2), (2, 4), (1, 3), (2, 2)):
+        top = group_sizes[-1]
+        if len(group_sizes) == 1:
+            most = sum(_most(tuple(racks), group_sizes[0]) for racks in halls)
         else:
-            most = _most(tuple(wish[0] * _most(tuple(racks), wish[0]) for racks in halls), top)
+            most = _most(tuple(group_sizes[0] * _most(tuple(racks), group_sizes[0]) for racks in halls), top)
         for groups in range(1, most + 2):
-            found = multilevel.select(nodes, TREES, wish, groups * top)
-            assert (groups <= most) == (not isinstance(found, Refusal)), (halls, wish, groups)
+            found = multilevel.select(nodes, TREES, group_sizes, groups * top)
+            assert (groups <= most) == (not isinstance(found, Refusal)), (halls, group_sizes, groups)
             if not isinstance(found, Refusal):
                 assert len(set(found)) == groups * top
-                for size, cut in zip(wish, (2, 1), strict=False):
+                for size, cut in zip(group_sizes, (2, 1), strict=False):
                     units = ["-".join(name.split("-")[:cut]) for name in found]
                     assert all(len(set(units[i : i + size])) == 1 for i in range(0, len(units), size))
 
@@ -69,7 +69,7 @@ def test_rack_jobs_are_placed_exactly_when_their_parts_fit(seed: int) -> None:
     random = Random(seed)
     pods = [[random.randint(0, 8) for _ in range(random.randint(1, 3))] for _ in range(random.randint(1, 3))]
     places = [
-        Place(f"s{s}r{r}n{i}", s, s * 16 + r) for s, racks in enumerate(pods) for r, size in enumerate(racks)
+        CandidateNode(f"s{s}r{r}n{i}", s, s * 16 + r) for s, racks in enumerate(pods) for r, size in enumerate(racks)
         for i in range(size)
     ]  # fmt: skip
     for size, part in ((1, 1), (2, 1), (2, 2), (4, 2), (4, 4), (8, 4)):

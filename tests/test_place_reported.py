@@ -1,4 +1,4 @@
-"""What device reports and pods say is taken as they say it: lists of chips, their lengths, task numbers."""
+"""Device reports and pods are taken literally: lists of chips, their lengths, task numbers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from engine.gangs.forming import declared_rank
 from engine.plan import plan
-from engine.plan.gangs import declared_rank
 from engine.wire import objects
 from tests import placing, worlds
 from tests.placing import POLICY, bindings, busy, gang, scope_of, with_settings
@@ -18,7 +18,7 @@ KIND = "huawei.com/Ascend910"
 
 
 def test_a_chip_that_only_belay_keeps_out_does_not_lower_its_nodes_score() -> None:
-    """Base scores count the entries of the report's list; a chip in use with a fault that waits is not in it."""
+    """Base scores count the entries of the report's list; a used chip with a waiting fault is not in it."""
     pods, group = gang(1, 1, annotations=A2)
     waits = worlds.fault(7, level="PreSeparateNPU")
     world = worlds.observed(
@@ -35,7 +35,7 @@ def test_a_chip_that_only_belay_keeps_out_does_not_lower_its_nodes_score() -> No
 def test_more_broken_ports_than_a_node_has_chips_make_it_unusable_for_distributed_jobs(
     entries: range, fits: bool
 ) -> None:
-    """Handler ``half`` has four chips: five entries mean that the report is of another node than the labels say."""
+    """Handler ``half`` has four chips: five entries show that the report and the labels describe different nodes."""
     notes = {POLICY: "chip4-node4"}
     pods, group = gang(2, 1, annotations=notes)
     node, report, others = worlds.node("a"), worlds.report("a", network=entries), busy("a", range(2, 6))
@@ -50,7 +50,7 @@ def test_more_broken_ports_than_a_node_has_chips_make_it_unusable_for_distribute
 
 
 @pytest.mark.parametrize("maintain", [True, False])
-def test_without_own_bookkeeping_the_reports_list_is_what_there_is(maintain: bool) -> None:
+def test_without_own_bookkeeping_the_reported_list_counts(maintain: bool) -> None:
     """``self-maintain-available-card`` false: listed chips count although ``baseDeviceInfos`` does not name them."""
     pods, group = gang(1, 8, annotations=A2)
     node = worlds.node("n0")
@@ -91,7 +91,7 @@ VCJOB = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job"}
         ("g", [{"name": "VC_TASK_INDEX", "value": "4"}], None, {}, None),
     ],
 )  # fmt: skip
-def test_volcano_tells_a_pod_its_number_by_its_environment(
+def test_a_pod_of_a_volcano_job_has_its_number_in_its_environment(
     name: str, env: object, owner: dict[str, str] | None, notes: dict[str, str], rank: int | None
 ) -> None:
     assert declared_rank(objects.pod(pod_of(name, env, owner, **notes))) == rank

@@ -1,13 +1,13 @@
-"""Inference in super pods: services stay together, MindIE instances near their friends."""
+"""Inference in super pods: services stay together, MindIE instances near the pods that their affinity prefers."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from engine.plan.place.rack950 import Place
-from engine.plan.place.services import instance_blocks, rack_service_blocks, service_blocks
-from engine.plan.place.superpod import Block
-from engine.plan.place.verdict import Refusal
+from engine.plan.place.families.rack950 import CandidateNode
+from engine.plan.place.families.superpod import Block
+from engine.plan.place.gangs.services import instance_blocks, rack_service_blocks, service_blocks
+from engine.plan.place.handler import Refusal
 from tests import worlds
 from tests.placing import POLICY, edited, gang, nodes_of, scope_of
 
@@ -29,7 +29,7 @@ def test_a_service_prefers_its_own_super_pods_then_more_room() -> None:
     assert failed.message == "infer service schedule failed, required 2 sp-block, got 1"
 
 
-def test_an_instance_spares_reserves_then_seeks_friends_then_fills_up() -> None:
+def test_an_instance_keeps_reserves_then_prefers_affine_nodes_then_fills_up() -> None:
     assert _homes(instance_blocks(_pools(s1=3, s2=8), [0], 2, 2, {}, idlest=False)) == [2]
     assert _homes(instance_blocks(_pools(s1=6, s2=8), [0], 2, 2, {}, idlest=False)) == [1]
     assert _homes(instance_blocks(_pools(s1=6, s2=8), [0], 2, 2, {}, idlest=True)) == [2]
@@ -41,9 +41,9 @@ def test_an_instance_spares_reserves_then_seeks_friends_then_fills_up() -> None:
 
 
 def test_rack_services_prefer_rack_then_super_pod_then_idle_racks() -> None:
-    def places(**sizes: int) -> list[Place]:
+    def places(**sizes: int) -> list[CandidateNode]:
         racks = [(int(key[1:]), size) for key, size in sizes.items()]
-        return [Place(f"r{rack}-{i}", rack // 10, rack) for rack, size in racks for i in range(size)]
+        return [CandidateNode(f"r{rack}-{i}", rack // 10, rack) for rack, size in racks for i in range(size)]
 
     def rack(found: dict[int, Block] | Refusal) -> list[str]:
         assert not isinstance(found, Refusal)
@@ -66,7 +66,7 @@ def _world(pods: Any, groups: Any, sizes: dict[int, int]) -> Any:
 NOTES = {POLICY: "chip2-node16-sp", "sp-block": "32"}
 
 
-def test_jobs_of_a_service_meet() -> None:
+def test_jobs_of_a_service_share_a_super_pod() -> None:
     running, running_group = gang(1, 16, name="first", annotations=NOTES, labels={"inferserviceid": "svc"})
     here = edited(running[0], node="n10", phase="Running", chips=tuple(f"Ascend910-{i}" for i in range(16)))
     pods, group = gang(2, 16, annotations=NOTES, labels={"inferserviceid": "svc"})
@@ -77,7 +77,7 @@ def test_jobs_of_a_service_meet() -> None:
     assert set(nodes_of(scope).values()) == {"n20", "n21"}
 
 
-def test_instances_follow_their_friends() -> None:
+def test_instances_follow_their_pod_affinity() -> None:
     friend, friend_group = gang(1, 16, name="first", annotations=NOTES, labels={"jobID": "x", "app": "server"})
     here = edited(friend[0], node="n20", phase="Running", chips=tuple(f"Ascend910-{i}" for i in range(16)))
     term = {"labelSelector": {"matchLabels": {"jobID": "x"}}, "topologyKey": "kubernetes.io/hostname"}

@@ -42,7 +42,7 @@ def test_reserve_nodes_spare_a_super_pod(reserve: str | None, home: str, tmp_pat
 
 
 @pytest.mark.parametrize(("value", "chips"), [("true", [0, 1]), ("false", [2, 3]), ("no", [2, 3]), (None, [0, 1])])
-def test_free_chips_are_kept_by_oneself_or_read_from_the_report(
+def test_free_chips_are_counted_by_the_engine_or_read_from_the_report(
     value: str | None, chips: list[int], tmp_path: Path
 ) -> None:
     settings = [params(self_maintain_available_card=value)] if value else []
@@ -136,8 +136,11 @@ def test_values_that_cannot_be_read_are_named_and_what_holds_instead(tmp_path: P
         super_pod_size="****", reserve_nodes="3", nslb_version="3.0", resource_level_config="{bad", forceEnqueue="1"
     )
     rows = listing.plan([node("n0"), report("n0"), settings], tmp_path).body["diagnostics"]
-    told = {row["field"].rpartition(".")[2]: row["message"] for row in rows}
+    messages = {row["field"].rpartition(".")[2]: row["message"] for row in rows}
     assert {row["severity"] for row in rows} == {"warning"}
     assert {row["object"] for row in rows} == {"ConfigMap/volcano-system/volcano-scheduler-configmap"}
-    assert sorted(told) == ["forceEnqueue", "nslb-version", "resource-level-config", "super-pod-size"]
-    assert "counts as false" in told["forceEnqueue"] and "the default holds: not JSON" in told["resource-level-config"]
+    assert sorted(messages) == ["forceEnqueue", "nslb-version", "resource-level-config", "super-pod-size"]
+    assert (
+        "counts as false" in messages["forceEnqueue"]
+        and "the default holds: not JSON" in messages["resource-level-config"]
+    )

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from engine.plan.place import families
-from engine.plan.place.verdict import Refusal
+from engine.plan.place.families import registry
+from engine.plan.place.handler import Refusal
 from tests import placing, worlds
 from tests.placing import POLICY, gang, scope_of
 
@@ -119,7 +119,7 @@ def test_legal_sizes(name: str) -> None:
 def test_handlers(
     resource: str, notes: dict[str, str], labels: dict[str, str], selector: str, handler: str | None, topology: str
 ) -> None:
-    found = families.choose(f"huawei.com/{resource}", notes, labels, selector, placing.shipped(), policy_key=POLICY)
+    found = registry.choose(f"huawei.com/{resource}", notes, labels, selector, placing.shipped(), policy_key=POLICY)
     if handler is None:
         assert isinstance(found, Refusal) and found.reason == "NotSupportPolicy"
     else:
@@ -128,7 +128,7 @@ def test_handlers(
 
 
 def test_sizes_of_eight_die_super_pods_follow_the_selector() -> None:
-    found = families.choose(
+    found = registry.choose(
         "huawei.com/Ascend910", {"sp-block": "8"}, {}, "module-a3-8-super-pod", placing.shipped(), policy_key=POLICY
     )
     assert not isinstance(found, Refusal) and found.node_chips == 8
@@ -143,10 +143,10 @@ def test_sizes_of_eight_die_super_pods_follow_the_selector() -> None:
         ("chip8-node8-ra64-sp", False),
     ],
 )  # fmt: skip
-def test_which_handlers_mind_the_network(policy: str, aware: bool) -> None:
+def test_some_families_avoid_chips_with_broken_networks(policy: str, aware: bool) -> None:
     product = placing.shipped().product_for_policy(policy, "huawei.com/Ascend910")
     assert product is not None
-    found = families.choose(
+    found = registry.choose(
         product.spec.resource.replace("*", "huawei.com/npu"), {POLICY: policy}, {}, "", placing.shipped(),
         policy_key=POLICY,
     )  # fmt: skip

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.plan.place.sharing import Soft
-from engine.plan.place.softtable import best, choose
+from engine.plan.place.part_requests import SoftShare
+from engine.plan.place.parts.soft_table import best, choose
 from engine.plan.scope import Scope
 from tests import worlds
 from tests.placing import bindings, gang, nodes_of, scope_of
@@ -34,34 +34,34 @@ def placed(*pods: Any, nodes: int = 1, chips: int = 2, labels: dict[str, str] | 
 @pytest.mark.parametrize(
     ("used", "chips", "wish", "value"),
     [
-        ({}, [0, 1], Soft(30, 20 * GIB, FIXED, 1), 0),
-        ({0: (20, 10 * GIB, FIXED)}, [0, 1], Soft(30, 20 * GIB, FIXED, 1), 150),
-        ({0: (90, 30 * GIB, FIXED)}, [0], Soft(20, 5 * GIB, FIXED, 1), 1),
-        ({0: (20, 10 * GIB, ELASTIC)}, [0, 1], Soft(30, 20 * GIB, FIXED, 1), 1),
-        ({0: (40, GIB, FIXED), 1: (60, GIB, FIXED), 2: (90, GIB, FIXED)}, [0, 1, 2], Soft(20, GIB, FIXED, 1), 180),
+        ({}, [0, 1], SoftShare(30, 20 * GIB, FIXED, 1), 0),
+        ({0: (20, 10 * GIB, FIXED)}, [0, 1], SoftShare(30, 20 * GIB, FIXED, 1), 150),
+        ({0: (90, 30 * GIB, FIXED)}, [0], SoftShare(20, 5 * GIB, FIXED, 1), 1),
+        ({0: (20, 10 * GIB, ELASTIC)}, [0, 1], SoftShare(30, 20 * GIB, FIXED, 1), 1),
+        ({0: (40, GIB, FIXED), 1: (60, GIB, FIXED), 2: (90, GIB, FIXED)}, [0, 1, 2], SoftShare(20, GIB, FIXED, 1), 180),
     ],
 )
-def test_the_value_of_a_node(used: Any, chips: list[int], wish: Soft, value: int) -> None:
+def test_the_value_of_a_node(used: Any, chips: list[int], wish: SoftShare, value: int) -> None:
     assert best(chips, used, wish, 32 * GIB) == value
 
 
 @pytest.mark.parametrize(
     ("chips", "used", "wish", "chip"),
     [
-        ([3, 1, 2], {}, Soft(50, 16 * GIB, FIXED, 1), 1),
-        ([0, 1, 2], {0: (40, 10 * GIB, FIXED), 1: (30, 10 * GIB, FIXED)}, Soft(20, 10 * GIB, FIXED, 1), 0),
-        ([0, 1, 2], {0: (30, 10 * GIB, FIXED), 1: (40, 10 * GIB, FIXED)}, Soft(20, 10 * GIB, FIXED, 1), 1),
-        ([0, 1], {0: (20, 10 * GIB, ELASTIC)}, Soft(20, 10 * GIB, FIXED, 1), 1),
-        ([0], {0: (80, 10 * GIB, FIXED)}, Soft(30, GIB, FIXED, 1), None),
-        ([0], {0: (10, 30 * GIB, FIXED)}, Soft(10, 3 * GIB, FIXED, 1), None),
-        ([0], {}, Soft(10, 33 * GIB, FIXED, 1), None),
+        ([3, 1, 2], {}, SoftShare(50, 16 * GIB, FIXED, 1), 1),
+        ([0, 1, 2], {0: (40, 10 * GIB, FIXED), 1: (30, 10 * GIB, FIXED)}, SoftShare(20, 10 * GIB, FIXED, 1), 0),
+        ([0, 1, 2], {0: (30, 10 * GIB, FIXED), 1: (40, 10 * GIB, FIXED)}, SoftShare(20, 10 * GIB, FIXED, 1), 1),
+        ([0, 1], {0: (20, 10 * GIB, ELASTIC)}, SoftShare(20, 10 * GIB, FIXED, 1), 1),
+        ([0], {0: (80, 10 * GIB, FIXED)}, SoftShare(30, GIB, FIXED, 1), None),
+        ([0], {0: (10, 30 * GIB, FIXED)}, SoftShare(10, 3 * GIB, FIXED, 1), None),
+        ([0], {}, SoftShare(10, 33 * GIB, FIXED, 1), None),
     ],
 )
-def test_the_chip_that_is_shared(chips: list[int], used: Any, wish: Soft, chip: int | None) -> None:
+def test_the_chip_that_is_shared(chips: list[int], used: Any, wish: SoftShare, chip: int | None) -> None:
     assert choose(chips, used, wish, 32 * GIB) == chip
 
 
-def test_310p_jobs_do_not_look_at_the_policy() -> None:
+def test_310p_jobs_ignore_the_policy() -> None:
     """factory.go maps policies for the 910 and npu resources only; 310P chips cannot be shared softly."""
     kind: dict[str, Any] = {"resource": "huawei.com/Ascend310P", "prefix": "Ascend310P-"}
     pods, group = gang(
@@ -163,16 +163,16 @@ def test_all_three_labels_are_needed(missing: str) -> None:
         ({"memory": "much"}, "ChipMemoryUnknown"),
     ],
 )  # fmt: skip
-def test_nodes_say_that_they_share(labels: dict[str, str], reason: str) -> None:
+def test_only_labelled_nodes_share_chips(labels: dict[str, str], reason: str) -> None:
     assert placed(shares("p", 10, GIB), labels=labels).pending[0].nodes == {reason: 1}
 
 
-def test_chips_of_others_are_not_shared() -> None:
+def test_whole_chips_of_other_pods_are_not_shared() -> None:
     whole = worlds.pod("w", node="n0", chips=[0], count=1)
     assert bindings(placed(whole, shares("p", 10, GIB)))["p"].chips == ("Ascend910-1",)
 
 
-def test_whole_chips_are_not_asked_of_a_node_that_offers_shares() -> None:
+def test_whole_chips_are_not_placed_on_a_node_that_offers_shares() -> None:
     pod = worlds.pod("w", count=2, annotations={"huawei.com/schedule_policy": "chip8-node8"})
     (entry,) = placed(pod).pending
     assert entry.nodes == {"SoftShareOnly": 1} and "shares" in entry.message

@@ -9,9 +9,9 @@ import pytest
 
 from engine.model.cluster import Observed
 from engine.model.history import History, JobMemory
-from engine.plan.place import groupwise
-from engine.plan.place.superpod import Block, Blocks, blocks, repair, select
-from engine.plan.place.verdict import Refusal, Shape, Task
+from engine.plan.place.families.superpod import Block, Blocks, blocks, repair, select
+from engine.plan.place.gangs import blocks as gang_blocks
+from engine.plan.place.handler import JobRequest, Refusal, TaskRequest
 from tests import placing, worlds
 from tests.placing import POLICY, bindings, gang, nodes_of, scope_of
 
@@ -48,7 +48,7 @@ def test_row_major_order_of_the_document() -> None:
     assert _from(select(_sizes(19, 50), [0], Blocks(16, 1, False), 2, fresh_id=2)) == [19]
 
 
-def test_reserves_are_broken_first_where_a_node_is_left_over() -> None:
+def test_reserves_are_used_first_where_a_node_is_left_over() -> None:
     """Rows of the table from the last to the first, within a cell the larger super pod."""
     assert _from(select(_sizes(2, 3), [0], Blocks(2, 1, False), 2, fresh_id=1)) == [3]
     assert _from(select(_sizes(3, 4, 5), [0, 1], Blocks(3, 2, False), 4, fresh_id=2)) == [4, 5]
@@ -72,7 +72,7 @@ def test_too_few_whole_blocks() -> None:
     assert isinstance(select(_sizes(3, 1), [0, 1], Blocks(2, 2, True), 0, fresh_id=2, partial=True), Refusal)
 
 
-def test_partial_blocks_come_from_beyond_the_reserve_first() -> None:
+def test_partial_blocks_use_nodes_beyond_the_reserve_first() -> None:
     """Rows from the block's size down to the reserve, then from 0 up to it: 2 nodes are row 0, 3 are row 1."""
     found = select(_sizes(2, 3), [0], Blocks(4, 1, True), 2, fresh_id=1)
     assert found == {0: Block(2, ("s2-0", "s2-1")), 1: Block(3, ("s3-0", "s3-1"))}
@@ -106,28 +106,28 @@ def test_repair_keeps_healthy_nodes_and_uses_failed_ones_last() -> None:
     assert repair(Block(7, ("a", "b", "c")), {7: ["a", "b"]}, set[str]().__contains__, 3) is None
 
 
-def _shape(pods: int, each: int, sp_block: str | None) -> Shape:
+def _request(pods: int, each: int, sp_block: str | None) -> JobRequest:
     notes = {"sp-block": sp_block} if sp_block is not None else {}
-    return Shape("j", pods * each, pods, (Task("worker", each),), {}, notes)
+    return JobRequest("j", pods * each, pods, (TaskRequest("worker", each),), {}, notes)
 
 
 @pytest.mark.parametrize(
     ("shape", "answer"),
     [
-        (_shape(4, 16, "32"), Blocks(2, 2, False)),
-        (_shape(4, 16, None), Blocks(4, 1, False)),
-        (_shape(1, 4, "4"), Blocks(1, 1, False)),
-        (_shape(4, 16, "0"), "sp-block is invalid"),
-        (_shape(4, 16, "²"), "sp-block is invalid"),
-        (_shape(4, 16, "9" * 5000), "sp-block is invalid"),
-        (_shape(4, 16, "40"), "not multiple of node npu (16)"),
-        (_shape(4, 16, "8"), "smaller than the node's 16 chips"),
-        (_shape(4, 16, "256"), "sp-block(256/16=16) is bigger than size of super-pod(10)"),
-        (_shape(3, 16, "32"), "require npu(48) should be multiple of sp-block"),
-        (_shape(1, 16, "32"), "should equal require npu num"),
+        (_request(4, 16, "32"), Blocks(2, 2, False)),
+        (_request(4, 16, None), Blocks(4, 1, False)),
+        (_request(1, 4, "4"), Blocks(1, 1, False)),
+        (_request(4, 16, "0"), "sp-block is invalid"),
+        (_request(4, 16, "²"), "sp-block is invalid"),
+        (_request(4, 16, "9" * 5000), "sp-block is invalid"),
+        (_request(4, 16, "40"), "not multiple of node npu (16)"),
+        (_request(4, 16, "8"), "smaller than the node's 16 chips"),
+        (_request(4, 16, "256"), "sp-block(256/16=16) is bigger than size of super-pod(10)"),
+        (_request(3, 16, "32"), "require npu(48) should be multiple of sp-block"),
+        (_request(1, 16, "32"), "should equal require npu num"),
     ],
 )
-def test_blocks_of_a_job(shape: Shape, answer: Blocks | str) -> None:
+def test_blocks_of_a_job(shape: JobRequest, answer: Blocks | str) -> None:
     found = blocks(shape, 16, 10)
     if isinstance(answer, Blocks):
         assert found == answer
@@ -199,7 +199,7 @@ def test_partial_request_and_network() -> None:
 
 @pytest.mark.parametrize(("block", "placed"), [("32", True), ("16", False)])
 def test_broken_networks_matter_between_blocks_only(block: str, placed: bool) -> None:
-    """Both pods of one block lie in one super pod; only several blocks speak over the parameter plane."""
+    """Both pods of one block are in one super pod; only several blocks use the parameter plane."""
     pods, group = gang(2, 16, annotations={POLICY: "chip2-node16-sp", "sp-block": block})
     nodes = [worlds.node(f"n{i}", chips=16, labels=A3) for i in range(2)]
     reports = [worlds.report(f"n{i}", chips=16, super_pod_id=0, network=(3,)) for i in range(2)]
@@ -208,7 +208,7 @@ def test_broken_networks_matter_between_blocks_only(block: str, placed: bool) ->
     assert placed or scope.pending[0].nodes == {"NPUResourceShortage": 2}
 
 
-def test_a_running_block_takes_back_the_node_that_failed_last() -> None:
+def test_a_running_block_uses_the_failed_node_last() -> None:
     pods, group = gang(2, 16, annotations=SP)
     stays = worlds.pod("case-0", node="n10", chips=range(16), rank=0, annotations={
         **pods[0].annotations, "super-pod-rank": "0",
@@ -279,7 +279,7 @@ def test_soft_affinity_fills_partial_blocks() -> None:
 
 
 def _scaled_down(waiting: int, replicas: int, nodes: dict[int, int]) -> Observed:
-    """A StatefulSet of fewer replicas than its pods that wait, as after it was scaled down."""
+    """A StatefulSet with fewer replicas than waiting pods, as after scaling down."""
     notes = {POLICY: "chip2-node16-sp", "sp-block": str(16 * replicas), "huawei.com/schedule_minAvailable": "3"}
     owner = ("StatefulSet", "j")
     pods = [
@@ -302,8 +302,8 @@ def test_pods_beyond_the_replicas_are_in_further_blocks(waiting: int, nodes: int
 
 
 def test_a_gang_with_too_few_slots_waits_and_the_pass_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever leaves a pod without a slot, the others of the cluster are not to suffer for it."""
-    monkeypatch.setattr(groupwise, "_super_pods", lambda *_: {})
+    """A pod without a slot must not stop the placement of other gangs."""
+    monkeypatch.setattr(gang_blocks, "_super_pods", lambda *_: {})
     pods, group = gang(2, 16, annotations=SP)
     scope = scope_of(_world([*pods, worlds.pod("bare", count=0)], group, {1: 5}))
     assert list(nodes_of(scope)) == ["bare"]

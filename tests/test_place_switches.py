@@ -1,4 +1,4 @@
-"""Switch affinity: the imported switches, the rules of both versions, what people see."""
+"""Switch affinity: the imported switches, the rules of both versions, and what users see."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from engine.model.history import JobMemory
-from engine.observe import observe
+from engine.observe.observed import observe
 from engine.plan import plan
-from engine.plan.place import nslb
-from engine.plan.place.nslb import EXCLUSIVE, FREE, LARGE, NORMAL, SHARED, Leaf, Part, Wish
-from engine.plan.place.verdict import Refusal
+from engine.plan.place.gangs import nslb
+from engine.plan.place.gangs.nslb import EXCLUSIVE, FREE, LARGE, NORMAL, SHARED, LeafSwitch, NodeGroup, SwitchRequest
+from engine.plan.place.handler import Refusal
 from engine.status.switches import share_bodies
 from engine.wire import history, names
 from engine.wire.errors import WireError
@@ -87,7 +87,7 @@ def _edited(*path: Any, value: Any) -> dict[str, Any]:
         (_info(), "triple_layer", "data.tor_level"),
     ],
 )
-def test_bad_switches_are_named_by_field(body: Any, level: str | None, field: str) -> None:
+def test_invalid_switches_are_named_by_field(body: Any, level: str | None, field: str) -> None:
     with pytest.raises(WireError) as error:
         parse(_config(body, level))
     assert error.value.field.endswith(field) and error.value.object == "ConfigMap/kube-system/basic-tor-node-cm"
@@ -101,15 +101,15 @@ def test_a_missing_key_is_named() -> None:
 # the rules
 
 
-def _leaf(number: int, slots: Any, **more: Any) -> Leaf:
-    return Leaf(number, f"1.0.0.{number}", {slot: f"n{number}{slot}" for slot in slots}, **more)
+def _leaf(number: int, slots: Any, **more: Any) -> LeafSwitch:
+    return LeafSwitch(number, f"1.0.0.{number}", {slot: f"n{number}{slot}" for slot in slots}, **more)
 
 
-def _wish(pods: int, schema: str = LARGE, total: int | None = None) -> Wish:
-    return Wish(pods, schema, pods if total is None else total)
+def _wish(pods: int, schema: str = LARGE, total: int | None = None) -> SwitchRequest:
+    return SwitchRequest(pods, schema, pods if total is None else total)
 
 
-def _nodes(parts: list[Part] | Refusal) -> list[str]:
+def _nodes(parts: list[NodeGroup] | Refusal) -> list[str]:
     assert not isinstance(parts, Refusal), parts
     return [node for part in parts for node in part.nodes]
 
@@ -169,7 +169,7 @@ def test_a_large_job_takes_the_fullest_free_switches_for_itself_under_version_2(
     ]
 
 
-def _occupied(random: Random, width: int, count: int) -> list[Leaf]:
+def _occupied(random: Random, width: int, count: int) -> list[LeafSwitch]:
     return [_leaf(tor, [slot for slot in range(width) if random.random() < 0.7]) for tor in range(count)]
 
 
@@ -217,12 +217,12 @@ def test_a_small_job_under_version_2_takes_what_others_cannot_use() -> None:
     assert isinstance(nslb.version_2(leaves[1:], 8, _wish(4, LARGE, 3), 2), Refusal)
 
 
-def _parts(found: list[Part] | Refusal) -> list[Part]:
+def _parts(found: list[NodeGroup] | Refusal) -> list[NodeGroup]:
     assert not isinstance(found, Refusal), found
     return found
 
 
-def _told(found: list[Part] | Refusal) -> list[tuple[int, int, int, bool]]:
+def _told(found: list[NodeGroup] | Refusal) -> list[tuple[int, int, int, bool]]:
     return [(part.leaf.id, len(part.nodes), part.kind, part.unhealthy) for part in _parts(found) if part.leaf]
 
 
@@ -325,7 +325,7 @@ def test_a_single_layer_keeps_a_job_under_the_fullest_switch() -> None:
     assert isinstance(refused, Refusal) and "bigger than torCount" in refused.message
 
 
-# what people see
+# what users see
 
 
 def test_the_share_of_every_switch_is_shown() -> None:
@@ -372,11 +372,11 @@ def _job(name: str, pods: int, schema: str, **more: Any) -> list[dict[str, Any]]
 
 
 def _running(name: str, nodes: list[str], schema: str, missing: int = 0, **notes: str) -> list[dict[str, Any]]:
-    """A job with a pod on each of the nodes, and ``missing`` pods more that wait."""
+    """A job with a pod on each of the nodes, and ``missing`` waiting pods."""
     items = _job(name, len(nodes) + missing, schema)
     for rank, node in enumerate(nodes):
-        told = {"hccl/rankIndex": str(rank), "volcano.sh/task-spec": "worker", **notes}
-        items[1 + rank] = listing.pod(f"{name}-{rank}", on=node, chips=range(8), group=name, notes=told)
+        annotations = {"hccl/rankIndex": str(rank), "volcano.sh/task-spec": "worker", **notes}
+        items[1 + rank] = listing.pod(f"{name}-{rank}", on=node, chips=range(8), group=name, notes=annotations)
     return items
 
 
@@ -480,8 +480,8 @@ def test_a_fill_job_is_completed_under_its_switch(tmp_path: Path) -> None:
 SECOND = listing.params(nslb_version="2.0", shared_tor_num="2")
 
 
-def test_a_job_that_lacks_a_pod_of_a_task_says_so(tmp_path: Path) -> None:
-    """All its pods have nodes, but a task that it needs has none."""
+def test_a_job_that_lacks_a_pod_of_a_task_reports_it(tmp_path: Path) -> None:
+    """All its pods have nodes, but a task with a minimum has none."""
     items = _job("big", 2, LARGE, least=1)
     items[0]["spec"]["minTaskMember"] = {"worker": 1, "master": 1}
     found = listing.plan([*_cluster(4, 4), *items], tmp_path)
@@ -489,20 +489,20 @@ def test_a_job_that_lacks_a_pod_of_a_task_says_so(tmp_path: Path) -> None:
     assert found.pending["pods"] == ["big-0", "big-1"] and "minimum" in found.pending["message"]
 
 
-def test_version_2_tells_pods_what_their_switch_is(tmp_path: Path) -> None:
+def test_version_2_annotates_pods_with_the_state_of_their_switch(tmp_path: Path) -> None:
     found = listing.plan([*_cluster(4, 4), SECOND, *_job("big", 6, LARGE)], tmp_path)
-    told = [
+    states = [
         [found.bound[f"big-{rank}"]["annotations"].get(key) for key in ("isSharedTor", "isHealthy", "sharedTorIp")]
         for rank in range(6)
     ]
-    assert told == [["2", "0", None]] * 4 + [["1", "0", "1.0.0.1"]] * 2
+    assert states == [["2", "0", None]] * 4 + [["1", "0", "1.0.0.1"]] * 2
     assert found.scores("big-0")["a-0-0"] == 200 and found.scores("big-0")["a-1-0"] == 99
     alone = listing.plan([*_cluster(4, 4), SECOND, *_job("fill", 2, LARGE)], tmp_path)
     notes = alone.bound["fill-0"]["annotations"]
     assert (notes["isSharedTor"], notes["isHealthy"], "sharedTorIp" in notes) == ("0", "0", False)
 
 
-def test_version_2_reads_what_running_pods_were_told(tmp_path: Path) -> None:
+def test_version_2_reads_the_annotations_of_running_pods(tmp_path: Path) -> None:
     own = _running("old", ["a-0-0", "a-1-0"], LARGE, isSharedTor="2", isHealthy="0")
     found = listing.plan([*_cluster(4, 4, 4), SECOND, *own, *_job("big", 5, LARGE)], tmp_path)
     assert found.pending["message"].startswith("set tor failed by not enough nodes")

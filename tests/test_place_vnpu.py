@@ -1,4 +1,4 @@
-"""vNPUs cut on demand: which template, on which chip of which node, and what is refused in which words.
+"""vNPUs cut on demand: which template, on which chip of which node, and the messages of refusals.
 
 Facts: docs/zh/scheduling/04_usage/02_virtual_instance; component/ascend-for-volcano/internal/npu/vnpu, plugin/vnode.go.
 """
@@ -99,7 +99,7 @@ def test_a_multiple_of_a_chip_takes_whole_chips(family: str, count: int) -> None
         ("310P-10", 8, {}, "get virTemplate is null"),
     ],
 )  # fmt: skip
-def test_what_no_chip_can_give_is_refused_in_known_words(
+def test_requests_that_no_chip_can_serve_are_refused_in_known_words(
     family: str, cores: int, labels: dict[str, str], words: str
 ) -> None:
     scope = placed(wants("p", cores, family, **labels), family=family)
@@ -133,10 +133,10 @@ def test_a_job_of_the_other_kind_finds_no_node() -> None:
         ([("vir04", 4)], 4, "high", "0-vir04_3c"),  # 4 AI CPUs taken, 3 left
         ([("vir02", 2), ("vir02", 2), ("vir02", 2)], 2, "high", "0-vir02_1c"),
         ([("vir04", 4)], 2, "high", "0-vir02"),
-        ([("vir04_4c_dvpp", 4)], 4, "high", None),  # its DVPP is gone for good
+        ([("vir04_4c_dvpp", 4)], 4, "high", None),  # its DVPP is taken
     ],
 )
-def test_a_chip_short_of_ai_cpus_gives_less_of_them(
+def test_a_chip_short_of_ai_cpus_gives_a_template_with_fewer(
     there: list[tuple[str, int]], cores: int, level: str, expected: str | None
 ) -> None:
     held = [holds(f"h{i}", "n0", 0, t, c, group=i, number=100 + i) for i, (t, c) in enumerate(there)]
@@ -157,7 +157,7 @@ def test_a_media_job_is_never_given_less() -> None:
         ([("vir04_3c_ndvpp", 4)], 4, "", True), ([("vir01", 1)], 4, "yes", False), ([("vir01", 1)], 4, "no", True),
     ],
 )  # fmt: skip
-def test_who_may_be_beside_whom_by_their_dvpp(there: list[tuple[str, int]], cores: int, dvpp: str, fits: bool) -> None:
+def test_dvpp_decides_which_vnpus_share_a_chip(there: list[tuple[str, int]], cores: int, dvpp: str, fits: bool) -> None:
     held = [holds(f"h{i}", "n0", 0, t, c, group=i, number=100 + i) for i, (t, c) in enumerate(there)]
     scope = placed(*held, wants("p", cores, dvpp=dvpp))
     assert bool(bindings(scope)) is fits
@@ -244,7 +244,7 @@ def test_kubernetes_count_comes_first() -> None:
     "labels", [{"servertype": "Ascend310P-10"}, {"servertype": "Ascend310P-9"}, {"servertype": "Ascend910-30",
                "node.kubernetes.io/npu.chip.name": "910A"}],
 )  # fmt: skip
-def test_a_node_whose_labels_do_not_fit_its_cores_is_no_place(labels: dict[str, str]) -> None:
+def test_a_node_whose_label_contradicts_its_cores_is_refused(labels: dict[str, str]) -> None:
     scope = scope_of(observed([node("n0", labels=labels)], [report("n0")], [wants("p", 2)]))
     (entry,) = scope.pending
     assert entry.nodes == {"VNPUNodeInvalid": 1} and "invalid VNode" in entry.message
@@ -277,7 +277,7 @@ def refused(name: str, **fields: Any) -> Any:
     return edited(pod, reason="UnexpectedAdmissionError", owner_api="apps/v1")
 
 
-def test_a_pod_whose_vnpu_could_not_be_cut_is_taken_away_but_not_for_ever() -> None:
+def test_a_pod_whose_vnpu_could_not_be_cut_is_deleted_a_limited_number_of_times() -> None:
     world = observed([node("n0")], [report("n0")], [refused("a")])
     first = plan(load({}, has_git=False).desired, world, worlds.NOW)
     (gone,) = first.actions

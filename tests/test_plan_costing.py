@@ -1,4 +1,4 @@
-"""Choice by cost in the plan: which pods go, who gets scarce room, what is remembered and told."""
+"""Choice by cost in the plan: the evicted pods, the job that gets scarce room, records and annotations."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine import cli
-from engine.explanation import explain
+from engine.cli.explanation import explain
 from engine.model.actions import BindPod, EvictPod, PatchObject
 from engine.model.cluster import Observed, Pod
+from engine.model.costs import cost
 from engine.model.history import History, JobMemory, Recovery
 from engine.model.plan import Plan
 from engine.plan import plan
-from engine.plan.ledger import cost
 from engine.status import memory_bodies
 from tests import listing
 from tests.worlds import NOW, desired, fault, node, observed, pod, report
@@ -72,7 +72,7 @@ def memory(made: Plan, name: str = "j") -> JobMemory:
     return made.history.jobs[f"train/AscendJob/{name}"]
 
 
-def test_a_job_that_tells_nothing_goes_the_ladder() -> None:
+def test_a_job_without_reported_times_follows_the_escalation() -> None:
     made = decided(world(gang(age=None), bad=("n1",)))
     assert evicted(made) == ["j-1"]
     (one,) = memory(made).recoveries
@@ -80,7 +80,7 @@ def test_a_job_that_tells_nothing_goes_the_ladder() -> None:
     assert not any("estimated" in a.message for a in made.actions)
 
 
-def test_estimates_and_alternatives_are_remembered_and_said() -> None:
+def test_estimates_and_alternatives_are_recorded_and_shown() -> None:
     made = decided(world(gang(), bad=("n1",)))
     (eviction,) = [a for a in made.actions if isinstance(a, EvictPod)]
     # 30 s for the pod, 60 to start, 120 to load, 600 since the checkpoint, by sixteen chips
@@ -108,7 +108,7 @@ def test_with_room_the_same_job_moves_its_processes() -> None:
     assert memory(made).recoveries[0].level == "process"
 
 
-def test_rank_zero_cannot_leave_a_job_that_goes_on() -> None:
+def test_a_job_does_not_shrink_without_rank_zero() -> None:
     pods = gang(labels=PROCESS, strategies="recover,elastic-training", age=7200)
     made = decided(world(pods, bad=("n0",), count=2))
     assert evicted(made) == ["j-0", "j-1"]
@@ -132,7 +132,7 @@ def test_the_one_spare_goes_to_the_job_that_loses_most_without_it() -> None:
     assert len(bound(ending)) == 1, "nothing is kept for ever"
 
 
-def test_a_process_fault_is_first_tried_in_place_and_not_for_ever() -> None:
+def test_a_process_fault_is_tried_in_place_for_a_limited_time() -> None:
     group = {
         "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup",
         "metadata": {"namespace": "train", "name": "g", "uid": "u-g"}, "spec": {"minMember": 2},
@@ -173,7 +173,7 @@ def opened(level: str = "pod", **more: Any) -> History:
     return History(jobs={"train/AscendJob/j": JobMemory(uid="uid-train-j", recoveries=(one,))})
 
 
-def test_what_a_recovery_cost_is_known_once_all_pods_run() -> None:
+def test_the_cost_of_a_recovery_is_recorded_once_all_pods_run() -> None:
     made = decided(world(gang(), history=opened()))
     after = memory(made)
     (one,) = after.recoveries
@@ -183,13 +183,13 @@ def test_what_a_recovery_cost_is_known_once_all_pods_run() -> None:
     assert memory(decided(world(gang(), history=made.history), NOW + 9)) == after, "a recovery ends once"
 
 
-def test_a_job_that_shrank_lost_only_the_part_that_was_missing() -> None:
+def test_a_job_that_shrank_lost_only_its_missing_part() -> None:
     one = memory(decided(world(gang(), history=opened("shrink", estimates=(("shrink", 45, 1),))))).recoveries[0]
     assert cost(one) == 8 * 100 + 16 * 600
 
 
 @pytest.mark.parametrize(("told", "back"), [(NOW - 120, 0), (NOW - 40, round((NOW - 40) * 1000))])
-def test_processes_say_when_training_went_on(told: float, back: int) -> None:
+def test_the_processes_report_ends_a_recovery(told: float, back: int) -> None:
     made = decided(world(gang(annotations={TRAINING: str(told)}), history=opened()))
     assert memory(made).recoveries[0].back == back
 
@@ -198,7 +198,7 @@ def test_a_recovery_goes_on_while_a_pod_is_missing() -> None:
     assert memory(decided(world(gang(nodes=("n0", "-")), history=opened(), count=1))).recoveries[0].back == 0
 
 
-def test_status_and_explain_tell_the_story() -> None:
+def test_status_and_explain_show_the_recovery() -> None:
     seen = world(gang(), history=opened(estimates=(("pod", 810, 12960), ("wait", 4000, 64000))))
     made = decided(seen)
     (body,) = [b for b in memory_bodies(made, seen) if b["metadata"]["name"] == "belay-job-train.ascendjob.j"]
@@ -263,7 +263,7 @@ KINDS = st.sampled_from([POD_LEVEL, PROCESS, {"fault-scheduling": "force"}, {"fa
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(KINDS, AGES, st.booleans()), min_size=1, max_size=3), st.integers(0, 2))
-def test_whatever_is_chosen_faulty_pods_go_and_healthy_jobs_stay(
+def test_every_choice_evicts_faulty_pods_and_spares_healthy_jobs(
     jobs: list[tuple[dict[str, str], int | None, bool]], spares: int
 ) -> None:
     pods, bad = [], []

@@ -10,7 +10,8 @@ from engine.model.cluster import Pod
 from engine.model.history import History
 from engine.model.jobs import Gang
 from engine.model.plan import Plan
-from engine.plan import elastic, plan
+from engine.plan import plan
+from engine.plan.recover import elastic
 from tests.test_plan_costing import PROCESS, gang, world
 from tests.worlds import NOW, desired
 
@@ -30,7 +31,7 @@ def says(made: Plan) -> list[str]:
 
 
 @pytest.mark.parametrize(("strategies", "wait"), [("elastic-training", 0), ("recover,elastic-training", 270)])
-def test_in_when_chips_are_lost_and_out_when_they_return(strategies: str, wait: int) -> None:
+def test_a_job_shrinks_when_chips_are_lost_and_grows_when_they_return(strategies: str, wait: int) -> None:
     names = ("n0", "n1", "n2", "n3")
     lost = decided(job(*names, strategies=strategies), ("n2",), History(), NOW)
     assert [a.pod for a in lost.actions if isinstance(a, EvictPod)] == ["j-2"]
@@ -47,7 +48,7 @@ def test_in_when_chips_are_lost_and_out_when_they_return(strategies: str, wait: 
     )
     assert going.history.jobs[JOB].recoveries[-1].level == "shrink"
     again = decided(small, ("n2",), going.history, NOW + wait + 60)
-    assert again.history.jobs[JOB] == going.history.jobs[JOB], "nothing is told twice"
+    assert again.history.jobs[JOB] == going.history.jobs[JOB], "nothing is announced twice"
     back = decided(small, (), going.history, NOW + wait + 100)
     assert [(a.pod, a.node) for a in back.actions if isinstance(a, BindPod)] == [("j-2", "n2")]
     anew = job(*names, strategies=strategies)
@@ -83,8 +84,8 @@ def test_a_job_without_rank_zero_does_not_go_on() -> None:
         ("recover-in-place,elastic-training", "100", 100),
     ],
 )  # fmt: skip
-def test_how_long_a_job_waits_first(strategies: str, timeout: str, wanted: int) -> None:
+def test_a_job_waits_for_its_configured_time_first(strategies: str, timeout: str, wanted: int) -> None:
     notes = {"recover-strategy": strategies} | ({"wait-reschedule-timeout": timeout} if timeout else {})
     one = Gang("k", "v", "AscendJob", "n", "j", "u", PROCESS, notes, "q", 0, "", 0.0, 2, 2, {}, ())
-    assert elastic.waits(one) == wanted
+    assert elastic.wait_seconds(one) == wanted
     assert elastic.configured(one)

@@ -9,7 +9,7 @@ import pytest
 
 from engine.model.actions import IsolateChip, IsolateNode, ReleaseChip, ReleaseNode
 from engine.model.cluster import Upgrade
-from engine.model.history import ChipMemory, CodeSeen, History, Hold, NodeMemory
+from engine.model.history import ChipMemory, CodeMemory, History, Hold, NodeMemory
 from engine.model.levels import CHIP_LEVELS
 from engine.plan.scope import Scope
 from engine.plan.views import device_id
@@ -72,7 +72,7 @@ def test_levels_that_leave_a_chip_in_service(level: str, state: str) -> None:
     assert isolations(scope) == [] and scope.nodes["n0"].free == 0xFF
 
 
-def test_a_running_task_on_a_pre_separated_chip_is_untouched_and_nothing_new_comes() -> None:
+def test_a_pre_separated_chip_keeps_its_task_and_takes_no_new_one() -> None:
     busy = pod("a", node="n0", chips=[3], owner=("AscendJob", "a"), labels={"fault-scheduling": "force"})
     scope = one(fault(3, "80C98001", "PreSeparateNPU"), pods=[busy], unhealthy=[])
     assert chip(scope) == ("isolated", "PreSeparateNPU")
@@ -161,7 +161,7 @@ def test_manual_isolation_by_key_by_document_and_its_end() -> None:
     assert over.chips == [] and over.memory.nodes["n0"].chips.get(3, ChipMemory()).holds == ()
 
 
-def test_orders_that_stand_are_not_given_again_and_stale_ones_withdrawn() -> None:
+def test_standing_orders_are_not_repeated_and_stale_ones_are_withdrawn() -> None:
     scope = one(fault(3), standing=[orders("n0", isolate={3: "RestartNPU"})], pods=[pod("p", node="n0", chips=[0])])
     assert isolations(scope) == []
     scope = one(standing=[orders("n0", isolate={3: "RestartNPU", 5: "SeparateNPU"})])
@@ -232,7 +232,7 @@ def test_switch_levels(level: str, state: str) -> None:
     assert one(switch=switch(level)).nodes["n0"].state == state
 
 
-def test_policies_judge_switch_and_node_codes_too() -> None:
+def test_policies_apply_to_switch_and_node_codes() -> None:
     calm = document(
         "FaultPolicy", "p", levels={"[0x00f1ff09,155912,cpu,na]": "SubHealthFault", "00000011": "PreSeparateFault"}
     )
@@ -247,7 +247,7 @@ def test_a_node_with_static_vnpus_is_not_called_unstable() -> None:
     assert decide(snapshot).nodes["v"].closed is None
 
 
-def test_isolation_of_a_node_by_hand_names_its_document() -> None:
+def test_a_manual_node_isolation_names_its_document() -> None:
     scope = one(policies=[document("Isolation", "x", nodes=["n0"], reason="broken fan")])
     action = next(a for a in scope.actions if isinstance(a, IsolateNode))
     assert (action.reason, action.evidence.rule, action.evidence.file) == (
@@ -271,14 +271,14 @@ def not_ready(*ago: float, count: int = 4) -> Scope:
     return decide(observed(nodes, [report(f"n{i}") for i in range(count)]))
 
 
-def test_not_ready_beyond_its_grace_is_a_fault_of_the_node() -> None:
+def test_not_ready_beyond_the_grace_period_is_a_node_fault() -> None:
     young, old = not_ready(40), not_ready(41)
     assert young.nodes["n0"].closed == old.nodes["n0"].closed == ("NodeNotReady", "node is not ready")
     assert young.nodes["n0"].down == "" and old.nodes["n0"].down
     assert old.nodes["n0"].codes == ("heartbeatTimeOut",) and old.nodes["n0"].state == "not-ready"
 
 
-def test_a_wave_of_lost_nodes_is_held() -> None:
+def test_a_mass_outage_evicts_nothing() -> None:
     wave = not_ready(100, 110, 159)
     assert all(not v.down for v in wave.nodes.values())
     assert any("more than half" in d.message for d in wave.diagnostics)
@@ -299,10 +299,10 @@ def test_instability_between_report_and_kubernetes_closes_a_node() -> None:
     assert (decide(world(1, pods=[unannotated])).nodes["n0"].closed or ("",))[0] == "NodeUnstable"
 
 
-def test_frequency_holds_survive_recovery_and_end_by_themselves() -> None:
+def test_frequency_holds_survive_recovery_and_expire() -> None:
     rule = {"codes": ["A1"], "times": 2, "window": "24h", "level": "PreSeparateNPU", "releaseAfter": "1h"}
     policy = document("FaultPolicy", "p", frequency=[rule])
-    past = CodeSeen(first=1, last=1, present=False, occurrences=(int((NOW - 3600) * 1000),), recovered=1)
+    past = CodeMemory(first=1, last=1, present=False, occurrences=(int((NOW - 3600) * 1000),), recovered=1)
     before = History(nodes={"n0": NodeMemory(chips={3: ChipMemory(codes={"A1": past})})})
     hit = one(fault(3, "A1", "NotHandleFault", at=NOW - 5), policies=[policy], history=before)
     assert chip(hit) == ("isolated", "PreSeparateNPU")
@@ -315,8 +315,8 @@ def test_frequency_holds_survive_recovery_and_end_by_themselves() -> None:
     assert end.chips == [] and end.nodes["n0"].free == 0xFF
 
 
-def test_shipped_frequency_rule_isolates_by_hand_at_the_second_time() -> None:
-    past = CodeSeen(first=1, last=1, present=False, occurrences=(int((NOW - 7200) * 1000),), recovered=1)
+def test_the_shipped_frequency_rule_isolates_manually_at_the_second_occurrence() -> None:
+    past = CodeMemory(first=1, last=1, present=False, occurrences=(int((NOW - 7200) * 1000),), recovered=1)
     before = History(nodes={"n0": NodeMemory(chips={3: ChipMemory(codes={"80A18008": past})})})
     scope = one(fault(3, "80A18008", "RestartNPU", at=NOW - 5), history=before)
     assert chip(scope) == ("manually-isolated", "ManuallySeparateNPU")

@@ -1,4 +1,4 @@
-"""Holds and refusals around resets: each is shown with its rule and its end, and ends by itself."""
+"""Holds and refusals around resets: each is shown with its rule and its end, and expires."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import msgspec
 
 from engine.model.actions import ReleaseChip, ResetChips
 from engine.model.cluster import AgentVNPU, Observed
-from engine.model.history import ChipMemory, CodeSeen, History, Hold, NodeMemory
+from engine.model.history import ChipMemory, CodeMemory, History, Hold, NodeMemory
 from engine.plan import plan
-from engine.plan.health import noted
+from engine.plan.health.states import with_entry
 from engine.status.events import RELEASE, release_events
 from tests.worlds import NOW, agent, decide, desired, document, fault, node, observed, orders, report, reset_order
 
@@ -81,7 +81,7 @@ def test_a_node_gone_for_a_month_is_forgotten_unless_a_person_must_end_its_holds
     assert "gone" not in plan(desired(), world(history=history), NOW).history.nodes
 
 
-def test_a_level_that_nobody_knows_counts_as_separate() -> None:
+def test_an_unknown_level_counts_as_separate() -> None:
     result = plan(desired(), observed([node("n0")], [report("n0", faults=[fault(3, level="Molten")])]), NOW)
     assert [(c.state, c.level) for c in result.chips] == [("isolated", "SeparateNPU")]
 
@@ -93,9 +93,9 @@ def test_a_pending_reset_is_shown_with_its_end() -> None:
     assert any("reset-pending" in d.message and "T08:14:00Z" in d.message for d in result.diagnostics)
 
 
-def test_an_upgrade_that_ends_is_told_once_in_the_device_plugins_words() -> None:
+def test_the_end_of_an_upgrade_is_reported_once_in_the_device_plugins_format() -> None:
     hold = Hold("frequency", "PreSeparateNPU", since=MS - HOUR, until=MS - 1, rule="80E18005")
-    memory = ChipMemory(codes={"80E18005": CodeSeen(MS - HOUR, MS - HOUR, False, (), MS - HOUR)}, holds=(hold,))
+    memory = ChipMemory(codes={"80E18005": CodeMemory(MS - HOUR, MS - HOUR, False, (), MS - HOUR)}, holds=(hold,))
     history = History(nodes={"n0": NodeMemory(chips={3: memory})})
     rule = {"codes": ["80E18005"], "times": 2, "window": "24h", "level": "PreSeparateNPU"}
     standing = desired(document("FaultPolicy", "f", frequency=[rule | {"releaseAfter": "2h"}]))
@@ -120,7 +120,7 @@ OFTEN = {"codes": ["A1"], "times": 2, "window": "24h", "level": "SeparateNPU", "
 def flapped(rule: dict[str, Any] = OFTEN) -> tuple[History, Any]:
     """Chip 3, raised by the rule a moment ago; its code is still there."""
     policy = document("FaultPolicy", "p", frequency=[rule])
-    past = CodeSeen(first=1, last=1, present=False, occurrences=(int((NOW - 3600) * 1000),), recovered=1)
+    past = CodeMemory(first=1, last=1, present=False, occurrences=(int((NOW - 3600) * 1000),), recovered=1)
     before = remembered(codes={"A1": past})
     scope = decide(seen(NOW, NOW - 5, before), desired(policy))
     assert [h.kind for h in scope.memory.nodes["n0"].chips[3].holds] == ["frequency"]
@@ -132,7 +132,7 @@ def seen(now: float, raised: float | None, history: History) -> Observed:
     return observed([node("n0")], [report("n0", faults=faults, update_time=now - 1)], history=history)
 
 
-def test_after_an_upgrade_counting_starts_anew() -> None:
+def test_counting_restarts_after_an_upgrade() -> None:
     """Else a code that merely stays would lengthen the hold in every pass."""
     history, policy = flapped()
     since: list[int] = []
@@ -162,7 +162,7 @@ def test_a_duration_rule_never_lowers_a_level_nor_holds_it_back() -> None:
         assert (row.state, row.level) == ("isolated", "RestartNPU")
 
 
-def test_what_a_person_took_out_is_reset_by_no_policy() -> None:
+def test_no_policy_resets_a_manually_isolated_chip() -> None:
     policy = document("FaultPolicy", "p", actions={"ManuallySeparateNPU": {"idle": "reset"}})
     held = report("n0", faults=[fault(3)], manual=[3])
     scope = decide(observed([node("n0")], [held]), desired(policy))
@@ -170,7 +170,7 @@ def test_what_a_person_took_out_is_reset_by_no_policy() -> None:
     assert [a for a in scope.actions if isinstance(a, ResetChips)] == []
 
 
-def test_while_nobody_takes_orders_the_next_one_waits() -> None:
+def test_an_untaken_order_delays_the_next_one() -> None:
     """The hold lasts as long as it says, in every pass, also when the first order is out of sight."""
     hold = Hold("no-agent", "RestartNPU", since=int(NOW * 1000), until=int((NOW + 900) * 1000), rule="notAfter")
     for at, count in ((0.0, 0), (899.0, 0), (901.0, 1)):
@@ -202,7 +202,7 @@ def test_a_used_vnpu_keeps_its_chips_group_from_a_reset() -> None:
     assert len(resets(world(agents=[free]))) == 1 and resets(world(agents=[used])) == []
 
 
-def test_nothing_is_reset_while_nobody_knows_which_chips_are_promised() -> None:
+def test_nothing_is_reset_while_the_ledger_is_unreadable() -> None:
     assert len(resets(world())) == 1
     assert resets(msgspec.structs.replace(world(), ledger_broken=True)) == []
 
@@ -210,5 +210,5 @@ def test_nothing_is_reset_while_nobody_knows_which_chips_are_promised() -> None:
 def test_a_timeline_is_bounded() -> None:
     memory = ChipMemory()
     for moment in range(50):
-        memory = noted(memory, moment, f"{moment}")
+        memory = with_entry(memory, moment, f"{moment}")
     assert [at for at, _ in memory.timeline] == list(range(30, 50))

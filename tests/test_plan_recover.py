@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from engine.documents import Manifest
+from engine.gangs.job_status import ended
 from engine.model.actions import EvictPod, PatchObject, SignalJob
 from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey, Origin
 from engine.model.history import History, JobMemory
 from engine.plan import explain, plan
-from engine.plan.jobstatus import ended
 from engine.plan.scope import Scope
 from engine.status.rescheduling import fault_npu
 from tests.worlds import NOW, decide, desired, document, fault, node, node_report, observed, pod, report, switch
@@ -76,7 +76,7 @@ def test_jobs_that_do_not_ask_for_rescheduling_stay(value: str) -> None:
     assert evictions(decide(world(gang(labels={"fault-scheduling": value})))) == {}
 
 
-def test_a_fault_on_another_chip_of_the_node_hits_nobody() -> None:
+def test_a_fault_on_another_chip_of_the_node_evicts_no_pod() -> None:
     pods = [pod("a", node="n0", chips=[0, 1], owner=("AscendJob", "a"), labels={"fault-scheduling": "force"})]
     assert evictions(decide(world(pods))) == {}
 
@@ -111,12 +111,12 @@ def test_grace_over_time_comes_from_the_scheduler_configuration() -> None:
     assert sorted(evictions(decide(world(pods, init_params={"grace-over-time": "120"})))) == ["j-0", "j-1"]
 
 
-def test_pods_that_are_going_are_not_evicted_again() -> None:
+def test_terminating_pods_are_not_evicted_again() -> None:
     scope = decide(world(gang(deleting={0: NOW - 1})))
     assert sorted(evictions(scope)) == ["j-1"]
 
 
-def test_an_eviction_once_decided_is_finished_without_counting_again() -> None:
+def test_an_eviction_once_decided_is_completed_and_counted_once() -> None:
     first = decide(world(gang()))
     half = msgspec.structs.replace(world(gang()[1:], bad=None), history=first.memory.frozen(""))
     second = decide(half)
@@ -147,7 +147,7 @@ def test_attempts_are_limited_per_job() -> None:
 
 
 @pytest.mark.parametrize(("mode", "kind"), [("external-force", "CardUnhealthy"), ("external-grace", "CardUnhealthy")])
-def test_external_controllers_are_told_once(mode: str, kind: str) -> None:
+def test_pods_of_external_controllers_are_marked_once(mode: str, kind: str) -> None:
     scope = decide(world(gang(labels={"fault-scheduling": mode})))
     patches = [a for a in scope.actions if isinstance(a, PatchObject)]
     assert [(p.name, p.patch["metadata"]["annotations"]) for p in patches] == [
@@ -251,12 +251,12 @@ def test_a_block_with_the_master_in_it_takes_the_whole_job() -> None:
     assert stuck(pods, 2, 6) == ALL
 
 
-def test_process_recovery_by_someone_else_is_left_alone() -> None:
+def test_jobs_under_another_process_recovery_are_not_evicted() -> None:
     pods = gang(annotations={"ProcessRecoverStrategy": "recover"})
     assert evictions(decide(world(pods))) == {}
 
 
-def test_replicas_of_a_deployment_stand_for_themselves() -> None:
+def test_replicas_of_a_deployment_are_evicted_one_by_one() -> None:
     pods = [
         pod(
             f"d-{i}",
@@ -313,7 +313,7 @@ def test_failed_pods_need_retries() -> None:
         ("StatefulSet", "Always", "force", True),
     ],
 )
-def test_failed_pods_are_retried_where_nobody_else_starts_them_again(
+def test_failed_pods_are_retried_unless_kubelet_restarts_their_containers(
     kind: str, policy: str, mode: str, goes: bool
 ) -> None:
     labels = {"fault-retry-times": "2", "fault-scheduling": mode}
@@ -345,7 +345,7 @@ def test_hardware_faults_move_pods_of_any_restart_policy() -> None:
         ("", True),
     ],
 )
-def test_a_job_that_volcano_served_before_goes_on_with_what_it_left(record: str, goes: bool) -> None:
+def test_a_job_keeps_the_retries_that_volcano_left(record: str, goes: bool) -> None:
     kept = {
         "apiVersion": "v1", "kind": "ConfigMap", "data": {"remain-retry-times": record},
         "metadata": {"namespace": "volcano-system", "name": "vcjob-fault-npu-cm"},
@@ -372,7 +372,7 @@ def test_node_faults_hit_every_task_of_the_node() -> None:
     assert evictions(pre) == {}
 
 
-def test_a_lost_node_is_a_fault_and_a_wave_is_not() -> None:
+def test_a_lost_node_is_a_fault_and_a_mass_outage_is_not() -> None:
     silent = world(gang(), bad=None)
     nodes = dict(silent.nodes) | {"n0": node("n0", ready=False, ready_changed=NOW - 41)}
     scope = decide(msgspec.structs.replace(silent, nodes=nodes))
@@ -383,7 +383,7 @@ def test_a_lost_node_is_a_fault_and_a_wave_is_not() -> None:
     half = {n: v for n, v in silent.nodes.items() if n not in ("n0", "n1")}
     mates = [n for n in silent.nodes if n not in ("n0", "n1")][:1]
     for left, expected in ((mates, 0), ([*mates, "x"], 2)):
-        # two of three nodes are gone: somebody else's mistake; two of four: as many as are left
+        # two of three nodes are gone: a mistake elsewhere; two of four: as many as are left
         nodes = {n: half.get(n, node(n)) for n in left}
         both = {"train/j-0": msgspec.structs.replace(silent.pods["train/j-0"], node="n0"),
                 "train/j-1": msgspec.structs.replace(silent.pods["train/j-1"], node="n1")}  # fmt: skip
@@ -393,7 +393,7 @@ def test_a_lost_node_is_a_fault_and_a_wave_is_not() -> None:
     assert evictions(decide(msgspec.structs.replace(silent, nodes=wave))) == {}
 
 
-def test_a_stale_or_missing_report_alone_evicts_nobody() -> None:
+def test_a_stale_or_missing_report_alone_evicts_no_pod() -> None:
     snapshot = world(gang())
     old = {n: msgspec.structs.replace(r, update_time=NOW - 5000) for n, r in snapshot.reports.items()}
     assert evictions(decide(msgspec.structs.replace(snapshot, reports=old))) == {}
@@ -462,7 +462,7 @@ def test_labels_of_relation_faults_and_processes() -> None:
     assert sorted(evictions(decide(world(pods, bad=None)))) == ["j-1"]
 
 
-def test_new_pods_are_not_told_to_exit_once_the_old_ones_are_gone() -> None:
+def test_the_exit_request_is_cleared_once_the_old_pods_are_gone() -> None:
     labels = {"fault-scheduling": "grace", "subHealthyStrategy": "graceExit"}
     meta = {"name": "reset-config-j", "namespace": "train"}
     told = {
@@ -476,7 +476,7 @@ def test_new_pods_are_not_told_to_exit_once_the_old_ones_are_gone() -> None:
         assert [a.signal for a in scope.actions if isinstance(a, SignalJob)] == expected
 
 
-def test_a_job_without_attempts_is_not_told_to_exit() -> None:
+def test_a_job_without_attempts_gets_no_exit_request() -> None:
     labels = {"fault-scheduling": "grace", "subHealthyStrategy": "graceExit"}
     config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "reset-config-j", "namespace": "train"}}
     pods = [pod("t0", node="n0", chips=range(8), owner=("AscendJob", "j"), labels=labels)]
@@ -545,7 +545,7 @@ def test_the_evidence_says_where_the_job_is_written() -> None:
         ("super-pod-rank", "{}"),
     ],
 )
-def test_a_number_that_is_none_in_the_notes_of_one_job_stops_no_other(key: str, value: str, text: str) -> None:
+def test_an_invalid_number_in_annotations_affects_its_own_job_only(key: str, value: str, text: str) -> None:
     odd = [
         msgspec.structs.replace(one, annotations=one.annotations | {key: value.format(text)})
         for one in gang(annotations={"recover-strategy": "recover"})

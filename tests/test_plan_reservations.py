@@ -10,7 +10,7 @@ import pytest
 from engine.model.actions import EvictPod, IsolateChip, ResetChips
 from engine.model.cluster import Observed
 from engine.model.history import History
-from engine.observe import observe
+from engine.observe.observed import observe
 from engine.plan.scope import Scope
 from engine.wire import reservations
 from tests.test_plan_safety import limit, limits, world

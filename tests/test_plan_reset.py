@@ -62,7 +62,7 @@ def test_a_network_fault_is_not_reset() -> None:
     assert resets(decide(observed([node("n0")], [report("n0", faults=[net], network=[3])]))) == []
 
 
-def test_a_reset_is_for_the_chips_own_fault_and_says_so() -> None:
+def test_a_reset_names_the_fault_of_the_chip_plane() -> None:
     net = fault(3, "81078603", "PreSeparateNPU", kind="CardNetworkUnhealthy")
     both = observed([node("n0")], [report("n0", faults=[fault(3, level="RestartNPU"), net], network=[3])])
     scope = decide(both)
@@ -145,7 +145,7 @@ def test_after_the_answer_the_group_recovers_until_a_newer_clean_report() -> Non
     assert [type(a).__name__ for a in scope.actions] == ["ReleaseChip"]
 
 
-def test_a_fault_that_outlives_its_reset_is_tried_again_while_attempts_last() -> None:
+def test_a_fault_that_outlives_its_reset_is_reset_again_while_attempts_last() -> None:
     history, tried, now = History(), [], NOW
     for _ in range(6):
         chips = history.nodes.get("n0", NodeMemory()).chips
@@ -173,7 +173,7 @@ def test_attempts_follow_the_policy() -> None:
     assert resets(decide(world(history=spent), desired(once))) == []
 
 
-def test_an_order_that_nobody_takes_ends_as_a_hold() -> None:
+def test_an_untaken_order_ends_as_a_hold() -> None:
     late = ordered(update=NOW + 899)
     assert states(decide(late, now=NOW + 900)) == {"resetting"}
     scope = decide(late, now=NOW + 901)
@@ -184,7 +184,7 @@ def test_an_order_that_nobody_takes_ends_as_a_hold() -> None:
     assert [a.epoch for a in resets(decide(again, now=NOW + 1901))] == [2]
 
 
-def test_an_expired_order_holds_back_the_next_even_without_a_memory() -> None:
+def test_an_expired_order_delays_the_next_even_without_a_memory() -> None:
     stood = [orders("n0", resets={i: reset_order(7, range(8)) for i in range(8)}, issued=NOW - 1000)]
     assert resets(decide(world(standing=stood))) == []
     stood = [orders("n0", resets={i: reset_order(7, range(8)) for i in range(8)}, issued=NOW - 1801)]
@@ -278,7 +278,7 @@ def asked(scope: Scope) -> list[tuple[str, object]]:
     ]
 
 
-def test_when_no_reset_helped_a_reboot_is_asked_for_once_then_a_person() -> None:
+def test_failed_resets_request_one_reboot_and_then_a_person() -> None:
     first = spent()
     assert resets(first) == [] and [d.budget for d in first.deferred] == ["attempts:reset"]
     assert asked(first) == [("n0", "2026-09-01T08:00:00Z Ascend910-3 RestartNPU")]
@@ -294,7 +294,7 @@ def test_when_no_reset_helped_a_reboot_is_asked_for_once_then_a_person() -> None
     assert asked(healed) == [("n0", None)] and healed.memory.nodes["n0"].reboot == (0, "")
 
 
-def test_resets_that_nobody_ran_ask_for_no_reboot() -> None:
+def test_resets_that_were_not_carried_out_request_no_reboot() -> None:
     assert asked(spent(answer="refused: in use by train/p")) == []
     times = tuple(int((NOW - m * 600) * 1000) for m in (3, 2, 1))
     memory = NodeMemory(chips=dict.fromkeys(range(8), ChipMemory(epoch=3, resets=times)))

@@ -21,8 +21,11 @@ from engine.model.actions import (
 from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.history import History
-from engine.plan import groups, health, recover, safety, views
-from engine.plan.safety import EXPANSION
+from engine.plan import grouping, views
+from engine.plan.health import states
+from engine.plan.recover import evictions
+from engine.plan.safety import deferral
+from engine.plan.safety.deferral import EXPANSION
 from engine.plan.scope import Memory, Scope
 from tests import worlds
 from tests.worlds import NOW, decide, desired, document, fault, node, node_report, observed, pod, report
@@ -95,14 +98,14 @@ def test_what_was_spent_counts_until_its_window_is_over() -> None:
     assert len(kinds(free, EvictPod)) == 2 and len(free.memory.budgets["default#0/cluster/cluster"]) == 1
 
 
-def test_a_list_means_the_greater_and_percentages_round_down_to_at_least_one() -> None:
+def test_a_list_takes_the_greater_and_percentages_round_down_to_at_least_one() -> None:
     assert len({a.budget_unit for a in kinds(decide(world(6), limits(limit("EvictPod", [1, "50%"]))), EvictPod)}) == 3
     assert len({a.budget_unit for a in kinds(decide(world(6), limits(limit("EvictPod", [4, "50%"]))), EvictPod)}) == 4
     assert len({a.budget_unit for a in kinds(decide(world(6), limits(limit("EvictPod", "20%"))), EvictPod)}) == 1
     assert kinds(decide(world(6), limits(limit("EvictPod", "0%"))), EvictPod) == []
 
 
-def test_a_limit_per_pool_counts_each_pool_for_itself() -> None:
+def test_a_limit_per_pool_counts_each_pool_separately() -> None:
     snapshot = world(4)
     nodes = {
         n: msgspec.structs.replace(v, labels=v.labels | {"zone": "a" if n < "n04" else "b"})
@@ -198,10 +201,10 @@ def with_actions(actions: list[Any], inventory: int, declared: Desired | None = 
     keys = tuple(ObjectKey("v1", "ConfigMap", "d", f"c{i}") for i in range(inventory))
     snapshot = observed([node("n0")], [report("n0")], inventory=keys)
     scope = Scope(declared or desired(), snapshot, NOW, "main", Memory.of(snapshot.history))
-    for run in (views.run, groups.run, health.run, recover.run):
+    for run in (views.run, grouping.run, states.run, evictions.run):
         run(scope)
     scope.actions.extend(actions)
-    safety.run(scope)
+    deferral.run(scope)
     return scope
 
 
@@ -248,7 +251,7 @@ def test_without_limits_everything_passes() -> None:
     assert len(kinds(scope, EvictPod)) == 60 and scope.deferred == [] and scope.memory.budgets == {}
 
 
-def test_an_eviction_that_got_lost_counts_from_when_it_is_done() -> None:
+def test_a_repeated_eviction_counts_from_its_execution() -> None:
     """Decided, never carried out, decided again seven minutes later: the next gang waits from then."""
     tight = limits(limit("EvictPod", 1))
     first = decide(world(2), tight)
@@ -275,7 +278,7 @@ def test_history_says_what_was_done_and_by_which_line_of_which_commit() -> None:
     assert job.endswith("fault-scheduling=force")
 
 
-def test_history_tells_how_a_reset_was_answered() -> None:
+def test_history_records_the_answer_to_a_reset() -> None:
     first = worlds.decide(worlds.observed([worlds.node("n0")], [worlds.report("n0", faults=[worlds.fault(3)])]))
     seen = worlds.observed(
         [worlds.node("n0")],

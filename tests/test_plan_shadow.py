@@ -1,4 +1,4 @@
-"""Shadow policies: what they would change is told, and nothing else changes."""
+"""Shadow policies: their changes are reported, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from engine.controller.status_writer import StatusWriter
 from engine.documents import Desired
 from engine.kube import Conflict
-from engine.metrics import BelayCollector, Summary
+from engine.metrics import BelayCollector, PassSummary
 from engine.model.actions import kind_of
 from engine.model.cluster import Observed
 from engine.model.history import History
 from engine.model.plan import Plan
 from engine.plan import plan
 from engine.plan.shadow import MAX_POLICIES
-from engine.reconcile.teller import Teller
 from engine.status.events import shadow_events
-from engine.status.people import SyncState, pool_bodies, sync_body
-from engine.status.told import told as read_back
+from engine.status.status_reader import read_status as read_back
+from engine.status.sync_status import SyncState, pool_bodies, sync_body
 from tests.properties.test_health_properties import worlds
 from tests.worlds import NOW, desired, document, fault, node, observed, pod, report
 
@@ -46,7 +46,7 @@ def sick(level: str = "SubHealthFault", now: float = NOW, history: History | Non
     return observed([node("n")], [report("n", faults=found, update_time=now - 1)], [job], history=history)
 
 
-def test_a_stricter_shadow_tells_what_it_would_add() -> None:
+def test_a_stricter_shadow_policy_reports_what_it_would_add() -> None:
     result = plan(desired(shadow(levels={CODE: "SeparateNPU"})), sick(), NOW)
     assert told(result) == ["new EvictPod j-0", "new IsolateChip ('Ascend910-3',)"]
     assert not result.actions and not result.deferred
@@ -57,18 +57,18 @@ def test_a_stricter_shadow_tells_what_it_would_add() -> None:
     }
 
 
-def test_a_milder_shadow_tells_what_it_would_spare() -> None:
+def test_a_milder_shadow_policy_reports_what_it_would_avoid() -> None:
     result = plan(desired(shadow(levels={CODE: "NotHandleFault"})), sick("SeparateNPU"), NOW)
     assert told(result) == ["avoided EvictPod j-0", "avoided IsolateChip ('Ascend910-3',)"]
     assert [kind_of(a) for a in result.actions] == ["IsolateChip", "EvictPod"]
 
 
-def test_a_shadow_that_judges_alike_tells_nothing() -> None:
+def test_a_shadow_policy_without_a_difference_reports_nothing() -> None:
     result = plan(desired(shadow(levels={CODE: "SubHealthFault"})), sick(), NOW)
     assert not result.shadows and not [d for d in result.diagnostics if "shadow" in d.message]
 
 
-def test_what_a_budget_would_hold_back_says_so() -> None:
+def test_a_shadow_change_names_the_budget_that_defers_it() -> None:
     tight = document("SafetyBudget", "default", limits=[
         {"actions": ["EvictPod"], "per": "cluster", "max": 0, "window": "1h"}
     ])  # fmt: skip
@@ -77,7 +77,7 @@ def test_what_a_budget_would_hold_back_says_so() -> None:
 
 
 def test_a_change_too_large_to_take_force_is_still_shown_by_its_shadow() -> None:
-    """Enforced, this policy would be held back whole (ruling 11); its shadow tells what it would do."""
+    """Enforced, this policy would be held back whole (ruling 11); its shadow still reports its changes."""
     rows = [report(f"n{i}", faults=[fault(0, CODE, "SubHealthFault", at=NOW - 5)]) for i in range(6)]
     jobs = [
         pod(f"j{i}-0", node=f"n{i}", chips=[0], owner=("AscendJob", f"j{i}"), labels={"fault-scheduling": "force"})
@@ -119,7 +119,7 @@ def test_a_frequency_rule_in_shadow_counts_over_time_and_leaves_the_real_memory_
     assert not any(m.shadows for m in result.history.nodes.values()), "and forgotten"
 
 
-def test_a_shadow_that_is_taken_away_leaves_nothing_behind() -> None:
+def test_a_removed_shadow_policy_leaves_nothing_behind() -> None:
     rule = [{"codes": [CODE], "times": 3, "window": "1h", "level": "SeparateNPU", "releaseAfter": "2h"}]
     first = plan(desired(shadow(frequency=rule)), sick(), NOW)
     away = plan(desired(shadow(frequency=rule)), sick(history=first.history, codes=0, now=NOW + 60), NOW + 60)
@@ -128,7 +128,7 @@ def test_a_shadow_that_is_taken_away_leaves_nothing_behind() -> None:
     assert not any(m.shadows for m in gone.history.nodes.values())
 
 
-def test_only_so_many_shadows_are_asked() -> None:
+def test_the_number_of_evaluated_shadow_policies_is_bounded() -> None:
     many = [shadow(f"s{i}", levels={CODE: "SeparateNPU"}) for i in range(MAX_POLICIES + 2)]
     result = plan(desired(*many), sick(), NOW)
     assert len({c.policy for c in result.shadows}) == MAX_POLICIES
@@ -170,7 +170,7 @@ def test_plans_with_and_without_a_shadow_are_the_same(snapshot: Observed, intent
         cast_world = msgspec.structs.replace(snapshot, history=cast.history)
 
 
-def test_status_tells_what_shadows_would_change() -> None:
+def test_status_shows_the_changes_by_shadow_policies() -> None:
     world = sick()
     result = plan(desired(shadow(levels={CODE: "SeparateNPU"})), world, NOW)
     bodies = {b["metadata"]["name"]: b for b in [sync_body(SyncState(), result), *pool_bodies(result)]}
@@ -180,7 +180,7 @@ def test_status_tells_what_shadows_would_change() -> None:
     ]  # fmt: skip
     per_pool = json.loads(bodies["belay-pool-default"]["data"]["shadow.json"])
     assert {row["node"] for row in per_pool} == {"n"} and len(per_pool) == 2
-    summary = Summary.of(result, world, 0.1)
+    summary = PassSummary.of(result, world, 0.1)
     assert summary.shadow == {"s/new/EvictPod": 1, "s/new/IsolateChip": 1}
     rendered = {
         sample.labels["change"]: sample.value
@@ -207,7 +207,7 @@ class Events:
         return body
 
 
-def test_events_tell_each_change_of_a_shadow_once() -> None:
+def test_events_report_each_shadow_change_once() -> None:
     tree, server = desired(shadow(levels={CODE: "SeparateNPU"})), Events()
     first, later = plan(tree, sick(), NOW), plan(tree, sick(now=NOW + 60), NOW + 60)
     bodies = shadow_events(first.shadows, NOW)
@@ -217,12 +217,12 @@ def test_events_tell_each_change_of_a_shadow_once() -> None:
     assert bodies[1]["message"].startswith("shadow FaultPolicy s would IsolateChip: Ascend910-3 of node n")
 
     async def passes(*results: Plan) -> None:
-        teller = Teller(server)  # type: ignore[arg-type]
+        writer = StatusWriter(server)  # type: ignore[arg-type]
         for result in results:
-            await teller.tell_shadows(result.shadows, result.now)
+            await writer.write_shadow_events(result.shadows, result.now)
 
     asyncio.run(passes(first, later, later))
-    assert server.asked == 2 and len(server.names) == 2, "passes that plan the same tell nothing anew"
+    assert server.asked == 2 and len(server.names) == 2, "passes that plan the same announce nothing more"
     asyncio.run(passes(later))
     assert server.asked == 4 and len(server.names) == 2, "a new process finds its Events there"
     asyncio.run(passes(plan(desired(shadow(levels={CODE: "RestartNPU"})), sick(), NOW)))

@@ -1,4 +1,4 @@
-"""What a job that recovers by itself keeps from the planner, and how long: steps tried again, processes in place."""
+"""Faults hidden from the planner while a job recovers, and for how long: step retries, in-place restarts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 from engine.model.actions import EvictPod
 from engine.model.cluster import Observed
-from engine.model.recovery import Conversation, Rank, State, steps
-from engine.model.recovery.conversation import Note, Operation
-from engine.model.recovery.standing import ABANDONED_MS, standing
-from engine.observe import observe
+from engine.model.recovery import Conversation, FaultyRank, State, steps
+from engine.model.recovery.conversation import Operation, StepRecord
+from engine.model.recovery.progress import ABANDONED_MS, progress_of
+from engine.observe.observed import observe
 from engine.plan.scope import Scope
 from engine.wire import recoveryrecord
 from engine.wire.recoveryrecord import Record
@@ -37,7 +37,7 @@ def job(
     bad = fault(chip, code, level, at=NOW - age)
     reports = [report("n0"), report("n1", faults=[bad]), *(report(f"n{i}") for i in range(2, 4))]
     seen = observed([node(f"n{i}") for i in range(4)], reports, pods)
-    told = {one.job: one for talk in recoveries if (one := standing(talk)) is not None}
+    told = {one.job: one for talk in recoveries if (one := progress_of(talk)) is not None}
     return msgspec.structs.replace(seen, recoveries=told)
 
 
@@ -51,7 +51,7 @@ STAYS, GOES = ("suspect", []), ("isolated", ["j-1"])
 
 
 def told(reported: float, completed: float | None = None, ranks: str = "11") -> dict[str, str]:
-    """Annotations: told ``reported`` seconds ago, ended well ``completed`` seconds ago."""
+    """Annotations: retry reported ``reported`` seconds ago, succeeded ``completed`` seconds ago."""
     notes = {"belay.dev/step-retry": f"{NOW_MS - round(reported * 1000)}:{ranks}"}
     return notes | ({} if completed is None else {"belay.dev/step-retried": str(NOW_MS - round(completed * 1000))})
 
@@ -69,18 +69,18 @@ def told(reported: float, completed: float | None = None, ranks: str = "11") -> 
         pytest.param(3600, told(3595, 3570), STAYS, id="ended well in time"),
         pytest.param(3600, told(3595, 3564), GOES, id="ended well too late"),
         pytest.param(60, told(3600, 3590), GOES, id="what ended well was an earlier fault"),
-        pytest.param(35, told(25, ranks="0-7"), GOES, id="told of other ranks"),
-        pytest.param(35, told(25, ranks="2,8-15"), STAYS, id="told of a run of ranks"),
+        pytest.param(35, told(25, ranks="0-7"), GOES, id="report on other ranks"),
+        pytest.param(35, told(25, ranks="2,8-15"), STAYS, id="report on a run of ranks"),
         pytest.param(35, {"belay.dev/step-retry": "soon:11"}, GOES, id="unreadable"),
     ],
 )
-def test_a_step_tried_again_is_given_its_time(
+def test_a_step_retry_hides_its_fault_for_its_time(
     code: str, age: float, notes: dict[str, str], expected: tuple[str, list[str]]
 ) -> None:
     assert outcome(decide(job(code, "RestartBusiness", age, notes=notes))) == expected
 
 
-def test_a_fault_that_came_once_keeps_a_clean_chip_from_nobody() -> None:
+def test_a_past_fault_keeps_no_clean_chip_out() -> None:
     """ClusterD's memory of it is for its recovery service; no named hold stands for it here."""
     before = decide(job(HCCL, "RestartBusiness", 5, notes=told(2)))
     assert outcome(before) == STAYS
@@ -92,31 +92,33 @@ def test_a_fault_that_came_once_keeps_a_clean_chip_from_nobody() -> None:
     assert not after.memory.nodes["n1"].chips
 
 
-def test_only_jobs_that_retry_and_codes_that_a_retry_mends_are_given_it() -> None:
+def test_only_retryable_codes_of_jobs_that_retry_are_hidden() -> None:
     assert outcome(decide(job(UCE, "RestartBusiness", 20, strategies="recover", notes=told(15)))) == GOES
     assert outcome(decide(job("80C98001", "RestartBusiness", 20, notes=told(15)))) == GOES
 
 
-def test_an_idle_chip_waits_for_nobody() -> None:
+def test_a_fault_of_an_idle_chip_is_never_hidden() -> None:
     seen = job(UCE, "RestartBusiness", 20, notes=told(15))
     free = msgspec.structs.replace(seen, pods={})
     assert outcome(decide(free))[0] == "isolated"
 
 
-def test_reports_of_several_clients_each_keep_their_moment() -> None:
-    first = steps.more((), [Rank("9", "0"), Rank("8", "0"), Rank("x", "0"), Rank("3", "1")], 1_000)
-    both = steps.more(first, [Rank("9", "0"), Rank("1", "2")], 9_000)
+def test_reports_of_several_clients_keep_their_times() -> None:
+    first = steps.more(
+        (), [FaultyRank("9", "0"), FaultyRank("8", "0"), FaultyRank("x", "0"), FaultyRank("3", "1")], 1_000
+    )
+    both = steps.more(first, [FaultyRank("9", "0"), FaultyRank("1", "2")], 9_000)
     assert steps.text(both) == "1000:8-9;9000:1"
-    assert steps.more(both, [Rank("8", "0")], 20_000) == both, "told before"
+    assert steps.more(both, [FaultyRank("8", "0")], 20_000) == both, "reported before"
     read = steps.read({steps.REPORTED_KEY: steps.text(both)})
     assert read is not None and [read.reported(rank) for rank in (8, 9, 1, 3)] == [1_000, 1_000, 9_000, 0]
 
 
 def test_a_flood_of_ranks_is_bounded() -> None:
-    known = steps.more((), [Rank(str(n), "2") for n in range(0, 100_000, 2)], 1_000)
+    known = steps.more((), [FaultyRank(str(n), "2") for n in range(0, 100_000, 2)], 1_000)
     assert len(steps.text(known)) < 128 * 1024
     for moment in range(2_000, 200_000, 1_000):
-        known = steps.more(known, [Rank(str(100_001 + moment), "2")], moment)
+        known = steps.more(known, [FaultyRank(str(100_001 + moment), "2")], moment)
     assert len(known) <= 64 and steps.read({steps.REPORTED_KEY: steps.text(known)}) is not None
     assert steps.read({steps.REPORTED_KEY: "9" * 200_000}) is None
 
@@ -130,7 +132,12 @@ def talk(state: State, *, deadline: float | None = None, since: float = 5, **mor
     """A conversation about rank 11 that entered its state ``since`` seconds ago, with ``deadline`` seconds left."""
     at = NOW_MS - round(since * 1000)
     limit = None if deadline is None else NOW_MS + round(deadline * 1000)
-    fields = {"ranks": (Rank("11", "1"),), "since": at, "deadline": limit, "story": (Note(at, "faultOccur", state),)}
+    fields = {
+        "ranks": (FaultyRank("11", "1"),),
+        "since": at,
+        "deadline": limit,
+        "story": (StepRecord(at, "faultOccur", state),),
+    }
     return Conversation(job=JOB, state=state, **{**fields, **more})  # type: ignore[arg-type]
 
 
@@ -149,11 +156,13 @@ def talk(state: State, *, deadline: float | None = None, since: float = 5, **mor
         pytest.param(talk(State.FAULT_RETRY, deadline=100), GOES, id="handed to the planner"),
         pytest.param(talk(State.KILL_JOB), GOES, id="the job is killed"),
         pytest.param(talk(State.INIT, pre_exit=NOW_MS + 4_000), STAYS, id="its processes may still speak"),
-        pytest.param(talk(State.WAIT_STOP, deadline=800, ranks=(Rank("3", "1"),)), GOES, id="another pod recovers"),
+        pytest.param(
+            talk(State.WAIT_STOP, deadline=800, ranks=(FaultyRank("3", "1"),)), GOES, id="another pod recovers"
+        ),
         pytest.param(talk(State.WAIT_STOP, deadline=-59, since=900), STAYS, id="its server may be restarting"),
-        pytest.param(talk(State.WAIT_STOP, deadline=-61, since=900), GOES, id="nobody serves it any more"),
+        pytest.param(talk(State.WAIT_STOP, deadline=-61, since=900), GOES, id="no server serves it any more"),
         pytest.param(talk(State.STOP_TRAIN, since=59), STAYS, id="a signal is on its way"),
-        pytest.param(talk(State.STOP_TRAIN, since=61), GOES, id="a signal that nobody brings"),
+        pytest.param(talk(State.STOP_TRAIN, since=61), GOES, id="a signal that no server delivers"),
         pytest.param(talk(State.PAUSE, operation=Operation("nic")), GOES, id="links are switched"),
         pytest.param(talk(State.WAIT_STOP, deadline=800, operation=Operation("nic")), STAYS, id="which did not work"),
     ],
@@ -166,7 +175,7 @@ def test_pods_stay_exactly_as_long_as_their_processes_restart_in_them(
     scope = decide(job("80C98001", level, 100, recoveries=known, **IN_PLACE))
     assert outcome(scope) == expected
     said = [d.message for d in scope.diagnostics if d.object == "Pod/train/j-1"]
-    assert [f"Ascend910-3 {level}" in text and "goes after 2026-" in text for text in said] == (
+    assert [f"Ascend910-3 {level}" in text and "evicted after 2026-" in text for text in said] == (
         [True] if expected is STAYS else []
     )
 
@@ -180,13 +189,13 @@ def test_pods_stay_exactly_as_long_as_their_processes_restart_in_them(
         {"notes": {"belay.dev/recovery-level": "process"}},
     ],
 )
-def test_a_recovery_that_does_not_restart_in_place_holds_nothing_back(more: dict[str, Any]) -> None:
+def test_only_in_place_restarts_keep_pods(more: dict[str, Any]) -> None:
     under_way = (talk(State.WAIT_STOP, deadline=800),)
     state, going = outcome(decide(job("80C98001", "RestartRequest", 100, recoveries=under_way, **(IN_PLACE | more))))
     assert state == "isolated" and going == (["j-0", "j-1"] if "enabled" in more else ["j-1"])
 
 
-def test_worse_faults_move_the_pod_whatever_is_under_way() -> None:
+def test_worse_faults_evict_the_pod_during_any_recovery() -> None:
     under_way = (talk(State.WAIT_RECOVER, deadline=200, chosen="recover", in_place=True),)
     assert outcome(decide(job("80C98001", "RestartNPU", 1, recoveries=under_way, **IN_PLACE))) == GOES
 
@@ -212,7 +221,7 @@ def test_the_record_in_the_cluster_is_what_counts() -> None:
         (400_000, 100_000, 500_000, False),
     ],
 )
-def test_recovery_may_retry_what_the_job_told_of_in_time(raised: int, at: int, now: int, expected: bool) -> None:
+def test_faults_reported_in_time_may_be_retried(raised: int, at: int, now: int, expected: bool) -> None:
     told_of = steps.read({steps.REPORTED_KEY: f"{at}:8-15"})
     assert told_of is not None
     assert (told_of.retries(11, raised, now), told_of.retries(7, raised, now)) == (expected, False)

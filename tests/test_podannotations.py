@@ -30,7 +30,7 @@ def write(**changes: Any) -> dict[str, str]:
     }
     given |= changes
     told = {key: given.pop(key) for key in ("place", "devices") if key in given}
-    seat = wire.seating(given.pop("node"), given.pop("chips"), given.pop("prefix"), **told)
+    seat = wire.chip_facts(given.pop("node"), given.pop("chips"), given.pop("prefix"), **told)
     return wire.allocation(given.pop("pod"), seat, **given)
 
 

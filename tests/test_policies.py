@@ -1,4 +1,4 @@
-"""The shipped data: complete, exact, current, and sound together; the sample cluster."""
+"""The shipped data: complete, exact, current and consistent; the sample cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from engine.documents import Desired
+from engine.documents import FREED_CHIPS, Desired
 from engine.load import load, load_directory, schema_text, schemas, shipped_policies
 
 ROOT = Path(__file__).parent.parent
@@ -76,7 +76,7 @@ def test_fault_tables_are_exact(shipped: Desired) -> None:
     )
 
 
-def test_codes_are_found_whatever_their_case(shipped: Desired) -> None:
+def test_codes_are_found_in_any_case(shipped: Desired) -> None:
     chip, switch = shipped.tables["chip"], shipped.tables["switch"]
     assert chip.level_of("80e01801") == chip.level_of("80E01801") == "RestartBusiness"
     assert chip.level_of("A2301001") == "SeparateNPU"
@@ -206,12 +206,12 @@ def test_reset_groups(shipped: Desired) -> None:
         ({"accelerator": "nvidia"}, None),
     ],
 )
-def test_nodes_are_known_by_their_labels(shipped: Desired, labels: dict[str, str], product: str | None) -> None:
+def test_nodes_are_recognised_by_their_labels(shipped: Desired, labels: dict[str, str], product: str | None) -> None:
     found = shipped.product_of(labels)
     assert (found.name if found else None) == product
 
 
-def test_policies_lead_to_products(shipped: Desired) -> None:
+def test_policies_select_products(shipped: Desired) -> None:
     def of(policy: str, resource: str) -> str | None:
         found = shipped.product_for_policy(policy, f"huawei.com/{resource}")
         return found.name if found else None
@@ -265,14 +265,17 @@ def test_templates_follow_from_node_labels(shipped: Desired, labels: dict[str, s
 def test_the_shipped_budget(shipped: Desired) -> None:
     (budget,) = (declared.document for declared in shipped.budgets)
     rows = {
-        limit.actions: (limit.per, limit.allowed(10), limit.allowed(1000), limit.window) for limit in budget.spec.limits
+        (*limit.actions, limit.unit): (limit.per, limit.allowed(10), limit.allowed(1000), limit.window)
+        for limit in budget.spec.limits
     }
     assert rows == {
-        ("EvictPod",): ("cluster", 10, 200, 600),
-        ("ResetChips",): ("pool", 4, 100, 3600),
-        ("IsolateNode",): ("superPod", 2, 250, 3600),
-        ("DeleteObject",): ("cluster", 10, 200, 3600),
+        ("EvictPod", None): ("cluster", 10, 200, 600),
+        ("ResetChips", None): ("pool", 4, 100, 3600),
+        ("IsolateNode", None): ("superPod", 2, 250, 3600),
+        ("DeleteObject", None): ("cluster", 10, 200, 3600),
+        ("DeleteObject", "chips"): ("pool", 64, 100, 3600),
     }
+    assert budget.spec.limits[-1] == FREED_CHIPS
 
 
 def test_the_shipped_policy_covers_every_level(shipped: Desired) -> None:
@@ -291,7 +294,7 @@ def test_settings_default_to_the_references_code(shipped: Desired) -> None:
     assert (params.super_pod_size, params.super_pod_nodes, params.reserved_nodes) == (None, 48, 2)
 
 
-def test_the_sample_cluster_is_sound() -> None:
+def test_the_sample_cluster_is_valid() -> None:
     loaded = load({path: data for path, data in load_directory(ROOT).items() if path.startswith("desired/")})
     assert loaded.diagnostics == ()
     desired = loaded.desired
@@ -314,7 +317,7 @@ def test_the_sample_cluster_is_sound() -> None:
     assert job["metadata"]["labels"]["fault-scheduling"] == "force"
 
 
-def test_the_checkout_is_a_sound_state_repository() -> None:
+def test_the_checkout_is_a_valid_state_repository() -> None:
     assert load(load_directory(ROOT)).diagnostics == ()
     assert shipped_policies().keys() == {path for path in load_directory(ROOT) if path.startswith("policies/")}
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from engine import cli, recording
+from engine import cli
+from engine.replay import recording
 from engine.wire.deviceinfo import build, fault_element
 from tests import listing, worlds
 from tests.simworld import A2, Node, World
@@ -53,7 +54,7 @@ class Film:
             world = self.world
             recording.write(
                 self.folder, version="t", shard="main", now=world.now, revision=world.revision, files=world.files,
-                previous={}, objects=world.objects.values(), digest=world.plan().digest(),
+                objects=world.objects.values(), digest=world.plan().digest(),
             )  # fmt: skip
             world.step()
             world.pass_time(every)
@@ -82,7 +83,7 @@ def rows(changes: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def passing(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A fault that goes by itself after two minutes."""
+    """A fault that clears after two minutes."""
     film = Film(tmp_path_factory.mktemp("passing"))
     film.run(60)
     film.world.fault("n0", 3, CODE, "SeparateNPU")
@@ -98,7 +99,7 @@ def test_the_same_policy_changes_nothing(tmp_path: Path, passing: str) -> None:
     assert "it would have done the same" in belay(policy(tmp_path, "{}"), "--against", passing).stdout
 
 
-def test_what_a_milder_policy_avoids_of_a_passing_fault(tmp_path: Path, passing: str) -> None:
+def test_a_milder_policy_avoids_actions_on_a_short_fault(tmp_path: Path, passing: str) -> None:
     found = verdict(policy(tmp_path, f'{{levels: {{"{CODE}": SubHealthFault}}}}'), "--against", passing)
     assert ("IsolateChip", "n0/Ascend910-3") in rows(found["avoided"]) and found["missed"] == []
     assert ("EvictPod", "train/j-master-0") in rows(found["avoided"])
@@ -107,7 +108,7 @@ def test_what_a_milder_policy_avoids_of_a_passing_fault(tmp_path: Path, passing:
     assert table.exit_code == 1 and "avoided" in table.stdout and "n0/Ascend910-3" in table.stdout
 
 
-def test_what_a_milder_policy_misses_of_a_lasting_fault(tmp_path: Path) -> None:
+def test_a_milder_policy_misses_actions_on_a_lasting_fault(tmp_path: Path) -> None:
     film = Film(tmp_path / "film")
     film.run(60)
     film.world.fault("n0", 3, CODE, "SeparateNPU")
@@ -118,7 +119,7 @@ def test_what_a_milder_policy_misses_of_a_lasting_fault(tmp_path: Path) -> None:
     assert ("EvictPod", "train/j-master-0") in missed
 
 
-def test_what_a_stricter_policy_adds_once_however_long_it_lasts(tmp_path: Path) -> None:
+def test_a_stricter_policy_adds_an_action_once(tmp_path: Path) -> None:
     film = Film(tmp_path / "film")
     film.world.fault("n0", 3, MILD, "SubHealthFault")
     film.run(600)
@@ -222,7 +223,7 @@ def test_a_frequency_rule_counts_over_lists_of_a_cluster_without_belay(tmp_path:
     assert [(row["action"], row["on"]) for row in found["avoided"]] == [("IsolateChip", "n0/Ascend910-5")]
 
 
-def test_bad_input_is_said_and_exits_2(tmp_path: Path, passing: str) -> None:
+def test_invalid_input_is_reported_with_exit_code_2(tmp_path: Path, passing: str) -> None:
     good = policy(tmp_path, "{}")
     assert "does not exist" in belay(good, "--against", str(tmp_path / "none")).stderr
     empty = tmp_path / "empty"
@@ -237,10 +238,10 @@ def test_bad_input_is_said_and_exits_2(tmp_path: Path, passing: str) -> None:
     assert belay(str(tmp_path / "nothing.yaml"), "--against", passing).exit_code == 2
     damaged = tmp_path / f"x{recording.SUFFIX}"
     damaged.write_bytes(b"no gzip")
-    assert "is no recording" in belay(good, "--against", str(damaged)).stderr
+    assert "is not a recording" in belay(good, "--against", str(damaged)).stderr
 
 
-def test_what_a_list_lacks_is_noted_and_nothing_at_all_is_refused(tmp_path: Path) -> None:
+def test_missing_kinds_in_a_list_are_noted_and_an_empty_one_is_rejected(tmp_path: Path) -> None:
     good = policy(tmp_path, "{}")
     film = Film(tmp_path / "unused")
     items = list(film.world.objects.values())

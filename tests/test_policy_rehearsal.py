@@ -118,7 +118,7 @@ def test_the_servers_are_in_the_scope_of_the_policy() -> None:
     assert failures(elsewhere, {"policies/pool.yaml": pool}) == []
 
 
-def test_what_cannot_be_played_is_said() -> None:
+def test_events_that_cannot_be_played_are_reported() -> None:
     assert failures(one('{at: 0s, code: "80DE0207", chip: 8}', "{at: 1s, level: NormalNPU}")) == [
         "spec.tests.0.timeline.0.chip: the test names chip 8, a server of product atlas-800t-a2 has chips 0 to 7"
     ]

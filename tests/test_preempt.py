@@ -1,4 +1,6 @@
-"""Who goes for whom: consent, the least victims, what is kept for the one they went for, budgets."""
+"""Evictions for waiting jobs: the rules that allow them, the cheapest victims, chips held for the preemptor,
+budgets.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,9 @@ import pytest
 
 from engine.model.actions import BindPod, EvictPod
 from engine.model.history import History, JobMemory
-from engine.plan import plan, safety
-from engine.plan.place import trial
+from engine.plan import plan
+from engine.plan.preempt import what_if
+from engine.plan.safety import deferral
 from engine.plan.scope import Scope
 from tests import placing, worlds
 from tests.placing import GROUP, POLICY, gang, scope_of
@@ -40,15 +43,15 @@ def group_of(
 
 
 def running(
-    name: str, seats: list[tuple[str, range]], *, least: int | None = None, since: float = 3600, **spec: Any
+    name: str, places: list[tuple[str, range]], *, least: int | None = None, since: float = 3600, **spec: Any
 ) -> Any:
-    """A gang that runs, one pod per (node, chips)."""
+    """A running gang, one pod per (node, chips)."""
     own = spec.pop("pod", {})
     notes = {GROUP: name, "volcano.sh/task-spec": "worker"}
     pods = [
         worlds.pod(f"{name}-{i}", node=node, chips=chips, rank=i, annotations={**notes, **own.get("annotations", {})},
                    created=worlds.NOW - since, priority=own.get("priority", 0))
-        for i, (node, chips) in enumerate(seats)
+        for i, (node, chips) in enumerate(places)
     ]  # fmt: skip
     return pods, group_of(name, len(pods) if least is None else least, **spec)
 
@@ -86,7 +89,7 @@ def planned(*gangs: Any, nodes: int = 1, objects: Any = (), desired: Any = None,
     pods = [pod for rows, _ in gangs for pod in rows]
     world = worlds.world(nodes, pods=pods, objects=[*(group for _, group in gangs), *objects], **fields)
     scope = scope_of(world, desired=desired or allowing())
-    safety.run(scope)
+    deferral.run(scope)
     return scope
 
 
@@ -98,33 +101,33 @@ def evicted(scope: Scope) -> list[str]:
     return sorted(action.pod for action in scope.actions if isinstance(action, EvictPod))
 
 
-def test_a_lower_job_makes_way_and_the_room_stays_with_the_one_it_went_for() -> None:
+def test_a_lower_job_is_evicted_and_its_chips_stay_with_the_preemptor() -> None:
     low = running("low", [("n0", range(8))], priorityClassName="low")
     want = wanting()
     scope = planned(low, want, objects=CLASSES)
     (action,) = (a for a in scope.actions if isinstance(a, EvictPod))
     assert (action.pod, action.reason, action.budget_unit) == ("low-0", "Preempted", "train/PodGroup/low")
-    assert action.evidence.rule == "queue default preemptable" and action.preconditions["uid"] == "uid-train-low-0"
+    assert action.evidence.rule == "queue default preemptable" and action.preconditions.uid == "uid-train-low-0"
     assert "priority 1000 over 100" in action.message
     assert scope.memory.jobs["train/PodGroup/want"].nominated == {"uid-train-low-0": int(worlds.NOW * 1000)}
     (entry,) = scope.pending
     assert entry.reason == "NPUResourceShortage" and "train/low-0" in (entry.unblock or "")
 
-    # next pass: the victim is leaving, a third job must not take what becomes free, nor anything twice
+    # next pass: the victim terminates; a third job must not get its chips, and no chip is given twice
     history = scope.memory.frozen()
     leaving = placing.edited(low[0][0], deleting=worlds.NOW + 30)
     third = wanting("athird")
     scope = planned(([leaving], low[1]), third, want, objects=CLASSES, history=history)
     assert not scope.actions and {entry.name for entry in scope.pending} == {"athird", "want"}
-    # and when it is gone, the job binds, although the third comes first in the queue
+    # once it is gone the job binds, although the third job comes first in the queue
     scope = planned(third, want, objects=CLASSES, history=history)
     assert [a.pod for a in scope.actions if isinstance(a, BindPod)] == ["want-0"]
     assert scope.memory.jobs["train/PodGroup/want"].nominated == {}
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_what_has_ended_by_itself_is_not_waited_for(phase: str) -> None:
-    """Its object may stay for ever; what it held is free, for the job it was to go for and for others after it."""
+def test_a_victim_that_has_finished_is_not_waited_for(phase: str) -> None:
+    """Its object may stay; its chips are free, for the preemptor and for other jobs after it."""
     low, want = running("low", [("n0", range(4))], priorityClassName="low"), wanting()
     history = planned(low, want, objects=CLASSES).memory.frozen()
     ended = [placing.edited(pod, phase=phase) for pod in low[0]]
@@ -132,11 +135,11 @@ def test_what_has_ended_by_itself_is_not_waited_for(phase: str) -> None:
     assert [a.pod for a in scope.actions if isinstance(a, BindPod)] == ["want-0"]
     other = running("other", [("n0", range(8))], pod={"priority": 2000})
     scope = planned((ended, low[1]), other, want, objects=CLASSES, history=history)
-    assert not evicted(scope), "nobody goes a second time"
+    assert not evicted(scope), "no pod is evicted twice"
     assert scope.memory.jobs["train/PodGroup/want"].nominated == {}
 
 
-def test_an_eviction_that_nobody_carried_out_is_repeated_and_not_paid_twice() -> None:
+def test_an_eviction_not_carried_out_is_repeated_and_counted_once() -> None:
     low, want = running("low", [("n0", range(8))], priorityClassName="low"), wanting()
     first = planned(low, want, objects=CLASSES)
     again = planned(low, want, objects=CLASSES, history=first.memory.frozen())
@@ -160,7 +163,7 @@ def test_an_eviction_that_nobody_carried_out_is_repeated_and_not_paid_twice() ->
         ({"preemptable": True}, [priority("low", 1000)], {}, False),
     ],
 )
-def test_nobody_is_preempted_unless_somebody_allows_it(settings: Any, objects: Any, victim: Any, goes: bool) -> None:
+def test_preemption_needs_a_rule_that_allows_it(settings: Any, objects: Any, victim: Any, goes: bool) -> None:
     low = running("low", [("n0", range(8))], priorityClassName="low", **victim)
     classes = {row["metadata"]["name"]: row for row in [*CLASSES, *objects]}
     desired = placing.with_settings(queues=[{"name": "default", **settings}])
@@ -178,7 +181,7 @@ def test_spare_pods_go_before_jobs_end_and_only_as_many_as_needed() -> None:
     assert evicted(scope) == ["whole-0"]
 
 
-def test_a_gang_goes_as_a_whole_and_the_cheapest_one() -> None:
+def test_the_cheapest_gang_is_evicted_as_a_whole() -> None:
     wide = running("wide", [("n0", range(8)), ("n1", range(8))], priorityClassName="low", since=60)
     old = running("old", [("n2", range(8))], priorityClassName="low", since=7200)
     young = running("young", [("n3", range(8))], priorityClassName="low", since=600)
@@ -189,7 +192,7 @@ def test_a_gang_goes_as_a_whole_and_the_cheapest_one() -> None:
     assert {a.budget_unit for a in scope.actions if isinstance(a, EvictPod)} == {"train/PodGroup/wide"}
 
 
-def test_nobody_goes_when_it_would_not_help() -> None:
+def test_an_eviction_that_would_not_help_is_not_made() -> None:
     low = running("low", [("n0", range(8))], priorityClassName="low")
     scope = planned(low, wanting(count=2), objects=CLASSES)
     assert not evicted(scope)
@@ -199,8 +202,8 @@ def test_nobody_goes_when_it_would_not_help() -> None:
     assert evicted(planned(beside, rock, wanting(each=4), objects=CLASSES)) == ["beside-0"]
 
 
-def test_all_go_within_the_budget_or_none() -> None:
-    """Twelve jobs for one gang of twelve pods; the shipped budget lets ten units of the cluster go."""
+def test_all_victims_go_within_the_budget_or_none() -> None:
+    """Twelve jobs for one gang of twelve pods; the shipped budget allows ten units of the cluster."""
     lows = [running(f"low{i:02d}", [(f"n{i}", range(8))], priorityClassName="low") for i in range(12)]
     scope = planned(*lows, wanting(count=12), nodes=12, objects=CLASSES)
     assert not evicted(scope) and len(scope.deferred) == 12
@@ -218,7 +221,7 @@ def test_extra_replicas_of_a_running_job_make_room_too() -> None:
     assert evicted(scope) == ["low-0"], "room for one of two"
 
 
-def test_jobs_of_super_pods_ask_for_no_victims() -> None:
+def test_super_pod_jobs_evict_no_others() -> None:
     labels = {**worlds.A2_LABELS, "accelerator-type": "module-a3-16-super-pod"}
     nodes = [worlds.node("n0", chips=16, labels=labels)]
     reports = [worlds.report("n0", chips=16, super_pod_id=0)]
@@ -228,20 +231,20 @@ def test_jobs_of_super_pods_ask_for_no_victims() -> None:
     world = worlds.observed(nodes, reports, [*low[0], *pods], objects=[low[1], group, *CLASSES])
     scope = scope_of(world, desired=allowing())
     assert not evicted(scope)
-    assert "evicting job train/low (priority lower, 1 h lost) would do" in (scope.pending[0].unblock or "")
+    assert "evicting job train/low (priority lower, 1 h lost) would free enough" in (scope.pending[0].unblock or "")
 
 
-def test_without_consent_the_way_out_is_told() -> None:
+def test_without_a_rule_the_way_out_names_the_cheapest_eviction() -> None:
     low = running("low", [("n0", range(8))], priorityClassName="low", since=40)
     scope = planned(low, wanting(), objects=CLASSES, desired=placing.shipped())
     (entry,) = scope.pending
     assert not evicted(scope) and (entry.unblock or "").startswith(
         "needs 8 free chips on 1 more node (nearest is n0 with 0 free, others held by train/low-0); "
-        "evicting job train/low (priority lower, 40 s lost) would do; no queue or priority class allows that"
+        "evicting job train/low (priority lower, 40 s lost) would free enough; no queue or priority class allows it"
     )
     equal = running("equal", [("n0", range(8))], priorityClassName="high", since=40)
     scope = planned(equal, wanting(), objects=CLASSES, desired=placing.shipped())
-    assert "the end of job train/equal (priority equal, 40 s" in (scope.pending[0].unblock or "")
+    assert "ending job train/equal (priority equal, 40 s" in (scope.pending[0].unblock or "")
 
 
 def test_memory_of_another_job_of_the_name_is_not_used() -> None:
@@ -251,7 +254,7 @@ def test_memory_of_another_job_of_the_name_is_not_used() -> None:
 
 
 def _on(labels: dict[str, str], chips: int, held: list[list[int]], want: int, annotations: dict[str, str]) -> Scope:
-    """One server with low jobs on some chips, and one pod that wants ``want``."""
+    """One server with low jobs on some chips, and one pod that asks for ``want``."""
     lows = [running(f"low{i}", [("n0", row)], priorityClassName="low") for i, row in enumerate(held)]  # type: ignore[list-item]
     pods, group = gang(1, want, name="want", annotations=annotations)
     group["spec"]["priorityClassName"] = "high"
@@ -277,7 +280,7 @@ A3 = {**worlds.A2_LABELS, "accelerator-type": "module-a3-16"}
         (RING, 8, [[0, 1], [2, 3], [4, 5, 6, 7]], 4, {}, ["low2-0"]),
         (RING, 8, [[0, 1, 2, 3], [4, 5, 6, 7]], 8, {}, ["low0-0", "low1-0"]),
         (RING, 8, [[0, 1, 4, 5], [2, 3, 6, 7]], 4, {}, ["low0-0", "low1-0"]),
-        # enough chips in the wrong rings: upstream calls that unresolvable, so nobody goes
+        # enough chips in the wrong rings: MindCluster calls that unresolvable, so no pod is evicted
         (RING, 8, [[2, 3], [6, 7]], 4, {}, []),
         # pairs of dies: whole modules, the lowest; one die takes any
         (A3, 16, [list(range(0, 8)), list(range(8, 16))], 4, A3_RULE, ["low0-0"]),
@@ -289,10 +292,10 @@ A3 = {**worlds.A2_LABELS, "accelerator-type": "module-a3-16"}
         (worlds.A2_LABELS, 8, [[0, 1, 2, 3], [4, 5, 6], [7]], 4, {POLICY: "chip4-node8"}, ["low0-0"]),
     ],
 )
-def test_whose_chips_are_freed(
+def test_chips_are_freed_by_the_rules_of_the_families(
     labels: Any, chips: int, held: list[list[int]], want: int, annotations: Any, goes: list[str]
 ) -> None:
-    """Scheduling within one node, by the rules of the handlers (2.11 of upstream's preemption at chip level)."""
+    """Scheduling within one node, by the rules of MindCluster's handlers (2.11 of its preemption at chip level)."""
     assert evicted(_on(labels, chips, held, want, annotations)) == goes
 
 
@@ -304,7 +307,7 @@ def _serve(count: int = 1, each: int = 8, name: str = "want") -> Any:
     return wanting(name=name, count=count, each=each, queue="serve")
 
 
-def test_reclaim_takes_back_what_is_beyond_the_share_only() -> None:
+def test_reclaim_takes_only_what_exceeds_the_share() -> None:
     jobs = [running(f"t{i}", [(f"n{i}", range(8))], since=60 + i) for i in range(4)]
     scope = planned(*jobs, _serve(), nodes=4, objects=_two_queues(), desired=placing.shipped())
     (action,) = (a for a in scope.actions if isinstance(a, EvictPod))
@@ -327,7 +330,7 @@ def test_reclaim_takes_back_what_is_beyond_the_share_only() -> None:
         ({}, {"annotations": {"volcano.sh/reclaimable": "false"}}),
     ],
 )
-def test_reclaim_needs_consent(spec: Any, victim: Any) -> None:
+def test_reclaim_needs_a_rule_that_allows_it(spec: Any, victim: Any) -> None:
     job = running("t", [("n0", range(8)), ("n1", range(8))], **victim)
     assert not evicted(planned(job, _serve(), nodes=2, objects=_two_queues(**spec), desired=placing.shipped()))
 
@@ -338,20 +341,20 @@ def test_nothing_is_reclaimed_from_a_queue_within_its_share() -> None:
     assert not evicted(scope)
 
 
-def test_whoever_asks_about_a_job_is_told_its_way_out() -> None:
-    """Only a few stuck jobs of a pass get the sentence for nothing; the one asked about gets it in any case."""
+def test_a_job_asked_about_gets_its_way_out() -> None:
+    """Only a few stuck jobs of a pass get the sentence unasked; the job asked about always gets it."""
     lows = [running(f"low{i}", [(f"n{i}", range(8))], priorityClassName="low", since=40) for i in range(6)]
     wants = [wanting(name=f"w{i}") for i in range(6)]
 
-    def told(about: str) -> set[str]:
+    def explained(about: str) -> set[str]:
         pods = [pod for rows, _ in [*lows, *wants] for pod in rows]
         world = worlds.world(6, pods=pods, objects=[*(row for _, row in [*lows, *wants]), *CLASSES])
         found = plan(placing.shipped(), world, worlds.NOW, about=about)
-        return {row.name for row in found.pending if "would do; no queue" in (row.unblock or "")}
+        return {row.name for row in found.pending if "would free enough; no queue" in (row.unblock or "")}
 
-    assert told("") == {"w0", "w1", "w2"}
+    assert explained("") == {"w0", "w1", "w2"}
     for name in ("w5", "train/w5", "w5-0", "train/w5-0"):
-        assert "w5" in told(name)
+        assert "w5" in explained(name)
 
 
 def _without_chips(name: str, cpus: int, cls: str, *, on: str = "", **more: Any) -> Any:
@@ -360,8 +363,8 @@ def _without_chips(name: str, cpus: int, cls: str, *, on: str = "", **more: Any)
     return [pod], group_of(name, 1, annotations={POLICY: ""}, priorityClassName=cls)
 
 
-def test_jobs_without_chips_evict_for_what_kubernetes_counts() -> None:
-    """A node has 192 cores; the least that must go is what frees enough of them."""
+def test_jobs_without_chips_evict_for_other_resources() -> None:
+    """A node has 192 cores; the cheapest victims that free enough of them go."""
     rows = [_without_chips("a", 50, "low", on="n0"), _without_chips("b", 60, "low", on="n0")]
     scope = planned(*rows, _without_chips("want", 140, "high"), objects=CLASSES)
     assert evicted(scope) == ["b-0"] and "room is being made" in (scope.pending[0].unblock or "")
@@ -401,7 +404,7 @@ def _with_cpu(name: str, cpus: int, cls: str, chips: int = 1, *, held: range | N
         ([_without_chips("a", 50, "low", on="n0"), _without_chips("b", 60, "low", on="n0")], ["a-0"]),
         ([_without_chips("a", 20, "low", on="n0"), _without_chips("b", 90, "low", on="n0")], ["a-0"]),
         ([_without_chips("a", 2, "low", on="n0"), _without_chips("b", 95, "low", on="n0")], ["b-0"]),
-        ([_without_chips("a", 120, "high", on="n0")], []),  # nobody there is less important
+        ([_without_chips("a", 120, "high", on="n0")], []),  # no pod there has lower priority
         ([_with_cpu("a", 120, "low", held=range(2))], ["a-0"]),
         # both are short on one node: the chips' holder frees chips, the other one cores
         ([_with_cpu("a", 40, "low", held=range(7)), _without_chips("b", 80, "low", on="n0")], ["a-0"]),
@@ -410,7 +413,7 @@ def _with_cpu(name: str, cpus: int, cls: str, chips: int = 1, *, held: range | N
     ],
 )
 def test_jobs_with_chips_evict_for_other_resources_too(rows: Any, goes: list[str]) -> None:
-    """Preemption covers every resource of the pod, with the least that must go."""
+    """Preemption covers every resource of the pod, with the cheapest victims."""
     scope = planned(*rows, _with_cpu("want", 100, "high", 2), objects=CLASSES)
     assert evicted(scope) == goes
     assert not any(isinstance(action, BindPod) for action in scope.actions)
@@ -418,7 +421,7 @@ def test_jobs_with_chips_evict_for_other_resources_too(rows: Any, goes: list[str
 
 
 def test_cores_are_reclaimed_for_jobs_with_chips() -> None:
-    """A queue beyond its share of cores gives some back to a job whose chips are free."""
+    """A queue above its share of cores gives some back to a job whose chips are free."""
     pods = [_without_chips(f"v{i}", 60, "low", on="n0") for i in range(3)]
     for _, group in pods:
         group["spec"]["queue"] = "other"
@@ -431,13 +434,13 @@ def test_cores_are_reclaimed_for_jobs_with_chips() -> None:
 
 
 def _crowd(nodes: int, stuck: int) -> list[Any]:
-    """Nodes full of small jobs of low importance, and many alike jobs that want the room of three of them."""
+    """Nodes full of small low-priority jobs, and many equal jobs that each need the chips of three of them."""
     rows = [_without_chips(f"v{n:02d}-{i}", 48, "low", on=f"n{n}") for n in range(nodes) for i in range(4)]
     return rows + [_without_chips(f"want{k:03d}", 100, "high") for k in range(stuck)]
 
 
 def test_many_stuck_jobs_get_room_in_one_pass() -> None:
-    """What is known of a node from one job's search serves the next, so that the effort of a pass goes far."""
+    """Answers about a node from one job's search serve the next, so that the effort of a pass goes far."""
     crowd = _crowd(60, 60)
     pods = [pod for rows, _ in crowd for pod in rows]
     world = worlds.world(60, pods=pods, objects=[*(group for _, group in crowd), *CLASSES])
@@ -450,8 +453,8 @@ def test_many_stuck_jobs_get_room_in_one_pass() -> None:
     assert set(by_node.values()) == {3}
 
 
-def test_a_search_without_end_is_made_once_for_jobs_that_ask_alike() -> None:
-    """Jobs that no eviction helps do not use up what others need: the last one gets its room."""
+def test_a_hopeless_search_is_made_once_for_jobs_of_the_same_request() -> None:
+    """Jobs that no eviction helps leave effort for others: the last one gets its chips."""
     big = [_without_chips(f"big{k:03d}", 150, "high") for k in range(80)]
     rows = [_without_chips(f"v{n:02d}", 100, "mid", on=f"n{n}") for n in range(40)]
     rows += [_without_chips(f"s{n:02d}-{i}", 40, "low", on=f"n{n}") for n in range(40) for i in range(2)]
@@ -465,21 +468,21 @@ def test_a_search_without_end_is_made_once_for_jobs_that_ask_alike() -> None:
     assert len(evicted(scope_of(world, desired=allowing()))) == 2
 
 
-def test_what_looking_through_many_candidates_costs_is_paid_for_and_the_next_pass_goes_on(
+def test_scanning_many_candidates_costs_effort_and_the_next_pass_continues(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """However many wait, a pass ends soon: some get their room now, others in the next one."""
+    """However many jobs wait, a pass ends soon: some get chips now, others in the next pass."""
     crowd = _crowd(40, 40)
     world = worlds.world(
         40, pods=[pod for rows, _ in crowd for pod in rows], objects=[*(group for _, group in crowd), *CLASSES]
     )
-    monkeypatch.setattr(trial, "EFFORT", 3000)
-    monkeypatch.setattr(trial, "LOOKS", 1_000_000)
+    monkeypatch.setattr(what_if, "EFFORT", 3000)
+    monkeypatch.setattr(what_if, "SCANS_PER_EFFORT", 1_000_000)
     free = len(evicted(scope_of(world, desired=allowing())))
-    monkeypatch.setattr(trial, "LOOKS", 1)
+    monkeypatch.setattr(what_if, "SCANS_PER_EFFORT", 1)
     assert len(evicted(scope_of(world, desired=allowing()))) < free
     first = scope_of(world, desired=allowing())
-    safety.run(first)
+    deferral.run(first)
     assert 0 < len(evicted(first)) < 3 * 40
     left = [pod for rows, _ in crowd for pod in rows if pod.name not in evicted(first)]
     world = worlds.world(

@@ -1,4 +1,4 @@
-"""Where the rules of contention meet: all that is needed goes, of those who may, and nothing beyond."""
+"""Where the rules of preemption meet: all victims that are needed are evicted, if allowed, and none beyond."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ LOW = {"priorityClassName": "low"}
 HIGH = {"priorityClassName": "high"}
 
 
-def low(name: str, *seats: tuple[str, range], **fields: Any) -> Any:
-    return running(name, list(seats), **{**LOW, **fields})
+def low(name: str, *places: tuple[str, range], **fields: Any) -> Any:
+    return running(name, list(places), **{**LOW, **fields})
 
 
 def conf(actions: str, plugins: str = "") -> dict[str, Any]:
@@ -59,7 +59,7 @@ def test_a_configuration_without_preemption_keeps_the_classes_from_it() -> None:
     ("least", "plugins", "goes"),
     [(2, "", []), (1, "", ["a-1"]), (2, "    enablePreemptable: false\n", ["a-0", "a-1"])],
 )
-def test_the_gang_plugin_protects_gangs_unless_it_is_told_not_to(least: int, plugins: str, goes: list[str]) -> None:
+def test_the_gang_plugin_protects_gangs_unless_disabled(least: int, plugins: str, goes: list[str]) -> None:
     classes = [priority("high", 1000), priority("low", 100)]
     found = planned(
         low("a", ("n0", EIGHT), ("n1", EIGHT), least=least), wanting(), nodes=2,
@@ -68,27 +68,27 @@ def test_the_gang_plugin_protects_gangs_unless_it_is_told_not_to(least: int, plu
     assert evicted(found) == goes
 
 
-def test_only_the_minimum_is_made_room_for() -> None:
-    """What a job can start without evicts nobody before it has started."""
+def test_evictions_make_room_for_the_minimum_only() -> None:
+    """Pods beyond a job's minimum evict no others before the job has started."""
     found = tidal(low("a", ("n0", EIGHT)), low("b", ("n1", EIGHT)), wanting(count=2, minMember=1), nodes=2)
     assert evicted(found) == ["a-0"]
 
 
-def test_twelve_may_go_and_three_do() -> None:
+def test_three_of_twelve_candidates_are_evicted() -> None:
     others = [low(f"a{i:02}", (f"n{i}", EIGHT), since=100 + i) for i in range(12)]
     assert evicted(tidal(*others, wanting(count=3), nodes=12)) == ["a00-0", "a01-0", "a02-0"]
 
 
-def test_room_that_is_made_for_one_is_nobody_elses() -> None:
-    """Two chips are free. With those of the job that goes for the first they are the first's: the second would still
-    lack two if the other job went for it.
+def test_chips_freed_for_one_job_do_not_count_for_another() -> None:
+    """Two chips are free. With those of the first victim they belong to the first job: the second would still lack two
+    if the other victim went for it.
     """
     world = (low("a", ("n0", range(2, 6))), low("b", ("n0", range(6, 8))))
     assert evicted(tidal(*world, wanting("first", each=6), wanting("second", each=4))) == ["a-0"]
     assert evicted(tidal(*world, wanting("second", each=4))) == ["b-0"]
 
 
-def test_pods_on_their_way_out_are_not_told_again() -> None:
+def test_terminating_pods_are_not_evicted_again() -> None:
     pods, group = low("a", ("n0", EIGHT))
     leaving = [edited(pod, deleting=worlds.NOW - 5) for pod in pods]
     found = tidal((leaving, group), wanting())
@@ -96,22 +96,22 @@ def test_pods_on_their_way_out_are_not_told_again() -> None:
 
 
 @pytest.mark.parametrize("scheduler", ["volcano", "default-scheduler"])
-def test_pods_of_other_schedulers_are_theirs(scheduler: str) -> None:
+def test_pods_of_other_schedulers_are_not_evicted(scheduler: str) -> None:
     pods, group = low("a", ("n0", EIGHT))
     found = tidal(([edited(pod, scheduler=scheduler) for pod in pods], group), wanting())
     assert evicted(found) == (["a-0"] if scheduler == "volcano" else [])
 
 
-def test_what_a_task_needs_at_least_is_not_spare() -> None:
+def test_the_minimum_of_a_task_is_not_spare() -> None:
     """Two of four may go, but not the two of highest rank: their task needs both."""
     pods, group = low("a", *((f"n{i}", EIGHT) for i in range(4)), least=2, minTaskMember={"b": 2})
     tasks = ["a", "a", "b", "b"]
-    told = [
+    labelled = [
         edited(pod, annotations={**pod.annotations, "volcano.sh/task-spec": task})
         for pod, task in zip(pods, tasks, strict=True)
     ]
-    assert evicted(tidal((told, group), wanting(count=2), nodes=4)) == ["a-0", "a-1"]
-    assert evicted(tidal((told, group), wanting(count=3), nodes=4)) == ["a-0", "a-1", "a-2", "a-3"]
+    assert evicted(tidal((labelled, group), wanting(count=2), nodes=4)) == ["a-0", "a-1"]
+    assert evicted(tidal((labelled, group), wanting(count=3), nodes=4)) == ["a-0", "a-1", "a-2", "a-3"]
 
 
 @pytest.mark.parametrize(("action", "goes"), [("RestartJob", ["a-0", "a-1"]), ("RestartTask", ["a-1"])])
@@ -132,11 +132,11 @@ def shared(*gangs: Any, queues: Any, nodes: int = 4) -> Scope:
     return planned(*gangs, nodes=nodes, objects=[*CLASSES, *queues], desired=with_settings(queues=[]))
 
 
-def of(line: str, name: str, *seats: str) -> Any:
-    return running(name, [(seat, EIGHT) for seat in seats], queue=line)
+def of(queue: str, name: str, *nodes: str) -> Any:
+    return running(name, [(node, EIGHT) for node in nodes], queue=queue)
 
 
-def test_whoever_would_go_beyond_its_own_share_reclaims_nothing() -> None:
+def test_a_queue_that_would_exceed_its_share_reclaims_nothing() -> None:
     """Each deserves two of four nodes: b has one and asks for two more, a has three."""
     queues = [queue("a", reclaimable=True), queue("b")]
     world = (of("a", "big", "n0", "n1"), of("a", "one", "n2"), of("b", "own", "n3"))
@@ -144,15 +144,15 @@ def test_whoever_would_go_beyond_its_own_share_reclaims_nothing() -> None:
     assert evicted(shared(*world, wanting(count=1, queue="b", priorityClassName=""), queues=queues)) == ["one-0"]
 
 
-def test_whoever_has_no_more_than_its_share_keeps_it() -> None:
-    """The queue that has too much does not give it back; the one that would has just what it deserves."""
+def test_a_queue_within_its_share_keeps_it() -> None:
+    """The queue above its share is not reclaimable; the reclaimable one has exactly its share."""
     queues = [queue("a", weight=2, reclaimable=True), queue("b"), queue("c")]
     world = (of("a", "a1", "n0"), of("a", "a2", "n1"), of("c", "c1", "n2"), of("c", "c2", "n3"))
     assert evicted(shared(*world, wanting(queue="b", priorityClassName=""), queues=queues)) == []
 
 
-def test_no_more_is_reclaimed_than_what_is_beyond_the_share() -> None:
-    """Two of a's four nodes are beyond what it is told to deserve: two may go, three not."""
+def test_reclaim_stops_at_the_share() -> None:
+    """Two of a's four nodes exceed its stated share: two may go, not three."""
     queues = [queue("a", reclaimable=True, deserved={"huawei.com/Ascend910": "16"}),
               queue("b", deserved={"huawei.com/Ascend910": "24"})]  # fmt: skip
     world = [of("a", f"a{i}", f"n{i}") for i in range(4)]
@@ -174,7 +174,7 @@ def test_capability_and_guarantees_of_others_bound_a_queue(
     assert len(placing.nodes_of(found)) == placed
 
 
-def test_the_own_queue_gives_before_another_one() -> None:
+def test_preemption_in_the_own_queue_comes_before_reclaim() -> None:
     queues = [queue("a", reclaimable=True), queue("b")]
     mine = running(
         "mine", [("n2", EIGHT)], queue="b", priorityClassName="low", annotations={"volcano.sh/preemptable": "true"}
@@ -186,14 +186,14 @@ def test_the_own_queue_gives_before_another_one() -> None:
 RING = {"accelerator-type": "module"}
 
 
-def test_why_nobody_goes_is_told_truly() -> None:
-    """By whom it is not allowed: by the cluster's rules, by the kind of job, or by a budget."""
+def test_the_way_out_states_why_no_eviction_happens() -> None:
+    """The reason is the cluster's rules, the kind of job, or a budget."""
     held, want = labelled(low("a", ("n0", EIGHT)), app="a"), wanting()
     shielded = tidal(held, want, objects=[budget("p", 0, {"app": "a"})]).pending[0]
-    assert "lost) would do; a PodDisruptionBudget does not allow that now" in (shielded.unblock or "")
+    assert "lost) would free enough; a PodDisruptionBudget does not allow it now" in (shielded.unblock or "")
     forbidden = planned(held, want, objects=[priority("high", 1000), priority("low", 100)],
                         desired=with_settings(queues=[])).pending[0]  # fmt: skip
-    assert "would do; no queue or priority class allows that by itself" in (forbidden.unblock or "")
+    assert "would free enough; no queue or priority class allows it" in (forbidden.unblock or "")
     soft = {"huawei.com/schedule_policy": "chip2-node16-sp", "sp-block": "16"}
     pods, group = placing.gang(1, 16, name="want", annotations=soft)
     group["spec"]["priorityClassName"] = "high"
@@ -204,11 +204,11 @@ def test_why_nobody_goes_is_told_truly() -> None:
         objects=[low("a")[1], group, priority("high", 1000, "PreemptLowerPriority"), priority("low", 100, "Never")],
     )  # fmt: skip
     kind = placing.scope_of(world, desired=with_settings(queues=[])).pending[0]
-    assert "would do; jobs of this kind evict nobody by themselves" in (kind.unblock or "")
+    assert "would free enough; jobs of this kind evict no others" in (kind.unblock or "")
 
 
-def test_free_chips_in_the_wrong_rings_are_told_and_not_made() -> None:
-    """The reference evicts for chips that are missing only: a ring server's words are none it would evict for."""
+def test_free_chips_in_the_wrong_rings_cause_no_eviction() -> None:
+    """MindCluster evicts only for missing chips; the refusal of a ring server does not count as such."""
     first, second = running("a", [("n0", range(2))], **LOW), running("b", [("n0", range(4, 6))], **LOW)
     for _, group in (first, second):
         group["metadata"]["annotations"] = {}
@@ -221,13 +221,15 @@ def test_free_chips_in_the_wrong_rings_are_told_and_not_made() -> None:
     )  # fmt: skip
     scope = placing.scope_of(world, desired=with_settings(queues=[]))
     assert not evicted(scope) and scope.pending[0].reason == "TopologyNotMet"
-    assert "would do; chips are not freed by themselves only to lie together" in (scope.pending[0].unblock or "")
+    assert "would free enough; Belay evicts no pods only to bring free chips together" in (
+        scope.pending[0].unblock or ""
+    )
 
 
 class TestBudgetsOfPods:
-    """PodDisruptionBudgets: what the API server would refuse is not tried."""
+    """PodDisruptionBudgets: evictions that the API server would refuse are not tried."""
 
-    def test_another_one_goes_for_the_protected(self) -> None:
+    def test_another_victim_replaces_the_protected_one(self) -> None:
         cheap, dear = low("a", ("n0", EIGHT), since=60), low("b", ("n1", EIGHT), since=6000)
         world = (labelled(cheap, app="a"), labelled(dear, app="b"), wanting())
         assert evicted(tidal(*world, nodes=2)) == ["a-0"]
@@ -248,13 +250,13 @@ class TestBudgetsOfPods:
         found = tidal(*three, wanting("w1"), wanting("w2"), nodes=3, objects=[limit])
         assert evicted(found) == ["a0-0"], "the first has used it up"
 
-    def test_nobody_can_evict_what_two_budgets_select(self) -> None:
+    def test_pods_that_two_budgets_select_are_not_evicted(self) -> None:
         one = labelled(low("a", ("n0", EIGHT)), app="a", team="t")
         both = [budget("p", 5, {"app": "a"}), budget("q", 5, {"team": "t"})]
         assert evicted(tidal(one, wanting(), objects=both)) == []
         assert evicted(tidal(one, wanting(), objects=both[:1])) == ["a-0"]
 
-    def test_the_beta_of_the_same_budget_counts_once_and_its_empty_selector_selects_nobody(self) -> None:
+    def test_the_beta_of_the_same_budget_counts_once_and_its_empty_selector_selects_no_pod(self) -> None:
         one = labelled(low("a", ("n0", EIGHT)), app="a")
         beta = budget("p", 1, {"app": "a"}, apiVersion="policy/v1beta1")
         assert evicted(tidal(one, wanting(), objects=[budget("p", 1, {"app": "a"}), beta])) == ["a-0"]
@@ -268,8 +270,8 @@ class TestBudgetsOfPods:
         assert evicted(found) == (["a-0"] if "selector" not in spec or spec["selector"] == "x" else [])
 
 
-def test_one_larger_job_goes_where_many_small_ones_would_among_many_candidates() -> None:
-    """More candidates than are tried in all combinations: still the fewest go."""
+def test_one_larger_job_is_evicted_instead_of_many_small_ones() -> None:
+    """With too many candidates for all combinations, still the fewest go."""
     small = [low(f"s{node}{chip}", (f"n{node}", range(chip, chip + 1))) for node in (0, 1) for chip in range(4)]
     pair = [low(f"p{node}", (f"n{node}", range(4, 6))) for node in (0, 1)]
     large = low("z", ("n1", range(6, 8)))

@@ -1,4 +1,4 @@
-"""Who is placed first, and who must wait for a queue or for missing pods."""
+"""The order of placement, and gangs that wait for a queue or for missing pods."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _order(*gangs: Any) -> str:
     return "".join(key[-1] for key in scope_of(_world(*gangs)).queue)
 
 
-def test_a_pod_that_leaves_makes_a_job_no_less_fragile() -> None:
+def test_a_terminating_pod_makes_a_job_no_less_fragile() -> None:
     waiting, groups, running = [], [], []
     for name, going in (("a", True), ("b", False)):
         pods, group = gang(3, 1, name=name, annotations=A2, least=1)
@@ -101,8 +101,8 @@ def test_a_pod_that_leaves_makes_a_job_no_less_fragile() -> None:
     assert scope.queue == ["train/PodGroup/b", "train/PodGroup/a"], "both have a pod to spare"
 
 
-def test_a_job_with_no_more_than_its_minimum_comes_before_one_with_spare_pods_whatever_they_hold() -> None:
-    """``ready <= minAvailable`` is fragile: one more pod of it comes before more spare pods of a smaller job."""
+def test_a_fragile_job_comes_before_one_with_spare_pods() -> None:
+    """``ready <= minAvailable`` is fragile: its next pod comes before further spare pods of a smaller job."""
     rows = {"a": (2, 1, range(1)), "b": (2, 2, range(4))}
     waiting, groups, running = [], [], []
     for name, (count, least, chips) in rows.items():
@@ -187,7 +187,7 @@ def test_evicted_pods_of_this_pass_do_not_count() -> None:
     assert not scope_of(world, evicting={"train/case-1"}).actions
 
 
-def test_deployments_say_how_many_replicas_are_missing() -> None:
+def test_the_message_of_a_deployment_counts_missing_replicas() -> None:
     pod = worlds.pod("d-5f-a", count=1, owner=("ReplicaSet", "d-5f"), owner_api="apps/v1", annotations=dict(A2))
     deployment = {
         "apiVersion": "apps/v1",
@@ -217,7 +217,7 @@ def test_other_scheduler_names_come_from_the_settings() -> None:
     assert scope_of(_world((pods, group)), desired=placing.with_settings(schedulerNames=["mine"])).actions
 
 
-def test_more_chips_than_the_cluster_has_free_is_said_in_known_words() -> None:
+def test_requests_beyond_the_free_chips_are_reported_in_known_words() -> None:
     scope = scope_of(_world(gang(2, 8, annotations=A2)))
     assert scope.pending[0].message.startswith("require npu num is 16, but cluster npu num is 8; ")
 
@@ -262,7 +262,7 @@ def test_queues_take_turns_by_their_share() -> None:
     assert sorted(nodes_of(scope)) == ["a0-0", "b0-0", "b1-0", "b2-0"]
 
 
-def test_a_queue_takes_what_others_do_not_want() -> None:
+def test_a_queue_uses_what_other_queues_do_not_need() -> None:
     jobs = [gang(1, 8, name=f"a{i}", annotations=A2) for i in range(4)]
     scope = scope_of(_world(*jobs, nodes=4, more=[_queue("default"), _queue("idle", weight=9)]))
     assert len(nodes_of(scope)) == 4
@@ -303,7 +303,7 @@ def test_extras_stay_within_the_capability() -> None:
 
 
 @pytest.mark.parametrize(("nodes", "waits"), [(1, ("case-1", "case-2")), (0, ("case-0", "case-1", "case-2"))])
-def test_extras_beyond_the_capability_are_told_with_those_that_find_no_node(nodes: int, waits: Any) -> None:
+def test_extras_beyond_the_capability_are_pending_with_those_without_a_node(nodes: int, waits: Any) -> None:
     pods, group = gang(3, 8, annotations=A2, least=1)
     scope = scope_of(_world((pods, group), nodes=nodes, more=[_queue(capability={"huawei.com/Ascend910": 16})]))
     (entry,) = scope.pending
@@ -346,11 +346,11 @@ def test_pods_that_request_nothing_come_last_and_need_no_quota() -> None:
         (1, 1, 8, "", 1),
         (1, 1, 16, "Inqueue", 1),  # it was let in before
         (4, 2, 16, "", 2),  # a sum over all replicas of a job that may start with two
-        (4, 2, 12, "", 0),  # stated by somebody
+        (4, 2, 12, "", 0),  # stated by its owner
         (2, 2, 8, "", 2),
     ],
 )
-def test_a_group_is_let_in_once_what_it_states_is_free(
+def test_a_pod_group_is_let_in_once_its_stated_chips_are_free(
     replicas: int, least: int, stated: int, phase: str, placed: int
 ) -> None:
     pods, group = gang(replicas, 4, annotations=A2, least=least)
@@ -365,16 +365,16 @@ def test_a_group_is_let_in_once_what_it_states_is_free(
         assert scope.pending[0].message == f"require npu num is {stated}, but cluster npu num is 8"
 
 
-def test_a_group_that_lacks_chips_for_its_own_pods_is_told_by_nodes() -> None:
+def test_a_pod_group_short_of_chips_for_its_pods_is_explained_by_nodes() -> None:
     pods, group = gang(2, 8, annotations=A2)
     group["spec"]["minResources"] = {"huawei.com/Ascend910": "16"}
-    told = scope_of(_world((pods, group))).pending[0]
-    assert told.reason == "NPUResourceShortage" and told.nodes
-    assert told.message.startswith("require npu num is 16, but cluster npu num is 8; 0/1 nodes are available")
+    entry = scope_of(_world((pods, group))).pending[0]
+    assert entry.reason == "NPUResourceShortage" and entry.nodes
+    assert entry.message.startswith("require npu num is 16, but cluster npu num is 8; 0/1 nodes are available")
 
 
-def test_room_is_made_for_what_a_group_states() -> None:
-    """Preemption frees the chips that it waits for, no more."""
+def test_preemption_frees_what_a_pod_group_states() -> None:
+    """Preemption frees the chips that the PodGroup waits for, and no more."""
     high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
     pods, group = gang(1, 4, name="want", annotations=A2)
     group["spec"] |= {"minResources": {"huawei.com/Ascend910": "12"}, "priorityClassName": "high"}

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from agents.node.rankfiles import RankFiles, keep_rank_files
 from engine.model.plan import Plan
-from engine.observe import observe
+from engine.observe.observed import observe
 from engine.status import forgotten
 from engine.wire import objects, rankfile
 from engine.wire.errors import WireError

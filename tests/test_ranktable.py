@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from engine.wire.podannotations import Configuration, Device
-from engine.wire.ranktable import Member, TableError, build, logical_super_pod, version_of
+from engine.wire.ranktable import RankTablePod, TableError, build, logical_super_pod, version_of
 
 
 def member(
     rank: int, node: str, *, chips: int = 2, ip: str = "10.1.0.{}", levels: Iterable[Any] = (), **more: Any
-) -> Member:
+) -> RankTablePod:
     devices = tuple(
         Device(str(i), ip.format(i), super_device_id=str(100 + i), level_list=tuple(levels)) for i in range(chips)
     )
     own = Configuration(pod_name=f"p{rank}", server_id=f"uid{rank}", host_ip=f"host-{node}", devices=devices)
-    return Member(f"ns/p{rank}", node, f"172.16.0.{rank}", rank, own, **more)
+    return RankTablePod(f"ns/p{rank}", node, f"172.16.0.{rank}", rank, own, **more)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_missing_device_ip(version: Any, block: int, ok: bool) -> None:
 
 def test_a_missing_pod_ip() -> None:
     with pytest.raises(TableError, match="pod ns/p0 has no IP yet"):
-        build("1.0", [Member("ns/p0", "a", "", 0, Configuration())])
+        build("1.0", [RankTablePod("ns/p0", "a", "", 0, Configuration())])
 
 
 def level(number: int, *kinds: str) -> dict[str, Any]:

@@ -21,6 +21,9 @@ __all__ = ["cluster"]
 Start = Callable[..., Loop]
 
 
+pytestmark = pytest.mark.timeout(300)
+
+
 @pytest.fixture
 def repo(tmp_path: Path) -> Repo:
     return Repo(tmp_path / "git")
@@ -101,14 +104,14 @@ def test_a_broken_file_keeps_its_last_good_version_across_lost_redis_and_new_pro
     connect(redis_url).flushall()
     cluster.run(cluster.kube.patch(CONFIGMAP, "a", {"data": {"value": "x"}}, "default", field_manager="someone"))
     start()
-    until(lambda: value_of(cluster, "a") == "1", 30, what="the last good version, from Git's history")
+    until(lambda: value_of(cluster, "a") == "1", what="the last good version, from Git's history")
 
 
-def test_a_silent_git_stops_no_placement_and_is_told(cluster: Cluster, repo: Repo, start: Start) -> None:
+def test_a_silent_git_stops_no_placement_and_is_reported(cluster: Cluster, repo: Repo, start: Start) -> None:
     start(source_url=str(repo.bare) + "-nowhere")
     cluster.add_node("node-1")
     cluster.add_pod("train", 4)
-    until(lambda: cluster.bound() == {"train"}, 30, what="the placement")
+    until(lambda: cluster.bound() == {"train"}, what="the placement")
     conditions = json.loads(sync(cluster)["conditions.json"])
     assert {"type": "Ready", "status": "False"}.items() <= conditions[-1].items()
 
@@ -141,3 +144,39 @@ def test_a_document_of_belay_that_is_declared_no_more_loses_its_copy_too(
     loop.controller.poke()
     until(lambda: cluster.get(pools, "p") is None, what="the pruning of the copy")
     until(lambda: "NodePool" not in sync(cluster)["inventory.json"])
+
+
+def pools_told(cluster: Cluster) -> dict[str, Any]:
+    """What ``belay-pool-*`` count, by pool."""
+    found = cluster.run(cluster.kube.list(CONFIGMAP)).items
+    return {
+        one["metadata"]["name"].removeprefix("belay-pool-"): json.loads(one["data"]["nodes"])
+        for one in found
+        if one["metadata"]["name"].startswith("belay-pool-")
+    }
+
+
+def test_a_node_counts_in_one_pool_whatever_pools_were_declared_before(
+    cluster: Cluster, repo: Repo, start: Start
+) -> None:
+    cluster.add_node("node-1")
+    pool = (
+        "apiVersion: belay.dev/v1alpha1\nkind: NodePool\nmetadata: {name: training}\n"
+        "spec: {selector: {matchLabels: {kubernetes.io/hostname: node-1}}}\n"
+    )
+    other = config_map("a", "1")
+    loop = start()
+    count = {"healthy": 1}
+    for files in (
+        ({"desired/p.yaml": pool, "desired/a.yaml": other}, {"training": count}),
+        ({"desired/p.yaml": pool.replace("node-1", "node-11")}, {"default": count}),
+        ({"desired/p.yaml": pool}, {"training": count}),
+        ({"desired/p.yaml": pool.replace("name: training", "name: serving")}, {"serving": count}),
+    ):
+        repo.commit(dict(files[0]))
+        loop.controller.poke()
+        until(lambda wanted=files[1]: pools_told(cluster) == wanted, what=f"{files[1]} and no other pool")  # type: ignore[misc]
+    loop.close()
+    repo.commit({"desired/p.yaml": pool.replace("node-1", "node-11").replace("name: training", "name: serving")})
+    start()
+    until(lambda: pools_told(cluster) == {"default": count}, what="the pool that lost its nodes while nothing ran")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.model.recovery import Code, Conversation, Facts, Rank, Report, State, reset, resumed, step, steps
+from engine.model.recovery import Code, Conversation, FaultyRank, JobFacts, Report, State, reset, resumed, step, steps
 from engine.model.recovery.conversation import (
     Done,
     Effect,
@@ -31,7 +31,7 @@ from engine.model.recovery.conversation import (
 )
 from engine.model.recovery.machine import HANDLERS, unanswered
 from engine.model.recovery.table import NEXT, ROWS, allowed, diagram
-from tests.recovery_talk import ALL, CAN, Play, decided, short, software
+from tests.recovery_conversation import ALL, CAN, Play, decided, short, software
 
 
 def test_a_process_fault_is_recovered_with_new_pods() -> None:
@@ -67,14 +67,14 @@ def test_a_memory_fault_is_retried_in_the_step() -> None:
     assert play.state is State.INIT
 
 
-def test_a_fault_that_the_hardware_told_of_counts_as_told_once_the_job_stands() -> None:
-    play = Play(configured=ALL).tell(Faults((Rank("3", "0"), Rank("4", "0"))))
+def test_a_hardware_fault_counts_as_reported_once_the_job_has_stopped() -> None:
+    play = Play(configured=ALL).tell(Faults((FaultyRank("3", "0"), FaultyRank("4", "0"))))
     assert play.heard() == ["reset flush", "stopTrain stop_train"]
     play.after(6).tell(StopComplete(Report()))
     assert "annotate belay.dev/step-retry=1006000:3-4" in play.heard()
     play.tell(Offered(Report(strategies=CAN)))
-    assert play.heard() == ["changeStrategy change_strategy retry nodes=0"], "told once"
-    mixed = Play(configured=ALL).tell(Faults((Rank("3", "0"), Rank("4", "1"))))
+    assert play.heard() == ["changeStrategy change_strategy retry nodes=0"], "sent once"
+    mixed = Play(configured=ALL).tell(Faults((FaultyRank("3", "0"), FaultyRank("4", "1"))))
     mixed.after(10).after(60).tell(StopComplete(Report()))
     assert not any("step-retry" in text for text in mixed.heard()), "a normal fault is among them"
 
@@ -110,7 +110,7 @@ def test_a_retry_that_may_be_repeated_starts_a_normal_round() -> None:
 
 
 @pytest.mark.parametrize(("code", "next_change"), [(406, "dump"), (499, "exit")])
-def test_a_retry_that_failed_for_good_takes_what_the_code_leaves(code: int, next_change: str) -> None:
+def test_an_irrecoverable_retry_falls_back_to_the_remaining_strategies(code: int, next_change: str) -> None:
     play = decided(Play(configured=("retry", "recover", "dump")), software(("3", "0")))
     play.heard()
     play.tell(Done(Report(code=code, strategy="retry")))
@@ -133,7 +133,7 @@ def test_faulty_processes_restart_in_their_pods() -> None:
     assert play.state is State.INIT
 
 
-def test_pods_whose_processes_start_again_in_them_are_not_told_to_leave() -> None:
+def test_pods_whose_processes_restart_in_place_are_not_signalled_to_leave() -> None:
     play = Play(configured=ALL, in_place=True)
     play.tell(software(("9", "1"))).tell(StopComplete(Report()))
     play.after(1)
@@ -150,10 +150,10 @@ def test_every_process_of_a_pod_that_leaves_counts_as_lost() -> None:
     told = [one for one in play.said if isinstance(one, Signal) and one.kind in ("globalFault", "changeStrategy")]
     assert [one.nodes for one in told] == [("1", "2"), ("1", "2")]
     for one in told:
-        assert one.ranks == tuple(Rank(str(number), "1") for number in range(8, 24))
+        assert one.ranks == tuple(FaultyRank(str(number), "1") for number in range(8, 24))
 
 
-def test_a_pod_that_was_replaced_meanwhile_is_not_told_to_leave() -> None:
+def test_a_replaced_pod_is_not_signalled_to_leave() -> None:
     play = Play(configured=ALL)
     play.tell(software(("9", "1"), ("16", "1"))).tell(StopComplete(Report()))
     play.after(1)
@@ -176,7 +176,7 @@ def test_in_place_waits_for_the_fault_to_go_and_then_replaces_pods() -> None:
     assert play.heard()[0] == "changeStrategy change_strategy+fault_nodes_exit recover nodes=1"
     assert [rank.rank for rank in play.talk.ranks] == [str(number) for number in range(8, 16)]
     play.set(changed=("1",)).tell(Done(Report(code=499, strategy="recover")))
-    assert play.heard()[-1] == "changeStrategy change_strategy dump nodes=1", "they were told to leave before"
+    assert play.heard()[-1] == "changeStrategy change_strategy dump nodes=1", "they got the signal to leave before"
 
 
 def test_only_processes_that_can_recover_restart_in_their_pods() -> None:
@@ -186,8 +186,8 @@ def test_only_processes_that_can_recover_restart_in_their_pods() -> None:
 
 def test_a_normal_fault_of_a_rank_takes_the_place_of_its_retryable_ones() -> None:
     play = Play(configured=ALL).tell(software(("3", "0"), ("4", "2")))
-    play.tell(Faults((Rank("3", "1"), Rank("4", "0")), software=True))
-    assert play.talk.ranks == (Rank("3", "1"), Rank("4", "0"), Rank("4", "2"))
+    play.tell(Faults((FaultyRank("3", "1"), FaultyRank("4", "0")), software=True))
+    assert play.talk.ranks == (FaultyRank("3", "1"), FaultyRank("4", "0"), FaultyRank("4", "2"))
 
 
 def test_memory_and_network_faults_together_are_no_retry() -> None:
@@ -203,10 +203,10 @@ def test_mindspore_writes_no_checkpoint_while_its_links_are_switched(framework: 
     assert play.talk.chosen == change
 
 
-def test_pods_that_were_to_stay_are_told_to_leave_when_worse_came_in_between() -> None:
+def test_pods_kept_for_a_restart_are_signalled_to_leave_after_a_worse_fault() -> None:
     play = Play(configured=ALL, in_place=True)
     play.tell(software(("9", "1"))).tell(StopComplete(Report())).after(1).heard()
-    play.set(in_place=False).tell(Faults((Rank("10", "1"),)))
+    play.set(in_place=False).tell(Faults((FaultyRank("10", "1"),)))
     play.tell(Offered(Report(strategies=CAN)))
     assert play.heard()[0] == "changeStrategy change_strategy+fault_nodes_exit recover nodes=1"
 
@@ -241,14 +241,14 @@ def test_a_failed_recovery_falls_back_to_a_dump_and_the_job_restarts() -> None:
     assert play.state is State.INIT
 
 
-def test_a_retry_that_ended_well_says_nothing_of_a_fault_after_it() -> None:
-    told = steps.Retried(((3, 3, 20_000),), completed=25_000)
+def test_a_successful_retry_does_not_hide_a_later_fault() -> None:
+    told = steps.StepRetries(((3, 3, 20_000),), completed=25_000)
     later = 100_000
-    assert told.hides(3, 15_000, later), "told in time, and done in time"
+    assert told.hides(3, 15_000, later), "reported in time, and done in time"
     assert not told.hides(3, 26_000, later), "it was raised when that was over"
-    assert not told.hides(4, 15_000, later), "nobody told of this rank"
-    assert not steps.Retried(((3, 3, 20_000),), completed=50_001).hides(3, 15_000, later), "it took too long"
-    assert not steps.Retried(((3, 3, 25_001),), completed=26_000).hides(3, 15_000, later), "it was told too late"
+    assert not told.hides(4, 15_000, later), "no report on this rank"
+    assert not steps.StepRetries(((3, 3, 20_000),), completed=50_001).hides(3, 15_000, later), "it took too long"
+    assert not steps.StepRetries(((3, 3, 25_001),), completed=26_000).hides(3, 15_000, later), "reported too late"
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_a_job_that_only_dumps_does_so_while_its_faults_last(health: str, sub_he
     assert play.state is (State.WAIT_DUMP if saves else State.WAIT_STOP)
 
 
-def test_what_was_decided_counts_when_the_processes_name_something_else() -> None:
+def test_the_decided_strategy_counts_when_the_processes_name_another() -> None:
     play = dumped()
     assert play.state is State.LISTEN_SCHEDULE
     play = Play(configured=("dump",)).tell(software(("9", "1")))
@@ -292,10 +292,10 @@ def test_after_a_dump_replaced_pods_are_waited_for_and_a_job_that_runs_is_enough
     play.after(5).set(replaced=True)
     assert play.after(5).heard() == ["reset restart"]
     play = dumped(replaced=True, running=False)
-    assert play.after(20).heard()[0] == "reset clear", "nothing runs: nobody is asked to start again"
+    assert play.after(20).heard()[0] == "reset clear", "nothing runs: no process is asked to start again"
 
 
-def test_a_platform_restarts_its_jobs_itself() -> None:
+def test_a_platform_restarts_its_jobs() -> None:
     play = dumped(platform="dump", replaced=False, running=False)
     assert play.state is State.FAULT_RETRY
     assert [note.at for note in play.talk.story if note.event == "restartFinish"] == [play.now], "at once"
@@ -382,7 +382,7 @@ def test_a_platform_that_does_not_answer_hands_over_to_rescheduling(
 @pytest.mark.parametrize(
     ("at", "seconds"), [(State.WAIT_STOP, 900), (State.WAIT_STRATEGY, 900), (State.WAIT_RECOVER, 900)]
 )
-def test_a_client_that_says_nothing_loses_its_turn(at: State, seconds: int) -> None:
+def test_a_silent_client_times_out(at: State, seconds: int) -> None:
     play = Play(configured=("recover",))
     play.tell(software(("9", "1")))
     if at is not State.WAIT_STOP:
@@ -400,7 +400,7 @@ def test_a_client_that_says_nothing_loses_its_turn(at: State, seconds: int) -> N
 @pytest.mark.parametrize(
     ("fails", "code"), [(Reset, Code.CONFIG_MAP), (Signal, Code.SIGNAL_QUEUE_BUSY), (Label, Code.POD_GROUP)]
 )
-def test_what_cannot_be_written_or_sent_is_given_its_code(fails: type[Effect], code: Code) -> None:
+def test_a_failed_write_or_signal_records_its_code(fails: type[Effect], code: Code) -> None:
     play = Play(configured=("recover",))
     play.fails = [fails]
     play.tell(software(("9", "1")))
@@ -428,9 +428,9 @@ def test_a_report_that_comes_early_waits_and_a_second_one_blocks() -> None:
     assert play.talk.stop == Report(message="early")
 
 
-def test_broken_chips_let_their_processes_speak_first() -> None:
+def test_processes_of_faulty_chips_get_time_to_report() -> None:
     play = Play()
-    hardware = Faults((Rank("9", "1"),))
+    hardware = Faults((FaultyRank("9", "1"),))
     play.tell(hardware)
     assert (play.state, play.heard()) == (State.INIT, [])
     play.after(9)
@@ -443,13 +443,13 @@ def test_broken_chips_let_their_processes_speak_first() -> None:
 
 def test_silent_processes_are_stopped_all_the_same() -> None:
     play = Play()
-    play.tell(Faults((Rank("9", "1"),))).after(10).after(60)
+    play.tell(Faults((FaultyRank("9", "1"),))).after(10).after(60)
     assert play.state is State.WAIT_STOP
 
 
 def test_the_same_faults_do_not_start_a_second_round() -> None:
     play = Play()
-    hardware = Faults((Rank("9", "1"),))
+    hardware = Faults((FaultyRank("9", "1"),))
     play.tell(hardware)
     decided(play, software(("9", "1"))).tell(Done(Report(strategy="recover")))
     assert play.state is State.INIT
@@ -459,37 +459,37 @@ def test_the_same_faults_do_not_start_a_second_round() -> None:
     assert play.state is State.WAIT_STOP
 
 
-def test_a_chip_that_breaks_while_another_is_recovered_has_its_own_turn() -> None:
+def test_a_fault_during_a_recovery_gets_a_conversation_of_its_own() -> None:
     play = decided(Play(), software(("9", "1")))
-    both = Faults((Rank("9", "1"), Rank("20", "1")))
+    both = Faults((FaultyRank("9", "1"), FaultyRank("20", "1")))
     play.tell(both).tell(Done(Report(strategy="recover")))
-    assert (play.state, play.talk.seen) == (State.INIT, (Rank("9", "1"),))
+    assert (play.state, play.talk.seen) == (State.INIT, (FaultyRank("9", "1"),))
     play.heard()
     play.tell(both).after(10).after(60)
     assert play.heard()[0] == "preExitProcess pre exit process nodes=2"
-    assert (play.state, play.talk.ranks) == (State.WAIT_STOP, (Rank("20", "1"),))
+    assert (play.state, play.talk.ranks) == (State.WAIT_STOP, (FaultyRank("20", "1"),))
 
 
-def test_what_the_decision_names_has_no_turn_of_its_own() -> None:
+def test_a_fault_named_in_the_decision_gets_no_conversation_of_its_own() -> None:
     play = Play().tell(software(("9", "1")))
-    hardware = Faults((Rank("9", "1"), Rank("20", "1")))
+    hardware = Faults((FaultyRank("9", "1"), FaultyRank("20", "1")))
     play.tell(hardware).tell(StopComplete(Report())).after(1).tell(Offered(Report(strategies=CAN)))
-    play.tell(Faults(())).tell(hardware)  # told twice while they are recovered
+    play.tell(Faults(())).tell(hardware)  # reported twice while they are recovered
     play.tell(Done(Report(strategy="recover")))
     assert play.state is State.INIT
     play.tell(hardware).after(100)
     assert play.state is State.INIT
 
 
-def test_a_pod_that_breaks_again_after_it_was_replaced_has_its_own_turn() -> None:
+def test_a_fault_of_a_replaced_pod_gets_a_conversation_of_its_own() -> None:
     play = decided(Play(), software(("9", "1")))
-    play.set(changed=("1",)).tell(Faults((Rank("9", "1"),))).tell(Done(Report(strategy="recover")))
+    play.set(changed=("1",)).tell(Faults((FaultyRank("9", "1"),))).tell(Done(Report(strategy="recover")))
     assert (play.state, play.talk.seen) == (State.INIT, ())
 
 
 def test_a_chip_that_breaks_while_links_move_is_recovered_afterwards() -> None:
     play = Play().tell(Start(Operation("nic", "{}"))).tell(StopComplete(Report())).tell(Replied(Report()))
-    hardware = Faults((Rank("9", "1"),))
+    hardware = Faults((FaultyRank("9", "1"),))
     play.tell(hardware)
     assert play.state is State.WAIT_CONTINUE
     play.tell(Done(Report(strategy="continue")))
@@ -501,27 +501,27 @@ def test_a_chip_that_breaks_while_links_move_is_recovered_afterwards() -> None:
 def test_a_chip_that_breaks_while_the_job_shrinks_stops_the_smaller_one() -> None:
     play = Play(configured=("elastic-training", "exit"), running=False, replaced=False)
     decided(play, software(("9", "1")), ("downgrade", "exit"))
-    hardware = Faults((Rank("20", "1"), Rank("9", "1")))
+    hardware = Faults((FaultyRank("20", "1"), FaultyRank("9", "1")))
     play.tell(hardware).tell(Done(Report(code=201, strategy="downgrade", isolate=("8", "9"))))
     play.tell(Done(Report(strategy="downgrade")))
     assert play.state is State.SCALE_RUNNING
     play.heard()
     play.tell(hardware)
     assert play.state is State.WAIT_STOP
-    assert Rank("20", "1") in play.talk.ranks
+    assert FaultyRank("20", "1") in play.talk.ranks
 
 
 def test_a_chip_that_breaks_while_a_backup_is_awaited_is_recovered_afterwards() -> None:
-    play = Play(sub_health="hotSwitch").tell(SubHealthy("worker-1", (Rank("9", "1"),)))
-    play.tell(Faults((Rank("20", "1"),))).after(60)
+    play = Play(sub_health="hotSwitch").tell(SubHealthy("worker-1", (FaultyRank("9", "1"),)))
+    play.tell(Faults((FaultyRank("20", "1"),))).after(60)
     assert (play.state, play.talk.degraded, play.talk.seen) == (State.INIT, True, ())
 
 
 @pytest.mark.parametrize("leaves", [True, False])
 def test_faults_over_which_a_conversation_was_cut_off_begin_the_next(leaves: bool) -> None:
-    play, hardware = Play(), Faults((Rank("9", "1"),))
+    play, hardware = Play(), Faults((FaultyRank("9", "1"),))
     play.tell(hardware).after(10)
-    if leaves:  # nobody is there to talk to: wait for one
+    if leaves:  # no client is subscribed: wait for one
         play.talk = reset(play.talk, play.now)
         assert play.tell(hardware).state is State.INIT and play.talk.ranks == ()
     play.talk = reset(play.talk, play.now, heard=True)
@@ -530,7 +530,7 @@ def test_faults_over_which_a_conversation_was_cut_off_begin_the_next(leaves: boo
 
 
 def test_faults_that_were_handed_to_rescheduling_do_not_come_back_with_the_next_client() -> None:
-    play, hardware = Play(running=False), Faults((Rank("9", "1"),))
+    play, hardware = Play(running=False), Faults((FaultyRank("9", "1"),))
     play.tell(hardware).after(10).after(60).after(900)
     assert play.state is State.FAULT_RETRY
     play.talk = reset(reset(play.talk, play.now), play.now, heard=True)
@@ -564,7 +564,7 @@ def test_a_job_that_was_killed_is_taken_back_when_it_runs() -> None:
     assert play.heard() == ["label process-recover-enable=on"]
 
 
-def test_links_move_and_training_goes_on() -> None:
+def test_links_are_switched_and_training_goes_on() -> None:
     play = Play()
     play.tell(Start(Operation("nic", "{}")))
     assert play.heard() == ["stopTrain pause_train"]
@@ -579,7 +579,7 @@ def test_links_move_and_training_goes_on() -> None:
     assert play.state is State.INIT
 
 
-def test_processes_that_cannot_go_on_while_links_move_say_so_by_a_status() -> None:
+def test_processes_that_fail_during_a_link_switch_report_a_status() -> None:
     play = Play().tell(Start(Operation("nic", "{}"))).tell(StopComplete(Report()))
     play.heard()
     play.tell(Done(Report(code=406, strategy="continue")))
@@ -608,7 +608,7 @@ def test_a_job_that_cannot_go_on_under_stress_is_recovered_when_the_test_is_over
     play.heard()
     play.tell(Done(Report(code=406)))
     assert (play.heard(), play.state) == (["result recv fault, when stressing test"], State.WAIT_STRESS_TEST)
-    play.tell(Replied(Report(code=499, ranks=(Rank("9", "1"),)), nodes=("node-1",)))
+    play.tell(Replied(Report(code=499, ranks=(FaultyRank("9", "1"),)), nodes=("node-1",)))
     assert play.heard() == ["isolate ('node-1',)", "stopTrain stop_train"]
     assert [rank.rank for rank in play.last.conversation.ranks] == ["9"]
     play = Play().tell(Start(Operation("stress", "{}"))).tell(StopComplete(Report())).tell(Done(Report(code=406)))
@@ -637,7 +637,7 @@ def test_a_stress_test_that_finds_a_fault_isolates_the_node() -> None:
 
 def test_a_sub_healthy_pod_is_switched_while_training_runs() -> None:
     play = Play(sub_health="hotSwitch")
-    play.tell(SubHealthy("worker-1", (Rank("9", "1"),)))
+    play.tell(SubHealthy("worker-1", (FaultyRank("9", "1"),)))
     assert play.heard() == [
         "hot-switch hot switch",
         "pods worker-1 {} {'inHotSwitchFlow': 'true', 'needOperatorOpe': 'create'}",
@@ -655,19 +655,19 @@ def test_a_sub_healthy_pod_is_switched_while_training_runs() -> None:
     assert not play.talk.degraded
 
 
-def test_a_backup_that_never_runs_is_called_off_for_good() -> None:
+def test_a_backup_that_never_runs_cancels_the_hot_switch() -> None:
     play = Play(sub_health="hotSwitch")
-    play.tell(SubHealthy("worker-1", (Rank("9", "1"),))).after(60)
+    play.tell(SubHealthy("worker-1", (FaultyRank("9", "1"),))).after(60)
     assert play.heard()[-2:] == ["hot-switch stop switch", "degrade worker-1"]
-    play.tell(SubHealthy("worker-1", (Rank("9", "1"),)))
+    play.tell(SubHealthy("worker-1", (FaultyRank("9", "1"),)))
     assert (play.state, play.heard()) == (State.INIT, [])
 
 
 @pytest.mark.parametrize(
     "told",
     [
-        SubHealthy("worker-0", (Rank("0", "1"),), rank_zero=True),
-        SubHealthy("worker-1", (Rank("9", "1"),), pods=11),
+        SubHealthy("worker-0", (FaultyRank("0", "1"),), rank_zero=True),
+        SubHealthy("worker-1", (FaultyRank("9", "1"),), pods=11),
     ],
 )
 def test_a_pod_that_must_not_be_switched_stays(told: SubHealthy) -> None:
@@ -675,16 +675,16 @@ def test_a_pod_that_must_not_be_switched_stays(told: SubHealthy) -> None:
     assert (play.state, play.heard()) == (State.INIT, [])
 
 
-def test_whoever_takes_over_does_again_what_nobody_answered() -> None:
+def test_a_server_that_takes_over_repeats_the_unanswered_effect() -> None:
     talk = Conversation(job="job-1")
-    result = step(talk, software(("9", "1")), Facts(configured=("recover",)), 0, "u")
+    result = step(talk, software(("9", "1")), JobFacts(configured=("recover",)), 0, "u")
     kept = msgspec.json.decode(msgspec.json.encode(result.conversation), type=Conversation)
     assert resumed(kept) == (Reset("flush"),)
-    result = step(kept, Written(True), Facts(configured=("recover",)), 0, "u2")
+    result = step(kept, Written(True), JobFacts(configured=("recover",)), 0, "u2")
     assert [short(effect) for effect in resumed(result.conversation)] == ["stopTrain stop_train"]
 
 
-def test_a_client_that_subscribes_anew_finds_a_fresh_conversation() -> None:
+def test_a_client_that_subscribes_again_gets_a_new_conversation() -> None:
     play = decided(Play(), software(("9", "1")))
     fresh = reset(play.talk, play.now)
     assert (fresh.state, fresh.ranks, fresh.stop, fresh.pending) == (State.INIT, (), None, None)
@@ -704,7 +704,7 @@ def test_the_diagram_in_the_readme_is_the_table() -> None:
     assert f"```mermaid\n{diagram()}```" in readme.read_text()
 
 
-RANK = st.builds(Rank, st.integers(0, 31).map(str), st.sampled_from("012"))
+RANK = st.builds(FaultyRank, st.integers(0, 31).map(str), st.sampled_from("012"))
 REPORT = st.builds(
     Report,
     code=st.sampled_from([0, 0, 0, 201, 404, 405, 406, 499]),
@@ -725,7 +725,7 @@ TOLD = st.one_of(
     st.builds(Written, st.booleans()),
 )
 FACTS = st.builds(
-    Facts,
+    JobFacts,
     configured=st.lists(st.sampled_from(ALL), unique=True).map(tuple),
     platform=st.sampled_from([None, None, None, "", "retry", "recover", "dump"]),
     result_fault=st.sampled_from(["", "3:1", "rubbish"]),
@@ -748,7 +748,7 @@ FACTS = st.builds(
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(st.tuples(TOLD, FACTS, st.sampled_from([0, 1, 10, 300, 900])), max_size=25), st.integers())
-def test_any_history_ends_by_time_alone(history: list[tuple[Input, Facts, int]], seed: int) -> None:
+def test_every_history_ends_by_timeouts_alone(history: list[tuple[Input, JobFacts, int]], seed: int) -> None:
     """Whatever was said, by many clients in any order: outcomes and time alone lead back to INIT, codes stay known."""
     talk, now = Conversation(job="j"), 0
     for told, facts, seconds in history:
@@ -758,7 +758,7 @@ def test_any_history_ends_by_time_alone(history: list[tuple[Input, Facts, int]],
         assert all(note.code != Code.INNER for note in talk.story)
         assert len(msgspec.json.encode(talk)) < 64_000
     chance = random.Random(seed)
-    facts = Facts(exists=False)
+    facts = JobFacts(exists=False)
     for _ in range(200):
         if talk.state is State.INIT and not talk.ranks and talk.pre_exit is None:
             break
@@ -772,7 +772,7 @@ def test_any_history_ends_by_time_alone(history: list[tuple[Input, Facts, int]],
 
 
 def test_every_row_of_the_table_is_taken_and_every_reached_state_can_end() -> None:
-    """Breadth first over what conversations can be told apart by; from each the ways on are drawn, seeded."""
+    """Breadth first over the features that distinguish conversations; from each the ways on are drawn, seeded."""
     chance = random.Random(7)
     inputs = _inputs(chance)
     taken: set[tuple[str, str]] = set()
@@ -810,8 +810,10 @@ def _inputs(chance: random.Random):  # type: ignore[no-untyped-def]
             strategies=offers,
         )
 
-    def ranks() -> tuple[Rank, ...]:
-        return tuple(Rank(str(chance.randrange(32)), chance.choice("012")) for _ in range(chance.choice([1, 1, 2])))
+    def ranks() -> tuple[FaultyRank, ...]:
+        return tuple(
+            FaultyRank(str(chance.randrange(32)), chance.choice("012")) for _ in range(chance.choice([1, 1, 2]))
+        )
 
     makers = [
         Tick, lambda: Faults(ranks(), chance.random() < 0.7), lambda: SubHealthy("p", ranks()),
@@ -823,11 +825,11 @@ def _inputs(chance: random.Random):  # type: ignore[no-untyped-def]
         yield chance.choice(makers)()
 
 
-def _facts(chance: random.Random) -> Facts:
+def _facts(chance: random.Random) -> JobFacts:
     def coin(p: float = 0.5) -> bool:
         return chance.random() < p
 
-    return Facts(
+    return JobFacts(
         configured=tuple(name for name in ALL if coin(0.6)),
         platform=chance.choice([None, None, None, None, "", "retry", "recover", "dump"]),
         confirm_fault=chance.choice(["", "", "", "1:1"]),

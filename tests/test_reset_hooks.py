@@ -1,4 +1,4 @@
-"""A site's programs in resets: what they are told, in which order, what bounds them, and what their word changes."""
+"""A site's programs in resets: what they receive, in which order, what bounds them, and what their word changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agents.drivers.base import BOOTED, DriverError
-from agents.drivers.rows import ROWS
+from agents.drivers.server_models import SERVER_MODELS
 from agents.drivers.simulated import SimulatedDriver
 from agents.node import __main__ as program
 from agents.node import hooks
@@ -19,7 +19,7 @@ from agents.node.acts import Act
 from agents.node.clock import Clock
 from agents.node.hooks import Device, Hooks
 from agents.node.plugins import ResetPlugins
-from agents.node.policy import Judge
+from agents.node.policy import FaultLevels
 from agents.node.resetter import Resetter
 from agents.node.settings import Settings
 from agents.node.state import NodeState
@@ -79,7 +79,7 @@ def test_a_hook_reads_the_ring_and_little_of_the_agents_environment(
     assert "KUBECONFIG" not in (tmp_path / "env").read_text() and (tmp_path / "where").read_text() == "/\n"
 
 
-def test_each_plugin_is_told_what_the_one_before_it_left(site: Site) -> None:
+def test_each_plugin_gets_what_the_one_before_it_left(site: Site) -> None:
     site.plugin("a", {"CustomReset": "echo the board sleeps >&2; echo more >&2; exit 3"})
     site.plugin("b", {"PreReset": "true"})  # no hook of its own: the error passes by
     site.plugin("c", {"CustomReset": "exit 0"})
@@ -141,9 +141,9 @@ def test_a_name_is_no_way_out_of_the_folder(site: Site, tmp_path: Path) -> None:
 
 def resetter(site: Site) -> tuple[Resetter, SimulatedDriver, Act]:
     clock = Clock()
-    driver = SimulatedDriver("n1", ROWS["atlas-800t-a2"], scale=0.001, now_ms=clock.now_ms, sleep=clock.sleep)
+    driver = SimulatedDriver("n1", SERVER_MODELS["atlas-800t-a2"], scale=0.001, now_ms=clock.now_ms, sleep=clock.sleep)
     chips = run(driver.chips())
-    state = NodeState("n1", run(driver.machine()), chips, Judge(NodePolicy("default", RULES)))
+    state = NodeState("n1", run(driver.machine()), chips, FaultLevels(NodePolicy("default", RULES)))
     switches = ResetPlugins(site.file)
     switches.read()
     made = Resetter(

@@ -21,7 +21,7 @@ def config_map(**data: str) -> dict[str, Any]:
 
 
 def signal(cm: dict[str, Any], word: str, *ranks: int, now: int = 100) -> dict[str, str]:
-    data = resetinfo.told(cm, word, ranks, now)
+    data = resetinfo.with_signal(cm, word, ranks, now)
     assert data is not None
     assert data["checkCode"] == hashlib.sha256(data["reset.json"].encode()).hexdigest(), "over the whole object"
     return data
@@ -59,26 +59,26 @@ def test_each_signal_changes_what_it_means_and_nothing_else(word: str, changed: 
     assert data.get("restartType") == ("podReschedule" if word == "podReschedule" else None)
 
 
-def test_what_is_said_already_is_not_written_again() -> None:
+def test_an_unchanged_signal_writes_nothing() -> None:
     once = config_map(**signal(config_map(), "gracefulExit"))
-    assert resetinfo.told(once, "gracefulExit", (), 200) is None
+    assert resetinfo.with_signal(once, "gracefulExit", (), 200) is None
     broken = config_map(**{**once["data"], "checkCode": "0"})
     assert signal(broken, "gracefulExit", now=200)["reset.json"] != once["data"]["reset.json"], "a wrong code is mended"
 
 
-def test_what_cannot_be_read_and_an_online_reset_are_refused() -> None:
+def test_invalid_content_and_an_online_reset_are_rejected() -> None:
     for text in ("[]", '{"RankList":7}', '{"RetryTime":"x"}', '{"FaultFlushing":1}', "{"):
         with pytest.raises(WireError, match=r"reset\.json"):
-            resetinfo.told(config_map(**{"reset.json": text}), "flush", (), 1)
+            resetinfo.with_signal(config_map(**{"reset.json": text}), "flush", (), 1)
     online = config_map(**{"reset.json": '{"RankList":[{"RankId":0,"Policy":"reset"}]}'})
-    with pytest.raises(WireError, match="does not go together"):
-        resetinfo.told(online, "fault", (0,), 1)
+    with pytest.raises(WireError, match="cannot run at the same time"):
+        resetinfo.with_signal(online, "fault", (0,), 1)
     assert signal(online, "clear")
     with pytest.raises(ValueError, match="unknown signal"):
-        resetinfo.told(config_map(), "dance", (), 1)
+        resetinfo.with_signal(config_map(), "dance", (), 1)
 
 
-def test_a_pod_level_reschedule_tells_the_pods_that_stay() -> None:
+def test_a_pod_level_reschedule_notifies_the_pods_that_stay() -> None:
     pods = gang(labels={"pod-rescheduling": "on"})
     scope = decide(world(pods, bad=1, objects=[config_map()]))
     told = [(type(a), getattr(a, "signal", "")) for a in scope.actions if isinstance(a, SignalJob | EvictPod)]

@@ -1,4 +1,4 @@
-"""Pings between super pods over network cards: real echoes on this host, and what comes of lists that say who pings."""
+"""Pings between super pods over network cards: real echoes on this host, and the effect of lists that say who pings."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class World:
         return self.takes.get(target)
 
     def says(self, text: str, app: str = "pingmesh") -> None:
-        self.pings.heard({"metadata": {"labels": {"app": app}}, "data": {"roce": text}})
+        self.pings.receive({"metadata": {"labels": {"app": app}}, "data": {"roce": text}})
 
     def members(self, **pods: list[str]) -> None:
         (self.folder / "ping_list_range.json").write_text(json.dumps({k.strip("p"): v for k, v in pods.items()}))
@@ -88,7 +88,7 @@ class World:
 ON = '{"activate":"on","task_interval":2}'
 
 
-def test_listed_destinations_are_pinged_and_told(tmp_path: Path) -> None:
+def test_listed_destinations_are_pinged_and_reported(tmp_path: Path) -> None:
     async def main() -> None:
         w = World(tmp_path)
         w.takes = {"10.0.1.1": 400}
@@ -96,7 +96,7 @@ def test_listed_destinations_are_pinged_and_told(tmp_path: Path) -> None:
         w.members(p2=["5", "6"])
         w.lists(("10.0.0.1", "10.0.1.1"), ("10.0.0.2", "10.0.1.2"))
         await w.ticks(1)
-        assert w.asked == [], "nobody asked for it"
+        assert w.asked == [], "no list asks for it"
         w.says('{"activate":"on","task_interval":0}')
         w.says(ON, app="other")
         await w.ticks(1)
@@ -126,7 +126,7 @@ def test_listed_destinations_are_pinged_and_told(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_server_that_is_not_listed_pings_nobody_and_no_list_is_endless(tmp_path: Path) -> None:
+def test_an_unlisted_server_pings_no_address_and_no_list_is_endless(tmp_path: Path) -> None:
     async def main() -> None:
         w = World(tmp_path)
         w.members(p2=["6"], p3=["5"])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from engine.load import load
-from engine.offline import every_role
 from engine.plan import plan
-from engine.plan.roles import resolve
+from engine.plan.roles import resolve_roles
+from engine.replay.offline import every_role
 from tests import worlds
 
 SETTINGS = b"""\
@@ -36,9 +36,9 @@ def cluster(*, volcano: bool):  # type: ignore[no-untyped-def]
     ("setting", "volcano", "ours"),
     [("auto", False, True), ("auto", True, False), ("on", True, True), ("off", False, False)],
 )
-def test_a_role_is_taken_only_where_nobody_holds_it(setting: str, volcano: bool, ours: bool) -> None:
+def test_a_role_is_taken_only_where_no_live_component_holds_it(setting: str, volcano: bool, ours: bool) -> None:
     desired, observed = settings(setting), cluster(volcano=volcano)
-    roles = resolve(desired, observed)
+    roles = resolve_roles(desired, observed)
     assert (roles["schedule"] == "on") is ours
     if setting == "auto" and volcano:
         assert roles["schedule"] == "off: volcano-system/volcano-1 runs"
@@ -47,5 +47,5 @@ def test_a_role_is_taken_only_where_nobody_holds_it(setting: str, volcano: bool,
 
 
 def test_a_plan_without_a_cluster_plays_every_role() -> None:
-    roles = resolve(every_role(settings("off")), cluster(volcano=True))
+    roles = resolve_roles(every_role(settings("off")), cluster(volcano=True))
     assert set(roles.values()) == {"on"}

@@ -1,4 +1,4 @@
-"""Jobs whose names do not tell them apart: other kinds of the name; ``batch/v1`` Jobs, which are Jobs as Volcano's."""
+"""Jobs that share a name: other kinds of the name; ``batch/v1`` Jobs, which are Jobs as Volcano's."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 from click.testing import CliRunner
 
 from engine import cli
-from engine.answers import jobs
+from engine.cli.answers import jobs
+from engine.gangs.forming import pending_by_gang
+from engine.gangs.grouping import group
 from engine.load import load
 from engine.model.plan import Pending, Plan
-from engine.observe import observe
+from engine.observe.observed import observe
 from engine.plan import plan
-from engine.plan.gangs import pending_by_gang
-from engine.plan.groups import group
 from engine.status.jobs import job_status
 from engine.status.statistics import exceptions
 from tests import listing, worlds
@@ -63,7 +63,7 @@ def test_explain_knows_a_batch_job_by_its_name(name: str, tmp_path: Path) -> Non
     assert body["pending"]["reason"] == "TopologyNotMet" and len(body["pods"]) == 2
 
 
-def test_explain_tells_nothing_of_another_kind_of_the_name(tmp_path: Path) -> None:
+def test_explain_ignores_another_kind_of_the_same_name(tmp_path: Path) -> None:
     stuck = _job("apps/v1", "StatefulSet", "j", 1, "nowhere", replicas=1)
     items = [*_world()[:2], *stuck, listing.group("j", 1, 8), listing.pod("other", count=8, group="j")]
     alone = _explained(items, "train/StatefulSet/j", tmp_path)
@@ -71,7 +71,7 @@ def test_explain_tells_nothing_of_another_kind_of_the_name(tmp_path: Path) -> No
     assert "pending" not in _explained(items, "train/PodGroup/j", tmp_path)
 
 
-def test_explain_tells_nothing_of_what_is_done_to_another_kind_of_the_name(tmp_path: Path) -> None:
+def test_explain_ignores_actions_on_another_kind_of_the_same_name(tmp_path: Path) -> None:
     template = {"metadata": {}, "spec": {"containers": [{"name": "ascend", "image": "i"}]}}
     spec = {"replicaSpecs": {"Master": {"replicas": 1, "template": template}}}
     metadata = {"namespace": "train", "name": "j", "uid": "u-a", "labels": {"framework": "pytorch"}}
@@ -92,7 +92,7 @@ def _explained(items: list[dict[str, Any]], name: str, folder: Path) -> dict[str
     return dict(json.loads(result.stdout))
 
 
-def test_an_entry_of_two_jobs_is_the_one_whose_pods_it_names() -> None:
+def test_a_pending_entry_belongs_to_the_job_whose_pods_it_names() -> None:
     found, observed = _planned(_world())
     gangs, _ = group(observed)
     (batch,) = gangs.values()
@@ -102,7 +102,7 @@ def test_an_entry_of_two_jobs_is_the_one_whose_pods_it_names() -> None:
     assert list(pending_by_gang([other], gangs)) == ["train/Job/j"]
 
 
-def test_an_entry_without_a_gang_keeps_its_name() -> None:
+def test_a_pending_entry_without_a_gang_keeps_its_name() -> None:
     entry = Pending("Job", "train", "gone", (), "GangIncomplete", "", {}, None)
     assert list(pending_by_gang([entry], {})) == ["train/Job/gone"]
 

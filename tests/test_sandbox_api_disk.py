@@ -15,15 +15,15 @@ import yaml
 
 from engine.sandbox.api import journal
 from engine.sandbox.api.journal import DiskJournal, JournalError
-from engine.sandbox.api.store import Store
+from engine.sandbox.api.store import ClusterStore
 from tests.api_client import Sandbox, at
 
 CM = "/api/v1/namespaces/default/configmaps"
 
 
-def filled(folder: Path, count: int) -> Store:
+def filled(folder: Path, count: int) -> ClusterStore:
     made = DiskJournal(folder)
-    store = Store(made)
+    store = ClusterStore(made)
     store.load(made.load(), made.rv)
     for i in range(count):
         store.put("things", ("n", f"t{i % 5}"), {"metadata": {"name": f"t{i % 5}"}, "i": i})
@@ -37,12 +37,12 @@ def contents(folder: Path) -> tuple[dict[str, int], int]:
     return entries, made.rv
 
 
-def closed(store: Store) -> None:
+def closed(store: ClusterStore) -> None:
     assert isinstance(store.journal, DiskJournal)
     store.journal.close()
 
 
-def test_what_was_written_is_read_back_with_its_versions(tmp_path: Path) -> None:
+def test_written_objects_are_read_back_with_their_versions(tmp_path: Path) -> None:
     store = filled(tmp_path, 12)
     store.delete("things", ("n", "t0"))
     closed(store)

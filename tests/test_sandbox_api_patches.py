@@ -14,25 +14,25 @@ from hypothesis import strategies as st
 from engine.model.patches import merge_patch
 from engine.sandbox.api import fieldsets, schemagen
 from engine.sandbox.api.apply import apply, track_update
-from engine.sandbox.api.builtin import builtin_resources
+from engine.sandbox.api.builtin import builtin_resources, model_of
 from engine.sandbox.api.durations import human_duration
 from engine.sandbox.api.errors import ApiError
 from engine.sandbox.api.expiry import MAX_EVENTS, expire_events
-from engine.sandbox.api.kinds import Resource, version_rank
+from engine.sandbox.api.kinds import ServedResource, version_rank
 from engine.sandbox.api.patches import json_patch, strategic_merge
 from engine.sandbox.api.protobuf import MAGIC, parse
 from engine.sandbox.api.schema import builtin_node
 from engine.sandbox.api.selectors import label_selector, structured_selector
-from engine.sandbox.api.store import Store
+from engine.sandbox.api.store import ClusterStore
 from engine.sandbox.api.tables import json_path
 
 JSON = dict[str, Any]
 FEW = settings(max_examples=150, deadline=timedelta(seconds=2))
 
 
-def resource(plural: str) -> Resource:
+def resource(plural: str) -> ServedResource:
     found = next(r for r in builtin_resources() if r.plural == plural)
-    found.node = builtin_node(found)
+    found.node = builtin_node(model_of(found))
     return found
 
 
@@ -177,7 +177,7 @@ def owners(obj: JSON) -> dict[str, set[str]]:
 
 @given(st.lists(st.tuples(st.sampled_from(["one", "two", "three"]), data), min_size=1, max_size=6))
 @FEW
-def test_forced_applies_end_with_what_their_owners_say(steps: list[tuple[str, dict[str, str]]]) -> None:
+def test_forced_applies_end_with_the_fields_of_their_owners(steps: list[tuple[str, dict[str, str]]]) -> None:
     live: JSON | None = None
     last: dict[str, dict[str, str]] = {}
     for manager, fields in steps:
@@ -186,7 +186,7 @@ def test_forced_applies_end_with_what_their_owners_say(steps: list[tuple[str, di
         shown = live.get("data") or {}
         assert fields.items() <= shown.items(), "what was applied by force is there"
         assert owners(live).keys() <= {f".data.{key}" for key in shown}, "only fields that exist are owned"
-        assert set(shown) == {path.removeprefix(".data.") for path in owners(live)}, "a field that nobody owns is gone"
+        assert set(shown) == {path.removeprefix(".data.") for path in owners(live)}, "a field without an owner is gone"
         for key in shown:
             assert owners(live)[f".data.{key}"] <= {name for name, said in last.items() if key in said}
 
@@ -349,7 +349,7 @@ def test_versions_are_preferred_as_kubernetes_does() -> None:
 
 
 def test_events_expire_by_age_and_count() -> None:
-    store = Store()
+    store = ClusterStore()
     for i in range(MAX_EVENTS + 5):
         metadata = {"name": f"e{i}", "creationTimestamp": "2026-01-01T00:00:00Z"}
         store.put("events", ("n", f"e{i}"), {"metadata": metadata})

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from engine.sandbox.api import FaultInjector, FaultRule
-from engine.sandbox.api.store import HISTORY, HISTORY_BYTES, Store, Watcher
+from engine.sandbox.api.store import HISTORY, HISTORY_BYTES, ClusterStore, Watcher
 from tests.api_client import JSON, MERGE, Client, Sandbox, at
 
 CM = "/api/v1/~/configmaps"
@@ -111,7 +111,7 @@ def test_a_bookmark_has_the_form_of_the_other_events(api: Client, form: str, kin
 
 
 def test_history_is_bounded_by_count_and_bytes() -> None:
-    store = Store()
+    store = ClusterStore()
     for i in range(2 * HISTORY + 10):
         store.put("things", ("n", "a"), {"metadata": {"name": "a"}, "i": i})
     collection = store.collection("things")
@@ -124,7 +124,7 @@ def test_history_is_bounded_by_count_and_bytes() -> None:
 
 
 def test_history_never_skips_an_event_it_does_not_report_as_compacted() -> None:
-    store = Store()
+    store = ClusterStore()
     versions = [store.put("things", ("n", "a"), {"metadata": {"name": "a"}}).rv for _ in range(2 * HISTORY + 10)]
     collection = store.collection("things")
     assert [event.rv for event in collection.since(collection.compacted)] == [
@@ -132,8 +132,8 @@ def test_history_never_skips_an_event_it_does_not_report_as_compacted() -> None:
     ]
 
 
-def test_a_watcher_that_falls_behind_is_told_so() -> None:
-    store = Store()
+def test_a_watcher_that_falls_behind_overflows() -> None:
+    store = ClusterStore()
     watcher = Watcher(None, None)
     store.collection("things").subscribe(watcher)
     for _ in range(10_001):
@@ -154,7 +154,7 @@ def test_an_expired_continue_token_gets_410(api: Client) -> None:
 # -- faults
 
 
-def test_an_injected_429_says_when_to_come_back_and_ends_after_its_count(api: Client) -> None:
+def test_an_injected_429_has_retry_after_and_ends_after_its_count(api: Client) -> None:
     rule = {
         "mode": "error",
         "status": 429,
@@ -236,7 +236,7 @@ def test_the_same_seed_hits_the_same_requests() -> None:
     def hits(seed: int) -> list[bool]:
         injector = FaultInjector(clock=lambda: 0.0)
         injector.add(FaultRule(mode="error", probability=0.5, seed=seed))
-        return [bool(injector.strike(("error",), "get", "pods")) for _ in range(50)]
+        return [bool(injector.match(("error",), "get", "pods")) for _ in range(50)]
 
     assert hits(1) == hits(1)
     assert hits(1) != hits(2)
@@ -246,9 +246,9 @@ def test_a_rule_ends_with_its_duration() -> None:
     now = [0.0]
     injector = FaultInjector(clock=lambda: now[0])
     injector.add(FaultRule(mode="error", duration=5.0))
-    assert injector.strike(("error",), "get", "pods")
+    assert injector.match(("error",), "get", "pods")
     now[0] = 5.0
-    assert not injector.strike(("error",), "get", "pods")
+    assert not injector.match(("error",), "get", "pods")
     assert injector.rules() == []
 
 

@@ -17,11 +17,11 @@ import pytest
 from engine.kube import NODE, POD, Conflict, Kube, NotFound, resource_for
 from engine.sandbox.api import ApiServer
 from engine.sandbox.controllers import objects as o
-from engine.sandbox.nodes import Member
+from engine.sandbox.node_control import SandboxNode
 from engine.sandbox.nodes_shape import Shape
 from engine.sandbox.settings import SandboxSettings
 from engine.sandbox.shapes import Shapes
-from engine.sandbox.world import World, control
+from engine.sandbox.world import SandboxCluster, control
 from tests.controller_world import workload
 from tests.kube_server import kubeconfig
 
@@ -57,10 +57,10 @@ def connect(
     return open_kube
 
 
-def nodes(count: int) -> list[Member]:
+def nodes(count: int) -> list[SandboxNode]:
     """Nodes of this test alone: a real API server is shared by the session."""
     run = next(_runs)
-    return [Member(f"w{run}-{number + 1}", number, A2) for number in range(count)]
+    return [SandboxNode(f"w{run}-{number + 1}", number, A2) for number in range(count)]
 
 
 async def until(what: str, check: Callable[[], Awaitable[Any]], seconds: float = 15.0) -> Any:
@@ -74,7 +74,7 @@ async def until(what: str, check: Callable[[], Awaitable[Any]], seconds: float =
         await asyncio.sleep(0.03)
 
 
-async def place(kube: Kube, members: list[Member]) -> None:
+async def place(kube: Kube, members: list[SandboxNode]) -> None:
     """A scheduler without thought: binds whatever is unbound to the nodes in turn, without chips."""
     turn = itertools.cycle(members)
     while True:
@@ -89,8 +89,8 @@ async def pods_of(kube: Kube, app: str) -> list[Json]:
     return (await kube.list(POD, "default", labels=f"app={app}")).items
 
 
-def world(kube: Kube, members: list[Member], **more: Any) -> World:
-    return World(kube, msgspec.structs.replace(SETTINGS, **more), Shapes({}, {}), members)
+def world(kube: Kube, members: list[SandboxNode], **more: Any) -> SandboxCluster:
+    return SandboxCluster(kube, msgspec.structs.replace(SETTINGS, **more), Shapes({}, {}), members)
 
 
 def npu_pod(name: str, node: str, chips: list[int], count: int = 0) -> Json:
@@ -108,7 +108,7 @@ def npu_pod(name: str, node: str, chips: list[int], count: int = 0) -> Json:
     }
 
 
-def test_a_deployment_rolls_heals_and_goes(connect: Any) -> None:
+def test_a_deployment_rolls_out_replaces_pods_and_is_deleted(connect: Any) -> None:
     async def run() -> None:
         members = nodes(2)
         async with connect() as kube, world(kube, members).running():
@@ -150,7 +150,7 @@ def test_a_deployment_rolls_heals_and_goes(connect: Any) -> None:
     asyncio.run(run())
 
 
-def test_nodes_refuse_what_a_kubelet_refuses(connect: Any) -> None:
+def test_nodes_reject_pods_that_a_kubelet_rejects(connect: Any) -> None:
     async def run() -> None:
         (member,) = members = nodes(1)
         first, second, third = (f"{member.name}-{word}" for word in ("first", "second", "third"))
@@ -232,7 +232,7 @@ def test_a_silent_node_is_noticed_and_comes_back(connect: Any) -> None:
     asyncio.run(run())
 
 
-def test_a_restarted_world_takes_its_pods_over(connect: Any) -> None:
+def test_a_restarted_world_adopts_its_pods(connect: Any) -> None:
     async def run() -> None:
         (member,) = members = nodes(1)
         name = f"{member.name}-p"

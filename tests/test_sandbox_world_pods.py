@@ -12,8 +12,8 @@ from engine.model.times import rfc3339
 from engine.sandbox import nodes_admission, nodes_devices, nodes_pods, nodes_shape
 from engine.sandbox.controllers import objects as o
 from engine.sandbox.controllers.writes import Step
-from engine.sandbox.nodes_devices import Devices, Refusal
-from engine.sandbox.nodes_pods import Host, Times
+from engine.sandbox.nodes_devices import Devices, PodRejection
+from engine.sandbox.nodes_pods import PodHost, PodTimes
 from engine.sandbox.nodes_shape import Shape
 from engine.sandbox.settings import SandboxSettings
 from tests.controller_world import NOW, merge
@@ -22,7 +22,7 @@ Json = dict[str, Any]
 A2 = Shape("huawei.com/Ascend910", "Ascend910-", 8, {"accelerator-type": "module-910b-8"})
 CARDS = Shape("huawei.com/Ascend310P", "Ascend310P-", 2, {"accelerator": "huawei-Ascend310P"})
 NODE = nodes_shape.node_object("node-1", 0, A2, NOW)
-HOST = Host("node-1", "10.64.0.1", SandboxSettings(time_scale=0.1))
+HOST = PodHost("node-1", "10.64.0.1", SandboxSettings(time_scale=0.1))
 
 
 def pod(name: str, chips: str = "", *, count: int = 0, resource: str = A2.resource, when: int = 1, **more: Any) -> Json:
@@ -48,8 +48,8 @@ def perform(target: Json, step: Step) -> Json:
 def taken(name: str, chips: str = "", **more: Any) -> Json:
     """A pod that runs on the node with its chips."""
     thing = pod(name, chips, **more)
-    perform(thing, nodes_pods.admit(thing, {"huawei.com/AscendReal": chips} if chips else {}, HOST, Times(), NOW))
-    perform(thing, nodes_pods.advance(thing, HOST, Times(), "10.128.0.1", (), NOW + 60))
+    perform(thing, nodes_pods.admit(thing, {"huawei.com/AscendReal": chips} if chips else {}, HOST, PodTimes(), NOW))
+    perform(thing, nodes_pods.advance(thing, HOST, PodTimes(), "10.128.0.1", (), NOW + 60))
     assert o.phase(thing) == "Running"
     return thing
 
@@ -83,8 +83,8 @@ def test_all_equal_requests_of_a_node_are_served_in_any_order(order: tuple[int, 
     for index in order:
         waiting = [p for p in pods if p is not pods[index] and p not in running]
         notes = give(pods[index], *waiting, running=tuple(running))
-        assert not isinstance(notes, Refusal), notes
-        perform(pods[index], nodes_pods.admit(pods[index], notes, HOST, Times(), NOW))
+        assert not isinstance(notes, PodRejection), notes
+        perform(pods[index], nodes_pods.admit(pods[index], notes, HOST, PodTimes(), NOW))
         running.append(pods[index])
     assert sorted(nodes_devices.held(running)) == [f"Ascend910-{i}" for i in range(6)]
 
@@ -92,12 +92,14 @@ def test_all_equal_requests_of_a_node_are_served_in_any_order(order: tuple[int, 
 def test_a_chip_is_never_held_twice() -> None:
     running = taken("old", "Ascend910-0,Ascend910-1")
     refusal = give(pod("new", "Ascend910-1,Ascend910-2"), running=(running,))
-    assert isinstance(refusal, Refusal) and refusal.reason == "UnexpectedAdmissionError"
+    assert isinstance(refusal, PodRejection) and refusal.reason == "UnexpectedAdmissionError"
     assert "Ascend910-1 is held by pod default/old" in refusal.message
     running["metadata"]["deletionTimestamp"] = rfc3339(NOW)
-    assert isinstance(give(pod("new", "Ascend910-1"), running=(running,)), Refusal), "a terminating pod keeps its chips"
+    assert isinstance(give(pod("new", "Ascend910-1"), running=(running,)), PodRejection), (
+        "a terminating pod keeps its chips"
+    )
     running["status"]["phase"] = "Succeeded"
-    assert not isinstance(give(pod("new", "Ascend910-1"), running=(running,)), Refusal)
+    assert not isinstance(give(pod("new", "Ascend910-1"), running=(running,)), PodRejection)
 
 
 @pytest.mark.parametrize(
@@ -110,9 +112,9 @@ def test_a_chip_is_never_held_twice() -> None:
         (pod("a", count=1, resource="huawei.com/Ascend310P"), set(), "Requested: 1, Available: 0"),
     ],
 )
-def test_what_cannot_be_given_is_refused(target: Json, unhealthy: set[str], text: str) -> None:
+def test_devices_that_are_unavailable_reject_the_pod(target: Json, unhealthy: set[str], text: str) -> None:
     refusal = give(target, devices=Devices(A2, frozenset(unhealthy)))
-    assert isinstance(refusal, Refusal) and text in refusal.message
+    assert isinstance(refusal, PodRejection) and text in refusal.message
 
 
 def test_static_vnpus_appear_as_resources_and_are_given_by_name() -> None:
@@ -125,8 +127,8 @@ def test_static_vnpus_appear_as_resources_and_are_given_by_name() -> None:
     notes = give(asking, devices=devices)
     assert notes["huawei.com/AscendReal"] == "Ascend310P-4c-100-0"
     holder = pod("b", count=1, resource="huawei.com/Ascend310P-4c")
-    perform(holder, nodes_pods.admit(holder, notes, HOST, Times(), NOW))
-    assert isinstance(give(asking, running=(holder,), devices=devices), Refusal)
+    perform(holder, nodes_pods.admit(holder, notes, HOST, PodTimes(), NOW))
+    assert isinstance(give(asking, running=(holder,), devices=devices), PodRejection)
     sick = Devices(CARDS, frozenset({"Ascend310P-0"}), vnpus, devices.suffixes)
     assert sick.counts()[1] == {
         "huawei.com/Ascend310P": 1,
@@ -153,10 +155,10 @@ def test_admission_refuses_what_does_not_fit() -> None:
 
 
 def life(
-    target: Json, host: Host = HOST, held: tuple[str, ...] = (), seconds: float = 100.0
+    target: Json, host: PodHost = HOST, held: tuple[str, ...] = (), seconds: float = 100.0
 ) -> tuple[Json, list[tuple[float, str]]]:
     """Admit the pod and go on for some seconds; returns it and its phases by time."""
-    times, now, seen = Times(), NOW, [(0.0, "")]
+    times, now, seen = PodTimes(), NOW, [(0.0, "")]
     step = nodes_pods.admit(target, {}, host, times, now)
     while True:
         perform(target, step)
@@ -200,24 +202,24 @@ def test_a_crashing_pod_is_started_again_with_growing_pauses() -> None:
     assert phases[-1][0] - phases[1][0] == pytest.approx(6.0, abs=0.2)
 
 
-def test_a_pod_that_wants_to_fails_with_its_chip() -> None:
+def test_a_pod_with_the_annotation_fails_with_its_chip() -> None:
     notes = {nodes_pods.FAIL_ON_FAULT: "true"}
-    sick = Host("node-1", "10.64.0.1", HOST.settings, faulty={"Ascend910-3"})
+    sick = PodHost("node-1", "10.64.0.1", HOST.settings, faulty={"Ascend910-3"})
     thing = taken("a", "Ascend910-3", metadata={"annotations": notes}, spec={"restartPolicy": "Never"})
-    assert nodes_pods.advance(thing, HOST, Times(), "ip", ("Ascend910-3",), NOW).writes == ()
-    perform(thing, nodes_pods.advance(thing, sick, Times(), "ip", ("Ascend910-3",), NOW))
+    assert nodes_pods.advance(thing, HOST, PodTimes(), "ip", ("Ascend910-3",), NOW).writes == ()
+    perform(thing, nodes_pods.advance(thing, sick, PodTimes(), "ip", ("Ascend910-3",), NOW))
     assert o.phase(thing) == "Failed"
 
 
 def test_a_command_ends_a_pod_once() -> None:
     thing = taken("a", metadata={"annotations": {nodes_pods.EXIT_NOW: "7"}})
-    perform(thing, nodes_pods.advance(thing, HOST, Times(), "ip", (), NOW))
+    perform(thing, nodes_pods.advance(thing, HOST, PodTimes(), "ip", (), NOW))
     assert nodes_pods.EXIT_NOW not in thing["metadata"]["annotations"]
     assert thing["status"]["containerStatuses"][0]["lastState"]["terminated"]["exitCode"] == 7
 
 
 def test_a_deleted_pod_keeps_running_for_its_scaled_grace() -> None:
-    thing, times = taken("a", "Ascend910-3"), Times()
+    thing, times = taken("a", "Ascend910-3"), PodTimes()
     thing["metadata"] |= {"deletionTimestamp": rfc3339(NOW + 30), "deletionGracePeriodSeconds": 30}
     first = nodes_pods.advance(thing, HOST, times, "ip", (), NOW)
     assert first.writes == () and first.again_in == pytest.approx(3.0)
@@ -225,13 +227,13 @@ def test_a_deleted_pod_keeps_running_for_its_scaled_grace() -> None:
     assert [(w.verb, w.grace_seconds, w.uid) for w in last.writes] == [("delete", 0, "uid-a")]
 
 
-def test_a_pod_with_finalizers_is_let_go_of() -> None:
+def test_a_node_releases_a_pod_with_finalizers() -> None:
     thing = taken("a", "Ascend910-3")
     thing["metadata"] |= {"deletionTimestamp": rfc3339(NOW), "deletionGracePeriodSeconds": 0, "finalizers": ["x/y"]}
-    step = nodes_pods.advance(thing, HOST, Times(), "ip", (), NOW)
+    step = nodes_pods.advance(thing, HOST, PodTimes(), "ip", (), NOW)
     perform(thing, step)
     assert o.phase(thing) == "Failed" and nodes_devices.held([thing]) == {}
-    assert nodes_pods.advance(thing, HOST, Times(), "ip", (), NOW + 9).writes == ()
+    assert nodes_pods.advance(thing, HOST, PodTimes(), "ip", (), NOW + 9).writes == ()
 
 
 def test_readiness_deadline_and_a_runtime_that_is_down() -> None:
@@ -239,7 +241,7 @@ def test_readiness_deadline_and_a_runtime_that_is_down() -> None:
     assert [word for _, word in phases] == ["Pending", "Running unready", "Running"]
     thing, phases = life(pod("b", spec={"activeDeadlineSeconds": 50}))
     assert phases[-1][1] == "Failed" and thing["status"]["reason"] == "DeadlineExceeded"
-    down = Host("node-1", "10.64.0.1", HOST.settings, runtime_up=False)
+    down = PodHost("node-1", "10.64.0.1", HOST.settings, runtime_up=False)
     assert [word for _, word in life(pod("c"), down)[1]] == ["Pending"]
 
 

@@ -1,4 +1,4 @@
-"""What operators tell processes through the environment: read, bounded, and refused by name."""
+"""Settings from the environment: read, bounded, and refused by name."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_what_people_write_is_read() -> None:
     assert (found.log_level, found.recordings, found.debounce) == ("debug", False, 0.0)
 
 
-def test_a_setting_that_nobody_reads_is_named_with_the_one_that_was_meant() -> None:
+def test_a_misspelt_setting_is_named_with_the_similar_one() -> None:
     strange = {"BELAY_RESINC": "5", "BELAY_LOGLEVEL": "INFO", "BELAY_SOURCE_URI": "x", "BELAY_RESYNC": "5"}
     theirs = {
         "BELAY_REDIS_PORT": "tcp://10.0.0.1:6379",

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from engine.controller.triggers import _CLAIM, _DONE, _EXTEND, _FREE, _HEAD, _MARK, _READY
 from engine.store import connect, snapshot
-from engine.triggers import _CLAIM, _DONE, _EXTEND, _FREE, _HEAD, _MARK, _READY
 from tests.redis_server import redis_process, redis_url  # noqa: F401
 from tests.sim.memory import Memory
 
@@ -64,21 +64,21 @@ for seed in range(60, 72):
         break
 """
 MUTATIONS = {
-    "bindings that are told and not made": (
+    "bindings that are reported and not made": (
         "import engine.model.actions as a\n"
         "import engine.act.table as t\n"
         "async def nothing(edge, action): return True\n"
         "t.TABLE[a.BindPod] = nothing\n"
     ),
     "a controller that drops changes": (
-        "import engine.inbox as i\n"
-        "real = i.Inbox.take\n"
+        "import engine.observe.watch_events as i\n"
+        "real = i.WatchEvents.receive\n"
         "count = [0]\n"
         "def broken(self, reflector, change):\n"
         "    count[0] += 1\n"
         "    if change.key[1].startswith('mindx-dl-deviceinfo') and count[0] > 200: return\n"
         "    real(self, reflector, change)\n"
-        "i.Inbox.take = broken\n"
+        "i.WatchEvents.receive = broken\n"
     ),
 }
 

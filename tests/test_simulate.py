@@ -45,7 +45,7 @@ def kinds(story: dict[str, Any], after: float = 0.0) -> list[str]:
     return [a["kind"] for m in story["moments"] if m["after"] >= after for a in m["actions"]]
 
 
-def test_nothing_happens_to_a_cluster_at_rest(cluster: str, tmp_path: Path) -> None:
+def test_a_cluster_at_rest_has_no_actions(cluster: str, tmp_path: Path) -> None:
     result = belay("--desired", str(ROOT), "--cluster", cluster, "-o", "json")
     story = json.loads(result.stdout)
     assert story["ended"] == "quiet" and story["moments"] == [] and story["counts"] == {}
@@ -76,7 +76,7 @@ def test_a_lost_node_moves_its_job_and_comes_back(cluster: str, tmp_path: Path) 
     assert {n["node"]: n["state"] for n in story["state"]["nodes"]}["node-1"] == "healthy"
 
 
-def test_a_node_that_is_gone_for_good_and_one_that_returns(cluster: str, tmp_path: Path) -> None:
+def test_a_node_leaves_and_returns(cluster: str, tmp_path: Path) -> None:
     events = "- {at: 1m, node: node-1, state: gone}\n- {at: 20m, node: node-1, state: back}\n"
     story = play(cluster, tmp_path, events)
     assert story["ended"] == "quiet" and story["state"]["pending"] == []
@@ -98,16 +98,16 @@ def test_an_ended_pod_and_a_deleted_one_are_replaced(cluster: str, tmp_path: Pat
     assert story["counts"]["CreatePod"] >= 1 and story["counts"]["BindPod"] >= 1 and story["state"]["pending"] == []
 
 
-def test_the_table_tells_the_story(cluster: str, tmp_path: Path) -> None:
+def test_the_table_shows_the_story(cluster: str, tmp_path: Path) -> None:
     path = tmp_path / "t.yaml"
     path.write_text('- {at: 90s, node: node-1, chip: 3, code: "80DF8402"}\n')
     result = belay("--desired", str(ROOT), "--cluster", cluster, "--timeline", str(path))
     assert "1m30s" in result.stdout and "80DF8402 occurs on node-1/3" in result.stdout
     assert "\nquiet at " in result.stdout and "1 IsolateChip" in result.stdout
-    assert "SeparateNPU" in result.stdout.partition("quiet at")[2], "what is left is told at the end"
+    assert "SeparateNPU" in result.stdout.partition("quiet at")[2], "what is left is listed at the end"
 
 
-def test_the_story_that_inject_plays_can_be_simulated(cluster: str, tmp_path: Path) -> None:
+def test_a_timeline_of_inject_can_be_simulated(cluster: str, tmp_path: Path) -> None:
     sample = (ROOT / "deploy" / "samples" / "faults-timeline.yaml").read_text()
     story = play(cluster, tmp_path, sample)
     told = [event for m in story["moments"] for event in m["events"]]

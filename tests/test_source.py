@@ -1,4 +1,4 @@
-"""The source against real Git: what is in force, what is refused, and what the conditions say."""
+"""The source against real Git: revisions in force, refusals, and conditions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import InputError, SourceError
-from engine.source import FetchResult, Limits, Source, SourceConfig
+from engine.source import FetchResult, GitSource, Limits, SourceConfig
 from tests.gitrepo import Repo, git
 
 
@@ -22,10 +22,10 @@ def repo(tmp_path: Path) -> Repo:
     return Repo(tmp_path / "repo")
 
 
-def source(repo: Repo, tmp_path: Path, **options: object) -> Source:
+def source(repo: Repo, tmp_path: Path, **options: object) -> GitSource:
     limits = options.pop("limits", None)
     config = SourceConfig(url=str(options.pop("url", repo.bare)), **options)  # type: ignore[arg-type]
-    return Source(config, tmp_path / "mirrors", limits=limits, chance=random.Random(7))  # type: ignore[arg-type]
+    return GitSource(config, tmp_path / "mirrors", limits=limits, chance=random.Random(7))  # type: ignore[arg-type]
 
 
 def reason(result: FetchResult, kind: str = "Ready") -> str:
@@ -34,7 +34,7 @@ def reason(result: FetchResult, kind: str = "Ready") -> str:
     return condition.reason
 
 
-def test_a_commit_becomes_a_revision_with_only_the_files_that_count(repo: Repo, tmp_path: Path) -> None:
+def test_a_commit_becomes_a_revision_with_documents_only(repo: Repo, tmp_path: Path) -> None:
     sha = repo.commit(
         {
             "desired/job.yaml": "a: 1\n",
@@ -71,7 +71,7 @@ def test_the_next_commit_lists_changed_added_and_removed_paths(repo: Repo, tmp_p
     assert result.revision.changed == ("desired/a.yaml", "desired/b.yaml", "policies/new.yaml")
     assert set(result.revision.files) == {"desired/a.yaml", "desired/c.yaml", "policies/new.yaml"}
     # a full listing in another process agrees with the incremental one
-    fresh = Source(SourceConfig(url=str(repo.bare)), tmp_path / "elsewhere").fetch().revision
+    fresh = GitSource(SourceConfig(url=str(repo.bare)), tmp_path / "elsewhere").fetch().revision
     assert fresh is not None and fresh.files == result.revision.files
 
 
@@ -131,7 +131,7 @@ def test_a_vanished_branch_keeps_the_last_revision_in_force(repo: Repo, tmp_path
     assert restarted.revision is not None and restarted.revision.sha == sha and reason(restarted) == "BranchNotFound"
 
 
-def test_a_branch_whose_name_ends_like_another_is_not_taken_for_it(repo: Repo, tmp_path: Path) -> None:
+def test_a_branch_with_the_same_ending_is_not_confused(repo: Repo, tmp_path: Path) -> None:
     repo.commit({"desired/a.yaml": "1"})
     git(repo.bare, "update-ref", "refs/heads/refs/heads/prod", repo.head())
     assert reason(source(repo, tmp_path, branch="prod").fetch()) == "BranchNotFound"
@@ -179,7 +179,7 @@ def test_credentials_never_reach_a_condition(repo: Repo, tmp_path: Path) -> None
     assert all(len(c.message) <= 300 for c in result.conditions)
 
 
-def test_a_remote_that_hangs_is_given_up_on(repo: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fetch_from_a_hanging_remote_times_out(repo: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_SSH_COMMAND", "sleep 60 #")
     s = source(repo, tmp_path, url="ssh://git@example.invalid/x.git", limits=Limits(remote_timeout=0.3))
     started = time.monotonic()
@@ -305,7 +305,7 @@ def test_history_finds_earlier_versions_of_a_file(repo: Repo, tmp_path: Path) ->
     assert len(s.history("desired/a.yaml", 2)) <= 2 and s.history("desired/none.yaml") == [] and s.history("../x") == []
 
 
-def test_a_suspended_source_does_not_look_and_resumes(repo: Repo, tmp_path: Path) -> None:
+def test_a_suspended_source_does_not_fetch_and_resumes(repo: Repo, tmp_path: Path) -> None:
     sha = repo.commit({"desired/a.yaml": "1"})
     first = source(repo, tmp_path).fetch().revision
     newer = repo.commit({"desired/a.yaml": "2"})
@@ -318,7 +318,7 @@ def test_a_suspended_source_does_not_look_and_resumes(repo: Repo, tmp_path: Path
 
 
 @pytest.mark.parametrize("damage", ["head", "pack", "refs", "config", "everything"])
-def test_a_damaged_mirror_is_cloned_afresh(repo: Repo, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_mirror_is_cloned_again(repo: Repo, tmp_path: Path, damage: str) -> None:
     repo.commit({f"desired/f{i}.yaml": str(i) for i in range(30)})
     git(repo.bare, "gc", "-q")
     first = source(repo, tmp_path).fetch().revision
@@ -343,7 +343,7 @@ def test_a_damaged_mirror_is_cloned_afresh(repo: Repo, tmp_path: Path, damage: s
     assert len(s.read(result.revision.files.values())) == 30
 
 
-def test_a_blob_missing_from_the_mirror_is_an_error_and_the_next_fetch_mends_it(repo: Repo, tmp_path: Path) -> None:
+def test_a_blob_missing_from_the_mirror_is_an_error_and_the_next_fetch_repairs_it(repo: Repo, tmp_path: Path) -> None:
     repo.commit({"desired/a.yaml": "content"})
     s = source(repo, tmp_path)
     first = s.fetch().revision
@@ -362,11 +362,11 @@ def test_only_blob_ids_can_be_read(repo: Repo, tmp_path: Path, blob: str) -> Non
     repo.commit({"desired/a.yaml": "1"})
     s = source(repo, tmp_path)
     s.fetch()
-    with pytest.raises(SourceError, match="no blob id"):
+    with pytest.raises(SourceError, match="not a blob id"):
         s.read([blob])
 
 
-def test_leftovers_of_a_killed_process_are_swept(repo: Repo, tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_process_are_removed(repo: Repo, tmp_path: Path) -> None:
     repo.commit({"desired/a.yaml": "1"})
     first = source(repo, tmp_path).fetch().revision
     (mirror,) = (tmp_path / "mirrors").glob("*.git")
@@ -390,8 +390,8 @@ def test_leftovers_of_a_killed_process_are_swept(repo: Repo, tmp_path: Path) -> 
 _FETCHER = """
 import sys
 from pathlib import Path
-from engine.source import Source, SourceConfig
-s = Source(SourceConfig(url=sys.argv[1]), Path(sys.argv[2]))
+from engine.source import GitSource, SourceConfig
+s = GitSource(SourceConfig(url=sys.argv[1]), Path(sys.argv[2]))
 revision = None
 for _ in range(int(sys.argv[3])):
     result = s.fetch(revision)
@@ -415,7 +415,7 @@ def test_processes_share_one_mirror(repo: Repo, tmp_path: Path) -> None:
     assert len(list((tmp_path / "mirrors").glob("*.git"))) == 1
 
 
-def test_a_process_killed_while_fetching_harms_nobody(repo: Repo, tmp_path: Path) -> None:
+def test_a_process_killed_while_fetching_leaves_a_usable_mirror(repo: Repo, tmp_path: Path) -> None:
     repo.commit({f"desired/f{i}.yaml": os.urandom(20_000).hex() for i in range(60)})
     command = [sys.executable, "-c", _FETCHER, str(repo.bare), str(tmp_path / "mirrors"), "200"]
     for delay in (0.25, 0.3, 0.35, 0.45):

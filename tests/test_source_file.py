@@ -8,7 +8,7 @@ import pytest
 
 from engine.errors import InputError
 from engine.kube import CONFIGMAP
-from engine.load.given import read_source
+from engine.load.source_file import read_source
 from engine.settings import from_environment, with_source_file
 from tests.gitrepo import Repo
 from tests.loop_world import Cluster, Loop, until
@@ -64,7 +64,7 @@ def test_suspending_and_resuming_takes_effect_while_it_runs(tmp_path: Path, redi
         cluster, redis_url, tmp_path / "data", source_file=str(file), source_url=found.source_url, source_interval=1.0
     )
 
-    def told(condition: str) -> bool:
+    def has_condition(condition: str) -> bool:
         live = cluster.get(CONFIGMAP, "belay-sync", "belay-system")
         return live is not None and condition in live["data"]["conditions.json"]
 
@@ -72,10 +72,10 @@ def test_suspending_and_resuming_takes_effect_while_it_runs(tmp_path: Path, redi
         until(lambda: cluster.get(CONFIGMAP, "one", "default"), what="the first revision")
         file.write_text("spec: [")  # broken: nothing changes
         file.write_text(DOCUMENT.format(url=repository.bare, suspend="true"))
-        until(lambda: told("Suspended"), what="being suspended")
+        until(lambda: has_condition("Suspended"), what="being suspended")
         repository.commit({"desired/two.yaml": CONFIG % "two"})
         loop.controller.poke()
-        until(lambda: told("Suspended"))
+        until(lambda: has_condition("Suspended"))
         assert cluster.get(CONFIGMAP, "two", "default") is None
         file.write_text(DOCUMENT.format(url=repository.bare, suspend="false"))
         until(lambda: cluster.get(CONFIGMAP, "two", "default"), what="the revision pushed meanwhile")

@@ -1,4 +1,4 @@
-"""A local work tree or plain folder as the source, uncommitted changes included, and when to look again."""
+"""A local work tree or plain folder as the source, uncommitted changes included, and when to fetch again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.source import Limits, Source, SourceConfig, blob_id
+from engine.source import GitSource, Limits, SourceConfig, blob_id
 from tests.gitrepo import Repo, git
 
 
@@ -18,8 +18,8 @@ def repo(tmp_path: Path) -> Repo:
     return Repo(tmp_path / "repo")
 
 
-def folder(path: Path, tmp_path: Path, limits: Limits | None = None) -> Source:
-    return Source(SourceConfig(url=str(path)), tmp_path / "mirrors", limits=limits)
+def folder(path: Path, tmp_path: Path, limits: Limits | None = None) -> GitSource:
+    return GitSource(SourceConfig(url=str(path)), tmp_path / "mirrors", limits=limits)
 
 
 def test_blob_ids_are_gits(repo: Repo) -> None:
@@ -107,7 +107,7 @@ def test_a_repository_without_commits_is_read_from_disk(repo: Repo, tmp_path: Pa
     assert revision is not None and set(revision.files) == {"desired/a.yaml"}
 
 
-def test_the_same_refusals_as_in_a_commit(repo: Repo, tmp_path: Path) -> None:
+def test_a_folder_refuses_the_same_files_as_a_commit(repo: Repo, tmp_path: Path) -> None:
     sha = repo.commit({"desired/ok.yaml": "ok", "desired/big.yaml": "small"})
     repo.write(
         {
@@ -162,7 +162,7 @@ def test_an_emptied_folder_and_a_vanished_one_keep_the_last_revision(repo: Repo,
     assert gone.revision is first and gone.conditions[-1].reason == "Unreachable"
 
 
-def test_a_checkout_under_way_is_not_mistaken_for_deletions(repo: Repo, tmp_path: Path) -> None:
+def test_a_running_checkout_is_not_mistaken_for_deletions(repo: Repo, tmp_path: Path) -> None:
     repo.commit({"desired/a.yaml": "1", "desired/b.yaml": "2"})
     s = folder(repo.work, tmp_path)
     first = s.fetch().revision
@@ -175,7 +175,7 @@ def test_a_checkout_under_way_is_not_mistaken_for_deletions(repo: Repo, tmp_path
     assert after is not None and after.changed == ("desired/b.yaml",)
 
 
-async def _causes(s: Source, stop: asyncio.Event, found: asyncio.Queue[str]) -> None:
+async def _causes(s: GitSource, stop: asyncio.Event, found: asyncio.Queue[str]) -> None:
     async for cause in s.watch(stop):
         await found.put(cause)
 
@@ -184,7 +184,7 @@ def test_edits_pokes_and_polls_wake_the_watcher(repo: Repo, tmp_path: Path) -> N
     repo.commit({"desired/a.yaml": "1"})
 
     async def scenario() -> list[str]:
-        s = Source(SourceConfig(url=str(repo.work), interval=1000.0), tmp_path / "mirrors")
+        s = GitSource(SourceConfig(url=str(repo.work), interval=1000.0), tmp_path / "mirrors")
         stop, found = asyncio.Event(), asyncio.Queue[str]()
         task = asyncio.create_task(_causes(s, stop, found))
         causes = [await asyncio.wait_for(found.get(), 5)]
@@ -208,7 +208,7 @@ def test_edits_pokes_and_polls_wake_the_watcher(repo: Repo, tmp_path: Path) -> N
 def test_polls_follow_the_interval_and_a_poke_before_watching_is_remembered(repo: Repo, tmp_path: Path) -> None:
     async def scenario() -> list[str]:
         config = SourceConfig(url=str(repo.bare), interval=1.0)
-        s = Source(config, tmp_path / "mirrors", chance=random.Random(1))
+        s = GitSource(config, tmp_path / "mirrors", chance=random.Random(1))
         s.poke()
         s.poke()
         stop, found = asyncio.Event(), asyncio.Queue[str]()

@@ -1,4 +1,4 @@
-"""Signed commits with real ssh-keygen and GnuPG: only what someone on the list signed comes into force."""
+"""Signed commits with real ssh-keygen and GnuPG: only commits signed by a listed key come into force."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.source import FetchResult, Source, SourceConfig
+from engine.source import FetchResult, GitSource, SourceConfig
 from tests.gitrepo import Repo, git
 from tests.needs import required
 
@@ -78,9 +78,9 @@ def keyrings() -> Iterator[tuple[Keyring, Keyring]]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def verifying(repo: Repo, tmp_path: Path, mode: str, signers: Path) -> Source:
+def verifying(repo: Repo, tmp_path: Path, mode: str, signers: Path) -> GitSource:
     config = SourceConfig(url=str(repo.bare), verify_mode=mode, allowed_signers=signers)  # type: ignore[arg-type]
-    return Source(config, tmp_path / "mirrors")
+    return GitSource(config, tmp_path / "mirrors")
 
 
 def verdict(result: FetchResult) -> tuple[str, str]:
@@ -89,7 +89,7 @@ def verdict(result: FetchResult) -> tuple[str, str]:
     return condition.status, condition.reason
 
 
-def test_a_commit_signed_by_someone_on_the_list_comes_into_force(repo: Repo, tmp_path: Path) -> None:
+def test_a_commit_signed_by_a_listed_key_comes_into_force(repo: Repo, tmp_path: Path) -> None:
     ada = ssh_key(tmp_path, "ada")
     sha = repo.commit({"desired/a.yaml": "1"}, *ssh_options(ada))
     result = verifying(repo, tmp_path, "ssh", allow(tmp_path / "signers", ada=ada)).fetch()
@@ -118,7 +118,7 @@ def test_unsigned_and_wrongly_signed_tips_leave_the_last_verified_revision(repo:
     restarted = verifying(repo, tmp_path, "ssh", signers).fetch()
     assert restarted.revision is not None and restarted.revision.sha == good and restarted.revision.signer is not None
     # an unverified revision that the caller still holds from before does not stay
-    unverified = Source(SourceConfig(url=str(repo.bare)), tmp_path / "mirrors").fetch().revision
+    unverified = GitSource(SourceConfig(url=str(repo.bare)), tmp_path / "mirrors").fetch().revision
     assert unverified is not None and unverified.signer is None
     kept = verifying(repo, tmp_path, "ssh", signers).fetch(unverified)
     assert kept.revision is not None and kept.revision.sha == good and kept.changed_ref
@@ -158,7 +158,7 @@ def test_a_change_of_the_list_takes_effect_without_a_push(repo: Repo, tmp_path: 
     assert verdict(revoked) == ("False", "VerificationFailed") and revoked.revision == accepted.revision
 
 
-def test_a_missing_list_is_named_and_nothing_new_is_taken(repo: Repo, tmp_path: Path) -> None:
+def test_a_missing_list_is_named_and_the_revision_stays(repo: Repo, tmp_path: Path) -> None:
     repo.commit({"desired/a.yaml": "1"})
     result = verifying(repo, tmp_path, "ssh", tmp_path / "nowhere").fetch()
     assert result.revision is None and verdict(result) == ("False", "SignersUnreadable")
@@ -223,14 +223,22 @@ def test_a_tampered_commit_is_refused(repo: Repo, tmp_path: Path) -> None:
     assert result.revision is None and verdict(result)[1] == "VerificationFailed"
 
 
-def test_a_work_tree_that_must_be_verified_counts_only_with_what_was_committed(repo: Repo, tmp_path: Path) -> None:
+def test_a_verified_work_tree_counts_only_with_committed_files(repo: Repo, tmp_path: Path) -> None:
     ada = ssh_key(tmp_path, "ada")
     signers = allow(tmp_path / "signers", ada=ada)
     sha = repo.commit({"desired/a.yaml": "signed"}, *ssh_options(ada))
     repo.write({"desired/a.yaml": "uncommitted", "desired/b.yaml": "too"})
-    s = Source(SourceConfig(url=str(repo.work), verify_mode="ssh", allowed_signers=signers), tmp_path / "mirrors")
+    s = GitSource(SourceConfig(url=str(repo.work), verify_mode="ssh", allowed_signers=signers), tmp_path / "mirrors")
     result = s.fetch()
     assert result.revision is not None and result.revision.sha == sha and result.revision.signer is not None
     assert [s.read([b])[b] for b in result.revision.files.values()] == [b"signed"]
     repo.commit({"desired/a.yaml": "unsigned"})
     assert s.fetch(result.revision).revision is result.revision
+
+
+def test_a_device_as_list_of_signers_is_refused_by_name(repo: Repo, tmp_path: Path) -> None:
+    repo.commit({"desired/a.yaml": "1"})
+    for mode in ("ssh", "gpg"):
+        result = verifying(repo, tmp_path, mode, Path("/dev/zero")).fetch()
+        assert result.revision is None and verdict(result) == ("False", "SignersUnreadable")
+        assert "/dev/zero is not a regular file" in (result.condition("Verified") or result.conditions[0]).message

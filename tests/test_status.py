@@ -1,4 +1,4 @@
-"""What comes back: bodies of status ConfigMaps and Events, and the writer that sends only what changed."""
+"""Bodies of status ConfigMaps and Events, and the writer that sends only what changed."""
 
 from __future__ import annotations
 
@@ -9,15 +9,33 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine import answers
-from engine.model.actions import BindPod, CreatePod, DeleteObject, EvictPod, IsolateChip, Owner, PatchObject
+from engine.cli import answers
+from engine.controller.status_writer import StatusWriter
+from engine.model.actions import (
+    BindPod,
+    CreatePod,
+    DeleteObject,
+    EvictPod,
+    IsolateChip,
+    Owner,
+    PatchObject,
+    Preconditions,
+)
 from engine.model.diagnostics import Diagnostic, ObjectKey
-from engine.model.history import ChipMemory, History, JobMemory, NodeMemory, Rescheduled
+from engine.model.history import ChipMemory, History, JobMemory, NodeMemory, RescheduleRecord
 from engine.model.plan import ChipState, Deferred, NodeState, Pending, Plan
-from engine.observe import observe
+from engine.observe.observed import observe
 from engine.plan import plan as decided
-from engine.reconcile.teller import Teller
-from engine.status import ClusterInfo, Condition, Ledger, SyncState, events, forgotten, memory_bodies, status_bodies
+from engine.status import (
+    ClusterInfo,
+    StatusCondition,
+    SyncState,
+    WriteTracker,
+    events,
+    forgotten,
+    memory_bodies,
+    status_bodies,
+)
 from engine.status.bodies import MAX_BYTES
 from engine.status.mindcluster import device_list
 from engine.status.rescheduling import scheduler_bodies
@@ -49,7 +67,7 @@ def test_only_memories_that_changed_are_written() -> None:
     assert history.parse_node(blank) == ("gone", NodeMemory())
 
 
-def test_a_jobs_status_says_where_it_runs_and_why_it_waits() -> None:
+def test_a_jobs_status_shows_where_it_runs_and_why_it_waits() -> None:
     pods = [worlds.pod(f"j-{i}", node=f"n{i}", chips=range(8), owner=("AscendJob", "j"), rank=i) for i in range(2)]
     data = named(memory_bodies(plan_of(history=History(jobs={JOB: JobMemory(uid="u")})), worlds.world(2, pods=pods)))
     status = json.loads(data["belay-job-train.ascendjob.j"]["status.json"])
@@ -66,21 +84,21 @@ def test_a_jobs_status_says_where_it_runs_and_why_it_waits() -> None:
     assert {c["type"]: c["status"] for c in status["conditions"]} == {"Placed": "False", "Ready": "False"}
 
 
-def test_a_job_that_is_gone_for_good_leaves_no_config_map() -> None:
+def test_a_removed_job_leaves_no_config_map() -> None:
     seen = worlds.observed(history=History(jobs={JOB: JobMemory(), "a/Job/kept": JobMemory()}))
     assert forgotten(plan_of(history=History(jobs={"a/Job/kept": JobMemory()})), seen) == [
         "belay-job-train.ascendjob.j"
     ]
 
 
-def test_sync_tells_revisions_conditions_findings_and_inventory() -> None:
+def test_sync_holds_revisions_conditions_findings_and_inventory() -> None:
     key = ObjectKey("v1", "ConfigMap", "default", "a")
     gone = DeleteObject(reason="Pruned", message="deleting a", api_version="v1", object_kind="ConfigMap",
                         namespace="default", name="a")  # fmt: skip
     state = SyncState(
         attempted="new",
         applied="old",
-        conditions=(Condition("Ready", "False", "BadDocuments", "1 error"),),
+        conditions=(StatusCondition("Ready", "False", "BadDocuments", "1 error"),),
         diagnostics=(Diagnostic("error", "", "desired/a.yaml", 9, 17, "spec.x", "must be a number"),),
         inventory=(key,),
         roles={"schedule": "on", "expand_ascend_job": "off"},
@@ -186,7 +204,7 @@ RIDES_OUT = {"huawei.com/schedule.filter.faultLevel": "RestartNPU:600"}
         (NOW - 500, {}, {"80E18402": "SeparateNPU"}, True, [("80C98001,80E18402", "SeparateNPU")]),
     ],
 )
-def test_a_scheduler_beside_belay_is_told_what_jobs_and_policies_make_of_a_fault(
+def test_a_scheduler_beside_belay_gets_the_levels_of_jobs_and_policies(
     at: float, notes: dict[str, str], levels: dict[str, str], listed: bool, told: list[tuple[str, str]]
 ) -> None:
     faults = [worlds.fault(3, at=at), worlds.fault(3, "80E18402", "NotHandleFault", at=at)]
@@ -203,7 +221,7 @@ def test_a_scheduler_beside_belay_is_told_what_jobs_and_policies_make_of_a_fault
     assert node["UnhealthyNPU"] == (["Ascend910-3"] if listed else [])
 
 
-def test_faulty_nodes_and_retries_are_told_as_the_scheduler_tells_them() -> None:
+def test_faulty_nodes_and_retries_are_written_in_the_schedulers_form() -> None:
     """Byte for byte as in the reference's sample of this ConfigMap, but for NodeDEnable, which it writes no more."""
     faults = [
         worlds.fault(4, "A8028801", "SeparateNPU"),
@@ -232,14 +250,16 @@ def test_faulty_nodes_and_retries_are_told_as_the_scheduler_tells_them() -> None
     assert data["remain-retry-times"] == '{"train/j-uid-train-j":{"UUID":"uid-train-j","Times":1}}'
     anew = msgspec.structs.replace(plan, history=History(jobs={JOB: JobMemory(uid="an earlier job", retries=0)}))
     data = named(scheduler_bodies(anew, seen))["vcjob-fault-npu-cm"]
-    assert json.loads(data["remain-retry-times"])["train/j-uid-train-j"]["Times"] == 3, "a job made anew starts afresh"
+    assert json.loads(data["remain-retry-times"])["train/j-uid-train-j"]["Times"] == 3, "a recreated job starts afresh"
     quiet = named(scheduler_bodies(plan_of(), worlds.world(1)))
     assert quiet["vcjob-fault-npu-cm"] == {"fault-node": "", "remain-retry-times": ""}
     assert quiet["job-reschedule-reason"] == {"recent-reschedule-records": ""}
 
 
-def test_reschedules_are_told_newest_first_and_within_950_kib() -> None:
-    records = tuple(Rescheduled(1748790061000 + 1000 * n, (("CardUnhealthy", f"j-{n}", "n0", "3"),)) for n in (2, 1))
+def test_reschedules_are_listed_newest_first_within_950_kib() -> None:
+    records = tuple(
+        RescheduleRecord(1748790061000 + 1000 * n, (("CardUnhealthy", f"j-{n}", "n0", "3"),)) for n in (2, 1)
+    )
     memory = JobMemory(uid="u", rescheduled=5, records=records)
     data = named(scheduler_bodies(plan_of(history=History(jobs={JOB: memory})), worlds.world(1)))
     assert data["job-reschedule-reason"]["recent-reschedule-records"] == (
@@ -249,7 +269,7 @@ def test_reschedules_are_told_newest_first_and_within_950_kib() -> None:
         '"RescheduleTimeStamp":1748790062,"ReasonOfTask":[{"RescheduleReason":"CardUnhealthy","PodName":"j-1",'
         '"NodeName":"n0","NodeRankIndex":"3"}]}]}}'
     )
-    long = Rescheduled(1000, tuple(("CardUnhealthy", f"pod-{n}" * 20, "node" * 20, "1") for n in range(10)))
+    long = RescheduleRecord(1000, tuple(("CardUnhealthy", f"pod-{n}" * 20, "node" * 20, "1") for n in range(10)))
     many = {f"train/AscendJob/j{n}": JobMemory(uid="u", records=(long,) * 10) for n in range(200)}
     data = named(scheduler_bodies(plan_of(history=History(jobs=many)), worlds.world(1)))
     text = data["job-reschedule-reason"]["recent-reschedule-records"]
@@ -293,12 +313,12 @@ def test_a_switch_entry_has_its_keys_in_clusterd_s_order() -> None:
     )
 
 
-def test_events_tell_what_happened_once_and_not_what_is_routine() -> None:
+def test_events_report_what_happened_once_and_not_routine() -> None:
     done = [
         EvictPod(reason="ChipFault", message="gone", namespace="a", pod="p", grace_period_seconds=0, force=True,
                  owner=Owner("AscendJob", "j"), budget_unit="u"),
         BindPod(reason="Placed", message="placed", namespace="a", pod="q", node="n", chips=(), annotations={},
-                preconditions={"uid": "u-1"}),
+                preconditions=Preconditions(uid="u-1")),
         IsolateChip(reason="ChipFault", message="out", node="n", chips=("Ascend910-1",), level="SeparateNPU"),
         CreatePod(reason="Missing", message="made", namespace="a", pod="q", owner=Owner("AscendJob", "j"), object={}),
     ]  # fmt: skip
@@ -337,37 +357,37 @@ def body(text: str) -> dict[str, Any]:
 
 def test_the_writer_sends_only_changes_and_at_most_one_a_second() -> None:
     clock = Clock()
-    ledger = Ledger(clock)
-    assert ledger.pick([body("1")]) == [body("1")]
-    ledger.written(body("1"))
-    assert ledger.pick([body("1")]) == []
-    assert ledger.pick([body("2")]) == []
+    tracker = WriteTracker(clock)
+    assert tracker.due([body("1")]) == [body("1")]
+    tracker.record_write(body("1"))
+    assert tracker.due([body("1")]) == []
+    assert tracker.due([body("2")]) == []
     clock.now += 0.75
-    assert ledger.pick([body("2")]) == [] and ledger.wait([body("2")]) == 0.25
+    assert tracker.due([body("2")]) == [] and tracker.next_due([body("2")]) == 0.25
     clock.now += 0.25
-    assert ledger.pick([body("2")]) == [body("2")]
-    ledger.written(body("2"))
-    assert ledger.wait([body("2")]) == 0.0
-    ledger.forget(body("2"))
+    assert tracker.due([body("2")]) == [body("2")]
+    tracker.record_write(body("2"))
+    assert tracker.next_due([body("2")]) == 0.0
+    tracker.forget(body("2"))
     clock.now += 1.0
-    assert ledger.pick([body("2")]) == [body("2")]
+    assert tracker.due([body("2")]) == [body("2")]
 
 
 def test_what_people_watch_waits_a_fifth_of_a_second_only() -> None:
     clock = Clock()
-    ledger = Ledger(clock)
-    ledger.written({"metadata": {"namespace": "belay-system", "name": "belay-pool-a"}, "data": {"x": "1"}})
+    tracker = WriteTracker(clock)
+    tracker.record_write({"metadata": {"namespace": "belay-system", "name": "belay-pool-a"}, "data": {"x": "1"}})
     changed = {"metadata": {"namespace": "belay-system", "name": "belay-pool-a"}, "data": {"x": "2"}}
-    assert ledger.pick([changed]) == [] and 0.0 < ledger.wait([changed]) <= 0.2
+    assert tracker.due([changed]) == [] and 0.0 < tracker.next_due([changed]) <= 0.2
     clock.now += 0.25
-    assert ledger.pick([changed]) == [changed]
+    assert tracker.due([changed]) == [changed]
 
 
 def test_after_a_restart_the_writer_learns_what_is_there() -> None:
-    ledger = Ledger(Clock())
-    ledger.learn({"metadata": {"namespace": "s", "name": "a", "resourceVersion": "7"}, "data": {"x": "1"}})
-    assert ledger.pick([body("1")]) == []
-    assert ledger.pick([body("2")]) == [body("2")]
+    tracker = WriteTracker(Clock())
+    tracker.record_live({"metadata": {"namespace": "s", "name": "a", "resourceVersion": "7"}, "data": {"x": "1"}})
+    assert tracker.due([body("1")]) == []
+    assert tracker.due([body("2")]) == [body("2")]
 
 
 def test_a_volcano_job_with_one_of_two_pods_does_not_run_yet() -> None:
@@ -395,19 +415,19 @@ def test_a_volcano_job_with_one_of_two_pods_does_not_run_yet() -> None:
 
 def test_aggregates_are_published_again_while_others_read_them() -> None:
     clock = Clock()
-    ledger = Ledger(clock)
+    tracker = WriteTracker(clock)
     aggregate = body("1")
     aggregate["metadata"]["labels"] = {"mx-consumer-volcano": "true"}
     for one in (aggregate, own := {"metadata": {"namespace": "s", "name": "b"}, "data": {}}):
-        ledger.written(one)
+        tracker.record_write(one)
     clock.now += 60
-    assert ledger.pick([aggregate, own]) == [] and ledger.wait([aggregate, own]) == 0.0
-    ledger.foreign = True
-    assert ledger.pick([aggregate, own]) == [aggregate]
-    ledger.written(aggregate)
-    assert ledger.pick([aggregate]) == [] and ledger.wait([aggregate, own]) == 5.0
+    assert tracker.due([aggregate, own]) == [] and tracker.next_due([aggregate, own]) == 0.0
+    tracker.has_foreign_readers = True
+    assert tracker.due([aggregate, own]) == [aggregate]
+    tracker.record_write(aggregate)
+    assert tracker.due([aggregate]) == [] and tracker.next_due([aggregate, own]) == 5.0
     clock.now += 5
-    assert ledger.pick([aggregate]) == [aggregate]
+    assert tracker.due([aggregate]) == [aggregate]
 
 
 def test_what_is_published_again_differs_by_its_time_only() -> None:
@@ -421,17 +441,17 @@ def test_what_is_published_again_differs_by_its_time_only() -> None:
             return {**body, "metadata": stored}
 
     clock = Clock()
-    teller = Teller(Kube(), clock, lambda: 1000.0 + clock.now)  # type: ignore[arg-type]
+    writer = StatusWriter(Kube(), clock, lambda: 1000.0 + clock.now)  # type: ignore[arg-type]
     bodies = [b for b in ClusterInfo().bodies(plan_of(), worlds.world(1)) if "device-0" in b["metadata"]["name"]]
-    assert asyncio.run(teller.tell(bodies)) == 0.0
-    assert asyncio.run(teller.tell(bodies, foreign=True)) == 5.0
+    assert asyncio.run(writer.write_status(bodies)) == 0.0
+    assert asyncio.run(writer.write_status(bodies, foreign=True)) == 5.0
     clock.now += 5
-    asyncio.run(teller.tell(bodies, foreign=True))
+    asyncio.run(writer.write_status(bodies, foreign=True))
     first, again = sent
     assert "annotations" not in first["metadata"] and first["data"] == again["data"]
     assert again["metadata"]["annotations"] == {"belay.dev/published": "1105"}
     clock.now += 50
-    assert asyncio.run(teller.tell(bodies)) == 0.0 and len(sent) == 2
+    assert asyncio.run(writer.write_status(bodies)) == 0.0 and len(sent) == 2
 
 
 @pytest.mark.parametrize(
@@ -455,7 +475,8 @@ def test_a_refused_job_gets_a_warning_event_and_a_refused_scale_out_none() -> No
         row = {"type": kind, "status": "True", "reason": "JobValidFailed", "message": message}
         return PatchObject(
             reason="JobFailed", message="m", api_version="mindxdl.gitee.com/v1", object_kind="AscendJob",
-            namespace="train", name="j", patch={"status": {"conditions": [row]}}, preconditions={"uid": "u-j"},
+            namespace="train", name="j", patch={"status": {"conditions": [row]}},
+            preconditions=Preconditions(uid="u-j"),
         )  # fmt: skip
 
     (event,) = events([patch("InvalidFramework: no label")], NOW)

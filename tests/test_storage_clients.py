@@ -110,16 +110,16 @@ def test_files_of_others_links_and_writable_ones_are_not_trusted(tmp_path: Path)
 def test_a_file_that_spoils_or_goes_keeps_the_last_state_and_the_other_client(tmp_path: Path) -> None:
     dpc, dtfs = tmp_path / "dpc", tmp_path / "dtfs"
     clients = Clients(dpc, dtfs, owner=ME)
-    assert clients.look() is None
+    assert clients.refresh() is None
     dpc.write_text(stanza(0, process=-1))
     dtfs.write_text("[instidx=0]\nDTFS_PROCESS_ERROR: 0\nDTFS_LINK_ERROR: -1\n")
     both = {"dpc": Client(process=True), "dtfs": Client(memory=True, short=("0",))}
-    assert clients.look() == both
+    assert clients.refresh() == both
     dpc.write_text("rubbish")
-    assert clients.look() == both
+    assert clients.refresh() == both
     dpc.unlink()
     dtfs.write_text("[instidx=0]\nDTFS_PROCESS_ERROR: 0\nDTFS_LINK_ERROR: 0\n")
-    assert clients.look() == {"dpc": Client(process=True), "dtfs": Client()}
+    assert clients.refresh() == {"dpc": Client(process=True), "dtfs": Client()}
 
 
 class ClusterD(pubfault_pb2_grpc.PubFaultServicer):
@@ -142,7 +142,7 @@ def test_storage_faults_are_sent_to_clusterd_with_recoveries_first() -> None:
         survey = Survey(super_pod=False)
         survey.surveyor._publish = sender.send
         try:
-            # a client that was never heard of is told well: an earlier life may have told otherwise
+            # a client without any report is reported as well: an earlier life may have reported otherwise
             await survey.surveyor.storage()
             first = {m.resource: m for m in clusterd.heard}
             assert {(f.faultCode, f.assertion) for f in first["dpcStorage"].faults} == {
@@ -174,6 +174,6 @@ def test_storage_faults_are_sent_to_clusterd_with_recoveries_first() -> None:
     asyncio.run(asyncio.wait_for(main(), 30))
 
 
-def test_the_memory_of_a_client_is_told_by_its_own_code() -> None:
+def test_the_memory_of_a_client_has_its_own_code() -> None:
     assert [f.code for f in detect.storage_faults("n0", "dpcStorage", 0)] == ["110001020", "110001021"]
     assert detect.storage_faults("n0", "dpcStorage", 0)[0].chips == (0,)

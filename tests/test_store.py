@@ -1,4 +1,4 @@
-"""The port to Redis, on a real Redis: changed keys only, and no harm from a flush at any moment."""
+"""The port to Redis, on a real Redis: changed keys only, and a flush at any moment does no harm."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from engine.errors import BelayError
 from engine.store import (
     ActionOutcome,
     BatchResult,
+    ObjectWrite,
     PassRecord,
     PassStore,
-    RevisionReader,
     RevisionWriter,
-    SnapshotReader,
     SnapshotWriter,
+    StoredRevisions,
+    StoredSnapshots,
     StoreUnavailable,
     ValueTooLarge,
-    Write,
     connect,
     connect_async,
     eviction_warning,
@@ -57,7 +57,7 @@ def put(url: str, generation: str | None, changed: dict[str, bytes | None], **op
 
 
 def test_a_reader_sees_only_what_changed(redis_url: str) -> None:  # noqa: F811
-    reader = SnapshotReader(connect(redis_url))
+    reader = StoredSnapshots(connect(redis_url))
     generation, _ = put(redis_url, None, {POD: b"1", "v1|Node||n": b"n"}, watermarks={"v1|Pod": "7"}, synced=True)
     first = reader.changes("main")
     assert (first.reset, first.synced, first.changed) == (True, True, {POD: b"1", "v1|Node||n": b"n"})
@@ -73,11 +73,11 @@ def test_a_reader_sees_only_what_changed(redis_url: str) -> None:  # noqa: F811
 def test_another_reader_starts_with_everything_and_no_tombstones(redis_url: str) -> None:  # noqa: F811
     generation, _ = put(redis_url, None, {POD: b"1", "v1|Node||n": b"n"})
     put(redis_url, generation, {POD: None})
-    assert SnapshotReader(connect(redis_url)).changes("main").changed == {"v1|Node||n": b"n"}
+    assert StoredSnapshots(connect(redis_url)).changes("main").changed == {"v1|Node||n": b"n"}
 
 
 def test_a_flush_is_a_reset_for_the_reader_and_a_no_for_the_writer(redis_url: str) -> None:  # noqa: F811
-    reader = SnapshotReader(connect(redis_url))
+    reader = StoredSnapshots(connect(redis_url))
     generation, _ = put(redis_url, None, {POD: b"1"}, synced=True)
     reader.changes("main")
     connect(redis_url).flushall()
@@ -97,7 +97,7 @@ def test_synced_and_watermarks_come_only_with_the_last_slice(
     monkeypatch.setattr(snapshot_module, "FIELDS_PER_WRITE", 2)
     many = {f"v1|Pod|default|p{n}": b"x" for n in range(5)}
     put(redis_url, None, many, watermarks={"v1|Pod": "9"}, synced=True)
-    changes = SnapshotReader(connect(redis_url)).changes("main")
+    changes = StoredSnapshots(connect(redis_url)).changes("main")
     assert changes.seq == 3
     assert changes.synced and changes.watermarks == {"v1|Pod": "9"} and len(changes.changed) == 5
 
@@ -107,7 +107,7 @@ def test_trimmed_tombstones_make_a_late_reader_read_everything(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(snapshot_module, "_TOMBSTONES", 3)
-    reader = SnapshotReader(connect(redis_url))
+    reader = StoredSnapshots(connect(redis_url))
     generation, _ = put(redis_url, None, {f"v1|Pod|default|p{n}": b"x" for n in range(6)})
     reader.changes("main")
     put(redis_url, generation, {f"v1|Pod|default|p{n}": None for n in range(5)})
@@ -120,7 +120,7 @@ def test_random_histories_with_flushes_end_with_equal_copies(redis_url: str) -> 
     chance = random.Random(11)
 
     async def history(client: redis.asyncio.Redis) -> tuple[dict[str, bytes], dict[str, bytes]]:
-        writer, reader = SnapshotWriter(client), SnapshotReader(connect(redis_url))
+        writer, reader = SnapshotWriter(client), StoredSnapshots(connect(redis_url))
         truth: dict[str, bytes] = {}
         copy: dict[str, bytes] = {}
         generation = await writer.begin("main")
@@ -144,7 +144,7 @@ def test_random_histories_with_flushes_end_with_equal_copies(redis_url: str) -> 
         take(copy, reader)
         return truth, copy
 
-    def take(copy: dict[str, bytes], reader: SnapshotReader) -> None:
+    def take(copy: dict[str, bytes], reader: StoredSnapshots) -> None:
         changes = reader.changes("main")
         if changes.reset:
             copy.clear()
@@ -160,7 +160,7 @@ def test_random_histories_with_flushes_end_with_equal_copies(redis_url: str) -> 
 
 def test_a_blob_is_stored_once_and_only_missing_ones_are_asked_for(redis_url: str) -> None:  # noqa: F811
     async def use(client: redis.asyncio.Redis) -> None:
-        writer, reader = RevisionWriter(client), RevisionReader(connect(redis_url))
+        writer, reader = RevisionWriter(client), StoredRevisions(connect(redis_url))
         assert reader.current("main") is None
         assert await writer.put_revision("main", "c1", {"a.yaml": "b1", "b.yaml": "b1"}, {"b1": b"one"}, now=0) == set()
         missing = await writer.put_revision("main", "c2", {"a.yaml": "b1", "b.yaml": "b2"}, {}, now=1)
@@ -187,11 +187,11 @@ def record(pass_id: str, batches: int = 2) -> PassRecord:
     return PassRecord(pass_id, "main", 3, "digest", batches, 10.0, 40.0)
 
 
-def test_a_pass_is_finished_when_every_batch_said_what_it_did(redis_url: str) -> None:  # noqa: F811
+def test_a_pass_is_finished_when_every_batch_has_a_result(redis_url: str) -> None:  # noqa: F811
     passes = PassStore(connect(redis_url))
     assert passes.state("main") is None
     passes.start(record("p1"))
-    pod = Write("v1", "Pod", "default", "a", "8")
+    pod = ObjectWrite("v1", "Pod", "default", "a", "8")
     passes.finish(record("p1"), BatchResult(0, [pod], [ActionOutcome(0, "done")]))
     passes.finish(record("p1"), BatchResult(0, [], [ActionOutcome(0, "dropped")]))
     state = passes.state("main")
@@ -206,14 +206,14 @@ def test_a_late_result_counts_with_its_writes_but_finishes_nothing_of_the_next_p
     passes = PassStore(connect(redis_url))
     passes.start(record("p1"))
     passes.start(record("p2", batches=1))
-    late = Write("v1", "Pod", "default", "late", "9")
+    late = ObjectWrite("v1", "Pod", "default", "late", "9")
     passes.finish(record("p1"), BatchResult(0, [late], [ActionOutcome(0, "done")]))
     state = passes.state("main")
     assert state is not None
     assert (state.finished, state.writes, state.outcomes) == (False, [late], [])
 
 
-def test_relists_and_heartbeats(redis_url: str) -> None:  # noqa: F811
+def test_relists_are_taken_once_and_heartbeats_are_kept(redis_url: str) -> None:  # noqa: F811
     passes = PassStore(connect(redis_url))
     assert not passes.take_relist("main")
     passes.ask_relist("main")

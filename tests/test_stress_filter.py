@@ -8,10 +8,10 @@ import pytest
 
 from engine.model.actions import EvictPod, IsolateChip
 from engine.model.recovery.conversation import Conversation, Operation
-from engine.model.recovery.standing import ABANDONED_MS
-from engine.model.recovery.words import State
-from engine.model.stress import hidden
-from engine.observe import Observer
+from engine.model.recovery.progress import ABANDONED_MS
+from engine.model.recovery.protocol import State
+from engine.model.stress import without_test_faults
+from engine.observe.observed import Observer
 from engine.plan import plan
 from engine.wire import deviceinfo, recoveryrecord
 from engine.wire.gojson import go_json
@@ -111,7 +111,7 @@ def test_the_end_of_the_test_shows_them_again() -> None:
     assert observer.observed().reports["n0"].unhealthy == 4
 
 
-def test_a_test_whose_server_died_hides_nothing_for_ever() -> None:
+def test_a_test_whose_server_died_hides_faults_for_a_limited_time() -> None:
     late = (MS + 600_000 + ABANDONED_MS) / 1000 + 1
     observer = seen(device_info(SEPARATE, update=late), record())
     assert observer.observed().reports["n0"].unhealthy == 4
@@ -122,9 +122,9 @@ def test_a_masked_report_stays_the_same_object() -> None:
     first = observer.observed().reports["n0"]
     assert observer.observed().reports["n0"] is first
     clean = report("n0")
-    assert hidden(clean) is clean
+    assert without_test_faults(clean) is clean
 
 
-def test_what_people_isolated_stays_isolated() -> None:
+def test_a_manually_isolated_chip_stays_isolated() -> None:
     body = report("n0", faults=[fault(2, "80818C05", "SeparateNPU")], manual=[2], unhealthy=[2])
-    assert hidden(body).unhealthy == 4 and hidden(body).faults == ()
+    assert without_test_faults(body).unhealthy == 4 and without_test_faults(body).faults == ()

@@ -63,7 +63,7 @@ def test_marks_are_set_on_every_chip_and_taken_back(tmp_path: Path, tmp_path_fac
             # another fault of the same job: looked at again, nothing to set
             await first.follow({"a": job(["n0"], ["5", "7"], 2), "b": job(["n0"], ["7"])})
             assert calls and not [c for c in calls if c[0] == "set_spod_status"]
-            # the agent is started anew while job a goes: b still holds 7
+            # the agent is restarted while job a goes: b still holds 7
             again = pod()
             await again.follow({"b": job(["n0"], ["7"])})
             assert [await status(n) for n in (5, 7)] == [[0, 0], [1, 1]]
@@ -79,7 +79,7 @@ def test_marks_are_set_on_every_chip_and_taken_back(tmp_path: Path, tmp_path_fac
 
 
 class Ticking(VirtualClock):
-    """A clock for which nobody has to wait."""
+    """A clock that advances without waiting."""
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(0)
@@ -190,7 +190,7 @@ LEFT_BEHIND = "sleep 60 >/dev/null & exit 0"
 
 
 @pytest.mark.parametrize("script", ["echo no such container >&2; exit 1", "sleep 60", ENDLESS, LEFT_BEHIND])
-def test_a_checkpoint_that_fails_or_hangs_is_told(tmp_path: Path, script: str) -> None:
+def test_a_checkpoint_that_fails_or_hangs_is_reported(tmp_path: Path, script: str) -> None:
     cluster = Cluster()
     make(cluster, runtime(tmp_path, script), pod(path=str(tmp_path / "images")), seconds=0.5)
     assert {annotations[FINISHED] for _, annotations in cluster.written} == {"false"}

@@ -14,13 +14,14 @@ from agents.drivers.simulated import SimulatedDriver
 from agents.drivers.surroundings import Alarm, Client, Ping, SimulatedSurroundings, SwitchFault, Use
 from agents.node import detect
 from agents.node.client import ApiError
-from agents.node.detect import HangWatch, StorageWatch, hardware, ping_verdict, switch_info
+from agents.node.detect import HangWatch, StorageWatch, hardware, ping_faulty, switch_info
 from agents.node.settings import Settings
 from agents.node.shipped import shipped_policy
-from agents.node.surveyor import Surveyor, default_tables
+from agents.node.surroundings_monitor import SurroundingsMonitor, default_tables
 from engine.model.cluster import NodeDevice
-from engine.observe import observe
-from engine.plan import tables
+from engine.model.plan_cache import PlanCache
+from engine.observe.observed import observe
+from engine.plan.rules import fault_tables
 from engine.wire import deviceinfo, nodeinfo, publicinfo
 from tests.agent_world import NOW, VirtualClock
 from tests.worlds import decide, desired, node, observed
@@ -64,7 +65,7 @@ def test_every_switch_code_is_reported_in_the_words_of_the_report(code: str, lev
     assert parsed is not None and parsed.codes == (code,) and parsed.level == WORDS[level][0]
 
 
-def test_a_switch_fault_is_reported_with_all_that_the_library_tells() -> None:
+def test_a_switch_fault_is_reported_with_all_fields_of_the_library() -> None:
     body = switch_info([SwitchFault(LINK, 3, 17, MS, peer_port=9, severity=2)], SWITCH_TABLE, MS // 1000)
     assert [json.loads(text) for text in body["FaultCode"]] == [
         {
@@ -97,22 +98,22 @@ def test_a_switch_chip_without_any_uplink_is_separated() -> None:
     assert switch_info(spread, SWITCH_TABLE, 5)["FaultLevel"] == "NotHandle"
 
 
-def test_a_storage_client_is_told_at_once_and_its_memory_after_ten_minutes() -> None:
+def test_a_storage_client_is_reported_at_once_and_its_memory_after_ten_minutes() -> None:
     watch = StorageWatch()
     both = {"dpc": Client(process=True, memory=True)}
-    assert [f.code for f in watch.look("n0", both, 8, 0)] == ["110001020"]
-    assert [f.code for f in watch.look("n0", both, 8, 599_999)] == ["110001020"]
-    found = watch.look("n0", both, 8, 600_000)
+    assert [f.code for f in watch.update("n0", both, 8, 0)] == ["110001020"]
+    assert [f.code for f in watch.update("n0", both, 8, 599_999)] == ["110001020"]
+    found = watch.update("n0", both, 8, 600_000)
     assert [(f.sender, f.code, f.chips) for f in found] == [
         ("dpcStorage", "110001020", tuple(range(8))), ("dpcStorage", "110001021", tuple(range(8))),
     ]  # fmt: skip
     # the process is well at once, memory only after ten good minutes
-    assert [f.code for f in watch.look("n0", {}, 8, 700_000)] == ["110001021"]
-    assert [f.code for f in watch.look("n0", both, 8, 800_000)] == ["110001020", "110001021"]
-    assert [f.code for f in watch.look("n0", {}, 8, 1_399_999)] == ["110001021"]
-    assert watch.look("n0", {}, 8, 1_400_000) == []
-    assert [f.code for f in watch.look("n0", both, 8, 1_500_000)] == ["110001020"]
-    dtfs = watch.look("n0", {"dtfs": Client(process=True, memory=True)}, 8, 0)
+    assert [f.code for f in watch.update("n0", {}, 8, 700_000)] == ["110001021"]
+    assert [f.code for f in watch.update("n0", both, 8, 800_000)] == ["110001020", "110001021"]
+    assert [f.code for f in watch.update("n0", {}, 8, 1_399_999)] == ["110001021"]
+    assert watch.update("n0", {}, 8, 1_400_000) == []
+    assert [f.code for f in watch.update("n0", both, 8, 1_500_000)] == ["110001020"]
+    dtfs = watch.update("n0", {"dtfs": Client(process=True, memory=True)}, 8, 0)
     assert [(f.sender, f.code) for f in dtfs] == [("dtfsStorage", "110001022"), ("dtfsStorage", "110001023")]
 
 
@@ -120,18 +121,20 @@ def test_ten_minutes_are_counted_for_each_instance() -> None:
     watch = StorageWatch()
     for minute in range(30):
         turns = Client(memory=True, short=(str(minute // 6 % 2),))
-        assert watch.look("n0", {"dpc": turns}, 8, minute * 60_000) == []
+        assert watch.update("n0", {"dpc": turns}, 8, minute * 60_000) == []
     for minute in range(30, 40):
-        watch.look("n0", {"dpc": Client(memory=True, short=("1", "3"))}, 8, minute * 60_000)
-    assert [f.code for f in watch.look("n0", {"dpc": Client(memory=True, short=("3",))}, 8, 2_400_000)] == ["110001021"]
+        watch.update("n0", {"dpc": Client(memory=True, short=("1", "3"))}, 8, minute * 60_000)
+    assert [f.code for f in watch.update("n0", {"dpc": Client(memory=True, short=("3",))}, 8, 2_400_000)] == [
+        "110001021"
+    ]
 
 
-def test_a_card_is_lost_only_when_nobody_answers_and_everybody_was_asked() -> None:
+def test_a_card_is_lost_only_when_none_answers_and_all_were_asked() -> None:
     ok, lost, unknown = Ping(10, 10), Ping(0, 10), Ping(0, 0)
-    assert ping_verdict([lost, lost]) is True
-    assert ping_verdict([lost, ok]) is False
-    assert ping_verdict([lost, unknown]) is None
-    assert ping_verdict([]) is None
+    assert ping_faulty([lost, lost]) is True
+    assert ping_faulty([lost, ok]) is False
+    assert ping_faulty([lost, unknown]) is None
+    assert ping_faulty([]) is None
 
 
 def use(step: int, **change: Any) -> Use:
@@ -146,14 +149,14 @@ def use(step: int, **change: Any) -> Use:
         {"processes": frozenset()},
     ],
 )  # fmt: skip
-def test_a_chip_hangs_after_five_idle_checks_and_any_work_starts_anew(work: dict[str, Any]) -> None:
+def test_a_chip_hangs_after_five_idle_checks_and_any_work_restarts_the_count(work: dict[str, Any]) -> None:
     watch = HangWatch()
     for step in range(5):
-        assert watch.look({3: use(step)}) == set()
-    assert watch.look({3: use(5)}) == {3}
-    assert watch.look({3: use(6, **work)}) == set()
+        assert watch.update({3: use(step)}) == set()
+    assert watch.update({3: use(5)}) == {3}
+    assert watch.update({3: use(6, **work)}) == set()
     for step in range(7, 11):
-        assert watch.look({3: use(step + 20_000)}) == set()
+        assert watch.update({3: use(step + 20_000)}) == set()
 
 
 class Api:
@@ -186,7 +189,7 @@ class Survey:
         self.clock, self.api = VirtualClock(), api or Api()
         self.around = SimulatedSurroundings(8, super_pod=super_pod)
         self.hanging: set[int] = set()
-        self.surveyor = Surveyor(
+        self.surveyor = SurroundingsMonitor(
             "n0", 8, self.around, self.api, lambda: (NODE_TABLE, SWITCH_TABLE), Settings(), self.clock,
             hang=self._hang, chance=random.Random(1),
         )  # fmt: skip
@@ -333,12 +336,14 @@ def test_descriptions_that_do_not_fit_are_refused_and_change_nothing(spec: dict[
 
 
 def test_agents_judge_by_the_tables_that_the_cluster_lays_over_the_shipped_ones() -> None:
-    from engine.plan.judge import Judge
+    from engine.plan.rules.fault_rules import FaultRules
     from tests.test_faultconfig import NODE, config_map
 
     table = config_map(NODE, NodeDConfiguration__json={"FaultTypeCode": {"SeparateFaultCodes": ["0100000D"]}})
     world = observed([node("n0")], objects=[table])
-    planes = Judge(tables.in_force(desired(), world), ()).for_pool("default", "").rules.planes
+    planes = (
+        FaultRules(fault_tables.tables_in_force(desired(), world, PlanCache()), ()).for_pool("default", "").rules.planes
+    )
     assert planes["node"] == {"0100000D": "SeparateFault"} and len(planes["switch"]) == 30
     assert hardware([Alarm("CPU", 1, "0100000D")], default_tables(planes["node"], {})()[0])[1] == "UnHealthy"
 
@@ -353,7 +358,7 @@ def test_the_simulated_driver_takes_hangs_as_codes_of_the_chip() -> None:
     asyncio.run(main())
 
 
-def test_the_recovery_of_a_switch_that_the_product_has_not_is_told_too() -> None:
+def test_the_recovery_of_a_switch_that_the_product_lacks_is_reported_too() -> None:
     async def story(s: Survey) -> None:
         await s.api.put_config_map(deviceinfo.build("n0", device_list={}, update_time=int(NOW)))
         await s.clock.advance(6)

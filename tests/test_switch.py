@@ -83,7 +83,7 @@ def test_faults_are_read_whole_and_heard_of(library: Path, tmp_path: Path, monke
 
 
 @pytest.mark.parametrize(("before", "after"), [(LINK_DOWN, CHIP), (CHIP, LINK_DOWN)])
-def test_what_is_told_while_the_library_is_read_is_not_lost(
+def test_faults_reported_while_the_library_is_read_are_not_lost(
     library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, after: str
 ) -> None:
     state, now, heard = tmp_path / "switch", [0.0], threading.Semaphore(0)
@@ -100,8 +100,8 @@ def test_what_is_told_while_the_library_is_read_is_not_lost(
                 assert heard.acquire(timeout=10) and heard.acquire(timeout=10), "one came and one went"
 
     class Listening(Switch):
-        def _heard(self, pointer: Any) -> None:
-            super()._heard(pointer)
+        def _receive(self, pointer: Any) -> None:
+            super()._receive(pointer)
             heard.release()
 
     switch = Listening(Slow(library), monotonic=lambda: now[0])

@@ -14,18 +14,18 @@ from agents.drivers.surroundings import SimulatedSurroundings
 from agents.node.shipped import shipped_policy
 from engine.errors import InputError
 from engine.kube import CONFIGMAP, NODE, POD
-from engine.observe import observe
+from engine.observe.observed import observe
 from engine.sandbox import play, timeline
 from engine.sandbox.inject import FAULTS_KEY
 from engine.sandbox.settings import NODE_KEY
-from engine.sandbox.timeline import KINDS, Event
+from engine.sandbox.timeline import KINDS, SandboxEvent
 from engine.wire import names, publicinfo
 from tests.agent_world import VirtualClock
 
 SAMPLE = Path(__file__).resolve().parents[1] / "deploy" / "samples" / "faults-timeline.yaml"
 
 
-def events(*rows: str) -> tuple[Event, ...]:
+def events(*rows: str) -> tuple[SandboxEvent, ...]:
     return timeline.parse(("timeline:\n" + "".join(f"  - {row}\n" for row in rows)).encode(), "story.yaml")
 
 
@@ -82,12 +82,12 @@ def test_codes_stay_text_with_and_without_quotes(text: str, expected: str) -> No
         ("5", "2:5", "an event is a mapping"),
     ],
 )
-def test_every_mistake_is_told_at_its_place(row: str, place: str, text: str) -> None:
+def test_every_mistake_is_reported_at_its_place(row: str, place: str, text: str) -> None:
     (told,) = mistakes(row)
     assert told.startswith(f"story.yaml:{place}: ") and text in told
 
 
-def test_all_mistakes_are_told_at_once_and_bounded() -> None:
+def test_all_mistakes_are_reported_at_once_and_bounded() -> None:
     assert len(mistakes("{at: 5, node: a, ready: true}", "{at: 1s, node: A, ready: true}")) == 2
     assert mistakes(*["5"] * 100)[-1] == "and 80 more"
 
@@ -101,13 +101,13 @@ def test_all_mistakes_are_told_at_once_and_bounded() -> None:
         (b"\xff", "not UTF-8"),
     ],
 )  # fmt: skip
-def test_a_file_that_is_no_story_is_refused(data: bytes, text: str) -> None:
+def test_a_file_without_a_timeline_is_rejected(data: bytes, text: str) -> None:
     with pytest.raises(InputError, match=r".*") as caught:
         timeline.parse(data, "story.yaml")
     assert text in caught.value.message
 
 
-def test_a_story_that_is_too_long_or_cannot_be_read(tmp_path: Path) -> None:
+def test_a_timeline_that_is_too_long_or_unreadable_is_rejected(tmp_path: Path) -> None:
     rows = ["{at: 1s, node: a, ready: true}"] * (timeline.MAX_EVENTS + 1)
     assert "more than 10000 events" in mistakes(*rows)[0]
     with pytest.raises(InputError, match="No such file"):
@@ -149,7 +149,7 @@ class FakeKube:
         return result
 
 
-def played(kube: FakeKube, *story: Event) -> None:
+def played(kube: FakeKube, *story: SandboxEvent) -> None:
     async def main() -> None:
         await play.check(kube, story)  # type: ignore[arg-type]
         for event in story:
@@ -243,7 +243,7 @@ def test_public_faults_are_config_maps_whose_recovery_replaces_them() -> None:
     assert again.messages[0].faults[0].assertion == "recover"
 
 
-def test_a_story_about_what_is_not_there_is_refused_before_anything_happens() -> None:
+def test_a_timeline_with_unknown_objects_is_rejected_before_its_first_event() -> None:
     for row, text in (("{at: 5s, node: node-9, ready: false}", "line 3: there is no node 'node-9'"),
                       ("{at: 5s, node: node-1, chip: 9, drop: true}", "line 3: there is no chip '9'"),
                       ("{at: 5s, node: node-1, switch: PreSeparate}", "line 3: no switch code has level PreSeparate"),
@@ -260,7 +260,7 @@ def test_resources_are_named_as_the_api_names_them() -> None:
     assert (NODE.kind, POD.kind, CONFIGMAP.kind) == ("Node", "Pod", "ConfigMap")
 
 
-def test_a_bare_list_and_the_words_of_belay_simulate_are_understood() -> None:
+def test_a_bare_list_and_the_states_of_belay_simulate_are_accepted() -> None:
     words = ("not-ready", "ready", "silent", "speaking")
     rows = "".join(f"- {{at: {i}m, node: a, state: {word}}}\n" for i, word in enumerate(words))
     story = timeline.parse(rows.replace("at: 0m", "at: 0").encode(), "story.yaml")

@@ -17,10 +17,10 @@ from typing import Any
 import grpc
 import pytest
 
-from agents.training import manager as managers
 from agents.training import resetfile, torchpatch
-from agents.training.client import Client, ClientInfo, ranks, server_address
-from agents.training.manager import DLRecoverManager
+from agents.training.manager import recovery_client as managers
+from agents.training.manager.client import ClientInfo, RecoverClient, ranks, server_address
+from agents.training.manager.recovery_client import DLRecoverManager
 from engine.wire.clusterd import recover_pb2 as pb
 from engine.wire.clusterd import recover_pb2_grpc
 
@@ -202,9 +202,9 @@ def test_scripts_name_their_job_by_the_message_of_the_service() -> None:
         assert found.client.info == ClientInfo("job-7", "agent")
     finally:
         found.stop()
-    assert Client(pb.ClientInfo(jobId="j"), "x").info == ClientInfo("j")
+    assert RecoverClient(pb.ClientInfo(jobId="j"), "x").info == ClientInfo("j")
     with pytest.raises(TypeError, match="jobId and role, not dict"):
-        Client({"jobId": "j"}, "x")
+        RecoverClient({"jobId": "j"}, "x")
 
 
 def test_a_service_that_is_away_costs_a_code_and_comes_back() -> None:
@@ -239,7 +239,7 @@ def test_a_broken_stream_is_taken_up_again(client: DLRecoverManager, service: tu
 
 def test_secure_connections_name_a_missing_certificate(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"ca\.crt cannot be read"):
-        Client(ClientInfo("j"), "x", secure=True, cert_path=str(tmp_path))
+        RecoverClient(ClientInfo("j"), "x", secure=True, cert_path=str(tmp_path))
 
 
 def test_ranks_are_checked() -> None:
@@ -285,7 +285,7 @@ def test_the_reset_file_decides_who_may_start(tmp_path: Path) -> None:
     assert not resetfile.read(file).may_start([0])
     for bad in ("[]", "{", '{"RankList": [{}]}'):
         file.write_text(bad)
-        with pytest.raises(ValueError, match=r"reset\.json: no reset file"):
+        with pytest.raises(ValueError, match=r"reset\.json: not a reset file"):
             resetfile.read(file)
 
 

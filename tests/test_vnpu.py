@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.model.vnpu import Existing, Size, Totals, change, cores, unfit
+from engine.model.vnpu import ChipCapacity, ExistingVNPU, TemplateSize, change, cores, unfit
 
-CHIP = Totals(8, 7, 24576, {"vpc": 12}, 7)
+CHIP = ChipCapacity(8, 7, 24576, {"vpc": 12}, 7)
 SIZES = {
-    "vir01": Size("vir01", 1, 1, 3072, {"vpc": 1}),
-    "vir02": Size("vir02", 2, 2, 6144, {"vpc": 3}),
-    "vir02_1c": Size("vir02_1c", 2, 1, 6144, {"vpc": 3}),
-    "vir04": Size("vir04", 4, 4, 12288, {"vpc": 6}),
-    "vir04_3c": Size("vir04_3c", 4, 3, 12288, {"vpc": 6}),
-    "vir04_3c_ndvpp": Size("vir04_3c_ndvpp", 4, 3, 12288, {}, "no"),
-    "vir04_4c_dvpp": Size("vir04_4c_dvpp", 4, 4, 12288, {"vpc": 12}, "yes"),
+    "vir01": TemplateSize("vir01", 1, 1, 3072, {"vpc": 1}),
+    "vir02": TemplateSize("vir02", 2, 2, 6144, {"vpc": 3}),
+    "vir02_1c": TemplateSize("vir02_1c", 2, 1, 6144, {"vpc": 3}),
+    "vir04": TemplateSize("vir04", 4, 4, 12288, {"vpc": 6}),
+    "vir04_3c": TemplateSize("vir04_3c", 4, 3, 12288, {"vpc": 6}),
+    "vir04_3c_ndvpp": TemplateSize("vir04_3c_ndvpp", 4, 3, 12288, {}, "no"),
+    "vir04_4c_dvpp": TemplateSize("vir04_4c_dvpp", 4, 4, 12288, {"vpc": 12}, "yes"),
 }
 
 
@@ -42,8 +42,8 @@ def test_the_documented_combinations_of_a_310p(templates: list[str], fits: bool)
     assert (unfit(CHIP, [SIZES[t] for t in templates]) is None) is fits
 
 
-def test_nothing_changes_when_the_chip_is_as_wanted() -> None:
-    assert not change([Existing(100, "vir02", True), Existing(101, "vir04", False)], ["vir04", "vir02"]).needed
+def test_nothing_changes_when_the_chip_matches() -> None:
+    assert not change([ExistingVNPU(100, "vir02", True), ExistingVNPU(101, "vir04", False)], ["vir04", "vir02"]).needed
 
 
 def test_larger_pieces_are_created_first() -> None:
@@ -51,22 +51,22 @@ def test_larger_pieces_are_created_first() -> None:
 
 
 def test_a_busy_vnpu_is_kept_before_an_idle_one_of_its_size() -> None:
-    step = change([Existing(100, "vir02", False), Existing(101, "vir02", True)], ["vir02"])
+    step = change([ExistingVNPU(100, "vir02", False), ExistingVNPU(101, "vir02", True)], ["vir02"])
     assert (step.destroy, step.blocked, step.create) == ((100,), (), ())
 
 
 def test_a_busy_surplus_blocks() -> None:
-    assert change([Existing(100, "vir04", True)], ["vir02", "vir02"]).blocked == (100,)
+    assert change([ExistingVNPU(100, "vir04", True)], ["vir02", "vir02"]).blocked == (100,)
 
 
 @given(
     st.lists(st.tuples(st.sampled_from(sorted(SIZES)), st.booleans()), max_size=7),
     st.lists(st.sampled_from(sorted(SIZES)), max_size=7),
 )
-def test_the_way_leads_to_what_is_wanted_and_never_touches_a_busy_one(
+def test_changes_lead_to_the_wanted_vnpus_and_never_touch_a_busy_one(
     have: list[tuple[str, bool]], wanted: list[str]
 ) -> None:
-    existing = [Existing(100 + i, template, busy) for i, (template, busy) in enumerate(have)]
+    existing = [ExistingVNPU(100 + i, template, busy) for i, (template, busy) in enumerate(have)]
     step = change(existing, wanted)
     busy = {v.id for v in existing if v.busy}
     assert not busy & set(step.destroy)

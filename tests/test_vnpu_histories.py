@@ -1,4 +1,4 @@
-"""vNPUs over time: pushed to Git, cut, given to pods, moved and cut anew, until the world stands still."""
+"""vNPUs over time: pushed to Git, cut, given to pods, moved and cut again, until nothing changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_pod_with_ai_cores_gets_its_vnpu_cut_on_demand(update_golden: bool) ->
     assert world.serves("small") == 1 and [v.template for v in world.nodes["n0"].vnpus] == ["vir02_1c"]
 
 
-def test_a_size_by_name_is_cut_when_somebody_asks_for_it(update_golden: bool) -> None:
+def test_a_size_by_name_is_cut_when_a_pod_asks_for_it(update_golden: bool) -> None:
     files = {LAYOUT_FILE: LAYOUT, "desired/a.yaml": deployment("big", f"{SIZE}4c.3cpu", replicas=3)}
     world = VNPUWorld(files, {"n0": 2})
     world.until_quiet()
@@ -29,7 +29,7 @@ def test_a_size_by_name_is_cut_when_somebody_asks_for_it(update_golden: bool) ->
     world.story.clear()
     world.push({LAYOUT_FILE: LAYOUT, "desired/b.yaml": deployment("many", f"{SIZE}1c", replicas=9)})
     world.until_quiet()
-    compare("vnpu-cut-anew", world.story, update_golden)
+    compare("vnpu-cut-again", world.story, update_golden)
     assert world.serves("many") == 9 and world.serves("big") == 0
 
 
@@ -56,7 +56,7 @@ def test_a_small_pod_moves_so_that_a_large_one_fits(update_golden: bool) -> None
     assert len(world.disruptions) == 1
 
 
-def test_without_the_document_nobody_moves() -> None:
+def test_without_the_document_no_pod_moves() -> None:
     files = {"desired/a.yaml": deployment("a", CORE, 4), "desired/b.yaml": deployment("b", CORE, 4)}
     world = VNPUWorld(files, {"n0": 2}, on_demand=["n0"])
     world.until_quiet()
@@ -75,7 +75,7 @@ workload = st.tuples(st.sampled_from([1, 2, 4, 8]), st.integers(1, 3), st.sample
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.lists(workload, max_size=4), min_size=1, max_size=3), st.booleans(), st.integers(0, 99))
-def test_whatever_is_asked_for_nothing_is_overfilled_and_it_ends(
+def test_random_requests_never_overfill_a_chip_and_converge(
     histories: list[list[tuple[int, int, str]]], declared: bool, seed: int
 ) -> None:
     world = VNPUWorld({}, {"n0": 2, "n1": 1}, on_demand=["n0", "n1"], seed=seed)

@@ -9,20 +9,20 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from agents.drivers.rows import ROWS
+from agents.drivers.server_models import SERVER_MODELS
 from engine.documents import Desired
 from engine.load import load
 from engine.model.actions import BindPod, PartitionChip
 from engine.model.plan import Plan
-from engine.observe import observe
+from engine.observe.observed import observe
 from engine.plan import plan
-from engine.sandbox.nodes_devices import Devices, Refusal, allocate, held
+from engine.sandbox.nodes_devices import Devices, PodRejection, allocate, held
 from engine.sandbox.nodes_shape import Shape
 from tests.agent_world import NODE, World, play
 from tests.vnpusim import LAYOUT
 
 RESOURCE = "huawei.com/Ascend310P"
-ROW = ROWS["atlas-300i-pro"]
+ROW = SERVER_MODELS["atlas-300i-pro"]
 SUFFIXES = {t.name: t.suffix for t in load({}).desired.families["Ascend310P"].spec.templates}
 SHAPE = Shape(RESOURCE, "Ascend310P-", ROW.chips, {})
 
@@ -85,7 +85,7 @@ class Loop:
         pod = self.pods[action.pod]
         running = [one for one in self.pods.values() if one["status"]["phase"] == "Running"]
         given = allocate(pod, [pod, *running], self.devices, held(running), "10.0.0.1", "s")
-        assert not isinstance(given, Refusal), given
+        assert not isinstance(given, PodRejection), given
         pod["spec"]["nodeName"] = action.node
         pod["metadata"]["annotations"] |= action.annotations | given
         pod["status"] = {"phase": "Running", "startTime": "2026-09-01T08:00:00Z"}
@@ -124,7 +124,7 @@ def test_a_chip_is_cut_by_the_agent_for_the_pod_that_asks_and_the_pod_gets_it(tm
     run(tmp_path, story)
 
 
-def test_what_is_idle_again_is_cut_for_somebody_else_and_what_is_in_use_stays(tmp_path: Path) -> None:
+def test_idle_vnpus_are_cut_for_other_pods_and_used_ones_stay(tmp_path: Path) -> None:
     layout = LAYOUT + b"  chips: [{chips: [0, 1]}]\n"
 
     async def story(loop: Loop) -> None:
@@ -151,7 +151,7 @@ def test_what_is_idle_again_is_cut_for_somebody_else_and_what_is_in_use_stays(tm
     run(tmp_path, story, layout)
 
 
-def test_a_static_layout_pushed_to_git_serves_whom_it_was_made_for(tmp_path: Path) -> None:
+def test_a_static_layout_pushed_to_git_serves_its_pods(tmp_path: Path) -> None:
     layout = LAYOUT.replace(b"mode: dynamic", b"mode: static\n  chips: [{chips: [0], templates: [vir02, vir01]}]")
 
     async def story(loop: Loop) -> None:
@@ -165,6 +165,8 @@ def test_a_static_layout_pushed_to_git_serves_whom_it_was_made_for(tmp_path: Pat
         await asyncio.sleep(0)
         loop.ask("q", "2c")
         more = loop.step()
-        assert more.actions == () and "would do; a VNPULayout in mode dynamic" in (more.pending[0].unblock or "")
+        assert more.actions == () and "would free enough; with a VNPULayout in mode dynamic" in (
+            more.pending[0].unblock or ""
+        )
 
     run(tmp_path, story, layout)

@@ -80,7 +80,7 @@ def test_ai_cores_of_every_family(family: str, tmp_path: Path) -> None:
         annotations={CORE: f"1-{template}", "huawei.com/AscendReal": f"{prefix}{size}-100-1"},
         spec={"nodeName": "n1"}, status={"phase": "Running"},
     )  # fmt: skip
-    told = plan(
+    printed = plan(
         tmp_path,
         *(node(n, labels, {CORE: str(2 * cores)}) for n in ("n0", "n1")), *(device(n, prefix, 2) for n in ("n0", "n1")),
         held,
@@ -88,7 +88,7 @@ def test_ai_cores_of_every_family(family: str, tmp_path: Path) -> None:
         pod("whole", CORE, 2 * cores, {"ring-controller.atlas": kind}),
         pod("odd", CORE, 7, {"ring-controller.atlas": kind}),
     )  # fmt: skip
-    bound = {action["pod"]: action for action in told["actions"] if action["kind"] == "BindPod"}
+    bound = {action["pod"]: action for action in printed["actions"] if action["kind"] == "BindPod"}
     assert set(bound) == {"small", "whole"}
     assert (bound["small"]["node"], bound["small"]["chips"], bound["small"]["template"]) == (
         "n1",
@@ -98,8 +98,8 @@ def test_ai_cores_of_every_family(family: str, tmp_path: Path) -> None:
     assert bound["small"]["annotations"][CORE] == f"1-{template}"
     assert (bound["whole"]["node"], bound["whole"]["template"]) == ("n0", None)
     assert bound["whole"]["annotations"][CORE] == "0,1" and bound["whole"]["chips"] == [f"{prefix}0", f"{prefix}1"]
-    assert told["scores"]["train/small"] == {"n0": 0, "n1": 8}
-    (entry,) = told["pending"]
+    assert printed["scores"]["train/small"] == {"n0": 0, "n1": 8}
+    (entry,) = printed["pending"]
     assert (entry["name"], entry["reason"]) == ("odd", "InvalidRequest") and "InvalidResourceRequest" in entry[
         "message"
     ]
@@ -116,17 +116,17 @@ def test_ai_cores_of_every_family(family: str, tmp_path: Path) -> None:
 def test_sizes_by_name_are_counted(resource: str, count: int, fits: bool, tmp_path: Path) -> None:
     family = "310P" if "310P" in resource else "910B2"
     labels, prefix, _, kind = CHIPS[family]
-    told = plan(
+    printed = plan(
         tmp_path, node("n0", labels, {resource: "2"}), device("n0", prefix, 1),
         pod("p", resource, count, {"ring-controller.atlas": kind}),
     )  # fmt: skip
-    bound = [action for action in told["actions"] if action["kind"] == "BindPod"]
+    bound = [action for action in printed["actions"] if action["kind"] == "BindPod"]
     assert bool(bound) is fits
     if fits:
         assert (bound[0]["chips"], bound[0]["template"]) == ([], None)
     else:
         text = "request vnpu num <2> more than 1 virtual device, keep job pending "
-        assert told["pending"][0]["reason"] == "InvalidRequest" and text in told["pending"][0]["message"]
+        assert printed["pending"][0]["reason"] == "InvalidRequest" and text in printed["pending"][0]["message"]
 
 
 @pytest.mark.parametrize(("want", "chips"), [(6, [0, 1, 2, 3, 4, 5]), (7, None)])
@@ -152,14 +152,14 @@ def test_a_soft_share_in_a_file(tmp_path: Path) -> None:
         "there", "huawei.com/Ascend910", 20, {}, spec={"nodeName": "n0"}, status={"phase": "Running"},
         annotations=notes | quota | {f"{SHARE}aicoreQuota": "20", "huawei.com/Ascend910": "Ascend910-1"},
     )  # fmt: skip
-    told = plan(
+    printed = plan(
         tmp_path, node("n0", labels, {"huawei.com/Ascend910": "200"}), device("n0", "Ascend910-", 2), there,
         pod("p", "huawei.com/Ascend910", 30, quota, annotations=notes),
     )  # fmt: skip
-    (bound,) = [action for action in told["actions"] if action["kind"] == "BindPod"]
+    (bound,) = [action for action in printed["actions"] if action["kind"] == "BindPod"]
     assert (bound["chips"], bound["template"]) == (["Ascend910-1"], None)
     assert {key: bound["annotations"][key] for key in quota} == quota
-    assert told["scores"] == {"train/p": {"n0": 150 * 16}}
+    assert printed["scores"] == {"train/p": {"n0": 150 * 16}}
 
 
 LAYOUT = """\
@@ -172,29 +172,32 @@ spec:
 """
 
 
-def test_a_layout_in_git_lets_a_chip_be_cut_for_who_waits(tmp_path: Path) -> None:
+def test_a_layout_in_git_lets_a_chip_be_cut_for_a_waiting_pod(tmp_path: Path) -> None:
     labels, prefix, _, kind = CHIPS["310P"]
     items = (
         node("n0", labels, {"huawei.com/Ascend310P": "2"}), device("n0", prefix, 2),
         pod("p", "huawei.com/Ascend310P-4c", 1, {"ring-controller.atlas": kind}),
     )  # fmt: skip
-    told = plan(tmp_path, *items, files={"layout.yaml": LAYOUT})
-    (cut,) = told["actions"]
+    printed = plan(tmp_path, *items, files={"layout.yaml": LAYOUT})
+    (cut,) = printed["actions"]
     assert (cut["kind"], cut["chip"], cut["templates"], cut["create"], cut["destroy"], cut["epoch"]) == (
         "PartitionChip", "Ascend310P-0", ["vir04"], ["vir04"], [], 1,
     )  # fmt: skip
     assert cut["evidence"]["file"] == "desired/layout.yaml" and cut["reason"] == "LayoutOnDemand"
-    (entry,) = told["pending"]
+    (entry,) = printed["pending"]
     assert entry["reason"] == "Fragmented" and "room is being made" in entry["unblock"]
 
 
 @pytest.mark.parametrize(
     ("product", "mode", "words"),
     [
-        ("atlas-300i-duo", "dynamic", "knows no dynamic vNPUs"), ("atlas-300i-duo", "soft", "knows no soft vNPUs"),
-        ("atlas-300i-pro", "soft", "knows no soft vNPUs"), ("atlas-800-9000", "dynamic", "knows no dynamic vNPUs"),
-        ("atlas-350-8", "dynamic", "knows no dynamic vNPUs"), ("atlas-350-8", "static", "knows no static vNPUs"),
-        ("atlas-300i", "static", "knows no static vNPUs"),
+        ("atlas-300i-duo", "dynamic", "does not support dynamic vNPUs"),
+        ("atlas-300i-duo", "soft", "does not support soft vNPUs"),
+        ("atlas-300i-pro", "soft", "does not support soft vNPUs"),
+        ("atlas-800-9000", "dynamic", "does not support dynamic vNPUs"),
+        ("atlas-350-8", "dynamic", "does not support dynamic vNPUs"),
+        ("atlas-350-8", "static", "does not support static vNPUs"),
+        ("atlas-300i", "static", "does not support static vNPUs"),
         ("atlas-300i-pro", "dynamic", ""), ("atlas-800t-a2", "dynamic", ""), ("atlas-800t-a2", "soft", ""),
         ("atlas-800t-a3", "soft", ""), ("atlas-350-8", "soft", ""), ("atlas-800-9000", "static", ""),
         ("atlas-300i-duo", "static", ""),

@@ -11,7 +11,10 @@ import pytest
 from engine.documents.windows import MaintenanceWindow, closed, cron
 from engine.load import load
 from engine.model.actions import EvictPod, IsolateChip, ResetChips
-from engine.plan import groups, health, recover, safety, views
+from engine.plan import grouping, views
+from engine.plan.health import states
+from engine.plan.recover import evictions as recover
+from engine.plan.safety import deferral
 from engine.plan.scope import Memory, Scope
 from tests.test_plan_recover import evictions, gang, world
 from tests.worlds import NOW, decide, desired, document, fault, node, observed, report
@@ -72,7 +75,7 @@ def test_a_window_follows_the_clocks_of_its_zone() -> None:
         (("allow", "deny"), "2026-09-01T23:00:00Z", None),
     ],
 )
-def test_deny_wins_and_allow_must_be_open(kinds: tuple[str, ...], moment: str, verdict: str | None) -> None:
+def test_deny_overrides_and_allow_must_be_open(kinds: tuple[str, ...], moment: str, verdict: str | None) -> None:
     windows = [window(kind, "0 22 * * *", "8h") for kind in kinds]
     found = closed(windows, "ResetChips", EVERYWHERE, at(moment))
     if verdict == "open":
@@ -81,7 +84,7 @@ def test_deny_wins_and_allow_must_be_open(kinds: tuple[str, ...], moment: str, v
         assert found is not None and found.until == (at(verdict) if verdict else None)
 
 
-def test_an_action_or_a_pool_that_no_window_concerns_is_free() -> None:
+def test_an_action_or_pool_without_windows_may_run() -> None:
     windows = [window("deny", "@daily", "24h", pools=["training"])]
     noon = at("2026-09-01T12:00:00Z")
     assert closed(windows, "ResetChips", EVERYWHERE, noon) is None
@@ -95,7 +98,7 @@ def test_an_action_or_a_pool_that_no_window_concerns_is_free() -> None:
     ["", "* * * *", "60 * * * *", "* 24 * * *", "* * 0 * *", "* * * 13 *", "* * * * 8", "5-1 * * * *", "*/0 * * * *",
      "a * * * *", "*-5 * * * *", "@sometimes", "1,,2 * * * *"],
 )  # fmt: skip
-def test_a_schedule_that_is_none_is_refused_with_its_field(text: str) -> None:
+def test_an_invalid_schedule_is_refused_with_its_field(text: str) -> None:
     with pytest.raises(ValueError, match="schedule"):
         cron(text)
 
@@ -137,7 +140,7 @@ def test_a_reset_waits_for_its_window_and_spends_nothing() -> None:
     assert len([a for a in night.actions if isinstance(a, ResetChips)]) == 1
 
 
-def test_evictions_wait_as_whole_gangs_but_one_begun_is_finished() -> None:
+def test_evictions_wait_as_whole_gangs_and_begun_ones_are_completed() -> None:
     hours = budget({**NIGHT, "actions": ["EvictPod"]})
     scope = decide(world(gang()), hours)
     assert evictions(scope) == {}
@@ -147,14 +150,14 @@ def test_evictions_wait_as_whole_gangs_but_one_begun_is_finished() -> None:
     assert sorted(evictions(decide(half, hours))) == ["j-1"]
 
 
-def test_an_isolation_that_waits_still_takes_no_work_and_holds_its_evictions_back() -> None:
+def test_a_deferred_isolation_takes_no_work_and_defers_its_evictions() -> None:
     scope = decide(world(gang()), budget({**NIGHT, "actions": ["IsolateChip"]}))
     assert [a for a in scope.actions if isinstance(a, IsolateChip | EvictPod)] == []
     assert scope.nodes["n0"].unavailable >> 3 & 1
 
 
-def test_who_goes_for_no_fault_waits_for_the_pass_after() -> None:
-    """One disruptive method per pass and pool; resets do not wait (they touch what nobody uses)."""
+def test_evictions_without_a_fault_wait_for_the_next_pass() -> None:
+    """One disruptive method per pass and pool; resets do not wait (they touch unused chips only)."""
     other = gang()
     idle = [msgspec.structs.replace(p, name=f"k-{p.name}", uid=f"k{p.uid}", owner_name="k", owner_uid="uid-k",
                                     node=f"n{i + 3}") for i, p in enumerate(other)]  # fmt: skip
@@ -164,7 +167,7 @@ def test_who_goes_for_no_fault_waits_for_the_pass_after() -> None:
 
     def passed(*, rescue: bool) -> Scope:
         scope = Scope(desired(), snapshot, NOW, "main", Memory.of(snapshot.history))
-        for run in (views.run, groups.run, health.run):
+        for run in (views.run, grouping.run, states.run):
             run(scope)
         if rescue:
             recover.run(scope)
@@ -173,7 +176,7 @@ def test_who_goes_for_no_fault_waits_for_the_pass_after() -> None:
             force=False, owner=None, budget_unit="train/AscendJob/k",
         )  # fmt: skip
         scope.actions.append(preempted)
-        safety.run(scope)
+        deferral.run(scope)
         return scope
 
     busy = passed(rescue=True)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from engine.model.cluster import AgentChip, AgentReport, AgentVNPU, NodeDevice, Orders, ResetOrder, ids_of, mask_of
-from engine.model.history import ChipMemory, CodeSeen, Hold, JobMemory, NodeMemory
-from engine.model.recovery import Conversation, Rank, State
+from engine.model.history import ChipMemory, CodeMemory, Hold, JobMemory, NodeMemory
+from engine.model.recovery import Conversation, FaultyRank, State
 from engine.wire import deviceinfo, globaltable, history, ledger, nodeinfo, orders, podannotations, recoveryrecord
 from engine.wire.errors import WireError
 from engine.wire.gojson import check_code, go_json
@@ -109,7 +109,7 @@ def test_a_missing_network_list_is_not_an_empty_one() -> None:
         (lambda b: b.update(SuperPodID="x"), "SuperPodID"),
     ],
 )
-def test_a_report_that_cannot_be_believed_is_refused_by_field(change: Any, field: str) -> None:
+def test_an_invalid_report_raises_an_error_that_names_the_field(change: Any, field: str) -> None:
     cm = device_map()
     body = json.loads(cm["data"]["DeviceInfoCfg"])
     change(body)
@@ -125,7 +125,7 @@ def test_a_report_that_cannot_be_believed_is_refused_by_field(change: Any, field
     [None, 7, "", "{", "[]", "9" * (1024 * 1024 + 1), "[" * 100_000],
     ids=["none", "int", "", "{", "[]", "long", "deep"],
 )
-def test_no_payload_crashes_the_reader(text: Any) -> None:
+def test_any_invalid_payload_raises_wire_error(text: Any) -> None:
     cm = device_map()
     cm["data"]["DeviceInfoCfg"] = text
     with pytest.raises(WireError):
@@ -133,11 +133,11 @@ def test_no_payload_crashes_the_reader(text: Any) -> None:
 
 
 def test_a_foreign_chip_name_is_refused() -> None:
-    with pytest.raises(WireError, match="no device name"):
+    with pytest.raises(WireError, match="not a device name"):
         deviceinfo.parse(device_map(**{"huawei.com/Ascend910-Unhealthy": "Ascend310P-1"}))
 
 
-def test_the_310_quirk_of_the_fault_key_is_read() -> None:
+def test_faults_of_310_chips_are_under_the_key_of_310p() -> None:
     element = deviceinfo.fault_element("CardUnhealthy", "Ascend310-2", {"80C98001": (1, "RestartNPU")}, "RestartNPU")
     cm = deviceinfo.build(
         "n1",
@@ -189,11 +189,19 @@ def test_an_agent_report_of_another_node_is_ignored() -> None:
         orders.parse_report(cm)
 
 
-def test_memory_round_trips_and_an_unreadable_one_is_named() -> None:
+@pytest.mark.parametrize("epoch", [2**64, 2**53, -1])
+def test_an_epoch_without_a_successor_is_rejected(epoch: int) -> None:
+    body = {"node": "n1", "chips": {"Ascend910-0": {"resetEpochDone": epoch}}}
+    cm = {"metadata": {"name": "belay-report-n1"}, "data": {"report.json": json.dumps(body)}}
+    with pytest.raises(WireError, match="belay-report-n1"):
+        orders.parse_report(cm)
+
+
+def test_memory_round_trips_and_an_invalid_one_names_its_object() -> None:
     memory = NodeMemory(
         chips={
             3: ChipMemory(
-                codes={"80C98001": CodeSeen(1, 2)}, holds=(Hold("manual", "ManuallySeparateNPU", 5),), epoch=9
+                codes={"80C98001": CodeMemory(1, 2)}, holds=(Hold("manual", "ManuallySeparateNPU", 5),), epoch=9
             )
         }
     )
@@ -217,7 +225,7 @@ def test_a_ledger_names_every_claimed_chip() -> None:
 
 
 @pytest.mark.parametrize("text", ["null", "", "{}"])
-def test_what_go_never_filled_is_nothing(text: str) -> None:
+def test_null_from_go_counts_as_empty(text: str) -> None:
     """A nil map or pointer is written as ``null``; the CheckCode covers neither, so neither makes a report doubtful."""
     made = device_map()
     made["data"] |= {"UpgradeFaultReason": text, "SwitchInfoCfg": text}
@@ -233,7 +241,7 @@ def test_what_go_never_filled_is_nothing(text: str) -> None:
 DEEP = '{"x":' + "[" * 100_000 + "]" * 100_000 + "}"
 
 
-def test_conversations_and_tables_nested_too_deep_to_read_are_unreadable_ones() -> None:
+def test_conversations_and_tables_that_nest_too_deeply_are_invalid() -> None:
     with pytest.raises(WireError, match=r"data\.conversation\.json"):
         recoveryrecord.parse({"metadata": {"name": "n"}, "data": {recoveryrecord.KEY: DEEP}})
     assert globaltable.read(DEEP) == {}
@@ -241,9 +249,11 @@ def test_conversations_and_tables_nested_too_deep_to_read_are_unreadable_ones() 
         podannotations.configuration({podannotations.CONFIGURATION_NPU: DEEP[:100_000]})
 
 
-def test_conversations_of_other_versions_go_on() -> None:
+def test_conversations_of_other_versions_continue() -> None:
     """What the version before did not know is at its default; what only a later one knows is left out."""
-    known = recoveryrecord.Record(conversation=Conversation(job="j", state=State.WAIT_STOP, late=(Rank("1", "1"),)))
+    known = recoveryrecord.Record(
+        conversation=Conversation(job="j", state=State.WAIT_STOP, late=(FaultyRank("1", "1"),))
+    )
     stored = recoveryrecord.build(known)
     assert recoveryrecord.parse(stored) == known
     body = json.loads(stored["data"][recoveryrecord.KEY])
@@ -256,7 +266,7 @@ def test_conversations_of_other_versions_go_on() -> None:
     assert recoveryrecord.parse(after).conversation == Conversation(job="j", state=State.WAIT_STOP)
 
 
-def test_codes_are_read_in_upper_case_whatever_was_written() -> None:
+def test_codes_are_upper_case_after_parsing() -> None:
     """Configurations mix the case, and so do some reports; the level of a code is found all the same."""
     element = deviceinfo.fault_element("CardUnhealthy", "Ascend910-1", {"80c98001": (5, "RestartNPU")}, "SeparateNPU")
     mixed = {**element, "fault_code": "80c98001, 80E01801", "fault_level": "SeparateNPU"}

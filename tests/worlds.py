@@ -31,7 +31,10 @@ from engine.model.cluster import (
 )
 from engine.model.diagnostics import ObjectKey
 from engine.model.history import History
-from engine.plan import groups, health, recover, reset, safety, views
+from engine.plan import grouping, views
+from engine.plan.health import reset, states
+from engine.plan.recover import evictions
+from engine.plan.safety import deferral
 from engine.plan.scope import Memory, Scope
 from engine.wire import deviceinfo
 
@@ -373,7 +376,7 @@ def decide(snapshot: Observed, declared: Desired | None = None, *, now: float = 
         shard=shard,
         memory=Memory.of(snapshot.history),
     )
-    for run in (views.run, groups.run, health.run, recover.run, reset.run, safety.run):
+    for run in (views.run, grouping.run, states.run, evictions.run, reset.run, deferral.run):
         run(scope)
     return scope
 

@@ -31,7 +31,12 @@ SECTIONS = {
     "restart": ("After kill -9 of everything", "restart", "run"),
     "steady": ("While nothing happens", "steady", "run"),
     "links": ("Links between inference clusters", "links", "run"),
+    "tft": ("MindIO TFT's functions", "training_tft", "run"),
+    "checkpoint": ("Checkpoints", "checkpoint", "run"),
+    "training": ("Training, from a fault to the next step", "training_recovery", "run"),
+    "training-server": ("Training, recovered by belay server", "training_server", "run"),
     "containers": ("Making containers", "containers", "run"),
+    "training-manager": ("The manager of a training job of 10,000 ranks", "training_manager", "run"),
 }
 """Name → heading, module and function, in the order of RESULTS.md."""
 

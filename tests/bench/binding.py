@@ -1,7 +1,7 @@
 """Binding pods through a real kube-apiserver 1.20, beside the real kube-scheduler binding the same pods.
 
 Nodes are objects only (8 chips each, no kubelet), every pod wants 8 chips, so each gets a node of its own. The pods are
-there before the clock starts, and both have read them: Belay's reading is told apart, the scheduler's is in its
+there before the clock starts, and both have read them: Belay's reading is stated apart, the scheduler's is in its
 start-up, which is not counted. Belay's clock then runs over the decision (snapshot, plan) and the writes: ledger claim,
 fence, batches of 100 with four at a time as the worker runs them, every binding verified by its pod's watch. Celery and
 Redis, which carry the messages in between, are left out. The scheduler's clock runs from its first binding to its last
@@ -22,15 +22,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from engine import collector
-from engine.act import Batch, Edge, Fence, Following, claim, decode, split
+from engine.act import Batch, Edge, Fence, PodWatch, claim, decode, split
 from engine.act import run as act
+from engine.controller import garbage_collection
 from engine.documents import Desired
-from engine.kube import CONFIGMAP, EVENT, NAMESPACE, NODE, POD, Kube, Object, many
-from engine.lease import shard_lease
+from engine.kube import CONFIGMAP, EVENT, NAMESPACE, NODE, POD, Kube, Object, run_many
+from engine.kube.lease import shard_lease
 from engine.load import load
 from engine.model.actions import BindPod
-from engine.observe import Observer
+from engine.model.plan_cache import PlanCache
+from engine.observe.observed import Observer
 from engine.plan import plan
 from engine.settings import Settings
 from engine.store import PassRecord
@@ -72,8 +73,8 @@ async def _measure(count: int, times: float, kubeconfig: Path, program: Path) ->
     seconds["reading"].remark = "the list of the waiting pods; a worker holds them already, so it is not in the whole"
     theirs = Result(f"{what}, kube-scheduler 1.20", "1/s")
     ratio = Result(f"{what}: Belay beside the scheduler", "times", times, at_least=True)
-    thresholds = collector.thresholds()
-    collector.settle()
+    thresholds = garbage_collection.thresholds()
+    garbage_collection.settle()
     try:
         async with Kube.from_config(str(kubeconfig)) as kube:
             belay = await _Belay.started(kube, count)
@@ -88,7 +89,7 @@ async def _measure(count: int, times: float, kubeconfig: Path, program: Path) ->
                     theirs.runs.append(count / await _scheduler(kube, kubeconfig, program, count))
                 ratio.runs.append(rates.runs[-1] / theirs.runs[-1])
     finally:
-        collector.restore(thresholds)
+        garbage_collection.restore(thresholds)
     ratio.remark = "each run beside the scheduler's that followed it"
     return [rates, *seconds.values(), theirs, ratio]
 
@@ -99,6 +100,7 @@ class _Belay:
     def __init__(self, kube: Kube, observer: Observer, desired: Desired, epoch: int) -> None:
         self._kube, self._observer, self._desired, self._epoch = kube, observer, desired, epoch
         self._pods: list[Object] = []
+        self._cache = PlanCache()
 
     @staticmethod
     async def started(kube: Kube, count: int) -> _Belay:
@@ -125,7 +127,7 @@ class _Belay:
             self._observer.put(pod)
         read = time.perf_counter()
         seen = self._observer.observed()
-        decided_plan = plan(self._desired, seen, time.time())
+        decided_plan = plan(self._desired, seen, time.time(), cache=self._cache)
         decided = time.perf_counter()
         binds = [action for action in decided_plan.actions if isinstance(action, BindPod)]
         assert len(binds) == len(listing.items) and len(binds) == len(decided_plan.actions), decided_plan.pending[:1]
@@ -137,7 +139,7 @@ class _Belay:
         record = PassRecord("bench", "main", self._epoch, "", 1, now, now + 30, pods_version=version)
         numbered = list(enumerate(decided_plan.actions))
         texts = split(record, numbered, "", settings.batch, settings.batch_bytes)
-        following = Following(self._kube)
+        following = PodWatch(self._kube)
         messages, gate = asyncio.Semaphore(MESSAGES), asyncio.Semaphore(settings.in_flight)
 
         async def message(text: str) -> int:
@@ -194,7 +196,7 @@ async def _scheduler(kube: Kube, kubeconfig: Path, program: Path, count: int) ->
 
 @asynccontextmanager
 async def _waiting_pods(kube: Kube, count: int, scheduler: str) -> AsyncIterator[None]:
-    """Pods that wait for this scheduler; they are gone afterwards, and so is what it told of them."""
+    """Pods that wait for this scheduler; they are deleted afterwards, and so are its Events about them."""
     bodies = [_pod(f"pod-{index:05d}", scheduler) for index in range(count)]
     await _all(partial(kube.create, POD, body) for body in bodies)
     await asyncio.sleep(1.0)
@@ -229,12 +231,12 @@ def _pod(name: str, scheduler: str) -> Object:
 
 
 def _key(pod: Object) -> Any:
-    from engine.observe import key_of
+    from engine.observe.observed import key_of
 
     return key_of(pod)
 
 
 async def _all(calls: Iterable[Callable[[], Any]]) -> None:
-    async for outcome in many(calls, 64):
+    async for outcome in run_many(calls, 64):
         if outcome.error is not None:
             raise outcome.error

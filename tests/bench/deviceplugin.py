@@ -4,7 +4,7 @@ Allocate is asked over kubelet's socket by a kubelet of memory in the agent's ow
 kubelet's books, writing the ledger to the disk, and both ends of the gRPC call are in it. An event is raised in the
 compiled stand-in of the driver and is over when the device report in the API (the sandbox's server, in this process)
 shows it; events come more than a second apart, because a report is written once a second at most. CPU and memory are
-those of an agent by itself with a kubelet of memory beside it, 8 chips, a poll of 5 s.
+those of an agent alone with a kubelet of memory beside it, 8 chips, a poll of 5 s.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Scrapes are whole answers over a kept connection on loopback, at the default intervals, of which the shortest is 1 s:
 what a scrape waits for the page to be rendered and packed is in it. hccn_tool is a script that prints recorded output.
-The agent runs by itself with its driver process, against a sandbox API server in this process; its CPU is that of agent
+The agent runs alone with its driver process, against a sandbox API server in this process; its CPU is that of agent
 and driver process together over a minute, after half a minute of rest.
 """
 

@@ -14,9 +14,9 @@ are no five runs; the interval is Student's.
 Where utilisation is lost: with scores and ties given, nothing is left to choose between nodes, and what is lost is lost
 to large jobs that wait until a whole server is free. There Belay does what the reference cannot: the queue is declared
 ``movable``, so that a few small pods of Deployments are moved within the shipped safety budgets. Who is moved does six
-minutes of work once more, which counts as no use. Where nobody is movable, Belay and (b) are equal within what two runs
+minutes of work once more, which counts as no use. Where no pod is movable, Belay and (b) are equal within what two runs
 of one policy differ (measured before moves existed: -0.01 %, interval -0.15 to +0.14). Looking at large jobs first,
-whoever came first, gains little, and small jobs pay for it with several times their waiting time; Belay keeps to the
+whatever came first, gains little, and small jobs pay for it with several times their waiting time; Belay keeps to the
 order of arrival.
 """
 
@@ -34,8 +34,9 @@ from engine.documents import Desired
 from engine.model.actions import BindPod, EvictPod
 from engine.model.cluster import Pod
 from engine.model.history import History
+from engine.model.plan_cache import PlanCache
 from engine.plan import plan
-from engine.plan.place.ring8 import RINGS
+from engine.plan.place.families.ring8 import RINGS
 from engine.plan.views import device_id
 from tests import vnpuworld, worlds
 from tests.bench.measure import Result, Skipped
@@ -177,6 +178,7 @@ class Planner:
             worlds.node(f"ring-{index}", labels={"accelerator": "huawei-Ascend910", "accelerator-type": "module"})
             for index in range(RING_NODES)
         ] + [vnpuworld.node(f"core-{index}", chips=CORE_CHIPS) for index in range(CORE_NODES)]
+        self._cache = PlanCache()
         self._pods: dict[int, Pod] = {}
         self._moved: dict[int, tuple[int, float]] = {}
         self._history = History()
@@ -198,7 +200,7 @@ class Planner:
         ]
         pods = sorted(self._pods.values(), key=lambda pod: pod.name)
         seen = worlds.observed(self._nodes, reports, pods, history=self._history, objects=_owners(pods))
-        found = plan(self._desired, seen, self._now)
+        found = plan(self._desired, seen, self._now, cache=self._cache)
         self._history = found.history
         numbers = {pod.name: number for number, pod in self._pods.items()}
         out: list[Choice] = []

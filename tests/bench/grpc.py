@@ -1,7 +1,7 @@
 """ClusterD's services under load: signals, rank tables, subscribers, the control plane's share of a recovery.
 
 A `belay server`'s gRPC part as a process of its own on the sandbox's API server, clients over loopback in this one.
-"Stop signal" is the time from the call that tells the fault to the message at each of 125 subscribers, one per pod; the
+"Stop signal" is the time from the report of the fault to the message at each of 125 subscribers, one per pod; the
 recovery's share is the sum of the waits for the server between a fault and the decision, its second for the last faults
 left out.
 """
@@ -79,7 +79,7 @@ async def _run(folder: Path) -> list[Result]:
 
 async def _signals(world: World) -> list[Result]:
     """Fault known → stop signal at all subscribers of a 125-pod job."""
-    result = Result("fault told → stop signal at all 125 subscribers", "ms", 200, percentile=99)
+    result = Result("fault reported → stop signal at all 125 subscribers", "ms", 200, percentile=99)
     job = await world.job("wide", pods=PODS, strategy="recover")
     async with server(world) as (port, _):
         channels = [channel(port) for _ in range(4)]

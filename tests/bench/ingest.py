@@ -1,8 +1,9 @@
 """Device reports as fast as they come: decoded, compared, handed over through Redis, observed and planned.
 
-The controller's half (watch line → inbox → snapshot in Redis) and the worker's half (snapshot → observed → plan) run as
-two processes with a real Redis between, as deployed; only the API server is left out, whose own ceiling on this machine
-lies below the goal. 2,500 nodes with 8 chips each report once a second, a hundredth of them with a change that matters.
+The controller's half (watch line → events → snapshot in Redis) and the worker's half (snapshot → observed → plan) run
+as two processes with a real Redis between, as deployed; only the API server is left out, whose own ceiling on this
+machine lies below the goal. 2,500 nodes with 8 chips each report once a second, a hundredth of them with a change that
+matters.
 Afterwards every node's newest report has to be in the worker's plan. A burst is ten seconds' worth of reports at once.
 """
 
@@ -56,7 +57,7 @@ def run() -> list[Result]:
 
 
 def _once(lines: Path, folder: Path) -> dict[str, float]:
-    from engine.redis_process import start_redis
+    from engine.sandbox.redis_process import start_redis
 
     with start_redis(folder) as server:
         context = multiprocessing.get_context("spawn")
@@ -97,28 +98,28 @@ async def _feed(url: str, pipe: Connection, lines: Path) -> None:
     """What the controller does with watch lines, at the pace at which they come."""
     import orjson
 
-    from engine.inbox import Inbox
     from engine.kube import CONFIGMAP, NODE, Reflector
+    from engine.observe.watch_events import WatchEvents
     from engine.store import SnapshotWriter, connect_async
     from tests.bench.clusters import node as node_object
 
-    inbox, writer = Inbox(), SnapshotWriter(connect_async(url))
+    events, writer = WatchEvents(), SnapshotWriter(connect_async(url))
     stub: Any = None
-    maps = Reflector(stub, CONFIGMAP, on_change=inbox.take)
-    nodes = Reflector(stub, NODE, on_change=inbox.take)
+    maps = Reflector(stub, CONFIGMAP, on_change=events.receive)
+    nodes = Reflector(stub, NODE, on_change=events.receive)
     generation = await writer.begin("main")
     for index in range(NODES):
-        nodes._take("ADDED", node_object(f"node-{index:05d}", index))
+        nodes._receive("ADDED", node_object(f"node-{index:05d}", index))
     reading = lines.open("rb")
 
     def take(count: int) -> None:
         for _ in range(count):
             event = orjson.loads(reading.readline())
-            maps._take(event["type"], event["object"])
+            maps._receive(event["type"], event["object"])
 
     async def flush(synced: bool) -> int:
-        changes, marks = inbox.empty()
-        changed = {letter.field: letter.value for letter in changes}
+        changes, marks = events.drain()
+        changed = {change.field: change.value for change in changes}
         assert await writer.put("main", generation, changed, marks, synced)
         return len(changed)
 
@@ -159,21 +160,26 @@ def _last(index: int, count: int) -> int:
 
 def _worker(url: str, pipe: Connection) -> None:
     """What a worker does between two passes' writes: look, plan, look again."""
+    from engine.controller.snapshot_reader import SnapshotReader
     from engine.load import load
+    from engine.model.plan_cache import PlanCache
     from engine.plan import plan
-    from engine.reconcile.copy import Copy
-    from engine.store import PassStore, SnapshotReader, connect
+    from engine.store import PassStore, StoredSnapshots, connect
 
     client = connect(url)
-    copy, passes, desired = Copy("main", SnapshotReader(client)), PassStore(client), load({}, has_git=False).desired
+    copy, passes, desired = (
+        SnapshotReader("main", StoredSnapshots(client)),
+        PassStore(client),
+        load({}, has_git=False).desired,
+    )
     pipe.send("ready")
-    newest = None
+    newest, cache = None, PlanCache()
     while True:
-        if copy.look(passes, 5.0):
+        if copy.refresh(passes, 5.0):
             time.sleep(0.02)
             continue
         seen = copy.observed()
-        made = plan(desired, seen, seen.newest_report)
+        made = plan(desired, seen, seen.newest_report, cache=cache)
         if newest is None and pipe.poll():
             newest = pipe.recv()
         if newest is not None and len(seen.reports) == NODES:

@@ -24,7 +24,7 @@ from typing import Any
 
 from engine.kube import CONFIGMAP, Conflict, Kube
 from engine.sandbox.inject import FAULTS_KEY
-from engine.sandbox.up import Options, Sandbox
+from engine.sandbox.up import Sandbox, SandboxOptions
 from engine.wire import names
 from tests.bench.measure import ROOT, RUNS, Result, Skipped
 from tests.bench.running import environment, kubectl, memory, up
@@ -66,7 +66,7 @@ def run_real() -> list[Result]:
             custom = stores_custom_objects(kubeconfig)
             left_out = shutil.ignore_patterns() if custom else shutil.ignore_patterns("jobs")
             shutil.copytree(ROOT / "desired", folder / "state" / "desired", ignore=left_out)
-            options = Options(
+            options = SandboxOptions(
                 nodes=NODES,
                 data=str(folder / "data"),
                 state=str(folder / "state"),

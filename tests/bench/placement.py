@@ -23,14 +23,15 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from engine import collector
+from engine.controller import garbage_collection
 from engine.documents import Desired
 from engine.load import load
 from engine.model.actions import BindPod, PatchObject
 from engine.model.cluster import Observed
 from engine.model.diagnostics import ObjectKey
 from engine.model.plan import Plan
-from engine.observe import Observer
+from engine.model.plan_cache import PlanCache
+from engine.observe.observed import Observer
 from engine.plan import plan
 from engine.status import memory_bodies
 from tests.bench import crowds
@@ -38,7 +39,6 @@ from tests.bench.clusters import NOW
 from tests.bench.measure import ROOT, RUNS, Result
 from tests.bench.plot import Line, draw
 from tests.bench.running import resident
-from tests.forgetting import forget
 from tests.simworld import merged
 
 GANG = 5000
@@ -96,26 +96,27 @@ def _super_pods() -> list[Result]:
         observer.put(item)
     found: Plan | None = None
     for _ in range(RUNS):
-        _forget()
-        _, seconds, found = _pass(desired, observer)
+        cache = PlanCache()
+        gc.collect()
+        _, seconds, found = _pass(desired, observer, cache)
         cold.runs.append(seconds)
     assert found is not None and not found.pending, found.pending[0]
     cold.remark = f"{sum(isinstance(action, BindPod) for action in found.actions):,} pods bound"
-    _carry_out(desired, observer, items)
+    _carry_out(desired, observer, items, cache)
     changed = Result("the same, all running: a pass after one new chip fault", "ms", 50.0)
     whole = Result("the same with its report parsed and the snapshot made", "ms")
     for turn in range(RUNS):
         report = crowds.a3_device(NODES // 2 + turn, faulty=3)
         begin = time.perf_counter()
         observer.put(report)
-        _, seconds, found = _pass(desired, observer)
+        _, seconds, found = _pass(desired, observer, cache)
         whole.runs.append((time.perf_counter() - begin) * 1000)
         changed.runs.append(seconds * 1000)
         assert found.actions
     ended = Result("the same: a pass after one pod has ended", "ms")
     for item in [item for item in items if item["kind"] == "Pod"][:RUNS]:
         observer.put(_bound(item, "node-00000", {}, "Succeeded"))
-        _, seconds, _ = _pass(desired, observer)
+        _, seconds, _ = _pass(desired, observer, cache)
         ended.runs.append(seconds * 1000)
     return [cold, changed, whole, ended]
 
@@ -149,38 +150,39 @@ def _memory() -> Result:
 
 
 def _cold_and_warm(work: str, items: Callable[[], Iterable[Any]], pods: int, limit: float) -> list[Result]:
-    """Five cold passes, each on objects parsed anew, and a warm one after each."""
+    """Five cold passes, each on objects parsed afresh, and a warm one after each."""
     cold, warm = Result(f"{work}: cold", "s", limit), Result(f"{work}: warm", "s", limit)
     desired = _desired()
     for _ in range(RUNS):
-        _forget()
+        cache = PlanCache()
+        gc.collect()
         observer = Observer()
         for item in items():
             observer.put(item)
-        _, seconds, found = _pass(desired, observer)
+        _, seconds, found = _pass(desired, observer, cache)
         assert sum(isinstance(action, BindPod) for action in found.actions) >= pods, found.pending[:1]
         cold.runs.append(seconds)
-        warm.runs.append(_pass(desired, observer)[1])
+        warm.runs.append(_pass(desired, observer, cache)[1])
     return [cold, warm]
 
 
-def _pass(desired: Desired, observer: Observer) -> tuple[Observed, float, Plan]:
+def _pass(desired: Desired, observer: Observer, cache: PlanCache) -> tuple[Observed, float, Plan]:
     """The snapshot, the seconds that ``plan`` took, and the plan."""
     seen = observer.observed()
     begin = time.perf_counter()
-    found = plan(desired, seen, NOW)
+    found = plan(desired, seen, NOW, cache=cache)
     return seen, time.perf_counter() - begin, found
 
 
-def _carry_out(desired: Desired, observer: Observer, items: Iterable[Any]) -> None:
+def _carry_out(desired: Desired, observer: Observer, items: Iterable[Any], cache: PlanCache) -> None:
     """What passes leave in the cluster, until one wants nothing more: bindings, patches, memory."""
     pods = {item["metadata"]["name"]: item for item in items if item["kind"] == "Pod"}
     for _ in range(10):
         seen = observer.observed()
-        found = plan(desired, seen, NOW)
+        found = plan(desired, seen, NOW, cache=cache)
         if not found.actions:
             return
-        for body in memory_bodies(found, seen):
+        for body in memory_bodies(found, seen, cache=cache):
             observer.put(body)
         for action in found.actions:
             if isinstance(action, BindPod):
@@ -198,12 +200,6 @@ def _bound(pod: Any, node: str, annotations: dict[str, str], phase: str) -> Any:
     return pod | {"metadata": metadata, "spec": pod["spec"] | {"nodeName": node}, "status": status}
 
 
-def _forget() -> None:
-    """Nothing of earlier passes helps: as in a process that has just begun."""
-    gc.collect()
-    forget()
-
-
 def _desired() -> Desired:
     return load({}, has_git=False).desired
 
@@ -216,30 +212,32 @@ def _alone(*arguments: str) -> str:
 
 def _sizes(nodes: int) -> list[list[float]]:
     """Milliseconds of five cold passes, and of five after one change each, on a cluster of this size."""
-    collector.settle()
+    garbage_collection.settle()
     desired, observer = _desired(), Observer()
     items = [*crowds.a3(nodes), *crowds.mixed_jobs(nodes // 5)]
     for item in items:
         observer.put(item)
     cold, steady = list[float](), list[float]()
     for _ in range(RUNS):
-        _forget()
-        cold.append(_pass(desired, observer)[1] * 1000)
-    _carry_out(desired, observer, items)
+        cache = PlanCache()
+        gc.collect()
+        cold.append(_pass(desired, observer, cache)[1] * 1000)
+    _carry_out(desired, observer, items, cache)
     for turn in range(RUNS):
         observer.put(crowds.a3_device(nodes // 2 + turn, faulty=3))
-        steady.append(_pass(desired, observer)[1] * 1000)
+        steady.append(_pass(desired, observer, cache)[1] * 1000)
     return [cold, steady]
 
 
 def _hold(nodes: int, pods: int) -> float:
     """MiB that this process takes once it holds such a cluster and has planned it twice."""
-    collector.settle()
+    garbage_collection.settle()
     desired, observer = _desired(), Observer()
     for item in chain(crowds.a3(nodes), crowds.running(pods, nodes)):
         observer.put(item)
+    cache = PlanCache()
     for _ in range(2):
-        found = plan(desired, observer.observed(), NOW)
+        found = plan(desired, observer.observed(), NOW, cache=cache)
         assert not any(isinstance(action, BindPod) for action in found.actions)
     return resident(os.getpid())
 
@@ -250,7 +248,7 @@ PARTS = {"gang": _gang, "gangs": _gangs, "super pods": _super_pods}
 def _measured(what: str, arguments: list[str]) -> object:
     """What one process of its own measures."""
     if what == "part":
-        collector.settle()
+        garbage_collection.settle()
         return [asdict(result) for result in PARTS[arguments[0]]()]
     return _sizes(*map(int, arguments)) if what == "growth" else _hold(*map(int, arguments))
 

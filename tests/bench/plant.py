@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from engine.kube import CONFIGMAP, NODE, Conflict, Kube, KubeError, end, many
-from engine.redis_process import RedisProcess, start_redis
+from engine.kube import CONFIGMAP, NODE, Conflict, Kube, KubeError, cancel_all, run_many
+from engine.sandbox.redis_process import RedisProcess, start_redis
 from engine.sandbox.world import ensure_namespaces
 from engine.settings import Settings, to_environment
 from engine.store import PassStore, StoreUnavailable, connect
@@ -33,7 +33,7 @@ from tests.kube_server import real_cluster
 CODE, LEVEL = "80DF8402", "SeparateNPU"
 """The chip stays out and nothing resets it."""
 CHIPS = 8
-_MODULES = {"controller": "engine.controller", "worker": "engine.tasks"}
+_MODULES = {"controller": "engine.controller.controller", "worker": "engine.controller.tasks"}
 
 
 class Plant:
@@ -116,7 +116,7 @@ class Plant:
             await kube.patch_status(NODE, name, {"status": status})
             await kube.create(CONFIGMAP, report(name, ()))
 
-        async for outcome in many([lambda i=i, n=n: add(i, n) for i, n in enumerate(self.nodes)], 32):  # type: ignore[misc]
+        async for outcome in run_many([lambda i=i, n=n: add(i, n) for i, n in enumerate(self.nodes)], 32):  # type: ignore[misc]
             if outcome.error is not None:
                 raise outcome.error
 
@@ -166,7 +166,7 @@ class Orders:
         try:
             yield self
         finally:
-            await end(task)
+            await cancel_all(task)
 
     async def _follow(self) -> None:
         while True:
@@ -223,7 +223,7 @@ def plant(nodes: int, *, real: bool = False, **settings: Any) -> Iterator[Plant]
             try:
                 yield made
             except BaseException:
-                kept = True  # the logs tell why
+                kept = True  # the logs say why
                 raise
     finally:
         if not kept:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict
 
 from engine.documents import KINDS, Desired
 from engine.load import LoadCache, load
-from engine.source import Revision, Source, SourceConfig
+from engine.source import GitSource, Revision, SourceConfig
 from tests.bench.measure import RUNS, Result
 from tests.gitrepo import Repo, git
 
@@ -58,7 +58,7 @@ class _Engine:
     desired: Desired | None = None
 
     def __post_init__(self) -> None:
-        self._source = Source(SourceConfig(url=f"file://{self.repo.bare}"), self.mirror)
+        self._source = GitSource(SourceConfig(url=f"file://{self.repo.bare}"), self.mirror)
         self._cache = LoadCache()
 
     def update(self) -> None:

@@ -23,8 +23,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
-from engine.plan.place.ring8 import RINGS, Ring8
-from engine.plan.place.verdict import Ask, Refusal, Seat, lowest
+from engine.plan.place.families.ring8 import RINGS, Ring8
+from engine.plan.place.handler import NodeChips, PodRequest, Refusal, lowest
 
 RING_NODES: Final = 16
 CORE_NODES: Final = 4
@@ -61,7 +61,7 @@ class Request(NamedTuple):
 
     @property
     def service(self) -> bool:
-        """Whether it is a pod of a Deployment, which makes it anew when it goes; others are training jobs."""
+        """Whether it is a pod of a Deployment, which recreates it when it goes; others are training jobs."""
         return not self.cores and self.size <= 2
 
 
@@ -134,7 +134,7 @@ class FirstFit:
 class Reference:
     """The scores of the reference affinity policy, the best node wins; among equals Volcano picks at random.
 
-    ``largest_first`` looks at large jobs before small ones, whoever came first.
+    ``largest_first`` looks at large jobs before small ones, in any order of arrival.
     """
 
     def __init__(self, seed: int, *, largest_first: bool = False) -> None:
@@ -152,17 +152,17 @@ class Reference:
         return self._vnpu(state, job) if job.cores else self._whole(state, job)
 
     def _whole(self, state: State, job: Request) -> Place | None:
-        family, ask = Ring8(), Ask(job.size)
+        family, request = Ring8(), PodRequest(job.size)
         scores: dict[int, int] = {}
         for index, free in enumerate(state.rings):
-            verdict = family.judge(Seat(free, 0, 8), ask)
-            if not isinstance(verdict, Refusal):
-                scores[index] = verdict
+            score = family.score(NodeChips(free, 0, 8), request)
+            if not isinstance(score, Refusal):
+                scores[index] = score
         if not scores:
             return None
         best = max(scores.values())
         node = self._chance.choice([index for index, score in scores.items() if score == best])
-        return Place(node, family.choose(Seat(state.rings[node], 0, 8), ask))
+        return Place(node, family.choose(NodeChips(state.rings[node], 0, 8), request))
 
     def _vnpu(self, state: State, job: Request) -> Place | None:
         """The node with the fewest idle cores, its fullest chip; a node cuts one template at a time."""
@@ -349,7 +349,7 @@ def play(jobs: Sequence[Request], policy: Policy) -> Play:
 
 
 def clairvoyant(jobs: Sequence[Request]) -> float:
-    """What nobody can exceed, whatever is known beforehand: chips without limits of place, jobs that may be paused.
+    """The limit of every policy, whatever it knows beforehand: chips without limits of place, jobs that may be paused.
 
     Until any moment s no more work is done than if every job ran at once; after it no more than all chips can do.
     """

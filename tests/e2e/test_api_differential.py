@@ -8,6 +8,7 @@ releases differ in wording only, the reason and the fields are compared and the 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ import pytest
 import yaml
 
 from tests.api_client import APPLY, JSON, MERGE, PATCH, STRATEGIC, Client, Sandbox, at
-from tests.kube_server import real_cluster
+from tests.kube_server import real_cluster, stores_custom_objects
 from tests.needs import assets
 
 
@@ -613,15 +614,12 @@ def deletions_as_watched(api: Client) -> None:
     api.note("collection", seen(CM, version, 9))
 
 
-def survives_custom_objects(version: JSON) -> bool:
-    """Tell whether a kube-apiserver can hold custom objects at all.
-
-    Releases before 1.23 carry reflect2 1.0.1, which reads maps wrongly when built with Go 1.18 or later (as
-    Debian's 1.20 is): the first
-    custom object ends the process with a segmentation fault.
+def without_release(answer: object) -> str:
+    """An answer without what differs between releases of Kubernetes: since 1.24 a value of a wrong type is called
+    FieldValueTypeInvalid, and the place of a list's item has its index.
     """
-    built = re.match(r"go1\.(\d+)", version.get("goVersion", ""))
-    return int(re.sub(r"\D", "", version["minor"])) >= 23 or not built or int(built[1]) < 18
+    text = json.dumps(answer, sort_keys=True, default=repr).replace("FieldValueTypeInvalid", "FieldValueInvalid")
+    return re.sub(r"(spec\.names)\[\d+\]", r"\1", text)
 
 
 def custom_kinds(api: Client) -> None:
@@ -765,6 +763,14 @@ class Pair(Sandbox):
         super().__init__()
         self._real = real
 
+    @staticmethod
+    def stores_custom_objects(folder: Path) -> bool:
+        """Whether the real server survives custom objects; tried on one of its own, for a dead one compares nothing."""
+        if os.environ.get("BELAY_TEST_KUBECONFIG"):
+            return True
+        with real_cluster(assets("etcd", "kube-apiserver"), folder) as trial:
+            return stores_custom_objects(trial)
+
     def clients(self, namespace: str) -> tuple[Client, Client]:
         """Return (real, sandbox), each with a namespace of its own for one scenario."""
         token = self._real["users"][0]["user"]["token"]
@@ -790,9 +796,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-def test_both_servers_answer_alike(pair: Pair, scenario: Callable[[Client], None]) -> None:
+def test_both_servers_answer_alike(pair: Pair, scenario: Callable[[Client], None], tmp_path: Path) -> None:
     real, sandbox = pair.clients(f"diff-{scenario.__name__.replace('_', '-')}-{os.urandom(2).hex()}")
-    if scenario is custom_kinds and not survives_custom_objects(real.send("GET", "/version")[1]):
+    if scenario is custom_kinds and not pair.stores_custom_objects(tmp_path):
         # nothing can be compared with a server that has ended; others in $KUBEBUILDER_ASSETS are
         pytest.skip("this build of kube-apiserver dies on custom objects (reflect2 1.0.1 with Go >= 1.18)")
     scenario(real)
@@ -800,7 +806,7 @@ def test_both_servers_answer_alike(pair: Pair, scenario: Callable[[Client], None
     differences = [
         f"{label}\n    real    {theirs}\n    sandbox {ours}"
         for (label, theirs), (_, ours) in zip(real.records, sandbox.records, strict=True)
-        if theirs != ours
+        if without_release(theirs) != without_release(ours)
     ]
     assert not differences, "\n".join(["", *differences])
 

@@ -207,7 +207,7 @@ def test_from_a_push_to_chips_through_a_fault_and_back(training: Chain) -> None:
     shown(world, first, steady)
     assert world.value("machine_npu_nums") == 8 and world.value("machine_healthy_npu_nums") == 8
 
-    # a new kubelet asks for the chips anew; pods, containers and chips stay
+    # a new kubelet asks for the chips again; pods, containers and chips stay
     before, process = registrations(world), inside(first)
     world.node.stop_kubelet()
     world.node.start_kubelet()
@@ -293,7 +293,7 @@ def test_a_layout_in_git_becomes_a_part_of_a_chip_in_a_container(inference: Chai
     about = f'vnpu_pod_total_memory{{pod_name="{pod["metadata"]["name"]}",v_dev_id="100"}}'
     world.until("Prometheus names the pod on its vNPU", lambda: world.query(about))
 
-    # without the layout the chip is cut while nobody uses a part of it, and only then whole again
+    # without the layout the chip is cut while no container uses a part of it, and only then whole again
     world.push({"desired/layouts/inference.yaml": None}, "No more parts")
     world.until("the free part is given back or kept", lambda: world.applied() == world.repo.head())
     assert (100, "vir04") in vnpus(world) and inside(after) == process

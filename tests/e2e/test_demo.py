@@ -3,6 +3,7 @@ path."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -12,21 +13,23 @@ from pathlib import Path
 import pytest
 
 from engine.sandbox import demo
-from tests.kube_server import kubeconfig, stores_custom_objects
+from tests.kube_server import real_cluster, stores_custom_objects
+from tests.needs import assets
 
-__all__ = ["kubeconfig"]
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.timeout(240)
-def test_make_demo_ends_by_itself_and_leaves_nothing(tmp_path: Path) -> None:
+def test_make_demo_ends_without_a_signal_and_leaves_nothing(tmp_path: Path) -> None:
     environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-m", "engine.cli", "demo"], env=environment, capture_output=True, text=True, timeout=200
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("✓") == 8, done.stdout
+    trains = importlib.util.find_spec("torch") is not None
+    assert done.stdout.count("✓") == 8 + trains, done.stdout
+    assert ("bit for bit" in done.stdout) == trains
     assert "desired/jobs/broken.yaml:9:17" in done.stdout
     assert list(tmp_path.iterdir()) == []
     left = [entry for entry in Path("/proc").iterdir() if entry.name.isdigit() and _mentions(entry, str(tmp_path))]
@@ -34,15 +37,18 @@ def test_make_demo_ends_by_itself_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(240)
-def test_the_same_scenario_on_a_real_api_server(
-    kubeconfig: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_scenario_on_a_real_api_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one of its own: the definitions that it leaves would be news to other tests."""
+    programs = assets("etcd", "kube-apiserver")
+    (tmp_path / "kube").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     told: list[str] = []
-    definitions = stores_custom_objects(Path(kubeconfig))
-    code = demo.play(told.append, nodes=4, cluster=kubeconfig, definitions=definitions)
+    with real_cluster(programs, tmp_path / "kube") as kubeconfig:
+        definitions = stores_custom_objects(kubeconfig)
+        code = demo.play(told.append, nodes=4, cluster=str(kubeconfig), definitions=definitions)
     assert code == 0, "\n".join(told)
-    assert sum("✓" in line for line in told) == 8
+    trains = definitions and importlib.util.find_spec("torch") is not None
+    assert sum("✓" in line for line in told) == 8 + trains
 
 
 def test_a_step_that_does_not_happen_ends_the_demo_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """What is said between a job's processes and process recovery, story by story, with every time and status code.
 
-Each story is one file ``conversation-<name>.txt``: ``<`` is told, ``>`` is said or written, ``=`` is an event with the
+Each story is one file ``conversation-<name>.txt``: ``<`` is received, ``>`` sent or written, ``=`` is an event with the
 state that it leads to. Together the stories take every row of the transition table.
 """
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from engine.model.recovery import Conversation, Rank, Report, State, account, reset
+from engine.model.recovery import Conversation, FaultyRank, Report, State, reset, summary
 from engine.model.recovery.conversation import (
     Done,
     Effect,
@@ -31,7 +31,7 @@ from engine.model.recovery.conversation import (
 )
 from engine.model.recovery.table import ROWS
 from tests.golden.stories import compare
-from tests.recovery_talk import ALL, CAN, Talk, answer, short, software
+from tests.recovery_conversation import ALL, CAN, Talk, answer, short, software
 
 Story = Callable[["Telling"], Any]
 STORIES: Final[dict[str, Story]] = {}
@@ -84,7 +84,7 @@ class Telling(Talk):
         self.talk = reset(before, self.now)
         self._say("< the client hung up")
         self._steps(before)
-        over = account.told(before, self.talk, self.facts)
+        over = summary.summary_write(before, self.talk, self.facts)
         if over is not None and self.accounted(over):
             self._account()
         return self
@@ -139,7 +139,7 @@ class Telling(Talk):
             at = State(note.state)
 
     def _account(self) -> None:
-        one = account.read(self.facts.accounts)[-1]
+        one = summary.read(self.facts.accounts)[-1]
         codes = f", codes {', '.join(one.codes)}" if one.codes else ""
         end = "training goes on" if one.good else "not recovered here"
         self._say(f"> account: {one.level}, {(one.ended - one.begun) / 1000:.1f} s{codes}, {end}")
@@ -148,8 +148,8 @@ class Telling(Talk):
 def heard(told: Input) -> str:
     match told:
         case Faults():
-            who = "the processes tell" if told.software else "the hardware tells"
-            return f"< {who} of {', '.join(f'{rank.rank}:{rank.kind}' for rank in told.ranks)}"
+            who = "the processes report" if told.software else "the hardware reports"
+            return f"< {who} {', '.join(f'{rank.rank}:{rank.kind}' for rank in told.ranks)}"
         case StopComplete():
             return f"< ReportStopComplete {told.report.code}"
         case Offered():
@@ -182,14 +182,14 @@ def software_fault(talk: Telling) -> None:
 @story
 def hardware_fault(talk: Telling) -> None:
     """Processes of a broken chip get time to speak, then are asked to leave, then all are stopped."""
-    talk.set(codes=("80C98001",)).tell(Faults((Rank("9", "1"),))).after(10).after(60)
+    talk.set(codes=("80C98001",)).tell(Faults((FaultyRank("9", "1"),))).after(10).after(60)
     talk.tell(StopComplete(Report())).after(1).set(replaced=False).tell(Offered(Report(strategies=CAN)))
     talk.after(30).set("pods are replaced", replaced=True).after(5).after(20).done("recover")
 
 
 @story
 def uce(talk: Telling) -> None:
-    talk.set(configured=ALL, codes=("80E01801",)).tell(Faults((Rank("3", "0"),)))
+    talk.set(configured=ALL, codes=("80E01801",)).tell(Faults((FaultyRank("3", "0"),)))
     talk.after(2).tell(StopComplete(Report())).tell(Offered(Report(strategies=CAN))).after(6).done("retry")
 
 
@@ -498,7 +498,7 @@ def pause_not_delivered(talk: Telling) -> None:
 
 def _moved(talk: Telling, steps: int) -> Telling:
     """A hot switch, as far as its so manieth step."""
-    talk.set(sub_health="hotSwitch").tell(SubHealthy("worker-1", (Rank("9", "1"),)))
+    talk.set(sub_health="hotSwitch").tell(SubHealthy("worker-1", (FaultyRank("9", "1"),)))
     if steps > 0:
         talk.set("the backup runs", backup_running=True).after(20)
     if steps > 1:

@@ -82,7 +82,7 @@ def switched(world: World) -> None:
 
 
 class Row(NamedTuple):
-    """The job's labels, what happens, and how many pods go (None: they go, and how many the story tells)."""
+    """The job's labels, what happens, and how many pods go (None: they go, and how many the story counts)."""
 
     labels: dict[str, str]
     event: Callable[[World], None]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine.recording import read as read_recording
-from engine.recording import replay, write
+from engine.replay.recording import read as read_recording
+from engine.replay.recording import replay, write
 from tests.fault_world import FaultWorld, story
 from tests.golden.stories import compare, sample_files
 
@@ -118,7 +118,7 @@ def test_a_recorded_pass_of_the_story_is_derived_again_byte_for_byte(tmp_path) -
         world.step()
     result = world.plan()
     file = write(
-        tmp_path, version="0", shard="main", now=world.now, revision=world.revision, files=sample_files(), previous={},
+        tmp_path, version="0", shard="main", now=world.now, revision=world.revision, files=sample_files(),
         objects=world.objects.values(), digest=result.digest(),
     )  # fmt: skip
     assert read_recording(file).digest == result.digest()

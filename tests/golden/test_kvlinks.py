@@ -73,7 +73,7 @@ def test_the_narrative_of_links(update_golden: bool) -> None:
     world.push(files(2))
     world.until_quiet()
     assert count(world) == 4
-    world.story.append("— the KVLink is declared no more")
+    world.story.append("— the KVLink is no longer declared")
     world.push(files(2, link=False))
     world.until_quiet()
     assert count(world) == 0 and not any(links(world).values())

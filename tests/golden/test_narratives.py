@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -144,6 +145,31 @@ def test_a_mass_deletion_is_refused_whole_until_a_person_agrees() -> None:
     assert len(result.deferred) == 40
     assert {d.until for d in result.deferred} == {None}
     assert sum(key.name.startswith("many-") for key in world.objects) == 40
+
+
+def test_a_deletion_that_frees_too_many_chips_waits_for_its_confirmation(update_golden: bool) -> None:
+    tight = (
+        b"apiVersion: belay.dev/v1alpha1\nkind: SafetyBudget\nmetadata: {name: tight}\n"
+        b"spec: {limits: [{actions: [DeleteObject], unit: chips, per: pool, max: 8, window: 1h}]}\n"
+    )
+    files = sample_files() | {"desired/tight.yaml": tight}
+    world = sample_world(files=files)
+    world.until_quiet()
+    before = placement(world)
+    del files["desired/jobs/pretrain.yaml"]
+    world.story.clear()
+    world.push(files)
+    hold = world.until_quiet()[-1].held_prune
+    assert hold is not None and placement(world) == before
+    world.fault(master_node(world), 3)
+    held = world.until_quiet()[-1]
+    assert set(placement(world)) == set(before) and placement(world) != before, "a held job recovers like any other"
+    assert held.held_prune == hold
+    world.story += [str(finding) for finding in held.diagnostics if finding.object == "SafetyBudget"]
+    world.desired = dataclasses.replace(world.desired, confirmed=(hold.digest,))
+    world.until_quiet()
+    compare("prune-held", world.story, update_golden)
+    assert placement(world) == {} and world.owners("node-1") == {}
 
 
 def test_a_document_that_breaks_does_not_take_its_object_away(update_golden: bool) -> None:

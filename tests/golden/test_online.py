@@ -80,6 +80,6 @@ def test_a_chip_is_healed_under_its_job(name: str, update_golden: bool) -> None:
         assert [row["Status"] for row in body["RankList"]] == ["recovered"] * 8 and kind == "hotReset"
         assert body["RetryTime"] == 1 and [group for _, group in resets] == [tuple(range(8))]
     else:
-        assert body["RankList"] == []  # new pods are not told of the old ones' end
+        assert body["RankList"] == []  # new pods do not learn of the old ones' end
     assert all(pod["status"]["phase"] == "Running" for pod in made.pods().values())
     assert not made.plan().actions and not [c for c in made.plan().chips if c.state not in ("healthy",)]

@@ -1,4 +1,4 @@
-"""A job recovers by itself while the planner looks on: the real conversation beside the real planner, in one world."""
+"""A job recovers without the planner's help: the real conversation beside the real planner, in one world."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from engine.model.actions import kind_of
 from engine.model.diagnostics import ObjectKey
-from engine.model.recovery import Conversation, Facts, Rank, Report, State, step
+from engine.model.recovery import Conversation, FaultyRank, JobFacts, Report, State, step
 from engine.model.recovery.conversation import (
     Annotate,
     Done,
@@ -42,7 +42,7 @@ class Served(World):
         self.until_quiet()
         owner = self.objects[ObjectKey("mindxdl.gitee.com/v1", "AscendJob", "default", "j")]
         self.talk = Conversation(job=owner["metadata"]["uid"])
-        self.facts = Facts(configured=(*strategies.split(","), "exit"), in_place=True, in_place_clear=True)
+        self.facts = JobFacts(configured=(*strategies.split(","), "exit"), in_place=True, in_place_clear=True)
         self.began, self.states = self.now, dict[str, str]()
         self.story.clear()
 
@@ -96,17 +96,17 @@ class Served(World):
 
 
 def retried(world: Served) -> None:
-    """To where the job repeats its step: it tells of the fault itself after four seconds."""
+    """To where the job repeats its step: it reports the fault itself after four seconds."""
     world.fault(world.worker, 3, code=UCE, level="RestartBusiness")
     world.after(4)
-    world.tell(Faults((Rank("11", "0"),), software=True), "tells of a memory error on rank 11")
+    world.tell(Faults((FaultyRank("11", "0"),), software=True), "reports a memory error on rank 11")
     world.tell(StopComplete(Report()), "stands")
     world.tell(Tick())
     world.tell(Offered(Report(strategies=("retry", "recover", "exit"))), "offers to repeat the step")
     assert world.talk.state is State.WAIT_RETRY
 
 
-def test_a_step_that_is_repeated_moves_nobody(update_golden: bool) -> None:
+def test_a_repeated_step_moves_no_pod(update_golden: bool) -> None:
     world = Served("retry,recover")
     where = world.worker
     retried(world)
@@ -120,12 +120,12 @@ def test_a_step_that_is_repeated_moves_nobody(update_golden: bool) -> None:
     compare("process-retry", world.story, update_golden)
 
 
-def test_a_fault_that_the_hardware_tells_of_first_is_given_the_same_time(update_golden: bool) -> None:
+def test_a_fault_that_hardware_reports_first_gets_the_same_time(update_golden: bool) -> None:
     world = Served("retry,recover")
     where = world.worker
     world.fault(where, 3, code=UCE, level="RestartBusiness")
     world.after(2)
-    world.tell(Faults((Rank("11", "0"),)), "is told of a memory error on rank 11")
+    world.tell(Faults((FaultyRank("11", "0"),)), "learns of a memory error on rank 11")
     world.after(5)
     world.tell(StopComplete(Report()), "stands")
     world.tell(Tick())
@@ -150,7 +150,7 @@ def in_place(world: Served) -> None:
     """To where the processes stop: the fault is light, the chip's report takes two minutes to be clean again."""
     world.fault(world.worker, 3, level="RestartRequest")
     world.after(2)
-    world.tell(Faults((Rank("11", "1"),)), "has a fault on rank 11")
+    world.tell(Faults((FaultyRank("11", "1"),)), "has a fault on rank 11")
     for seconds in (10, 60):
         world.after(seconds)
         world.tell(Tick())
@@ -181,7 +181,7 @@ def test_a_recovery_that_gets_nowhere_frees_the_pod(served: bool, update_golden:
     world = Served("recover-in-place,recover")
     where = world.worker
     in_place(world)
-    world.note("nobody says that it stands")
+    world.note("no process reports that training stopped")
     for _ in range(34):
         world.after(30)
         if served:

@@ -175,7 +175,7 @@ def test_in_any_order_and_with_lost_actions(variant: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("variant", ["preempt", "reclaim"])
-def test_without_the_action_nobody_goes(variant: str) -> None:
+def test_without_the_action_no_pod_is_deleted(variant: str) -> None:
     world = tide(variant)
     key = ObjectKey("v1", "ConfigMap", "volcano-system", "volcano-scheduler-configmap")
     body = copy.deepcopy(world.objects[key])

@@ -13,7 +13,7 @@ import pytest
 from agents.containers.manager import Manager
 from agents.containers.resets import COOL_DOWN
 from agents.containers.states import STRATEGIES, Strategy
-from agents.drivers.simulated import Row, SimulatedDriver
+from agents.drivers.simulated import ServerModel, SimulatedDriver
 from tests.agent_world import VirtualClock
 from tests.test_containers import BUSINESS, CODES, FREE, SEPARATE, Memory
 
@@ -22,7 +22,7 @@ RINGS = (tuple(range(4)), tuple(range(4, 8)))
 
 
 class Watched(SimulatedDriver):
-    """A driver that looks over the shoulder of whoever resets."""
+    """A driver that checks every reset."""
 
     runtime: Memory
     clock: VirtualClock
@@ -47,7 +47,7 @@ def test_histories(strategy: Strategy, seed: int) -> None:
 
     async def main(folder: Path) -> None:
         clock, runtime = VirtualClock(), Memory(a=[0, 1], b=[2], c=[5, 6], d=[3, 4])
-        driver = Watched("host", Row(reset_groups=RINGS), now_ms=clock.now_ms, sleep=clock.sleep)
+        driver = Watched("host", ServerModel(reset_groups=RINGS), now_ms=clock.now_ms, sleep=clock.sleep)
         driver.runtime, driver.clock, driver.accepted = runtime, clock, []
         stopped_by_hand: set[str] = set()
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.model.history import History
-from engine.observe import observe
+from engine.observe.observed import observe
 from engine.plan import plan
-from engine.recording import replay, write
-from engine.sandbox.timeline import Event
+from engine.replay.recording import replay, write
+from engine.sandbox.timeline import SandboxEvent
 from engine.wire import history as history_wire
 from tests.fault_world import FaultWorld
 from tests.golden.stories import sample_files
@@ -36,21 +36,21 @@ _ENDS = {"subHealth": False, "drop": False, "hang": False, "ping": "ok", "ready"
 
 
 @st.composite
-def stories(draw: st.DrawFn) -> list[Event]:
+def stories(draw: st.DrawFn) -> list[SandboxEvent]:
     """Faults that come, stay for a while and go; what must come to an end does."""
-    out: list[Event] = []
+    out: list[SandboxEvent] = []
     for line in range(draw(st.integers(1, 6))):
         what, value, more = draw(st.sampled_from(_ROWS))
         where = draw(st.sampled_from(NODES))
         chip = draw(st.integers(0, 7)) if what in _CHIP else None
         begin = draw(st.integers(0, 300))
         end = begin + draw(st.integers(1, 300))
-        out.append(Event(float(begin), what, value, where, chip, "occur", more, line))
+        out.append(SandboxEvent(float(begin), what, value, where, chip, "occur", more, line))
         over = _ENDS.get(what)
         if over is not None:
-            out.append(Event(float(end), what, over, where, chip, "occur", more, line))
+            out.append(SandboxEvent(float(end), what, over, where, chip, "occur", more, line))
         else:
-            out.append(Event(float(end), what, value, where, chip, "recover", more, line))
+            out.append(SandboxEvent(float(end), what, value, where, chip, "recover", more, line))
     return sorted(out, key=lambda e: (e.at, e.line))
 
 
@@ -60,7 +60,7 @@ def sizes(memory: History) -> list[int]:
 
 @settings(max_examples=12, deadline=None)
 @given(stories(), st.integers(0, 1000))
-def test_what_is_over_leaves_nothing_behind_but_named_holds(story: Sequence[Event], seed: int) -> None:
+def test_what_is_over_leaves_nothing_behind_but_named_holds(story: Sequence[SandboxEvent], seed: int) -> None:
     world = FaultWorld(seed)
     world.until_quiet()
     last = world.play(story, tick=30.0)
@@ -76,7 +76,7 @@ def test_what_is_over_leaves_nothing_behind_but_named_holds(story: Sequence[Even
 @settings(max_examples=10, deadline=None)
 @given(stories(), st.randoms(use_true_random=False))
 def test_the_order_of_objects_and_a_round_trip_of_the_memory_change_nothing(
-    story: Sequence[Event], chance: random.Random
+    story: Sequence[SandboxEvent], chance: random.Random
 ) -> None:
     world = FaultWorld(1)
     world.until_quiet()
@@ -100,12 +100,12 @@ def test_recorded_passes_are_derived_again_byte_for_byte(seed: int, tmp_path: Pa
     for line in range(12):
         what, value, more = chance.choice(_ROWS)
         chip = chance.randrange(8) if what in _CHIP else None
-        world.happen(Event(0.0, what, value, chance.choice(NODES), chip, "occur", more, line))
+        world.happen(SandboxEvent(0.0, what, value, chance.choice(NODES), chip, "occur", more, line))
         world.pass_time(chance.choice([1.0, 25.0, 61.0]))
         result = plan(world.desired, world.observer.observed(), world.now)
         file = write(
             tmp_path, version="0", shard="main", now=world.now, revision=world.revision, files=sample_files(),
-            previous={}, objects=world.objects.values(), digest=result.digest(),
+            objects=world.objects.values(), digest=result.digest(),
         )  # fmt: skip
         assert replay(file).same
         world.step()

@@ -1,4 +1,4 @@
-"""What is carried over from the last snapshot is what looking at everything anew would give."""
+"""A grouping carried over from the last snapshot equals one from scratch."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.observe import Observer
-from engine.plan import groups, livepods
+from engine.gangs import grouping, live_pods
+from engine.model.plan_cache import PlanCache
+from engine.observe.observed import Observer
 
 NAMES = tuple(f"p{index}" for index in range(12))
 OWNERS: tuple[dict[str, Any] | None, ...] = (
@@ -43,7 +44,7 @@ def pod(name: str, wish: dict[str, Any], version: int) -> dict[str, Any]:
 
 @settings(max_examples=150, deadline=None)
 @given(STEPS, st.booleans())
-def test_following_pods_gives_what_looking_at_all_gives(steps: list[dict[str, Any]], grouped: bool) -> None:
+def test_following_pods_gives_the_same_as_grouping_all(steps: list[dict[str, Any]], grouped: bool) -> None:
     observer = Observer()
     if grouped:
         spec = {"minMember": 2}
@@ -55,9 +56,9 @@ def test_following_pods_gives_what_looking_at_all_gives(steps: list[dict[str, An
     for index in range(40):
         wish = {"owner": None, "group": "", "node": "n2", "phase": "Running", "count": 8}
         observer.put(pod(f"z{index}", wish, 1))
-    groups.forget()
-    groups.grouping(observer.observed())
-    livepods.by_node(observer.observed())
+    cache = PlanCache()
+    grouping.grouping(observer.observed(), cache)
+    live_pods.by_node(observer.observed(), cache)
     for version, step in enumerate(steps, start=2):
         for name, wish in sorted(step.items()):
             if wish is not None:
@@ -65,12 +66,13 @@ def test_following_pods_gives_what_looking_at_all_gives(steps: list[dict[str, An
             elif any(key.endswith(f"/{name}") for key in observer.observed().pods):
                 observer.delete(key_of(name))
         seen = observer.observed()
-        followed, live = groups.grouping(seen), livepods.by_node(seen)
-        assert followed._replace(pods={}, objects={}) == groups._anew(seen)._replace(pods={}, objects={})
-        assert {name: pods for name, pods in live.items() if pods} == livepods._anew(seen)
+        followed, live = grouping.grouping(seen, cache), live_pods.by_node(seen, cache)
+        formed = grouping.grouping(seen, PlanCache())
+        assert followed._replace(pods={}, objects={}) == formed._replace(pods={}, objects={})
+        assert {name: pods for name, pods in live.items() if pods} == live_pods.by_node(seen, PlanCache())
 
 
 def key_of(name: str) -> Any:
-    from engine.observe import key_of as key
+    from engine.observe.observed import key_of as key
 
     return key(pod(name, {"owner": None, "group": "", "node": "", "phase": "Pending", "count": 0}, 1))

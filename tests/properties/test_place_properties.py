@@ -73,7 +73,7 @@ def test_placement_invariants(world: Any) -> None:
             placed = sum(1 for pod in found.pods if pod.partition("/")[2] in bound)
             assert placed == 0 or placed >= found.min_available, "no gang is placed in part"
             waiting = {entry.name for entry in scope.pending}
-            assert placed == len(found.pods) or found.name in waiting, "whoever waits is told why"
+            assert placed == len(found.pods) or found.name in waiting, "every waiting gang has a reason"
     again = explain.document(scope_of(world))
     assert again.digest() == explain.document(scope).digest(), "same world, same plan"
     assert placing.nodes_of(scope) == {name: action.node for name, action in bound.items()}

@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.observe import observe
+from engine.observe.observed import observe
 from engine.plan import explain
-from engine.plan.place.nslb import LARGE, NORMAL
+from engine.plan.place.gangs.nslb import LARGE, NORMAL
 from engine.plan.scope import Scope
 from tests import listing
 from tests.placing import bindings, scope_of
@@ -68,18 +68,18 @@ def test_no_uplink_has_two_owners_beyond_what_the_version_allows(world: tuple[li
     assert all(pods[name] >= 4 or schemas[name] == NORMAL for name in crossing), "fill jobs stay under one switch"
     bound = bindings(scope)
     for name, switches in crossing.items():
-        told = {
+        annotations = {
             bound[f"{name}-{rank}"].node.split("-")[0]: bound[f"{name}-{rank}"].annotations
             for rank in range(pods[name])
         }
         if version == "2.0" and schemas[name] == LARGE:
-            assert sum(notes["isSharedTor"] == "1" for notes in told.values()) <= most
-            assert all(notes["isHealthy"] == "0" for notes in told.values())
+            assert sum(notes["isSharedTor"] == "1" for notes in annotations.values()) <= most
+            assert all(notes["isHealthy"] == "0" for notes in annotations.values())
         for other, theirs in crossing.items():
             if other != name and version == "1.0":
                 assert not switches & theirs or schemas[name] == schemas[other] == NORMAL
             if other != name and version == "2.0" and schemas[name] == schemas[other] == LARGE:
-                exclusive = {switch for switch, notes in told.items() if notes["isSharedTor"] == "2"}
+                exclusive = {switch for switch, notes in annotations.items() if notes["isSharedTor"] == "2"}
                 assert not exclusive & theirs, "an exclusive switch has one large job across switches"
     again = explain.document(scope_of(observe(reversed(_items(sizes, jobs, version, most)))))
     assert again.digest() == explain.document(scope).digest(), "same world, same plan"

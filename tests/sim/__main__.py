@@ -1,6 +1,6 @@
 """``python -m tests.sim SEED [COUNT]``: histories one after another, a line of JSON each; ends with 1 when one failed.
 
-``--sweep SEED`` repeats one history without storms, killing whoever passes point 1, 1+STRIDE, 1+2·STRIDE, …
+``--sweep SEED`` repeats one history without storms, killing each process that passes point 1, 1+STRIDE, 1+2·STRIDE, …
 """
 
 from __future__ import annotations

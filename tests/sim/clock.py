@@ -1,4 +1,4 @@
-"""Virtual time: an event loop that never waits, and ``time.time``/``time.monotonic`` that tell its time.
+"""Virtual time: an event loop that never waits, and ``time.time``/``time.monotonic`` that show its time.
 
 Every simulated process may have a wall clock of its own (``offset``): machines disagree, and clocks jump.
 """
@@ -57,7 +57,7 @@ def _monotonic() -> float:
 
 
 def install() -> None:
-    """Make ``time`` tell simulated time while a simulation runs. Defaults of arguments are bound at import, so: first
+    """Make ``time`` show simulated time while a simulation runs. Defaults of arguments are bound at import, so: first
     this, then imports.
     """
     time.time, time.monotonic = _time, _monotonic
@@ -137,7 +137,7 @@ def _task(loop: asyncio.AbstractEventLoop, coro: Any, context: Context | None = 
 
 
 def seed(number: int) -> None:
-    """Begin all chance anew, so that a history does not depend on those before it."""
+    """Seed all chance afresh, so that a history does not depend on those before it."""
     global _numbers
     _numbers = itertools.count()
     random.seed(number)

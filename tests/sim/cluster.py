@@ -25,7 +25,7 @@ from engine.sandbox.api.errors import ApiError
 from engine.sandbox.api.requests import Accept, target, write_options
 from engine.sandbox.api.selectors import selection
 from engine.sandbox.api.server import ApiServer
-from engine.sandbox.api.store import Entry, Watcher
+from engine.sandbox.api.store import ObjectVersion, Watcher
 from engine.sandbox.api.verbs import Call
 from engine.sandbox.api.watches import WatchRequest, WatchStream, plain_view
 from tests.sim.clock import Numbered
@@ -84,7 +84,7 @@ class Api:
         """Every object of a kind, by name; not to be changed."""
         return [entry.obj for entry in sorted(self._entries(plural), key=lambda entry: entry.key)]
 
-    def _entries(self, plural: str) -> list[Entry]:
+    def _entries(self, plural: str) -> list[ObjectVersion]:
         return list(self.store.collection(plural).entries())
 
     def find(self, plural: str, name: str, namespace: str = "") -> Json | None:

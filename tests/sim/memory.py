@@ -10,8 +10,8 @@ import fnmatch
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from engine.controller.triggers import _CLAIM, _DONE, _EXTEND, _FREE, _HEAD, _MARK, _READY
 from engine.store import snapshot
-from engine.triggers import _CLAIM, _DONE, _EXTEND, _FREE, _HEAD, _MARK, _READY
 
 Gate = Callable[[str, Callable[[], Any]], Any]
 """Carries out a call of this name on behalf of a process, unless something fails."""
@@ -188,7 +188,7 @@ def _below(score: float, high: Any) -> bool:
     return score < float(text[1:]) if text.startswith("(") else score <= float(text)
 
 
-# ---- the scripts of engine/triggers.py
+# ---- the scripts of engine/controller/triggers.py
 
 
 def _holder(memory: Memory, busy: str, shard: Any) -> tuple[int, int, bytes] | None:

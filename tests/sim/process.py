@@ -45,7 +45,7 @@ class Outside:
         self.redis_down = False
         self.steps = 0
         self.kill_at = -1
-        """The one point at which whoever passes it dies, for sweeps; -1: none."""
+        """The one point at which a process that passes it dies, for sweeps; -1: none."""
         self.deaths: list[tuple[int, str, str]] = []
         self.faults: dict[str, int] = {}
 
@@ -132,7 +132,7 @@ class Life(Machine):
         return _Gated(driver, self)
 
     def _point(self, what: str) -> None:
-        """Count; die here if that is decided. Whoever is dead already stays so."""
+        """Count; die here if that is decided. A dead process stays dead."""
         if not self.alive:
             raise Died(self.name)
         outside = self._outside

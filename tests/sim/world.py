@@ -21,27 +21,27 @@ from typing import Any
 
 import msgspec
 
-import engine.controller
+import engine.controller.controller
 from agents.drivers.simulated import SimulatedDriver
 from agents.node.agent import NodeAgent
 from agents.node.clock import Clock as AgentClock
 from agents.node.settings import Settings as AgentSettings
 from engine.act import batch as batches
-from engine.controller import Controller
+from engine.controller.controller import Controller
+from engine.controller.messages import ACT, MOST_WAITING, QUEUES, RECONCILE
+from engine.controller.worker import Worker
 from engine.errors import BelayError
 from engine.kube import Kube
 from engine.load import load
-from engine.messages import ACT, MOST_WAITING, QUEUES, RECONCILE
 from engine.model.plan import Plan
-from engine.observe import observe
+from engine.observe.observed import observe
+from engine.observe.resources import WATCHED
 from engine.plan import plan
-from engine.reconcile import Worker
 from engine.sandbox import nodes_shape
-from engine.sandbox.api.store import Event
+from engine.sandbox.api.store import ObjectChanged
 from engine.sandbox.definitions import shipped
 from engine.sandbox.nodes_shape import Shape
 from engine.settings import Settings
-from engine.snapshot import WATCHED
 from engine.source.records import FetchResult, Revision, SourceConfig
 from engine.store import StoreUnavailable
 from engine.wire import names
@@ -93,6 +93,12 @@ class Repository:
         held = {self._blob(content): content for content in self.files.values()}
         return {blob: held[blob] for blob in blob_ids if blob in held}
 
+    def confirmations(self, base: str, tip: str) -> tuple[str, ...] | None:
+        return None if self.down else ()
+
+    def earlier(self, base: str, tip: str) -> dict[str, str]:
+        return {}
+
     async def watch(self, stop: asyncio.Event) -> AsyncIterator[str]:
         yield "start"
         while not stop.is_set():
@@ -115,7 +121,7 @@ class Messages:
         self._order = itertools.count()
 
     def send(self, life: Life, name: str, argument: str) -> None:
-        """What ``engine.messages.send`` does."""
+        """What ``engine.controller.messages.send`` does."""
         try:
             waiting = life.call_redis("llen", lambda: self._memory.llen(QUEUES[name]))
         except Exception as error:
@@ -161,7 +167,7 @@ class SimWorker(Worker):
 
     def __init__(self, settings: Settings, life: Life, world: World) -> None:
         client: Any = Client(world.memory, life.call_redis)
-        self.furnish(settings, partial(world.messages.send, life, ACT), client, world.kube(life))
+        self.set_up(settings, partial(world.messages.send, life, ACT), client, world.kube(life))
         self._at: set[str] = set()
 
     async def take(self, queue: str, text: str) -> None:
@@ -261,8 +267,8 @@ class World:
 
     async def _controller(self, life: Life) -> None:
         settings = msgspec.structs.replace(self.settings, identity=life.name)
-        engine.controller.connect = lambda url: Client(self.memory, life.call_redis)  # type: ignore[assignment,return-value]
-        engine.controller.connect_async = lambda url: AsyncClient(self.memory, life.call_redis_later)  # type: ignore[assignment,return-value]
+        engine.controller.controller.connect = lambda url: Client(self.memory, life.call_redis)  # type: ignore[assignment,return-value]
+        engine.controller.controller.connect_async = lambda url: AsyncClient(self.memory, life.call_redis_later)  # type: ignore[assignment,return-value]
         async with self.kube(life) as kube:
             source: Any = self.repository
             send = partial(self.messages.send, life, RECONCILE)
@@ -301,7 +307,7 @@ class World:
 
     async def _agent(self, life: Life) -> None:
         node = life.name.removeprefix("agent-")
-        # what the dead still write goes to a folder that nobody reads again
+        # what the dead still write goes to a folder that no process reads again
         before, self._folders[node] = self._folders[node], self.folder / node / str(life.process.lives)
         if before.exists():
             shutil.copytree(before, self._folders[node])
@@ -317,7 +323,7 @@ class World:
         )
         await agent.run()
 
-    # what happens by itself
+    # what happens without a cause in the world
 
     quiet = False
 
@@ -401,7 +407,7 @@ class World:
                 found.setdefault(f"{node}/{chip}", []).append(pod["metadata"]["name"])
         return found
 
-    def _changed(self, event: Event) -> None:
+    def _changed(self, event: ObjectChanged) -> None:
         if event.entry.storage != "pods":
             return
         pod = event.entry.obj

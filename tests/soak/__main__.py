@@ -1,11 +1,12 @@
 """``make soak``: many random histories against the invariants.
 
-Four kinds: ``simulated`` (controllers, workers and agents down to every call: ``tests/sim``), ``stuck`` (one server,
-whatever is lost: never stuck), ``cluster`` (a small cluster with jobs) and ``crowd`` (1,000 jobs with 8 clients each
-while gRPC servers are killed). Reads SEED (first seed of all, default: where the last run stopped), SIMULATED (how many
-of the first kind, default 400, some 10,000 steps each), STUCK (of the second, default 100,000), HISTORIES (of the
-third, default 10,000), CROWD (of the fourth, default 1) and MINUTES (default 55, for all) from the environment; two
-processes; prints progress; a failing seed is printed and runs alone with SEED and one of the four 1, the others 0.
+Five kinds: ``simulated`` (controllers, workers and agents down to every call: ``tests/sim``), ``stuck`` (one server,
+whatever is lost: never stuck), ``cluster`` (a small cluster with jobs), ``crowd`` (1,000 jobs with 8 clients each while
+gRPC servers are killed) and ``edits`` (every small mistake in every sample: ``tests/edits``). Reads SEED (first seed of
+all, default: where the last run stopped), SIMULATED (how many of the first kind, default 400, some 10,000 steps each),
+STUCK (of the second, default 100,000), HISTORIES (of the third, default 10,000), CROWD (of the fourth, default 1),
+EDITS (of the fifth, default: each once) and MINUTES (default 55, for all) from the environment; two processes; prints
+progress; a failing seed is printed and runs alone with SEED and one of the five 1, the others 0.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from itertools import islice
 from pathlib import Path
 
-from tests.soak import crowd, histories, simulated, stuck
+from tests.soak import crowd, edits, histories, simulated, stuck
 
 STATE = Path(__file__).with_name(".progress.json")
 #: kind → one history, how many at a time, the variable that says how many, its default
@@ -28,13 +29,15 @@ KINDS: dict[str, tuple[Callable[[int], None] | None, int, str, str]] = {
     "stuck": (stuck.history, 250, "STUCK", "100000"),
     "cluster": (histories.history, 25, "HISTORIES", "10000"),
     "crowd": (crowd.history, 1, "CROWD", "1"),
+    "edits": (None, edits.CHUNK, "EDITS", "all"),
 }
+COUNTED = {"simulated": "steps", "edits": "refused"}
 
 
 def chunk(kind: str, first: int, count: int) -> tuple[int, int, list[str]]:
     """Run ``count`` histories; returns how many steps they had (0: not counted), how many it ran, what failed."""
-    if kind == "simulated":
-        steps, failures = simulated.chunk(first, count)
+    if kind in COUNTED:
+        steps, failures = (simulated if kind == "simulated" else edits).chunk(first, count)
         return steps, count, failures
     failures, run = [], KINDS[kind][0]
     assert run is not None
@@ -50,7 +53,8 @@ def main() -> int:
     state, until, failed = _state(), time.monotonic() + 60 * float(os.environ.get("MINUTES", "55")), 0
     for kind, (_, size, variable, default) in KINDS.items():
         first = int(os.environ.get("SEED") or state.get(kind, 0))
-        total = int(os.environ.get(variable, default))
+        wanted = os.environ.get(variable, default)
+        total = edits.count() if wanted == "all" else int(wanted)
         if total:
             done, failures = _run(kind, first, total, size, until)
             failed += failures
@@ -79,7 +83,7 @@ def _run(kind: str, first: int, total: int, size: int, until: float) -> tuple[in
                 running |= {pool.submit(chunk, kind, *one) for one in _some(todo, len(finished))}
             if time.monotonic() - shown > 10 or not running:
                 shown = time.monotonic()
-                said = f", {steps} steps" if steps else ""
+                said = f", {steps} {COUNTED[kind]}" if steps else ""
                 print(f"{done}/{total} {kind} histories{said}, {failures} failed, {shown - begin:.0f} s", flush=True)
     return done, failures
 

@@ -1,5 +1,5 @@
 """The crowd of a large site: 1,000 jobs with 8 clients each over loopback, faults in a hundred of them at a time, the
-server a process of its own that is killed for good (SIGKILL) and started again in the middle of it. So is the API
+server a process of its own that is killed (SIGKILL) and started again in the middle of it. So is the API
 server: answered by the loop in which 8,000 clients live it would be too late for the server's Lease.
 
 JOBS makes it smaller. A crowd that is not through after LIMIT seconds has failed, and says how far it came.
@@ -28,7 +28,7 @@ JOBS = 1_000
 CLIENTS = 8
 STARTS = 180.0
 LIMIT = 540.0
-#: Long, so that a busy machine is no reason to serve anew: who is killed here comes back under its own name.
+#: Long, so that a busy machine is no reason to serve again: a server that is killed here comes back under its own name.
 LEASE = 30.0
 
 

@@ -100,7 +100,7 @@ def _event(chance: random.Random, world: World, files: dict[str, bytes]) -> dict
 
 
 def _kill(chance: random.Random, world: World) -> None:
-    """Somebody deletes a pod."""
+    """A person deletes a pod."""
     pods = sorted(key for key in world.objects if key.kind == "Pod")
     if pods:
         world.delete(chance.choice(pods))

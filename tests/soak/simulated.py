@@ -1,6 +1,6 @@
 """Whole simulations (``tests/sim``) for ``make soak``, in processes of their own: there time is virtual from the start.
 
-Every fifth chunk is a sweep: quiet histories in which whoever passes one point dies there, point after point.
+Every fifth chunk is a sweep: quiet histories in which each process that passes one point dies there, point after point.
 """
 
 from __future__ import annotations

@@ -242,7 +242,7 @@ def _covered(server: Server, scope: Scope) -> None:
         assert kinds and kinds <= HOLDS, f"chip {chip} is {view.chip_state.get(chip)} and nothing holds it: {kinds}"
         assert any(hold.until or hold.kind in BY_A_PERSON or hold.kind == "bad-boot" for hold in holds) or (
             "reset-pending" in kinds
-        ), f"chip {chip}: nobody says how its hold ends: {holds}"
+        ), f"chip {chip}: no text says how its hold ends: {holds}"
 
 
 def _ends_alone(server: Server, scope: Scope) -> None:

@@ -1,0 +1,168 @@
+"""Training: from a fault to the next step of all ranks.
+
+Four gloo ranks of a small model (DDP, AdamW, step of 20 ms) under `belay train`; times run from the signal to the
+moment at which the last rank has finished the first step after it. torchrun runs the same script in the same
+measurement, unprotected.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+from tests.bench import measure
+from tests.bench.measure import Result
+from tests.training.launched import SCRIPTS, Job, descendants
+
+RANKS = 4
+STEP = 0.02
+KILLS = 40
+OTHERS = 10
+LIMIT = 30.0
+"""Seconds that torchrun gets."""
+
+
+def run() -> list[Result]:
+    """All rows."""
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise measure.Skipped("PyTorch is not installed: make venv-training") from None
+    folder = Path(tempfile.mkdtemp(prefix="belay-bench-"))
+    try:
+        return [*_faults(folder), _large(folder), *_overhead(folder)]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _faults(folder: Path) -> list[Result]:
+    one = Result("SIGKILL of one of 4 → next step of all", "ms", 80, remark=_torchrun(folder / "torchrun"))
+    worst = Result("the same, worst", "ms", 1000, percentile=100)
+    cases: list[tuple[Result, Callable[[Job, int], float]]] = [
+        (Result("rank 0", "ms", 300), lambda job, _: job.kill(0)),
+        (Result("two of four at once", "ms", 300), lambda job, n: job.kill(n % 4, (n + 1) % 4)),
+        (Result("three of four at once", "ms", 300), lambda job, n: job.kill(n % 4, (n + 1) % 4, (n + 2) % 4)),
+        (Result("a second death 60 ms after the first (from the second)", "ms", 300), _cascade),
+        (Result("SIGSTOP", "ms", 1000), lambda job, n: job.kill(n % 4, number=signal.SIGSTOP)),
+    ]
+    job = _job(folder / "faults")
+    try:
+        for number in range(KILLS):
+            one.runs.append(_once(job, lambda job, n: job.kill(n % RANKS), number))
+        worst.runs = list(one.runs)
+        for result, hurt in cases:
+            for number in range(OTHERS):
+                result.runs.append(_once(job, hurt, number))
+    finally:
+        job.close()
+    bare = Result("no spare kept: SIGKILL of one of 4", "ms", 300)
+    job = _job(folder / "bare", "--spares", "0")
+    try:
+        for number in range(OTHERS):
+            bare.runs.append(_once(job, lambda job, n: job.kill(n % RANKS), number))
+    finally:
+        job.close()
+    return [one, worst, *(result for result, _ in cases), bare]
+
+
+def _job(folder: Path, *options: str) -> Job:
+    job = Job(folder, "ddp.py", 10**6, STEP, 32, options=("--nproc", str(RANKS), *options))
+    job.reached(5, RANKS, 120)
+    return job
+
+
+def _once(job: Job, hurt: Callable[[Job, int], float], number: int) -> float:
+    """Milliseconds of one recovery; the spare is back before the next one."""
+    at = hurt(job, number)
+    took = job.next_step_of_all(at, RANKS) * 1000
+    time.sleep(1.5)
+    return took
+
+
+def _cascade(job: Job, number: int) -> float:
+    job.kill(number % RANKS)
+    time.sleep(0.06)
+    return job.kill((number + 1) % RANKS)
+
+
+def _torchrun(folder: Path) -> str:
+    """How the same script does under torchrun as it is shipped."""
+    folder.mkdir(parents=True)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS), "--max-restarts", "5"]
+    with (folder / "errors").open("w") as errors:
+        process = subprocess.Popen(
+            [*command, "--monitor-interval", "0.1", str(SCRIPTS / "ddp.py"), str(folder), "1000000", str(STEP), "32"],
+            stdout=errors,
+            stderr=errors,
+            process_group=0,
+        )
+        reader = Job.reader(folder)
+        try:
+            _until(lambda: all(len(reader.steps(rank)) > 5 for rank in range(RANKS)), 120)
+            at = time.monotonic()
+            os.kill(reader.steps(1)[-1].pid, signal.SIGKILL)
+            old = {rank: reader.steps(rank)[-1].pid for rank in range(RANKS)}
+            back = _until(lambda: all(reader.steps(rank)[-1].pid != old[rank] for rank in range(RANKS)), LIMIT)
+            if not back:
+                return f"torchrun --max-restarts 5: no step within {LIMIT:g} s"
+            took = max(
+                next(one.at for one in reader.steps(rank) if one.at > at and one.pid != old[rank])
+                for rank in range(RANKS)
+            )
+            return f"torchrun --max-restarts 5, from step 0: {took - at:.1f} s"
+        finally:
+            # its workers have sessions of their own
+            for pid in [process.pid, *descendants(process.pid)]:
+                os.kill(pid, signal.SIGKILL)
+            process.wait()
+
+
+def _until(holds: Callable[[], bool], seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _large(folder: Path) -> Result:
+    """2 × 2986² + … parameters: 71 MB of weights, 143 MB of AdamW's."""
+    result = Result("state of 214 MB, one of 4 killed → next step of all", "ms", 1500)
+    job = Job(folder / "large", "ddp.py", 10**6, STEP, 4190, options=("--nproc", str(RANKS)))
+    try:
+        job.reached(3, RANKS, 180)
+        for number in range(measure.RUNS):
+            result.runs.append(_once(job, lambda job, n: job.kill(n % RANKS), number))
+            job.reached(job.steps(0)[-1].step + 2, RANKS, 120)
+        steps = [after.at - before.at for before, after in pairwise(job.steps(0))]
+        result.remark = f"a step takes {statistics.median(steps) * 1000:.0f} ms alone"
+    finally:
+        job.close()
+    return result
+
+
+def _overhead(folder: Path) -> list[Result]:
+    """What the contract costs when nothing fails: the same loop with and without it, in one rank each, by turns."""
+    result = Result("overhead of the contract in a step of 20 ms", "%", 1)
+    script = SCRIPTS / "overhead.py"
+    for _ in range(measure.RUNS):
+        ended = subprocess.run(
+            [sys.executable, "-m", "engine.cli", "train", "--nproc", "1", "--spares", "0", str(script)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        with_it, without = map(float, ended.stdout.split())
+        result.runs.append(max(0.0, (with_it - without) / without * 100))
+    return [result]

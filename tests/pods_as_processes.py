@@ -1,0 +1,140 @@
+"""Stands in for the kubelets of the nodes where Belay's own pods run: each Deployment and StatefulSet of Belay that is
+applied to the cluster becomes one process of this machine.
+
+Everything is taken from the objects as they are in the cluster: arguments, environment, ConfigMaps, Secrets, volumes
+and the account, whose token is the process' only right. What a machine has once and pods have each (ports, folders, the
+name of the Service of Redis) is translated.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from engine.sandbox.processes import ChildProcess
+from engine.sandbox.reader import ApiReader
+from tests.walking import ROOT
+
+SPACE = "belay-system"
+PART = "app.kubernetes.io/part-of=belay"
+_KINDS = ("deployments", "statefulsets")
+#: Ports that pods of the host could not have twice.
+_PORTS = {"BELAY_HEALTH_PORT": "0", "BELAY_GRPC_LISTEN": "off", "BELAY_GRPC_HEALTH_PORT": "0"}
+
+
+class Pods:
+    """Use it as a context manager: it starts what appears, until it ends."""
+
+    def __init__(self, kubeconfig: Path, folder: Path, redis_url: str, marks: Mapping[str, str]) -> None:
+        self._reader, self._kubeconfig, self._folder = ApiReader(kubeconfig), kubeconfig, folder
+        self._redis_url, self._marks = redis_url, dict(marks)
+        self.children: dict[str, ChildProcess] = {}
+        self.problems: list[str] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pods", daemon=True)
+
+    def __enter__(self) -> Pods:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # the children belong to that thread: the kernel ends them with it
+        self._stop.set()
+        self._thread.join(40)
+
+    def story(self) -> str:
+        """What the processes said last, and what could not be started."""
+        return "\n".join([*self.problems, *(f"{c.name}: {c.log_end(1500)}" for c in self.children.values())])
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.3):
+            for kind in _KINDS:
+                for found in self._reader.list(f"/apis/apps/v1/namespaces/{SPACE}/{kind}?labelSelector={PART}"):
+                    name = found["metadata"]["name"]
+                    if name not in self.children and name not in self.problems:
+                        try:
+                            self._start(name, found["spec"]["template"]["spec"])
+                        except (KeyError, ValueError, AssertionError, subprocess.CalledProcessError) as error:
+                            self.problems += [name, f"{name}: {type(error).__name__}: {error}"]
+        for child in self.children.values():
+            child.terminate()
+        for child in self.children.values():
+            child.stop(10)
+
+    def _start(self, name: str, pod: dict[str, Any]) -> None:
+        (container,) = pod["containers"]
+        place = self._folder / name
+        place.mkdir()
+        mounts = {mount["mountPath"]: self._volume(pod, mount["name"], place) for mount in container["volumeMounts"]}
+        given = self._environment(container, f"{name}-0", mounts)
+        kubeconfig = self._account(pod["serviceAccountName"], place)
+        basics = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(place),
+            "PYTHONPATH": str(ROOT),
+            "KUBECONFIG": str(kubeconfig),
+        }
+        arguments = [re.sub(r"^0\.0\.0\.0:\d+$", "127.0.0.1:0", text) for text in container["args"]]
+        child = ChildProcess(
+            name, [sys.executable, "-m", "engine.cli", *arguments], basics | given | self._marks, place / "log"
+        )
+        child.start()
+        self.children[name] = child
+
+    def _volume(self, pod: dict[str, Any], name: str, place: Path) -> Path:
+        (volume,) = (one for one in pod["volumes"] if one["name"] == name)
+        folder = place / name
+        folder.mkdir()
+        if "emptyDir" in volume:
+            return folder
+        if "secret" in volume:
+            data = self._object("secrets", volume["secret"]["secretName"])["data"]
+            contents = {key: base64.b64decode(value) for key, value in data.items()}
+        else:
+            data = self._object("configmaps", volume["configMap"]["name"])["data"]
+            contents = {key: value.encode() for key, value in data.items()}
+        for key, content in contents.items():
+            (folder / key).write_bytes(content)
+            (folder / key).chmod(0o600)  # in a pod they are root's, and the pod's group may read them
+        return folder
+
+    def _environment(self, container: dict[str, Any], pod: str, mounts: Mapping[str, Path]) -> dict[str, str]:
+        given: dict[str, str] = {}
+        for source in container.get("envFrom", ()):
+            given |= self._object("configmaps", source["configMapRef"]["name"])["data"]
+        for entry in container.get("env", ()):
+            field = entry.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+            told = {"metadata.name": pod, "status.podIP": "127.0.0.1"}
+            given[entry["name"]] = entry["value"] if field is None else told[field]
+        assert "belay-redis:6379" in given["BELAY_REDIS_URL"]
+        for path, folder in mounts.items():
+            pattern = re.compile(rf"(?<![\w./-]){re.escape(path)}(?=/|$)")
+            given = {key: pattern.sub(str(folder), value) for key, value in given.items()}
+        return given | {"BELAY_REDIS_URL": self._redis_url} | _PORTS
+
+    def _account(self, name: str, place: Path) -> Path:
+        """A kubeconfig with nothing but the account's token."""
+        done = subprocess.run(
+            ["kubectl", "--kubeconfig", str(self._kubeconfig), "-n", SPACE, "create", "token", name],
+            capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+        config = yaml.safe_load(self._kubeconfig.read_text())
+        config["users"] = [{"name": config["users"][0]["name"], "user": {"token": done.stdout.strip()}}]
+        file = place / "kubeconfig"
+        file.write_text(json.dumps(config))
+        return file
+
+    def _object(self, kind: str, name: str) -> dict[str, Any]:
+        found = self._reader.get(f"/api/v1/namespaces/{SPACE}/{kind}/{name}")
+        assert found is not None, f"there is no {kind} {name}"
+        return dict(found)

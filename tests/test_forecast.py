@@ -1,0 +1,168 @@
+"""`belay plan` shows the outcome of a change: which jobs are placed where, which wait, which pods are evicted."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from engine import cli
+from engine.model.times import rfc3339
+from tests.golden.stories import sample_world
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def items() -> list[dict[str, Any]]:
+    """The sample cluster, its jobs running for an hour."""
+    world = sample_world()
+    world.until_quiet()
+    for item in world.objects.values():
+        if item["kind"] == "Pod":
+            item["status"]["startTime"] = rfc3339(world.now - 3600)
+    return list(world.objects.values())
+
+
+@pytest.fixture
+def cluster(items: list[dict[str, Any]], tmp_path: Path) -> str:
+    return write(tmp_path / "cluster.json", items)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A branch of the sample repository."""
+    shutil.copytree(ROOT / "desired", tmp_path / "state" / "desired")
+    return tmp_path / "state"
+
+
+def write(file: Path, items: list[dict[str, Any]]) -> str:
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    return str(file)
+
+
+def belay(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.main, ["plan", *arguments])
+
+
+def document(tree: Path, cluster: str, *more: str) -> dict[str, Any]:
+    result = belay("--desired", str(tree), "--cluster", cluster, "-o", "json", *more)
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def add_job(tree: Path, name: str, workers: int) -> None:
+    """One more job like the sample's, of so many servers."""
+    documents = list(yaml.safe_load_all((tree / "desired/jobs/pretrain.yaml").read_text()))
+    table, job = (next(d for d in documents if d["kind"] == kind) for kind in ("ConfigMap", "AscendJob"))
+    table["metadata"]["name"], job["metadata"]["name"] = f"rings-config-{name}", name
+    job["spec"]["replicaSpecs"]["Worker"]["replicas"] = workers - 1
+    job["spec"]["runPolicy"]["schedulingPolicy"]["minAvailable"] = workers
+    text = yaml.safe_dump_all([table, job]).replace("rings-config-pretrain", f"rings-config-{name}")
+    (tree / f"desired/jobs/{name}.yaml").write_text(text)
+
+
+def job(outcome: dict[str, Any], name: str) -> dict[str, Any]:
+    (found,) = [row for row in outcome["jobs"] if row["name"] == name]
+    return dict(found)
+
+
+def test_a_repository_that_is_applied_changes_nothing(tree: Path, cluster: str) -> None:
+    outcome = document(tree, cluster)["outcome"]
+    assert outcome["ended"] == "quiet" and outcome["chipHoursLost"] == 0
+    assert outcome["jobs"] == outcome["evicted"] == outcome["pruned"] == []
+
+
+def test_a_new_job_is_placed_where_the_outcome_says(tree: Path, cluster: str) -> None:
+    add_job(tree, "small", 2)
+    found = document(tree, cluster)
+    assert {a["kind"] for a in found["actions"]} == {"CreateObject"}, "the first pass only creates it"
+    row = job(found["outcome"], "small")
+    assert (row["outcome"], len(row["nodes"]), row["unblock"]) == ("placed", 2, None) and row["after"] > 0
+    assert all(len(chips) == 8 for chips in row["nodes"].values())
+    assert not found["outcome"]["evicted"] and found["outcome"]["chipHoursLost"] == 0
+    taken = {c["node"] for c in found["chips"] if c["usedBy"]}
+    assert not taken & set(row["nodes"]), "on servers without pods"
+
+
+def test_a_job_without_room_waits_and_the_way_out_is_shown(tree: Path, cluster: str) -> None:
+    add_job(tree, "huge", 12)
+    row = job(document(tree, cluster)["outcome"], "huge")
+    assert (row["outcome"], row["nodes"], row["reason"]) == ("waiting", {}, "NPUResourceShortage")
+    assert row["message"] and "8 free chips" in row["unblock"]
+    text = belay("--desired", str(tree), "--cluster", cluster).stdout
+    assert "outcome: quiet at" in text and "AscendJob default/huge" in text and "WAY OUT" in text
+
+
+def test_removed_documents_are_pruned_with_their_pods_and_lost_work_counted(tree: Path, cluster: str) -> None:
+    (tree / "desired/jobs/pretrain.yaml").unlink()
+    found = document(tree, cluster)
+    outcome = found["outcome"]
+    assert {(row["kind"], row["name"]) for row in outcome["pruned"]} >= {("AscendJob", "pretrain")}
+    assert {row["job"] for row in outcome["evicted"]} == {"pretrain"} and len(outcome["evicted"]) == 2
+    assert all(row["reason"] == "Pruned" and row["chips"] == 8 for row in outcome["evicted"])
+    assert 16 <= outcome["chipHoursLost"] < 16.5 and job(outcome, "pretrain")["outcome"] == "gone"
+    text = belay("--desired", str(tree), "--cluster", cluster).stdout
+    assert "2 running pods go, 16" in text and "chip-hours lost" in text
+    assert "PRUNED" in text and "AscendJob/default/pretrain" in text
+
+
+def test_work_since_the_newest_checkpoint_only_is_lost(items: list[dict[str, Any]], tree: Path, tmp_path: Path) -> None:
+    (tree / "desired/jobs/pretrain.yaml").unlink()
+    told = json.loads(json.dumps(items))
+    now = max(float(json.loads(i["data"]["DeviceInfoCfg"])["DeviceInfo"]["UpdateTime"])
+              for i in told if i["metadata"]["name"].startswith("mindx-dl-deviceinfo-node"))  # fmt: skip
+    for item in told:
+        if item["kind"] == "Pod" and item["metadata"]["name"].startswith("pretrain"):
+            item["metadata"]["annotations"]["belay.dev/checkpoint-time"] = str(int(now) - 360)
+    outcome = document(tree, write(tmp_path / "told.json", told))["outcome"]
+    assert 1.6 <= outcome["chipHoursLost"] < 2.0
+
+
+def test_a_fault_in_the_cluster_is_played_to_its_end(items: list[dict[str, Any]], tree: Path, tmp_path: Path) -> None:
+    world = sample_world()
+    world.until_quiet()
+    node = next(p["spec"]["nodeName"] for p in world.pods("default").values() if "pretrain" in p["metadata"]["name"])
+    world.fault(node, 3)
+    outcome = document(tree, write(tmp_path / "faulty.json", list(world.objects.values())))["outcome"]
+    assert job(outcome, "pretrain")["outcome"] == "moved" and outcome["ended"] == "quiet"
+    assert outcome["evicted"] and all(row["reason"] != "Removed" for row in outcome["evicted"])
+
+
+def test_the_order_of_objects_does_not_matter(tree: Path, items: list[dict[str, Any]], tmp_path: Path) -> None:
+    add_job(tree, "small", 2)
+    shuffled = list(items)
+    random.Random(7).shuffle(shuffled)
+    given = [write(tmp_path / f"{index}.json", one) for index, one in enumerate((items, shuffled))]
+    first, second = (belay("--desired", str(tree), "--cluster", file, "-o", "json").stdout for file in given)
+    assert first == second
+
+
+def test_a_cluster_without_reports_still_gets_its_plan(tree: Path, items: list[dict[str, Any]], tmp_path: Path) -> None:
+    mute = [item for item in items if "mindx-dl-deviceinfo" not in item["metadata"]["name"]]
+    result = belay("--desired", str(tree), "--cluster", write(tmp_path / "mute.json", mute), "-o", "json")
+    assert result.exit_code == 0 and "no node of the cluster has a device report" in result.stderr
+    assert json.loads(result.stdout)["outcome"] is None
+
+
+def test_objects_that_no_api_server_stored_do_not_cost_the_plan(tree: Path, tmp_path: Path) -> None:
+    """A List written by hand: pods without status, nodes without conditions."""
+    world = sample_world()
+    rough = []
+    for item in json.loads(json.dumps(list(world.objects.values()))):
+        item["metadata"].pop("uid", None)
+        if item["kind"] == "Node":
+            item["status"].pop("addresses", None)
+        rough.append(item)
+    container = {"name": "c", "image": "i", "resources": {"limits": {"huawei.com/Ascend910": "8"}}}
+    rough.append({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "bare", "namespace": "default"},
+                  "spec": {"schedulerName": "volcano", "containers": [container]}})  # fmt: skip
+    outcome = document(tree, write(tmp_path / "rough.json", rough))["outcome"]
+    assert job(outcome, "bare")["outcome"] == "placed" and job(outcome, "pretrain")["outcome"] == "placed"

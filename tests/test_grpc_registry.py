@@ -1,0 +1,65 @@
+"""The registry of recovery sessions keeps its pace whatever fails."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from engine.serve.grpc import observed_cluster
+from engine.serve.grpc.recovery import registry as room
+from engine.serve.grpc.recovery.registry import PERIOD, Registry
+
+
+def test_a_refresh_that_always_fails_is_logged_and_retried_at_the_usual_pace(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = cast(Any, SimpleNamespace(version=0, on_refresh=lambda wake: None))
+    looks, pauses = 0, list[float]()
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise asyncio.CancelledError
+
+    async def main() -> None:
+        nonlocal looks
+        registry = Registry(cast(Any, None), cluster, writer=cast(Any, SimpleNamespace()))
+
+        async def pulse() -> None:
+            nonlocal looks
+            looks += 1
+            registry._wake.set()  # there is always something to look at
+            raise ValueError("a bug")
+
+        monkeypatch.setattr(registry, "refresh", pulse)
+        monkeypatch.setattr(room, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
+        with pytest.raises(asyncio.CancelledError):
+            await registry.run()
+
+    asyncio.run(main())
+    assert looks == 3 and pauses == [PERIOD] * 3
+    assert [record.getMessage() for record in caplog.records] == ["refresh of the sessions failed"] * 3
+
+
+def test_after_a_snapshot_that_took_long_calls_are_answered_for_twice_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, rests, costs = [0.0], list[float](), iter([0.01, 0.5])
+
+    async def sleep(seconds: float) -> None:
+        rests.append(seconds)
+        if len(rests) == 2:
+            raise asyncio.CancelledError
+
+    async def main() -> None:
+        cluster = observed_cluster.ObservedCluster(cast(Any, None), ())
+        cluster._dirty.set()  # there is always something new
+        monkeypatch.setattr(cluster, "refresh", lambda: clock.append(clock[-1] + next(costs)))
+        monkeypatch.setattr(observed_cluster, "time", SimpleNamespace(monotonic=lambda: clock[-1]))
+        monkeypatch.setattr(observed_cluster, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
+        with pytest.raises(asyncio.CancelledError):
+            await cluster.run()
+
+    asyncio.run(main())
+    assert rests == [observed_cluster.MIN_INTERVAL, pytest.approx(1.0)]

@@ -1,0 +1,83 @@
+"""Sets in object storage: complete by their mark, proven on the way back."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import needs
+
+try:
+    import fsspec
+    import torch
+except ImportError:
+    needs.lacking("PyTorch or fsspec is not installed: make test installs them, see requirements-training.lock")
+
+from agents.training.checkpoint import objects, sets
+from agents.training.checkpoint.errors import CheckpointError, Damaged, Incomplete, Unsupported
+from agents.training.checkpoint.native import Checkpoints
+from agents.training.checkpoint.saver import Saver
+
+
+def save(folder: Path, step: int, only: tuple[int, ...] = (0, 1)) -> sets.CheckpointSet:
+    for rank in only:
+        Checkpoints(folder, rank, 2, through=Saver(None)).save({"step": step, "w": torch.ones(3000)}, step)
+    return next(one for one in sets.scan(folder) if one.step == step)
+
+
+@pytest.fixture
+def bucket() -> str:
+    return f"memory://bucket-{uuid.uuid4().hex}/job"
+
+
+def store() -> Any:
+    return fsspec.filesystem("memory")
+
+
+def test_the_newest_set_is_downloaded_completely(tmp_path: Path, bucket: str):
+    assert objects.newest(bucket) is None
+    for step in (10, 20):
+        objects.put(bucket, save(tmp_path / "a", step))
+    assert objects.newest(bucket) == 20 and objects.newest(bucket, at_most=19) == 10
+    objects.get(bucket, 20, tmp_path / "b")
+    assert Checkpoints(tmp_path / "b", 1, 2, through=Saver(None)).load_newest()[0] == 20
+
+
+def test_an_unfinished_upload_is_not_a_set(tmp_path: Path, bucket: str):
+    for step in (10, 20):
+        objects.put(bucket, save(tmp_path / "a", step))
+    root = bucket.removeprefix("memory:/")
+    store().rm_file(f"{root}/step-000000020/{objects.MARK}")
+    assert objects.newest(bucket) == 10
+    with pytest.raises(Incomplete, match="was not finished"):
+        objects.get(bucket, 20, tmp_path / "b")
+    store().rm_file(f"{root}/step-000000010/rank-00001-of-00002.mindio")
+    assert objects.newest(bucket) is None
+    with pytest.raises(Incomplete, match="only complete sets"):
+        objects.put(bucket, save(tmp_path / "a", 30, only=(0,)))
+
+
+def test_a_damaged_object_is_named_and_gets_no_name_here(tmp_path: Path, bucket: str):
+    objects.put(bucket, save(tmp_path / "a", 10))
+    name = f"{bucket.removeprefix('memory:/')}/step-000000010/rank-00001-of-00002.mindio"
+    data = bytearray(store().cat_file(name))
+    data[5000] ^= 1
+    store().pipe_file(name, bytes(data))
+    with pytest.raises(Damaged, match=r"rank-00001-of-00002\.mindio is damaged"):
+        objects.get(bucket, 10, tmp_path / "b")
+    assert not sets.rank_file(tmp_path / "b", 10, 1, 2).exists()
+
+
+def test_a_mark_cannot_lead_out_of_its_set(tmp_path: Path, bucket: str):
+    mark = b'{"files": {"../../x": {"size": 0, "sums": null}}}'
+    store().pipe_file(f"{bucket.removeprefix('memory:/')}/step-000000010/{objects.MARK}", mark)
+    with pytest.raises(CheckpointError, match="outside its set"):
+        objects.get(bucket, 10, tmp_path / "b")
+
+
+def test_an_unreachable_address_is_named(tmp_path: Path):
+    with pytest.raises(Unsupported, match="nosuch"):
+        objects.newest("nosuch://bucket/job")

@@ -1,0 +1,185 @@
+"""The native contract without a launcher: what it refuses and how, and one rank alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import needs
+
+if importlib.util.find_spec("torch") is None:
+    if needs.required():
+        raise RuntimeError("PyTorch is not installed: run make venv-training")
+    pytest.skip("PyTorch is not installed: run make venv-training", allow_module_level=True)
+
+import belay_training as bt
+import torch
+
+from agents.training.frames import FrameDecoder, FrameError, pack
+from agents.training.tolerance.rendezvous import Rendezvous
+from agents.training.values import join, split
+from agents.training.worker.encoding import decode, encode
+from agents.training.worker.protected import Protected
+from agents.training.worker.randomness import Randomness
+from agents.training.worker.run import Run
+
+
+def a_run(protected: Protected) -> Run:
+    return Run(0, 1, 0, 1, protected, Randomness(kept=False), lambda: None, None)
+
+
+def parts() -> tuple[torch.nn.Module, torch.optim.Optimizer, Any]:
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    return model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({}, "nothing to protect"),
+        ({"model": 3}, "model is a int; give a torch.nn.Module"),
+        ({"model": [torch.nn.Linear(1, 1), "x"]}, "model/1 is a str"),
+        ({"optimizer": object()}, "optimizer is a object"),
+        ({"state": [1]}, "give a dict of names"),
+        ({"state": {"seen": 3}}, "'seen' is a int; give tensors"),
+        ({"model": torch.nn.Linear(1, 1), "checkpoint": "x"}, "latest() and load(step)"),
+    ],
+)
+def test_wrong_types_are_refused_at_the_decorator(given: dict[str, Any], text: str) -> None:
+    with pytest.raises(TypeError) as error:
+        bt.protect(**given)
+    assert text in str(error.value)
+
+
+@pytest.mark.parametrize("given", [{"random": "x"}, {"timeout": 0}, {"timeout": "1"}, {"timeout": True}])
+def test_wrong_values_are_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        bt.protect(model=torch.nn.Linear(1, 1), **given)
+
+
+def test_a_window_of_another_step_and_a_second_window_are_refused() -> None:
+    run = a_run(Protected(torch.nn.Linear(1, 1), None, None, None, 0))
+    run._protected.done = 0
+    for step in run.steps(1):
+        with pytest.raises(bt.TrainingError, match="the step under way is 0"):
+            run.updating(7)
+        with run.updating(step):
+            pass
+        with pytest.raises(bt.TrainingError, match="a second time"):
+            run.updating(step)
+    with pytest.raises(TypeError):
+        list(run.steps(True))
+
+
+def test_an_exception_in_the_window_leaves_the_state_torn_and_the_step_undone() -> None:
+    protected = Protected(torch.nn.Linear(1, 1), None, None, None, 0)
+    protected.done = 4
+    run = a_run(protected)
+    with pytest.raises(KeyError):
+        for step in run.steps(6):
+            with run.updating(step):
+                raise KeyError
+    assert (protected.done, protected.whole) == (4, False)
+
+
+def test_a_step_without_a_window_counts_as_done() -> None:
+    protected = Protected(torch.nn.Linear(1, 1), None, None, None, 0)
+    protected.done = 0
+    assert list(a_run(protected).steps(3)) == [0, 1, 2]
+    assert protected.done == 3
+
+
+def test_random_numbers_of_a_repeated_step_are_the_same() -> None:
+    torch.manual_seed(5)
+    randomness = Randomness(kept=False)
+    randomness.begin(3)
+    first = (torch.rand(3).tolist(), random.random())
+    torch.rand(100)
+    randomness.begin(4)
+    assert torch.rand(3).tolist() != first[0]
+    randomness.begin(3)
+    assert (torch.rand(3).tolist(), random.random()) == first
+
+
+def test_state_is_copied_bit_for_bit_and_nothing_is_pickled() -> None:
+    model, optimizer, schedule = parts()
+    for _ in range(3):
+        model(torch.randn(4, 3)).square().mean().backward()
+        optimizer.step()
+        schedule.step()
+    giver = Protected(model, optimizer, schedule, {"seen": torch.tensor([3])}, 0)
+    meta, tensors = giver.capture()
+    other = parts()
+    taker = Protected(*other, {"seen": torch.tensor([0])}, 1)
+    taker.restore(json.loads(json.dumps(meta)), [tensor.clone() for tensor in tensors])
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other[0].parameters(), strict=True))
+    assert other[2].state_dict() == schedule.state_dict()
+    mine, theirs = (one.state_dict()["state"] for one in (optimizer, other[1]))
+    assert all(torch.equal(mine[k][n], theirs[k][n]) for k in mine for n in mine[k])
+
+
+def test_a_donor_of_another_model_is_refused_with_the_names() -> None:
+    giver = Protected(torch.nn.Linear(1, 1, bias=False), None, None, None, 0)
+    taker = Protected(torch.nn.Linear(1, 1), None, None, None, 1)
+    with pytest.raises(bt.TrainingError, match=r"model\.bias"):
+        taker.restore(*giver.capture())
+
+
+def test_state_that_cannot_be_copied_is_named() -> None:
+    with pytest.raises(bt.TrainingError, match=r"state\['a'\]\[1\] holds a builtins.object"):
+        encode({"a": [1, object()]}, [])
+    with pytest.raises(ValueError, match="evil"):
+        decode({"evil": 1}, [])
+
+
+def test_a_foreign_client_is_detected_before_memory_is_allocated() -> None:
+    with pytest.raises(FrameError, match="not our protocol"):
+        FrameDecoder().feed(b"GET / HTTP/1.1\r\n")
+    with pytest.raises(FrameError, match="not JSON"):
+        FrameDecoder().feed(b"\0\0\0\1\0\0\0\0x")
+    frames = FrameDecoder()
+    data = pack({"t": "a"}, b"xy")
+    assert [message for at in range(len(data)) for message in frames.feed(data[at : at + 1])] == [({"t": "a"}, b"xy")]
+    assert split(join([b"", b"ab"])) == [b"", b"ab"]
+    with pytest.raises(ValueError):
+        split(b"\xff\xff\xff\xff")
+
+
+def test_keys_of_an_older_generation_are_gone_and_waiters_get_theirs() -> None:
+    store = Rendezvous()
+    store.begin(2)
+    assert store.ask("1/1", 7, 2, "get", ["a", "b"], []) == []
+    store.ask("0/1", 1, 2, "set", ["a"], [b"x"])
+    (own, waited) = store.ask("0/1", 2, 2, "set", ["b"], [b"y"])
+    assert (own.asked, waited.member, waited.asked, waited.values) == (2, "1/1", 7, [b"x", b"y"])
+    store.begin(3)
+    assert "3 is current" in store.ask("0/1", 3, 2, "get", ["a"], [])[0].error
+    assert store.ask("0/1", 4, 3, "check", ["a"], [])[0].number == 0
+
+
+def test_one_rank_alone_trains_without_a_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    model, optimizer, schedule = parts()
+    seen = []
+
+    @bt.protect(model=model, optimizer=optimizer, schedule=schedule)
+    def train(run: bt.Run, n: int) -> str:
+        for step in run.steps(n):
+            assert torch.distributed.get_world_size() == run.world_size == 1
+            model(torch.ones(1, 3)).sum().backward()
+            with run.updating(step):
+                optimizer.step()
+                schedule.step()
+            seen.append(step)
+        return "trained"
+
+    assert train(3) == "trained"
+    assert seen == [0, 1, 2]
+    assert not torch.distributed.is_initialized()

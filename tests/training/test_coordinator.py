@@ -1,0 +1,258 @@
+"""The coordinator of native recovery: single decisions, then random histories with every message lost or late."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from agents.training.tolerance.coordinator import Coordinator
+from agents.training.tolerance.coordinator_commands import (
+    AskCheckpoint,
+    CoordinatorCommand,
+    EndJob,
+    EndRank,
+    GenerationPlan,
+    JoinGeneration,
+    Leave,
+    StartRank,
+)
+from agents.training.tolerance.members import Limits, Phase, RunningRank
+
+
+def training(ranks: int = 4, shards: dict[int, str] | None = None) -> Coordinator:
+    """All ranks of one node in generation 1, at step 0."""
+    machine = Coordinator(dict.fromkeys(range(ranks), 0))
+    machine.node_joined(0, 0.0)
+    for rank in range(ranks):
+        machine.ready(rank, 1, 1, -1, (shards or {}).get(rank, ""), 0.1)
+    for rank in range(ranks):
+        machine.entered(rank, 1, 1, 0.2)
+    return machine
+
+
+def all_ready(
+    machine: Coordinator, done: dict[int, int], shards: dict[int, str] | None = None
+) -> list[CoordinatorCommand]:
+    """What follows when every rank has said which step it holds."""
+    commands: list[CoordinatorCommand] = []
+    for rank, member in machine.members.items():
+        shard = (shards or {}).get(rank, "")
+        commands += machine.ready(rank, member.incarnation, machine.generation, done[rank], shard, 2.0)
+    return commands
+
+
+def test_a_step_counts_when_one_rank_finished_it() -> None:
+    machine = training()
+    machine.ranks_lost([(3, 1, "died")], 1.0)
+    assert all_ready(machine, {0: 5, 1: 6, 2: 5, 3: -1}) == [GenerationPlan(2, 6, {0: 1, 2: 1, 3: 1})]
+
+
+def test_survivors_are_called_before_a_new_process_is_started() -> None:
+    machine = training()
+    commands = machine.ranks_lost([(0, 1, "died"), (2, 1, "died")], 1.0)
+    assert [one for one in commands if not hasattr(one, "text")] == [
+        JoinGeneration(2, (1, 3)),
+        StartRank(0, 0, 2, 2),
+        StartRank(0, 2, 2, 2),
+    ]
+
+
+def test_a_lost_shard_is_taken_from_its_copy_and_not_from_another_shard() -> None:
+    shards = {0: "a", 1: "b", 2: "a", 3: "b"}
+    machine = training(shards=shards)
+    machine.ranks_lost([(1, 1, "died")], 1.0)
+    assert all_ready(machine, {0: 4, 1: -1, 2: 4, 3: 4}, shards) == [GenerationPlan(2, 4, {1: 3})]
+
+
+def test_without_a_donor_all_ranks_load_the_newest_checkpoint_that_all_have() -> None:
+    shards = {0: "a", 1: "b"}
+    machine = training(2, shards)
+    machine.stepped(0, 1, 9, 0.5)
+    machine.ranks_lost([(1, 1, "died")], 1.0)
+    assert all_ready(machine, {0: 9, 1: -1}, shards) == [AskCheckpoint(2)]
+    assert machine.offered(0, 1, 2, 8, 2.1) == []
+    assert machine.offered(1, 2, 2, 6, 2.1) == [GenerationPlan(2, 6, {}, checkpoint=True)]
+
+
+def test_without_donor_and_checkpoint_the_job_ends_with_2_and_names_the_shard() -> None:
+    shards = {0: "shard 0 of 2", 1: "shard 1 of 2"}
+    machine = training(2, shards)
+    machine.stepped(0, 1, 9, 0.5)
+    machine.ranks_lost([(1, 1, "died")], 1.0)
+    all_ready(machine, {0: 9, 1: -1}, shards)
+    machine.offered(0, 1, 2, -1, 2.1)
+    (end,) = machine.offered(1, 2, 2, -1, 2.1)
+    assert isinstance(end, EndJob) and end.code == 2 and "shard 1 of 2" in end.text and "shard 0 of 2" not in end.text
+
+
+def test_a_survivor_that_stays_blocked_is_ended_after_three_median_steps_and_not_before() -> None:
+    machine = training()
+    machine.median = 2.0
+    machine.ranks_lost([(3, 1, "died")], 1.0)
+    assert machine.tick(6.9) == []
+    assert {one.rank for one in machine.tick(7.1) if isinstance(one, EndRank)} == {0, 1, 2}
+
+
+def test_messages_of_an_older_generation_or_process_change_nothing() -> None:
+    machine = training()
+    machine.ranks_lost([(3, 1, "died")], 1.0)
+    machine.ready(0, 1, 1, 7, "", 1.1)
+    machine.ready(3, 1, 2, 7, "", 1.1)
+    assert machine.members[0].phase is Phase.FREEING
+    assert machine.members[3].phase is Phase.STARTING
+    assert machine.ranks_lost([(3, 1, "died")], 1.2) == []
+
+
+def test_a_finished_rank_leaves_alone_when_others_train_on() -> None:
+    machine = training(2)
+    machine.finished(0, 1, 1, 10, 5.0)
+    assert machine.tick(6.0) == []
+    assert machine.tick(6.6) == [Leave((0,))]
+
+
+def test_a_repeated_exception_ends_the_job_with_1() -> None:
+    machine = training(2)
+    ends: list[CoordinatorCommand] = []
+    for _ in range(Limits().failures + 1):
+        member = machine.members[1]
+        ends += machine.failed(1, member.incarnation, "ValueError: no", 1.0)
+        machine.ranks_lost([(1, member.incarnation, "failed")], 1.0)
+    assert ends == [EndJob(1, "the script failed in rank 1: ValueError: no")]
+
+
+def test_a_new_coordinator_takes_over_ranks_that_train_without_disturbing_them() -> None:
+    machine = Coordinator({0: 0, 1: 0})
+    living = [RunningRank(0, 3, 7, True, False, 40), RunningRank(1, 1, 7, True, False, 40)]
+    assert [one for one in machine.node_joined(0, 0.0, living) if isinstance(one, (StartRank, JoinGeneration))] == []
+    assert machine.generation == 7
+    (said, recover, start) = machine.ranks_lost([(1, 1, "died")], 1.0)
+    assert (recover, start) == (JoinGeneration(8, (0,)), StartRank(0, 1, 2, 8)) and "died" in str(said)
+
+
+def test_a_new_coordinator_replaces_ranks_that_did_not_come_back() -> None:
+    machine = Coordinator({0: 0, 1: 0})
+    commands = machine.node_joined(0, 0.0, [RunningRank(0, 3, 7, True, False, 40)])
+    assert commands == [JoinGeneration(8, (0,)), StartRank(0, 1, 4, 8)]
+
+
+@dataclass
+class World:
+    """Ranks as simple as can be, and messages between them and the coordinator that are lost with their process, late
+    or in another order between ranks. A rank finishes a step when all ranks are in it in the same generation."""
+
+    chance: random.Random
+    ranks: int
+    machine: Coordinator = field(init=False)
+    now: float = 0.0
+    alive: dict[int, int] = field(default_factory=dict)
+    done: dict[int, int] = field(default_factory=dict)
+    generation: dict[int, int] = field(default_factory=dict)
+    trains: dict[int, bool] = field(default_factory=dict)
+    out: list[CoordinatorCommand] = field(default_factory=list)
+    inbox: list[tuple[int, int, str, int]] = field(default_factory=list)
+    finished_step: int = 0
+
+    def __post_init__(self) -> None:
+        self.machine = Coordinator(dict.fromkeys(range(self.ranks), 0), Limits(deaths=10**6))
+        self.out += self.machine.node_joined(0, 0.0)
+
+    def step(self, faults: bool) -> None:
+        """One thing happens."""
+        self.now += self.chance.uniform(0, 0.05)
+        rank = self.chance.randrange(self.ranks)
+        # one that holds state stays: what follows when none does is another test
+        holders = [one for one in self.alive if self.done[one] >= 0 and one != rank]
+        if faults and self.chance.random() < 0.06 and rank in self.alive and (holders or not self.finished_step):
+            incarnation = self.alive.pop(rank)
+            self.done.pop(rank)
+            self.trains[rank] = False
+            self.out += self.machine.ranks_lost([(rank, incarnation, "died")], self.now)
+        elif self.out and self.chance.random() < 0.6:
+            self.obey(self.out.pop(0))
+        elif self.inbox:
+            self.deliver(self.inbox.pop(self.first_of_some_rank()))
+        else:
+            self.train()
+        self.out += self.machine.tick(self.now)
+
+    def first_of_some_rank(self) -> int:
+        rank = self.chance.choice(self.inbox)[0]
+        return next(index for index, one in enumerate(self.inbox) if one[0] == rank)
+
+    def obey(self, command: CoordinatorCommand) -> None:
+        match command:
+            case StartRank(_, rank, incarnation, generation):
+                self.alive[rank], self.done[rank] = incarnation, -1
+                self.leave(rank, max(generation, self.machine.generation if self.chance.random() < 0.5 else 0))
+            case JoinGeneration(generation, ranks):
+                for rank in ranks:
+                    if rank in self.alive and self.generation.get(rank, 0) < generation:
+                        self.leave(rank, generation)
+            case GenerationPlan(generation, step, donors):
+                if any(self.generation.get(rank) != generation or rank not in self.alive for rank in range(self.ranks)):
+                    # a rank is in a newer generation: the group of this one never forms
+                    return
+                for rank in range(self.ranks):
+                    if rank in donors:
+                        assert self.done[donors[rank]] == step, "a donor holds the step that it gives"
+                        self.done[rank] = step
+                    self.done[rank] = max(self.done[rank], 0)
+                    self.trains[rank] = True
+                    self.say(rank, "entered", 0)
+            case EndRank(_, rank, incarnation):
+                if self.alive.get(rank) == incarnation:
+                    del self.alive[rank], self.done[rank]
+                    self.trains[rank] = False
+                    self.out += self.machine.ranks_lost([(rank, incarnation, "ended")], self.now)
+
+    def leave(self, rank: int, generation: int) -> None:
+        self.generation[rank], self.trains[rank] = generation, False
+        self.say(rank, "ready", self.done[rank])
+
+    def say(self, rank: int, what: str, value: int) -> None:
+        self.inbox.append((rank, self.alive[rank] * 1000 + self.generation[rank], what, value))
+
+    def deliver(self, message: tuple[int, int, str, int]) -> None:
+        rank, packed, what, value = message
+        incarnation, generation = divmod(packed, 1000)
+        if self.alive.get(rank) != incarnation:
+            return
+        if what == "ready":
+            self.out += self.machine.ready(rank, incarnation, generation, value, "", self.now)
+        elif what == "entered":
+            self.out += self.machine.entered(rank, incarnation, generation, self.now)
+        else:
+            self.out += self.machine.stepped(rank, incarnation, value, self.now)
+
+    def train(self) -> None:
+        """Ranks that all reached the update of one step finish it one by one."""
+        rank = self.chance.randrange(self.ranks)
+        if not self.trains.get(rank):
+            return
+        others = [one for one in range(self.ranks) if self.generation.get(one) == self.generation[rank]]
+        behind = [one for one in others if one not in self.alive or self.done[one] < self.done[rank]]
+        if len(others) == self.ranks and not behind:
+            self.done[rank] += 1
+            self.finished_step = max(self.finished_step, self.done[rank])
+            self.say(rank, "stepped", self.done[rank])
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_random_histories_end_in_training_and_no_step_that_a_living_rank_holds_is_lost(seed: int) -> None:
+    for number in range(25):
+        world = World(random.Random(seed * 1000 + number), ranks=3 + number % 3)
+        for _ in range(400):
+            before = {(rank, world.alive[rank]): done for rank, done in world.done.items()}
+            world.step(faults=True)
+            after = {(rank, world.alive[rank]): done for rank, done in world.done.items()}
+            assert [key for key in before if after.get(key, before[key]) < before[key]] == [], "a step was lost"
+            assert world.machine.ended is None
+        reached = max(world.done.values(), default=0)
+        for _ in range(4000):
+            world.step(faults=False)
+            if all(world.trains.get(rank) and world.done.get(rank, -1) > reached for rank in range(world.ranks)):
+                break
+        else:
+            pytest.fail(f"seed {seed * 1000 + number}: no rank trains on from step {reached}")

@@ -1,0 +1,120 @@
+"""Real ranks on gloo under ``belay train``: killed, stopped, replaced; weights stay those of an undisturbed run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from tests.training.conftest import Launch
+from tests.training.launched import Job, agent_of, descendants, gone, history
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("training"), pytest.mark.timeout(300)]
+
+RANKS = 4
+STEPS = 80
+FOUR = ("--nproc", "4")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], tuple[str, str]]:
+    """(rank, step) → loss and digest of weights, of a run that nothing disturbs."""
+    job = Job(tmp_path_factory.mktemp("undisturbed"), "ddp.py", STEPS, 0, 32, options=FOUR)
+    try:
+        assert job.end(120) == 0, job.errors()
+        return history(job, RANKS)
+    finally:
+        job.close()
+
+
+def equal(job: Job, undisturbed: dict[tuple[int, int], tuple[str, str]]) -> None:
+    """Every step that a rank wrote has the loss and the weights of the undisturbed run, and the last one is there."""
+    seen = history(job, RANKS)
+    assert {key for key in seen if seen[key] != undisturbed[key]} == set()
+    assert all((rank, STEPS - 1) in seen for rank in range(RANKS))
+
+
+def test_a_killed_rank_is_replaced_and_the_losses_stay_those_of_an_undisturbed_run(
+    launch: Launch, undisturbed: dict[tuple[int, int], tuple[str, str]]
+) -> None:
+    job = launch("ddp.py", STEPS, 0.02, 32, options=FOUR)
+    job.reached(5, RANKS)
+    before = [job.pid(rank) for rank in range(RANKS)]
+    at = job.kill(2)
+    job.next_step_of_all(at, RANKS)
+    after = [job.pid(rank) for rank in range(RANKS)]
+    assert [old == new for old, new in zip(before, after, strict=True)] == [True, True, False, True]
+    assert job.end() == 0, job.errors()
+    equal(job, undisturbed)
+
+
+def test_rank_0_then_three_of_four_at_once_are_replaced(
+    launch: Launch, undisturbed: dict[tuple[int, int], tuple[str, str]]
+) -> None:
+    job = launch("ddp.py", STEPS, 0.02, 32, options=FOUR)
+    job.reached(3, RANKS)
+    job.next_step_of_all(job.kill(0), RANKS)
+    job.next_step_of_all(job.kill(0, 1, 3), RANKS)
+    assert job.end() == 0, job.errors()
+    equal(job, undisturbed)
+
+
+def test_a_second_death_in_the_middle_of_a_recovery_starts_it_again(
+    launch: Launch, undisturbed: dict[tuple[int, int], tuple[str, str]]
+) -> None:
+    job = launch("ddp.py", STEPS, 0.02, 32, options=(*FOUR, "--spares", "0"))
+    job.reached(3, RANKS)
+    job.kill(1)
+    time.sleep(0.015)
+    job.next_step_of_all(job.kill(2), RANKS)
+    assert job.end() == 0, job.errors()
+    equal(job, undisturbed)
+
+
+def test_a_stopped_rank_is_ended_and_replaced(
+    launch: Launch, undisturbed: dict[tuple[int, int], tuple[str, str]]
+) -> None:
+    job = launch("ddp.py", STEPS, 0.02, 32, options=FOUR)
+    job.reached(3, RANKS)
+    job.next_step_of_all(job.kill(3, number=signal.SIGSTOP), RANKS)
+    assert job.end() == 0, job.errors()
+    assert "SIGSTOP" in job.errors()
+    equal(job, undisturbed)
+
+
+def test_training_continues_without_spare_and_warm_process_and_the_next_fault_is_repaired(
+    launch: Launch, undisturbed: dict[tuple[int, int], tuple[str, str]]
+) -> None:
+    job = launch("ddp.py", STEPS, 0.05, 32, options=FOUR)
+    job.reached(3, RANKS)
+    ranks = {job.pid(rank) for rank in range(RANKS)}
+    helpers = [pid for pid in descendants(job.process.pid) if pid not in ranks]
+    for pid in helpers:
+        os.kill(pid, signal.SIGKILL)
+    job.next_step_of_all(job.kill(1), RANKS)
+    assert job.end() == 0, job.errors()
+    equal(job, undisturbed)
+
+
+def test_another_node_agent_takes_over_the_ranks_of_a_killed_one(
+    launch: Launch, undisturbed: dict[tuple[int, int], tuple[str, str]]
+) -> None:
+    job = launch("ddp.py", STEPS, 0.1, 32, options=FOUR)
+    job.reached(3, RANKS)
+    pids = [job.pid(rank) for rank in range(RANKS)]
+    os.kill(agent_of(job), signal.SIGKILL)
+    job.until(lambda: "taken over all ranks" in job.errors())
+    assert [job.pid(rank) for rank in range(RANKS)] == pids
+    job.next_step_of_all(job.kill(2), RANKS)
+    assert job.end() == 0, job.errors()
+    equal(job, undisturbed)
+
+
+def test_nothing_of_a_job_is_left_when_it_has_ended(launch: Launch) -> None:
+    job = launch("ddp.py", 5, 0.0, 32, options=FOUR)
+    job.reached(4, RANKS)
+    children = descendants(job.process.pid)
+    assert job.end() == 0, job.errors()
+    gone(children)
