@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -112,6 +115,41 @@ def test_faults_reported_while_the_library_is_read_are_not_lost(
     now[0] = READ_EVERY
     assert [one.chip for one in switch.faults()] == [chip[after]]
     assert [one.chip for one in switch.faults()] == [chip[after]]
+
+
+ALONE = """
+import gc, os, sys, time
+from pathlib import Path
+from agents.drivers.dcmi.library import Library
+from agents.drivers.dcmi.switch import Switch
+
+switch = Switch(Library(Path(sys.argv[1])))
+assert len(switch.faults()) == 1
+del switch
+gc.collect()
+Path(os.environ["BELAY_SIM_SWITCH_STATE"]).unlink()
+for round in range(200):
+    for name in range(400):
+        os.environ[f"BELAY_TEST_{round}_{name}"] = "x"
+    for name in range(400):
+        del os.environ[f"BELAY_TEST_{round}_{name}"]
+time.sleep(0.2)
+print("alive")
+"""
+
+
+def test_the_library_calls_back_when_its_subscriber_is_gone_and_the_environment_changes(
+    library: Path, tmp_path: Path
+) -> None:
+    """The library's thread lives on: a callback that was freed, or an environment that moved, ended the process."""
+    state = tmp_path / "switch"
+    state.write_text(f"{CHIP}\n")
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, str(library)],
+        env=os.environ | {"BELAY_SIM_SWITCH_STATE": str(state)},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "alive\n", "")
 
 
 def put(state: Path, *lines: str) -> None:

@@ -30,7 +30,6 @@ class Calls(Identity, Gauges, Control):
 
     def __init__(self, library: Library) -> None:
         super().__init__(library)
-        self._callback: Any = None
         self._switch: Switch | None = None
         self._opening = threading.Lock()
 
@@ -82,12 +81,11 @@ class Calls(Identity, Gauges, Control):
                 "module": [dms.node_type, dms.node_id, dms.sub_node_type, dms.sub_node_id],
             })  # fmt: skip
 
-        # the driver keeps the pointer: the object must live as long as the process
-        self._callback = prototypes.FAULT_CALLBACK(callback)
+        kept = prototypes.FAULT_CALLBACK(callback)
         if self.v2:
-            self.library.call("dcmiv2_subscribe_fault_event", -1, structs.EventFilter(), self._callback)
+            self.library.subscribe("dcmiv2_subscribe_fault_event", -1, structs.EventFilter(), kept)
         else:
-            self.library.call("dcmi_subscribe_fault_event", -1, -1, structs.EventFilter(), self._callback)
+            self.library.subscribe("dcmi_subscribe_fault_event", -1, -1, structs.EventFilter(), kept)
 
 
 __all__ = ["Calls", "IN_BAND", "OUT_OF_BAND", "ChipLocation", "text"]

@@ -12,7 +12,7 @@ import stat
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from agents.drivers.base import DriverError
 from agents.drivers.dcmi import prototypes
@@ -79,6 +79,9 @@ def _upwards(path: Path) -> Iterator[Path]:
         yield parent
 
 
+_subscribed: Final[list[Any]] = []
+
+
 class Library:
     """The loaded library. ``call`` is thread-safe: ctypes releases the interpreter lock while it runs."""
 
@@ -102,6 +105,15 @@ class Library:
         code = function(*arguments)
         if code != 0:
             raise DcmiError(name, code)
+
+    def subscribe(self, name: str, *arguments: Any) -> None:
+        """Call with a callback as the last argument, which the library's own thread calls from now on.
+
+        Libraries keep the pointer, and have no call that returns it: the callback is kept for the life of the process,
+        whoever subscribed. A freed one would end the process.
+        """
+        _subscribed.append(arguments[-1])
+        self.call(name, *arguments)
 
     def _function(self, name: str) -> Any:
         if name not in self._bound:

@@ -59,9 +59,8 @@ class Switch:
         self._read_at: float | None = None
         self._meanwhile: list[tuple[ActiveSwitchFault, bool]] | None = None
         library.call("lq_dcmi_init")
-        # the library keeps the pointer: the object must live as long as the process
-        self._callback = prototypes.SWITCH_CALLBACK(self._receive)
-        library.call("lq_dcmi_subscribe_fault_event", structs.SwitchFilter(), self._callback)
+        callback = prototypes.SWITCH_CALLBACK(self._receive)
+        library.subscribe("lq_dcmi_subscribe_fault_event", structs.SwitchFilter(), callback)
 
     def faults(self) -> list[ActiveSwitchFault]:
         """Return the active faults, ascending; blocks during a full reading."""
