@@ -158,3 +158,13 @@ def test_a_volcano_job_declares_its_minimum_per_job_and_task() -> None:
     pods = [worlds.pod("v-m-0", count=1, owner=("Job", "v"), owner_api="batch.volcano.sh/v1alpha1")]
     gang = _only(worlds.observed(pods=pods, objects=[job]))
     assert (gang.min_available, gang.replicas, gang.task_min, gang.queue) == (3, 5, {"m": 1}, "q")
+
+
+def test_task_minimums_above_the_jobs_own_minimum_do_not_hold_it_back() -> None:
+    """Volcano's webhook gives each task a minimum of all its pods; ``minAvailable: 1`` still starts with one."""
+    tasks = [{"name": "w", "replicas": 4, "minAvailable": 4}]
+    pods = [worlds.pod("v-w-0", count=1, owner=("Job", "v"), owner_api="batch.volcano.sh/v1alpha1")]
+    for least, minimums in ((1, {}), (4, {"w": 4})):
+        job = _object("Job", "v", {"minAvailable": least, "tasks": tasks}, api="batch.volcano.sh/v1alpha1")
+        gang = _only(worlds.observed(pods=pods, objects=[job]))
+        assert (gang.min_available, gang.task_min) == (least, minimums)

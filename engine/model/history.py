@@ -215,7 +215,8 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     ``recoveries`` are the newest recoveries, newest last; ``spent`` maps a fault code to the number of recoveries it
     caused and the chip-seconds without progress that they cost. ``small`` is since when it trains without its missing
     pods (0: it is whole). ``accounted`` is the beginning of the newest conversation among its ``recoveries`` (ms).
-    ``size`` is the number of pods, or of chips of its one pod, of an elastic Volcano Job (0: as declared).
+    ``size`` is the number of pods, or of chips of its one pod, of an elastic Volcano Job (0: as declared), ``roomy``
+    since when there has been room for its declared size (ms, 0: there is none), ``grown`` how often it grew back to it.
     ``restarts`` is how many retries an inference set's instances have left.
     """
 
@@ -249,6 +250,8 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     small: int = 0
     accounted: int = 0
     size: int = 0
+    roomy: int = 0
+    grown: int = 0
     restarts: dict[str, int] = {}
     healing: Healing | None = None
 

@@ -14,6 +14,7 @@ class ActionReason(StrEnum):
 
     CARD_UNHEALTHY = "CardUnhealthy"
     CHIP_FAULT = "ChipFault"
+    ELASTIC_GROWTH = "ElasticGrowth"
     EXITED_WITH_CODE = "ExitedWithCode"
     GANG_INCOMPLETE = "GangIncomplete"
     GRACE_TIME_EXCEEDED = "GraceTimeExceeded"
@@ -39,6 +40,7 @@ class ActionReason(StrEnum):
     ONLINE_RESET = "OnlineReset"
     PLACED = "Placed"
     POD_FAILED = "PodFailed"
+    POD_GROUP_CHANGED = "PodGroupChanged"
     POD_GROUP_MISSING = "PodGroupMissing"
     POD_MISSING = "PodMissing"
     POD_RESCHEDULE = "PodReschedule"

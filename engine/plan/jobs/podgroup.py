@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from engine.model import quantities
 from engine.model.diagnostics import ObjectKey
 from engine.model.phases import PodGroupPhase
 from engine.model.reasons import ActionReason
@@ -50,6 +51,38 @@ def ensure(context: ExpansionContext, job: JobObject, spec: dict[str, Any]) -> N
     context.create_object(
         job, body, ActionReason.POD_GROUP_MISSING, f"pods of {job.key} start together: creating their PodGroup"
     )
+
+
+def adjust(context: ExpansionContext, job: JobObject, spec: dict[str, Any]) -> None:
+    """Patch what a job's PodGroup asks for where that differs from the job, as after ``kubectl scale``.
+
+    Without it a gang would wait for ever for pods that its job no longer has. Source:
+    github.com/volcano-sh/volcano/pkg/controllers/job/job_controller_actions.go (createOrUpdatePodGroup).
+    """
+    raw = context.scope.observed.objects.get(key_of(job)) if context.pod_groups else None
+    if raw is None or part(raw, "metadata").get("deletionTimestamp"):
+        return
+    live, patch = part(raw, "spec"), {}
+    if live.get("minMember") != spec["minMember"]:
+        patch["minMember"] = spec["minMember"]
+    tasks, known = spec["minTaskMember"], part(live, "minTaskMember")
+    if tasks != known:
+        patch["minTaskMember"] = {**dict.fromkeys(known), **tasks}
+    if str(live.get("priorityClassName") or "") != spec.get("priorityClassName", ""):
+        patch["priorityClassName"] = spec.get("priorityClassName")
+    resources, asked = spec.get("minResources", {}), part(live, "minResources")
+    if any(not _equal(asked.get(name), amount) for name, amount in resources.items()):
+        patch["minResources"] = {**dict.fromkeys(asked), **resources}
+    if patch:
+        names = ", ".join(sorted(patch))
+        text = f"{job.key} asks for other pods than its PodGroup: changing its {names}"
+        uid = str(part(raw, "metadata").get("uid") or "")
+        context.patch(job, key_of(job), {"spec": patch}, ActionReason.POD_GROUP_CHANGED, text, uid=uid)
+
+
+def _equal(one: object, other: str) -> bool:
+    """Whether two amounts are equal: Volcano may write ``16384Mi`` where Belay writes ``16Gi``."""
+    return str(one) == other or quantities.parse(str(one)) == quantities.parse(other) is not None
 
 
 def unadmitted_phase(context: ExpansionContext, job: JobObject) -> str | None:

@@ -5,27 +5,37 @@ which its pods are created. A job opts in by labels ``fault-scheduling=grace`` a
 annotation ``minReplicas``, ``minAvailable: 1`` and ``maxRetry: 0``, with one task of whole chips. Its full size is
 tried first; then a distributed job gets as many pods as there is room for, at least ``minReplicas``, and a single pod
 half its chips, down to one. Training resumes from the last checkpoint. Full size is tried again whenever all pods are
-re-created. Source: docs/zh/scheduling/04_usage (elastic training, Resilience Controller).
+re-created, and the job grows back without a fault: once there has been room for its full size for ten minutes without
+interruption, its pods are evicted together, as one unit of the safety budgets. That time doubles with each growth, so
+that a chip that fails again and again does not restart the job for ever; annotation ``belay.dev/grow-after`` sets it
+(``30m``), or ``off``. Source: docs/zh/scheduling/04_usage (elastic training, Resilience Controller); growth without a
+fault is Belay's.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from engine.documents.scalars import parse_duration
 from engine.model.cluster import Pod
 from engine.model.history import TIMELINE, JobMemory
+from engine.model.reasons import ActionReason
 from engine.plan.jobs.lifecycle import ExpansionContext, JobObject, part
 from engine.plan.jobs.pod_template import containers, npu_of, pod_spec
 from engine.plan.jobs.volcanojob_spec import VolcanoSpec
 
 ELASTIC: Final = "elastic-scheduling"
 MIN_REPLICAS: Final = "minReplicas"
+GROW_AFTER: Final = "belay.dev/grow-after"
 #: Seconds that pods wait at one size before the next smaller one is tried.
 RETRY_SECONDS: Final = 30.0
+#: Seconds for which there has to be room before a job grows back for the first time, and the most doublings of it.
+GROW_SECONDS: Final = 600.0
+_DOUBLINGS: Final = 6
 
 
 class ElasticRule(NamedTuple):
@@ -58,9 +68,18 @@ def rule_of(job: JobObject, spec: VolcanoSpec) -> ElasticRule | None:
 
 
 def resize(
-    context: ExpansionContext, job: JobObject, spec: VolcanoSpec, memory: JobMemory, pods: Sequence[Pod]
+    context: ExpansionContext,
+    job: JobObject,
+    spec: VolcanoSpec,
+    memory: JobMemory,
+    pods: Sequence[Pod],
+    staying: Sequence[Pod],
 ) -> JobMemory:
-    """The memory with the size at which the job's pods are created now (0: as declared)."""
+    """The memory with the size at which the job's pods are created now (0: as declared).
+
+    ``staying`` are the pods of the current round. A job shrinks only when these are complete: until then its old pods
+    may still hold the chips that they need.
+    """
     rule = rule_of(job, spec)
     if rule is None:
         return memory if not memory.size else msgspec.structs.replace(memory, size=0)
@@ -68,13 +87,61 @@ def resize(
     if not alive:
         # all pods are re-created: at full size, unless that is known not to fit
         if memory.size and _room(context, rule, rule.chips) >= rule.full:
+            memory = msgspec.structs.replace(memory, grown=memory.grown + bool(memory.roomy), roomy=0)
             return _resized(context, job, rule, memory, 0)
         return memory
     waiting = [pod for pod in alive if not pod.node]
-    if not memory.rescheduled or not waiting or context.scope.now - min(p.created for p in waiting) < RETRY_SECONDS:
+    if not waiting:
+        return _watched(context, rule, memory, alive)
+    restarted = memory.rescheduled or memory.version
+    complete = rule.single or len(staying) == len(pods) >= (memory.size or rule.full)
+    if not restarted or not complete or context.scope.now - min(p.created for p in waiting) < RETRY_SECONDS:
         return memory
     size = _smaller(context, rule, memory, alive)
     return _resized(context, job, rule, memory, size) if size else memory
+
+
+def make_way_for_growth(
+    context: ExpansionContext, job: JobObject, spec: VolcanoSpec, memory: JobMemory, pods: Sequence[Pod]
+) -> None:
+    """Evict the pods of a job that has had room for its declared size for long enough, so that all of them come back.
+
+    ``spec`` is as declared. Decided again in every pass: what a safety budget defers is dropped once the room is gone.
+    """
+    rule = rule_of(job, spec)
+    wait = _grow_after(context, job) if rule is not None and memory.size and memory.roomy else None
+    if rule is None or wait is None:
+        return
+    seconds = (context.scope.now_ms - memory.roomy) // 1000
+    if seconds < wait * 2 ** min(memory.grown, _DOUBLINGS):
+        return
+    declared = f"{rule.chips} chips" if rule.single else f"{rule.full} pods"
+    text = f"{job.key} trains with {memory.size} of {declared}; there has been room for all for {seconds} s"
+    for one in pods:
+        context.remove_pod(job, one, ActionReason.ELASTIC_GROWTH, f"{text}: evicting pod {one.name}")
+
+
+def _grow_after(context: ExpansionContext, job: JobObject) -> float | None:
+    """Seconds of room after which the job grows back; None where it must not."""
+    text = job.annotations.get(GROW_AFTER, "").strip()
+    if not text or text == "off":
+        return None if text else GROW_SECONDS
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        context.warn(job, f"metadata.annotations.{GROW_AFTER}", f"{error}, or off; 10m is used")
+        return GROW_SECONDS
+
+
+def _watched(context: ExpansionContext, rule: ElasticRule, memory: JobMemory, alive: Sequence[Pod]) -> JobMemory:
+    """The memory of a small job whose pods all run, with the time since when there has been room for its full size."""
+    if rule.single:
+        own = {pod.node: pod.count for pod in alive}
+        room = any(free + own.get(node, 0) >= rule.chips for node, free in _free_chips(context, rule))
+    else:
+        room = _room(context, rule, rule.chips) >= rule.full - memory.size
+    since = (memory.roomy or context.scope.now_ms) if memory.size and room else 0
+    return memory if since == memory.roomy else msgspec.structs.replace(memory, roomy=since)
 
 
 def resized_spec(spec: VolcanoSpec, rule: ElasticRule | None, memory: JobMemory) -> VolcanoSpec:
@@ -85,7 +152,8 @@ def resized_spec(spec: VolcanoSpec, rule: ElasticRule | None, memory: JobMemory)
     if rule.single:
         return spec._replace(tasks=(task._replace(template=_halved(task.template, rule, memory.size)),))
     kept = tuple(row for row in spec.expected if row[2] < memory.size)
-    return spec._replace(tasks=(task._replace(replicas=memory.size),), expected=kept)
+    least = None if task.min_available is None else min(task.min_available, memory.size)
+    return spec._replace(tasks=(task._replace(replicas=memory.size, min_available=least),), expected=kept)
 
 
 def wrongly_sized(rule: ElasticRule | None, memory: JobMemory, pods: Sequence[Pod]) -> list[Pod]:
@@ -115,12 +183,14 @@ def _smaller(context: ExpansionContext, rule: ElasticRule, memory: JobMemory, al
 
 def _room(context: ExpansionContext, rule: ElasticRule, chips: int) -> int:
     """Number of pods of ``chips`` chips each that fit on free chips."""
-    fits = (
-        view.free.bit_count() // chips
-        for view in context.scope.nodes.values()
-        if view.resource == rule.resource and view.closed is None and not view.suspended and not view.down
-    )
-    return sum(fits)
+    return sum(free // chips for _, free in _free_chips(context, rule))
+
+
+def _free_chips(context: ExpansionContext, rule: ElasticRule) -> Iterator[tuple[str, int]]:
+    """Nodes that take pods of the job, with their number of free chips."""
+    for name, view in context.scope.nodes.items():
+        if view.resource == rule.resource and view.closed is None and not view.suspended and not view.down:
+            yield name, view.free.bit_count()
 
 
 def _resized(context: ExpansionContext, job: JobObject, rule: ElasticRule, memory: JobMemory, size: int) -> JobMemory:

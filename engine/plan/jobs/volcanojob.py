@@ -83,6 +83,10 @@ class _Expansion:
         """Whether a pod belongs to a round that is being removed."""
         return _version(one) <= self.memory.killed
 
+    def stays(self, one: Pod) -> bool:
+        """Whether a pod is of this round and is not being removed."""
+        return one.deleting is None and not self.stale(one) and one.uid not in self.memory.removed
+
 
 def expand(context: ExpansionContext, job: JobObject) -> bool:
     """Plan the next actions of one job.
@@ -103,10 +107,13 @@ def expand(context: ExpansionContext, job: JobObject) -> bool:
         return False
     _resize(expansion)
     _refresh_memory(expansion)
-    podgroup.ensure(context, job, _pod_group_spec(spec))
+    asked = _pod_group_spec(expansion.spec)
+    podgroup.ensure(context, job, asked)
+    podgroup.adjust(context, job, asked)
     volcanojob_plugins.prepare(context, job, expansion.spec)
     if expansion.phase in _ACTIVE:
         _apply_policy(expansion)
+    resilience.make_way_for_growth(context, job, spec, expansion.memory, list(expansion.pods.values()))
     _remove_pods(expansion)
     counts = _count(expansion)
     expansion.phase = _next_phase(expansion, counts)
@@ -123,9 +130,18 @@ def _resize(expansion: _Expansion) -> None:
     """Apply the current size of an elastic job."""
     rule = resilience.rule_of(expansion.job, expansion.spec)
     expansion.memory = resilience.resize(
-        expansion.context, expansion.job, expansion.spec, expansion.memory, list(expansion.pods.values())
+        expansion.context,
+        expansion.job,
+        expansion.spec,
+        expansion.memory,
+        list(expansion.pods.values()),
+        [one for one in expansion.pods.values() if expansion.stays(one)],
     )
     expansion.spec = resilience.resized_spec(expansion.spec, rule, expansion.memory)
+    if rule is not None:
+        # neither a fault nor a growth is a failure of the job
+        allowed = expansion.spec.max_retry + expansion.memory.rescheduled + expansion.memory.grown
+        expansion.spec = expansion.spec._replace(max_retry=allowed)
     outgrown = resilience.wrongly_sized(rule, expansion.memory, list(expansion.pods.values()))
     if outgrown:
         _restart(expansion, outgrown)
@@ -149,11 +165,8 @@ def _refresh_memory(expansion: _Expansion) -> None:
     removed = tuple(uid for uid in memory.removed if uid in present)
     if removed != memory.removed:
         memory = msgspec.structs.replace(memory, removed=removed)
-    staying = {
-        name
-        for name, p in expansion.pods.items()
-        if p.deleting is None and not expansion.stale(p) and p.uid not in memory.removed
-    }
+    expansion.memory = memory
+    staying = {name for name, one in expansion.pods.items() if expansion.stays(one)}
     complete = bool(staying) and all(name in staying for name, _, _ in expansion.spec.expected)
     if complete and memory.settled != memory.version:
         memory = msgspec.structs.replace(memory, settled=memory.version)
