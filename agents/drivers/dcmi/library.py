@@ -110,7 +110,7 @@ class Library:
         """Call with a callback as the last argument, which the library's own thread calls from now on.
 
         Libraries keep the pointer, and have no call that returns it: the callback is kept for the life of the process,
-        whoever subscribed. A freed one would end the process.
+        whatever object subscribed. A freed one would end the process.
         """
         _subscribed.append(arguments[-1])
         self.call(name, *arguments)
