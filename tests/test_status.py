@@ -325,7 +325,7 @@ def test_events_report_what_happened_once_and_not_routine() -> None:
     found = events(done, NOW)
     assert [(e["type"], e["reason"], e["involvedObject"]["name"]) for e in found] == [
         ("Warning", "ChipFault", "p"),
-        ("Normal", "Placed", "q"),
+        ("Normal", "Scheduled", "q"),
         ("Warning", "ChipFault", "n"),
     ]
     assert [e["involvedObject"].get("uid") for e in found] == [None, "u-1", "n"], "kubectl describe looks by uid"

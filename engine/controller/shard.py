@@ -20,6 +20,7 @@ from engine.controller.revision_reader import RevisionReader
 from engine.controller.snapshot_reader import SnapshotReader
 from engine.controller.status_writer import StatusWriter
 from engine.controller.triggers import Triggers
+from engine.controller.waiting_writer import WaitingWriter
 from engine.documents import Desired
 from engine.errors import BelayError
 from engine.kube import Kube, KubeError, cancel_all
@@ -36,6 +37,7 @@ from engine.plan import resolve_roles
 from engine.replay import recording
 from engine.settings import Settings
 from engine.status import PublishedPools, forgotten, memory_bodies, status_bodies, surplus, sync_body
+from engine.status.waiting_pods import waiting
 from engine.store import (
     ActionOutcome,
     BatchResult,
@@ -83,6 +85,7 @@ class Shard:
         self.snapshot = SnapshotReader(name, snapshots, keep_raw=settings.recordings)
         self.revision = RevisionReader(name, revisions, source_url=settings.source_url)
         self.status = StatusWriter(kube)
+        self.waiting = WaitingWriter(kube)
         self.policies = Policies()
         self.cache = PlanCache()
         self._pools = PublishedPools()
@@ -218,6 +221,9 @@ class Shard:
         bodies = status_bodies(plan, observed, state, info, desired, self.cache)
         foreign = self.settings.foreign_consumers or roles["schedule"].startswith("off")
         later = await self.status.write_status([*bodies, *policy_bodies(policies)], foreign=foreign)
+        if roles["schedule"] == "on":
+            waits = waiting(plan, observed, desired.settings.scheduler_names)
+            later = max(later, await self.waiting.write(waits, plan.now))
         await self.status.write_shadow_events(plan.shadows, plan.now)
         await self.status.write_held_events(plan)
         await self.status.write_release_events(observed, plan)

@@ -241,7 +241,8 @@ class Pod(msgspec.Struct, frozen=True):
     give it (``huawei.com/AscendReal``, else the resource annotation). ``host_ports`` are
     (address, protocol, port) with ``0.0.0.0`` for any address. ``spread`` are its topology spread constraints,
     ``claims`` the persistent volume claims that it mounts. ``restart_policy`` is empty where the object has none.
-    ``task_index`` is its index within its Volcano task, None for other pods.
+    ``task_index`` is its index within its Volcano task, None for other pods. ``unscheduled`` is the message of its
+    condition ``PodScheduled=False`` with reason ``Unschedulable``, empty without one.
     """
 
     namespace: str
@@ -282,6 +283,7 @@ class Pod(msgspec.Struct, frozen=True):
     claims: tuple[str, ...] = ()
     restart_policy: str = ""
     task_index: int | None = None
+    unscheduled: str = ""
 
     @property
     def key(self) -> str:

@@ -11,6 +11,7 @@ import orjson
 
 from engine.kube import Object, Reflector, WatchChange
 from engine.wire import names, publicinfo, rankfile, recoveryrecord, sync
+from engine.wire.objects import POD_SCHEDULED
 
 _OWN_OUTPUT = (
     names.POOL_PREFIX, names.HISTORY, names.JOB_PREFIX, names.LEDGER_PREFIX, names.SYNC, names.BUDGET, rankfile.PREFIX,
@@ -150,9 +151,23 @@ def essence(obj: Object) -> bytes:
         conditions = (obj.get("status") or {}).get("conditions") or []
         still = [{k: v for k, v in one.items() if k != "lastHeartbeatTime"} for one in conditions]
         rest["status"] = {**(obj.get("status") or {}), "conditions": still}
+    elif obj["kind"] == "Pod":
+        rest["status"] = _without_waiting(obj.get("status") or {})
     elif obj["kind"] == "ConfigMap" and str(metadata.get("name") or "").startswith(_REPORTS):
         rest["data"] = {key: _quiet(value) for key, value in (obj.get("data") or {}).items()}
     return hashlib.blake2b(orjson.dumps(rest, option=orjson.OPT_SORT_KEYS), digest_size=12).digest()
+
+
+def _without_waiting(status: Mapping[str, Any]) -> dict[str, Any]:
+    """A pod's status without ``PodScheduled=False``: passes write it, so it must not cause another one."""
+    rows = status.get("conditions")
+    others = [
+        row
+        for row in (rows if isinstance(rows, list) else ())
+        if not (isinstance(row, dict) and row.get("type") == POD_SCHEDULED and row.get("status") == "False")
+    ]
+    rest = {key: value for key, value in status.items() if key != "conditions"}
+    return {**rest, "conditions": others} if others else rest
 
 
 def _quiet(value: object) -> object:

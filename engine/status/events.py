@@ -31,6 +31,8 @@ SHADOW: Final = "ShadowPolicy"
 _WARNING: Final = (act.EvictPod, act.IsolateChip, act.IsolateNode, act.ResetChips)
 #: Reason of Events on objects whose deletion waits for a confirmation.
 HELD: Final = "PruneHeld"
+#: Reason of the Event on a bound pod, as kube-scheduler and Volcano give it.
+SCHEDULED: Final = "Scheduled"
 #: Conditions of a job that become Events, and those of them that are warnings.
 _JOB_CONDITIONS: Final = frozenset({"Failed", "Succeeded", "Restarting"})
 _BAD: Final = frozenset({"Failed", "Restarting"})
@@ -149,6 +151,9 @@ def _event(action: AnyAction, now: float) -> dict[str, Any]:
     warns = isinstance(action, _WARNING) or action.reason == "ResetsFailed" or condition.get("type") in _BAD
     digest = hashlib.sha256(f"{kind_of(action)}|{namespace}|{name}|{action.message}|{now}".encode()).hexdigest()[:16]
     reason, message = str(condition.get("reason") or action.reason), str(condition.get("message") or action.message)
+    if isinstance(action, act.BindPod):
+        chips = f" with {', '.join(action.chips)}" if action.chips else ""
+        reason, message = SCHEDULED, f"Successfully assigned {namespace}/{name} to {action.node}{chips}"
     metadata = {"name": f"{name[:200]}.{digest}", "namespace": where}
     return _body(metadata, subject, "Warning" if warns else "Normal", reason, kind_of(action), message, now)
 

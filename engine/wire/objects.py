@@ -22,6 +22,10 @@ _NODE_RESOURCES_MAX = 256
 GROUP_NAME = "scheduling.k8s.io/group-name"
 VOLCANO_JOBS = "batch.volcano.sh/"
 TASK_INDEX = "VC_TASK_INDEX"
+POD_SCHEDULED = "PodScheduled"
+"""Type of the condition by which a scheduler says whether a pod has its node (Kubernetes, "Pod Lifecycle")."""
+UNSCHEDULABLE = "Unschedulable"
+"""Reason of that condition while the pod waits."""
 
 
 def node(obj: Mapping[str, Any]) -> Node:
@@ -137,7 +141,17 @@ def pod(obj: Mapping[str, Any]) -> Pod:
         claims=_claims(name, spec),
         restart_policy=str(spec.get("restartPolicy") or ""),
         task_index=_task_index(spec) if _is_volcano_pod(annotations, owner) else None,
+        unscheduled=_unscheduled(status.get("conditions")),
     )
+
+
+def _unscheduled(conditions: object) -> str:
+    """The message by which a scheduler last said why the pod waits; empty without one."""
+    for row in conditions if isinstance(conditions, list) else ():
+        if isinstance(row, dict) and row.get("type") == POD_SCHEDULED:
+            waits = row.get("status") == "False" and row.get("reason") == UNSCHEDULABLE
+            return str(row.get("message") or "") if waits else ""
+    return ""
 
 
 def chips_only(obj: Mapping[str, Any]) -> Pod | None:
