@@ -16,6 +16,9 @@ def pytest_configure() -> None:
     """A shell without job control starts jobs in the background deaf to Ctrl-C, and so would be what tests start."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # and under nohup they would be deaf to the end of their terminal, which workers respect
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture
