@@ -9,6 +9,7 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import msgspec
 
@@ -21,18 +22,24 @@ PREFIX: Final = "BELAY_"
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Times are in seconds, sizes in bytes.
 
-    ``identity`` names the process in Leases and must be the same after its restart. ``source_*`` say where the desired
-    state lives (empty ``source_url``: no repository, only what the cluster holds); ``source_file`` is a ``Source``
-    document that is used instead, and that the controller follows while it runs. ``recordings`` is how many passes
-    are kept for replay. ``foreign_consumers``: components of MindCluster read ``cluster-info-*``, so it is
-    published again every five seconds (a live Volcano counts as one). A worker that takes no task for
-    ``stall`` although there is work restarts; on ``health_port`` (0: nowhere) it answers ``/healthz`` and
-    ``/readyz``. ``grpc_*`` say where `belay server` serves ClusterD's gRPC services: ``grpc_listen`` is HOST:PORT,
-    ``off`` or ``auto`` ($POD_IP:8899, without it 127.0.0.1:8899 if that is free); its probe is on ``grpc_health_port``
-    (0: nowhere); beyond loopback it needs the three ``grpc_tls_*`` files (mutual TLS) or ``grpc_plaintext``.
+    ``redis_password_file`` and ``redis_ca_file`` (for ``rediss://``) become part of ``redis_url`` when the environment
+    is read, so that the password stands in no variable. ``batch_key_file`` holds the keys that seal what goes through
+    Redis (``engine.store.keyring``); empty: unsealed. ``identity`` names the process in Leases and must be the same
+    after its restart. ``source_*`` say where the desired state lives (empty ``source_url``: no repository, only what
+    the cluster holds); ``source_file`` is a ``Source`` document that is used instead, and that the controller follows
+    while it runs. ``recordings`` is how many passes are kept for replay. ``foreign_consumers``: components of
+    MindCluster read ``cluster-info-*``, so it is published again every five seconds (a live Volcano counts as one). A
+    worker that takes no task for ``stall`` although there is work restarts; on ``health_port`` (0: nowhere) it answers
+    ``/healthz`` and ``/readyz``. ``grpc_*`` say where `belay server` serves ClusterD's gRPC services: ``grpc_listen``
+    is HOST:PORT, ``off`` or ``auto`` ($POD_IP:8899, without it 127.0.0.1:8899 if that is free); its probe is on
+    ``grpc_health_port`` (0: nowhere); beyond loopback it needs the three ``grpc_tls_*`` files (mutual TLS) or
+    ``grpc_plaintext``.
     """
 
     redis_url: str = "redis://127.0.0.1:6379/0"
+    redis_password_file: str = ""
+    redis_ca_file: str = ""
+    batch_key_file: str = ""
     kubeconfig: str = ""
     context: str = ""
     identity: str = ""
@@ -93,6 +100,7 @@ _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "grpc_health_port": (0, 65535),
 }
 _NEVER_EMPTY: Final = ("redis_url", "identity", "shard", "data", "source_branch", "log_level")
+_LONGEST_PASSWORD: Final = 512
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _EXPECTED: Final = {"float": "a number", "int": "a whole number", "bool": "0, 1, true or false"}
@@ -121,6 +129,7 @@ def from_environment(environ: Mapping[str, str] | None = None, **overrides: Any)
     if settings.source_file:
         settings = with_source_file(settings)
     _check(settings)
+    settings = with_redis_access(settings)
     if settings.expiry + settings.claim > 3600:
         raise InputError("claims and messages must not outlive an hour", where="BELAY_CLAIM, BELAY_EXPIRY")
     return settings
@@ -164,6 +173,42 @@ def with_source_file(settings: Settings) -> Settings:
         source_signers=spec.verify.allowed_signers or "",
         source_suspend=spec.suspend,
     )
+
+
+def with_redis_access(settings: Settings) -> Settings:
+    """The settings with the password and the certificate authority of Redis in ``redis_url``.
+
+    Raises:
+        InputError: a file cannot be read, holds no password, or an authority is given without TLS.
+    """
+    parts = urlsplit(settings.redis_url)
+    place, query = parts.netloc, dict(parse_qsl(parts.query))
+    if settings.redis_password_file:
+        user, _, host = place.rpartition("@")
+        place = f"{user.partition(':')[0]}:{quote(_password(settings.redis_password_file), safe='')}@{host}"
+    if settings.redis_ca_file:
+        variable = f"{PREFIX}REDIS_CA_FILE {settings.redis_ca_file}"
+        if parts.scheme != "rediss":
+            raise InputError("needs TLS: write rediss:// in BELAY_REDIS_URL", where=variable)
+        if not os.access(settings.redis_ca_file, os.R_OK):
+            raise InputError("cannot be read", where=variable)
+        query |= {"ssl_ca_certs": settings.redis_ca_file, "ssl_cert_reqs": "required", "ssl_check_hostname": "true"}
+    url = urlunsplit((parts.scheme, place, parts.path, urlencode(query), ""))
+    return msgspec.structs.replace(settings, redis_url=url) if (place, query) != (parts.netloc, {}) else settings
+
+
+def _password(path: str) -> str:
+    where = f"{PREFIX}REDIS_PASSWORD_FILE {path}"
+    try:
+        if not Path(path).is_file():
+            raise InputError("is no file", where=where, hint="Make one: openssl rand -hex 32 > FILE")
+        with open(path, encoding="utf-8") as file:
+            found = file.read(_LONGEST_PASSWORD + 2).rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read: {type(error).__name__}", where=where) from error
+    if not found or len(found) > _LONGEST_PASSWORD or "\n" in found:
+        raise InputError(f"must hold one line of 1 to {_LONGEST_PASSWORD} characters", where=where)
+    return found
 
 
 def to_environment(settings: Settings) -> dict[str, str]:

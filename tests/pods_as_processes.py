@@ -120,7 +120,8 @@ class Pods:
         for path, folder in mounts.items():
             pattern = re.compile(rf"(?<![\w./-]){re.escape(path)}(?=/|$)")
             given = {key: pattern.sub(str(folder), value) for key, value in given.items()}
-        return given | {"BELAY_REDIS_URL": self._redis_url} | _PORTS
+        # the Redis of this machine listens on a socket for our eyes only, without a password
+        return given | {"BELAY_REDIS_URL": self._redis_url, "BELAY_REDIS_PASSWORD_FILE": ""} | _PORTS
 
     def _account(self, name: str, place: Path) -> Path:
         """A kubeconfig with nothing but the account's token."""

@@ -15,7 +15,7 @@ import pytest
 from engine.act import TABLE, Batch, Edge, Fence, Refused, claim, claims, decode, dropped, run, split
 from engine.act.budget import KEY, reserve
 from engine.act.orders import set_policy
-from engine.kube import CONFIGMAP, NODE, POD, Object, resource_for
+from engine.kube import CONFIGMAP, NODE, POD, KubeError, Object, resource_for
 from engine.kube.lease import Lease, shard_lease
 from engine.model import actions as act
 from engine.model.action_documents import document
@@ -318,18 +318,23 @@ def test_objects_are_applied_patched_and_deleted_under_their_uid(cluster: Cluste
 
 
 def test_a_patch_of_status_alone_goes_to_the_status(cluster: Cluster, edge: Edge) -> None:
-    cluster.add_pod("p", 0)
+    labels = {"matchLabels": {"a": "b"}}
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    spec = {"replicas": 2, "selector": labels, "template": template}
+    meta = {"name": "told", "namespace": "default"}
+    cluster.create(DEPLOYMENT, {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": spec})
     patch = act.PatchObject(
         **WHY,
-        api_version="v1",
-        object_kind="Pod",
+        api_version="apps/v1",
+        object_kind="Deployment",
         namespace="default",
-        name="p",
-        patch={"status": {"phase": "Failed"}},
+        name="told",
+        patch={"status": {"readyReplicas": 1}},
         patch_type=act.PatchType.MERGE,
     )
     assert words(cluster, edge, patch) == ["done"]
-    assert cluster.pods()[0]["status"]["phase"] == "Failed"
+    live = cluster.get(DEPLOYMENT, "told", "default")
+    assert live is not None and live["status"]["readyReplicas"] == 1 and live["spec"]["replicas"] == 2
 
 
 def test_nodes_are_marked_and_jobs_scaled(cluster: Cluster, edge: Edge) -> None:
@@ -379,7 +384,8 @@ def test_key_pairs_are_made_at_the_edge_and_once(cluster: Cluster, edge: Edge) -
         **WHY, api_version="v1", object_kind="Secret", namespace="default", name="d-ssh", object=body,
         generate=act.Generate("ssh-keys", owner),
     )  # fmt: skip
-    assert words(cluster, edge, make) == ["done"]
+    carry_out = TABLE[act.CreateObject]
+    assert cluster.run(carry_out(edge, make)) is True  # type: ignore[arg-type]
     secret = cluster.get(resource_for("v1", "Secret"), "d-ssh", "default")
     assert secret is not None and body["data"] == {"config": "aGk="}
     data = {key: base64.b64decode(value) for key, value in secret["data"].items()}
@@ -387,12 +393,14 @@ def test_key_pairs_are_made_at_the_edge_and_once(cluster: Cluster, edge: Edge) -
     assert data["id_rsa.pub"].startswith(b"ssh-rsa ") and data["authorized_keys"] == data["id_rsa.pub"]
     marked = cluster.get(CONFIGMAP, "d-keys", "default")
     assert marked is not None and marked["metadata"]["annotations"]["belay.dev/ssh-keys"] == "d-ssh"
-    assert words(cluster, edge, make) == ["unchanged"]
+    assert cluster.run(carry_out(edge, make)) is False  # type: ignore[arg-type]
     again = cluster.get(resource_for("v1", "Secret"), "d-ssh", "default")
     assert again is not None and again["data"] == secret["data"], "keys in use are never replaced"
     stranger = act.Generate("ssh-keys", msgspec.structs.replace(owner, uid="another-life"))
     make = msgspec.structs.replace(make, generate=stranger)
-    assert words(cluster, edge, make) != ["done"]
+    with pytest.raises((Refused, KubeError)):
+        cluster.run(carry_out(edge, make))  # type: ignore[arg-type]
+    assert words(cluster, edge, make) == ["refused"], "keys of what is no Volcano Job are in no plan"
 
 
 def test_rank_tables_and_signals_go_into_the_jobs_config_maps(cluster: Cluster, edge: Edge) -> None:

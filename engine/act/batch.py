@@ -11,13 +11,13 @@ import msgspec
 
 from engine.act import orders
 from engine.act.edge import Edge, Refused, Superseded
+from engine.act.permitted import check
 from engine.act.pod_watch import MIN_BINDINGS
 from engine.act.table import TABLE
 from engine.kube import Conflict, KubeError, run_many
 from engine.log import get
 from engine.model.action_documents import action_of, document
 from engine.model.actions import (
-    Action,
     AnyAction,
     BindPod,
     IsolateChip,
@@ -142,8 +142,9 @@ def _calls(edge: Edge, group: list[Numbered]) -> Iterable[Callable[[], Awaitable
     return [partial(_run_one, edge, *numbered) for numbered in group]
 
 
-async def _run_one(edge: Edge, index: int, action: Action) -> list[ActionOutcome]:
+async def _run_one(edge: Edge, index: int, action: AnyAction) -> list[ActionOutcome]:
     try:
+        check(action)
         await edge.fence.check()
         return [ActionOutcome(index, _result(await TABLE[type(action)](edge, action)))]
     except (Refused, Superseded, KubeError) as error:

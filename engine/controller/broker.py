@@ -34,7 +34,8 @@ _Channel: Any = transport.Channel
 LARGEST_BODY: Final = 1024 * 1024
 """Most characters of a task's encoded body; a batch of actions has at most 512 KiB."""
 _TAG: Final = re.compile(r"[0-9A-Za-z-]{1,64}\Z")
-_SHARD: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?\Z")
+_SHARD: Final = re.compile(r"([0-9a-f]{8}\.[0-9a-f]{64} )?[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?\Z")
+"""A shard's name, behind its seal where messages are sealed."""
 RECONCILE: Final = "belay.reconcile"
 ACT: Final = "belay.act"
 QUEUES: Final = {RECONCILE: "plan", ACT: "act"}

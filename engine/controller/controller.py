@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Iterable
 import redis.asyncio
 
 from engine import log
+from engine.controller.broker import RECONCILE
 from engine.controller.revision_feed import RevisionFeed
 from engine.controller.snapshot_feed import RETRY_SECONDS, SnapshotFeed, wait
 from engine.controller.triggers import Triggers
@@ -28,6 +29,7 @@ from engine.source import configuration as source_configuration
 from engine.source.git import stop_all
 from engine.store import (
     CONTROLLER_BEAT,
+    Keyring,
     PassStore,
     RevisionWriter,
     SnapshotWriter,
@@ -69,8 +71,9 @@ class Controller:
         self._clock = clock
         self._asynchronous: redis.asyncio.Redis = connect_async(settings.redis_url)
         client = connect(settings.redis_url)
+        self._keys = Keyring(settings.batch_key_file)
         self._triggers = Triggers(client)
-        self._passes = PassStore(client)
+        self._passes = PassStore(client, keys=self._keys)
         self._revision = RevisionFeed(
             settings, kube, source, revisions=RevisionWriter(self._asynchronous), mark=self._mark, clock=clock
         )
@@ -186,7 +189,7 @@ class Controller:
 
     async def _hand_out(self) -> None:
         for shard in await asyncio.to_thread(self._triggers.ready):
-            await asyncio.to_thread(self._send, shard)
+            await asyncio.to_thread(self._send, self._keys.wrap(RECONCILE, shard))
 
     async def _dispatch(self) -> None:
         """Send what is due, mark the shard every ``resync`` seconds, and serve requests for a fetch or a fresh list."""
@@ -230,7 +233,7 @@ def main(kubeconfig: str | None = None, source_file: str | None = None) -> int:
 async def _serve(settings: Settings) -> None:
     from celery import Celery
 
-    from engine.controller.messages import RECONCILE, configuration, send
+    from engine.controller.messages import configuration, send
 
     application = Celery("belay-controller", set_as_current=False)
     application.config_from_object(configuration(settings))

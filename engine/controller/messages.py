@@ -50,6 +50,8 @@ def configuration(settings: Settings) -> dict[str, Any]:
         "worker_cancel_long_running_tasks_on_connection_loss": True,
         "worker_hijack_root_logger": False,
         "worker_send_task_events": False,
+        # its mailbox in Redis would let every writer there stop workers, change their pool or revoke tasks
+        "worker_enable_remote_control": False,
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,
         "broker_transport_options": {

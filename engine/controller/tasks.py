@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from celery import Celery, bootsteps
 from celery.signals import worker_init, worker_shutting_down
@@ -23,7 +23,7 @@ from engine.controller.messages import ACT, RECONCILE, configuration, send, wait
 from engine.controller.triggers import Triggers
 from engine.controller.worker import TASK_SECONDS, Worker
 from engine.settings import Settings, from_environment, warn
-from engine.store import StoreUnavailable, connect, eviction_warning, heal, repair
+from engine.store import Keyring, StoreUnavailable, connect, eviction_warning, heal, repair
 
 _log = log.get("worker")
 
@@ -48,6 +48,10 @@ class HangupHandler(bootsteps.StartStopStep):
 
 app.steps["worker"].add(HangupHandler)
 
+UNSEALED: Final = (
+    "messages in Redis are not sealed: every writer to Redis can steer the cluster; give controllers and workers "
+    "the same BELAY_BATCH_KEY_FILE"
+)
 _SLACK_SECONDS = 30.0
 """Seconds beyond its limit that a task may take to end."""
 _workers: dict[int, Worker] = {}
@@ -105,6 +109,8 @@ def run(
     A worker that stops consuming, or that Celery ends unasked (it gives up when an acknowledgement meets a connection
     that is being closed), restarts in place.
     """
+    if Keyring(settings.batch_key_file).signing is None:  # a file that cannot be used ends the start
+        _log.warning(UNSEALED)
     app.config_from_object(configuration(settings))
     HangupHandler.ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     client = connect(settings.redis_url)

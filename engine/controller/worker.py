@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from functools import partial
@@ -14,6 +15,7 @@ import redis
 
 from engine.act import Edge, Fence, PodWatch
 from engine.act import batch as batches
+from engine.controller.broker import ACT, RECONCILE
 from engine.controller.loop import reconcile
 from engine.controller.shard import Shard, ShardLost
 from engine.controller.status_writer import write_events
@@ -24,13 +26,25 @@ from engine.log import get, in_pass
 from engine.metrics import counter_name
 from engine.model.actions import kind_of
 from engine.settings import Settings
-from engine.store import BatchResult, PassStore, StoredRevisions, StoredSnapshots, StoreUnavailable, connect
+from engine.store import (
+    BatchResult,
+    Keyring,
+    PassStore,
+    StoredRevisions,
+    StoredSnapshots,
+    StoreUnavailable,
+    connect,
+)
 
 _log = get("worker")
 T = TypeVar("T")
 TASK_SECONDS = 120.0
 """Longest time for one task. A longer pass or batch is cancelled and repeated when its claim has expired."""
 PULSE_SECONDS = 1.0
+MOST_CARRIED_OUT = 10_000
+"""Batches that a worker remembers to have carried out; a message expires long before so many others came."""
+MOST_SHARDS = 1000
+"""Shards that one worker serves; their names come in messages."""
 
 
 class Worker:
@@ -46,8 +60,10 @@ class Worker:
     def set_up(self, settings: Settings, send: Callable[[str], None], client: redis.Redis, kube: Kube) -> None:
         """Set up everything but the event loop, which simulations replace."""
         self.settings = settings
+        self.keys = Keyring(settings.batch_key_file)
         self.triggers = Triggers(client)
-        self.passes = PassStore(client)
+        self.passes = PassStore(client, keys=self.keys)
+        self._carried_out: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._client = client
         self._send = send
         self._shards: dict[str, Shard] = {}
@@ -63,9 +79,15 @@ class Worker:
         self._run(self._kube.__aexit__(), 10.0)
         self._loop.call_soon_threadsafe(self._loop.stop)
 
-    def reconcile(self, name: str) -> str:
-        """Run one pass over a shard; returns its outcome."""
+    def reconcile(self, text: str) -> str:
+        """Run one pass over the shard that a message names; returns its outcome."""
+        name = self.opened(RECONCILE, text)
+        if name is None:
+            return "not sealed by a key of ours"
         with self._guard:
+            if name not in self._busy and len(self._busy) >= MOST_SHARDS:
+                _log.error("shard not served: too many", shard=name, limit=MOST_SHARDS)
+                return "too many shards"
             busy = self._busy.setdefault(name, threading.Lock())
         if not busy.acquire(blocking=False):  # after a flush of Redis two messages may reach one process
             return "another thread serves the shard"
@@ -94,9 +116,12 @@ class Worker:
 
     def act(self, text: str) -> str:
         """Carry out one batch, unless it expired or a newer pass began."""
+        opened = self.opened(ACT, text)
+        if opened is None:
+            return "not sealed by a key of ours"
         try:
-            batch = batches.decode(text)
-        except msgspec.DecodeError as error:
+            batch = batches.decode(opened)
+        except (msgspec.DecodeError, RecursionError) as error:
             _log.error("unreadable batch dropped", reason=str(error)[:256])
             return "unreadable"
         try:
@@ -105,6 +130,18 @@ class Worker:
         except (BelayError, CancelledError, TimeoutError) as error:
             _log.warning("batch not finished", batch=batch.number, reason=f"{type(error).__name__}: {error}"[:256])
             return "not finished"
+
+    def opened(self, task: str, text: str) -> str | None:
+        """The argument in a message for this task; None when its seal is not right."""
+        found = self.keys.unwrap(task, text)
+        if found is None:
+            _log.error(
+                "message dropped: no key of BELAY_BATCH_KEY_FILE sealed it",
+                task=task,
+                seal=text[:8],
+                hint="give every controller and worker the same keys; else a foreign process writes into Redis",
+            )
+        return found
 
     def _failed(self, name: str) -> None:
         try:
@@ -115,6 +152,8 @@ class Worker:
     async def run_batch(self, batch: batches.Batch) -> str:
         """Carry out one batch in the worker's event loop. Raises BelayError when Redis or the cluster fails."""
         record = batch.record
+        if (record.pass_id, batch.number) in self._carried_out or self.passes.carried_out(record, batch.number):
+            return "carried out already"
         if self.passes.now() > record.expires:
             self.passes.finish(record, batches.dropped(batch, "expired before a worker took it"))
             return "expired"
@@ -132,6 +171,9 @@ class Worker:
             result = await batches.run(edge, batch, self.settings.in_flight)
         finally:
             await cancel_all(pulse)
+        self._carried_out[record.pass_id, batch.number] = None
+        while len(self._carried_out) > MOST_CARRIED_OUT:
+            self._carried_out.popitem(last=False)
         self.passes.finish(record, result)
         await self._after(batch, result)
         return f"{len(result.outcomes)} outcomes"
@@ -169,7 +211,8 @@ class Worker:
         )
 
     async def _send_batch(self, text: str) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, partial(self._send, text))
+        sealed = self.keys.wrap(ACT, text)
+        await asyncio.get_running_loop().run_in_executor(None, partial(self._send, sealed))
 
     def _run(self, work: Coroutine[Any, Any, T], seconds: float) -> T:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)

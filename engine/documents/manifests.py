@@ -16,6 +16,7 @@ from engine.documents.problems import Path, Problem, Problems
 from engine.documents.scalars import LABEL_PATTERN, NAME_PATTERN
 from engine.documents.spelling import misspelt_fields, unknown_fields
 from engine.documents.volcano_jobs import check_volcano_job
+from engine.wire.reserved import refusal
 
 #: apiVersion and kind of every accepted manifest, and whether it lives in a namespace.
 ACCEPTED: Final[Mapping[tuple[str, str], bool]] = {
@@ -76,6 +77,7 @@ def check_manifest(body: Mapping[str, Any]) -> Problems:
     version, kind = str(body["apiVersion"]), str(body["kind"])
     metadata = problems.mapping(body, "metadata", (), required=True)
     _check_metadata(problems, metadata, kind, ACCEPTED[version, kind])
+    _check_reserved(problems, metadata, kind, ACCEPTED[version, kind])
     _check_spelling(problems, body, kind, metadata)
     labels = check_labels(problems, metadata, ("metadata",))
     name = str(metadata.get("name", ""))
@@ -114,6 +116,18 @@ def _check_metadata(problems: Problems, metadata: Mapping[str, Any], kind: str, 
     for field in _LIVE_FIELDS:
         if metadata.get(field) is not None:
             problems.error(("metadata", field), "belongs to the live object: remove it from the file", at_key=True)
+
+
+def _check_reserved(problems: Problems, metadata: Mapping[str, Any], kind: str, namespaced: bool) -> None:
+    """Refuse what a component keeps as its own record, and whatever would run among the system's pods."""
+    name, namespace = metadata.get("name"), metadata.get("namespace")
+    if not isinstance(name, str) or not isinstance(namespace, (str, type(None))):
+        return
+    why = refusal(kind, (namespace or "default") if namespaced else "", name)
+    if why:
+        field = "name" if kind in ("ConfigMap", "Namespace") else "namespace"
+        advice = "choose another namespace" if field == "namespace" else "remove the document or rename the object"
+        problems.error(("metadata", field), f"{why}, not Git: {advice}")
 
 
 def _check_spelling(problems: Problems, body: Mapping[str, Any], kind: str, metadata: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import shutil
 import tempfile
 from pathlib import Path
@@ -82,6 +83,18 @@ class DataFolder:
     def engine(self) -> Path:
         """Mirrors of repositories and recordings of passes."""
         return self.root / "engine"
+
+    @property
+    def batch_keys(self) -> Path:
+        """The key that seals what goes through Redis, made on first use for our eyes only."""
+        file = self.root / "batch-keys"
+        if not file.exists():
+            fresh = self.root / "batch-keys.new"
+            fresh.unlink(missing_ok=True)
+            with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as output:
+                output.write(f"{secrets.token_hex(32)}\n")
+            fresh.rename(file)
+        return file
 
     @property
     def redis(self) -> Path:

@@ -257,6 +257,7 @@ class Sandbox:
         assert self._redis is not None
         return Settings(
             redis_url=self._redis.url,
+            batch_key_file=str(self.folder.batch_keys),
             kubeconfig=str(self.kubeconfig),
             identity=f"belay-up-{role}",
             data=str(self.folder.engine),

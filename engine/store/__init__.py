@@ -7,6 +7,7 @@ unsynced or None, never as an error; an unreachable Redis raises ``StoreUnavaila
 
 from __future__ import annotations
 
+from engine.store.keyring import Key, Keyring
 from engine.store.passes import (
     CONTROLLER_BEAT,
     ActionOutcome,
@@ -38,6 +39,8 @@ __all__ = [
     "BatchResult",
     "Changes",
     "Field",
+    "Key",
+    "Keyring",
     "PassRecord",
     "PassState",
     "PassStore",

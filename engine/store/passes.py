@@ -14,6 +14,7 @@ from typing import TypeVar, cast
 import msgspec
 import redis
 
+from engine.store.keyring import Keyring
 from engine.store.port import PREFIX, text, translated
 from engine.store.repair import heal
 
@@ -108,12 +109,9 @@ class PassState(msgspec.Struct, frozen=True):
         return [result for result in self.results if result.pass_id == self.record.pass_id]
 
 
-def _read(value: bytes, kind: type[_Kind]) -> _Kind | None:
-    """A record decoded; None for anything else, which counts as lost."""
-    try:
-        return msgspec.json.decode(value, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
+def _purpose(kind: type[object], shard: str) -> str:
+    """What the seal of a record of a shard is for."""
+    return f"{kind.__name__}/{shard}"
 
 
 def _number(value: bytes | None) -> float:
@@ -126,32 +124,41 @@ def _number(value: bytes | None) -> float:
 
 
 class PassStore:
-    """The records; every method may raise StoreUnavailable."""
+    """The records; every method may raise StoreUnavailable.
 
-    def __init__(self, client: redis.Redis, prefix: str = PREFIX) -> None:
+    Records and results are sealed with ``keys``: one whose seal is not right counts as lost.
+    """
+
+    def __init__(self, client: redis.Redis, prefix: str = PREFIX, keys: Keyring | None = None) -> None:
         self._client = client
         self._prefix = prefix
+        self._keys = keys or Keyring()
 
     def start(self, record: PassRecord) -> None:
         """Record a pass before its batches are sent; it replaces the one before."""
         key = self._key(record.shard)
         with translated(), self._client.pipeline(transaction=True) as pipe:
             pipe.delete(key)
-            pipe.hset(key, "record", msgspec.json.encode(record).decode())
+            pipe.hset(key, "record", self._sealed(record.shard, record))
             pipe.expire(key, _KEEP_SECONDS)
             pipe.execute()
 
     def amend(self, record: PassRecord, batches: int) -> None:
         """Set how many results a pass will have: its own, and one per batch."""
-        text = msgspec.json.encode(msgspec.structs.replace(record, batches=batches)).decode()
+        value = self._sealed(record.shard, msgspec.structs.replace(record, batches=batches))
         with translated():
-            self._client.hset(self._key(record.shard), "record", text)
+            self._client.hset(self._key(record.shard), "record", value)
 
     def current(self, shard: str) -> PassRecord | None:
         """The record of the last pass alone."""
         with translated():
             found = cast(bytes | None, self._client.hget(self._key(shard), "record"))
-        return None if found is None else _read(found, PassRecord)
+        return None if found is None else self._read(shard, found, PassRecord)
+
+    def carried_out(self, record: PassRecord, batch: int) -> bool:
+        """Whether a result of this batch of the pass is recorded."""
+        with translated():
+            return bool(self._client.hexists(self._key(record.shard), f"done:{record.pass_id}:{batch}"))
 
     def finish(self, record: PassRecord, result: BatchResult) -> None:
         """Record the result of a batch. A batch that ran twice is recorded twice, and both writes count.
@@ -161,9 +168,10 @@ class PassStore:
         if len(result.outcomes) > _OUTCOMES_LIMIT:
             result = msgspec.structs.replace(result, outcomes=result.outcomes[:_OUTCOMES_LIMIT])
         key, name = self._key(record.shard), f"batch:{uuid.uuid4().hex}"
-        value = msgspec.json.encode(msgspec.structs.replace(result, pass_id=record.pass_id))
+        value = self._sealed(record.shard, msgspec.structs.replace(result, pass_id=record.pass_id))
         with translated(), self._client.pipeline(transaction=True) as pipe:
-            pipe.hset(key, name, value.decode())
+            pipe.hset(key, name, value)
+            pipe.hset(key, f"done:{record.pass_id}:{result.batch}", "1")
             pipe.expire(key, _KEEP_SECONDS)
             pipe.execute()
 
@@ -175,11 +183,13 @@ class PassStore:
         record = found.pop("record", None)
         if record is None:
             return None
-        read = _read(record, PassRecord)
+        read = self._read(shard, record, PassRecord)
         if read is None:
             return None
         beat = max(read.started, _number(found.get(f"beat:{read.pass_id}")))
-        batches = [_read(value, BatchResult) for name, value in sorted(found.items()) if name.startswith("batch:")]
+        batches = [
+            self._read(shard, value, BatchResult) for name, value in sorted(found.items()) if name.startswith("batch:")
+        ]
         return PassState(read, [batch for batch in batches if batch is not None], beat)
 
     def pulse(self, record: PassRecord) -> None:
@@ -272,3 +282,14 @@ class PassStore:
 
     def _key(self, shard: str) -> str:
         return f"{self._prefix}:{{{shard}}}:pass"
+
+    def _sealed(self, shard: str, value: PassRecord | BatchResult) -> str:
+        return self._keys.wrap(_purpose(type(value), shard), msgspec.json.encode(value).decode())
+
+    def _read(self, shard: str, value: bytes, kind: type[_Kind]) -> _Kind | None:
+        """A record decoded; None for anything else, which counts as lost."""
+        found = self._keys.unwrap(_purpose(kind, shard), text(value))
+        try:
+            return None if found is None else msgspec.json.decode(found, type=kind)
+        except (msgspec.DecodeError, RecursionError):
+            return None

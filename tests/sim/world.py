@@ -172,6 +172,9 @@ class SimWorker(Worker):
 
     async def take(self, queue: str, text: str) -> None:
         """One message."""
+        opened = self.opened(RECONCILE if queue == "plan" else ACT, text)
+        assert opened is not None, "a message of ours is refused"
+        text = opened
         if queue == "plan":
             if text in self._at:
                 return
@@ -199,8 +202,11 @@ class World:
         self.api = Api(lambda: clock.wall)
         self.memory = Memory(lambda: clock.wall)
         self.repository = Repository()
+        keys = folder / "keys"
+        keys.write_text(f"{seed:064d}\n")
         self.settings = Settings(
-            redis_url="redis://sim", data=str(folder), source_url=self.repository.config.url, resync=5.0, lease=6.0,
+            redis_url="redis://sim", batch_key_file=str(keys), data=str(folder), source_url=self.repository.config.url,
+            resync=5.0, lease=6.0,
             claim=12.0, expiry=15.0, patience=4.0, visibility=30.0, recordings=False,
         )  # fmt: skip
         self.messages = Messages(self.memory, self.outside, clock, self.settings.visibility)
