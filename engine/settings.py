@@ -27,7 +27,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     Redis (``engine.store.keyring``); empty: unsealed. ``identity`` names the process in Leases and must be the same
     after its restart. ``source_*`` say where the desired state lives (empty ``source_url``: no repository, only what
     the cluster holds); ``source_file`` is a ``Source`` document that is used instead, and that the controller follows
-    while it runs. ``recordings`` is how many passes are kept for replay. ``foreign_consumers``: components of
+    while it runs; ``source_anchor``, ``source_repository``, ``source_trailer`` and ``source_rewrite`` are its
+    ``spec.verify``. ``recordings`` is how many passes are kept for replay. ``foreign_consumers``: components of
     MindCluster read ``cluster-info-*``, so it is published again every five seconds (a live Volcano counts as one). A
     worker that takes no task for ``stall`` although there is work restarts; on ``health_port`` (0: nowhere) it answers
     ``/healthz`` and ``/readyz``. ``grpc_*`` say where `belay server` serves ClusterD's gRPC services: ``grpc_listen``
@@ -52,6 +53,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     source_interval: float = 30.0
     source_verify: Literal["none", "ssh", "gpg"] = "none"
     source_signers: str = ""
+    source_anchor: str = ""
+    source_repository: str = ""
+    source_trailer: bool = False
+    source_rewrite: str = ""
     source_suspend: bool = False
     resync: float = 10.0
     debounce: float = 0.05
@@ -171,6 +176,10 @@ def with_source_file(settings: Settings) -> Settings:
         source_interval=spec.interval,
         source_verify=spec.verify.mode,
         source_signers=spec.verify.allowed_signers or "",
+        source_anchor=spec.verify.anchor or "",
+        source_repository=spec.verify.repository or "",
+        source_trailer=spec.verify.require_trailer,
+        source_rewrite=spec.verify.allow_rewrite_to or "",
         source_suspend=spec.suspend,
     )
 

@@ -342,6 +342,9 @@ class _Source:
         if not stop.is_set():
             yield "never"
 
+    def remember(self, accepted: object, distrust: str = "") -> None:
+        pass
+
     def fetch(self, previous: object) -> FetchResult:
         raise AssertionError("nothing asks for it")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from engine.source import FetchResult, GitSource, SourceConfig
 from tests.gitrepo import Repo, git
 from tests.needs import required
+from tests.signing import Keyring, allow, ssh_key, ssh_options
 
 needs_gpg = pytest.mark.skipif(shutil.which("gpg") is None and not required(), reason="gnupg is not installed")
 
@@ -21,50 +21,6 @@ needs_gpg = pytest.mark.skipif(shutil.which("gpg") is None and not required(), r
 @pytest.fixture
 def repo(tmp_path: Path) -> Repo:
     return Repo(tmp_path / "repo")
-
-
-def ssh_key(folder: Path, name: str) -> Path:
-    key = folder / name
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(key)], check=True)
-    return key
-
-
-def ssh_options(key: Path) -> tuple[str, ...]:
-    return ("-c", "gpg.format=ssh", "-c", f"user.signingKey={key}", "-c", "commit.gpgSign=true")
-
-
-def allow(path: Path, **keys: Path) -> Path:
-    lines = [f'{name}@example.org namespaces="git" {key.with_suffix(".pub").read_text()}' for name, key in keys.items()]
-    path.write_text("".join(lines))
-    return path
-
-
-class Keyring:
-    """A GnuPG home with one signing key."""
-
-    def __init__(self, home: Path, name: str) -> None:
-        self.home, self.name = home, name
-        home.mkdir(mode=0o700)
-        self._gpg("--quick-gen-key", "--passphrase", "", f"{name} <{name}@example.org>", "ed25519", "sign", "never")
-
-    def _gpg(self, *args: str) -> bytes:
-        command = ["gpg", "--homedir", str(self.home), "--batch", "--no-tty", "--pinentry-mode", "loopback", *args]
-        return subprocess.run(command, check=True, capture_output=True).stdout
-
-    def public(self, path: Path) -> Path:
-        path.write_bytes(self._gpg("--armor", "--export"))
-        return path
-
-    def commit(self, repo: Repo, files: dict[str, str | bytes]) -> str:
-        repo.write(files)
-        git(repo.work, "add", "-A")
-        options = ("-c", f"user.signingKey={self.name}@example.org", "-c", "gpg.format=openpgp")
-        git(repo.work, *options, "commit", "-q", "-S", "-m", "signed", env={"GNUPGHOME": str(self.home)})
-        repo.push()
-        return repo.head()
-
-    def close(self) -> None:
-        subprocess.run(["gpgconf", "--homedir", str(self.home), "--kill", "all"], check=False, capture_output=True)
 
 
 @pytest.fixture

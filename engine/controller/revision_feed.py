@@ -9,6 +9,7 @@ import msgspec
 import orjson
 
 from engine import log
+from engine.controller.accepted_revisions import AcceptedRevisions
 from engine.errors import SourceError
 from engine.kube import Backoff, Kube, KubeError, cancel_all
 from engine.settings import Settings
@@ -47,6 +48,7 @@ class RevisionFeed:
         self._revisions = revisions
         self._mark = mark
         self._clock = clock
+        self._accepted = AcceptedRevisions(kube, settings.shard, clock)
         self._fetched: FetchResult | None = None
         self._kept: frozenset[str] = frozenset()
         self._waiting = PendingDeletion()
@@ -115,7 +117,9 @@ class RevisionFeed:
                 await cancel_all(following, changed)
 
     async def _follow(self, source: GitSource, stop: asyncio.Event) -> None:
+        await self._load_accepted()
         async for cause in source.watch(stop):
+            source.remember(self._accepted.of(source.config), self._accepted.problem)
             previous = self._fetched.revision if self._fetched else None
             result = await asyncio.to_thread(source.fetch, previous)
             new_conditions = self._fetched is None or self._fetched.conditions != result.conditions
@@ -128,6 +132,25 @@ class RevisionFeed:
                     await self._mark()
                 except StoreUnavailable as error:  # put again with the next snapshot
                     _log.warning("Redis does not answer", reason=str(error))
+
+    async def _load_accepted(self) -> None:
+        """Read the log of accepted revisions: without it, nothing may come into force."""
+        backoff = Backoff(base=1.0, cap=60.0)
+        while True:
+            try:
+                return await self._accepted.load()
+            except KubeError as error:
+                _log.warning("log of accepted revisions not readable", reason=str(error))
+                await asyncio.sleep(backoff.next())
+
+    async def _record(self, revision: Revision, source: GitSource) -> bool:
+        """Append to the log of accepted revisions; False when a verified revision must not come into force."""
+        try:
+            await self._accepted.record(revision, source.config)
+        except (KubeError, SourceError) as error:
+            _log.warning("revision not recorded as accepted", sha=revision.sha, reason=str(error))
+            return source.config.verify_mode == "none"
+        return True
 
     async def put(self) -> None:
         """Put the revision in force unless it is there already; its blobs are read only where Redis lacks them.
@@ -150,6 +173,8 @@ class RevisionFeed:
         wanted = (revision.sha, orjson.dumps(meta).decode(), kept)
         if wanted == self._put:
             return
+        if not await self._record(revision, source):
+            return  # tried again with the next snapshot
         blobs: dict[str, bytes] = {}
         try:
             for _ in range(2):

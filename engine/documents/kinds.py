@@ -265,16 +265,31 @@ class SafetyBudget(BelayDocument):
     spec: SafetyBudgetSpec
 
 
+CommitName = Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})$")]
+
+
 class Verify(Document):
-    """How commits are verified; ``allowed_signers`` is a file outside the repository."""
+    """How commits are verified; ``allowed_signers`` is a file outside the repository.
+
+    ``anchor`` is a commit that every revision must descend from. ``repository`` is the repository's name in trailers
+    ``Belay-Source: REPOSITORY BRANCH [FOLDER]`` (default: the path of the URL); with ``require_trailer`` each revision
+    must have one of this source. ``allow_rewrite_to`` is the one commit that may come into force without following the
+    last accepted revision.
+    """
 
     mode: Literal["none", "ssh", "gpg"] = "none"
     allowed_signers: Text | None = None
+    anchor: CommitName | None = None
+    repository: Annotated[str, StringConstraints(pattern=r"^[^\s]{1,300}$")] | None = None
+    require_trailer: Flag = False
+    allow_rewrite_to: CommitName | None = None
 
     @model_validator(mode="after")
     def _signers_named(self) -> Verify:
         if self.mode != "none" and not self.allowed_signers:
             raise ValueError(f"mode {self.mode} needs allowedSigners, a file outside the repository")
+        if self.mode == "none" and (self.anchor or self.require_trailer or self.allow_rewrite_to):
+            raise ValueError("anchor, requireTrailer and allowRewriteTo need mode ssh or gpg")
         return self
 
 

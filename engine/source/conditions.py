@@ -13,6 +13,10 @@ _STAGES: Final = ("Fetched", "Verified", "Accepted")
 _STAGE_OF: Final = {
     "VerificationFailed": "Verified",
     "SignersUnreadable": "Verified",
+    "OtherSource": "Verified",
+    "RolledBack": "Verified",
+    "NotFastForward": "Verified",
+    "LogBroken": "Verified",
     "EmptyTree": "Accepted",
     "TooManyFiles": "Accepted",
     "TreeTooLarge": "Accepted",

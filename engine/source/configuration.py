@@ -30,6 +30,10 @@ def source_of(settings: Settings) -> GitSource | None:
         verify_mode=settings.source_verify,
         allowed_signers=Path(settings.source_signers) if settings.source_signers else None,
         suspend=settings.source_suspend,
+        anchor=settings.source_anchor,
+        repository=settings.source_repository,
+        require_trailer=settings.source_trailer,
+        allow_rewrite_to=settings.source_rewrite,
     )
     return GitSource(config, settings.data_folder / "git")
 

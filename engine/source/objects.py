@@ -195,6 +195,19 @@ class ObjectStore:
             return LinkTarget(refusal=f"the symlink points to {what}")
         return LinkTarget(blob=found[0].blob, size=found[0].size)
 
+    def first_parents(self, sha: str, limit: int) -> list[str]:
+        """The commits before `sha` along first parents, newest first."""
+        output = self.git.run("rev-list", "--first-parent", f"--max-count={limit}", "--skip=1", sha, "--")
+        return output.data.decode().split()
+
+    def file_at(self, sha: str, path: str) -> BlobVersion | None:
+        """One file (repository path) as of a commit; None where it is missing or no file."""
+        output = self.git.run("ls-tree", "-z", "--long", "--full-tree", sha, "--", path)
+        found = [_entry(record) for record in output.data.split(b"\x00") if record]
+        if len(found) != 1 or found[0].path != path.encode():
+            return None
+        return BlobVersion(sha, found[0].blob, found[0].mode)
+
     def versions(self, sha: str, path: str, limit: int) -> list[BlobVersion]:
         """List the versions of one file (repository path), newest first, along first parents from `sha`; deletions are
         left out."""

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -19,6 +20,7 @@ MAX_MESSAGE: Final = 300
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)(://|::)")
 _SCP_LIKE = re.compile(r"^(?:[A-Za-z0-9_.-]+@)?[A-Za-z0-9][A-Za-z0-9.-]*:(?!//).+")
 _SCHEMES: Final = frozenset({"file", "ssh", "https"})
+_COMMIT = re.compile(r"^[0-9a-f]{40}([0-9a-f]{24})?$")
 _BRANCH = re.compile(r"^(?![-/.])(?!.*(?:\.\.|//|@\{|\.lock(?:/|$)|/\.|\.$|/$))[^\x00-\x20\x7f~^:?*\[\\]{1,200}$")
 
 
@@ -41,7 +43,12 @@ class SourceConfig(msgspec.Struct, frozen=True, kw_only=True):
     `url` is the path of a work tree, a plain folder or a bare repository, or a `file://`, `ssh://` or `https://` URL
     (also `user@host:path`). `path` is the folder of the repository that holds `desired/` and `policies/`; `interval` is
     in seconds. `allowed_signers` is an SSH allowed-signers file, or for gpg a keyring folder or a file of public keys;
-    it must lie outside the repository. Raises InputError for invalid settings.
+    it must lie outside the repository.
+
+    With a `verify_mode`: `anchor` is a commit that every revision must descend from; `repository` is the name under
+    which signers know the repository (empty: the path of `url`), `require_trailer` whether each revision must name it
+    in a `Belay-Source` trailer; `allow_rewrite_to` is the one commit that may come into force without following the
+    last accepted revision. Raises InputError for invalid settings.
     """
 
     url: str
@@ -51,9 +58,26 @@ class SourceConfig(msgspec.Struct, frozen=True, kw_only=True):
     verify_mode: VerifyMode = "none"
     allowed_signers: Path | None = None
     suspend: bool = False
+    anchor: str = ""
+    repository: str = ""
+    require_trailer: bool = False
+    allow_rewrite_to: str = ""
 
     def __post_init__(self) -> None:
         _check_url(self.url)
+        for field, commit in (("anchor", self.anchor), ("allowRewriteTo", self.allow_rewrite_to)):
+            if commit and not _COMMIT.match(commit):
+                raise InputError(
+                    f"{bounded(commit, 80)!r} is not the full name of a commit",
+                    where=f"Source spec.verify.{field}",
+                    hint="Write all of what `git rev-parse` prints",
+                )
+        if any(ord(c) <= 32 for c in self.repository) or len(self.repository) > 300:
+            raise InputError(
+                "holds spaces, or more than 300 characters",
+                where="Source spec.verify.repository",
+                hint="Write a name such as platform/npu-state",
+            )
         if not _BRANCH.match(self.branch):
             raise InputError(
                 f"{bounded(self.branch, 80)!r} is not a branch name",
@@ -95,6 +119,24 @@ class SourceConfig(msgspec.Struct, frozen=True, kw_only=True):
         return Path(self.url).expanduser().resolve()
 
     @property
+    def repository_name(self) -> str:
+        """`repository`, else the path of `url` without `.git`: `platform/npu-state`."""
+        if self.repository:
+            return self.repository
+        if self.local is not None:
+            path = str(self.local)
+        elif _SCHEME.match(self.url):
+            path = urlsplit(self.url).path
+        else:
+            path = self.url.partition(":")[2]
+        return "".join(path.strip("/").removesuffix(".git").split()) or "repository"
+
+    @property
+    def name(self) -> str:
+        """What revisions are made for: repository, branch and, if it is not the root, the folder."""
+        return " ".join(part for part in (self.repository_name, self.branch, self.prefix.rstrip("/")) if part)
+
+    @property
     def prefix(self) -> str:
         """`path` as the beginning of a repository path: empty or ending in a slash."""
         clean = PurePosixPath(self.path).as_posix().strip("/")
@@ -117,6 +159,7 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     `sha` is the commit, or `worktree-<digest>` for a work tree with uncommitted changes. `files` maps each path
     (relative to the source's `path`, below desired/ or policies/, YAML or JSON) to its blob id; do not change it.
     `changed` are the paths that differ from the previous revision, removed ones included. Times are unix seconds.
+    `signer` and `commit` (the content of the commit object, for others to verify) are set where commits are verified.
     """
 
     sha: str
@@ -128,6 +171,7 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     committed: float = 0.0
     subject: str = ""
     signer: str | None = None
+    commit: bytes = b""
 
 
 class SourceCondition(msgspec.Struct, frozen=True, kw_only=True):

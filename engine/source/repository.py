@@ -5,19 +5,21 @@ from __future__ import annotations
 import random
 import re
 import threading
-from collections.abc import AsyncIterator, Iterable
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from engine import log
 from engine.errors import SourceError, bounded
+from engine.source.acceptance import Acceptance
 from engine.source.conditions import report
 from engine.source.confirmations import confirmed
 from engine.source.git import GitFailed
 from engine.source.mirror import Mirror
 from engine.source.objects import ObjectStore
 from engine.source.records import FetchResult, Limits, RefusedFile, Revision, SourceConfig
-from engine.source.signatures import Verifier
+from engine.source.signatures import Signature, Verifier
 from engine.source.tree import REGULAR, TreeEntry, TreeSelection, capped, changed_paths, is_document_path, select
 from engine.source.watch import Watch
 from engine.source.worktree import WorkTree, digest
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 _BLOB = re.compile(r"^[0-9a-f]{40}([0-9a-f]{24})?$")
 _MAX_HELD: Final = 64
 _HELD_DEPTH: Final = 50
+_MAX_VOUCHED: Final = 1000
 _BACKOFF_BASE: Final = 1.0
 _BACKOFF_CEILING: Final = 300.0
 _BACKOFF_FLOOR: Final = 0.2
@@ -50,12 +53,16 @@ class GitSource:
         *,
         limits: Limits | None = None,
         chance: random.Random | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.config = config
         self._limits = limits or Limits()
         self._chance = chance or random.Random()
         self._mirror = Mirror(config, mirror_dir, self._limits)
-        self._verifier = Verifier(config, mirror_dir / "gnupg")
+        self._verifier = Verifier(config, mirror_dir / "gnupg", clock)
+        self._acceptance = Acceptance(config)
+        self._floor: str | None = None
+        self._vouched: dict[str, bool] = {}
         self._tree = WorkTree(config.local, config.prefix, self._limits) if config.local else None
         self._guard = threading.RLock()
         self._watch = Watch(config, self.next_delay)
@@ -81,6 +88,14 @@ class GitSource:
             self._failures = 0
             self._last = revision
             return self._result(revision, previous, None)
+
+    def remember(self, accepted: Mapping[str, float], distrust: str = "") -> None:
+        """Take what the cluster remembers of this source: its verified revisions and when they came (Unix seconds),
+        oldest first. ``distrust`` says why that memory cannot be trusted; empty while it can."""
+        with self._guard:
+            self._acceptance.distrust = distrust
+            self._acceptance.accepted = tuple(accepted)
+            self._verifier.seen = dict(accepted)
 
     def read(self, blob_ids: Iterable[str]) -> dict[str, bytes]:
         """Return the contents of blobs named by a revision, in one run of git. Raises SourceError when one is gone (the
@@ -160,6 +175,7 @@ class GitSource:
         self._attempted = tip
         with self._mirror.locked():
             try:
+                self._floor = self._mirror.in_force() or self._floor  # a new clone does not have it
                 sha = self._mirror.rebuild() if self._suspect else self._mirror.fetch(tip)
                 return self._advance(sha, base)
             except GitFailed as error:
@@ -173,7 +189,7 @@ class GitSource:
         self._attempted = sha
         self._suspect = False
         objects = self._mirror.objects
-        before = base.sha if base else self._mirror.in_force()
+        before = self._floor = base.sha if base else self._mirror.in_force() or self._floor
         if base and before == sha and self._accepted == (sha, self._verifier.stamp()):
             return base
         revision = self._accept(objects, sha, base)
@@ -227,27 +243,26 @@ class GitSource:
         )
 
     def _accept(self, objects: ObjectStore, sha: str, base: Revision | None) -> Revision:
-        """Verify one commit and choose its files. Raises SourceError VerificationFailed, EmptyTree, TooManyFiles or
-        TreeTooLarge."""
+        """Verify one commit and choose its files. Raises SourceError VerificationFailed, OtherSource, RolledBack,
+        NotFastForward, EmptyTree, TooManyFiles or TreeTooLarge."""
         stamp = self._verifier.stamp()
-        signer: str | None = None
+        signature = Signature(None)
         if self._verifier.required:
             signature = self._verifier.check(objects.git, sha)
             if signature.signer is None:
                 raise SourceError(
                     "VerificationFailed", signature.refusal, hint="Sign it with a key of spec.verify.allowedSigners"
                 )
-            signer = signature.signer
+            self._acceptance.check(objects, sha, signature.text.payload, base.sha if base else self._floor)
         selection = self._select(objects, sha)
         files = dict(selection.files)
         problems = []
         for number, problem in enumerate(selection.problems):
-            versions = (
-                self._versions(objects, sha, problem.path, _HELD_DEPTH)
+            commit, blob = (
+                self._last_good(objects, sha, problem.path)
                 if number < _MAX_HELD and is_document_path(problem.path)
-                else []
+                else (None, None)
             )
-            commit, blob = versions[0] if versions else (None, None)
             problems.append(self._hold(problem, blob, commit, files))
         _refuse_empty(files)
         self._accepted = (sha, stamp)
@@ -261,7 +276,8 @@ class GitSource:
             authored=about.authored,
             committed=about.committed,
             subject=about.subject,
-            signer=signer,
+            signer=signature.signer,
+            commit=signature.raw,
         )
 
     # ---- which files
@@ -318,6 +334,30 @@ class GitSource:
         versions = [v for v in objects.versions(sha, self.config.prefix + path, limit) if v.mode in REGULAR]
         sizes = objects.sizes(v.blob for v in versions)
         return [(v.sha, v.blob) for v in versions if sizes[v.blob] <= self._limits.blob]
+
+    def _last_good(self, objects: ObjectStore, sha: str, path: str) -> tuple[str, str] | tuple[None, None]:
+        """Commit and blob of the newest acceptable version of a file before ``sha``. Where signatures are required, it
+        is the version in the tree of a commit that verifies itself: an unsigned ancestor gives none."""
+        if not self._verifier.required:
+            versions = self._versions(objects, sha, path, _HELD_DEPTH)
+            return versions[0] if versions else (None, None)
+        refused = objects.file_at(sha, self.config.prefix + path)
+        for commit in objects.first_parents(sha, _HELD_DEPTH):
+            found = objects.file_at(commit, self.config.prefix + path)
+            if found is None or found.mode not in REGULAR or (refused is not None and found.blob == refused.blob):
+                continue
+            if objects.sizes([found.blob])[found.blob] <= self._limits.blob and self._vouches(objects, commit):
+                return commit, found.blob
+        return None, None
+
+    def _vouches(self, objects: ObjectStore, commit: str) -> bool:
+        """Whether a commit is signed by a listed key."""
+        name = f"{commit} {self._verifier.stamp()}"
+        if name not in self._vouched:
+            if len(self._vouched) >= _MAX_VOUCHED:
+                self._vouched.clear()
+            self._vouched[name] = self._verifier.check(objects.git, commit).signer is not None
+        return self._vouched[name]
 
     def _hold(self, problem: RefusedFile, blob: str | None, commit: str | None, files: dict[str, str]) -> RefusedFile:
         """Keep the last accepted version of a refused file in force, so that it is not taken for deleted."""

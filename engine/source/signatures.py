@@ -1,21 +1,28 @@
-"""Checks with git that a commit is signed by a key on the operator's list.
+"""Checks that a commit is signed by a key on the operator's list, valid when the commit was made and when it came.
 
 The list (an SSH allowed-signers file, or GnuPG public keys) lies outside the repository, so a push cannot extend it.
-Formats: git's documentation of gpg.ssh.allowedSignersFile; GnuPG doc/DETAILS for the status lines.
+The author of a commit chooses its date. So a key must also have been valid when Belay first saw the commit, and a
+commit dated back into the life of an expired key does not count.
+Formats: ssh-keygen(1), ALLOWED SIGNERS; GnuPG doc/DETAILS for the status lines.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import stat
 import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from engine.errors import SourceError, bounded
+from engine.source.commit_text import MAX_COMMIT, CommitText, parse
 from engine.source.git import Git
 from engine.source.records import SourceConfig
 
@@ -23,25 +30,35 @@ _SSH_GOOD = re.compile(r'^Good "git" signature for (\S.*) with \S+ key (\S+)', r
 _GPG_GOOD = re.compile(r"^\[GNUPG:\] GOODSIG [0-9A-F]+ (.*)$", re.MULTILINE)
 _GPG_VALID = re.compile(r"^\[GNUPG:\] VALIDSIG ([0-9A-F]+) ", re.MULTILINE)
 _GPG_BAD = re.compile(r"^\[GNUPG:\] (BADSIG|ERRSIG|EXPSIG|EXPKEYSIG|REVKEYSIG|NODATA)\b", re.MULTILINE)
+_PASSED_ON: Final = ("PATH", "HOME", "TMPDIR", "TZ")
+_TOOL_SECONDS: Final = 30.0
+_MAX_PRINCIPALS: Final = 16
+_MAX_SAID: Final = 16 << 10
 _RINGS: Final = ("pubring.kbx", "pubring.gpg")
 _MAX_KEYRING: Final = 4 << 20
 _MAX_SIGNER: Final = 200
 
 
 class Signature(msgspec.Struct, frozen=True):
-    """The result of a check: the signer, or why the signature is not accepted."""
+    """The result of a check: the signer, or why the signature is not accepted. A good one comes with the commit, taken
+    apart and as it is."""
 
     signer: str | None
     refusal: str = ""
+    text: CommitText = CommitText()
+    raw: bytes = b""
 
 
 class Verifier:
     """Checks commits against the configured list; `home` is a private folder for GnuPG."""
 
-    def __init__(self, config: SourceConfig, home: Path) -> None:
+    def __init__(self, config: SourceConfig, home: Path, clock: Callable[[], float] = time.time) -> None:
         self._mode = config.verify_mode
         self._signers = config.allowed_signers
         self._home = home
+        self._clock = clock
+        self.seen: Mapping[str, float] = {}
+        """When commits that were accepted came, by commit; in Unix seconds. Others came now."""
 
     @property
     def required(self) -> bool:
@@ -62,7 +79,13 @@ class Verifier:
         return ",".join(stamps) or "missing"
 
     def check(self, git: Git, sha: str) -> Signature:
-        """Check one commit. Raises SourceError (reason SignersUnreadable) when the list itself cannot be used."""
+        """Check one commit. Raises SourceError (reason SignersUnreadable) when the list itself cannot be used, and
+        GitFailed when git cannot read the commit."""
+        raw = git.run("cat-file", "commit", sha, limit=MAX_COMMIT + (64 << 10)).data
+        return self.check_text(sha, raw)
+
+    def check_text(self, sha: str, raw: bytes) -> Signature:
+        """Check the content of a commit object. Raises SourceError (reason SignersUnreadable)."""
         if self._signers is None or not self._signers.exists():
             raise SourceError(
                 "SignersUnreadable",
@@ -71,42 +94,62 @@ class Verifier:
                 hint="Mount it, or change spec.verify.allowedSigners",
             )
         _refuse_endless(self._signers)
-        return (
-            self._check_ssh(git, sha, self._signers)
-            if self._mode == "ssh"
-            else self._check_gpg(git, sha, self._signers)
-        )
+        short, text = sha[:12], parse(raw, len(sha))
+        if text.refusal:
+            return Signature(None, f"commit {short} {text.refusal}")
+        came = self.seen.get(sha, self._clock())
+        if self._mode == "ssh":
+            if not text.is_ssh:
+                return Signature(None, f"commit {short} is signed with GnuPG where SSH is required")
+            found = self._check_ssh(text, self._signers, came)
+        else:
+            if not text.is_pgp:
+                return Signature(None, f"commit {short} is signed with SSH where GnuPG is required")
+            found = self._check_gpg(text, self._keyring(self._signers), came)
+        if found.signer is None:
+            return Signature(None, f"commit {short} {found.refusal}")
+        return msgspec.structs.replace(found, text=text, raw=raw)
 
-    def _check_ssh(self, git: Git, sha: str, signers: Path) -> Signature:
-        # an empty keyring: a commit signed with some GnuPG key must not pass in this mode
-        environment = {"GNUPGHOME": str(self._private("empty"))}
-        output = git.run(
-            "verify-commit",
-            "--raw",
-            sha,
-            ok=(0, 1, 128),
-            options=(f"gpg.ssh.allowedSignersFile={signers.resolve()}",),
-            environment=environment,
-        )
-        good = _SSH_GOOD.search(output.complaint)
-        if output.code == 0 and good:
-            return Signature(bounded(f"{good[1]} ({good[2]})", _MAX_SIGNER))
-        return Signature(None, _refusal(sha, output.complaint))
+    def _check_ssh(self, text: CommitText, signers: Path, came: float) -> Signature:
+        with tempfile.NamedTemporaryFile(prefix="sig-", dir=self._private("empty")) as file:
+            file.write(text.signature)
+            file.flush()
+            signed = ("-s", file.name, "-f", str(signers.resolve()))
+            found = Signature(None)
+            # as git judges it, by the committer's date, and by the time at which the commit came
+            for moment in (text.committed, came):
+                when = f"-Overify-time={time.strftime('%Y%m%d%H%M%S', time.localtime(moment))}"
+                code, names, said = _run(("ssh-keygen", "-Y", "find-principals", *signed, when))
+                if code:
+                    return Signature(None, _ssh_refusal(said, found.signer is not None))
+                principals = [line for line in names.splitlines() if line][:_MAX_PRINCIPALS]
+                found = Signature(None)
+                for principal in principals:
+                    verify = ("ssh-keygen", "-Y", "verify", "-n", "git", "-I", principal, *signed, when)
+                    code, _, said = _run(verify, text.payload)
+                    good = _SSH_GOOD.search(said)
+                    if code == 0 and good:
+                        found = Signature(bounded(f"{good[1]} ({good[2]})", _MAX_SIGNER))
+                        break
+                if found.signer is None:
+                    return Signature(None, _ssh_refusal(said, False))
+            return found
 
-    def _check_gpg(self, git: Git, sha: str, signers: Path) -> Signature:
-        home = self._keyring(signers)
-        output = git.run(
-            "verify-commit",
-            "--raw",
-            sha,
-            ok=(0, 1, 128),
-            options=("gpg.minTrustLevel=undefined",),
-            environment={"GNUPGHOME": str(home)},
-        )
-        good, valid = _GPG_GOOD.search(output.complaint), _GPG_VALID.search(output.complaint)
-        if output.code == 0 and good and valid and not _GPG_BAD.search(output.complaint):
-            return Signature(bounded(f"{good[1]} ({valid[1]})", _MAX_SIGNER))
-        return Signature(None, _refusal(sha, output.complaint))
+    def _check_gpg(self, text: CommitText, home: Path, came: float) -> Signature:
+        with tempfile.NamedTemporaryFile(prefix="sig-", dir=self._private("empty")) as file:
+            file.write(text.signature)
+            file.flush()
+            # an accepted commit is judged as of then: its key may have expired since. `!` stops the clock there
+            then = (f"--faked-system-time={int(came)}!",) if self._clock() - came > 1 else ()
+            code, _, said = _run(
+                ("gpg", "--homedir", str(home), "--batch", "--no-tty", "--no-autostart", "--status-fd=1", *then,
+                 "--verify", file.name, "-"),
+                text.payload,
+            )  # fmt: skip
+        good, valid = _GPG_GOOD.findall(said), _GPG_VALID.findall(said)
+        if code == 0 and len(good) == len(valid) == 1 and not _GPG_BAD.search(said):
+            return Signature(bounded(f"{good[0]} ({valid[0]})", _MAX_SIGNER))
+        return Signature(None, _gpg_refusal(said))
 
     def _private(self, name: str) -> Path:
         folder = self._home / name
@@ -178,15 +221,40 @@ def _import(home: Path, keys: bytes, origin: Path) -> None:
         raise SourceError("SignersUnreadable", f"{origin} holds no usable public keys")
 
 
-def _refusal(sha: str, complaint: str) -> str:
-    short = sha[:12]
-    if not complaint:
-        return f"commit {short} is not signed"
-    if "[GNUPG:] NO_PUBKEY" in complaint or "No principal matched" in complaint or "[GNUPG:] ERRSIG" in complaint:
-        return f"commit {short} is signed by a key that is not on the list"
-    if "[GNUPG:] EXPKEYSIG" in complaint or "[GNUPG:] REVKEYSIG" in complaint or "[GNUPG:] EXPSIG" in complaint:
-        return f"commit {short} is signed with an expired or revoked key"
-    if "allowedSignersFile needs to be configured" in complaint:
-        return f"commit {short} is signed with SSH where GnuPG is required"
-    last = complaint.splitlines()[-1]
-    return f"commit {short} has no valid signature: {bounded(last, 160)}"
+def _run(command: tuple[str, ...], data: bytes = b"") -> tuple[int, str, str]:
+    """Run ssh-keygen or gpg: the exit code, its output, and output and complaints together. Raises SourceError
+    SignersUnreadable."""
+    environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ} | {"LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            command, input=data, capture_output=True, env=environment, timeout=_TOOL_SECONDS, check=False
+        )
+    except FileNotFoundError as error:
+        raise SourceError(
+            "SignersUnreadable", f"{command[0]} is not on PATH", hint="Install openssh-client and gnupg"
+        ) from error
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SourceError(
+            "SignersUnreadable", f"{command[0]} did not answer within {_TOOL_SECONDS:.0f} s", transient=True
+        ) from error
+    output, complaints = (stream[:_MAX_SAID].decode("utf-8", "replace") for stream in (done.stdout, done.stderr))
+    return done.returncode, output, f"{output}\n{complaints}".strip()
+
+
+def _ssh_refusal(said: str, was_good: bool) -> str:
+    if was_good:
+        return "came after its key's life, whatever its own date says"
+    if "expired" in said or "not yet valid" in said:
+        return "is signed with a key outside its valid-after and valid-before"
+    if not said or "No principal matched" in said:
+        return "is signed by a key that is not on the list"
+    return f"has no valid signature: {bounded(said.splitlines()[-1], 160)}"
+
+
+def _gpg_refusal(said: str) -> str:
+    if "[GNUPG:] NO_PUBKEY" in said or "[GNUPG:] ERRSIG" in said:
+        return "is signed by a key that is not on the list"
+    if "[GNUPG:] EXPKEYSIG" in said or "[GNUPG:] REVKEYSIG" in said or "[GNUPG:] EXPSIG" in said:
+        return "is signed with an expired or revoked key"
+    last = said.splitlines()[-1] if said else "gpg said nothing"
+    return f"has no valid signature: {bounded(last, 160)}"

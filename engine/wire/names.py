@@ -26,6 +26,8 @@ POOL_PREFIX: Final = "belay-pool-"
 SYNC: Final = "belay-sync"
 #: The repository that the controller follows; workers read it here and need no setting of their own.
 SOURCE: Final = "belay-source"
+#: Accepted revisions, a log that only grows.
+REVISIONS: Final = "belay-revisions"
 #: Chips with frequency holds, so that operators can end a hold.
 MANUAL: Final = "belay-manual"
 BUDGET: Final = "belay-budget"
@@ -71,6 +73,11 @@ def history_config_map(shard: str) -> str:
 def source_config_map(shard: str) -> str:
     """``belay-source`` of the main shard, ``belay-source.<shard>`` of another shard."""
     return SOURCE if shard == MAIN_SHARD else bounded(f"{SOURCE}.{shard}")
+
+
+def revisions_config_map(shard: str) -> str:
+    """``belay-revisions`` of the main shard, ``belay-revisions.<shard>`` of another shard."""
+    return REVISIONS if shard == MAIN_SHARD else bounded(f"{REVISIONS}.{shard}")
 
 
 def job_config_map(namespace: str, kind: str, name: str) -> str:

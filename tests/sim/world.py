@@ -81,6 +81,9 @@ class Repository:
 
         return hashlib.sha1(content).hexdigest()
 
+    def remember(self, accepted: Mapping[str, float], distrust: str = "") -> None:
+        pass
+
     def fetch(self, previous: Revision | None = None) -> FetchResult:
         if self.down:
             return FetchResult(revision=previous, conditions=())
