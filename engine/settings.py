@@ -232,7 +232,8 @@ def _check(settings: Settings) -> None:
     for name, (least, most) in _BOUNDS.items():
         value = getattr(settings, name)
         if not least <= value <= most:  # NaN is in no bounds
-            text = f"must be from {least:.12g} to {most:.12g}, but is {value:.12g}"
+            given = f"{value:.12g}" if isinstance(value, float) or abs(value) < 1e15 else "far beyond"
+            text = f"must be from {least:.12g} to {most:.12g}, but is {given}"
             raise InputError(text, where=PREFIX + name.upper())
     for name in _NEVER_EMPTY:
         if not getattr(settings, name):

@@ -12,8 +12,9 @@ import pytest
 
 from engine.controller import broker
 from engine.controller.broker import ACT, RECONCILE, Rejected, cleaned
-from engine.controller.messages import broker_url
+from engine.controller.messages import broker_url, configuration
 from engine.controller.triggers import Triggers
+from engine.settings import Settings
 from engine.store import PassStore, StoredRevisions, StoredSnapshots, StoreUnavailable, connect, heal, repair
 from tests.loop_world import Cluster, cluster, until
 from tests.redis_server import redis_process, redis_url  # noqa: F401
@@ -24,6 +25,7 @@ __all__ = ["cluster", "processes"]
 TRIGGERS = [f"belay:{{triggers}}:{name}" for name in ("dirty", "busy", "sent", "epochs")]
 SHARD = [f"belay:{{main}}:{name}" for name in ("log", "objects", "meta", "pass", "revision")]
 OTHERS = ["belay:summaries", "belay:counters", "belay:blobs", "belay:blobs:used", "belay:alive:worker/worker"]
+PRIORITIES = [f"{queue}\x06\x16{priority}" for queue in ("plan", "act") for priority in "369"]
 QUEUES = ["plan", "act", "unacked", "unacked_index", "_kombu.binding.plan"]
 
 
@@ -182,7 +184,7 @@ def test_a_worker_survives_every_wrong_key_and_message(
     client.zadd("unacked_index", {"a": 1, "b": 2, "c": 3})
     cluster.add_pod("messages", 8)
     until(lambda: cluster.bound() >= {"messages"}, 180, "the binding after hostile messages")
-    for key in [*TRIGGERS, *SHARD, *OTHERS, *QUEUES]:
+    for key in [*TRIGGERS, *SHARD, *OTHERS, *QUEUES, *PRIORITIES]:
         wrong(client, key)
     cluster.add_pod("keys", 8)
     until(lambda: cluster.bound() >= {"keys"}, 180, "the binding after damaged keys")
@@ -215,6 +217,80 @@ def test_an_acknowledgement_survives_damaged_keys(redis_url: str) -> None:  # no
             taken.append(made)
         assert client.type("unacked") in (b"hash", b"none") and client.type("unacked_index") in (b"zset", b"none")
         assert len(taken) == 2
+
+
+def test_messages_that_wait_again_survive_damaged_keys(redis_url: str) -> None:  # noqa: F811
+    from kombu import Connection
+
+    broker.install()
+    client: Any = connect(redis_url)
+    with Connection(broker_url(redis_url)) as connection, connection.channel() as channel:
+        client.set("unacked_index", "wrong")
+        channel.qos.restore_visible()
+        assert client.exists("unacked_index") == 0
+
+
+def test_only_the_two_queues_are_read_and_remote_control_is_off(redis_url: str) -> None:  # noqa: F811
+    from celery import Celery
+    from kombu import Consumer, Queue
+
+    application = Celery("reader", set_as_current=False)
+    application.config_from_object(configuration(Settings(identity="x", redis_url=redis_url)))
+    assert application.conf.worker_enable_remote_control is False
+    client: Any = connect(redis_url)
+    # a key of a wrong type at every other priority was met in every poll, which took half a core
+    for priority in ("3", "6", "9"):
+        client.set(f"plan\x06\x16{priority}", "wrong")
+    client.lpush("plan", json.dumps(message()))
+    taken: list[Any] = []
+
+    def take(body: object, found: Any) -> None:
+        taken.append(found.headers["task"])
+        found.ack()
+
+    with application.connection_for_read() as connection, Consumer(connection, Queue("plan"), callbacks=[take]):
+        connection.drain_events(timeout=60)
+    assert taken == [RECONCILE]
+
+
+def test_a_damaged_key_that_cannot_be_deleted_is_asked_for_once_a_second(
+    redis_url: str,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from kombu import Connection, Consumer, Queue
+
+    broker.install()
+    pauses: list[float] = []
+    monkeypatch.setattr(broker, "repair", lambda client: [])
+    monkeypatch.setattr(broker.time, "sleep", pauses.append)
+    client: Any = connect(redis_url)
+    with (
+        Connection(broker_url(redis_url)) as connection,
+        Consumer(connection, Queue("plan")),
+        contextlib.suppress(TimeoutError),
+    ):
+        client.set("plan", "wrong")
+        connection.drain_events(timeout=2)
+    assert pauses and set(pauses) == {broker.REPAIR_PAUSE}
+
+
+def test_an_error_of_celerys_callback_is_not_blamed_on_the_message(redis_url: str) -> None:  # noqa: F811
+    from kombu import Connection, Consumer, Queue
+
+    broker.install()
+    client: Any = connect(redis_url)
+
+    def fails(body: object, message: object) -> None:
+        raise ValueError("a bug of ours")
+
+    client.lpush("plan", "5", json.dumps(message()))
+    with (
+        Connection(broker_url(redis_url)) as connection,
+        Consumer(connection, Queue("plan"), callbacks=[fails]),
+        pytest.raises(ValueError, match="a bug of ours"),
+    ):
+        for _ in range(3):
+            connection.drain_events(timeout=60)
 
 
 def test_the_transport_is_the_checked_one() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from engine.errors import InputError
-from engine.settings import from_environment, misspelt
+from engine.settings import Settings, from_environment, misspelt
 
 WRONG = {
     "RESYNC=nan": "from 0.001 to 86400, but is nan",
@@ -15,6 +16,9 @@ WRONG = {
     "DEBOUNCE=-1": "from 0 to 60, but is -1",
     "BATCH=1.5": "must be a whole number, but is '1.5'",
     "BATCH=99999999999": "from 1 to 10000, but is 99999999999",
+    "IN_FLIGHT=999999999999": "from 1 to 10000, but is 999999999999",
+    "IN_FLIGHT=99999999999999999999": "from 1 to 10000, but is far beyond",
+    "HEALTH_PORT=-99999999999999999999": "from 0 to 65535, but is far beyond",
     "BATCH_BYTES=-1": "from 1024 to 67108864, but is -1",
     "IN_FLIGHT=0": "from 1 to 10000, but is 0",
     "GRPC_HEALTH_PORT=65536": "from 0 to 65535, but is 65536",
@@ -34,6 +38,14 @@ def test_a_wrong_setting_is_refused_by_its_name(given: str) -> None:
     with pytest.raises(InputError) as refused:
         from_environment({f"BELAY_{name}": value})
     assert str(refused.value).startswith(f"BELAY_{name}: ") and WRONG[given] in str(refused.value)
+
+
+def test_every_number_is_bounded() -> None:
+    for field in msgspec.structs.fields(Settings):
+        if field.type in (int, float):
+            for value in ("9" * 12, "9" * 20, "9" * 400, "9" * 5000, "-1", "nan", "1e999"):
+                with pytest.raises(InputError, match=f"BELAY_{field.name.upper()}"):
+                    from_environment({f"BELAY_{field.name.upper()}": value})
 
 
 def test_what_people_write_is_read() -> None:

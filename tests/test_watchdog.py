@@ -21,7 +21,6 @@ from engine.controller.watchdog import (
     MAX_RESTARTS,
     RESTART_WINDOW,
     RESTARTS,
-    HotLoopDetector,
     ProgressSample,
     StallDetector,
     Watchdog,
@@ -29,6 +28,7 @@ from engine.controller.watchdog import (
     restart_in_place,
 )
 from engine.errors import InputError
+from engine.model.hot_loop import HotLoopDetector
 from engine.settings import from_environment
 from engine.store import StoreUnavailable, connect
 from tests.loop_world import Cluster, until
@@ -178,7 +178,36 @@ def test_a_process_that_uses_a_core_without_a_task_is_reported() -> None:
 def test_work_and_quiet_are_no_hot_loop() -> None:
     hot = HotLoopDetector(window=60.0, share=0.5)
     assert not any(hot.check(float(second), 0.02 * second, idle=True) for second in range(200))
-    assert not any(hot.check(200.0 + second, 5.0 + second, idle=second % 30 != 0) for second in range(200))
+    spent = 10.0
+    for second in range(200, 600):
+        working = second % 3 == 0
+        spent += 1.0 if working else 0.02
+        assert not hot.check(float(second), spent, idle=not working)
+
+
+def test_a_hot_loop_between_tasks_is_reported() -> None:
+    hot = HotLoopDetector(window=60.0, share=0.5)
+    said = [hot.check(float(second), 0.93 * second, idle=second % 10 != 0) for second in range(100)]
+    assert [text for text in said if text] == ["the process used 93% of a core for 60 s without a task"]
+
+
+HOT = """
+import threading
+from engine import hot_loops
+def spin():
+    while True:
+        pass
+threading.Thread(target=spin, name="spinner", daemon=True).start()
+thread, place = hot_loops.hottest()
+print(thread, "|", place)
+"""
+
+
+def test_the_place_of_a_hot_loop_is_named() -> None:
+    done = subprocess.run([sys.executable, "-c", HOT], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    thread, _, place = done.stdout.partition(" | ")
+    assert thread == "spinner" and " spin < " in place, done.stdout
 
 
 def test_settings_of_the_watchdog_are_checked() -> None:

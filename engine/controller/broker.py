@@ -12,6 +12,7 @@ import binascii
 import contextlib
 import json
 import re
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from queue import Empty
@@ -24,7 +25,7 @@ from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import loads
 
 from engine import log
-from engine.store import repair
+from engine.store import StoreUnavailable, repair
 
 _log = log.get("broker")
 # kombu's stubs lack what is overridden here
@@ -33,6 +34,8 @@ _Channel: Any = transport.Channel
 
 LARGEST_BODY: Final = 1024 * 1024
 """Most characters of a task's encoded body; a batch of actions has at most 512 KiB."""
+REPAIR_PAUSE: Final = 1.0
+"""Seconds until the queues are asked again after a key of a wrong type that could not be deleted."""
 _TAG: Final = re.compile(r"[0-9A-Za-z-]{1,64}\Z")
 _SHARD: Final = re.compile(r"([0-9a-f]{8}\.[0-9a-f]{64} )?[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?\Z")
 """A shard's name, behind its seal where messages are sealed."""
@@ -127,16 +130,20 @@ class BrokerQoS(_QoS):  # type: ignore[misc]
         """Remove a message, or put it back."""
         self._twice(super().reject, delivery_tag, requeue)
 
-    def _twice(self, command: Callable[..., None], *arguments: Any) -> None:
+    def restore_visible(self, *arguments: Any, **options: Any) -> Any:
+        """Put back the messages of workers that died."""
+        return self._twice(super().restore_visible, *arguments, **options)
+
+    def _twice(self, command: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Repeat a command after deleting keys of a wrong type: such an error would end Celery."""
         try:
-            command(*arguments)
+            return command(*arguments, **options)
         except redis.ResponseError as error:
             if "WRONGTYPE" not in str(error):
                 raise
             with self.channel.conn_or_acquire() as client:
                 repair(client)
-            command(*arguments)
+            return command(*arguments, **options)
 
     def restore_by_tag(self, tag: Any, client: Any = None, leftmost: bool = False) -> None:
         """Put a message back into its queue if it still is one of Belay's tasks."""
@@ -164,18 +171,31 @@ class BrokerChannel(_Channel):  # type: ignore[misc]
         except redis.ResponseError as error:
             if "WRONGTYPE" not in str(error):
                 raise
-            with self.conn_or_acquire() as client:
-                repair(client)
+            self._repair()
             raise Empty from error
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            if error is self.connection.failure:  # Celery's own, about a sound task
+                raise
             _dropped("a queue", error)
             return True
+
+    def _repair(self) -> None:
+        """Delete keys of a wrong type; where that changes nothing, pause: the same answer would come at once."""
+        try:
+            with self.conn_or_acquire() as client:
+                mended = repair(client)
+        except StoreUnavailable:
+            mended = []
+        if not mended:
+            time.sleep(REPAIR_PAUSE)
 
 
 class BrokerTransport(transport.Transport):
     """Redis' transport; only Belay's tasks reach Celery."""
 
     Channel = BrokerChannel
+    failure: Exception | None = None
+    """The last exception of Celery's own callback, which is not the message's fault."""
 
     def _deliver(self, message: Any, queue: Any) -> None:
         try:
@@ -183,7 +203,11 @@ class BrokerTransport(transport.Transport):
         except Rejected as error:
             _dropped(str(queue), error)
             return
-        super()._deliver(sound, queue)
+        try:
+            super()._deliver(sound, queue)
+        except Exception as error:
+            self.failure = error
+            raise
 
 
 def _dropped(where: str, error: Exception) -> None:

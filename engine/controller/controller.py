@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterable
 
 import redis.asyncio
 
-from engine import log
+from engine import hot_loops, log
 from engine.controller.broker import RECONCILE
 from engine.controller.revision_feed import RevisionFeed
 from engine.controller.snapshot_feed import RETRY_SECONDS, SnapshotFeed, wait
@@ -226,6 +226,7 @@ def main(kubeconfig: str | None = None, source_file: str | None = None) -> int:
     settings = from_environment(kubeconfig=kubeconfig, source_file=source_file)
     log.configure(settings.log_level, "controller")
     warn(_log)
+    hot_loops.start()
     asyncio.run(_serve(settings))
     return 0
 

@@ -56,6 +56,8 @@ def configuration(settings: Settings) -> dict[str, Any]:
         "broker_connection_max_retries": None,
         "broker_transport_options": {
             "visibility_timeout": max(settings.visibility, 1),
+            # one list per queue: a key of a wrong type among those of other priorities would be met in every poll
+            "priority_steps": [0],
             "unacked_restore_interval": 5,
             "unacked_restore_throttle": 1,
             "socket_timeout": 10,

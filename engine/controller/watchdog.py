@@ -21,7 +21,9 @@ import msgspec
 from celery import bootsteps
 from celery.worker import state
 
+from engine import hot_loops
 from engine.log import get
+from engine.model.hot_loop import HotLoopDetector
 from engine.store import StoreUnavailable
 
 _log = get("watchdog")
@@ -36,10 +38,6 @@ GAVE_UP: Final = 70
 _SILENT_SECONDS: Final = 10.0
 """Seconds without a check after which ``/healthz`` fails."""
 _REQUEST_SECONDS: Final = 2.0
-HOT_WINDOW: Final = 60.0
-"""Seconds without a task over which CPU time is measured."""
-HOT_SHARE: Final = 0.5
-"""Share of a core above which an idle process counts as looping; an idle worker uses about a hundredth."""
 
 
 class ProgressSample(msgspec.Struct, frozen=True):
@@ -103,28 +101,6 @@ class StallDetector:
         return f"{waiting} messages wait and none was taken for {idle:.0f} s" if idle > self._stall else ""
 
 
-class HotLoopDetector:
-    """Detects a process that uses a core although no task runs. Times in s; CPU seconds are those of the process."""
-
-    def __init__(self, window: float = HOT_WINDOW, share: float = HOT_SHARE) -> None:
-        self._window, self._share = window, share
-        self._start: tuple[float, float] | None = None
-
-    def check(self, now: float, cpu: float, idle: bool) -> str:
-        """A warning about the window that ends now; empty during the window, or without a hot loop."""
-        if not idle or self._start is None:
-            self._start = (now, cpu) if idle else None
-            return ""
-        began, spent = self._start
-        if now - began < self._window:
-            return ""
-        self._start = (now, cpu)
-        used = (cpu - spent) / (now - began)
-        if used < self._share:
-            return ""
-        return f"the process used {used:.0%} of a core for {now - began:.0f} s without a task"
-
-
 class Watchdog:
     """Checks every second in its own thread.
 
@@ -149,6 +125,7 @@ class Watchdog:
         self._checked = self._beat = clock()
         self._answers = False
         self._hot = HotLoopDetector()
+        self._seen, self._busy = 0, False
         self._stopped = threading.Event()
 
     def beat(self) -> None:
@@ -176,8 +153,10 @@ class Watchdog:
         running = frozenset(str(request.id) for request in list(state.active_requests))
         sample = ProgressSample(now, waiting, state.all_total_count[0], running, self._slots, self._beat)
         self._checked, self._answers = now, waiting is not None
-        if hot := self._hot.check(now, time.process_time(), not running):
-            _log.warning("hot loop", reason=hot, hint="send the logs of the last minutes to the maintainers")
+        idle, self._seen = not running and not self._busy and self._seen == sample.taken, sample.taken
+        self._busy = bool(running)
+        if hot := self._hot.check(now, time.process_time(), idle):
+            hot_loops.warn(hot)
         return self._detector.check(sample)
 
     @property

@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from engine import __version__, log
+from engine import __version__, hot_loops, log
 from engine.errors import BelayError, InputError
 from engine.kube import Kube
 from engine.metrics import BelayCollector
@@ -159,6 +159,7 @@ def main(listen: str) -> int:
     settings = from_environment()
     log.configure(settings.log_level, "server")
     warn(_log)
+    hot_loops.start()
     asyncio.run(_serve(settings, host, port, os.environ.get(SECRET_VARIABLE, "")))
     return 0
 

@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
+from engine.log import get
+from engine.serve.grpc.messages import Malformed
 from engine.serve.grpc.streams import peer_host
 
+_log = get("grpc")
 HEALTH_METHOD: Final = "/Recover/HealthCheck"
 HEALTH_RATE: Final = 10_000
 BUSINESS_RATE: Final = 1_000
@@ -143,7 +146,7 @@ class LimitInterceptor(Interceptor):
         method = details.method
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(
-                self._stream(handler.unary_stream), handler.request_deserializer, handler.response_serializer
+                self._stream(handler.unary_stream, method), handler.request_deserializer, handler.response_serializer
             )
         return grpc.unary_unary_rpc_method_handler(
             self._unary(handler.unary_unary, method), handler.request_deserializer, handler.response_serializer
@@ -158,23 +161,38 @@ class LimitInterceptor(Interceptor):
                 refused = self._rates.refusal(method)
                 if refused:
                     await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refused)
-                return await inner(request, context)
+                return await _sound(inner, request, context, method)
             finally:
                 self._connections.leave(peer)
 
         return guarded
 
-    def _stream(self, inner: Any) -> Any:
+    def _stream(self, inner: Any, method: str) -> Any:
         async def guarded(request: Any, context: Any) -> None:
             peer = context.peer()
             if not self._connections.enter(peer):
                 await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many connections")
             try:
-                await inner(request, context)
+                await _sound(inner, request, context, method)
             finally:
                 self._connections.leave(peer)
 
         return guarded
+
+
+async def _sound(inner: Any, request: Any, context: Any, method: str) -> Any:
+    """The handler's answer to a readable request. A bug in the handler is one log line here and INTERNAL there."""
+    if isinstance(request, Malformed):
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, request.reason)
+    try:
+        return await inner(request, context)
+    except (grpc.aio.AbortError, grpc.aio.BaseError):
+        raise
+    except Exception:
+        if context.cancelled():  # the caller is gone: whatever failed, failed for that
+            return None
+        _log.exception("call failed", method=method)
+        await context.abort(grpc.StatusCode.INTERNAL, "internal error")
 
 
 __all__ = ["BUSINESS_RATE", "HEALTH_RATE", "TokenBucket", "Connections", "LimitInterceptor", "Rates"]

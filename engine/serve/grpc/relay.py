@@ -10,6 +10,7 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 
 from engine.serve.grpc.leader import Leader
+from engine.serve.grpc.messages import reader
 from engine.serve.grpc.streams import Context, peer_host
 
 #: Metadata of a relayed call; its value is the client's address.
@@ -158,10 +159,10 @@ def _handler(
 
     if method.server_streaming:
         return grpc.unary_stream_rpc_method_handler(
-            stream, request_deserializer=request.FromString, response_serializer=response.SerializeToString
+            stream, request_deserializer=reader(request), response_serializer=response.SerializeToString
         )
     return grpc.unary_unary_rpc_method_handler(
-        unary, request_deserializer=request.FromString, response_serializer=response.SerializeToString
+        unary, request_deserializer=reader(request), response_serializer=response.SerializeToString
     )
 
 

@@ -39,10 +39,15 @@ _log = get("grpc")
 PORT: Final = 8899
 SYNC_SECONDS: Final = 60.0
 GRACE_SECONDS: Final = 3.0
+MAX_WAITING: Final = 16_384
+"""Calls that may wait to be looked at: half of what one host's connections can carry."""
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", 4 * 1024 * 1024),
     ("grpc.max_send_message_length", 8 * 1024 * 1024),
     ("grpc.max_concurrent_streams", 64),
+    # gRPC drops calls beyond 1,000 that wait, at random and as CANCELLED; ours are refused by name (`limits`)
+    ("grpc.server.max_pending_requests", MAX_WAITING),
+    ("grpc.server.max_pending_requests_hard_limit", 2 * MAX_WAITING),
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
