@@ -35,6 +35,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     is HOST:PORT, ``off`` or ``auto`` ($POD_IP:8899, without it 127.0.0.1:8899 if that is free); its probe is on
     ``grpc_health_port`` (0: nowhere); beyond loopback it needs the three ``grpc_tls_*`` files (mutual TLS) or
     ``grpc_plaintext``.
+    ``grpc_callers`` says how callers prove who they are, ``grpc_operators`` and ``grpc_fault_senders`` list
+    ServiceAccounts (``namespace/name``, by commas) that may speak for every job, or send public faults of every node.
     """
 
     redis_url: str = "redis://127.0.0.1:6379/0"
@@ -79,6 +81,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     grpc_tls_cert: str = ""
     grpc_tls_key: str = ""
     grpc_tls_ca: str = ""
+    grpc_callers: Literal["known", "address", "any"] = "known"
+    grpc_operators: str = ""
+    grpc_fault_senders: str = ""
     log_level: str = "INFO"
 
     @property

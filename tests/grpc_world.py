@@ -79,7 +79,7 @@ class World:
 
     @contextlib.asynccontextmanager
     async def server(self, name: str = "server-0", **options: Any) -> AsyncIterator[GrpcServer]:
-        async with GrpcServer(self.kube, identity=name, **options) as server:
+        async with GrpcServer(self.kube, identity=name, **{"callers": "any", **options}) as server:
             assert server.leader is not None
             assert await server.leader.known(PATIENCE)
             await until(lambda: server.cluster.synced, "the cluster is listed")

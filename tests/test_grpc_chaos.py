@@ -31,7 +31,7 @@ class Servers:
         self._one = asyncio.Lock()
 
     async def start(self) -> None:
-        self.current = GrpcServer(self.world.kube, identity="server-0", port=self.port)
+        self.current = GrpcServer(self.world.kube, identity="server-0", port=self.port, callers="any")
         await self.current.__aenter__()
 
     async def kill(self) -> None:
@@ -239,7 +239,7 @@ def test_a_signal_lost_with_its_server_is_repeated(tmp_path: Path) -> None:
 def test_a_standby_hands_calls_on_and_takes_over(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         job = await world.job(strategy="recover")
-        first = GrpcServer(world.kube, identity="server-0", duration=1.0)
+        first = GrpcServer(world.kube, identity="server-0", duration=1.0, callers="any")
         async with first, world.server("server-1", duration=1.0) as second:
             assert first.leader is not None and second.leader is not None
             assert (first.leader.leads, second.leader.leads) == (True, False)

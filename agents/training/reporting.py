@@ -108,6 +108,7 @@ class Reporter:
         """Report one recovery; whether the service implements the call."""
         import grpc
 
+        from agents import caller_token
         from engine.wire.training import training_pb2 as pb
         from engine.wire.training import training_pb2_grpc
 
@@ -116,7 +117,8 @@ class Reporter:
             try:
                 with grpc.insecure_channel(self.address) as channel:
                     stub: Any = training_pb2_grpc.TrainingStub(channel)  # type: ignore[no-untyped-call]
-                    answer = stub.ReportRecovery(self.message(recovery, pb), timeout=CALL_SECONDS)
+                    proof = caller_token.metadata()
+                    answer = stub.ReportRecovery(self.message(recovery, pb), timeout=CALL_SECONDS, metadata=proof)
                 if answer.code != AGAIN:
                     if answer.code:
                         say(f"belay server refused the report of a recovery: {answer.code} {answer.info[:200]}")

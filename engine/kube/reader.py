@@ -154,7 +154,7 @@ class KubeReader:
         **options: Any,
     ) -> Any:
         path = res.path(ns, name, subresource)
-        answer = await self._transport.call(method, path, withhold=res.kind == "Secret", **options)
+        answer = await self._transport.call(method, path, withhold=res.kind in ("Secret", "TokenReview"), **options)
         if not isinstance(answer, dict):
             raise Unavailable(f"{method} {path}: the answer is not an object", reason="BadAnswer")
         return answer

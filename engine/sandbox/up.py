@@ -266,6 +266,7 @@ class Sandbox:
             source_interval=1.0,
             resync=max(2.0, 10.0 * self.scale),
             grpc_listen=self.recovery_service or "auto",
+            grpc_callers="any",  # on loopback, for the person who runs it
             grpc_health_port=0 if self.recovery_service else Settings().grpc_health_port,
         )
 

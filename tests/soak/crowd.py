@@ -126,7 +126,7 @@ def serve(kubeconfig: str, port: int, pipe: Any) -> None:
     async def go() -> None:
         async with (
             Kube.from_config(kubeconfig) as kube,
-            GrpcServer(kube, identity="server-0", port=port, duration=LEASE) as server,
+            GrpcServer(kube, identity="server-0", port=port, duration=LEASE, callers="any") as server,
         ):
             while server.leader is None or not server.leader.leads:
                 await asyncio.sleep(0.05)

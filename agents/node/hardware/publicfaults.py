@@ -1,6 +1,7 @@
 """Public faults sent to ClusterD (or `belay server`) by gRPC, as NodeD sends those of storage clients.
 
-Service ``PubFault``, rpc ``SendPublicFault``, plaintext; component/noded/pkg/reporter/grpcreporter.
+Service ``PubFault``, rpc ``SendPublicFault``, plaintext; component/noded/pkg/reporter/grpcreporter. `belay server`
+learns from the agent's token which node it may speak for.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any, Final
 
 import grpc
 
+from agents import caller_token
 from agents.drivers.base import DriverError
 from engine.wire.clusterd import pubfault_pb2, pubfault_pb2_grpc
 
@@ -32,11 +34,11 @@ class GrpcPublicFaults:
             self._channel = grpc.aio.insecure_channel(self.address, options=options)
         try:
             answer = await pubfault_pb2_grpc.PubFaultStub(self._channel).SendPublicFault(  # type: ignore[no-untyped-call]
-                request(message), timeout=SECONDS
+                request(message), timeout=SECONDS, metadata=caller_token.metadata()
             )
         except grpc.aio.AioRpcError as error:
             raise DriverError(
-                f"public faults did not reach {self.address}: {error.code().name} {(error.details() or '')[:160]}"
+                f"public faults did not reach {self.address}: {error.code().name} {(error.details() or '')[:400]}"
             ) from error
         if answer.code:
             raise DriverError(f"{self.address} refuses public faults: {answer.code} {answer.info[:160]}")

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import grpc
 
+from agents import caller_token
 from engine.wire.clusterd import recover_pb2, recover_pb2_grpc
 
 KEEPALIVE_MS: Final = 3000
@@ -63,7 +64,7 @@ class RecoverClient:
                     ("grpc.keepalive_time_ms", KEEPALIVE_MS), ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
                     ("grpc.keepalive_permit_without_calls", 1), ("grpc.max_receive_message_length", MAX_MESSAGE),
                 ]  # fmt: skip
-                self._channel = (
+                self._channel = caller_token.presenting(
                     grpc.insecure_channel(self._address, options)
                     if self._credentials is None
                     else grpc.secure_channel(self._address, self._credentials, options)

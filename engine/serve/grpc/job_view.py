@@ -13,6 +13,7 @@ from engine.gangs.grouping import group
 from engine.gangs.owners import POD_GROUP_APIS, controller_of
 from engine.model.attribution import HEALTHY, FaultRank, PodPlacement, fault_ranks, health
 from engine.model.cluster import Observed, Pod
+from engine.model.diagnostics import ObjectKey
 from engine.model.jobs import Gang
 from engine.model.plan_cache import CacheKey, Memo, PlanCache
 from engine.status.jobs import quiet
@@ -66,10 +67,14 @@ def views(observed: Observed, cache: PlanCache) -> dict[str, JobView]:
     """Every job of a snapshot by id: jobs with pods, and jobs that have only a PodGroup so far."""
     gangs, _ = group(observed, cache)
     found, known = {}, cache[_VIEWS]
+    declared: dict[str, Gang] = {}
     for gang in gangs.values():
         if gang.uid and gang.kind != "Pod":
-            pods = tuple(observed.pods[key] for key in gang.pods)
-            found[gang.uid] = known.of(gang.uid, (gang, pods), partial(_of_gang, gang, pods))
+            other = declared.get(gang.uid)
+            declared[gang.uid] = gang if other is None else _rightful(gang, other, observed)
+    for uid, gang in declared.items():
+        pods = tuple(observed.pods[key] for key in gang.pods)
+        found[uid] = known.of(uid, (gang, pods), partial(_of_gang, gang, pods))
     for key, raw in observed.objects.items():
         if key.kind != "PodGroup" or key.api_version not in POD_GROUP_APIS:
             continue
@@ -126,6 +131,19 @@ def ranks_of(view: JobView, observed: Observed, node: str) -> dict[str, int]:
             for position, chip in enumerate(place.chips):
                 found[str(chip)] = place.rank * len(place.chips) + position
     return found
+
+
+def _rightful(one: Gang, other: Gang, observed: Observed) -> Gang:
+    """Which of two gangs with one uid is the job: anybody may name any uid as the owner of a pod in another namespace.
+    The one whose owner is observed with this uid, else the one with the older pods.
+    """
+
+    def rank(gang: Gang) -> tuple[bool, float, str]:
+        raw = observed.objects.get(ObjectKey(gang.api_version, gang.kind, gang.namespace, gang.name)) or {}
+        real = (raw.get("metadata") or {}).get("uid") == gang.uid
+        return (not real, min((observed.pods[key].created for key in gang.pods), default=0.0), gang.namespace)
+
+    return min(one, other, key=rank)
 
 
 def _ranked(pods: Sequence[Pod]) -> dict[int, Pod]:

@@ -48,11 +48,14 @@ _MASTER_ADDR: Final = "MASTER_ADDR"
 
 
 class ContainerSettings(NamedTuple):
-    """Settings of a pod's containers that recovery and profiling need and the planner does not."""
+    """Settings of a pod and its containers that the services need and the planner does not; ``account`` is the name of
+    its ServiceAccount.
+    """
 
     mindio_wait: int | None = None
     master_addr: str = ""
     data_trace: bool = False
+    account: str = "default"
 
 
 _NO_SETTINGS: Final = ContainerSettings()
@@ -214,7 +217,9 @@ def _key(obj: Mapping[str, Any]) -> tuple[str, str]:
 
 def _settings_of(pod: Mapping[str, Any]) -> ContainerSettings:
     wait, address, traced = None, "", False
-    for container in (pod.get("spec") or {}).get("containers") or ():
+    spec = pod.get("spec") or {}
+    account = str(spec.get("serviceAccountName") or "default")
+    for container in spec.get("containers") or ():
         for row in container.get("env") or ():
             name, value = row.get("name"), str(row.get("value") or "")
             if name == _MINDIO_WAIT and value.isascii() and value.isdecimal() and len(value) <= 9:
@@ -223,7 +228,8 @@ def _settings_of(pod: Mapping[str, Any]) -> ContainerSettings:
                 address = value
         mounts = container.get("volumeMounts") or ()
         traced = traced or any(str(row.get("mountPath", "")).rstrip("/") == _DATA_TRACE for row in mounts)
-    return ContainerSettings(wait, address, traced) if wait is not None or address or traced else _NO_SETTINGS
+    found = ContainerSettings(wait, address, traced, account)
+    return found if found != _NO_SETTINGS else _NO_SETTINGS
 
 
 def clock_ms() -> int:

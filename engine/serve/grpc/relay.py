@@ -9,12 +9,12 @@ import grpc
 from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 
+from engine.serve.grpc.access import Access
+from engine.serve.grpc.callers import RELAYED
 from engine.serve.grpc.leader import Leader
 from engine.serve.grpc.messages import reader
-from engine.serve.grpc.streams import Context, peer_host
+from engine.serve.grpc.streams import Context
 
-#: Metadata of a relayed call; its value is the client's address.
-RELAYED: Final = "x-belay-relayed"
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", 8 * 1024 * 1024),
     ("grpc.max_send_message_length", 8 * 1024 * 1024),
@@ -91,22 +91,18 @@ class Relay:
             await one.channel.close(None)
 
 
-def handlers(service: ServiceDescriptor, implementation: object, relay: Relay) -> grpc.GenericRpcHandler[Any, Any]:
-    """The handlers of one service; ``implementation`` has a method named as each RPC."""
-    table = {method.name: _handler(service, method, implementation, relay) for method in service.methods}
+def handlers(
+    service: ServiceDescriptor, implementation: object, relay: Relay, access: Access
+) -> grpc.GenericRpcHandler[Any, Any]:
+    """The handlers of one service; ``implementation`` has a method named as each RPC. ``access`` admits the calls that
+    this server serves itself.
+    """
+    table = {method.name: _handler(service, method, implementation, relay, access) for method in service.methods}
     return grpc.method_handlers_generic_handler(service.full_name, table)
 
 
-def caller(context: Context) -> str:
-    """The address of the client, also of a relayed call."""
-    for key, value in context.invocation_metadata() or ():
-        if key == RELAYED:
-            return value if isinstance(value, str) else value.decode()
-    return peer_host(context.peer())
-
-
 def _handler(
-    service: ServiceDescriptor, method: MethodDescriptor, implementation: object, relay: Relay
+    service: ServiceDescriptor, method: MethodDescriptor, implementation: object, relay: Relay, access: Access
 ) -> grpc.RpcMethodHandler[Any, Any]:
     request: Any = message_factory.GetMessageClass(method.input_type)
     response: Any = message_factory.GetMessageClass(method.output_type)
@@ -119,12 +115,14 @@ def _handler(
                 path, request_serializer=request.SerializeToString, response_deserializer=response.FromString
             )
             try:
-                return await call(message, metadata=((RELAYED, peer_host(context.peer())),), timeout=_left(context))
+                metadata = access.callers.relayed_metadata(context)
+                return await call(message, metadata=metadata, timeout=_left(context))
             except grpc.aio.AioRpcError as error:
                 if not await _failed_over(error, relayed):
                     await context.abort(error.code(), error.details() or "")
             finally:
                 await relayed.release()
+        await access.admit(path, message, context)
         return await serve(message, context)
 
     async def stream(message: Any, context: Context) -> None:
@@ -132,7 +130,7 @@ def _handler(
             call = relayed.channel.unary_stream(
                 path, request_serializer=request.SerializeToString, response_deserializer=response.FromString
             )
-            ongoing = call(message, metadata=((RELAYED, peer_host(context.peer())),))
+            ongoing = call(message, metadata=access.callers.relayed_metadata(context))
             began = False
             try:
                 await ongoing.initial_metadata()  # also returns when the call has failed
@@ -148,6 +146,7 @@ def _handler(
             finally:
                 ongoing.cancel()
                 await relayed.release()
+        await access.admit(path, message, context)
         await serve(message, context)
 
     async def _failed_over(error: grpc.aio.AioRpcError, relayed: RelayChannel, *, began: bool = False) -> bool:
@@ -171,4 +170,4 @@ def _left(context: Context) -> float | None:
     return context.time_remaining()
 
 
-__all__ = ["MAX_CHANNELS", "CALLS_PER_CHANNEL", "RelayChannel", "Relay", "caller", "handlers"]
+__all__ = ["MAX_CHANNELS", "CALLS_PER_CHANNEL", "RelayChannel", "Relay", "handlers"]

@@ -18,6 +18,8 @@ from aiohttp import web
 from engine.errors import InputError
 from engine.kube import Kube, KubeError, cancel_all
 from engine.log import get
+from engine.serve.grpc.access import Access, Grants, ObservedPods
+from engine.serve.grpc.callers import Callers, Mode, accounts_of
 from engine.serve.grpc.config import ConfigService
 from engine.serve.grpc.fault import FaultService
 from engine.serve.grpc.jobs import JobService
@@ -31,6 +33,7 @@ from engine.serve.grpc.recovery.service import RecoverService
 from engine.serve.grpc.recovery.training import TrainingService
 from engine.serve.grpc.relay import Relay, handlers
 from engine.serve.grpc.tls import Certificates, allowed_plaintext, files_of
+from engine.serve.grpc.token_reviews import TokenReviews
 from engine.settings import Settings
 from engine.wire.clusterd import config_pb2, fault_pb2, job_pb2, profiling_pb2, pubfault_pb2, recover_pb2
 from engine.wire.training import training_pb2
@@ -58,7 +61,10 @@ OPTIONS: Final = (
 
 
 class GrpcServer:
-    """All services of one process. Use with ``async with``: it serves until the context ends."""
+    """All services of one process. Use with ``async with``: it serves until the context ends.
+
+    ``callers`` says how callers are known, ``grants`` which of them may do more than others.
+    """
 
     def __init__(
         self,
@@ -76,6 +82,9 @@ class GrpcServer:
         connections: Connections | None = None,
         table: Callable[[], PublicFaultTable] | None = None,
         keep_alive: float = 5.0,
+        callers: Mode = "known",
+        grants: Grants | None = None,
+        own_token: Callable[[], str] | None = None,
     ) -> None:
         self.cluster = cluster or ObservedCluster(kube)
         self.registry = Registry(kube, self.cluster, clock=clock)
@@ -92,6 +101,14 @@ class GrpcServer:
         self.tracing = TrainingDataTraceService(kube, self.cluster)
         self.public = PubFaultService(kube, self.cluster, table)
         self.training = TrainingService(self.registry)
+        pods = ObservedPods(self.cluster)
+        own_certificate = certificates.shared if certificates is not None else None
+        self._callers = Callers(
+            TokenReviews(kube), pods, mode=callers, own_token=own_token, own_certificate=own_certificate
+        )
+        self._access = Access(
+            self._callers, self.cluster, pods, grants=grants, served=self.registry.sessions.__contains__
+        )
         self._recover = RecoverService(self.registry, keep_alive=keep_alive)
         self._tasks: list[asyncio.Task[None]] = []
         self._probe: web.AppRunner | None = None
@@ -138,7 +155,10 @@ class GrpcServer:
             (training_pb2, "Training", self.training),
         )
         self._server.add_generic_rpc_handlers(
-            tuple(handlers(module.DESCRIPTOR.services_by_name[name], serve, relay) for module, name, serve in services)
+            tuple(
+                handlers(module.DESCRIPTOR.services_by_name[name], serve, relay, self._access)
+                for module, name, serve in services
+            )
         )
         await self._server.start()
         if self.health_port is not None:
@@ -148,7 +168,9 @@ class GrpcServer:
             self.public.run(),
         )  # fmt: skip
         self._tasks = [asyncio.ensure_future(work) for work in works]
-        _log.info("serving gRPC", address=reached, tls=self._certificates is not None)
+        _log.info("serving gRPC", address=reached, tls=self._certificates is not None, callers=self._callers.mode)
+        if self._callers.mode == "any":
+            _log.warning("every caller may speak for every job; BELAY_GRPC_CALLERS=known or address asks who it is")
 
     async def aclose(self) -> None:
         """End every stream, release the Lease and let calls finish."""
@@ -159,6 +181,7 @@ class GrpcServer:
         for service in (self.fault, self.config, self.jobs, self.tracing):
             service.close()
         await self._server.stop(GRACE_SECONDS)
+        await self._callers.aclose()
         if self._relay is not None:
             await self._relay.aclose()
         if self._probe is not None:
@@ -240,6 +263,10 @@ async def serving(
             where="BELAY_GRPC_TLS_CERT, BELAY_GRPC_PLAINTEXT",
             hint="Clients of ClusterD need BELAY_GRPC_PLAINTEXT=1; BELAY_GRPC_LISTEN=off turns the services off.",
         )
+    grants = Grants(
+        operators=_accounts("BELAY_GRPC_OPERATORS", settings.grpc_operators),
+        fault_senders=_accounts("BELAY_GRPC_FAULT_SENDERS", settings.grpc_fault_senders),
+    )
     server = GrpcServer(
         kube,
         identity=settings.identity,
@@ -247,6 +274,8 @@ async def serving(
         port=port,
         health_port=settings.grpc_health_port or None,
         certificates=Certificates(files) if files is not None else None,
+        callers=settings.grpc_callers,
+        grants=grants,
     )
     try:
         await server.__aenter__()
@@ -260,6 +289,13 @@ async def serving(
         yield server
     finally:
         await server.aclose()
+
+
+def _accounts(variable: str, text: str) -> frozenset[tuple[str, str]]:
+    try:
+        return accounts_of(text)
+    except ValueError as error:
+        raise InputError(str(error), where=variable) from error
 
 
 def where(settings: Settings, environ: Mapping[str, str]) -> tuple[str, int, bool]:

@@ -62,6 +62,7 @@ class Certificates:
     def __init__(self, files: Files) -> None:
         self._files = files
         self._seen: tuple[tuple[int, int], ...] = ()
+        self._before = b""
         self._last = self._read()
         self._shown: tuple[tuple[int, int], ...] = self._seen  # as of the server's last handshake
 
@@ -76,6 +77,11 @@ class Certificates:
         key, certificate, authority = self._last
         return grpc.ssl_channel_credentials(authority, key, certificate)
 
+    def shared(self) -> bytes:
+        """The certificate chain in PEM, the newest and the one before: what the servers show each other."""
+        self._renew()
+        return self._last[1] + self._before
+
     def _newest(self) -> grpc.ServerCertificateConfiguration | None:
         """The configuration when the files have changed; None while they have not. Called at every handshake."""
         self._renew()
@@ -88,7 +94,9 @@ class Certificates:
         try:
             if self._stamps() == self._seen:
                 return
+            before = self._last[1]
             self._last = self._read()
+            self._before = before
         except (OSError, InputError) as error:
             _log.warning("certificates not read again; the last ones stay in force", reason=str(error))
             return

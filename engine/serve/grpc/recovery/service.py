@@ -14,11 +14,11 @@ import grpc
 from engine.model.recovery import Code, FaultyRank, Report
 from engine.model.recovery.conversation import Done, Input, Offered, Start, StopComplete, merged
 from engine.model.recovery.protocol import KEEP_ALIVE, KEEP_ALIVE_PERIOD, NORMAL, REPORT_TIMEOUT, RETRY_TYPES
+from engine.serve.grpc.callers import caller
 from engine.serve.grpc.recovery import operations
 from engine.serve.grpc.recovery.job_facts import ENABLE_KEY, SUB_HEALTH_KEY
 from engine.serve.grpc.recovery.registry import Registry
 from engine.serve.grpc.recovery.session import Session, TakenOver
-from engine.serve.grpc.relay import caller
 from engine.serve.grpc.streams import Context, MessageQueue
 from engine.wire.clusterd import recover_pb2 as pb
 
