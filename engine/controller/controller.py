@@ -74,14 +74,13 @@ class Controller:
         self._keys = Keyring(settings.batch_key_file)
         self._triggers = Triggers(client)
         self._passes = PassStore(client, keys=self._keys)
-        self._revision = RevisionFeed(
-            settings, kube, source, revisions=RevisionWriter(self._asynchronous), mark=self._mark, clock=clock
-        )
+        revisions = RevisionWriter(self._asynchronous, keys=self._keys)
+        self._revision = RevisionFeed(settings, kube, source, revisions=revisions, mark=self._mark, clock=clock)
         self._snapshot = SnapshotFeed(
             self._shard,
             kube,
             watched,
-            snapshots=SnapshotWriter(self._asynchronous),
+            snapshots=SnapshotWriter(self._asynchronous, keys=self._keys),
             passes=self._passes,
             revision=self._revision,
             debounce=settings.debounce,

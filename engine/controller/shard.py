@@ -51,6 +51,8 @@ from engine.store import (
 _log = get("reconcile")
 RECORDED_BYTES = 64 * 1024 * 1024
 """Largest snapshot, in bytes, that is recorded."""
+HEAL_SECONDS, LONGEST_HEAL_SECONDS = 10.0, 300.0
+"""Seconds between requests to write again what was altered in Redis, at first and at most."""
 RECORDED_EVERY = 10.0
 """Seconds between recordings of passes without actions that saw other faults."""
 Send = Callable[[str], Awaitable[None]]
@@ -82,6 +84,8 @@ class Shard:
         self.triggers = triggers
         self.passes = passes
         self.lease = shard_lease(kube, name, settings.identity, duration=settings.lease)
+        self._stored = snapshots, revisions
+        self._healed, self._pause = float("-inf"), HEAL_SECONDS
         self.snapshot = SnapshotReader(name, snapshots, keep_raw=settings.recordings)
         self.revision = RevisionReader(name, revisions, source_url=settings.source_url)
         self.status = StatusWriter(kube)
@@ -123,9 +127,25 @@ class Shard:
         one before.
         """
         waiting = self.snapshot.refresh(self.passes, self.settings.patience)
+        self._heal()
         self.status.receive(self.snapshot.own_changes)
         self.snapshot.own_changes = {}
         return waiting
+
+    def _heal(self) -> None:
+        """Have the controller write snapshot and revision again when Redis held what no key of ours sealed."""
+        snapshots, revisions = self._stored
+        why = snapshots.damaged.pop(self.name, "") or (f"{revisions.damaged}: not sealed" if revisions.damaged else "")
+        revisions.damaged = ""
+        now = time.monotonic()
+        if not why:
+            self._pause = HEAL_SECONDS if now - self._healed > 2 * LONGEST_HEAL_SECONDS else self._pause
+            return
+        if now - self._healed < self._pause:
+            return
+        self._healed, self._pause = now, min(2 * self._pause, LONGEST_HEAL_SECONDS)
+        _log.error("what Redis held is thrown away and written again", shard=self.name, reason=why)
+        self.passes.ask_relist(self.name)
 
     def requeue(self, seconds: float) -> None:
         """Have the next pass run in ``seconds``."""

@@ -77,7 +77,12 @@ class SnapshotReader:
         if changes.reset:
             self._observer, self._seen, self.raw = Observer(), {}, {}
         for field, value in changes.changed.items():
-            self._receive(field, value)
+            try:
+                self._receive(field, value)
+            except (ValueError, TypeError, KeyError, AttributeError) as error:  # no controller wrote this
+                self._reader.damaged[self._shard] = f"{field[:100]} is no object: {type(error).__name__}"
+                self._reader.forget(self._shard)
+                return False
         self.generation, self._watermarks = changes.generation, changes.watermarks
         return changes.synced
 

@@ -205,8 +205,8 @@ class Worker:
             self._kube,
             self.triggers,
             self.passes,
-            StoredSnapshots(self._client),
-            StoredRevisions(self._client),
+            StoredSnapshots(self._client, keys=self.keys),
+            StoredRevisions(self._client, keys=self.keys),
             self._send_batch,
         )
 

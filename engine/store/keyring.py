@@ -27,6 +27,7 @@ _LARGEST_FILE: Final = 16 * 1024
 _CHECK_SECONDS: Final = 5.0
 """Seconds between two looks at the file: kubelet takes about a minute to bring a changed Secret."""
 _ENVELOPE: Final = re.compile(r"([0-9a-f]{8}\.[0-9a-f]{64}) (.*)\Z", re.DOTALL)
+_SEALED: Final = re.compile(rb"([0-9a-f]{8}\.[0-9a-f]{64}) ")
 _VARIABLE: Final = "BELAY_BATCH_KEY_FILE"
 _log = log.get("store")
 
@@ -96,6 +97,17 @@ class Keyring:
         found = _ENVELOPE.match(text)
         seal, inner = (found[1], found[2]) if found else ("", text)
         return inner if self.holds(seal, purpose, inner.encode()) else None
+
+    def wrap_bytes(self, purpose: str, content: bytes) -> bytes:
+        """Bytes behind their seal; the bytes alone without keys."""
+        seal = self.seal(purpose, content)
+        return b"%s %s" % (seal.encode(), content) if seal else content
+
+    def unwrap_bytes(self, purpose: str, content: bytes) -> bytes | None:
+        """The bytes that ``wrap_bytes`` sealed for this purpose; None for others. Without keys a seal is ignored."""
+        found = _SEALED.match(content)
+        seal, inner = (found[1].decode(), content[found.end() :]) if found else ("", content)
+        return inner if self.holds(seal, purpose, inner) else None
 
     def _current(self) -> tuple[Key, ...]:
         if self._path is not None and self._clock() - self._looked >= _CHECK_SECONDS:

@@ -7,6 +7,7 @@ again.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ import msgspec
 import redis
 import redis.asyncio
 
+from engine.store.keyring import Keyring
 from engine.store.port import PREFIX, VALUE_LIMIT, ValueTooLarge, text, translated
 
 KEEP_SECONDS = 3600
@@ -32,9 +34,10 @@ class RevisionRecord(msgspec.Struct, frozen=True):
 class RevisionWriter:
     """The controller's side."""
 
-    def __init__(self, client: redis.asyncio.Redis, prefix: str = PREFIX) -> None:
+    def __init__(self, client: redis.asyncio.Redis, prefix: str = PREFIX, keys: Keyring | None = None) -> None:
         self._client = client
         self._prefix = prefix
+        self._keys = keys or Keyring()
 
     async def put_revision(
         self,
@@ -79,7 +82,7 @@ class RevisionWriter:
         for part in _parts(sorted(blobs)):
             async with self._client.pipeline(transaction=False) as pipe:
                 for name in part:
-                    pipe.hsetnx(self._blobs, name, blobs[name])
+                    pipe.hsetnx(self._blobs, name, self._keys.wrap_bytes(f"blob/{name}", blobs[name]))
                 await pipe.execute()
         for part in _parts(sorted(wanted | set(blobs))):
             await self._client.zadd(self._used, dict.fromkeys(part, now))
@@ -101,7 +104,8 @@ class RevisionWriter:
             for part in _parts(sorted(files)):
                 pipe.hset(key, mapping={path: files[path] for path in part})
             pipe.expire(key, 2 * KEEP_SECONDS)
-            pipe.set(_current(self._prefix, shard), msgspec.json.encode(_Pointer(sha, meta, len(files))))
+            pointer = msgspec.json.encode(_Pointer(sha, meta, len(files), _digest(files)))
+            pipe.set(_current(self._prefix, shard), self._keys.wrap_bytes(f"revision/{shard}", pointer))
             await pipe.execute()
 
     @property
@@ -114,11 +118,14 @@ class RevisionWriter:
 
 
 class StoredRevisions:
-    """The worker's side."""
+    """The worker's side. What ``keys`` did not seal counts as lost and is noted in ``damaged``."""
 
-    def __init__(self, client: redis.Redis, prefix: str = PREFIX) -> None:
+    def __init__(self, client: redis.Redis, prefix: str = PREFIX, keys: Keyring | None = None) -> None:
         self._client = client
         self._prefix = prefix
+        self._keys = keys or Keyring()
+        self.damaged = ""
+        """What had no right seal, for a message; empty after nothing."""
 
     def current(self, shard: str) -> RevisionRecord | None:
         """The revision in force with its files; None when none is known, or when Redis lost part of it."""
@@ -126,12 +133,15 @@ class StoredRevisions:
             pointer = cast(bytes | None, self._client.get(_current(self._prefix, shard)))
             if pointer is None:
                 return None
-            in_force = _pointer(pointer)
+            in_force = self._pointer(shard, pointer)
             if in_force is None:
                 return None
             found = cast(dict[bytes, bytes], self._client.hgetall(f"{self._prefix}:revision:{in_force.sha}"))
         files = {text(path): text(blob) for path, blob in found.items()}
         if len(files) != in_force.count:
+            return None
+        if in_force.digest and _digest(files) != in_force.digest:
+            self.damaged = f"the files of revision {in_force.sha[:12]}"
             return None
         return RevisionRecord(in_force.sha, files, in_force.meta)
 
@@ -142,23 +152,38 @@ class StoredRevisions:
             with translated():
                 values = cast(list[bytes | None], self._client.hmget(f"{self._prefix}:blobs", part))
             found.update({name: value for name, value in zip(part, values, strict=True) if value is not None})
-        return found
+        opened = {name: self._keys.unwrap_bytes(f"blob/{name}", value) for name, value in found.items()}
+        wrong = [name for name, content in opened.items() if content is None]
+        if wrong:  # the controller writes only what is not there
+            self.damaged = f"{len(wrong)} files"
+            with translated():
+                self._client.hdel(f"{self._prefix}:blobs", *wrong)
+        return {name: content for name, content in opened.items() if content is not None}
+
+    def _pointer(self, shard: str, value: bytes) -> _Pointer | None:
+        """The pointer decoded; None for anything else, which counts as lost."""
+        plain = self._keys.unwrap_bytes(f"revision/{shard}", value)
+        if plain is None:
+            self.damaged = "the revision in force"
+            return None
+        try:
+            return msgspec.json.decode(plain, type=_Pointer)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
 
 
 class _Pointer(msgspec.Struct, frozen=True):
-    """The revision in force: its commit, the source's findings, its number of files."""
+    """The revision in force: its commit, the source's findings, its number of files and their digest."""
 
     sha: str
     meta: dict[str, Any]
     count: int
+    digest: str = ""
 
 
-def _pointer(value: bytes) -> _Pointer | None:
-    """The pointer decoded; None for anything else, which counts as lost."""
-    try:
-        return msgspec.json.decode(value, type=_Pointer)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
+def _digest(files: Mapping[str, str]) -> str:
+    """SHA-256 over paths and blob ids."""
+    return hashlib.sha256(msgspec.json.encode(sorted(files.items()))).hexdigest()
 
 
 def _current(prefix: str, shard: str) -> str:

@@ -12,6 +12,7 @@ change; deleted fields stay as tombstones until trimmed), ``meta`` (hash: genera
 from __future__ import annotations
 
 import uuid
+from collections import deque
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -19,12 +20,18 @@ import msgspec
 import redis
 import redis.asyncio
 
+from engine.store.keyring import Keyring
 from engine.store.port import PREFIX, VALUE_LIMIT, text, translated
+from engine.store.snapshot_seal import SEAL, SnapshotSeal
 
 FIELDS_PER_WRITE = 500
 BYTES_PER_WRITE = 4 * 1024 * 1024
 _PAGE = 1000
 _TOMBSTONES = 20_000
+_READS = 8
+"""Most reads in a row while the controller writes."""
+_GENERATIONS = 64
+"""Most generations that a reader remembers to have left."""
 
 # ARGV: generation, synced ('' keeps, '0', '1'), tombstones kept, n watermarks, (kind, rv)*, (field, '1'|'0', bytes)*
 _PUT = """
@@ -100,6 +107,10 @@ class Changes(msgspec.Struct, frozen=True):
     watermarks: dict[str, str]
 
 
+_NOTHING = Changes("", 0, {}, True, False, {})
+"""No snapshot: lost, or not to be believed."""
+
+
 def _keys(prefix: str, shard: str) -> list[str]:
     return [f"{prefix}:{{{shard}}}:{name}" for name in ("objects", "log", "meta")]
 
@@ -109,11 +120,23 @@ def _count(value: str | None) -> int:
     return int(value) if value is not None and value.isascii() and value.isdecimal() and len(value) < 19 else 0
 
 
+class _Written:
+    """What the writer knows of a snapshot, to seal it."""
+
+    def __init__(self, seal: SnapshotSeal | None) -> None:
+        self.seal = seal
+        self.seq = 0
+        self.synced = False
+        self.watermarks: dict[str, str] = {}
+
+
 class SnapshotWriter:
     """The controller's side."""
 
-    def __init__(self, client: redis.asyncio.Redis, prefix: str = PREFIX) -> None:
+    def __init__(self, client: redis.asyncio.Redis, prefix: str = PREFIX, keys: Keyring | None = None) -> None:
         self._prefix = prefix
+        self._keys = keys or Keyring()
+        self._written: dict[str, _Written] = {}
         self._put = client.register_script(_PUT)
         self._begin = client.register_script(_BEGIN)
 
@@ -122,6 +145,8 @@ class SnapshotWriter:
         generation = uuid.uuid4().hex
         with translated():
             await self._begin(keys=_keys(self._prefix, shard), args=[generation])
+        key = self._keys.signing
+        self._written[shard] = _Written(SnapshotSeal(key, shard, generation) if key is not None else None)
         return generation
 
     async def put(
@@ -138,10 +163,17 @@ class SnapshotWriter:
         None deletes. The caller checks values with ``fits``. Returns False when the snapshot was lost: ``begin`` again.
         """
         slices = _slices(changed)
+        written = self._written.get(shard) or _Written(None)
+        if written.seal is not None and (
+            written.seal.generation != generation or self._keys.signing != written.seal.key
+        ):
+            return False  # another key signs now: the snapshot is sealed again from its beginning
         for index, part in enumerate(slices):
             last = index == len(slices) - 1
             arguments: list[Any] = [generation, "" if synced is None or not last else str(int(synced)), _TOMBSTONES]
             marks = dict(watermarks or {}) if last else {}
+            if written.seal is not None:
+                marks[SEAL] = _sealed(written, part, marks, synced if last else None)
             arguments.append(len(marks))
             for kind, version in marks.items():
                 arguments += [kind, version]
@@ -151,6 +183,18 @@ class SnapshotWriter:
                 if int(await self._put(keys=_keys(self._prefix, shard), args=arguments)) < 0:
                     return False
         return True
+
+
+def _sealed(
+    written: _Written, part: list[tuple[str, bytes | None]], marks: Mapping[str, str], synced: bool | None
+) -> str:
+    """The seal of the snapshot as it will be after this write."""
+    assert written.seal is not None
+    written.seal.put(dict(part))
+    written.seq += bool(part)
+    written.watermarks |= marks
+    written.synced = written.synced if synced is None else synced
+    return written.seal.text(written.seq, written.synced, written.watermarks)
 
 
 def fits(value: bytes) -> bool:
@@ -172,23 +216,106 @@ def _slices(changed: Mapping[str, bytes | None]) -> list[list[tuple[str, bytes |
 
 
 class StoredSnapshots:
-    """The worker's side; it keeps its position per shard."""
+    """The worker's side; it keeps its position per shard.
 
-    def __init__(self, client: redis.Redis, prefix: str = PREFIX) -> None:
+    With ``keys`` a complete snapshot must bear the seal of one of them, and never goes back to what this reader has
+    left; otherwise it counts as lost and is noted in ``damaged``.
+    """
+
+    def __init__(self, client: redis.Redis, prefix: str = PREFIX, keys: Keyring | None = None) -> None:
         self._client = client
         self._prefix = prefix
+        self._keys = keys or Keyring()
         self._cursor: dict[str, tuple[str, int]] = {}
+        self._seals: dict[str, SnapshotSeal] = {}
+        self._newest: dict[str, tuple[str, int]] = {}
+        self._left: dict[str, deque[str]] = {}
+        self._refused: dict[str, tuple[str, str]] = {}
+        self.damaged: dict[str, str] = {}
+        """Shard → why its snapshot counts as lost."""
 
     def changes(self, shard: str) -> Changes:
         """The changes since this reader's last call for the shard."""
-        generation, after = self._cursor.get(shard, ("", 0))
-        result = self.changes_after(shard, generation, after)
+        if self._keys.signing is None:
+            result = self.changes_after(shard, *self._cursor.get(shard, ("", 0)))
+        elif self._still_refused(shard):
+            return _NOTHING
+        else:  # without the tags of the copy, changes alone cannot be checked
+            known = self._cursor.get(shard, ("", 0)) if shard in self._seals else ("", 0)
+            result = self._verified(shard, self.changes_after(shard, *known))
         self._cursor[shard] = (result.generation, result.seq)
+        result.watermarks.pop(SEAL, None)
         return result
 
     def forget(self, shard: str) -> None:
         """Read everything again at the next call."""
         self._cursor.pop(shard, None)
+
+    def _verified(self, shard: str, result: Changes) -> Changes:
+        """The changes, read on until they agree with their seal; while the controller writes on, unsynced."""
+        changed, reset = dict(result.changed), result.reset
+        for _ in range(_READS):
+            if why := self._goes_back(shard, result):
+                return self._lost(shard, why, result)
+            if result.reset:
+                changed, reset = dict(result.changed), True
+                self._seals.pop(shard, None)
+            changed |= result.changed
+            told = result.watermarks.get(SEAL, "")
+            seal = self._seals.get(shard)
+            if seal is None and (key := self._keys.named(told[:8])) is not None:
+                seal = self._seals[shard] = SnapshotSeal(key, shard, result.generation)
+                seal.put(changed)
+            elif seal is not None:
+                seal.put(result.changed)
+            whole = msgspec.structs.replace(result, changed=changed, reset=reset)
+            if not result.synced:
+                return whole  # nothing is concluded from it yet
+            if seal is not None and seal.holds(told, result.seq, True, result.watermarks):
+                self._newest[shard] = (result.generation, result.seq)
+                return whole
+            if self._rests(shard, result):
+                return self._lost(shard, "no key of BELAY_BATCH_KEY_FILE sealed the snapshot as it is", result)
+            result = self.changes_after(shard, result.generation, result.seq)
+        return msgspec.structs.replace(whole, synced=False)
+
+    def _rests(self, shard: str, result: Changes) -> bool:
+        """Whether the controller has written nothing since these changes were read."""
+        with translated():
+            state = self._meta(_keys(self._prefix, shard)[2])
+        same = state.get("generation", "") == result.generation and _count(state.get("seq")) == result.seq
+        return same and state.get(f"rv:{SEAL}", "") == result.watermarks.get(SEAL, "")
+
+    def _still_refused(self, shard: str) -> bool:
+        """Whether the snapshot is the one refused before: it is not read again until the controller writes."""
+        refused = self._refused.get(shard)
+        if refused is None:
+            return False
+        with translated():
+            state = self._meta(_keys(self._prefix, shard)[2])
+        if (state.get("generation", ""), state.get(f"rv:{SEAL}", "")) == refused:
+            return True
+        del self._refused[shard]
+        return False
+
+    def _goes_back(self, shard: str, result: Changes) -> str:
+        """Why this is older than what was read before; empty when it is not."""
+        generation, seq = self._newest.get(shard, ("", 0))
+        left = self._left.setdefault(shard, deque(maxlen=_GENERATIONS))
+        if generation and result.generation and result.generation != generation and generation not in left:
+            left.append(generation)
+        if result.generation in left:
+            return "the snapshot is an earlier generation"
+        if result.generation == generation and result.seq < seq:
+            return f"the snapshot went back from {seq} to {result.seq}"
+        return ""
+
+    def _lost(self, shard: str, why: str, result: Changes) -> Changes:
+        self.damaged[shard] = why
+        self._refused[shard] = result.generation, result.watermarks.get(SEAL, "")
+        self._seals.pop(shard, None)
+        self._cursor.pop(shard, None)
+        return _NOTHING
 
     def changes_after(self, shard: str, generation: str, after: int) -> Changes:
         """The changes after sequence number ``after`` of ``generation``; all objects, with ``reset``, if that is no
@@ -209,7 +336,7 @@ class StoredSnapshots:
             marks = {key[3:]: value for key, value in state.items() if key.startswith("rv:")}
             synced = bool(now_generation) and state.get("synced") == "1"
             return Changes(now_generation, seq, changed, reset, synced, marks)
-        return Changes("", 0, {}, True, False, {})
+        return _NOTHING
 
     def _meta(self, key: str) -> dict[str, str]:
         reply = cast(dict[bytes, bytes], self._client.hgetall(key))
