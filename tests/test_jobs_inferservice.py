@@ -52,19 +52,23 @@ def test_a_set_becomes_services_instances_workloads_and_services() -> None:
     made = world.find("StatefulSet", "llm-1-prefill-1")
     labels = made["spec"]["template"]["metadata"]["labels"]
     wanted = {
-        "ascend-infer-operator": "true", "inferserviceset-name": "llm", "inferservice-name": "llm-1",
-        "inferservice-index": "1", "instanceset-name": "llm-1-prefill", "instanceset-index": "1",
-        "role-name": "prefill",
+        "ascend-infer-operator": "true", "inferservice-name": "llm-1", "instanceset-name": "prefill",
+        "instanceset-index": "1",
     }  # fmt: skip
-    assert {k: labels[f"infer.huawei.com/{k}"] for k in wanted} == wanted
-    assert labels["inferserviceid"] == "sid-1"
+    assert labels == {
+        "app": "train",
+        "inferserviceid": "sid-1",
+        **{f"infer.huawei.com/{k}": v for k, v in wanted.items()},
+    }
     pod = {"spec": made["spec"]["template"]["spec"]}
     env = env_of(pod, "serve")
     assert {k: env[k] for k in ("INSTANCE_INDEX", "INSTANCE_ROLE", "INFER_SERVICE_INDEX", "INFER_SERVICE_NAME")} == {
-        "INSTANCE_INDEX": "1", "INSTANCE_ROLE": "prefill", "INFER_SERVICE_INDEX": "1", "INFER_SERVICE_NAME": "llm-1",
+        "INSTANCE_INDEX": "1", "INSTANCE_ROLE": "prefill", "INFER_SERVICE_INDEX": "1", "INFER_SERVICE_NAME": "llm",
     }  # fmt: skip
     port = world.find("Service", "service-llm-0-decode-0")["spec"]["ports"][0]
     assert (port["name"], port["port"]) == ("infer", 8080)
+    assert world.find("Service", "service-llm-0-prefill-0")["spec"]["clusterIP"] == "None"
+    assert made["spec"]["serviceName"] == "service-llm-1-prefill-1"
 
 
 def test_readiness_propagates_level_by_level() -> None:
@@ -82,10 +86,14 @@ def test_roles_start_in_the_order_of_their_priority() -> None:
     roles = [role("a", priority=2), role("b", priority=1), role("free")]
     world = World(service_set(*roles, replicas=1, schedulingStrategy={"type": "Priority"}))
     world.settle()
-    assert world.kinds("InstanceSet") == ["llm-0-b", "llm-0-free"]
+    assert world.kinds("StatefulSet") == ["llm-0-b-0", "llm-0-free-0"]
+    waiting = world.find("InstanceSet", "llm-0-a")
+    assert waiting["metadata"]["labels"]["infer.huawei.com/priority-scheduling-strategy"] == "Priority"
+    message = waiting["status"]["conditions"][0]["message"]
+    assert message.endswith("priority 2 waits until the roles of priority 1 are ready")
     ready(world, "llm-0-b-0")
     world.settle()
-    assert world.kinds("InstanceSet") == ["llm-0-a", "llm-0-b", "llm-0-free"]
+    assert world.kinds("StatefulSet") == ["llm-0-a-0", "llm-0-b-0", "llm-0-free-0"]
 
 
 def test_a_gang_has_its_pod_group() -> None:
@@ -124,12 +132,14 @@ def test_scaling_down_removes_the_highest_and_changes_reach_the_workloads() -> N
     world.settle()
     assert world.kinds("InferService") == ["llm-0"]
     assert "llm-0-prefill-1" not in world.kinds("StatefulSet")
+    assert "service-llm-0-prefill-1" not in world.kinds("Service")
     assert world.find("StatefulSet", "llm-0-prefill-0")["spec"]["replicas"] == 3
 
 
 def sick(status: str, retries: str | None = None) -> dict[str, Any]:
     labels = {
-        "infer.huawei.com/instanceset-name": "llm-0-prefill", "infer.huawei.com/instanceset-index": "0",
+        "infer.huawei.com/ascend-infer-operator": "true", "infer.huawei.com/inferservice-name": "llm-0",
+        "infer.huawei.com/instanceset-name": "prefill", "infer.huawei.com/instanceset-index": "0",
         "fault-scheduling": "external-grace", **({"fault-retry-times": retries} if retries is not None else {}),
     }  # fmt: skip
     meta = {"name": "p", "namespace": "vision", "labels": labels, "annotations": {UNHEALTHY: status}}
@@ -174,12 +184,15 @@ def test_errors_are_named_and_nothing_is_created(roles: list[dict[str, Any]], wh
     assert any(why in line for line in world.diagnostics)
 
 
-def test_a_stateful_gang_must_start_in_parallel() -> None:
-    odd = role(gang=True)
-    del odd["spec"]["podManagementPolicy"]
-    world = World(POD_GROUP_CRD, body("InferService", "s", {"roles": [odd]}))
+def test_a_stateful_gang_must_start_in_parallel_unless_it_is_one_pod() -> None:
+    odd, single = role(gang=True), role("decode", gang=True)
+    del odd["spec"]["podManagementPolicy"], single["spec"]["podManagementPolicy"]
+    single["spec"]["replicas"] = 1
+    world = World(POD_GROUP_CRD, body("InferService", "s", {"roles": [odd, single]}))
     world.settle()
-    assert any("podManagementPolicy Parallel" in line for line in world.diagnostics)
+    assert any("podManagementPolicy: ValidateError: must be Parallel: the 2 pods" in line for line in world.diagnostics)
+    assert condition(world, "InstanceSet", "s-prefill") == ("False", "ValidateError")
+    assert world.kinds("StatefulSet") == ["s-decode-0"]
 
 
 def test_nothing_is_planned_where_the_infer_operator_runs() -> None:

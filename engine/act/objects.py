@@ -26,6 +26,8 @@ from engine.wire.errors import WireError
 
 RANK_TABLE_KEY = "hccl.json"
 _TRIES = 5
+#: Versions of the same form, for API servers that do not serve the newer one yet.
+_EARLIER = {("autoscaling/v2", "HorizontalPodAutoscaler"): "autoscaling/v2beta2"}
 _SCALED = {
     "Deployment": ("apps/v1", "replicas"),
     "StatefulSet": ("apps/v1", "replicas"),
@@ -38,7 +40,13 @@ async def create_object(edge: Edge, action: CreateObject) -> bool:
     """Server-side apply, so that a doubled task changes nothing; key pairs are made here and created once."""
     if action.generate is not None:
         return await ssh_keys.create_keys(edge, action, action.generate.owner)
-    edge.wrote(await edge.kube.apply(action.object))
+    earlier = _EARLIER.get((action.api_version, action.object_kind))
+    try:
+        edge.wrote(await edge.kube.apply(action.object))
+    except NotFound:
+        if earlier is None:
+            raise
+        edge.wrote(await edge.kube.apply({**action.object, "apiVersion": earlier}))
     return True
 
 

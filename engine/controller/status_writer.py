@@ -14,8 +14,8 @@ from engine.log import get
 from engine.model.actions import AnyAction
 from engine.model.cluster import Observed
 from engine.model.plan import Plan, ShadowChange
-from engine.status import ClusterInfo, WriteTracker, events, is_foreign
-from engine.status.events import MAX_EVENTS, held_events, release_events, shadow_events
+from engine.status import ClusterInfo, WriteTracker, is_foreign
+from engine.status.events import MAX_EVENTS, events, held_events, refused_events, release_events, shadow_events
 from engine.store import ObjectWrite
 from engine.wire import names
 
@@ -143,13 +143,16 @@ def _stamped(body: dict[str, Any], stamp: dict[str, str]) -> dict[str, Any]:
     return {**body, "metadata": {**metadata, "annotations": {**(metadata.get("annotations") or {}), **stamp}}}
 
 
-async def write_events(kube: Kube, done: list[AnyAction], now: float, batches: int = 1) -> None:
-    """Write Events for actions that were carried out, best effort. All ``batches`` of a pass share one limit, or Events
-    would cost the API server as much as the bindings that they report.
+async def write_events(
+    kube: Kube, done: list[AnyAction], refused: list[tuple[AnyAction, str]], now: float, batches: int = 1
+) -> None:
+    """Write Events for actions that were carried out, and for those refused that concern a user, best effort.
+
+    All ``batches`` of a pass share one limit, or Events would cost the API server as much as the bindings that they
+    report.
     """
     most = max(1, MAX_EVENTS // batches)
-    async for outcome in run_many(
-        [partial(kube.create, EVENT, event) for event in events(done, now)[:most]], in_flight=8
-    ):
+    found = [*refused_events(refused, now), *events(done, now)][:most]
+    async for outcome in run_many([partial(kube.create, EVENT, event) for event in found], in_flight=8):
         if outcome.error is not None and not isinstance(outcome.error, Conflict):
             _log.warning("event not written", reason=str(outcome.error))

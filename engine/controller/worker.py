@@ -191,7 +191,9 @@ class Worker:
             name = counter_name("actions", kind=kind_of(action), result=words.get(index, "lost"))
             counts[name] = counts.get(name, 0) + 1
         self.passes.count(counts)
-        await write_events(self._kube, done, self.passes.now(), batch.record.batches)
+        why = {outcome.index: outcome.message for outcome in result.outcomes if outcome.result in {"refused", "failed"}}
+        refused = [(action, why[index]) for index, action in batch.actions if index in why]
+        await write_events(self._kube, done, refused, self.passes.now(), batch.record.batches)
 
     async def _pulse(self, batch: batches.Batch) -> None:
         while True:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from engine.documents import inference_services
 from engine.documents.ascend_jobs import check_ascend_job
 from engine.documents.containers import PROTOCOLS, check_amounts
 from engine.documents.pods import check_labels, check_template
@@ -264,24 +265,9 @@ def _check_nothing_more(problems: Problems, body: Mapping[str, Any]) -> None:
     problems.mapping(body, "spec", ())
 
 
-def _check_infer_set(problems: Problems, body: Mapping[str, Any]) -> None:
-    spec = problems.mapping(body, "spec", (), required=True)
-    if spec:
-        replicas = problems.integer(spec, "replicas", ("spec",), minimum=1)
-        if replicas is not None and replicas > 64:
-            problems.error(("spec", "replicas"), f"must be at most 64, but is {replicas}")
-        problems.mapping(spec, "template", ("spec",), required=True)
-
-
-def _check_infer_service(problems: Problems, body: Mapping[str, Any]) -> None:
-    spec = problems.mapping(body, "spec", (), required=True)
-    if spec and not isinstance(spec.get("roles"), list):
-        problems.error(("spec", "roles") if "roles" in spec else ("spec",), "roles must be a list of 1 to 32 roles")
-
-
 _RULES: Final[Mapping[str, Callable[[Problems, Mapping[str, Any]], None]]] = {
-    "InferServiceSet": _check_infer_set,
-    "InferService": _check_infer_service,
+    "InferServiceSet": inference_services.check_set,
+    "InferService": inference_services.check_service,
     "InstanceSet": _check_nothing_more,
     "Deployment": _check_workload,
     "StatefulSet": _check_workload,

@@ -68,6 +68,7 @@ _CORE = [
     ("apps/v1", "Deployment", "deployments", True),
     ("apps/v1", "ReplicaSet", "replicasets", True),
     ("apps/v1", "StatefulSet", "statefulsets", True),
+    ("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", True),
     ("batch/v1", "Job", "jobs", True),
     ("coordination.k8s.io/v1", "Lease", "leases", True),
     ("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", True),

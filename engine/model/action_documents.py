@@ -17,7 +17,7 @@ from engine.model.reasons import ActionReason
 _PARAMETERS: Final[Mapping[str, Mapping[str, str]]] = {
     "CreateObject": {"generate": "generate"},
     "PatchObject": {"patchType": "patchType"},
-    "DeleteObject": {"propagation": "propagation"},
+    "DeleteObject": {"propagation": "propagation", "budgetUnit": "budgetUnit"},
     "BindPod": {"gang": "gang"},
     "ResetChips": {"job": "job", "notBefore": "notBefore", "online": "online"},
     "SignalJob": {"budgetUnit": "budgetUnit", "rankList": "rankList"},

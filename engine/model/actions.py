@@ -120,13 +120,17 @@ class PatchObject(Action, frozen=True, tag=True, kw_only=True):
 
 
 class DeleteObject(Action, frozen=True, tag=True, kw_only=True):
-    """Delete an object (prune, clean-up); ``propagation`` is Kubernetes' ``propagationPolicy``."""
+    """Delete an object (prune, clean-up); ``propagation`` is Kubernetes' ``propagationPolicy``.
+
+    ``budget_unit`` names the gang that goes with it, which the safety budget counts as an eviction.
+    """
 
     api_version: str
     object_kind: str
     namespace: str
     name: str
     propagation: Literal["Background", "Foreground", "Orphan"] | None = None
+    budget_unit: str | None = None
 
 
 class CreatePod(Action, frozen=True, tag=True, kw_only=True):

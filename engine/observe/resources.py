@@ -23,6 +23,9 @@ class Watched(msgspec.Struct, frozen=True):
     optional: bool = False
 
 
+#: Label of autoscalers that belong to an InstanceSet.
+_SCALERS: Final = "infer.huawei.com/scaling-owned-by"
+
 WATCHED: Final[tuple[Watched, ...]] = (
     Watched(NODE),
     Watched(POD),
@@ -44,6 +47,13 @@ WATCHED: Final[tuple[Watched, ...]] = (
     Watched(resource_for("mindcluster.huawei.com/v1", "InferServiceSet"), optional=True),
     Watched(resource_for("mindcluster.huawei.com/v1", "InferService"), optional=True),
     Watched(resource_for("mindcluster.huawei.com/v1", "InstanceSet"), optional=True),
+    # of roles with a scalingPolicy; before 1.23 the API server serves the beta version only
+    Watched(resource_for("autoscaling/v2", "HorizontalPodAutoscaler"), labels=_SCALERS, optional=True),
+    Watched(
+        Resource("autoscaling/v2beta2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", True),
+        labels=_SCALERS,
+        optional=True,
+    ),
     Watched(resource_for("scheduling.volcano.sh/v1beta1", "PodGroup"), optional=True),
     Watched(resource_for("scheduling.volcano.sh/v1beta1", "Queue"), optional=True),
     *(

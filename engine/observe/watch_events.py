@@ -19,7 +19,7 @@ _OWN_OUTPUT = (
 )  # fmt: skip
 _KEPT_ELSEWHERE = (
     "mindx-dl-", "cluster-info-", "vcjob-", "rings-config-", "reset-config-", "volcano-", "belay-", "clusterd-",
-    publicinfo.STATISTICS, "basic-tor-node-cm", "tor-share-cm",
+    publicinfo.STATISTICS, "basic-tor-node-cm", "tor-share-cm", "snapshot-metadata-",
 )  # fmt: skip
 _WRITTEN_ELSEWHERE = (
     "cluster-info-", "vcjob-fault-npu-cm", "job-reschedule-reason", publicinfo.STATISTICS, names.JOB_SUMMARY_PREFIX,

@@ -34,6 +34,30 @@ def missing(objects: Objects, number: Callable[[], int]) -> Iterator[dict[str, A
             yield from _completions(objects, key, obj, mine, number)
 
 
+def counted(objects: Objects) -> Iterator[dict[str, Any]]:
+    """Deployments and StatefulSets whose status is not the number of their pods, and of those that are ready."""
+    pods: dict[str, list[dict[str, Any]]] = {}
+    sets: dict[str, list[str]] = {}
+    for key, obj in objects.items():
+        if key.kind not in ("Pod", "ReplicaSet"):
+            continue
+        for ref in obj["metadata"].get("ownerReferences") or ():
+            if key.kind == "Pod":
+                pods.setdefault(str(ref.get("uid")), []).append(obj)
+            else:
+                sets.setdefault(str(ref.get("uid")), []).append(str(obj["metadata"].get("uid")))
+    for key, obj in list(objects.items()):
+        if key.kind not in ("Deployment", "StatefulSet"):
+            continue
+        uid = str(obj["metadata"].get("uid"))
+        mine = [pod for one in (uid, *sets.get(uid, ())) for pod in pods.get(one, ())]
+        alive = [pod for pod in mine if _alive(pod)]
+        found = {"replicas": len(alive), "readyReplicas": sum(map(_serves, alive)), "updatedReplicas": len(alive)}
+        before = obj.get("status") or {}
+        if any(before.get(name) != value for name, value in found.items()):
+            yield {**copy.deepcopy(obj), "status": {**before, **found}}
+
+
 def owned(obj: dict[str, Any], key: ObjectKey, owner: Mapping[str, Any]) -> dict[str, Any]:
     """A copy named ``key`` that belongs to ``owner``."""
     obj = copy.deepcopy(obj)
@@ -104,6 +128,11 @@ def _size(obj: Mapping[str, Any], field: str) -> int:
 def _alive(pod: Mapping[str, Any]) -> bool:
     gone = pod["metadata"].get("deletionTimestamp")
     return not gone and (pod.get("status") or {}).get("phase", "Pending") not in _ENDED
+
+
+def _serves(pod: Mapping[str, Any]) -> bool:
+    rows = (pod.get("status") or {}).get("containerStatuses") or []
+    return bool(rows) and all(row.get("ready") for row in rows)
 
 
 def _pod(owner: dict[str, Any], key: ObjectKey) -> dict[str, Any]:

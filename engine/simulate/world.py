@@ -41,6 +41,12 @@ NOT_AFTER_MS: Final = 15 * 60 * 1000
 _SCALED: Final = {"Deployment": "apps/v1", "StatefulSet": "apps/v1", "ReplicaSet": "apps/v1"}
 
 
+def _grace(pod: Mapping[str, Any]) -> int:
+    """Seconds that Kubernetes grants a pod to end."""
+    found = pod["spec"].get("terminationGracePeriodSeconds")
+    return found if isinstance(found, int) else 30
+
+
 class World(Agents):
     """Raw objects, time and the simulated servers.
 
@@ -317,13 +323,15 @@ class World(Agents):
         for key, obj in list(self.objects.items()):
             refs = obj["metadata"].get("ownerReferences") or ()
             if refs and not any(ref.get("uid") in uids for ref in refs):
-                self.evict(key, 0) if key.kind == "Pod" else self.delete(key)
+                self.evict(key, _grace(obj)) if key.kind == "Pod" else self.delete(key)
 
     def _controllers(self) -> None:
         """Workload controllers keep their replicas; failed and deleted pods are replaced."""
         for _ in range(2):  # a Deployment creates its ReplicaSet, which creates its pods
             for obj in workloads.missing(self.objects, self._number):
                 self.put(obj)
+        for obj in workloads.counted(self.objects):
+            self.put(obj)
 
     def _number(self) -> int:
         self.uids += 1

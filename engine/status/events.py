@@ -36,12 +36,21 @@ SCHEDULED: Final = "Scheduled"
 #: Conditions of a job that become Events, and those of them that are warnings.
 _JOB_CONDITIONS: Final = frozenset({"Failed", "Succeeded", "Restarting"})
 _BAD: Final = frozenset({"Failed", "Restarting"})
+#: Kinds of inference services, and reasons of Events on them, as MindCluster's infer operator writes both
+#: (component/infer-operator/pkg/controller/v1).
+_INFERENCE: Final = frozenset({"InferServiceSet", "InferService", "InstanceSet"})
+VALIDATE_ERROR: Final = "ValidateError"
+NOT_CREATED: Final[dict[str, str]] = {
+    "Service": "ServiceCreateError", "HorizontalPodAutoscaler": "ScalingResourceReconcileError",
+}  # fmt: skip
 ANNOUNCED: Final = (*_WARNING, act.BindPod, act.ReleaseChip, act.ReleaseNode, act.PartitionChip, act.DeleteObject)
 
 
 def events(done: Sequence[AnyAction], now: float) -> list[dict[str, Any]]:
     """Events (core/v1) for actions that were carried out, bounded per pass; names are stable per action and time."""
-    reported = (a for a in done if isinstance(a, ANNOUNCED) or _of_node(a) or _job_condition(a) is not None)
+    reported = (
+        a for a in done if isinstance(a, ANNOUNCED) or _of_node(a) or _job_condition(a) is not None or _trouble(a)
+    )
     return [_event(action, now) for action in islice(reported, MAX_EVENTS)]
 
 
@@ -59,6 +68,45 @@ def _job_condition(action: AnyAction) -> dict[str, Any] | None:
     if last.get("type") not in _JOB_CONDITIONS or str(last.get("message")).startswith("InvalidScaleOutConfig"):
         return None
     return last
+
+
+def _trouble(action: AnyAction) -> tuple[str, str] | None:
+    """Reason and message of a status that says what is wrong with an inference service; None for any other action."""
+    if not isinstance(action, act.PatchObject) or action.object_kind not in _INFERENCE:
+        return None
+    status = action.patch.get("status")
+    if not isinstance(status, dict):
+        return None
+    for row in status.get("conditions") or ():
+        if row.get("reason") == VALIDATE_ERROR:
+            return VALIDATE_ERROR, str(row.get("message"))
+    scaler = status.get("scalingResourceStatus") or {}
+    if scaler.get("ready") is False and not scaler.get("name"):
+        return NOT_CREATED["HorizontalPodAutoscaler"], str(scaler.get("message"))
+    return None
+
+
+def refused_events(refused: Sequence[tuple[AnyAction, str]], now: float) -> list[dict[str, Any]]:
+    """Events on InstanceSets whose Service or autoscaler the API server refused, with its words.
+
+    An Event's name is derived from its content, so that a call that is repeated makes no second Event.
+    """
+    out: dict[str, dict[str, Any]] = {}
+    for action, why in refused:
+        if not isinstance(action, act.CreateObject) or action.object_kind not in NOT_CREATED:
+            continue
+        owners = action.object["metadata"].get("ownerReferences") or ()
+        owner = next((row for row in owners if row.get("kind") == "InstanceSet"), None)
+        if owner is None:
+            continue
+        subject = {name: str(owner.get(name, "")) for name in ("apiVersion", "kind", "name", "uid")}
+        text = f"{action.object_kind} {action.name} cannot be created: {why}"
+        digest = hashlib.sha256(f"{subject}|{text}".encode()).hexdigest()[:16]
+        metadata = {"name": f"{subject['name'][:200]}.{digest}", "namespace": action.namespace}
+        subject["namespace"] = action.namespace
+        reason = NOT_CREATED[action.object_kind]
+        out[metadata["name"]] = _body(metadata, subject, "Warning", reason, "CreateObject", text, now)
+    return list(out.values())[:MAX_EVENTS]
 
 
 def shadow_events(changes: Sequence[ShadowChange], now: float) -> list[dict[str, Any]]:
@@ -147,8 +195,11 @@ def _event(action: AnyAction, now: float) -> dict[str, Any]:
     api_version, kind, namespace, name = _subject(action)
     subject = {"apiVersion": api_version, "kind": kind, "namespace": namespace, "name": name} | _uid(action)
     where = namespace or "default"
-    condition = _job_condition(action) or {}
+    condition, trouble = _job_condition(action) or {}, _trouble(action)
+    if trouble is not None:
+        condition = dict(zip(("reason", "message"), trouble, strict=True))
     warns = isinstance(action, _WARNING) or action.reason == "ResetsFailed" or condition.get("type") in _BAD
+    warns = warns or trouble is not None
     digest = hashlib.sha256(f"{kind_of(action)}|{namespace}|{name}|{action.message}|{now}".encode()).hexdigest()[:16]
     reason, message = str(condition.get("reason") or action.reason), str(condition.get("message") or action.message)
     if isinstance(action, act.BindPod):
@@ -181,7 +232,7 @@ def _body(
 
 
 def _subject(action: AnyAction) -> tuple[str, str, str, str]:
-    if _job_condition(action) is not None and isinstance(action, act.PatchObject):
+    if isinstance(action, act.PatchObject) and (_job_condition(action) is not None or _trouble(action) is not None):
         return action.api_version, action.object_kind, action.namespace, action.name
     if isinstance(action, act.BindPod | act.EvictPod):
         return "v1", "Pod", action.namespace, action.pod

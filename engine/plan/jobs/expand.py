@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from engine.model.diagnostics import ObjectKey
 from engine.model.plan_cache import CacheKey, NoOps
-from engine.plan.jobs import ascendjob, hot_switch, inferservice, podgroup, rank_tables, volcanojob
+from engine.plan.jobs import ascendjob, hot_switch, podgroup, rank_tables, volcanojob
+from engine.plan.jobs.inference import services
 from engine.plan.jobs.lifecycle import ExpansionContext, JobObject, forget_gone
 from engine.plan.scope import Scope
 
@@ -25,7 +26,7 @@ def run(scope: Scope) -> None:
         _each(context, ascendjob.API, ascendjob.KIND, _ascend_job)
     if context.plays("expand_volcano_job"):
         _each(context, volcanojob.API, volcanojob.KIND, _volcano_job)
-    inferservice.expand(context)
+    services.expand(context)
     rank_tables.of_deployments(context)
 
 

@@ -118,6 +118,8 @@ class _BudgetFilter:
             return self._unit(action.budget_unit)
         if isinstance(action, EvictPod):
             return self._other_method(action) or self._unit(action.budget_unit)
+        if isinstance(action, DeleteObject) and action.budget_unit is not None:
+            return self._other_method(action) or self._unit(action.budget_unit)
         kind = kind_of(action)
         if kind not in DISRUPTIVE or _is_cleanup(action):
             return None
@@ -162,21 +164,22 @@ class _BudgetFilter:
                     self._units[unit] = shut
                     return shut
                 demand = BudgetDemand("EvictPod", unit, 1, nodes)
-                if change is None or change.counted:
+                if change.counted if change is not None else unit in self._not_asked:
                     refusal = self._ledger.take(demand)
                 elif unit in self._not_asked:
                     refusal = self._ledger.renew(demand)
             self._units[unit] = refusal
         return self._units[unit]
 
-    def _other_method(self, action: EvictPod) -> BudgetRefusal | None:
+    def _other_method(self, action: EvictPod | DeleteObject) -> BudgetRefusal | None:
         """Defer other evictions in a pool while faults evict pods there: one disruptive method per pass and pool.
 
         Resets and partitions do not wait: they touch idle chips only.
         """
-        pod = self._scope.observed.pods.get(f"{action.namespace}/{action.pod}")
-        view = self._scope.nodes.get(pod.node) if pod is not None else None
-        if _involuntary(action) or view is None or view.pool not in self._rescued_pools:
+        if _involuntary(action) or not self._rescued_pools:
+            return None
+        views = (self._scope.nodes.get(node) for node in self._nodes_of.get(action.budget_unit or "", {}))
+        if not any(view is not None and view.pool in self._rescued_pools for view in views):
             return None
         return BudgetRefusal(ONE_METHOD, self._scope.now + NEXT_PASS)
 
@@ -246,6 +249,8 @@ class _BudgetFilter:
     def _defer(self, action: AnyAction, refusal: BudgetRefusal) -> None:
         confirm = self._pruning.confirm(action) if isinstance(action, DeleteObject) else ""
         self._scope.deferred.append(_deferred(action, refusal, confirm))
+        if isinstance(action, DeleteObject) and action.budget_unit in self._scope.gangs:
+            self._scope.evicting -= set(self._scope.gangs[action.budget_unit].pods)
         if isinstance(action, EvictPod):
             self._scope.evicting.discard(f"{action.namespace}/{action.pod}")
             self._scope.reschedules.pop(action.budget_unit, None)
@@ -260,7 +265,7 @@ def _mask(names: Iterable[str]) -> int:
     return mask_of([int(name.rpartition("-")[2]) for name in names])
 
 
-def _involuntary(action: EvictPod) -> bool:
+def _involuntary(action: EvictPod | DeleteObject) -> bool:
     """Whether a pod is evicted for a fault or by its own job's policies."""
     return action.evidence.rule.startswith("fault-scheduling") or action.evidence.rule == EXPANSION
 
@@ -287,10 +292,12 @@ def _deferred(action: AnyAction, refusal: BudgetRefusal, confirm: str = "") -> D
 
 
 def _not_asked(scope: Scope) -> set[str]:
-    """Units with a pod to evict that is not terminating yet."""
+    """Units with a pod to evict that is not terminating yet, or with a workload to delete."""
     found = set()
     for action in scope.actions:
-        if isinstance(action, EvictPod):
+        if isinstance(action, DeleteObject) and action.budget_unit is not None:
+            found.add(action.budget_unit)
+        elif isinstance(action, EvictPod):
             pod = scope.observed.pods.get(f"{action.namespace}/{action.pod}")
             if pod is not None and pod.deleting is None:
                 found.add(action.budget_unit)
@@ -306,4 +313,10 @@ def _nodes_of_units(scope: Scope) -> dict[str, dict[str, int]]:
             pod = scope.observed.pods.get(f"{action.namespace}/{action.pod}")
             if pod is not None and pod.node:
                 nodes[pod.node] = nodes.get(pod.node, 0) | sum(1 << chip for chip in chip_ids(pod))
+        elif isinstance(action, DeleteObject) and action.budget_unit in scope.gangs:
+            nodes = out.setdefault(action.budget_unit, {})
+            for key in scope.gangs[action.budget_unit].pods:
+                pod = scope.observed.pods.get(key)
+                if pod is not None and pod.holds_chips:
+                    nodes[pod.node] = nodes.get(pod.node, 0) | sum(1 << chip for chip in chip_ids(pod))
     return out

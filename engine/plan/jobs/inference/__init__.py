@@ -1,0 +1,1 @@
+"""Inference services: what MindCluster's infer operator makes of InferServiceSets, and how it changes safely."""
