@@ -59,6 +59,8 @@ def keys(**changes: Any) -> act.CreateObject:
 
 
 RBAC = "rbac.authorization.k8s.io/v1"
+SCALER = "HorizontalPodAutoscaler"
+OTHER = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "x"}
 FORGED: dict[str, AnyAction] = {
     "a ClusterRoleBinding": create(RBAC, "ClusterRoleBinding", ""),
     "a ClusterRole": create(RBAC, "ClusterRole", ""),
@@ -118,6 +120,8 @@ FORGED: dict[str, AnyAction] = {
     "a rank table in the system": table("kube-system", "coredns"),
     "a rank table over a record": table("a", "job-summary-j"),
     "a rank table elsewhere": table("a", into="kube-system"),
+    "an autoscaler of a Deployment": create("autoscaling/v2", SCALER, fields={"spec": {"scaleTargetRef": OTHER}}),
+    "an autoscaler moved": patch("autoscaling/v2", SCALER, "default", "x", {"spec": {"scaleTargetRef": OTHER}}),
     "a scaled system": act.ScaleJob(**WHY, job_kind="Deployment", namespace="kube-system", name="coredns", replicas=0),
     "endless replicas": act.ScaleJob(**WHY, job_kind="Deployment", namespace="a", name="b", replicas=2**40),
     "a signal into the system": act.SignalJob(**WHY, namespace="belay-system", name="j", signal="fault", ranks=()),
@@ -136,6 +140,11 @@ def test_what_plans_contain_is_carried_out() -> None:
         check(create(api, kind, namespace, fields={"spec": {}} if kind != "ConfigMap" else {"data": {}}))
         check(patch(api, kind, namespace, "x", {"metadata": {"labels": {}}, "status": {}}))
         check(delete(api, kind, namespace, "x"))
+    target = {"apiVersion": "mindcluster.huawei.com/v1", "kind": "InstanceSet", "name": "x"}
+    for api in ("autoscaling/v2", "autoscaling/v2beta2"):
+        check(create(api, SCALER, fields={"spec": {"scaleTargetRef": target}}))
+        check(patch(api, SCALER, "default", "x", {"metadata": {"annotations": {}}}))
+        check(delete(api, SCALER, "default", "x"))
     for kind in KINDS:
         check(create(BELAY, kind, "", fields={"spec": {}}))
     check(keys())

@@ -20,8 +20,10 @@ from engine.wire import links, reserved
 from engine.wire.names import SYSTEM, bounded
 
 MOST_REPLICAS: Final = 1_000_000
+_SCALERS: Final = frozenset((api, "HorizontalPodAutoscaler") for api in ("autoscaling/v2", "autoscaling/v2beta2"))
+"""Autoscalers of inference roles, which scale InstanceSets and nothing else."""
 _WRITTEN: Final = frozenset(
-    {*ACCEPTED, *((api, "PodGroup") for api in POD_GROUP_APIS), *((API_VERSION, kind) for kind in KINDS)}
+    {*ACCEPTED, *((api, "PodGroup") for api in POD_GROUP_APIS), *((API_VERSION, kind) for kind in KINDS), *_SCALERS}
 )
 """apiVersion and kind of objects that plans create, patch and delete."""
 _SECRET: Final = ("v1", "Secret")
@@ -74,6 +76,8 @@ def _check_creation(action: act.CreateObject) -> None:
         if action.generate is not None:
             _refuse(f"nothing is generated for a {action.object_kind}")
         _check_fields(action.object, _known_fields(action.api_version), action.object_kind)
+        if kind in _SCALERS:
+            _check_scaler(_part(action.object, "spec"), action.name)
     _check_identity(action.object, kind, action.namespace, action.name)
 
 
@@ -108,6 +112,8 @@ def _check_patch(action: act.PatchObject) -> None:
         return
     _check_object(*kind, action.namespace, action.name)
     _check_fields(action.patch, _known_fields(action.api_version), action.object_kind)
+    if kind in _SCALERS and "spec" in action.patch:
+        _check_scaler(_part(action.patch, "spec"), action.name)
     for field, wanted in (("apiVersion", action.api_version), ("kind", action.object_kind)):
         if action.patch.get(field, wanted) != wanted:
             _refuse(f"the patch of {action.object_kind} {action.name} names {field} {action.patch[field]!r:.80}")
@@ -136,6 +142,12 @@ def _check_object(api_version: str, kind: str, namespace: str, name: str) -> Non
     why = reserved.refusal(kind, namespace, name)
     if why:
         _refuse(why)
+
+
+def _check_scaler(spec: Mapping[str, Any], name: str) -> None:
+    target = _part(spec, "scaleTargetRef")
+    if (target.get("apiVersion"), target.get("kind")) != ("mindcluster.huawei.com/v1", "InstanceSet"):
+        _refuse(f"autoscaler {name} scales {target.get('kind')!r:.80}: a plan lets one scale InstanceSets only")
 
 
 def _check_place(what: str, namespace: str) -> None:
