@@ -28,6 +28,7 @@ _WRITTEN: Final = frozenset(
 """apiVersion and kind of objects that plans create, patch and delete."""
 _SECRET: Final = ("v1", "Secret")
 _POD: Final = ("v1", "Pod")
+_COMMAND: Final = ("bus.volcano.sh/v1alpha1", "Command")
 _NODE: Final = ("v1", "Node")
 _FIELDS: Final = frozenset({"apiVersion", "kind", "metadata", "spec", "status", "data", "binaryData", "immutable",
                             "value", "globalDefault", "description", "preemptionPolicy"})  # fmt: skip
@@ -43,7 +44,9 @@ def check(action: act.AnyAction) -> None:
         case act.PatchObject():
             _check_patch(action)
         case act.DeleteObject():
-            if (action.api_version, action.object_kind) != _POD:
+            if (action.api_version, action.object_kind) == _COMMAND:
+                _check_place("Command", action.namespace)
+            elif (action.api_version, action.object_kind) != _POD:
                 _check_object(action.api_version, action.object_kind, action.namespace, action.name)
         case act.CreatePod():
             _check_place("Pod", action.namespace)

@@ -78,6 +78,7 @@ _CORE = [
     ("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings", True),
     ("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", False),
     ("batch.volcano.sh/v1alpha1", "Job", "jobs", True),
+    ("bus.volcano.sh/v1alpha1", "Command", "commands", True),
     ("mindxdl.gitee.com/v1", "AscendJob", "ascendjobs", True),
     ("mindcluster.huawei.com/v1", "InferServiceSet", "inferservicesets", True),
     ("mindcluster.huawei.com/v1", "InferService", "inferservices", True),

@@ -217,7 +217,8 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     pods (0: it is whole). ``accounted`` is the beginning of the newest conversation among its ``recoveries`` (ms).
     ``size`` is the number of pods, or of chips of its one pod, of an elastic Volcano Job (0: as declared), ``roomy``
     since when there has been room for its declared size (ms, 0: there is none), ``grown`` how often it grew back to it.
-    ``restarts`` is how many retries an inference set's instances have left.
+    ``restarts`` is how many retries an inference set's instances have left. ``commanded`` is the UID of the Command of
+    Volcano that was carried out last.
     """
 
     uid: str = ""
@@ -253,6 +254,7 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     roomy: int = 0
     grown: int = 0
     restarts: dict[str, int] = {}
+    commanded: str = ""
     healing: Healing | None = None
 
 

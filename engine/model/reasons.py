@@ -15,6 +15,7 @@ class ActionReason(StrEnum):
     CARD_UNHEALTHY = "CardUnhealthy"
     CHIP_FAULT = "ChipFault"
     ELASTIC_GROWTH = "ElasticGrowth"
+    COMMAND_ISSUED = "CommandIssued"
     EXITED_WITH_CODE = "ExitedWithCode"
     GANG_INCOMPLETE = "GangIncomplete"
     GAVE_WAY = "GaveWay"

@@ -44,6 +44,7 @@ WATCHED: Final[tuple[Watched, ...]] = (
     Watched(resource_for("apiextensions.k8s.io/v1", "CustomResourceDefinition"), optional=True),
     Watched(resource_for("mindxdl.gitee.com/v1", "AscendJob"), optional=True),
     Watched(resource_for("batch.volcano.sh/v1alpha1", "Job"), optional=True),
+    Watched(resource_for("bus.volcano.sh/v1alpha1", "Command"), optional=True),
     Watched(resource_for("mindcluster.huawei.com/v1", "InferServiceSet"), optional=True),
     Watched(resource_for("mindcluster.huawei.com/v1", "InferService"), optional=True),
     Watched(resource_for("mindcluster.huawei.com/v1", "InstanceSet"), optional=True),

@@ -13,6 +13,7 @@ from engine.model.plan_cache import CacheKey, NoOps
 from engine.plan.jobs import ascendjob, hot_switch, podgroup, rank_tables, volcanojob
 from engine.plan.jobs.inference import services
 from engine.plan.jobs.lifecycle import ExpansionContext, JobObject, forget_gone
+from engine.plan.jobs.volcanojob_commands import commands_of
 from engine.plan.scope import Scope
 
 #: Jobs that needed nothing, by what that followed from.
@@ -83,6 +84,8 @@ def _inputs(context: ExpansionContext, job: JobObject) -> tuple[Any, ...]:
         objects.get(rank_tables.file_of(job.key)),
         objects.get(ObjectKey("v1", "ConfigMap", namespace, f"{name}-svc")),
         objects.get(ObjectKey("v1", "Service", namespace, name)),
+        objects.get(ObjectKey("v1", "Service", namespace, f"{name}-head-svc")),
         context.scope.desired.manifest_index.get(job.key) is None,
         job.key in context.scope.undeclared,
+        [key for key, _ in commands_of(context, job)],
     )

@@ -253,6 +253,10 @@ class ExpansionContext:
             return
         self._delete(job, key, str(part(raw, "metadata").get("uid") or ""), reason, message)
 
+    def delete_command(self, job: JobObject, key: ObjectKey, uid: str, reason: str, message: str) -> None:
+        """Plan the deletion of an object that asked something of the job and belongs to no one."""
+        self._delete(job, key, uid, reason, message)
+
     def _delete(self, job: JobObject, key: ObjectKey, uid: str, reason: str, message: str) -> None:
         self.scope.actions.append(
             DeleteObject(

@@ -20,6 +20,7 @@ from engine.model.times import parse_rfc3339
 from engine.plan.jobs import podgroup, resilience, volcanojob_plugins
 from engine.plan.jobs.lifecycle import ExpansionContext, JobObject, part
 from engine.plan.jobs.pod_template import GROUP_NAME, TASK_SPEC, min_resources, pod
+from engine.plan.jobs.volcanojob_commands import RESUME, next_command
 from engine.plan.jobs.volcanojob_plugins import JOB_NAME, JOB_NAMESPACE
 from engine.plan.jobs.volcanojob_spec import TaskSpec, VolcanoSpec, read
 from engine.plan.jobs.volcanojob_status import TaskCounts, write
@@ -92,13 +93,14 @@ def expand(context: ExpansionContext, job: JobObject) -> bool:
     """Plan the next actions of one job.
 
     Returns:
-        Whether they follow from the job, its pods, its memory, its PodGroup and the objects of plugin ``svc`` alone.
+        Whether they follow from the job, its pods, its memory, its PodGroup and the objects of its plugins alone.
     """
     phase = phase_of(job)
     spec = context.scope.cache[_SPECS].of(job.key, job.raw, lambda: read(job))
     pods = {p.name: p for p in context.pods_of(job)}
     expansion = _Expansion(context, job, spec, context.memory(job), pods, phase)
-    if phase in TERMINAL_PHASES:
+    _obey(expansion)
+    if expansion.phase in TERMINAL_PHASES:
         _clean_up(expansion)
         return spec.ttl is None
     if spec.problem:
@@ -124,6 +126,26 @@ def expand(context: ExpansionContext, job: JobObject) -> bool:
     whole = all(name in expansion.pods for name, _, _ in spec.expected)
     whole = whole and resilience.rule_of(job, spec) is None  # an elastic job also depends on free chips
     return whole and not any(p.phase == "Failed" for p in expansion.pods.values())
+
+
+def _obey(expansion: _Expansion) -> None:
+    """Carry out the next Command for the job."""
+    action, uid = next_command(expansion.context, expansion.job, expansion.phase, expansion.memory.commanded)
+    if not action:
+        return
+    expansion.memory = msgspec.structs.replace(_adopted_memory(expansion), commanded=uid)
+    expansion.reason, expansion.message = "CommandIssued", f"a Command asked for {action}"
+    _take(expansion, action)
+
+
+def _take(expansion: _Expansion, action: str) -> None:
+    """Change the phase of the whole job, by a policy or a Command."""
+    if action in ("RestartJob", RESUME):
+        version = expansion.memory.version
+        expansion.memory = msgspec.structs.replace(expansion.memory, killed=version, version=version + 1)
+        expansion.phase = VolcanoJobPhase.RESTARTING
+    elif action in _BY_ACTION:
+        expansion.phase = _BY_ACTION[action]
 
 
 def _resize(expansion: _Expansion) -> None:
@@ -192,13 +214,8 @@ def _apply_policy(expansion: _Expansion) -> None:
         return
     what = f"pod {event.pod.name}" if event.pod is not None else f"task {event.task.name}"
     expansion.reason, expansion.message = event.name, f"{event.name} ({what}): policy says {event.action}"
-    if event.action == "RestartJob":
-        version = expansion.memory.version
-        expansion.memory = msgspec.structs.replace(expansion.memory, killed=version, version=version + 1)
-        expansion.phase = VolcanoJobPhase.RESTARTING
-    elif event.action in _BY_ACTION:
-        expansion.phase = _BY_ACTION[event.action]
-    elif event.action == "RestartTask":
+    _take(expansion, event.action)
+    if event.action == "RestartTask":
         _restart(expansion, [p for p in expansion.pods.values() if p.annotations.get(TASK_SPEC) == event.task.name])
     elif event.action == "RestartPod" and event.pod is not None:
         _restart(expansion, [event.pod])
@@ -385,7 +402,7 @@ def _pod(expansion: _Expansion, task: TaskSpec, index: int, name: str, rank: int
     inner["schedulerName"] = inner.get("schedulerName") or spec.scheduler
     if spec.priority_class and not inner.get("priorityClassName"):
         inner["priorityClassName"] = spec.priority_class
-    volcanojob_plugins.apply_to_pod(expansion.context, job, spec, body, index)
+    volcanojob_plugins.apply_to_pod(job, spec, task, body, index)
     return body
 
 

@@ -1,4 +1,4 @@
-"""Volcano's job plugins ``env``, ``svc`` and ``ssh``: what they add to a job and its pods.
+"""Volcano's job plugins: what ``env``, ``svc``, ``ssh`` and those of frameworks add to a job and its pods.
 
 Sources: github.com/volcano-sh/volcano/pkg/controllers/job/plugins/{env,svc,ssh}. Key pairs are generated when the
 action is carried out (``engine.act.ssh_keys``), since the planner must not use random numbers.
@@ -17,6 +17,7 @@ from engine.model.actions import (
 )
 from engine.model.diagnostics import ObjectKey
 from engine.model.reasons import ActionReason
+from engine.plan.jobs import volcanojob_frameworks as frameworks
 from engine.plan.jobs.lifecycle import ExpansionContext, JobObject, part
 from engine.plan.jobs.pod_template import containers, plain, set_env
 from engine.plan.jobs.volcanojob_spec import TaskSpec, VolcanoSpec
@@ -24,7 +25,7 @@ from engine.wire.names import SSH_KEYS
 
 JOB_NAME: Final = "volcano.sh/job-name"
 JOB_NAMESPACE: Final = "volcano.sh/job-namespace"
-_SUPPORTED: Final = frozenset({"env", "svc", "ssh"})
+_TASK_SPEC: Final = "volcano.sh/task-spec"
 _HOSTS_PATH: Final = "/etc/volcano"
 _KEY_PATH: Final = "/root/.ssh"
 _KEY_FILES: Final = ("id_rsa", "id_rsa.pub", "authorized_keys", "config")
@@ -33,19 +34,20 @@ _SSH_FOLDER: Final = ".ssh"
 
 def controlled_resources(spec: VolcanoSpec) -> dict[str, str]:
     """``status.controlledResources``: the plugins in use."""
-    return {f"plugin-{name}": name for name in spec.plugins}
+    return {f"plugin-{name}": name for name in spec.plugins if name != "hcclrank"}
 
 
 def prepare(context: ExpansionContext, job: JobObject, spec: VolcanoSpec) -> None:
     """Plan the objects that the plugins keep for the whole job."""
-    for name in spec.plugins:
-        if name not in _SUPPORTED:
-            context.warn(job, f"spec.plugins.{name}", "Belay does not implement this plugin; the pods run without it")
+    for name, wrong in frameworks.problems(spec):
+        context.warn(job, f"spec.plugins.{name}", wrong)
     if "svc" in spec.plugins:
         _hosts(context, job, spec)
         _service(context, job, spec)
     if "ssh" in spec.plugins and job.annotations.get(SSH_KEYS) != _secret(job):
         _keys(context, job, spec)
+    if "ray" in spec.plugins:
+        _head_service(context, job, spec)
 
 
 def discard(context: ExpansionContext, job: JobObject, spec: VolcanoSpec) -> None:
@@ -58,10 +60,14 @@ def discard(context: ExpansionContext, job: JobObject, spec: VolcanoSpec) -> Non
         context.delete(
             job, ObjectKey("v1", "Service", job.key.namespace, job.key.name), ActionReason.JOB_FINISHED, message
         )
+    if "ray" in spec.plugins:
+        message = f"{job.key} has ended: deleting the Service of its Ray head"
+        context.delete(job, head_service_of(job), ActionReason.JOB_FINISHED, message)
 
 
-def apply_to_pod(context: ExpansionContext, job: JobObject, spec: VolcanoSpec, pod: dict[str, Any], index: int) -> None:
-    """Add the plugins' variables, mounts and volumes to one pod."""
+def apply_to_pod(job: JobObject, spec: VolcanoSpec, task: TaskSpec, pod: dict[str, Any], index: int) -> None:
+    """Add the plugins' variables, ports, commands, mounts and volumes to one pod of a task."""
+    frameworks.apply(spec, job.key.name, task, pod, index)
     inner = pod["spec"]
     rows = [*containers(inner), *containers(inner, "initContainers")]
     if "env" in spec.plugins:
@@ -81,6 +87,11 @@ def apply_to_pod(context: ExpansionContext, job: JobObject, spec: VolcanoSpec, p
         items = [{"key": name, "path": f"{_SSH_FOLDER}/{name}"} for name in _KEY_FILES]
         secret = {"secretName": _secret(job), "items": items, "defaultMode": 0o600}
         _add_volume(inner, {"name": _secret(job), "secret": secret})
+
+
+def head_service_of(job: JobObject) -> ObjectKey:
+    """The Service of a Ray head (plugin ``ray``)."""
+    return ObjectKey("v1", "Service", job.key.namespace, f"{job.key.name}-head-svc")
 
 
 def hosts(job: JobObject, spec: VolcanoSpec) -> dict[str, str]:
@@ -153,6 +164,21 @@ def _service(context: ExpansionContext, job: JobObject, spec: VolcanoSpec) -> No
     context.create_object(
         job, body, ActionReason.SERVICE_MISSING, f"{job.key}: creating the headless service of its plugin svc"
     )
+
+
+def _head_service(context: ExpansionContext, job: JobObject, spec: VolcanoSpec) -> None:
+    key = head_service_of(job)
+    if context.object("v1", "Service", key.namespace, key.name) is not None:
+        return
+    head = frameworks.options(spec, "ray")["head"]
+    ports = [
+        {"name": name, "port": port, "targetPort": name, "protocol": "TCP"}
+        for name, port in frameworks.head_ports(spec)
+    ]
+    selector = {JOB_NAME: job.key.name, JOB_NAMESPACE: job.key.namespace, _TASK_SPEC: head}
+    inner = {"selector": selector, "ports": ports}
+    body = {"apiVersion": "v1", "kind": "Service", "metadata": _metadata(job, key.name), "spec": inner}
+    context.create_object(job, body, ActionReason.SERVICE_MISSING, f"{job.key}: creating the Service of its Ray head")
 
 
 _PUBLISH: Final = frozenset({"publish-not-ready-addresses", "publish-not-ready-addresses=true"})

@@ -43,6 +43,10 @@ class TaskSpec(NamedTuple):
         return self.replicas if self.min_available is None else self.min_available
 
 
+#: Plugins whose pods find each other by name.
+_NETWORKED: Final = frozenset({"tensorflow", "mpi", "pytorch", "ray"})
+
+
 class VolcanoSpec(NamedTuple):
     """A checked Volcano Job.
 
@@ -88,7 +92,7 @@ def read(job: JobObject) -> VolcanoSpec:
     tasks = tuple(_task(row, position) for position, row in enumerate(rows))
     total = sum(max(0, task.replicas) for task in tasks)
     default_least = sum(max(0, task.required) for task in tasks)
-    plugins = {str(name): _words(args) for name, args in sorted(part(spec, "plugins").items())}
+    plugins = _plugins(part(spec, "plugins"))
     least = _number(spec.get("minAvailable"))
     retries = _number(spec.get("maxRetry"))
     out = VolcanoSpec(
@@ -114,6 +118,16 @@ def read(job: JobObject) -> VolcanoSpec:
     )
     problem = _problem(out, total) or _topology_problem(part(spec, "networkTopology")) or _partition_problem(rows)
     return out._replace(problem=problem, expected=() if problem else out.expected)
+
+
+def _plugins(listed: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """The plugins with their arguments; those of frameworks bring ``svc``, and ``mpi`` brings ``ssh``."""
+    found = {str(name): _words(args) for name, args in listed.items()}
+    if not _NETWORKED.isdisjoint(found):
+        found.setdefault("svc", ())
+    if "mpi" in found:
+        found.setdefault("ssh", ())
+    return dict(sorted(found.items()))
 
 
 def _task(row: Mapping[str, Any], position: int) -> TaskSpec:
