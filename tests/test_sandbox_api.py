@@ -322,7 +322,8 @@ def test_every_shipped_kind_is_served_at_once(sandbox: Sandbox, definitions: lis
         base = f"/apis/{spec['group']}/{version}"
         assert client.send("GET", f"{base}/{spec['names']['plural']}")[0] == 200
         listed = {resource["name"] for resource in client.send("GET", base)[1]["resources"]}
-        assert {spec["names"]["plural"], f"{spec['names']['plural']}/status"} <= listed
+        plural, has = spec["names"]["plural"], spec["versions"][0].get("subresources") or {}
+        assert {plural, *(f"{plural}/{name}" for name in has)} <= listed
     kinds = {d["spec"]["names"]["kind"] for d in definitions if d["spec"]["group"] == "belay.dev"}
     assert kinds == {
         "NodePool", "VNPULayout", "FaultPolicy", "Isolation", "SafetyBudget", "SchedulingSettings", "Source", "KVLink",
