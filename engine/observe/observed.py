@@ -18,6 +18,7 @@ from engine.model.cluster import AgentReport, DeviceReport, Node, NodeReport, Ob
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import History, JobMemory, NodeMemory
 from engine.model.recovery.progress import RecoveryProgress, progress_of
+from engine.observe.report_checks import ReportsInForce, device_jump, epoch_jump, own_public_faults, went_back
 from engine.wire import (
     deviceinfo,
     history,
@@ -88,6 +89,12 @@ class Observer:
         self._recoveries: dict[str, RecoveryProgress] = {}
         self._tests: dict[str, stress.StressTest] = {}
         self._masked: dict[str, tuple[DeviceReport, DeviceReport]] = {}
+        self._devices = ReportsInForce[DeviceReport](
+            lambda node: ObjectKey("v1", "ConfigMap", names.DEVICE_NAMESPACE, names.DEVICE_PREFIX + node)
+        )
+        self._agents_in_force = ReportsInForce[AgentReport](
+            lambda node: ObjectKey("v1", "ConfigMap", names.NODES, names.REPORT_PREFIX + node)
+        )
 
     def put(self, obj: Mapping[str, Any]) -> None:
         """Receive an object's newest version."""
@@ -110,6 +117,8 @@ class Observer:
         if key.kind == "Node":
             self._nodes.pop(key.name, None)
             self._offered.pop(key.name, None)
+            self._devices.forget(key.name)
+            self._agents_in_force.forget(key.name)
         elif key.kind == "Pod":
             self._pods.pop(f"{key.namespace}/{key.name}", None)
             self._renamed.pop(f"{key.namespace}/{key.name}", None)
@@ -132,7 +141,7 @@ class Observer:
             reports=self._good_reports(),
             problems=dict(sorted(self._problems.items())),
             node_reports=dict(self._node_reports),
-            agents=dict(self._agents),
+            agents=self._agents_in_force.of(self._agents, lambda _, new: epoch_jump(new, self._orders.get(new.node))),
             orders=dict(self._orders),
             pods=self._physical_pods(),
             objects=dict(self._objects),
@@ -156,7 +165,10 @@ class Observer:
                 max((r.update_time for r in self._reports.values()), default=0.0),
                 max((a.time_ms / 1000 for a in self._agents.values()), default=0.0),
             ),
-            public={f"{key.namespace}/{key.name}": self._public[key] for key in sorted(self._public)},
+            public={
+                f"{key.namespace}/{key.name}": own_public_faults(key, self._public[key], self._nodes)
+                for key in sorted(self._public)
+            },
             recoveries={one.job: one for _, one in sorted(self._recoveries.items())},
         )
 
@@ -211,6 +223,7 @@ class Observer:
             self._problems[node] = f"{error.field}: {error.message}"
             raise
         self._problems.pop(node, None)
+        self._devices.change(node)
 
     def _take_node(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
         report = nodeinfo.parse(obj)
@@ -218,11 +231,15 @@ class Observer:
 
     def _take_agent(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
         report = orders.parse_report(obj)
+        if why := went_back(self._agents.get(report.node), report):
+            raise WireError(f"ConfigMap/{key.namespace}/{key.name}", "data.report.json.seq", f"{why}; it is ignored")
         self._agents[report.node] = report
+        self._agents_in_force.change(report.node)
 
     def _take_orders(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
         order = orders.parse_orders(obj)
         self._orders[order.node] = order
+        self._agents_in_force.change(order.node)
 
     def _take_node_memory(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
         if not key.name.startswith(names.HISTORY_PREFIX):
@@ -332,7 +349,7 @@ class Observer:
 
     def _good_reports(self) -> dict[str, DeviceReport]:
         """The newest good report of each node; the memory's copy where this process never saw one."""
-        reports = dict(self._reports)
+        reports = self._devices.of(self._reports, lambda old, new: device_jump(old, new, self._in_use))
         for node in sorted(self._problems):
             memory = self._memories.get(node)
             if node not in reports and memory is not None and memory.last_good:
@@ -341,6 +358,10 @@ class Observer:
                 except (msgspec.DecodeError, RecursionError):
                     continue  # an unreadable copy counts as none
         return self._without_tests(reports) if self._tests or self._masked else reports
+
+    def _in_use(self, node: str) -> bool:
+        """Whether live pods hold chips of the node."""
+        return any(pod.node == node and pod.chips and not pod.finished for pod in self._pods.values())
 
     def _without_tests(self, reports: dict[str, DeviceReport]) -> dict[str, DeviceReport]:
         """The reports without the faults that stress tests cause on nodes under test. A report stays the same object
@@ -359,7 +380,7 @@ class Observer:
         return reports | {node: found for node, (_, found) in masked.items()}
 
     def _diagnostics(self) -> tuple[Diagnostic, ...]:
-        found = list(self._findings.values())
+        found = [*self._findings.values(), *self._devices.findings(), *self._agents_in_force.findings()]
         strangers = [
             (names.DEVICE_NAMESPACE, names.DEVICE_PREFIX + n) for n in self._reports if n not in self._nodes
         ] + [(names.NODES, names.REPORT_PREFIX + n) for n in self._agents if n not in self._nodes]
