@@ -17,11 +17,18 @@ from typing import Any
 
 import pytest
 
-from agents.exporter import probe, run
+from agents.exporter import http, probe, run
 from agents.exporter.http import HttpResponse, Server
 from agents.exporter.limits import Limits, RequestLimiter
 from agents.exporter.textfiles import TextFiles
 from agents.exporter.tls import Certificate, TlsError
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No connection counts as stalled, however slow the machine; tests of stalled ones set their own time."""
+    monkeypatch.setattr(http, "STALLED_SECONDS", 1e6)
+
 
 OPEN = Limits(concurrency=512, spacing=0, per_address=128, total=512)
 BODY = b"x" * 300_000
@@ -221,6 +228,71 @@ def test_answers_at_once_are_counted_until_they_are_out() -> None:
         writer.transport.abort()
         await asyncio.sleep(0.05)
         assert status(await ask(port)) == 200
+        await server.close()
+
+    asyncio.run(go())
+
+
+def test_sixty_scrapers_that_never_read_hold_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def go() -> None:
+        big = HttpResponse(200, b"x" * (8 << 20))
+        server = Server(lambda path, gzip_: big, RequestLimiter(Limits(spacing=0)))
+        port = await server.start("127.0.0.1", 0)
+        silent = []
+        for number in range(60):
+            local = (f"127.0.1.{number % 12 + 1}", 0)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024, local_addr=local)
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            silent.append((reader, writer))
+        while server.gate._answering < 5:
+            await asyncio.sleep(0.01)
+        assert status(await ask(port, local_addr=("127.0.0.9", 0))) == 503
+        monkeypatch.setattr(http, "STALLED_SECONDS", 0.05)
+        await asyncio.sleep(0.1)
+        for _ in range(10):
+            found = await ask(port, local_addr=("127.0.0.9", 0))
+            assert status(found) == 200 and len(found) > 8 << 20
+        for _, writer in silent:
+            writer.transport.abort()
+        await server.close()
+        assert server.gate._total == server.gate._answering == 0
+
+    asyncio.run(go())
+
+
+def test_connections_without_requests_give_up_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def go() -> None:
+        async with serving(Limits(spacing=0)) as (server, port):
+            held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
+            assert status(await ask(port)) == 503, "five of one address are its limit"
+            monkeypatch.setattr(http, "STALLED_SECONDS", 0.0)
+            assert status(await ask(port)) == 200
+            assert await held[0][0].read() == b"", "the one that was silent for longest is closed"
+            for _, writer in held:
+                writer.close()
+            while server.open:
+                await asyncio.sleep(0.01)
+            assert server.gate._total == 0 and not server.gate._connections
+
+    asyncio.run(go())
+
+
+def test_a_slow_reader_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "STALLED_SECONDS", 1.0)
+
+    async def go() -> None:
+        big = HttpResponse(200, b"x" * (32 << 20))
+        server = Server(lambda path, gzip_: big, RequestLimiter(Limits(concurrency=1, spacing=0)))
+        port = await server.start("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        await reader.readuntil(b"\r\n")
+        (connection,) = server.open
+        before = connection.since
+        connection._unread += 1  # as if it had read since the last look
+        connection._measure()
+        assert connection.since > before
+        writer.transport.abort()
         await server.close()
 
     asyncio.run(go())

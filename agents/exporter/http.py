@@ -22,6 +22,8 @@ SECONDS: Final = 10.0
 """For reading a request, and for writing an answer."""
 
 IDLE_SECONDS: Final = 60.0
+STALLED_SECONDS: Final = 1.0
+"""Without progress for so long, a connection gives up its place when a limit would refuse another one."""
 HANDSHAKE_SECONDS: Final = 5.0
 SHUTDOWN_SECONDS: Final = 30.0
 GO_SLACK: Final = 4096
@@ -67,6 +69,24 @@ class Server:
         self._server: asyncio.Server | None = None
         self.open: set[Connection] = set()
 
+    def connect(self, address: str) -> bool:
+        """Count a connection. Beyond a limit the one without progress for longest is ended: one of the same address
+        first, for a limit per address; false when there is none."""
+        if self.gate.connect(address):
+            return True
+        stalled = sorted((one for one in self.open if one.counted and one.stalled()), key=lambda one: one.since)
+        for candidates in ([one for one in stalled if one.address == address], stalled):
+            if candidates and candidates[0].end() and self.gate.connect(address):
+                return True
+        return False
+
+    def begin(self) -> bool:
+        """Count an answer. Beyond the limit the one left unread for longest is ended; false when there is none."""
+        if self.gate.begin():
+            return True
+        unread = [one for one in self.open if one.answering and one.stalled()]
+        return bool(unread) and min(unread, key=lambda one: one.since).end() and self.gate.begin()
+
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port (chosen by the system when ``port`` is 0). Raises OSError."""
         loop = asyncio.get_running_loop()
@@ -97,19 +117,23 @@ class Connection(asyncio.Protocol):
         self._server, self._gate = server, server.gate
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._address = ""
-        self._counted = self._refusing = self._ending = False
+        self.address = ""
+        self.counted = self._refusing = self._ending = False
+        self.since = self._loop.time()
+        """Time of the last progress."""
+        self._unread = 0
         self._head, self._body_left = b"", 0
-        self._writing = self._answering = False
+        self._writing = self.answering = False
+        self._look: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         peer = transport.get_extra_info("peername")
-        self._address = str(peer[0]) if peer else ""
-        self._counted = self._gate.connect(self._address)
-        if not self._counted:
+        self.address = str(peer[0]) if peer else ""
+        self.counted = self._server.connect(self.address)
+        if not self.counted:
             self._refusing = self._gate.refuse()
             if not self._refusing:
                 transport.abort()
@@ -120,18 +144,35 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._quiet()
+        self._stop_measuring()
+        self._release()
+
+    def _release(self) -> None:
+        """Give back what the limits count."""
         self._server.open.discard(self)
-        if self._answering:
-            self._answering = False
+        if self.answering:
+            self.answering = False
             self._gate.end()
-        if self._counted:
-            self._counted = False
-            self._gate.disconnect(self._address)
+        if self.counted:
+            self.counted = False
+            self._gate.disconnect(self.address)
         if self._refusing:
             self._refusing = False
             self._gate.refused()
 
+    def stalled(self) -> bool:
+        """Whether nothing was received or read for a while."""
+        return self._loop.time() - self.since >= STALLED_SECONDS
+
+    def end(self) -> bool:
+        """End the connection and free its place at once; always true."""
+        self._release()
+        self.abort()
+        return True
+
     def data_received(self, data: bytes) -> None:
+        if not self._writing:
+            self.since = self._loop.time()
         if self._body_left:
             taken = min(self._body_left, len(data))
             self._body_left -= taken
@@ -186,11 +227,11 @@ class Connection(asyncio.Protocol):
         self._say(self._answer(words[0], words[1], headers), close=close)
 
     def _answer(self, method: str, target: str, headers: dict[str, str]) -> HttpResponse:
-        if not self._counted or not self._gate.request(self._address, self._loop.time()):
+        if not self.counted or not self._gate.request(self.address, self._loop.time()):
             return self._server.busy
-        if not self._gate.begin():
+        if not self._server.begin():
             return self._server.busy
-        self._answering = True
+        self.answering = True
         if method != "GET":
             return self._server.other
         path = target.partition("?")[0].partition("#")[0]
@@ -211,7 +252,7 @@ class Connection(asyncio.Protocol):
     def _say(self, answer: HttpResponse, *, close: bool) -> None:
         transport = self._transport
         assert transport is not None
-        self._ending = self._ending or close or not self._counted
+        self._ending = self._ending or close or not self.counted
         head = [
             f"HTTP/1.1 {int(answer.status)} {HTTPStatus(answer.status).phrase}", f"Content-Type: {answer.kind}",
             f"Content-Length: {len(answer.body)}", "X-Content-Type-Options: nosniff",
@@ -227,10 +268,20 @@ class Connection(asyncio.Protocol):
         # with the high-water mark at 0, pause_writing shows whether anything is left to send
         self._full = False
         transport.write("\r\n".join((*head, "", "")).encode() + answer.body)
-        if not self._full:
+        if self._full:
+            self._unread, self.since = transport.get_write_buffer_size(), self._loop.time()
+            self._look = self._loop.call_later(STALLED_SECONDS / 2, self._measure)
+        else:
             self._done()
 
     _full = False
+
+    def _measure(self) -> None:
+        """Note whether the client has read something."""
+        assert self._transport is not None
+        if (left := self._transport.get_write_buffer_size()) != self._unread:
+            self._unread, self.since = left, self._loop.time()
+        self._look = self._loop.call_later(STALLED_SECONDS / 2, self._measure)
 
     def pause_writing(self) -> None:
         self._full = True
@@ -242,8 +293,10 @@ class Connection(asyncio.Protocol):
 
     def _done(self) -> None:
         self._writing = False
-        if self._answering:
-            self._answering = False
+        self.since = self._loop.time()
+        self._stop_measuring()
+        if self.answering:
+            self.answering = False
             self._gate.end()
         transport = self._transport
         assert transport is not None
@@ -276,6 +329,11 @@ class Connection(asyncio.Protocol):
     def _wait(self, seconds: float) -> None:
         self._quiet()
         self._timer = self._loop.call_later(seconds, self.abort)
+
+    def _stop_measuring(self) -> None:
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
 
     def _quiet(self) -> None:
         if self._timer is not None:

@@ -14,7 +14,7 @@ from agents.drivers.base import DriverError
 from agents.drivers.server_models import SERVER_MODELS
 from agents.exporter import option as exporter
 from agents.kubelet import flags
-from agents.node import health
+from agents.node import health, hot_loops
 from agents.node.credentials import CredentialsError
 from agents.node.fleet import FleetNode
 from agents.node.hardware import settings as hardware
@@ -46,6 +46,7 @@ def main(arguments: list[str] | None = None, prog: str = PROG) -> int:
         pod = os.environ.get("POD_NAME", "")
         managers = "" if options.fleet or options.driver.startswith("simulated") else options.reset_files
         settings = Settings(pool=options.pool, scale=options.scale, pod=pod, rank_root=root, reset_root=managers)
+        hot_loops.start()
         asyncio.run(_serve(options, settings))
     except (CredentialsError, DriverError, OSError, ValueError) as error:
         Log("agent").error("agent cannot start", error=error)

@@ -3,13 +3,15 @@
 A call that never returns blocks one thread here; the parent counts them and ends this process when there are too many,
 or when the driver was reloaded. It ends when the parent has ended.
 
-    python -m agents.drivers.dcmi.child LIBRARY [--owner UID]...
+    python -m agents.drivers.dcmi.child LIBRARY [--owner UID]... [--parent PID]
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +25,8 @@ from agents.drivers.dcmi.library import Library, trusted
 
 THREADS = 16
 MAX_LINE = 65_536
+PR_SET_PDEATHSIG = 1
+"""From linux/prctl.h."""
 
 
 class Child:
@@ -74,6 +78,14 @@ class Child:
                 os._exit(0)
 
 
+def _end_with(parent: int) -> None:
+    """Let the kernel end this process when the parent ends: a library that hangs while it is loaded holds Python's
+    lock, so nothing here could notice. ``parent`` is its process id, 0 for unknown."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if parent and os.getppid() != parent:  # it ended before the line above
+        os._exit(0)
+
+
 def main(arguments: list[str]) -> int:
     """Run as a program."""
     owners = {0}
@@ -81,6 +93,12 @@ def main(arguments: list[str]) -> int:
         at = arguments.index("--owner")
         owners.add(int(arguments[at + 1]))
         del arguments[at : at + 2]
+    parent = 0
+    if "--parent" in arguments:
+        at = arguments.index("--parent")
+        parent = int(arguments[at + 1])
+        del arguments[at : at + 2]
+    _end_with(parent)
     # the library may print; its output must not mix with answers
     out = os.dup(1)
     os.dup2(2, 1)

@@ -2,6 +2,7 @@
 
 A call past its deadline fails with TIMED_OUT and leaves its thread behind. A new process is started after `MAX_HUNG` of
 them, when the process dies, or when every call fails as after a reload of the driver. Failing starts are spaced out.
+What the library prints is logged within bounds (`driver_output`).
 """
 
 from __future__ import annotations
@@ -9,22 +10,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import os
+import signal
 import sys
 from collections.abc import Set
 from pathlib import Path
 from typing import Any, Final
 
 from agents.drivers.base import DriverError
+from agents.drivers.dcmi import driver_output
 from agents.drivers.dcmi.errors import TIMED_OUT, DcmiError
+from agents.node.log import Log
 
-log = logging.getLogger(__name__)
+_log = Log("driver")
 
 MAX_HUNG: Final = 4
 MAX_WAITING: Final = 256
 MAX_EVENTS: Final = 10_000
 START_SECONDS: Final = 30.0
+END_SECONDS: Final = 5.0
 SUBSCRIBE_SECONDS: Final = 5.0
 #: Attempts to subscribe to events at the start, a second apart, as in MindCluster's device plugin.
 SUBSCRIBE_TRIES: Final = 3
@@ -49,6 +53,7 @@ class Supervisor:
         self._library, self._owners, self._env = library, owners, env
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
+        self._printed: set[asyncio.Task[None]] = set()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._next, self._hung, self._failures = 0, 0, 0
         self._stale, self._stale_since, self._patience = 0, 0.0, STALE_SECONDS[0]
@@ -81,7 +86,7 @@ class Supervisor:
             raise
         except TimeoutError:
             self._hung += 1
-            log.warning("a driver call hangs", extra={"call": call, "hung": self._hung})
+            _log.warning("a driver call hangs", call=call, hung=self._hung)
             if self._hung >= MAX_HUNG:
                 await self._end("too many calls hang")
             raise DcmiError(call, TIMED_OUT) from None
@@ -120,12 +125,16 @@ class Supervisor:
 
     async def _start(self) -> asyncio.subprocess.Process:
         owners = [text for owner in sorted(self._owners) for text in ("--owner", str(owner))]
+        command = [sys.executable, "-m", "agents.drivers.dcmi.child", str(self._library), *owners]
+        pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "agents.drivers.dcmi.child", str(self._library), *owners,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=READ_LIMIT,
-            env={**os.environ, **(self._env or {})},
+            *command, "--parent", str(os.getpid()), stdin=pipe, stdout=pipe, stderr=pipe, limit=READ_LIMIT,
+            env={**os.environ, **(self._env or {})}, start_new_session=True,
         )  # fmt: skip
-        assert process.stdout is not None
+        assert process.stdout is not None and process.stderr is not None
+        printed = asyncio.create_task(driver_output.log(process.stderr))
+        self._printed.add(printed)
+        printed.add_done_callback(self._printed.discard)
         try:
             async with asyncio.timeout(START_SECONDS):
                 greeting = json.loads(await process.stdout.readline() or b'{"error": "it ended without a word"}')
@@ -160,10 +169,10 @@ class Supervisor:
                     await taken
                 return
             except TimeoutError:
-                log.warning("no word about fault events, codes are polled", extra={"seconds": SUBSCRIBE_SECONDS})
+                _log.warning("no word about fault events, codes are polled", seconds=SUBSCRIBE_SECONDS)
                 return
             except (DriverError, OSError) as error:
-                log.warning("no fault events, codes are polled", extra={"error": str(error), "attempt": attempt + 1})
+                _log.warning("no fault events, codes are polled", error=str(error), attempt=attempt + 1)
                 if process.returncode is not None or (isinstance(error, DcmiError) and not error.supported):
                     return
             finally:
@@ -175,7 +184,7 @@ class Supervisor:
             while line := await process.stdout.readline():
                 self._receive(json.loads(line))
         except ValueError as error:
-            log.error("the driver process said something unreadable", extra={"error": str(error)[:200]})
+            _log.error("the driver process said something unreadable", error=str(error)[:200])
             await _kill(process)
         finally:
             for future in self._waiting.values():
@@ -203,16 +212,16 @@ class Supervisor:
     async def _end(self, why: str) -> None:
         process, self._process = self._process, None
         if process is not None:
-            log.warning("the driver process is started again", extra={"error": why})
+            _log.warning("the driver process is started again", error=why)
             await _kill(process)
 
     async def close(self) -> None:
         """End the process; waiting calls fail."""
         await self._end("the agent stops")
-        if self._reader is not None:
-            self._reader.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._reader
+        tasks = [*self._printed, *((self._reader,) if self._reader is not None else ())]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _codes(answer: Any) -> Set[int]:
@@ -223,9 +232,14 @@ def _codes(answer: Any) -> Set[int]:
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        process.kill()
-    await process.wait()
+    """Kill the process and what its library started. Its end is waited for within bounds: a process in an
+    uninterruptible call outlives SIGKILL, and asyncio sees an end only when nothing holds the pipes open."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(END_SECONDS):
+            await process.wait()
 
 
 __all__ = ["MAX_HUNG", "Supervisor"]
