@@ -170,6 +170,31 @@ def test_an_unhealthy_instance_is_deleted_as_a_whole(status: str, retries: str |
         assert world.step() == [], "its retries are used up"
 
 
+def test_a_restart_that_a_budget_holds_back_costs_one_retry() -> None:
+    world = World(service_set(role(), replicas=1))
+    world.settle()
+    world.put(sick("Unhealthy-pod-failed", "1"))
+    for _ in range(4):
+        actions = world.step(skip=lambda action: True)
+        assert [action.reason for action in actions] == ["InstanceUnhealthy"]
+    world.step()
+    assert world.kinds("StatefulSet") == []
+
+
+def test_a_role_that_changes_its_kind_of_workload_changes_instance_by_instance() -> None:
+    world = World(service_set(role(replicas=2), replicas=1))
+    world.settle()
+    for name in world.kinds("StatefulSet"):
+        ready(world, name)
+    root = service_set(role(replicas=2, kind="Deployment"), replicas=1)
+    world.edit("InferServiceSet", "llm", lambda raw: raw.update(spec=root["spec"]))
+    world.settle()
+    assert (world.kinds("StatefulSet"), world.kinds("Deployment")) == (["llm-0-prefill-0"], ["llm-0-prefill-1"])
+    ready(world, "llm-0-prefill-1", kind="Deployment")
+    world.settle()
+    assert (world.kinds("StatefulSet"), world.kinds("Deployment")) == ([], ["llm-0-prefill-0", "llm-0-prefill-1"])
+
+
 @pytest.mark.parametrize(
     ("roles", "why"),
     [

@@ -237,6 +237,18 @@ def test_pods_on_a_lost_node_are_deleted_by_force_and_start_elsewhere(
         compare("inference-node-lost", told(world), request.config.getoption("--update-golden"))
 
 
+def test_no_pod_goes_while_half_of_the_pool_is_lost_at_once() -> None:
+    world = Fleet(service_set(role("prefill", 2, pods=1, chips=8)), servers=3)
+    world.kubelets_die = True
+    before = {k: o["metadata"]["uid"] for k, o in world.objects.items() if k.kind == "Pod"}
+    for node in list(world.nodes.values())[:2]:
+        world.readiness(node, False)
+    for _ in range(5):
+        world.step()
+        world.pass_time(61)
+    assert {k: o["metadata"]["uid"] for k, o in world.objects.items() if k.kind == "Pod"} == before
+
+
 def test_a_pending_role_gives_way_to_one_of_higher_priority(request: pytest.FixtureRequest) -> None:
     """Two servers: decode (1) and prefill (2) have one each. Both break, one heals: decode gets it."""
 

@@ -173,7 +173,8 @@ def _remove_surplus(serving: ServingContext, role: ServingRole, surge: int) -> N
         if index < role.count or (index < role.count + surge and rollout.is_surge(one))
     }
     kept |= set(range(role.count, role.count + surge)) - role.instances.keys()
-    for api, kind in ((names.APPS, role.kind), (POD_GROUP_API, "PodGroup"), ("v1", "Service")):
+    workloads_of = ((names.APPS, kind) for kind in sorted(names.WORKLOADS))
+    for api, kind in (*workloads_of, (POD_GROUP_API, "PodGroup"), ("v1", "Service")):
         for key, raw in serving.children(role.job, api, kind):
             index = texts(part(raw, "metadata").get("labels")).get(names.INSTANCE_INDEX, "")
             if index.isdecimal() and int(index) not in kept:

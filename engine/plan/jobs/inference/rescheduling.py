@@ -6,7 +6,7 @@ pkg/controller/workload/workload_common.go; docs/zh/scheduling 09_infer_operator
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -14,11 +14,12 @@ import msgspec
 from engine.model.actions import EvictPod, Evidence, Owner, Preconditions
 from engine.model.cluster import Pod
 from engine.model.reasons import ActionReason
-from engine.model.states import NodeHealth
 from engine.plan import roles as component_roles
 from engine.plan.health import node_faults
 from engine.plan.jobs.inference import labels as names
 from engine.plan.jobs.inference.serving import ServingContext, ServingInstance, ServingRole, size_of
+from engine.plan.node_view import NodeView
+from engine.plan.scope import Scope
 
 RULE: Final = "fault-scheduling"
 NODE_RULE: Final = "fault-scheduling=node-not-ready"
@@ -76,17 +77,18 @@ def release_pods(serving: ServingContext) -> None:
     A controller replaces a StatefulSet's pod only after its object is gone, and a lost node's kubelet never removes it.
     """
     scope = serving.context.scope
+    if not serving.pods:
+        return
     missing, mass = node_faults.missing_nodes(scope)
+    outages = node_faults.mass_outages(scope)
     for place in sorted(serving.pods):
         for pod in sorted(serving.pods[place], key=lambda pod: pod.name):
             if not pod.node or pod.key in scope.evicting or not serving.decides(pod):
                 continue
             view = scope.nodes.get(pod.node)
-            if view is not None and view.down and view.state is NodeHealth.NOT_READY:
-                silent = int(scope.now - view.node.ready_changed)
-                _force(
-                    serving, pod, ActionReason.NODE_UNHEALTHY, f"node {pod.node} is not ready for {silent} s", NODE_RULE
-                )
+            if view is not None and not view.node.ready and _is_lost(scope, view, outages):
+                why = f"node {pod.node} is not ready for {scope.now - view.node.ready_changed:.0f} s"
+                _force(serving, pod, ActionReason.NODE_UNHEALTHY, why, NODE_RULE)
             elif pod.node in missing and not mass:
                 _force(serving, pod, ActionReason.NODE_UNHEALTHY, f"node {pod.node} does not exist any more", NODE_RULE)
             elif pod.deleting is not None and pod.labels.get(names.FAULT_SCHEDULING) in names.EXTERNAL:
@@ -96,6 +98,11 @@ def release_pods(serving: ServingContext) -> None:
                     _force(serving, pod, ActionReason.GRACE_TIME_EXCEEDED, text, RULE)
                 elif _forced(pod):
                     _force(serving, pod, ActionReason.INSTANCE_UNHEALTHY, f"it is {_status(pod)}", RULE)
+
+
+def _is_lost(scope: Scope, view: NodeView, outages: Mapping[str, int]) -> bool:
+    """Whether a node that is not ready stays so, alone: with half of its pool, the control plane is suspected."""
+    return scope.now - view.node.ready_changed > node_faults.NOT_READY_GRACE and view.pool not in outages
 
 
 def _restart(
@@ -131,11 +138,19 @@ def _unhealthy(serving: ServingContext, role: ServingRole, one: ServingInstance)
             text = pod.labels.get("fault-retry-times", "")
             if not (text.isascii() and text.isdecimal() and len(text) <= 9):
                 continue
+            if pod.uid and pod.uid in memory.removed:
+                return pod  # it has cost its retry: a budget holds the restart back
             left = memory.restarts.get(one.key.name, int(text))
             if left <= 0:
                 continue
             restarts = {**memory.restarts, one.key.name: left - 1}
-            serving.context.remember(role.job, msgspec.structs.replace(memory, restarts=dict(sorted(restarts.items()))))
+            present = {other.uid for every in role.instances.values() for other in every.pods}
+            memory = msgspec.structs.replace(
+                memory,
+                restarts=dict(sorted(restarts.items())),
+                removed=tuple(sorted({*present.intersection(memory.removed), pod.uid})),
+            )
+            serving.context.remember(role.job, memory)
         return pod
     return None
 

@@ -236,10 +236,11 @@ def read(serving: ServingContext, one: JobObject, *, ordered: bool, paused: bool
                               if key not in _FIXED and not (gang and key == "replicas")}),
         paused=paused or annotations_of(one).get(names.ROLLOUT) == names.PAUSED,
     )  # fmt: skip
-    for key, raw in serving.children(one, names.APPS, kind):
-        number = texts(part(raw, "metadata").get("labels")).get(names.INSTANCE_INDEX, "")
-        if number.isdecimal() and len(number) < 6:
-            role.instances[int(number)] = _instance(serving, role, key, int(number), raw, ours=True)
+    for other in sorted(names.WORKLOADS, key=lambda known: known == kind):  # one of another kind is outdated
+        for key, raw in serving.children(one, names.APPS, other):
+            number = texts(part(raw, "metadata").get("labels")).get(names.INSTANCE_INDEX, "")
+            if number.isdecimal() and len(number) < 6:
+                role.instances[int(number)] = _instance(serving, role, key, int(number), raw, ours=True)
     for index in range(role.count):
         if index not in role.instances:
             key = ObjectKey(names.APPS, kind, one.key.namespace, role.instance_name(index))
@@ -290,7 +291,7 @@ def _instance(
         pod for pod in serving.pods_at(role, index) if not pod.owner_uid or uid == _workload_uid(serving.context, pod)
     ]
     carried = template_of(raw).partition(".")[0]
-    current = not ours or carried in ("", role.pods_digest)
+    current = not ours or (key.kind == role.kind and carried in ("", role.pods_digest))
     return ServingInstance(index, key, raw, ours, mine, ready=_is_ready(raw), current=current)
 
 
