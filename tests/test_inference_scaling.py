@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from engine.documents.manifests import check_manifest
 from engine.model.actions import CreateObject, PatchObject
 from engine.status.events import events, refused_events
 from tests.inference import PREFIX, Raw, role, service_set
-from tests.jobs import World
+from tests.jobs import POD_GROUP_CRD, World
+
+ROOT = Path(__file__).parent.parent
 
 SPEC = {
     "minReplicas": 1, "maxReplicas": 4,
@@ -121,6 +126,19 @@ def test_a_service_that_the_api_server_refuses_is_an_event_on_its_instance_set_o
     assert first[0]["metadata"]["name"] == again[0]["metadata"]["name"]
     assert (first[0]["reason"], first[0]["involvedObject"]["kind"]) == ("ServiceCreateError", "InstanceSet")
     assert "nodePort: Invalid value: 99" in first[0]["message"]
+
+
+def test_the_shipped_sample_is_valid_and_starts_decode_first() -> None:
+    raw = yaml.safe_load((ROOT / "deploy/samples/inferserviceset.yaml").read_text())
+    assert check_manifest(raw) == []
+    world = World(POD_GROUP_CRD, raw)
+    world.settle()
+    assert world.kinds("StatefulSet") == ["chat-0-decode-0", "chat-1-decode-0"]
+    for name in world.kinds("StatefulSet"):
+        world.edit("StatefulSet", name, lambda one: one.update(status={"readyReplicas": 2}))
+    world.settle()
+    assert len(world.kinds("StatefulSet")) == 6
+    assert not [line for line in world.diagnostics if line.startswith(("error", "warning"))]
 
 
 def test_statuses_carry_the_generation_that_they_are_about() -> None:

@@ -137,6 +137,20 @@ def test_roles_of_super_pod_policies_are_kept_close_by_the_services_uid(where: s
     assert found == (uid if wanted else "mine" if where == "own" else None)
 
 
+def test_names_that_are_too_long_are_refused_before_the_api_server_refuses_pods() -> None:
+    world = World(service_set(role("p" * 50)))
+    world.settle()
+    assert world.kinds("StatefulSet") == []
+    found = world.find("InstanceSet", f"llm-0-{'p' * 50}")["status"]["conditions"][0]
+    assert found["reason"] == "ValidateError" and "have 58 characters, pods allow at most 52" in found["message"]
+    long = service_set(role())
+    long["metadata"]["name"] = "s" * 62
+    world = World(long)
+    world.settle()
+    assert world.kinds("InferService") == []
+    assert "has 62 characters" in world.find("InferServiceSet", "s" * 62)["status"]["conditions"][0]["message"]
+
+
 def test_wrong_roles_are_refused_in_the_condition_and_nothing_is_removed() -> None:
     world = taken_over()
     world.settle()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from engine.model.reasons import ActionReason
 from engine.plan.jobs.inference import labels as names
@@ -19,6 +19,9 @@ from engine.plan.jobs.inference.serving import (
 from engine.plan.jobs.lifecycle import POD_GROUP_API, JobObject, part, rows, texts
 from engine.plan.jobs.pod_template import misshapen
 
+#: Kubernetes adds a hash of eleven characters to a StatefulSet's name for a label of its pods (63 characters).
+_MAX_NAME: Final = 52
+
 
 def invalid(serving: ServingContext, one: JobObject) -> tuple[str, str] | None:
     """The first field of an InstanceSet that cannot be used, and why; None when there is none."""
@@ -33,6 +36,10 @@ def invalid(serving: ServingContext, one: JobObject) -> tuple[str, str] | None:
     for label, value in ((names.SERVICE_NAME, service), (names.ROLE, role)):
         if not value:
             return f"metadata.labels[{label}]", "is missing: an InstanceSet needs the names of its service and its role"
+    longest = f"{service}-{role}-{max(0, count - 1)}"
+    if kind.get("kind") == "StatefulSet" and len(longest) > _MAX_NAME:
+        text = f"instance names such as {longest:.80} have {len(longest)} characters, pods allow at most {_MAX_NAME}"
+        return "metadata.name", f"{text}: shorten the names of the service and its roles"
     wrong = misshapen(part(body, "template"))
     if wrong:
         return "spec.spec.template", wrong

@@ -24,6 +24,7 @@ from engine.wire.names import MAIN_SHARD
 
 _DNS: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SUPER_POD: Final = "-sp"
+_MAX_LABEL: Final = 63
 
 
 def expand(context: ExpansionContext) -> None:
@@ -75,6 +76,10 @@ def _set(serving: ServingContext, one: JobObject) -> None:
     count = spec.get("replicas", 1)
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= names.MAX_SERVICES:
         status.refuse(context, one, "spec.replicas", f"must be 1 to {names.MAX_SERVICES}; no service is created")
+        return
+    if len(f"{one.key.name}-{count - 1}") > _MAX_LABEL:
+        text = f"has {len(one.key.name)} characters: it is a label of what belongs to it, at most {_MAX_LABEL - 3}"
+        status.refuse(context, one, "metadata.name", f"{text}; no service is created")
         return
     for text in rollout.malformed(one):
         context.warn(one, "metadata.annotations", text)
