@@ -204,3 +204,10 @@ def test_the_digest_of_a_plan_is_that_of_versions_before() -> None:
 def test_what_describes_no_action_is_refused(text: str) -> None:
     with pytest.raises(msgspec.ValidationError):
         action_of(msgspec.json.decode(text))
+
+
+def test_a_deletion_that_counts_as_an_eviction_carries_its_unit() -> None:
+    made = DeleteObject(**WHY, **OBJECT, preconditions=Preconditions(uid="u"), budget_unit="a/StatefulSet/b")
+    plain = document(made)
+    assert plain["preconditions"] == {"uid": "u", "budgetUnit": "a/StatefulSet/b"}
+    assert action_of(plain) == made
