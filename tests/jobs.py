@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from engine.act.permitted import check
 from engine.documents import Desired, Manifest
 from engine.model.actions import (
     AnyAction,
@@ -182,6 +183,8 @@ class World:
         expand.run(scope)
         self.diagnostics = [f"{d.severity} {d.object} {d.field}: {d.message}" for d in scope.diagnostics]
         self._next = scope.memory.frozen("")
+        for action in scope.actions:
+            check(action)  # what a plan contains is on the closed list of what may be carried out
         return scope.actions
 
     def step(self, *, after: float = 10.0, skip: Callable[[AnyAction], bool] = lambda _: False) -> list[AnyAction]:

@@ -97,6 +97,12 @@ class Pods:
         folder.mkdir()
         if "emptyDir" in volume:
             return folder
+        if "projected" in volume:
+            for source in volume["projected"]["sources"]:
+                wanted = source["serviceAccountToken"]
+                token = self._token(pod["serviceAccountName"], "--audience", wanted["audience"])
+                (folder / wanted["path"]).write_text(token)
+            return folder
         if "secret" in volume:
             data = self._object("secrets", volume["secret"]["secretName"])["data"]
             contents = {key: base64.b64decode(value) for key, value in data.items()}
@@ -113,27 +119,34 @@ class Pods:
         for source in container.get("envFrom", ()):
             given |= self._object("configmaps", source["configMapRef"]["name"])["data"]
         for entry in container.get("env", ()):
+            if entry.get("valueFrom", {}).get("secretKeyRef", {}).get("optional"):
+                continue  # no Secret of that name is made here
             field = entry.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
             told = {"metadata.name": pod, "status.podIP": "127.0.0.1"}
             given[entry["name"]] = entry["value"] if field is None else told[field]
         assert "belay-redis:6379" in given["BELAY_REDIS_URL"]
-        for path, folder in mounts.items():
-            pattern = re.compile(rf"(?<![\w./-]){re.escape(path)}(?=/|$)")
-            given = {key: pattern.sub(str(folder), value) for key, value in given.items()}
+        # in one go, the longest first: what takes a mount's place must not be taken for another mount
+        paths = "|".join(re.escape(path) for path in sorted(mounts, key=len, reverse=True))
+        pattern = re.compile(rf"(?<![\w./-])({paths})(?=/|$)")
+        given = {key: pattern.sub(lambda found: str(mounts[found[1]]), value) for key, value in given.items()}
         # the Redis of this machine listens on a socket for our eyes only, without a password
         return given | {"BELAY_REDIS_URL": self._redis_url, "BELAY_REDIS_PASSWORD_FILE": ""} | _PORTS
 
     def _account(self, name: str, place: Path) -> Path:
         """A kubeconfig with nothing but the account's token."""
-        done = subprocess.run(
-            ["kubectl", "--kubeconfig", str(self._kubeconfig), "-n", SPACE, "create", "token", name],
-            capture_output=True, text=True, timeout=60, check=True,
-        )  # fmt: skip
         config = yaml.safe_load(self._kubeconfig.read_text())
-        config["users"] = [{"name": config["users"][0]["name"], "user": {"token": done.stdout.strip()}}]
+        config["users"] = [{"name": config["users"][0]["name"], "user": {"token": self._token(name)}}]
         file = place / "kubeconfig"
         file.write_text(json.dumps(config))
         return file
+
+    def _token(self, account: str, *options: str) -> str:
+        """A token of an account, as kubelet asks the API server for it."""
+        done = subprocess.run(
+            ["kubectl", "--kubeconfig", str(self._kubeconfig), "-n", SPACE, "create", "token", account, *options],
+            capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+        return done.stdout.strip()
 
     def _object(self, kind: str, name: str) -> dict[str, Any]:
         found = self._reader.get(f"/api/v1/namespaces/{SPACE}/{kind}/{name}")

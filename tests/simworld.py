@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from engine import simulate
+from engine.act.permitted import check
 from engine.documents import Desired
 from engine.load import LoadCache, load
 from engine.model import actions as act
@@ -235,6 +236,7 @@ class World(simulate.World):
         }
         given: dict[tuple[str, str], str] = {}
         for action in result.actions:
+            check(action)  # what a plan contains is on the closed list of what may be carried out
             if isinstance(action, act.BindPod):
                 for chip in action.chips:
                     place = (action.node, chip)

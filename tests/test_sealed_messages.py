@@ -219,3 +219,10 @@ def test_a_sandbox_makes_its_own_key(tmp_path: Path) -> None:
     before = file.read_text()
     assert folder.batch_keys.read_text() == before
     folder.close()
+
+
+def test_a_flood_without_seals_is_one_log_line_a_second(worker: Worker, caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(500):
+        assert worker.act(f"forged {number}") == "not sealed by a key of ours"
+    lines = [one for one in caplog.records if "no key of BELAY_BATCH_KEY_FILE sealed it" in one.getMessage()]
+    assert 1 <= len(lines) < 100 and worker._unsealed == 500

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
@@ -43,6 +44,8 @@ TASK_SECONDS = 120.0
 PULSE_SECONDS = 1.0
 MOST_CARRIED_OUT = 10_000
 """Batches that a worker remembers to have carried out; a message expires long before so many others came."""
+COMPLAINT_SECONDS = 1.0
+"""Seconds between log lines about messages without a seal: a queue may hold thousands of them."""
 MOST_SHARDS = 1000
 """Shards that one worker serves; their names come in messages."""
 
@@ -63,6 +66,7 @@ class Worker:
         self.keys = Keyring(settings.batch_key_file)
         self.triggers = Triggers(client)
         self.passes = PassStore(client, keys=self.keys)
+        self._unsealed, self._complained = 0, float("-inf")
         self._carried_out: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._client = client
         self._send = send
@@ -135,10 +139,14 @@ class Worker:
         """The argument in a message for this task; None when its seal is not right."""
         found = self.keys.unwrap(task, text)
         if found is None:
+            self._unsealed += 1
+        if found is None and time.monotonic() - self._complained >= COMPLAINT_SECONDS:
+            self._complained = time.monotonic()
             _log.error(
                 "message dropped: no key of BELAY_BATCH_KEY_FILE sealed it",
                 task=task,
                 seal=text[:8],
+                dropped=self._unsealed,
                 hint="give every controller and worker the same keys; else a foreign process writes into Redis",
             )
         return found

@@ -78,7 +78,9 @@ def test_the_page_leads_from_nothing_to_a_bound_pod(tmp_path: Path) -> None:
         )
         assert "BEGIN OPENSSH PRIVATE KEY" not in held
         assert "Forbidden" not in held and "forbidden" not in held, "the accounts may do what they do"
-        assert set(pods.children) == {"belay-controller", "belay-worker", "belay-server"} and not pods.problems
+        everything = {"belay-controller", "belay-worker", "belay-server"}
+        until(lambda: set(pods.children) == everything or pods.problems, 60, what="the start of every process")
+        assert not pods.problems
     until(lambda: marked(tmp_path) == {}, 60, what="the end of all processes")
 
 
