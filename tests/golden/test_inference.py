@@ -249,6 +249,31 @@ def test_no_pod_goes_while_half_of_the_pool_is_lost_at_once() -> None:
     assert {k: o["metadata"]["uid"] for k, o in world.objects.items() if k.kind == "Pod"} == before
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_changes_and_a_fault_with_writes_that_fail_end_with_the_declared_template(seed: int) -> None:
+    """Four of ten writes fail, a template changes while another rolls, and a chip breaks meanwhile."""
+    mode = ("external-force", "external-grace", "grace", "force")[seed]
+
+    def root(image: str) -> Raw:
+        more = {"pods": 2, "chips": 4, "image": image, "gang": seed % 2 == 0, "labels": {"fault-scheduling": mode}}
+        return service_set(role("prefill", 3, **more), role("decode", 1, **more), replicas=2)
+
+    world = Fleet(root("serve:1"), servers=9, seed=seed)
+    world.commit(root("serve:2"))
+    for _ in range(12):
+        world.step(some=0.6)
+        world.pass_time(20)
+    world.fault(f"node-{seed + 1}", 1, level="SeparateNPU")
+    world.commit(root("serve:3"))
+    for _ in range(100):
+        world.step(some=0.6)
+        world.pass_time(20)
+    world.until_quiet(ceiling=80)
+    assert world.images() == ["serve:3"] * 8
+    assert not any(world.missing().values())
+    assert max(world.down.values()) <= 2, "one that changes and one that a fault hit"
+
+
 def test_a_pending_role_gives_way_to_one_of_higher_priority(request: pytest.FixtureRequest) -> None:
     """Two servers: decode (1) and prefill (2) have one each. Both break, one heals: decode gets it."""
 
