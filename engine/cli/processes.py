@@ -42,6 +42,20 @@ def server(listen: str) -> None:
     sys.exit(run(listen))
 
 
+@click.command(short_help="Guard what Belay's own accounts may write (an admission webhook).")
+@click.option("--listen", default="0.0.0.0:9443", show_default=True, metavar="HOST:PORT")
+@click.option("--certificates", metavar="DIR", default="/etc/belay/admission", show_default=True)
+@fails_clearly
+def admission(listen: str, certificates: str) -> None:
+    """Answer the API server's questions about writes of Belay's own accounts: each only its own reports and records.
+
+    DIR holds tls.crt, tls.key and ca.crt. For clusters without ValidatingAdmissionPolicy (Kubernetes before 1.30).
+    """
+    from engine.serve.admission.server import main as run
+
+    sys.exit(run(listen, certificates))
+
+
 class _OneDash(click.Command):
     """Passes flags with one dash on as they are: ``-hotReset`` is not ``-h``, which alone still asks for help."""
 
@@ -101,4 +115,4 @@ def exporter(flags: tuple[str, ...]) -> None:
     sys.exit(run(flags))
 
 
-VERBS = (controller, worker, server, agent, exporter)
+VERBS = (controller, worker, server, admission, agent, exporter)

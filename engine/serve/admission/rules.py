@@ -1,0 +1,242 @@
+"""What each of Belay's ServiceAccounts may write; pure.
+
+RBAC grants verbs on kinds. These rules add names: an agent writes the reports of its own node, its own Node's labels
+and annotations, and annotations of pods on its node; a server writes what process recovery needs; the engine creates
+nothing in the namespaces of Kubernetes itself. Requests of others are none of their business and pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from engine.errors import bounded
+from engine.wire import faultjob, links, publicinfo, recoveryrecord, resetinfo
+from engine.wire.names import (
+    DEVICE_NAMESPACE,
+    DEVICE_PREFIX,
+    NODE_NAMESPACE,
+    NODE_PREFIX,
+    NODES,
+    REPORT_PREFIX,
+    SCHEDULER_NAMESPACE,
+    SYSTEM,
+)  # fmt: skip
+
+ACCOUNT: Final = f"system:serviceaccount:{SYSTEM}:"
+AGENT: Final = f"{ACCOUNT}belay-agent"
+SERVER: Final = f"{ACCOUNT}belay-server"
+ENGINE: Final = f"{ACCOUNT}belay-engine"
+#: User of an agent that runs as a service of its host, with a certificate of the cluster's authority.
+HOST_AGENT: Final = "belay:agent:"
+KUBERNETES: Final = frozenset({"kube-system", "kube-public", "kube-node-lease"})
+#: Where job ConfigMaps are not: Kubernetes' own namespaces, Belay's, MindCluster's and Volcano's.
+GUARDED: Final = KUBERNETES | {SYSTEM, NODES, NODE_NAMESPACE, publicinfo.STATISTICS_NAMESPACE, SCHEDULER_NAMESPACE}
+#: Senders of public faults among the parts of an agent, as their ConfigMaps `<sender>-fault-<node>` name them.
+SENDERS: Final = ("dpcstorage", "dtfsstorage", "pingmesh")
+JOB_PREFIXES: Final = (resetinfo.PREFIX, resetinfo.LEGACY_PREFIX, "data-trace-")
+SSH_SUFFIX: Final = "-ssh"
+NODE_LABELS: Final = frozenset(
+    {"accelerator", "accelerator-type", "servertype", "server-usage", "host-arch", "infer-card-type"}
+)
+NODE_LABEL_PREFIXES: Final = ("huawei.com/", "mind-cluster/", "node.kubernetes.io/npu.")
+NODE_ANNOTATIONS: Final = frozenset(
+    {
+        "baseDeviceInfos", "ResetInfo", "superPodID", "serverIndex", "rackID", "serverType", "cardType",
+        "product-serial-number",
+    }
+)  # fmt: skip
+SERVER_NODE_ANNOTATIONS: Final = frozenset({"NodeHealthyStatus"})
+_MAX_NAME: Final = 120
+
+
+class WriteRequest(msgspec.Struct, frozen=True):
+    """A write that the API server asks about. ``old`` and ``new`` are empty where there is no such object; ``node`` is
+    the node that the writer runs on, empty when that is not known.
+    """
+
+    user: str
+    operation: str
+    resource: str
+    namespace: str
+    name: str
+    old: Mapping[str, Any] = {}
+    new: Mapping[str, Any] = {}
+    node: str = ""
+
+
+def concerned(user: str) -> bool:
+    """Whether there are rules for the user."""
+    return user in (AGENT, SERVER, ENGINE) or user.startswith(HOST_AGENT)
+
+
+def needs_node(user: str, resource: str) -> bool:
+    """Whether the verdict depends on the node of the writer."""
+    return user == AGENT and resource in ("configmaps", "nodes", "pods")
+
+
+def refusal(request: WriteRequest) -> str:
+    """Why the write is refused, for the person who reads the answer; empty when it is allowed."""
+    if request.user.startswith(HOST_AGENT):
+        return _of_agent(msgspec.structs.replace(request, node=request.user.removeprefix(HOST_AGENT)))
+    if request.user == AGENT:
+        return _of_agent(request)
+    if request.user == SERVER:
+        return _of_server(request)
+    if request.user == ENGINE:
+        return _of_engine(request)
+    return ""
+
+
+def reports_of(node: str) -> frozenset[tuple[str, str]]:
+    """(namespace, name) of every ConfigMap that the agent of a node writes."""
+    public = {(publicinfo.STATISTICS_NAMESPACE, f"{sender}-fault-{node}") for sender in SENDERS}
+    return frozenset(
+        {
+            (DEVICE_NAMESPACE, DEVICE_PREFIX + node), (NODE_NAMESPACE, NODE_PREFIX + node),
+            (NODES, REPORT_PREFIX + node), (NODES, links.name_of(node)), *public,
+        }
+    )  # fmt: skip
+
+
+def _of_agent(request: WriteRequest) -> str:
+    if request.resource not in ("configmaps", "nodes", "pods"):
+        return ""
+    node = request.node
+    if not node:
+        return (
+            "the agent's token does not say on which node it runs: mount a projected serviceAccountToken as "
+            f"deploy/overlays/nodes does, or give an agent outside a pod the user {HOST_AGENT}<node>"
+        )
+    match request.resource:
+        case "configmaps":
+            return _report(request, node)
+        case "nodes":
+            if request.name != node:
+                return f"the agent of node {node} may not change node {_cut(request.name)}"
+            return _node_change(request, f"the agent of node {node}", NODE_LABELS, NODE_ANNOTATIONS)
+        case _:
+            where = str(_part(request.old, "spec").get("nodeName") or "")
+            if where != node:
+                return f"the agent of node {node} may not change pod {_key(request)}, which is on node {_cut(where)!r}"
+            if _but(request.old, "annotations") != _but(request.new, "annotations"):
+                return f"the agent of node {node} may change annotations of pod {_key(request)} only"
+            return ""
+
+
+def _report(request: WriteRequest, node: str) -> str:
+    if (request.namespace, request.name) not in reports_of(node):
+        return f"the agent of node {node} may write the reports of its node only, not ConfigMap {_key(request)}"
+    if request.operation == "DELETE":
+        allowed = request.namespace == NODE_NAMESPACE
+        return "" if allowed else f"the agent of node {node} may not delete ConfigMap {_key(request)}"
+    data = _part(request.new, "data")
+    if not publicinfo.has_public_faults(request.new):
+        return ""
+    others = sorted(_influenced(data) - {node})
+    if others:
+        return f"the agent of node {node} may not report public faults of {_cut(', '.join(others))}"
+    return ""
+
+
+def _influenced(data: Mapping[str, Any]) -> set[str]:
+    """The nodes that the public faults in a ConfigMap concern; serial numbers count as other nodes."""
+    found = set()
+    for key, text in data.items():
+        if key != publicinfo.KEY and not key.startswith(f"{publicinfo.KEY}."):
+            continue
+        try:
+            body = msgspec.json.decode(text) if isinstance(text, str) else {}
+        except (msgspec.DecodeError, RecursionError):
+            continue  # readers refuse it as well
+        for fault in _rows(body, "faults"):
+            for hit in _rows(fault, "influence"):
+                names = [str(hit[field]) for field in ("nodeName", "nodeSN") if hit.get(field)] or ["no node"]
+                found.update(names)
+    return found
+
+
+def _of_server(request: WriteRequest) -> str:
+    match request.resource:
+        case "configmaps":
+            own = (
+                (request.namespace == SYSTEM and request.name.startswith(recoveryrecord.PREFIX))
+                or (request.namespace, request.name) == (publicinfo.MESSAGES_NAMESPACE, publicinfo.MESSAGES)
+                or (request.namespace, request.name) == (faultjob.NAMESPACE, faultjob.NAME)
+                or (request.namespace not in GUARDED and request.name.startswith(JOB_PREFIXES))
+            )
+            return "" if own else f"belay-server may write ConfigMaps of process recovery only, not {_key(request)}"
+        case "nodes":
+            return _node_change(request, "belay-server", frozenset(), SERVER_NODE_ANNOTATIONS)
+        case "pods" | "podgroups":
+            if _but(request.old, "annotations", "labels") != _but(request.new, "annotations", "labels"):
+                return f"belay-server may change labels and annotations of {request.resource} {_key(request)} only"
+            return ""
+        case _:
+            return ""
+
+
+def _of_engine(request: WriteRequest) -> str:
+    if request.namespace in KUBERNETES and request.resource != "events":
+        return f"belay-engine writes nothing in namespace {request.namespace}: {request.resource} {_key(request)}"
+    if request.resource == "secrets":
+        kind = request.new.get("type") or "Opaque"
+        if not request.name.endswith(SSH_SUFFIX) or kind != "Opaque" or request.namespace in GUARDED:
+            return f"belay-engine creates Secrets of Volcano's plugin ssh only (<job>{SSH_SUFFIX}), not {_key(request)}"
+    if request.resource in ("pods", "deployments", "statefulsets", "jobs") and request.namespace in (SYSTEM, NODES):
+        return f"belay-engine starts no workloads in namespace {request.namespace}: {_key(request)}"
+    return ""
+
+
+def _node_change(request: WriteRequest, who: str, labels: frozenset[str], annotations: frozenset[str]) -> str:
+    if _but(request.old, "annotations", "labels") != _but(request.new, "annotations", "labels"):
+        return f"{who} may change labels and annotations of node {_cut(request.name)} only, neither taints nor its spec"
+    prefixes = NODE_LABEL_PREFIXES if labels else ()
+    for field, allowed in (("labels", labels), ("annotations", annotations)):
+        before, after = (_part(_part(one, "metadata"), field) for one in (request.old, request.new))
+        for key in sorted(before.keys() | after.keys()):
+            fits = key in allowed or (field == "labels" and key.startswith(prefixes or "\0"))
+            if before.get(key) != after.get(key) and not fits:
+                return f"{who} may not change {field.removesuffix('s')} {_cut(key)} of node {_cut(request.name)}"
+    return ""
+
+
+def _but(obj: Mapping[str, Any], *fields: str) -> dict[str, Any]:
+    """The object without status, bookkeeping of the API server, and these fields of its metadata."""
+    left = {key: value for key, value in obj.items() if key not in ("metadata", "status")}
+    kept = ("name", "namespace", "labels", "annotations", "finalizers", "ownerReferences")
+    metadata = _part(obj, "metadata")
+    return {**left, "metadata": {key: metadata[key] for key in kept if metadata.get(key) and key not in fields}}
+
+
+def _part(obj: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = obj.get(key)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _rows(obj: Any, key: str) -> list[Mapping[str, Any]]:
+    found = obj.get(key) if isinstance(obj, Mapping) else None
+    return [row for row in found if isinstance(row, Mapping)] if isinstance(found, list) else []
+
+
+def _key(request: WriteRequest) -> str:
+    return _cut(f"{request.namespace}/{request.name}" if request.namespace else request.name)
+
+
+def _cut(text: str) -> str:
+    return bounded(text, _MAX_NAME)
+
+
+__all__ = [
+    "AGENT",
+    "ENGINE",
+    "HOST_AGENT",
+    "SERVER",
+    "WriteRequest",
+    "concerned",
+    "needs_node",
+    "refusal",
+    "reports_of",
+]

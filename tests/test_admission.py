@@ -1,0 +1,361 @@
+"""What Belay's own accounts may write: the rules, and the webhook before a real API server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+from aiohttp import web
+
+from agents.node import detect
+from engine.errors import InputError
+from engine.kube import CONFIGMAP, NAMESPACE, NODE, POD, Kube, KubeError, Object, resource_for
+from engine.serve.admission.rules import AGENT, ENGINE, SENDERS, SERVER, WriteRequest, refusal, reports_of
+from engine.serve.admission.server import (
+    CONFIGURATION,
+    CONFIGURATIONS,
+    AdmissionServer,
+    NodesOfPods,
+    ServingCertificate,
+    register,
+)
+from engine.wire import publicinfo
+from tests.grpc_world import until
+from tests.kube_server import kubeconfig
+from tests.test_grpc_tls import authority, certificate
+
+__all__ = ["kubeconfig"]
+
+ROOT = Path(__file__).resolve().parents[1]
+DEPLOY = ROOT / "deploy"
+WEBHOOK = DEPLOY / "components" / "admission-webhook" / "webhook.yaml"
+
+
+def config_map(namespace: str, name: str, data: Mapping[str, str] | None = None, **labels: str) -> Object:
+    metadata = {"name": name, "namespace": namespace, "labels": labels}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(data or {"a": "b"})}
+
+
+def write(user: str, body: Object, *, old: Object | None = None, node: str = "n0", operation: str = "UPDATE") -> str:
+    metadata = body["metadata"]
+    resource = {"ConfigMap": "configmaps", "Node": "nodes", "Pod": "pods", "Secret": "secrets"}[body["kind"]]
+    return refusal(
+        WriteRequest(
+            user=user, operation=operation, resource=resource, namespace=metadata.get("namespace", ""),
+            name=metadata["name"], old=body if old is None else old, new=body, node=node,
+        )
+    )  # fmt: skip
+
+
+def test_an_agent_writes_the_reports_of_its_node_only() -> None:
+    assert {sender.lower() for sender, _, _ in detect.STORAGE.values()} | {"pingmesh"} == set(SENDERS)
+    for namespace, name in reports_of("n0"):
+        assert not write(AGENT, config_map(namespace, name))
+        assert "node n1 may write the reports of its node only" in write(AGENT, config_map(namespace, name), node="n1")
+    for namespace, name in (
+        ("kube-system", "coredns"),
+        ("kube-system", "mindx-dl-deviceinfo-n0-x"),
+        ("cluster-system", "x-fault-n0"),
+        ("belay-nodes", "mindx-dl-deviceinfo-n0"),
+        ("belay-system", "belay-orders-n0"),
+    ):
+        assert write(AGENT, config_map(namespace, name)), name
+    assert "does not say on which node" in write(AGENT, config_map("belay-nodes", "belay-report-n0"), node="")
+    assert not write("belay:agent:n0", config_map("belay-nodes", "belay-report-n0"), node="")
+    assert write("belay:agent:n1", config_map("belay-nodes", "belay-report-n0"), node="n0")
+    assert not write("another", config_map("kube-system", "coredns"), node="")
+
+
+def test_an_agent_deletes_only_the_report_that_it_may_delete() -> None:
+    assert not write(AGENT, config_map("mindx-dl", "mindx-dl-nodeinfo-n0"), operation="DELETE")
+    assert write(AGENT, config_map("mindx-dl", "mindx-dl-nodeinfo-n1"), operation="DELETE")
+    assert write(AGENT, config_map("belay-nodes", "belay-report-n0"), operation="DELETE")
+
+
+@pytest.mark.parametrize(
+    ("influence", "allowed"),
+    [
+        ([{"nodeName": "n0"}], True),
+        ([{"nodeName": "n0"}, {"nodeName": "n1"}], False),
+        ([{"nodeSN": "sn-of-another"}], False),
+        ([{"nodeName": "n0", "nodeSN": "sn-of-another"}], False),
+        ([{}], False),
+    ],
+)
+def test_public_faults_in_a_report_concern_the_agents_own_node(influence: Any, allowed: bool) -> None:
+    for key in (publicinfo.KEY, f"{publicinfo.KEY}.one"):
+        text = json.dumps({"faults": [{"influence": influence}]})
+        for namespace, name in (("cluster-system", "pingmesh-fault-n0"), ("belay-nodes", "belay-report-n0")):
+            body = config_map(namespace, name, {key: text}, **{publicinfo.LABEL: "true"})
+            assert (not write(AGENT, body)) is allowed
+    damaged = config_map(
+        "cluster-system", "pingmesh-fault-n0", {publicinfo.KEY: "[" * 5000}, **{publicinfo.LABEL: "true"}
+    )
+    assert not write(AGENT, damaged), "readers refuse it"
+
+
+def a_node(name: str = "n0", **changes: Any) -> Object:
+    body: Object = {
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": name, "labels": {"a": "b", "servertype": "x"}, "annotations": {"c": "d"}},
+        "spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]},
+    }  # fmt: skip
+    for part, fields in changes.items():
+        target = body["spec"] if part == "spec" else body["metadata"].setdefault(part, {})
+        target.update(fields)
+    return body
+
+
+def test_an_agent_changes_what_device_plugins_write_on_its_own_node() -> None:
+    allowed = a_node(labels={"servertype": "y", "huawei.com/driver.version": "1"}, annotations={"ResetInfo": "{}"})
+    assert not write(AGENT, allowed, old=a_node())
+    assert "may not change node n1" in write(AGENT, a_node("n1"), old=a_node("n1"))
+    for change in (
+        {"labels": {"node-role.kubernetes.io/control-plane": ""}},
+        {"annotations": {"NodeHealthyStatus": "Healthy"}},
+        {"spec": {"unschedulable": True}},
+        {"spec": {"taints": []}},
+    ):
+        assert write(AGENT, a_node(**change), old=a_node()), change
+    assert not write(SERVER, a_node(annotations={"NodeHealthyStatus": "UnHealthy"}), old=a_node())
+    assert write(SERVER, a_node(labels={"huawei.com/x": "1"}), old=a_node())
+
+
+def a_pod(node: str, image: str = "i", **notes: str) -> Object:
+    metadata = {"name": "p", "namespace": "default", "annotations": notes, "labels": {"l": "1"}}
+    spec = {"nodeName": node, "containers": [{"name": "c", "image": image}]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def test_an_agent_annotates_pods_of_its_node() -> None:
+    assert not write(AGENT, a_pod("n0", seen="1"), old=a_pod("n0"))
+    assert "is on node 'n1'" in write(AGENT, a_pod("n1", seen="1"), old=a_pod("n1"))
+    assert write(AGENT, a_pod("n0", image="evil"), old=a_pod("n0"))
+    relabelled = a_pod("n0")
+    relabelled["metadata"]["labels"] = {"l": "2"}
+    assert write(AGENT, relabelled, old=a_pod("n0")) and not write(SERVER, relabelled, old=a_pod("n0"))
+    assert write(SERVER, a_pod("n0", image="evil"), old=a_pod("n0"))
+
+
+def test_a_server_writes_records_of_recovery_and_no_orders() -> None:
+    for namespace, name in (
+        ("belay-system", "belay-recovery-1"),
+        ("belay-system", "belay-public-faults"),
+        ("cluster-system", "fault-job-info"),
+        ("team-a", "reset-config-job"),
+        ("team-a", "data-trace-job"),
+    ):
+        assert not write(SERVER, config_map(namespace, name)), name
+    for namespace, name in (
+        ("belay-system", "belay-orders-n0"),
+        ("belay-system", "belay-policy-default"),
+        ("belay-nodes", "belay-report-n0"),
+        ("kube-system", "reset-config-job"),
+        ("team-a", "settings"),
+    ):
+        assert write(SERVER, config_map(namespace, name)), name
+
+
+def test_the_engine_stays_out_of_kubernetes_own_namespaces() -> None:
+    def secret(namespace: str, name: str, kind: str = "Opaque") -> Object:
+        return {
+            "apiVersion": "v1", "kind": "Secret", "type": kind, "metadata": {"name": name, "namespace": namespace},
+        }  # fmt: skip
+
+    assert write(ENGINE, config_map("kube-system", "coredns"))
+    assert not write(ENGINE, config_map("team-a", "settings"))
+    assert not write(ENGINE, secret("team-a", "job-ssh"), operation="CREATE")
+    assert write(ENGINE, secret("kube-system", "job-ssh"), operation="CREATE")
+    assert write(ENGINE, secret("team-a", "token"), operation="CREATE")
+    assert write(ENGINE, secret("team-a", "job-ssh", "kubernetes.io/service-account-token"), operation="CREATE")
+    inside = a_pod("n0")
+    inside["metadata"]["namespace"] = "belay-system"
+    assert write(ENGINE, inside, operation="CREATE")
+
+
+@pytest.mark.parametrize("body", ["", "[]", "{}", '{"request": 1}', '{"request": {"uid": 1}}', "[" * 100_000])
+def test_what_is_no_review_is_answered_in_one_line(body: str) -> None:
+    async def go() -> None:
+        kube: Any = None
+        application = AdmissionServer(NodesOfPods(kube)).application()
+        runner = web.AppRunner(application)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        try:
+            async with aiohttp.ClientSession() as session:
+                url = f"http://127.0.0.1:{runner.addresses[0][1]}/validate"
+                async with session.post(url, data=body) as answer:
+                    assert answer.status == 400 and len(await answer.text()) < 300
+        finally:
+            await runner.cleanup()
+
+    asyncio.run(go())
+
+
+def test_certificates_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"tls\.crt, tls\.key and ca\.crt"):
+        ServingCertificate(tmp_path)
+    authority(tmp_path, "one")
+    signed = certificate(tmp_path, "server", "one")
+    for name, file in zip(("tls.crt", "tls.key", "ca.crt"), signed, strict=True):
+        (tmp_path / name).write_bytes(file.read_bytes())
+    loaded = ServingCertificate(tmp_path)
+    (tmp_path / "tls.crt").write_text("no certificate")
+    with pytest.raises(InputError):
+        loaded.renew()
+    assert loaded.authority == (tmp_path / "ca.crt").read_bytes(), "the last good one stays"
+
+
+class Cluster:
+    """A real API server with Belay's rights; ``attempt`` writes with the token of an account."""
+
+    def __init__(self, kube: Kube, session: aiohttp.ClientSession, server: str) -> None:
+        self.kube, self.session, self.server = kube, session, server
+        self.context = ssl.create_default_context()
+        self.context.check_hostname, self.context.verify_mode = False, ssl.CERT_NONE
+
+    async def prepare(self) -> None:
+        for path in ("base/namespaces.yaml", "base/rbac.yaml", "overlays/nodes/rbac.yaml"):
+            for body in yaml.safe_load_all((DEPLOY / path).read_text()):
+                await self.kube.apply(body)
+        label = {"metadata": {"labels": {"kubernetes.io/metadata.name": "kube-system"}}}
+        await self.kube.patch(NAMESPACE, "kube-system", label)  # as API servers from 1.21 on do themselves
+        for node in ("n0", "n1"):
+            await self.kube.create(NODE, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
+            for namespace, name in (("belay-system", f"agent-{node}"), ("default", f"job-{node}")):
+                account = {"serviceAccountName": "belay-agent"} if namespace == "belay-system" else {}
+                spec = {"nodeName": node, "containers": [{"name": "c", "image": "i"}], **account}
+                metadata = {"name": name, "namespace": namespace}
+                await self.kube.create(POD, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+        for name in ("coredns", "mindx-dl-deviceinfo-n1"):
+            labels = {"mx-consumer-cim": "true"} if name != "coredns" else {}
+            await self.kube.create(CONFIGMAP, config_map("kube-system", name, **labels))
+
+    async def clean(self) -> None:
+        with contextlib.suppress(KubeError):
+            await self.kube.delete(CONFIGURATIONS, CONFIGURATION)
+        for node in ("n0", "n1"):
+            for namespace, name in (("belay-system", f"agent-{node}"), ("default", f"job-{node}")):
+                await self.kube.delete(POD, name, namespace, grace=0)
+            await self.kube.delete(NODE, node)
+        for name in ("coredns", "mindx-dl-deviceinfo-n0", "mindx-dl-deviceinfo-n1"):
+            await self.kube.delete(CONFIGMAP, name, "kube-system")
+
+    async def token(self, account: str, pod: str = "") -> str:
+        spec: dict[str, Any] = {"expirationSeconds": 3600}
+        if pod:
+            found = await self.kube.get(POD, pod, "belay-system")
+            assert found is not None
+            uid = found["metadata"]["uid"]
+            spec["boundObjectRef"] = {"kind": "Pod", "apiVersion": "v1", "name": pod, "uid": uid}
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        kind = resource_for("v1", "ServiceAccount")
+        answer: Any = await self.kube._call("POST", kind, "belay-system", account, "token", body=body)
+        return str(answer["status"]["token"])
+
+    async def attempt(self, token: str, method: str, path: str, body: Any = None) -> tuple[int, str]:
+        """Status and message of a request with a token."""
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": kind}
+        async with self.session.request(
+            method, f"{self.server}/api/v1/{path}", data=json.dumps(body or {}), headers=headers, ssl=self.context
+        ) as answer:
+            found = await answer.json(content_type=None)
+            return answer.status, str(found.get("message", "")) if answer.status >= 300 else ""
+
+
+@contextlib.asynccontextmanager
+async def guarded(kube: Kube, folder: Path) -> AsyncIterator[web.AppRunner]:
+    """The webhook served on loopback and registered as deploy/ has it, but for where it is reached."""
+    authority(folder, "admission")
+    signed = certificate(folder, "webhook", "admission")
+    for name, file in zip(("tls.crt", "tls.key", "ca.crt"), signed, strict=True):
+        (folder / name).write_bytes(file.read_bytes())
+    loaded = ServingCertificate(folder)
+    runner = web.AppRunner(AdmissionServer(NodesOfPods(kube)).application())
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=loaded.context).start()
+        body = yaml.safe_load(WEBHOOK.read_text())
+        for hook in body["webhooks"]:
+            hook["clientConfig"] = {"url": f"https://127.0.0.1:{runner.addresses[0][1]}/validate"}
+            hook["timeoutSeconds"] = 30  # a slow machine is no lost webhook
+        await kube.create(CONFIGURATIONS, body)
+        assert await register(kube, loaded.authority)
+        yield runner
+    finally:
+        await runner.cleanup()
+
+
+NOTE = {"metadata": {"annotations": {"seen": "1"}}}
+DATA = {"data": {"x": "y"}}
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(240)
+def test_a_real_api_server_keeps_accounts_to_their_own(kubeconfig: str, tmp_path: Path) -> None:
+    server = yaml.safe_load(Path(kubeconfig).read_text())["clusters"][0]["cluster"]["server"]
+
+    async def go() -> None:
+        async with Kube.from_config(kubeconfig) as kube, aiohttp.ClientSession() as session:
+            cluster = Cluster(kube, session, server)
+            try:
+                await cluster.prepare()
+                await story(cluster)
+            finally:
+                await cluster.clean()
+
+    async def story(cluster: Cluster) -> None:
+        agent, unbound = await cluster.token("belay-agent", "agent-n0"), await cluster.token("belay-agent")
+        serving, engine = await cluster.token("belay-server"), await cluster.token("belay-engine")
+        maps = "namespaces/kube-system/configmaps"
+        system = "namespaces/belay-system/configmaps"
+        record, orders = (config_map("belay-system", name) for name in ("belay-recovery-1", "belay-orders-n1"))
+        own = config_map("kube-system", "mindx-dl-deviceinfo-n0", **{"mx-consumer-cim": "true"})
+        async with guarded(cluster.kube, tmp_path):
+
+            async def refused() -> bool:
+                status, why = await cluster.attempt(agent, "PATCH", f"{maps}/coredns", DATA)
+                return status == 403 and "reports of its node only, not ConfigMap kube-system/coredns" in why
+
+            await until(refused, "the API server asks the webhook")
+            attempts: tuple[tuple[str, str, str, Any, str], ...] = (
+                (agent, "POST", maps, own, ""),
+                (agent, "PATCH", f"{maps}/mindx-dl-deviceinfo-n0", DATA, ""),
+                (agent, "PATCH", f"{maps}/mindx-dl-deviceinfo-n1", DATA, "reports of its node only"),
+                (agent, "POST", maps, config_map("kube-system", "mine"), "reports of its node only"),
+                (unbound, "PATCH", f"{maps}/mindx-dl-deviceinfo-n0", DATA, "does not say on which node"),
+                (agent, "PATCH", "nodes/n0", {"metadata": {"labels": {"servertype": "x"}}}, ""),
+                (agent, "PATCH", "nodes/n0", {"spec": {"unschedulable": True}}, "neither taints nor its spec"),
+                (agent, "PATCH", "nodes/n1", {"metadata": {"labels": {"servertype": "x"}}}, "may not change node n1"),
+                (agent, "PATCH", "namespaces/default/pods/job-n0", NOTE, ""),
+                (agent, "PATCH", "namespaces/default/pods/job-n1", NOTE, "which is on node 'n1'"),
+                (serving, "PATCH", "namespaces/default/pods/job-n1", NOTE, ""),
+                (serving, "POST", system, record, ""),
+                (serving, "POST", system, orders, "process recovery only, not belay-system/belay-orders-n1"),
+                (engine, "POST", system, orders, ""),
+                (engine, "PATCH", f"{maps}/coredns", DATA, "writes nothing in namespace kube-system"),
+            )  # fmt: skip
+            for token, method, path, body, why in attempts:
+                status, said = await cluster.attempt(token, method, path, body)
+                assert (status < 300 and not why) or (status == 403 and why in said), (method, path, status, said)
+            await cluster.kube.patch(CONFIGMAP, "coredns", {"data": {"admin": "1"}}, "kube-system")
+        # the webhook is lost: reports go on, and what agents must never change stays as it is
+        assert await cluster.attempt(agent, "PATCH", f"{maps}/mindx-dl-deviceinfo-n0", DATA) == (200, "")
+        relabelled = {**DATA, "metadata": {"labels": {"mx-consumer-cim": "true"}}}
+        for body in (DATA, relabelled):
+            status, said = await cluster.attempt(agent, "PATCH", f"{maps}/coredns", body)
+            assert status >= 400 and "system-configmaps.admission.belay.dev" in said
+        for name in ("belay-recovery-1", "belay-orders-n1"):
+            await cluster.kube.delete(CONFIGMAP, name, "belay-system")
+
+    asyncio.run(go())
