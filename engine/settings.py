@@ -67,6 +67,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     expiry: float = 30.0
     patience: float = 5.0
     order_life: float = 900.0
+    order_keys: str = ""
     batch: int = 100
     batch_bytes: int = 512 * 1024
     in_flight: int = 64

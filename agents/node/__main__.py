@@ -45,7 +45,14 @@ def main(arguments: list[str] | None = None, prog: str = PROG) -> int:
         root = "" if options.fleet or options.driver.startswith("simulated") else options.rank_tables
         pod = os.environ.get("POD_NAME", "")
         managers = "" if options.fleet or options.driver.startswith("simulated") else options.reset_files
-        settings = Settings(pool=options.pool, scale=options.scale, pod=pod, rank_root=root, reset_root=managers)
+        settings = Settings(
+            pool=options.pool,
+            scale=options.scale,
+            pod=pod,
+            rank_root=root,
+            reset_root=managers,
+            order_trust=options.order_trust,
+        )
         hot_loops.start()
         asyncio.run(_serve(options, settings))
     except (CredentialsError, DriverError, OSError, ValueError) as error:
@@ -145,6 +152,13 @@ def _parser(prog: str = PROG) -> argparse.ArgumentParser:
         default=None,
         metavar="DIR",
         help=f"folder for links between clusters (default {LINKS}), empty for none",
+    )
+    parser.add_argument(
+        "--order-trust",
+        default="/etc/belay/order-trust",
+        metavar="DIR",
+        help="*.pub, the keys of which one must have signed orders, and signers, whose commits count "
+        "(default %(default)s); without keys there, unsigned orders are carried out",
     )
     parser.add_argument("--kubeconfig", default=None)
     parser.add_argument("--pool", default="default")

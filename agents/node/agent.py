@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from agents.drivers.base import Driver, DriverError
 from agents.node import fault_events, reporting
 from agents.node.acts import baseline, catch_up, reported
@@ -32,6 +34,7 @@ from agents.node.publisher import Publisher
 from agents.node.rankfiles import keep_rank_files
 from agents.node.settings import MAX_TEXT, Settings
 from agents.node.state import NodeState
+from agents.node.trust import OrderTrust
 from agents.node.witness import Witness
 from engine.model.cluster import Orders, Pod
 from engine.wire import objects
@@ -75,6 +78,7 @@ class NodeAgent:
         self._chance = chance or random.Random()
         self._journal, self._cache = Journal(journal_dir), DiskCache(journal_dir)
         self._published = Published(self._cache)
+        self._trust = OrderTrust(self._settings.order_trust, journal_dir, node_name)
         self._policy = policy or NodePolicy(self._settings.pool)
         self._boot, self._seq = uuid.uuid4().hex[:12], 0
         self._wake = asyncio.Event()
@@ -139,7 +143,8 @@ class NodeAgent:
                 tries += 1
                 _log.warning("driver does not answer", node=self.node, attempt=tries, error=error)
                 await self._clock.sleep(self._chance.uniform(0, min(_START_CEILING, 0.5 * 2.0 ** min(tries, 10))))
-        followed = FollowedOrders(self.state, self._cluster, self._cache, self._settings.pool, self._wake.set)
+        pool, wake = self._settings.pool, self._wake.set
+        followed = FollowedOrders(self.state, self._cluster, self._cache, pool, wake, self._trust)
         followed.remember()
         self._published.remember(self.state, self._clock.now_ms())
         self._open_journal()
@@ -302,7 +307,7 @@ class NodeAgent:
             state.problems.pop("journal", None)
             self._executor = Executor(
                 state, self._journal, self._driver, self, self._clock, self._settings, self._wake.set, self._witnesses,
-                plugins=self._plugins, hooks=self._hooks, notify=self._report_notice,
+                plugins=self._plugins, hooks=self._hooks, notify=self._report_notice, trust=self._trust,
             )  # fmt: skip
             return
         self._journal_tries += 1
@@ -314,7 +319,8 @@ class NodeAgent:
         state = self._known()
         errors = sorted(state.problems.values())[: self._settings.max_errors]
         executor = self._executor
-        return reporting.agent_report(state, executor.results, executor.orders_seen, errors, executor.stages)
+        report = reporting.agent_report(state, executor.results, executor.orders_seen, errors, executor.stages)
+        return msgspec.structs.replace(report, orders_trust=self._trust.verdict)
 
     def _publishers(self) -> tuple[Publisher, Publisher]:
         settings = self._settings
@@ -379,7 +385,10 @@ class NodeAgent:
         """Return the orders as they stand at the API server."""
         try:
             body = await self._cluster.get_config_map(SYSTEM, ORDERS_PREFIX + self.node)
-            return parse_orders(body) if body is not None else None
+            orders = parse_orders(body) if body is not None else None
+            if problem := self._trust.orders_problem(orders):
+                raise Unknown(f"the orders are refused: the ConfigMap {problem}")
+            return orders
         except (ApiError, WireError) as error:
             raise Unknown(f"the orders cannot be read: {error}") from error
 

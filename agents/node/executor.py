@@ -25,6 +25,7 @@ from agents.node.rescans import Rescans
 from agents.node.resetter import LATE, Resetter
 from agents.node.settings import MAX_TEXT, Settings
 from agents.node.state import NodeState
+from agents.node.trust import OrderTrust
 from agents.node.witness import Witness, WitnessError
 from engine.model.cluster import Orders
 
@@ -48,7 +49,9 @@ class Executor:
         plugins: ResetPlugins | None = None,
         hooks: Hooks | None = None,
         notify: Callable[[Notice], None] = lambda _: None,
+        trust: OrderTrust | None = None,
     ) -> None:
+        self._trust = trust
         self._witnesses = tuple(witnesses)
         self._resetter = Resetter(state, driver, clock, settings, plugins or ResetPlugins(None), notify, hooks)
         self._watches: dict[tuple[tuple[str, ...], int], InPlaceRecovery] = {}
@@ -258,6 +261,11 @@ class Executor:
         state.settle_users(self._clock.monotonic(), self._clock.now_ms())
         if fresh is not None and self._expired(act, fresh):
             raise Refused("the order has expired")
+        if self._trust is not None:
+            if self._trust.waits_for_policy(fresh):
+                raise Unknown("the policy that the orders name has not come yet")
+            if refusal := self._trust.refusal(act, fresh):
+                raise Refused(refusal)
         if not act.layout:
             await self._confirm_reset(act)
 

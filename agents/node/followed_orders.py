@@ -13,6 +13,7 @@ from agents.node.client import ApiServer
 from agents.node.policy import DiskCache
 from agents.node.settings import MAX_TEXT
 from agents.node.state import NodeState
+from agents.node.trust import OrderTrust
 from engine.model.cluster import Orders
 from engine.wire.errors import WireError
 from engine.wire.names import ORDERS_PREFIX, POLICY_PREFIX, POOL_LABEL, SYSTEM
@@ -27,8 +28,15 @@ class FollowedOrders:
     """
 
     def __init__(
-        self, state: NodeState, cluster: ApiServer, cache: DiskCache, pool: str, wake: Callable[[], None]
+        self,
+        state: NodeState,
+        cluster: ApiServer,
+        cache: DiskCache,
+        pool: str,
+        wake: Callable[[], None],
+        trust: OrderTrust,
     ) -> None:
+        self._trust = trust
         self._state, self._cluster, self._cache, self._wake = state, cluster, cache, wake
         self._first_pool = self._pool = pool
         self._group: asyncio.TaskGroup | None = None
@@ -54,6 +62,7 @@ class FollowedOrders:
     def _take_old_orders(self, kept: Mapping[str, Any]) -> None:
         """Orders from the disk keep chips isolated; they never cause destructive acts."""
         orders = parse_orders(kept)
+        self._trust.orders_problem(orders)  # what is verified sets the age below which none is believed
         self._state.orders = Orders(
             node=orders.node,
             resource_version="",
@@ -78,11 +87,18 @@ class FollowedOrders:
                 state.problems["orders"] = f"orders are ignored: {error}"[:MAX_TEXT]
                 self._wake()
                 continue
+            if problem := self._trust.orders_problem(orders):
+                # the last good orders stay in force; no epoch is taken as done, or forged ones would use them up
+                state.problems["orders"] = f"orders are refused: the ConfigMap {problem}"[:MAX_TEXT]
+                self.orders_known = True
+                self._wake()
+                continue
             state.orders, self.orders_known = orders, True
             state.problems.pop("orders", None)
             self._keep("orders", body)
             labels = ((body or {}).get("metadata") or {}).get("labels") or {}
-            self._choose_pool(str(labels.get(POOL_LABEL) or self._first_pool))
+            sealed = orders.pool if orders is not None and self._trust.required else ""
+            self._choose_pool(sealed or str(labels.get(POOL_LABEL) or self._first_pool))
             self._wake()
 
     def _choose_pool(self, pool: str) -> None:
@@ -109,6 +125,8 @@ class FollowedOrders:
 
     def _take_policy(self, body: Mapping[str, Any]) -> None:
         policy = parse_policy(body)
+        if problem := self._trust.policy_problem(body):
+            raise WireError(f"ConfigMap/{POLICY_PREFIX}{policy.pool}", "data", problem)
         judge = self._state.judge
         if policy != judge.policy:
             judge.policy = policy

@@ -14,6 +14,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     `pod` is the agent's own pod, which Events name.
     `rank_root` is the folder for rank tables as files, empty for none (simulated nodes share this machine's disk).
     `reset_root` and `trace_root` are those of what training managers read (`jobfiles`).
+    `order_trust` is the folder of the keys that must have sealed orders (`trust`), empty for none.
     Without `resets` every order to reset is refused.
     `third_party_delay` after a failed reset that a tool outside may make good, the driver looks for the chips again.
     `scale` multiplies idle, boot, heartbeat, report and grace times; the least distance between two writes of one
@@ -42,6 +43,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     rank_root: str = ""
     reset_root: str = ""
     trace_root: str = ""
+    order_trust: str = ""
 
     def __post_init__(self) -> None:
         if not 0.001 <= self.scale <= 10:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from engine.act.order_keys import OrderKeys
 from engine.act.pod_watch import PodWatch
 from engine.errors import BelayError
 from engine.kube import LEASE, Kube, Object
@@ -66,6 +67,7 @@ class Edge:
 
     ``pods`` is the watch that batches of many bindings share, ``follows`` whether this batch may use it. ``gate``
     bounds the bindings that all batches of a worker have in flight: with more, an API server only becomes slower.
+    ``keys`` seal orders; ``plan`` is the digest of the plan that the actions are of.
     """
 
     def __init__(
@@ -79,7 +81,11 @@ class Edge:
         revision: str = "",
         pods: PodWatch | None = None,
         gate: asyncio.Semaphore | None = None,
+        keys: OrderKeys | None = None,
+        plan: str = "",
     ) -> None:
+        self.keys = keys or OrderKeys()
+        self.plan = plan
         self.gate: contextlib.AbstractAsyncContextManager[None] = gate or contextlib.nullcontext()
         self.pods = pods
         self.follows = False

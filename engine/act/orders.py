@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
@@ -12,13 +13,16 @@ import orjson
 from engine.act.edge import Edge, Refused
 from engine.act.pods import pods_on
 from engine.kube import CONFIGMAP, NODE, Conflict, NotFound, Object
+from engine.log import get
 from engine.model.actions import IsolateChip, IsolateNode, PartitionChip, ReleaseChip, ReleaseNode, ResetChips
 from engine.model.cluster import Orders
+from engine.model.seals import Seal, Warrant, isolation_warrant, layout_warrant, reset_warrant
 from engine.wire.errors import WireError
-from engine.wire.names import ORDERS_PREFIX, POOL_LABEL, SYSTEM
+from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX, ORDERS_PREFIX, POOL_LABEL, SYSTEM
 from engine.wire.objects import held_chips
 from engine.wire.orders import ORDERS_KEY, build_orders, chip_number, parse_orders, reset_order
 from engine.wire.parts import NPU_CORE, chip_of
+from engine.wire.seals import digests, seal_of
 
 ChipAction = IsolateChip | ReleaseChip | ResetChips | PartitionChip
 Busy = Mapping[int, AbstractSet[str]]
@@ -33,6 +37,8 @@ TOKENS, TOKENS_MS = 3, 6 * 3_600_000
 """Resets in the device plugin's bucket, and its window in ms."""
 _ATTEMPTS_KEPT = 10
 _TRIES = 8
+_MAX_RULE, _MAX_CODES = 300, 16
+_log = get("act")
 
 
 async def order_chips(edge: Edge, node: str, actions: Sequence[ChipAction]) -> list[OrderResult]:
@@ -41,10 +47,13 @@ async def order_chips(edge: Edge, node: str, actions: Sequence[ChipAction]) -> l
     Destructive ones are checked against the node's live pods first. Raises KubeError, or Conflict after eight lost
     races.
     """
-    busy = await _busy_chips(edge, node) if any(isinstance(a, ResetChips | PartitionChip) for a in actions) else {}
+    busy: Busy = {}
+    report = ("", "")
+    if any(isinstance(a, ResetChips | PartitionChip) for a in actions):
+        busy, report = await _busy_chips(edge, node), await _report(edge, node)
     for attempt in range(_TRIES):
         live = await edge.kube.get(CONFIGMAP, ORDERS_PREFIX + node, SYSTEM)
-        draft = _Draft(node, live, edge)
+        draft = _Draft(node, live, edge, report)
         answers = [draft.add(action, busy) for action in actions]
         if True not in answers:
             return answers
@@ -76,11 +85,16 @@ async def set_policy(edge: Edge, node: str, pool: str, digest: str) -> bool:
         body = live or build_orders(_no_orders(node), "")
         orders = _parsed(body)
         labels = body["metadata"].setdefault("labels", {})
-        if orders.get("policyDigest") == digest and labels.get(POOL_LABEL) == pool:
+        before, forged = seal_of(body), _forged(edge, live)
+        same = orders.get("policyDigest") == digest and labels.get(POOL_LABEL) == pool
+        if same and not forged and _signed_now(edge, before, orders.get("pool") == pool):
             return False
+        if forged:
+            orders = _without_acts(orders)
         labels[POOL_LABEL] = pool
-        orders |= {"policyDigest": digest, "generation": int(orders.get("generation") or 0) + 1}
+        orders |= {"policyDigest": digest, "pool": pool, "generation": int(orders.get("generation") or 0) + 1}
         body["data"][ORDERS_KEY] = orjson.dumps(orders).decode()
+        edge.keys.seal(body, int(edge.now() * 1000), None if forged else before)
         try:
             edge.wrote(await (edge.kube.replace if live else edge.kube.create)(CONFIGMAP, body))
         except Conflict:
@@ -97,6 +111,39 @@ def _parsed(body: Object) -> dict[str, Any]:
     except WireError as error:
         raise Refused(f"its orders cannot be read, so it keeps its policy: {error}") from error
     return dict(orjson.loads(body["data"][ORDERS_KEY]))
+
+
+def _forged(edge: Edge, live: Object | None) -> bool:
+    """Whether existing orders are not sealed by a key of ours: what they order to do must not get our seal."""
+    if live is None:
+        return False
+    problem = edge.keys.problem(live)
+    if problem:
+        name = live["metadata"].get("name")
+        _log.warning("orders not ours: resets and layouts in them are dropped", object=name, reason=problem)
+    return bool(problem)
+
+
+def _signed_now(edge: Edge, seal: Seal | None, names_pool: bool) -> bool:
+    """Whether orders carry the seal of the key that signs now, over their pool too; True while there is no key."""
+    key = edge.keys.signing
+    return key is None or (names_pool and seal is not None and seal.key == key.key_id)
+
+
+def _without_acts(orders: dict[str, Any]) -> dict[str, Any]:
+    """Orders that keep chips isolated and do nothing."""
+    chips = {name: row | {"reset": None} for name, row in (orders.get("chips") or {}).items() if row.get("isolate")}
+    return {key: value for key, value in orders.items() if key not in ("vnpu", "warrants")} | {"chips": chips}
+
+
+async def _report(edge: Edge, node: str) -> tuple[str, str]:
+    """The node's device report that destructive orders rest on, and the SHA-256 over its content."""
+    name = DEVICE_PREFIX + node
+    live = await edge.kube.get(CONFIGMAP, name, DEVICE_NAMESPACE)
+    if live is None:
+        return "", ""
+    version = str(live["metadata"].get("resourceVersion") or "")
+    return f"{DEVICE_NAMESPACE}/{name}@{version}", report_digest(live)
 
 
 async def _mark_node(edge: Edge, name: str, level: str | None) -> bool:
@@ -128,9 +175,10 @@ async def _busy_chips(edge: Edge, node: str) -> Busy:
 class _Draft:
     """The next orders of one node."""
 
-    def __init__(self, node: str, live: Object | None, edge: Edge) -> None:
+    def __init__(self, node: str, live: Object | None, edge: Edge, report: tuple[str, str] = ("", "")) -> None:
         self._live = live
         self._edge = edge
+        self._report = report
         self._now_ms = int(edge.now() * 1000)
         try:
             self._orders = parse_orders(live) if live else _no_orders(node)
@@ -140,8 +188,12 @@ class _Draft:
         self._resets = dict(self._orders.resets)
         self._layout = dict(self._orders.vnpu_layout)
         self._vnpu_epoch = self._orders.vnpu_epoch
+        self._warrants = dict(self._orders.warrants)
         self._attempts = _attempts(live)
         self._destructive = False
+        self._forged = _forged(edge, live)
+        if self._forged:
+            self._resets, self._layout, self._vnpu_epoch, self._warrants = {}, {}, 0, {}
         if 0 < self._orders.not_after_ms < self._now_ms:  # expired orders must not become valid with the new date
             self._resets = {}
 
@@ -149,7 +201,10 @@ class _Draft:
         try:
             match action:
                 case IsolateChip():
-                    return self._set_isolation(action.chips, action.level)
+                    changed = self._set_isolation(action.chips, action.level)
+                    if changed:
+                        self._warrants |= {isolation_warrant(chip): self._warrant(action) for chip in action.chips}
+                    return changed
                 case ReleaseChip():
                     return self._set_isolation(action.chips, None)
                 case ResetChips():
@@ -177,9 +232,12 @@ class _Draft:
                 resets=self._resets,
                 vnpu_epoch=self._vnpu_epoch,
                 vnpu_layout=self._layout,
+                pool=orders.pool,
+                warrants=self._standing(self._prefix(actions)),
             ),
             self._prefix(actions),
         )
+        self._edge.keys.seal(body, self._now_ms, None if self._forged else orders.seal)
         if self._live is not None:
             labels = {**(self._live["metadata"].get("labels") or {}), **body["metadata"]["labels"]}
             body["metadata"] = {**self._live["metadata"], "labels": labels}
@@ -188,6 +246,28 @@ class _Draft:
             notes = {**(body["metadata"].get("annotations") or {}), ATTEMPTS: orjson.dumps(self._attempts).decode()}
             body["metadata"]["annotations"] = notes
         return body
+
+    def _standing(self, prefix: str) -> dict[str, Warrant]:
+        """The warrants of orders that still stand."""
+        names = {isolation_warrant(f"{prefix}{chip}") for chip in self._isolate}
+        names |= {reset_warrant(f"{prefix}{chip}") for chip in self._resets}
+        names |= {layout_warrant(f"{prefix}{chip}") for chip in self._layout}
+        return {name: warrant for name, warrant in sorted(self._warrants.items()) if name in names}
+
+    def _warrant(self, action: ChipAction, epoch: int = 0) -> Warrant:
+        evidence = action.evidence
+        report, digest = self._report if epoch else ("", "")
+        return Warrant(
+            rule=evidence.rule[:_MAX_RULE],
+            file=evidence.file[:_MAX_RULE],
+            line=evidence.line,
+            revision=evidence.revision or self._edge.revision,
+            codes=evidence.codes[:_MAX_CODES],
+            report=report or next(iter(evidence.reports), ""),
+            report_digest=digest,
+            plan=self._edge.plan,
+            epoch=epoch,
+        )
 
     def _set_isolation(self, chips: Sequence[str], level: str | None) -> bool:
         changed = False
@@ -214,6 +294,7 @@ class _Draft:
             raise Refused(f"pod {order.online.pod} holds none of the chips any more")
         for chip, name in zip(group, sorted(action.chips, key=chip_number), strict=True):
             self._resets[chip] = order
+            self._warrants[reset_warrant(name)] = self._warrant(action, action.epoch)
             self._attempts[name] = [*self._attempts.get(name, []), self._now_ms][-_ATTEMPTS_KEPT:]
         self._destructive = True
         return True
@@ -234,6 +315,7 @@ class _Draft:
         if chip in busy:
             raise Refused(f"{action.chip} of {action.node} is in use")
         self._layout[chip] = action.templates
+        self._warrants[layout_warrant(action.chip)] = self._warrant(action, action.epoch)
         self._vnpu_epoch = max(self._vnpu_epoch, action.epoch)
         self._destructive = True
         return True
@@ -241,6 +323,13 @@ class _Draft:
     def _prefix(self, actions: Sequence[ChipAction]) -> str:
         name = next((a.chip if isinstance(a, PartitionChip) else a.chips[0] for a in actions), "")
         return name.rpartition("-")[0] + "-"
+
+
+def report_digest(config_map: Object) -> str:
+    """SHA-256 over what a device report holds, whatever its order."""
+    data = config_map.get("data") or {}
+    rows = digests({str(key): str(text) for key, text in data.items()})
+    return hashlib.sha256("\n".join(f"{key}={rows[key]}" for key in sorted(rows)).encode()).hexdigest()
 
 
 def _no_orders(node: str) -> Orders:

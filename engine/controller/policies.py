@@ -6,18 +6,28 @@ from functools import partial
 from typing import Any
 
 from engine.act import Edge, Refused
+from engine.act.order_keys import OrderKeys
 from engine.act.orders import set_policy
 from engine.documents import Desired
-from engine.kube import run_many
+from engine.kube import Object, run_many
 from engine.log import get
 from engine.model.cluster import Observed
+from engine.model.diagnostics import ObjectKey
 from engine.model.faults import CodeRules
 from engine.model.plan import Plan
 from engine.model.plan_cache import PlanCache
+from engine.model.seals import BUILT_IN_RULES, Entitlements
 from engine.plan import pool_rules
-from engine.wire.policy import NodePolicy, build_policy
+from engine.wire import revisionlog
+from engine.wire.errors import WireError
+from engine.wire.names import SYSTEM, revisions_config_map
+from engine.wire.policy import NodePolicy, build_policy, entitle, parse_entitlements, parse_policy
+from engine.wire.revisionlog import RevisionLog
+from engine.wire.seals import seal_of
 
 _log = get("policy")
+MAX_RULES = 2000
+"""Most rules that a policy entitles by."""
 ASSIGNED_PER_PASS = 200
 """Most orders rewritten per pass for a new policy; the rest follows in the next passes."""
 
@@ -37,9 +47,67 @@ class Policies:
         return self._policies
 
 
-def policy_bodies(policies: dict[str, NodePolicy]) -> list[dict[str, Any]]:
-    """The ConfigMaps ``belay-policy-<pool>``."""
-    return [build_policy(policies[pool]) for pool in sorted(policies)]
+def policy_bodies(
+    policies: dict[str, NodePolicy], desired: Desired, observed: Observed, shard: str, keys: OrderKeys, now: float
+) -> list[dict[str, Any]]:
+    """The ConfigMaps ``belay-policy-<pool>``, sealed where there is a key.
+
+    A live one that says the same under a good seal of the same key is kept as it is, whichever worker sealed it.
+    """
+    bodies = [build_policy(policies[pool]) for pool in sorted(policies)]
+    key = keys.signing
+    if key is None:
+        return bodies
+    rules = _entitling_rules(desired)
+    log: RevisionLog | None = None
+    for pool, body in zip(sorted(policies), bodies, strict=True):
+        live = observed.objects.get(ObjectKey("v1", "ConfigMap", SYSTEM, body["metadata"]["name"]))
+        before = seal_of(live) if live is not None and not keys.problem(live) else None
+        if live is not None and before is not None and before.key == key.key_id and _same(live, policies[pool], rules):
+            body["data"] = dict(live["data"])
+            continue
+        log = log or _revisions(observed, shard)
+        signer = next((row.signer for row in reversed(log.entries) if row.revision == desired.revision), "")
+        entitle(
+            body,
+            Entitlements(
+                pool=pool,
+                policy_digest=policies[pool].digest,
+                revision=desired.revision,
+                signer=signer,
+                rules=rules,
+            ),
+        )
+        keys.seal(body, int(now * 1000), before)
+    return bodies
+
+
+def _entitling_rules(desired: Desired) -> tuple[str, ...]:
+    """The rules of the desired state that may order resets and partitions."""
+    documents = {f"Product/{name}#reset" for name in desired.products}
+    documents |= {f"VNPULayout/{item.document.name}" for item in desired.layouts}
+    return tuple(sorted({*documents, *BUILT_IN_RULES})[:MAX_RULES])
+
+
+def _same(live: Object, policy: NodePolicy, rules: tuple[str, ...]) -> bool:
+    try:
+        found = parse_entitlements(live)
+        return (
+            found is not None
+            and (found.pool, found.policy_digest, found.rules) == (policy.pool, policy.digest, rules)
+            and parse_policy(live).digest == policy.digest
+        )
+    except WireError:
+        return False
+
+
+def _revisions(observed: Observed, shard: str) -> RevisionLog:
+    found = observed.objects.get(ObjectKey("v1", "ConfigMap", SYSTEM, revisions_config_map(shard)))
+    try:
+        return revisionlog.parse(found) if found is not None else RevisionLog()
+    except WireError as error:
+        _log.warning("log of accepted revisions not readable, policies name no signer", reason=str(error))
+        return RevisionLog()
 
 
 async def assign_policies(edge: Edge, policies: dict[str, NodePolicy], plan: Plan, observed: Observed) -> bool:
@@ -49,7 +117,11 @@ async def assign_policies(edge: Edge, policies: dict[str, NodePolicy], plan: Pla
         (node.node, node.pool)
         for node in plan.nodes
         if node.node in observed.agents
-        and (node.node not in observed.orders or observed.orders[node.node].policy_digest != digests[node.pool])
+        and (
+            (orders := observed.orders.get(node.node)) is None
+            or orders.policy_digest != digests[node.pool]
+            or not edge.keys.sealed_now(orders)
+        )
     ]
     calls = [partial(_assign, edge, node, pool, digests[pool]) for node, pool in behind[:ASSIGNED_PER_PASS]]
     complete = len(behind) <= ASSIGNED_PER_PASS

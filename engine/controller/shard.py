@@ -15,6 +15,7 @@ from engine import __version__
 from engine.act import Edge, Fence, Refused, claim
 from engine.act.batch import Numbered, split
 from engine.act.budget import FIELD, reserve
+from engine.act.order_keys import OrderKeys
 from engine.controller.policies import Policies, assign_policies, policy_bodies
 from engine.controller.revision_reader import RevisionReader
 from engine.controller.snapshot_reader import SnapshotReader
@@ -37,6 +38,7 @@ from engine.plan import resolve_roles
 from engine.replay import recording
 from engine.settings import Settings
 from engine.status import PublishedPools, forgotten, memory_bodies, status_bodies, surplus, sync_body
+from engine.status.sync_status import StatusCondition
 from engine.status.waiting_pods import waiting
 from engine.store import (
     ActionOutcome,
@@ -77,7 +79,10 @@ class Shard:
         revisions: StoredRevisions,
         send: Send,
         clock: Callable[[], float] = time.time,
+        *,
+        order_keys: OrderKeys | None = None,
     ) -> None:
+        self.order_keys = order_keys or OrderKeys()
         self.name = name
         self.settings = settings
         self.clock = clock
@@ -236,11 +241,14 @@ class Shard:
             await self.status.write_memories(memory_bodies(plan, observed, self.name, desired, self.cache))
         policies = self.policies.compile(desired, plan, observed, self.cache)
         roles = resolve_roles(desired, observed)
-        state = msgspec.structs.replace(self.revision.state(observed, self.cache), roles=roles)
+        state = self.revision.state(observed, self.cache)
+        conditions = (self._seals(), *state.conditions) if state.conditions else ()
+        state = msgspec.structs.replace(state, roles=roles, conditions=conditions)
         info = self.status.info if roles["aggregate"] == "on" else None
         bodies = status_bodies(plan, observed, state, info, desired, self.cache)
         foreign = self.settings.foreign_consumers or roles["schedule"].startswith("off")
-        later = await self.status.write_status([*bodies, *policy_bodies(policies)], foreign=foreign)
+        own = policy_bodies(policies, desired, observed, self.name, self.order_keys, self.clock())
+        later = await self.status.write_status([*bodies, *own], foreign=foreign)
         if roles["schedule"] == "on":
             waits = waiting(plan, observed, desired.settings.scheduler_names)
             later = max(later, await self.waiting.write(waits, plan.now))
@@ -251,7 +259,8 @@ class Shard:
         await self.status.delete_status(
             surplus(observed, bodies, jobs=roles["aggregate"] == "on", links=desired.has_git)
         )
-        edge = Edge(self._kube, self.name, Fence(self._kube, self.name, self.lease.epoch or 0))
+        fence = Fence(self._kube, self.name, self.lease.epoch or 0)
+        edge = Edge(self._kube, self.name, fence, keys=self.order_keys, now=self.clock)
         if not await assign_policies(edge, policies, plan, observed):
             later = max(later, 1.0)
         if later:
@@ -305,6 +314,14 @@ class Shard:
             )
         except OSError as error:
             _log.warning("pass not recorded", reason=str(error))
+
+    def _seals(self) -> StatusCondition:
+        """The condition that says whether orders to nodes are signed."""
+        key = self.order_keys.signing
+        if key is None:
+            text = "orders to nodes carry no signature: docs/signed.md says how to make a key"
+            return StatusCondition("OrdersSigned", "False", "Unsigned", text)
+        return StatusCondition("OrdersSigned", "True", "Signed", f"by key {key.key_id}")
 
     async def _release(self) -> None:
         try:

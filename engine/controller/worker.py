@@ -16,6 +16,7 @@ import redis
 
 from engine.act import Edge, Fence, PodWatch
 from engine.act import batch as batches
+from engine.act.order_keys import OrderKeys
 from engine.controller.broker import ACT, RECONCILE
 from engine.controller.loop import reconcile
 from engine.controller.shard import Shard, ShardLost
@@ -77,6 +78,7 @@ class Worker:
         self._kube = kube
         self._pods = PodWatch(kube)
         self._gate = asyncio.Semaphore(settings.in_flight)
+        self.order_keys = OrderKeys(settings.order_keys)
 
     def close(self) -> None:
         """End the connections."""
@@ -173,8 +175,9 @@ class Worker:
         fence = Fence(self._kube, record.shard, record.epoch)
         life, revision = self.settings.order_life, batch.revision
         edge = Edge(
-            self._kube, record.shard, fence, order_life=life, revision=revision, pods=self._pods, gate=self._gate
-        )
+            self._kube, record.shard, fence, order_life=life, revision=revision, pods=self._pods, gate=self._gate,
+            keys=self.order_keys, plan=record.digest,
+        )  # fmt: skip
         try:
             result = await batches.run(edge, batch, self.settings.in_flight)
         finally:
@@ -218,6 +221,7 @@ class Worker:
             StoredSnapshots(self._client, keys=self.keys),
             StoredRevisions(self._client, keys=self.keys),
             self._send_batch,
+            order_keys=self.order_keys,
         )
 
     async def _send_batch(self, text: str) -> None:

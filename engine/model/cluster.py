@@ -16,6 +16,7 @@ from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import History
 from engine.model.public_faults import PublicFaultMessage, PublicFaultProblem
 from engine.model.recovery.progress import RecoveryProgress
+from engine.model.seals import Seal, Warrant
 
 
 class Taint(msgspec.Struct, frozen=True):
@@ -165,7 +166,11 @@ class AgentVNPU(msgspec.Struct, frozen=True):
 
 
 class AgentReport(msgspec.Struct, frozen=True):
-    """A ``belay-report-<node>``: executed epochs, vNPUs, serials, and the orders generation seen."""
+    """A ``belay-report-<node>``: executed epochs, vNPUs, serials, and the orders generation seen.
+
+    ``orders_trust`` is how the agent judges its orders: ``Unsigned`` (it holds no keys), ``Verified``, or ``Refused``;
+    empty from older agents.
+    """
 
     node: str
     boot: str
@@ -177,6 +182,7 @@ class AgentReport(msgspec.Struct, frozen=True):
     vnpu_result: str
     vnpus: tuple[AgentVNPU, ...]
     errors: tuple[str, ...]
+    orders_trust: str = ""
 
 
 class InPlaceReset(msgspec.Struct, frozen=True, rename="camel"):
@@ -207,7 +213,12 @@ class ResetOrder(msgspec.Struct, frozen=True):
 
 
 class Orders(msgspec.Struct, frozen=True):
-    """A ``belay-orders-<node>``: the desired state of a node."""
+    """A ``belay-orders-<node>``: the desired state of a node.
+
+    ``pool`` is the pool whose policy applies (empty in orders of older engines). ``warrants`` are what entitles single
+    orders, by the names of `engine.model.seals`. ``seal`` is the engine's signature over texts with the SHA-256
+    ``digests``; None for unsigned orders.
+    """
 
     node: str
     resource_version: str
@@ -220,6 +231,10 @@ class Orders(msgspec.Struct, frozen=True):
     resets: dict[int, ResetOrder]
     vnpu_epoch: int
     vnpu_layout: dict[int, tuple[str, ...]]
+    pool: str = ""
+    warrants: dict[str, Warrant] = {}
+    seal: Seal | None = None
+    digests: dict[str, str] = {}
 
 
 class Container(msgspec.Struct, frozen=True):

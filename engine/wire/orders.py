@@ -14,9 +14,11 @@ import msgspec
 
 from engine.model.actions import ResetChips
 from engine.model.cluster import AgentChip, AgentReport, AgentVNPU, InPlaceReset, Orders, ResetOrder
+from engine.model.seals import Warrant
 from engine.wire.errors import WireError
 from engine.wire.gojson import read_object
 from engine.wire.names import NODES, ORDERS_PREFIX, REPORT_PREFIX, SYSTEM
+from engine.wire.seals import covered, digests, seal_of
 
 ORDERS_KEY = "orders.json"
 REPORT_KEY = "report.json"
@@ -68,6 +70,8 @@ class _Orders(msgspec.Struct, rename="camel"):
     not_after: int = 0
     chips: dict[str, _ChipOrder] = {}
     vnpu: _Layout | None = None
+    pool: str | msgspec.UnsetType = msgspec.UNSET
+    warrants: dict[str, Warrant] | msgspec.UnsetType = msgspec.UNSET
 
 
 class _ChipReport(msgspec.Struct, rename="camel"):
@@ -102,6 +106,7 @@ class _Report(msgspec.Struct, rename="camel"):
     chips: dict[str, _ChipReport] = {}
     vnpu: _VNPUs | None = None
     errors: list[str] = []
+    orders_trust: str | msgspec.UnsetType = msgspec.UNSET
 
 
 def chip_number(name: str) -> int:
@@ -124,6 +129,7 @@ def parse_orders(config_map: Mapping[str, Any]) -> Orders:
     """
     where, node, text, version = _open(config_map, ORDERS_PREFIX, ORDERS_KEY)
     raw = _convert(where, ORDERS_KEY, text, _Orders)
+    seal = seal_of(config_map)
     _same_node(where, ORDERS_KEY, raw.node, node)
     try:
         isolate = {chip_number(c): o.isolate for c, o in sorted(raw.chips.items()) if o.isolate}
@@ -157,6 +163,10 @@ def parse_orders(config_map: Mapping[str, Any]) -> Orders:
         resets=resets,
         vnpu_epoch=vnpu.epoch,
         vnpu_layout=layout,
+        pool="" if raw.pool is msgspec.UNSET else raw.pool,
+        warrants={} if raw.warrants is msgspec.UNSET else raw.warrants,
+        seal=seal,
+        digests=digests(covered(config_map)) if seal is not None else {},
     )
 
 
@@ -178,6 +188,8 @@ def build_orders(orders: Orders, prefix: str) -> dict[str, Any]:
         not_after=orders.not_after_ms,
         chips=chips,
         vnpu=_Layout(orders.vnpu_epoch, {f"{prefix}{c}": list(t) for c, t in sorted(orders.vnpu_layout.items())}),
+        pool=orders.pool or msgspec.UNSET,
+        warrants=orders.warrants or msgspec.UNSET,
     )
     return _config_map(SYSTEM, ORDERS_PREFIX + orders.node, ORDERS_KEY, body)
 
@@ -244,6 +256,7 @@ def parse_report(config_map: Mapping[str, Any]) -> AgentReport:
         vnpu_result=vnpu.result,
         vnpus=devices,
         errors=tuple(e[:200] for e in raw.errors[:MAX_ERRORS]),
+        orders_trust="" if raw.orders_trust is msgspec.UNSET else raw.orders_trust[:20],
     )
 
 
@@ -273,6 +286,7 @@ def build_report(report: AgentReport, prefix: str, driver: Mapping[str, Any]) ->
             [_VNPUReport(d.id, f"{prefix}{d.chip}", d.template, d.used_by or None) for d in report.vnpus],
         ),
         errors=[e[:200] for e in report.errors[:MAX_ERRORS]],
+        orders_trust=report.orders_trust or msgspec.UNSET,
     )
     return _config_map(NODES, REPORT_PREFIX + report.node, REPORT_KEY, body)
 

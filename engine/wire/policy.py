@@ -12,11 +12,13 @@ from typing import Any
 import msgspec
 
 from engine.model.faults import CodeRules
+from engine.model.seals import Entitlements
 from engine.wire.errors import WireError
 from engine.wire.gojson import read_object
 from engine.wire.names import POLICY_PREFIX, SYSTEM
 
 POLICY_KEY = "policy.json"
+ENTITLEMENTS_KEY = "entitlements.json"
 
 
 class NodePolicy(msgspec.Struct, frozen=True):
@@ -49,6 +51,29 @@ def parse_policy(config_map: Mapping[str, Any]) -> NodePolicy:
     if name != POLICY_PREFIX + policy.pool:
         raise WireError(where, f"data.{POLICY_KEY}.pool", f"says {policy.pool!r}; it is ignored")
     return policy
+
+
+def parse_entitlements(config_map: Mapping[str, Any]) -> Entitlements | None:
+    """What a sealed policy entitles to; None for one without.
+
+    Raises:
+        WireError: not valid.
+    """
+    data = config_map.get("data")
+    if not isinstance(data, dict) or ENTITLEMENTS_KEY not in data:
+        return None
+    metadata = config_map.get("metadata") or {}
+    where = f"ConfigMap/{metadata.get('namespace', '')}/{metadata.get('name', '')}"
+    value = read_object(where, f"data.{ENTITLEMENTS_KEY}", data[ENTITLEMENTS_KEY])
+    try:
+        return msgspec.convert(value, Entitlements)
+    except msgspec.ValidationError as error:
+        raise WireError(where, f"data.{ENTITLEMENTS_KEY}", str(error)) from error
+
+
+def entitle(config_map: dict[str, Any], entitlements: Entitlements) -> None:
+    """Put what a policy entitles to into its ConfigMap, to be sealed with it."""
+    config_map["data"][ENTITLEMENTS_KEY] = msgspec.json.encode(entitlements, order="deterministic").decode()
 
 
 def build_policy(policy: NodePolicy) -> dict[str, Any]:

@@ -1,0 +1,136 @@
+"""The engine's keys for orders: a folder with ``signing.pem``, and ``*.pub`` of the keys before and after it.
+
+The folder is a Secret's mount: kubelet replaces the files when the Secret changes, and they are read again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from engine.errors import InputError
+from engine.kube import Object
+from engine.log import get
+from engine.model.cluster import Orders
+from engine.model.seals import Seal
+from engine.wire import seals
+from engine.wire.names import ORDERS_PREFIX
+from engine.wire.seals import MAX_PEM, SigningKey, TrustedKeys
+
+SIGNING: Final = "signing.pem"
+_CHECK_SECONDS: Final = 5.0
+_MAX_KEYS: Final = 32
+_log = get("act")
+
+
+class OrderKeys:
+    """Seals orders and policies. Without ``signing.pem`` nothing is sealed, and everything works as without keys.
+
+    Raises InputError when a key cannot be read; one that breaks later leaves the last good keys in force.
+    """
+
+    def __init__(self, folder: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder = Path(folder) if folder else None
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._looked = clock()
+        self._stamp = self._now()
+        self._keys = self._read()
+        self._checked: dict[str, tuple[str, bool]] = {}
+
+    @property
+    def signing(self) -> SigningKey | None:
+        """The key that signs now; None without one."""
+        return self._current()[0]
+
+    def problem(self, config_map: Object) -> str:
+        """Why a ConfigMap is not sealed by a key of ours; empty when it is, and while we have none."""
+        key, trusted = self._current()
+        if key is None:
+            return ""
+        name = str(config_map["metadata"].get("name", ""))
+        return trusted.problem(name, seals.digests(seals.covered(config_map)), seals.seal_of(config_map))
+
+    def sealed_now(self, orders: Orders) -> bool:
+        """Whether observed orders are sealed by the key that signs now; True while there is none."""
+        key, trusted = self._current()
+        if key is None:
+            return True
+        if orders.seal is None or orders.seal.key != key.key_id:
+            return False
+        version = f"{orders.resource_version} {orders.seal.signature}"
+        known = self._checked.get(orders.node)
+        if known is None or known[0] != version:
+            problem = trusted.problem(ORDERS_PREFIX + orders.node, orders.digests, orders.seal)
+            known = self._checked[orders.node] = (version, not problem)
+        return known[1]
+
+    def seal(self, config_map: dict[str, Any], now_ms: int, before: Seal | None = None) -> None:
+        """Put a seal into a ConfigMap that is about to be written; take out an old one without a key.
+
+        ``before`` is the seal of what it replaces: the new one is later, also when clocks of workers differ.
+        """
+        config_map["data"].pop(seals.SEAL_KEY, None)
+        if (key := self.signing) is None:
+            return
+        at = max(now_ms, before.signed_at + 1 if before is not None else 0)
+        sealed = key.seal(config_map["metadata"]["name"], seals.covered(config_map), at)
+        config_map["data"][seals.SEAL_KEY] = seals.text_of(sealed)
+
+    def _current(self) -> tuple[SigningKey | None, TrustedKeys]:
+        with self._lock:
+            if self._folder is not None and self._clock() - self._looked >= _CHECK_SECONDS:
+                self._looked = self._clock()
+                stamp = self._now()
+                if stamp != self._stamp:
+                    try:
+                        self._keys, self._stamp = self._read(), stamp
+                        self._checked = {}
+                    except InputError as error:
+                        _log.error("keys of orders not usable, the last good ones stay in force", reason=str(error))
+            return self._keys
+
+    def _files(self) -> list[Path]:
+        if self._folder is None or not self._folder.is_dir():
+            return []
+        return [*sorted(self._folder.glob("*.pub"))[:_MAX_KEYS], self._folder / SIGNING]
+
+    def _now(self) -> tuple[tuple[str, int, int], ...]:
+        found = []
+        for path in self._files():
+            try:
+                status = path.stat()
+            except OSError:
+                continue
+            found.append((path.name, status.st_mtime_ns, status.st_size))
+        return tuple(found)
+
+    def _read(self) -> tuple[SigningKey | None, TrustedKeys]:
+        key: SigningKey | None = None
+        public: list[bytes] = []
+        for path in self._files():
+            try:
+                if path.stat().st_size > MAX_PEM:
+                    raise InputError(f"is larger than {MAX_PEM} bytes", where=str(path))
+                pem = path.read_bytes()
+                if path.name == SIGNING:
+                    key = SigningKey(pem)
+                    public.append(key.public_pem())
+                else:
+                    TrustedKeys([pem])
+                    public.append(pem)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from error
+            except ValueError as error:
+                raise InputError(
+                    str(error), where=str(path), hint="Make one with `openssl genpkey -algorithm ed25519`"
+                ) from error
+        return key, TrustedKeys(public) if public else TrustedKeys(())
+
+
+__all__ = ["SIGNING", "OrderKeys"]
