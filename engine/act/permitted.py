@@ -30,6 +30,13 @@ _SECRET: Final = ("v1", "Secret")
 _POD: Final = ("v1", "Pod")
 _COMMAND: Final = ("bus.volcano.sh/v1alpha1", "Command")
 _NODE: Final = ("v1", "Node")
+_CLAIM: Final = ("v1", "PersistentVolumeClaim")
+_VOLUME: Final = ("v1", "PersistentVolume")
+#: What a plan may write into each: the node that was selected for a claim, the claim that a volume is reserved for.
+_BINDING: Final = {
+    _CLAIM: (frozenset({"volume.kubernetes.io/selected-node"}), frozenset({"metadata"})),
+    _VOLUME: (frozenset({"pv.kubernetes.io/bound-by-controller"}), frozenset({"metadata", "spec"})),
+}
 _FIELDS: Final = frozenset({"apiVersion", "kind", "metadata", "spec", "status", "data", "binaryData", "immutable",
                             "value", "globalDefault", "description", "preemptionPolicy"})  # fmt: skip
 """Top-level fields of Kubernetes' own kinds among them; the last four are a PriorityClass's."""
@@ -113,6 +120,9 @@ def _check_patch(action: act.PatchObject) -> None:
         _check_fields(action.patch, frozenset({"metadata"}), "Pod")
         _check_fields(metadata, frozenset({"labels", "annotations"}), "Pod's metadata")
         return
+    if kind in (_CLAIM, _VOLUME):
+        _check_volume(action, metadata)
+        return
     _check_object(*kind, action.namespace, action.name)
     _check_fields(action.patch, _known_fields(action.api_version), action.object_kind)
     if kind in _SCALERS and "spec" in action.patch:
@@ -123,6 +133,16 @@ def _check_patch(action: act.PatchObject) -> None:
     for field, wanted in (("name", action.name), ("namespace", action.namespace)):
         if (metadata.get(field) or wanted) != wanted:
             _refuse(f"the patch of {action.object_kind} {action.name} names {field} {metadata[field]!r:.80}")
+
+
+def _check_volume(action: act.PatchObject, metadata: Mapping[str, Any]) -> None:
+    """A claim gets the node that was selected for it, a volume the claim that it is reserved for; nothing else."""
+    kind = (action.api_version, action.object_kind)
+    annotations, fields = _BINDING[kind]
+    _check_fields(action.patch, fields, action.object_kind)
+    _check_fields(metadata, frozenset({"annotations"}), f"{action.object_kind}'s metadata")
+    _check_fields(_part(metadata, "annotations"), annotations, f"{action.object_kind}'s annotations")
+    _check_fields(_part(action.patch, "spec"), frozenset({"claimRef"}), f"{action.object_kind}'s spec")
 
 
 def _check_rank_table(action: act.WriteRankTable) -> None:

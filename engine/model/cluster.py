@@ -255,9 +255,10 @@ class Pod(msgspec.Struct, frozen=True):
     (empty/0 when it requests none). ``chips`` are the device names that its annotations
     give it (``huawei.com/AscendReal``, else the resource annotation). ``host_ports`` are
     (address, protocol, port) with ``0.0.0.0`` for any address. ``spread`` are its topology spread constraints,
-    ``claims`` the persistent volume claims that it mounts. ``restart_policy`` is empty where the object has none.
-    ``task_index`` is its index within its Volcano task, None for other pods. ``unscheduled`` is the message of its
-    condition ``PodScheduled=False`` with reason ``Unschedulable``, empty without one.
+    ``claims`` the persistent volume claims that it mounts, ``resource_claims`` its claims of dynamic resource
+    allocation (name in the pod, name of the ResourceClaim, empty until that is made). ``restart_policy`` is empty where
+    the object has none. ``task_index`` is its index within its Volcano task, None for other pods. ``unscheduled`` is
+    the message of its condition ``PodScheduled=False`` with reason ``Unschedulable``, empty without one.
     """
 
     namespace: str
@@ -299,6 +300,7 @@ class Pod(msgspec.Struct, frozen=True):
     restart_policy: str = ""
     task_index: int | None = None
     unscheduled: str = ""
+    resource_claims: tuple[tuple[str, str], ...] = ()
 
     @property
     def key(self) -> str:

@@ -68,3 +68,4 @@ class ActionReason(StrEnum):
     SNAPSHOT = "Snapshot"
     STATUS_CHANGED = "StatusChanged"
     TTL_EXPIRED = "TTLExpired"
+    VOLUME_CHOSEN = "VolumeChosen"

@@ -34,6 +34,14 @@ WATCHED: Final[tuple[Watched, ...]] = (
     Watched(resource_for("v1", "Namespace")),
     Watched(resource_for("v1", "PersistentVolume"), optional=True),
     Watched(resource_for("v1", "PersistentVolumeClaim"), optional=True),
+    Watched(resource_for("storage.k8s.io/v1", "StorageClass"), optional=True),
+    Watched(resource_for("storage.k8s.io/v1", "CSIDriver"), optional=True),
+    Watched(resource_for("storage.k8s.io/v1", "CSIStorageCapacity"), optional=True),
+    Watched(Resource("storage.k8s.io/v1beta1", "CSIStorageCapacity", "csistoragecapacities", True), optional=True),
+    *(
+        Watched(Resource(f"resource.k8s.io/{version}", "ResourceClaim", "resourceclaims", True), optional=True)
+        for version in ("v1", "v1beta2", "v1beta1")
+    ),
     Watched(resource_for("apps/v1", "Deployment")),
     Watched(resource_for("apps/v1", "StatefulSet")),
     Watched(resource_for("apps/v1", "ReplicaSet")),

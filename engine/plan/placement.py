@@ -34,6 +34,7 @@ from engine.plan.place.bindings import Bindings
 from engine.plan.place.gangs import blocks, returning, search, slots, switch_affinity
 from engine.plan.place.handler import Refusal
 from engine.plan.place.job import SchedulerJob
+from engine.plan.place.nodes import volume_choices
 from engine.plan.place.part_requests import SoftShare
 from engine.plan.place.parts import soft_table
 from engine.plan.place.pending import PendingExplanation
@@ -163,9 +164,10 @@ class _GangPlacement:
         placed_keys = {item.pod.key for item in placed}
         self.state.restore_claims({key: item for key, item in self.claimed.items() if key not in placed_keys})
         if placed:
-            bindings = Bindings(self.scope, self.state, self.gang, found, ranks, memory)
-            bindings.append_actions(placed)
-            bindings.record(placed)
+            if not self._waits_for_volumes(placed):
+                bindings = Bindings(self.scope, self.state, self.gang, found, ranks, memory)
+                bindings.append_actions(placed)
+                bindings.record(placed)
             self.queues.add(self.gang.queue, [item.pod for item in placed])
         if not placed and self.claimed and self._needed():
             rollback.run(self.scope, self.gang, self.started, self.waiting)
@@ -173,6 +175,20 @@ class _GangPlacement:
             self._add_pending(failure, found, over_quota)
         elif over_quota:
             self._queue_exhausted(over_quota, over_quota[:1])
+
+    def _waits_for_volumes(self, placed: Sequence[Assignment]) -> bool:
+        """Whether claims of the placed pods must be bound first; asks for that while the gang keeps its place."""
+        pods = [item.pod for item in placed]
+        names = self.state.volumes.unbound(pods)
+        if not names:
+            return False
+        for item in placed:
+            asked = self.state.volumes.actions(item.pod, item.node, self.scope.desired.revision)
+            self.scope.actions.extend(asked)
+        text, unblock = volume_choices.waiting_text(names), volume_choices.way_out(names)
+        entry = enqueue.pending_entry(self.gang, pods, volume_choices.WAITING, text, nodes={}, unblock=unblock)
+        self.scope.pending.append(entry)
+        return True
 
     def _queue_exhausted(self, pods: Sequence[Pod], first: Sequence[Pod]) -> bool:
         """Whether the queue has too little left for the ``first`` pods; then all of ``pods`` become pending."""

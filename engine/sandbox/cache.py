@@ -147,6 +147,9 @@ WORLD_KINDS: Final = (
     resource_for("apps/v1", "StatefulSet"),
     CONTROLLER_REVISION,
     resource_for("batch/v1", "Job"),
+    resource_for("v1", "PersistentVolume"),
+    resource_for("v1", "PersistentVolumeClaim"),
+    resource_for("storage.k8s.io/v1", "StorageClass"),
 )
 """Kinds that the simulated cluster and its controllers watch."""
 

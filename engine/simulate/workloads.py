@@ -58,6 +58,28 @@ def counted(objects: Objects) -> Iterator[dict[str, Any]]:
             yield {**copy.deepcopy(obj), "status": {**before, **found}}
 
 
+def bound_claims(objects: Objects) -> list[dict[str, Any]]:
+    """Claims that are bound now: a node was selected for them, or a volume names them. Where the volume lies is not
+    simulated.
+    """
+    found = []
+    volumes = [raw for key, raw in objects.items() if key.kind == "PersistentVolume"]
+    named = {(ref.get("namespace"), ref.get("name")): raw for raw in volumes if (ref := _claim_reference(raw))}
+    for key, raw in objects.items():
+        if key.kind != "PersistentVolumeClaim" or (raw.get("spec") or {}).get("volumeName"):
+            continue
+        volume = named.get((key.namespace, key.name))
+        selected = (raw["metadata"].get("annotations") or {}).get("volume.kubernetes.io/selected-node")
+        if volume is not None or selected:
+            name = volume["metadata"]["name"] if volume is not None else f"pvc-{key.namespace}-{key.name}"
+            found.append(raw | {"spec": {**raw.get("spec", {}), "volumeName": name}, "status": {"phase": "Bound"}})
+    return found
+
+
+def _claim_reference(volume: Mapping[str, Any]) -> Mapping[str, Any]:
+    return (volume.get("spec") or {}).get("claimRef") or {}
+
+
 def owned(obj: dict[str, Any], key: ObjectKey, owner: Mapping[str, Any]) -> dict[str, Any]:
     """A copy named ``key`` that belongs to ``owner``."""
     obj = copy.deepcopy(obj)

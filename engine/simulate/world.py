@@ -330,7 +330,7 @@ class World(Agents):
         for _ in range(2):  # a Deployment creates its ReplicaSet, which creates its pods
             for obj in workloads.missing(self.objects, self._number):
                 self.put(obj)
-        for obj in workloads.counted(self.objects):
+        for obj in [*workloads.counted(self.objects), *workloads.bound_claims(self.objects)]:
             self.put(obj)
 
     def _number(self) -> int:

@@ -139,6 +139,7 @@ def pod(obj: Mapping[str, Any]) -> Pod:
         host_ports=_host_ports(spec),
         spread=tuple(spec.get("topologySpreadConstraints") or ()),
         claims=_claims(name, spec),
+        resource_claims=_resource_claims(spec, status),
         restart_policy=str(spec.get("restartPolicy") or ""),
         task_index=_task_index(spec) if _is_volcano_pod(annotations, owner) else None,
         unscheduled=_unscheduled(status.get("conditions")),
@@ -262,6 +263,16 @@ def _claims(pod: str, spec: Mapping[str, Any]) -> tuple[str, ...]:
         elif volume.get("ephemeral"):
             found.append(f"{pod}-{volume.get('name', '')}")
     return tuple(found)
+
+
+def _resource_claims(spec: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """The pod's claims of dynamic resource allocation; that of a template is named in the pod's status."""
+    rows = [row for row in spec.get("resourceClaims") or () if isinstance(row, Mapping)]
+    if not rows:
+        return ()
+    made = {str(row.get("name")): row for row in status.get("resourceClaimStatuses") or () if isinstance(row, Mapping)}
+    named = ((str(row.get("name")), row.get("resourceClaimName")) for row in rows)
+    return tuple((name, str(own or made.get(name, {}).get("resourceClaimName") or "")) for name, own in named)
 
 
 def _exit_code(state: Mapping[str, Any] | None) -> int | None:

@@ -19,6 +19,7 @@ from engine.plan.place.families.mesh4 import Mesh4
 from engine.plan.place.families.ring8 import Ring8
 from engine.plan.place.handler import Refusal
 from engine.plan.place.job import WHOLE_CHIP, SchedulerJob
+from engine.plan.place.nodes import resource_claims, volumes
 from engine.plan.place.nodes.table import MISSING
 
 _IDLE: Final = re.compile(r"idle<([0-9]+)>")
@@ -32,6 +33,14 @@ STAGES: Final = (TOPOLOGY, FRAGMENTED, SHORTAGE, NODE_UNSTABLE, INVALID_REQUEST)
 INELIGIBLE: Final = frozenset(
     {MISSING, "NodeSelectorMismatch", "NodeAffinityMismatch", "TaintNotTolerated", "NodeUnschedulable"}
 )
+
+
+_VOLUME_WAYS_OUT: Final = {
+    volumes.CLAIM: "create or bind the PersistentVolumeClaims that the pod names",
+    volumes.NO_VOLUME.reason: "add a PersistentVolume that suits the claim, or free the nodes that have one",
+    volumes.NO_SPACE.reason: "free storage of the claim's class, or claim less",
+    volumes.NOT_SELECTED: "free room on that node, or delete the claim so that another node is selected",
+}
 
 
 class PendingExplanation(NamedTuple):
@@ -162,6 +171,10 @@ def way_out(
             return f"give the job other host ports than {ports}, or end the pod that has them, for example on {near[0]}"
         case "VolumeNodeAffinityConflict":
             return "free room on the nodes that the job's volumes are bound to, or use volumes that move"
+        case volumes.CLAIM | volumes.NO_VOLUME.reason | volumes.NO_SPACE.reason | volumes.NOT_SELECTED if near:
+            return f"{_VOLUME_WAYS_OUT[reason]}: {refusals[near[0]].message}"
+        case resource_claims.NOT_ALLOCATED if near:
+            return f"let an allocator serve the claim, or ask for huawei.com/ resources: {refusals[near[0]].message}"
         case "WaitingForRelease":
             return "nothing to do: it ends when the job's old pods are gone"
         case _ if near and (reason.startswith("Insufficient") or reason == "TooManyPods"):

@@ -15,12 +15,13 @@ from engine.plan.node_view import NodeView
 from engine.plan.place.families.multilevel import Level, read_trees
 from engine.plan.place.handler import Refusal
 from engine.plan.place.job import SchedulerJob
-from engine.plan.place.nodes import fit, volumes
+from engine.plan.place.nodes import fit
 from engine.plan.place.nodes.equivalence import EquivalentJobs, TableKeys
 from engine.plan.place.nodes.free_chips import FreeChips
 from engine.plan.place.nodes.pod_affinity import ANTI, PodAffinity
 from engine.plan.place.nodes.switch_occupancy import SwitchOccupancy
 from engine.plan.place.nodes.table import NodeTable
+from engine.plan.place.nodes.volume_choices import VolumeChoices
 from engine.plan.place.part_requests import DynamicVNPU, SoftShare
 from engine.plan.place.parts.core_table import CoreTable
 from engine.plan.place.parts.shares import ChipParts
@@ -81,7 +82,8 @@ class PlacementState:
         self._tables: dict[bytes, NodeTable] = {}
         self._static_fits: dict[bytes, fit.StaticFit] = {}
         self.equivalent_jobs = EquivalentJobs()
-        self._table_keys = TableKeys(scope)
+        self.volumes = VolumeChoices(scope.observed)
+        self._table_keys = TableKeys(scope, self.volumes.cluster)
         self._pod_affinity: PodAffinity | None = None
         self._claims = _claims(scope)
         self._explanations: dict[int, tuple[tuple[int, int], PendingExplanation]] = {}
@@ -142,6 +144,8 @@ class PlacementState:
             used |= item.chips
             used_by = {**used_by, **dict.fromkeys(ids_of(item.chips), pod.key)}
         self._record_change(view, pod, 1)
+        if self.volumes.concerns(pod):
+            self.volumes.assume(pod, view.node)
         requested = _with_requests(view, pod, 1)
         self.views.change(item.node, used=used, used_by=used_by, requested=requested, pods=(*view.pods, pod))
 
@@ -156,6 +160,7 @@ class PlacementState:
                 used &= ~item.chips
                 used_by = _without_chips(view, item.chips)
             pods.remove(item.pod)
+            self.volumes.give_back(item.pod)
             requested = _with_requests(view, item.pod, -1)
             self.views.change(item.node, used=used, used_by=used_by, requested=requested, pods=tuple(pods))
             self._record_change(view, item.pod, -1)
@@ -228,8 +233,8 @@ class PlacementState:
             self.unrecorded += 1
             return
         row: dict[str, float] = {**table.scores}
-        if self.pod_affinity.concerns(pod):
-            excluded = [name for name in row if self.pod_affinity.refusal(pod, self.views[name]) is not None]
+        if self.depends_on_others(pod):
+            excluded = [name for name in row if self.affinity_refusal(pod, name) is not None]
             for name in excluded:
                 del row[name]
         row.update(chosen or {})
@@ -275,16 +280,23 @@ class PlacementState:
             self._recorded -= len(self.scope.scores.pop(pod.key, {}))
 
     def candidates(self, job: SchedulerJob, pod: Pod) -> list[str]:
-        """Nodes that fit and that pod affinity and spread allow."""
+        """Nodes that fit and that pod affinity, spread and volumes allow."""
         names = self.table(job, pod).scores
-        if not self.pod_affinity.concerns(pod):
+        if not self.depends_on_others(pod):
             return list(names)
-        return [name for name in names if self.pod_affinity.refusal(pod, self.views[name]) is None]
+        return [name for name in names if self.affinity_refusal(pod, name) is None]
+
+    def depends_on_others(self, pod: Pod) -> bool:
+        """Whether pods that are placed before this one may close nodes to it: by affinity, spread or volumes."""
+        return self.pod_affinity.concerns(pod) or self.volumes.concerns(pod)
 
     def affinity_refusal(self, pod: Pod, name: str) -> Refusal | None:
-        """Why pod affinity or spread keeps the pod off the node, None when they do not."""
-        pod_affinity = self.pod_affinity
-        return pod_affinity.refusal(pod, self.views[name]) if pod_affinity.concerns(pod) else None
+        """Why pod affinity, spread or the volumes that are left keep the pod off the node, None when they do not."""
+        pod_affinity, view = self.pod_affinity, self.views[name]
+        refusal = pod_affinity.refusal(pod, view) if pod_affinity.concerns(pod) else None
+        if refusal is None and self.volumes.concerns(pod):
+            return self.volumes.refusal(pod, view.node)
+        return refusal
 
     def _claimed(self, table: NodeTable, item: Assignment | None) -> Assignment | None:
         """The claimed assignment, if the pod still fits there on exactly those chips."""
@@ -301,13 +313,13 @@ class PlacementState:
         if wanted is not None:
             return wanted
         pod_affinity = self.pod_affinity
-        concerned, has_preferences = pod_affinity.concerns(pod), pod_affinity.has_preferences(pod)
+        concerned, has_preferences = self.depends_on_others(pod), pod_affinity.has_preferences(pod)
         if not concerned and not has_preferences:
             return table.best()
         tried: list[str] = []
         equals: list[str] = []
         for name in table.best_first():
-            refusal = self.pod_affinity.refusal(pod, self.views[name]) if concerned else None
+            refusal = self.affinity_refusal(pod, name) if concerned else None
             if refusal is ANTI:
                 unusable.append(name)  # further pods of the gang cannot lift the conflict
                 continue
@@ -362,11 +374,11 @@ class PlacementState:
 
     def _static_fit_of(self, pod: Pod) -> fit.StaticFit:
         """The static fit of the pod, shared by all pods with the same selector, affinity, tolerations and volumes."""
-        bound = volumes.required(pod, self.scope.observed) if pod.claims else ()
-        key = msgspec.json.encode((pod.node_selector, pod.affinity, pod.tolerations, bound), order="deterministic")
+        volumes = self.volumes.cluster.rules(pod)
+        key = msgspec.json.encode((pod.node_selector, pod.affinity, pod.tolerations, volumes), order="deterministic")
         found = self._static_fits.get(key)
         if found is None:
-            found = self._static_fits[key] = fit.static_fit(pod, self.views, bound)
+            found = self._static_fits[key] = fit.static_fit(pod, self.views, volumes)
         return found
 
     def _record_change(self, view: NodeView, pod: Pod, sign: int) -> None:

@@ -59,7 +59,7 @@ class DisruptionBudgets:
         return True
 
     def _selecting(self, pod: Pod) -> list[int]:
-        from engine.plan.place.nodes.fit import selects
+        from engine.plan.place.nodes.selectors import selects
 
         rows = enumerate(self._budgets)
         return [i for i, one in rows if one.namespace == pod.namespace and selects(one.selector, pod.labels)]

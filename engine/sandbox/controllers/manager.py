@@ -17,6 +17,7 @@ from engine.sandbox.controllers import (
     pod_gc,
     replicaset,
     statefulset,
+    volume,
 )
 from engine.sandbox.controllers.executor import WriteExecutor
 from engine.sandbox.controllers.queue import WorkQueue
@@ -47,6 +48,7 @@ class Controllers:
             "StatefulSet": self._stateful_set,
             "Job": self._job,
             "Node": self._node,
+            "PersistentVolumeClaim": self._claim,
             "PodGC": self._pod_gc,
         }
         if settings.owner_gc:
@@ -74,6 +76,9 @@ class Controllers:
         for reference in thing["metadata"].get("ownerReferences") or ():
             if reference.get("controller") and str(reference.get("kind")) in _WORKLOADS:
                 self._owner_changed(str(reference["kind"]), (key[0], str(reference.get("name"))))
+        if kind in ("PersistentVolumeClaim", "PersistentVolume", "StorageClass"):
+            for claim in [key] if kind == "PersistentVolumeClaim" else self._cache["PersistentVolumeClaim"].objects:
+                self._queues["PersistentVolumeClaim"].add(claim)
         if kind == "Lease" and key[0] == "kube-node-lease":
             self._heartbeat(key[1], new)
         if (kind == "Node" and new is None) or (kind == "Pod" and _unplaced_and_deleting(new)):
@@ -174,8 +179,20 @@ class Controllers:
             return Step()
         uid = uid_of(thing)
         return statefulset.reconcile(
-            thing, self._cache["Pod"].owned(uid), self._cache["ControllerRevision"].owned(uid), self._clock()
+            thing,
+            self._cache["Pod"].owned(uid),
+            self._cache["ControllerRevision"].owned(uid),
+            self._clock(),
+            {name for namespace, name in self._cache["PersistentVolumeClaim"].objects if namespace == key[0]},
         )
+
+    def _claim(self, key: Key) -> Step:
+        claim = self._cache["PersistentVolumeClaim"].objects.get(key)
+        if claim is None:
+            return Step()
+        storage = self._cache["StorageClass"].objects.get(("", volume.class_of(claim)))
+        volumes = self._cache["PersistentVolume"].objects
+        return volume.reconcile(claim, storage, [volumes[name] for name in sorted(volumes)])
 
     def _job(self, key: Key) -> Step:
         thing = self._cache["Job"].objects.get(key)

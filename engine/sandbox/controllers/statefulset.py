@@ -1,11 +1,11 @@
 """StatefulSet: pods with an ordinal, created in ascending and deleted in descending order.
 
-Volumes are not simulated: `volumeClaimTemplates` become volumes of the pod, and no PersistentVolumeClaim is created.
+Each pod's PersistentVolumeClaims are created before it, and stay when it goes; `volume.py` makes their volumes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from copy import deepcopy
 
 from engine.sandbox.controllers import objects as o
@@ -16,8 +16,12 @@ POD_NAME = "statefulset.kubernetes.io/pod-name"
 POD_INDEX = "apps.kubernetes.io/pod-index"
 
 
-def reconcile(stateful_set: Json, pods: Sequence[Json], revisions: Sequence[Json], now: float) -> Step:
-    """One step; ``pods`` and ``revisions`` (ControllerRevisions) are those that it controls."""
+def reconcile(
+    stateful_set: Json, pods: Sequence[Json], revisions: Sequence[Json], now: float, claims: Collection[str] = ()
+) -> Step:
+    """One step; ``pods`` and ``revisions`` (ControllerRevisions) are those that it controls, ``claims`` the names of
+    the namespace's PersistentVolumeClaims.
+    """
     if o.deleting(stateful_set):
         return Step()
     name = _revision_name(stateful_set)
@@ -29,6 +33,7 @@ def reconcile(stateful_set: Json, pods: Sequence[Json], revisions: Sequence[Json
     line = {ordinal(stateful_set, pod): pod for pod in pods}
     line.pop(-1, None)
     writes += _sizes(stateful_set, line, revisions, current, name, now)
+    writes = [*_missing_claims(stateful_set, writes, claims), *writes]
     if not writes:
         writes += _update(stateful_set, line, name)
     writes += _forget_history(stateful_set, revisions, {current, name} | {_pod_revision(pod) for pod in pods})
@@ -145,6 +150,21 @@ def _pod(stateful_set: Json, number: int, revisions: Sequence[Json], revision: s
     if volumes:
         pod["spec"]["volumes"] = volumes
     return pod
+
+
+def _missing_claims(stateful_set: Json, writes: Sequence[Write], claims: Collection[str]) -> list[Write]:
+    """The claims that pods about to be created name."""
+    spec, meta = stateful_set["spec"], stateful_set["metadata"]
+    out = []
+    for template in spec.get("volumeClaimTemplates") or ():
+        for write in writes:
+            name = f"{template['metadata']['name']}-{write.name}"
+            if write.verb == "create" and write.kind == "Pod" and name not in claims:
+                labels = dict((spec.get("selector") or {}).get("matchLabels") or {})
+                head = {"name": name, "namespace": meta["namespace"], "labels": labels}
+                body = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": head}
+                out.append(create({**body, "spec": deepcopy(template.get("spec") or {})}))
+    return out
 
 
 def _forget_history(stateful_set: Json, revisions: Sequence[Json], used: set[str]) -> list[Write]:

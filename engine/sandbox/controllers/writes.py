@@ -17,6 +17,8 @@ API_VERSIONS: Final[dict[str, str]] = {
     "StatefulSet": "apps/v1",
     "ControllerRevision": "apps/v1",
     "Job": "batch/v1",
+    "PersistentVolume": "v1",
+    "PersistentVolumeClaim": "v1",
 }
 """The kinds that controllers write, with their API versions."""
 

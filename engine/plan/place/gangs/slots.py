@@ -133,7 +133,7 @@ def with_replacements(
 def _row(state: PlacementState, job: SchedulerJob, pod: Pod, offered: Sequence[RankSlot]) -> list[bool]:
     """Which of the slots fit the pod."""
     scores = state.table(job, pod).scores
-    concerned = state.pod_affinity.concerns(pod)
+    concerned = state.depends_on_others(pod)
     return [
         slot.node in scores and not (concerned and state.affinity_refusal(pod, slot.node) is not None)
         for slot in offered

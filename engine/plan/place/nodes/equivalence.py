@@ -17,7 +17,7 @@ from engine.model.cluster import Pod
 from engine.model.jobs import Gang
 from engine.plan.place.handler import Refusal
 from engine.plan.place.job import SchedulerJob, equivalent_job
-from engine.plan.place.nodes import volumes
+from engine.plan.place.nodes.volumes import ClusterVolumes
 from engine.plan.place.part_requests import DynamicVNPU, SoftShare, dvpp_of, level_of
 from engine.plan.scope import Scope
 
@@ -73,14 +73,14 @@ def _simple(pod: Pod) -> bool:
     """Whether equal fields mean the same request: affinity may hold 1 or true, which are equal; volumes bind pods to
     nodes.
     """
-    return not (pod.affinity or pod.claims)
+    return not (pod.affinity or pod.claims or pod.resource_claims)
 
 
 class TableKeys:
     """The key of the table that a pod shares with all pods of the same request."""
 
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
+    def __init__(self, scope: Scope, volumes: ClusterVolumes) -> None:
+        self._scope, self._volumes = scope, volumes
         self._job: SchedulerJob | None = None
         self._known: dict[str, bytes] = {}
         self._rules: tuple[object, ...] = ()
@@ -110,8 +110,7 @@ class TableKeys:
                 found = self._known[name] = self._known[last.key]
                 return found
             request = (pod.resource, pod.count, pod.requests, pod.node_selector, pod.affinity, pod.tolerations)
-            bound = volumes.required(pod, self._scope.observed) if pod.claims else ()
-            whole = (self._rules, request, pod.host_ports, bound, _cut(job, pod))
+            whole = (self._rules, request, pod.host_ports, self._volumes.rules(pod), _cut(job, pod))
             found = self._known[name] = msgspec.json.encode(whole, order="deterministic")
             self._last = pod
         return found

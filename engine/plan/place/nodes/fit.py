@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from engine.model.cluster import Node, Pod, Taint
 from engine.plan.node_view import NodeView
 from engine.plan.place.handler import Refusal
-from engine.plan.place.nodes import volumes
+from engine.plan.place.nodes.selectors import NodeRule, matches
 
 UNSCHEDULABLE_TAINT: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
@@ -26,12 +26,12 @@ class StaticFit(NamedTuple):
     preferences: dict[str, int]
 
 
-def static_fit(pod: Pod, views: Mapping[str, NodeView], bound: Sequence[volumes.Terms] = ()) -> StaticFit:
+def static_fit(pod: Pod, views: Mapping[str, NodeView], volumes: Sequence[NodeRule] = ()) -> StaticFit:
     """``static`` and ``preference`` for every node; nodes that are equal in all that the rules read are evaluated once.
 
-    ``bound``: the node selector terms of each of the pod's bound volumes.
+    ``volumes``: what each of the pod's claims asks of its node.
     """
-    keys, by_name = _read_labels(pod, bound)
+    keys, by_name = _read_labels(pod, volumes)
     known: dict[tuple[object, ...], tuple[Refusal | None, int]] = {}
     refusals: dict[str, Refusal] = {}
     preferences: dict[str, int] = {}
@@ -45,8 +45,8 @@ def static_fit(pod: Pod, views: Mapping[str, NodeView], bound: Sequence[volumes.
         if found is None:
             preferred = preference(pod, node) if pod.affinity or node.taints else 0
             refusal = static(pod, node)
-            if refusal is None and not all(any(_term(term, node) for term in terms) for terms in bound):
-                refusal = volumes.CONFLICT
+            if refusal is None:
+                refusal = next((rule.refusal for rule in volumes if not rule.allows(node)), None)
             found = known[looks] = (refusal, preferred)
         if found[0] is not None:
             refusals[name] = found[0]
@@ -55,13 +55,13 @@ def static_fit(pod: Pod, views: Mapping[str, NodeView], bound: Sequence[volumes.
     return StaticFit(refusals, preferences)
 
 
-def _read_labels(pod: Pod, bound: Sequence[volumes.Terms]) -> tuple[tuple[str, ...], bool]:
+def _read_labels(pod: Pod, volumes: Sequence[NodeRule]) -> tuple[tuple[str, ...], bool]:
     """The node labels that the rules of a pod and its volumes read, and whether they read the node's name."""
     affinity = _part(pod.affinity, "nodeAffinity")
     terms = list(_part(affinity, "requiredDuringSchedulingIgnoredDuringExecution").get("nodeSelectorTerms") or ())
     preferred = affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ()
     terms += [_part(row, "preference") for row in preferred]
-    terms += [term for alternatives in bound for term in alternatives]
+    terms += [term for rule in volumes for term in rule.terms]
     rows = [row for term in terms for row in term.get("matchExpressions") or ()]
     keys = {*pod.node_selector, *(str(row.get("key")) for row in rows)}
     return tuple(sorted(keys)), any(term.get("matchFields") for term in terms)
@@ -84,7 +84,7 @@ def unselected(pod: Pod, node: Node) -> Refusal | None:
     if any(node.labels.get(key) != value for key, value in pod.node_selector.items()):
         return Refusal("NodeSelectorMismatch", "node(s) didn't match Pod's node affinity/selector")
     required = _part(_part(pod.affinity, "nodeAffinity"), "requiredDuringSchedulingIgnoredDuringExecution")
-    if required and not any(_term(term, node) for term in required.get("nodeSelectorTerms") or ()):
+    if required and not any(matches(term, node) for term in required.get("nodeSelectorTerms") or ()):
         return Refusal("NodeAffinityMismatch", "node(s) didn't match Pod's node affinity/selector")
     return None
 
@@ -130,7 +130,7 @@ def preference(pod: Pod, node: Node) -> int:
     preferred = _part(pod.affinity, "nodeAffinity").get("preferredDuringSchedulingIgnoredDuringExecution") or ()
     for row in preferred:
         term = _part(row, "preference")
-        if term and _term(term, node):
+        if term and matches(term, node):
             weight = row.get("weight")
             total += weight if isinstance(weight, int) else 0
     soft = (taint for taint in node.taints if taint.effect == "PreferNoSchedule")
@@ -149,57 +149,6 @@ def tolerates(pod: Pod, taint: Taint) -> bool:
         if operator == "Exists" or (key and operator == "Equal" and (toleration.get("value") or "") == taint.value):
             return True
     return False
-
-
-def selects(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bool:
-    """Whether a Kubernetes label selector matches; None matches nothing, an empty one everything."""
-    if selector is None:
-        return False
-    exact = selector.get("matchLabels") or {}
-    if any(labels.get(key) != value for key, value in exact.items()):
-        return False
-    return all(_requirement(row, labels) for row in selector.get("matchExpressions") or ())
-
-
-def _term(term: Mapping[str, Any], node: Node) -> bool:
-    """A node selector term: all its expressions and fields; an empty term matches no node."""
-    expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
-    if not expressions and not fields:
-        return False
-    return all(_requirement(row, node.labels) for row in expressions) and all(
-        _requirement(row, {"metadata.name": node.name}) for row in fields
-    )
-
-
-def _requirement(row: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    value = labels.get(str(row.get("key")))
-    values = [str(wanted) for wanted in row.get("values") or ()]
-    match row.get("operator"):
-        case "In":
-            return value in values
-        case "NotIn":
-            return value not in values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt":
-            return _compare(value, values) > 0
-        case "Lt":
-            return _compare(value, values) < 0
-        case _:
-            return False
-
-
-def _compare(value: str | None, values: list[str]) -> int:
-    """Sign of the label's number minus the wanted one; 0 where either is no integer, so that nothing matches."""
-    if value is None or len(values) != 1:
-        return 0
-    try:
-        have, want = int(value), int(values[0])
-    except ValueError:
-        return 0
-    return (have > want) - (have < want)
 
 
 def _part(raw: Any, name: str) -> Mapping[str, Any]:

@@ -17,7 +17,7 @@ from engine.model.diagnostics import ObjectKey
 from engine.plan.node_view import NodeView
 from engine.plan.place.handler import Refusal
 from engine.plan.place.nodes import topology_spread
-from engine.plan.place.nodes.fit import selects
+from engine.plan.place.nodes.selectors import selects
 
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"

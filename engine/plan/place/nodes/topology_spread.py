@@ -16,7 +16,7 @@ import msgspec
 from engine.model.cluster import Pod
 from engine.plan.node_view import NodeView
 from engine.plan.place.handler import Refusal
-from engine.plan.place.nodes import fit
+from engine.plan.place.nodes import fit, selectors
 
 #: Weight of one pod fewer in a domain, beside the weights of preferred affinity (at most 100 each).
 WEIGHT: Final = 100
@@ -38,7 +38,7 @@ class DomainCount:
 
     def selects(self, pod: Pod) -> bool:
         """Whether the pod is counted."""
-        return pod.namespace == self.namespace and pod.deleting is None and fit.selects(self.selector, pod.labels)
+        return pod.namespace == self.namespace and pod.deleting is None and selectors.selects(self.selector, pod.labels)
 
     def add(self, pod: Pod, name: str, sign: int) -> None:
         """Count a pod in (+1) or out (-1) of a node."""

@@ -1,0 +1,56 @@
+"""Claims of dynamic resource allocation (DRA): a pod is bound only where all of its claims are allocated, and for it.
+
+Belay allocates no devices of its own through DRA yet. A claim that another allocator has allocated and reserved for the
+pod is honoured with its node selector; any other keeps the pod from every node, since kubelet would never start it.
+Source: kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation and the API resource.k8s.io/v1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from engine.model.cluster import Pod
+from engine.model.diagnostics import ObjectKey
+from engine.plan.place.handler import Refusal
+from engine.plan.place.nodes.selectors import NodeRule
+
+NOT_ALLOCATED: Final = "ResourceClaimNotAllocated"
+MISMATCH: Final = Refusal("ResourceClaimNodeMismatch", "node(s) cannot use the devices allocated to the resource claim")
+#: Versions that serve claims with an allocation; a cluster may serve several.
+_APIS: Final = ("resource.k8s.io/v1", "resource.k8s.io/v1beta2", "resource.k8s.io/v1beta1")
+
+
+def rules(pod: Pod, objects: Mapping[ObjectKey, dict[str, Any]]) -> tuple[NodeRule, ...]:
+    """What each resource claim of the pod asks of its node; claims that fit every node are left out."""
+    found = (_rule(pod, name, claim, objects) for name, claim in pod.resource_claims)
+    return tuple(rule for rule in found if rule is not None)
+
+
+def _rule(pod: Pod, name: str, claim: str, objects: Mapping[ObjectKey, dict[str, Any]]) -> NodeRule | None:
+    if not claim:
+        return _never(f'waiting for the ResourceClaim of "{name}" to be made from its template')
+    keys = (ObjectKey(api, "ResourceClaim", pod.namespace, claim) for api in _APIS)
+    raw = next((objects[key] for key in keys if key in objects), None)
+    if raw is None:
+        return _never(f'resourceclaim "{claim}" not found')
+    status = _part(raw, "status")
+    allocation = _part(status, "allocation")
+    if not allocation:
+        return _never(f'resourceclaim "{claim}" is not allocated: Belay does not allocate claims')
+    users = [row.get("uid") for row in status.get("reservedFor") or () if isinstance(row, Mapping)]
+    if pod.uid not in users:
+        return _never(f'resourceclaim "{claim}" is not reserved for pod {pod.name}')
+    terms = _part(allocation, "nodeSelector").get("nodeSelectorTerms")
+    if not isinstance(terms, list):
+        return None
+    return NodeRule(tuple(term for term in terms if isinstance(term, dict)), MISMATCH)
+
+
+def _never(text: str) -> NodeRule:
+    return NodeRule((), Refusal(NOT_ALLOCATED, text))
+
+
+def _part(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    part = raw.get(name)
+    return part if isinstance(part, Mapping) else {}
