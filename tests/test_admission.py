@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -18,7 +19,18 @@ from aiohttp import web
 from agents.node import detect
 from engine.errors import InputError
 from engine.kube import CONFIGMAP, NAMESPACE, NODE, POD, Kube, KubeError, Object, resource_for
-from engine.serve.admission.rules import AGENT, ENGINE, SENDERS, SERVER, WriteRequest, refusal, reports_of
+from engine.serve.admission.rules import (
+    AGENT,
+    ENGINE,
+    GUARDED,
+    NODE_ANNOTATIONS,
+    NODE_LABELS,
+    SENDERS,
+    SERVER,
+    WriteRequest,
+    refusal,
+    reports_of,
+)
 from engine.serve.admission.server import (
     CONFIGURATION,
     CONFIGURATIONS,
@@ -213,6 +225,32 @@ def test_certificates_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError):
         loaded.renew()
     assert loaded.authority == (tmp_path / "ca.crt").read_bytes(), "the last good one stays"
+
+
+def test_the_policies_in_cel_name_what_the_rules_name() -> None:
+    found = list(yaml.safe_load_all((DEPLOY / "components" / "admission-policy" / "policy.yaml").read_text()))
+    policies = {one["metadata"]["name"]: one["spec"] for one in found if one["kind"] == "ValidatingAdmissionPolicy"}
+    bound = [one["spec"] for one in found if one["kind"] == "ValidatingAdmissionPolicyBinding"]
+    assert {one["policyName"] for one in bound} == set(policies)
+    assert all(one["validationActions"] == ["Deny"] for one in bound)
+    for name, spec in policies.items():
+        (condition,) = spec["matchConditions"]
+        account = "-".join(name.split("-")[:2])
+        assert condition["expression"] == f"request.userInfo.username == 'system:serviceaccount:belay-system:{account}'"
+        texts = [row[key] for part in ("validations", "variables") for row in spec.get(part, ()) for key in row]
+        assert all(text.count(a) == text.count(b) for text in texts for a, b in ("()", "[]", "{}"))
+        known = {row["name"] for row in spec.get("variables", ())}
+        assert set(re.findall(r"variables\.(\w+)", " ".join(texts))) <= known
+    (reports, _) = (row["expression"] for row in policies["belay-agent-configmaps"]["validations"])
+    assert set(re.findall(r"'([^']+/[^']+)' \+ variables\.node", reports)) == {
+        f"{namespace}/{name.removesuffix('NODE')}" for namespace, name in reports_of("NODE")
+    }
+    lists = [row["expression"] for row in policies["belay-agent-nodes"]["variables"] if row["name"].startswith("own")]
+    assert set(re.findall(r"'([^']+)'", " ".join(lists))) == NODE_LABELS | NODE_ANNOTATIONS
+    (guarded,) = (
+        row["expression"] for row in policies["belay-server-configmaps"]["variables"] if row["name"] == "guarded"
+    )
+    assert set(re.findall(r"'([^']+)'", guarded)) == GUARDED
 
 
 class Cluster:
