@@ -183,8 +183,26 @@ DENIED = [
     ("patch", "configmaps", "default"),
     ("create", "pods/eviction", "default"),
     ("create", "pods/binding", "default"),
+    ("update", "configmaps", "kube-system"),
+    ("update", "configmaps", "belay-nodes"),
     ("patch", "deployments", "default"),
     ("create", "serviceaccounts/token", "belay-system"),
+]
+
+
+OTHERS_DENIED = [
+    ("belay-engine", "create", "pods/exec", "kube-system"),
+    ("belay-engine", "get", "secrets", "kube-system"),
+    ("belay-engine", "list", "secrets", ""),
+    ("belay-engine", "create", "serviceaccounts/token", "kube-system"),
+    ("belay-engine", "delete", "nodes", ""),
+    ("belay-server", "create", "pods", "default"),
+    ("belay-server", "delete", "pods", "default"),
+    ("belay-server", "create", "pods/exec", "default"),
+    ("belay-server", "create", "pods/eviction", "default"),
+    ("belay-server", "delete", "configmaps", "default"),
+    ("belay-server", "get", "secrets", "belay-system"),
+    ("belay-server", "patch", "deployments", "default"),
 ]
 
 
@@ -204,19 +222,21 @@ def test_a_real_api_server_gives_agents_what_they_need_and_no_more(kubeconfig: s
     answers = {asked: _may(server, *asked) for asked in [*ALLOWED, *DENIED]}
     assert {asked for asked in ALLOWED if not answers[asked]} == set()
     assert {asked for asked in DENIED if answers[asked]} == set()
+    assert [asked for asked in OTHERS_DENIED if _may(server, *asked[1:], account=asked[0])] == []
+    assert _may(server, "create", "tokenreviews", "", account="belay-server")
 
 
-def _may(server: str, verb: str, resource: str, namespace: str) -> bool:
+def _may(server: str, verb: str, resource: str, namespace: str, account: str = "belay-agent") -> bool:
     name, _, sub = resource.partition("/")
     body = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SubjectAccessReview",
         "spec": {
-            "user": "system:serviceaccount:belay-system:belay-agent",
+            "user": f"system:serviceaccount:belay-system:{account}",
             "groups": ["system:serviceaccounts", "system:authenticated"],
             "resourceAttributes": {
                 "verb": verb, "resource": name, "subresource": sub, "namespace": namespace,
-                "group": "apps" if name == "deployments" else "",
+                "group": {"deployments": "apps", "tokenreviews": "authentication.k8s.io"}.get(name, ""),
             },
         },
     }  # fmt: skip
