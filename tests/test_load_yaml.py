@@ -144,3 +144,9 @@ def test_places_of_paths() -> None:
 def test_no_bytes_raise_anything_but_a_fault(data: bytes) -> None:
     for line, column, message in faults(data):
         assert line >= 1 and column >= 1 and message
+
+
+def test_modes_of_files_are_octal_as_for_kubectl() -> None:
+    assert value("{defaultMode: 0644, mode: 0400, other: 0644}") == {"defaultMode": 420, "mode": 256, "other": "0644"}
+    assert value("{mode: enforce, defaultMode: 420}") == {"mode": "enforce", "defaultMode": 420}
+    assert value("{mode: '0644', defaultMode: 0888}") == {"mode": "0644", "defaultMode": "0888"}

@@ -356,3 +356,10 @@ def test_order_and_repetition_of_messages_change_nothing(said: list[PublicFaultC
     newest = {c.key: c for c in sorted(said)}
     assert {k for k, seen in end.items() if not seen.over} == {k for k, c in newest.items() if c.assertion == "occur"}
     assert not [k for k, seen in fold(end, [], MS + 60_000).items() if seen.over]
+
+
+def test_belays_own_config_map_may_be_empty_and_no_other() -> None:
+    assert publicinfo.parse(publicinfo.build_messages([])).problems == ()
+    other = publicinfo.build_messages([])
+    other["metadata"]["name"] = "faults"
+    assert [problem.field for problem in publicinfo.parse(other).problems] == ["data.PublicFault"]

@@ -8,6 +8,7 @@ Decisions where people may expect otherwise:
 - Keys are text exactly as written, whatever they look like (``80E01801:`` and ``on:`` are strings), as in JSON.
 - Merge keys (``<<``) are supported, as in kubectl; an own key overrides a merged one.
 - A number with a leading zero (``0777``) stays text: YAML 1.1 reads it as octal, YAML 1.2 as decimal.
+  The modes of files (``mode``, ``defaultMode``) are read as kubectl reads them, in octal.
 - Values that JSON cannot hold (infinities, integers beyond 64 bits, dates, binary, own tags) are refused.
 """
 
@@ -35,6 +36,9 @@ _CONSTANTS: Final[dict[str, Any]] = {
     "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False,
 }  # fmt: skip
 _NUMERIC_START: Final = frozenset("+-.0123456789")
+_OCTAL: Final = re.compile(r"0[0-7]{1,4}\Z")
+#: Fields of Kubernetes that hold the mode of a file: there, as for kubectl, a leading zero means octal.
+_MODES: Final = frozenset({"defaultMode", "mode"})
 _INT: Final = re.compile(r"[-+]?(?:0|[1-9][0-9]*)\Z")
 _RADIX: Final = re.compile(r"0o[0-7]+\Z|0x[0-9a-fA-F]+\Z")
 _LEADING_ZERO: Final = re.compile(r"[-+]?0[0-9]+\Z")
@@ -222,7 +226,10 @@ class _Builder:
             if name in result:
                 self.duplicate(node, key)
                 continue
-            result[name] = self.build(value, depth + 1)
+            octal = (
+                name in _MODES and type(value) is yaml.ScalarNode and value.tag is _PLAIN and _OCTAL.match(value.value)
+            )
+            result[name] = int(value.value, 8) if octal else self.build(value, depth + 1)
         for merge in merges:
             self.merge(result, merge, depth)
         return result
