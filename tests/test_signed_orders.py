@@ -11,24 +11,29 @@ from typing import Any
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from agents.node.settings import Settings
 from agents.node.trust import OrderTrust
 from engine.act import Edge, Fence
 from engine.act.order_keys import OrderKeys
 from engine.act.orders import order_chips, set_policy
+from engine.cli import main
 from engine.errors import InputError
 from engine.kube import CONFIGMAP
 from engine.kube.lease import shard_lease
 from engine.model.actions import Evidence, IsolateChip, ResetChips
 from engine.model.cluster import Orders, ResetOrder
-from engine.model.seals import Entitlements, Warrant, reset_warrant
+from engine.model.seals import BUILT_IN_RULES, Entitlements, Warrant, reset_warrant
+from engine.wire import revisionlog
 from engine.wire.names import ORDERS_PREFIX, POOL_LABEL, SYSTEM
 from engine.wire.orders import build_orders, parse_orders
-from engine.wire.policy import NodePolicy, build_policy, entitle
+from engine.wire.policy import NodePolicy, build_policy, entitle, parse_entitlements, parse_policy
+from engine.wire.revisionlog import RevisionEntry, RevisionLog
 from engine.wire.seals import SEAL_KEY, SigningKey, TrustedKeys, covered, digests, seal_of, text_of
 from tests.agent_world import FAULT, NODE, RULES, World, scenario
-from tests.loop_world import Cluster
+from tests.loop_world import Cluster, Loop, until
+from tests.redis_server import redis_process, redis_url  # noqa: F401
 from tests.test_agent_orders import ALL, faulty
 
 RULE = "Product/atlas-800t-a2#reset"
@@ -218,6 +223,41 @@ def test_a_key_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         OrderKeys(str(tmp_path))
 
 
+def export(signed: SignedWorld, folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    body = {"apiVersion": "v1", "kind": "List", "items": list(signed.world.cluster.maps.values())}
+    (folder / "all.json").write_text(json.dumps(body))
+
+
+def test_the_chain_of_an_order_is_explained_and_checked_offline(tmp_path: Path) -> None:
+    async def act(signed: SignedWorld) -> None:
+        signed.put(signed.sealed(signed.orders(1)))
+        await signed.world.run(60)
+        log = RevisionLog().appended(RevisionEntry(number=0, revision="r1", source="s main", signer="ada@example.org"))
+        signed.world.cluster.set_map(revisionlog.build(log, "main"))
+        export(signed, tmp_path / "out")
+        runner = CliRunner()
+        where = ["--cluster", str(tmp_path / "out" / "all.json"), "-o", "json"]
+        found = json.loads(runner.invoke(main, ["explain", "order", f"{NODE}/Ascend910-3", *where]).stdout)
+        assert found["orders"][0]["rule"] == RULE and found["orders"][0]["signer"] == "ada@example.org"
+        assert found["agent"]["resetResult"] == "ok" and found["agent"]["trust"] == "Verified"
+        assert signed.key.key_id in found["signed"] and found["policy"]["signer"].startswith("ada@example.org")
+        check = ["verify", str(tmp_path / "out"), "--keys", str(signed.trust)]
+        good = runner.invoke(main, check)
+        assert good.exit_code == 0, good.output
+        # each forged link is found
+        name = (SYSTEM, ORDERS_PREFIX + NODE)
+        signed.world.cluster.maps[name]["data"]["orders.json"] += " "
+        export(signed, tmp_path / "out")
+        assert "does not fit" in runner.invoke(main, [*check, "-o", "json"]).stdout
+        signed.put(signed.sealed(signed.orders(2, rule="made up")))
+        export(signed, tmp_path / "out")
+        bad = runner.invoke(main, [*check, "-o", "json"])
+        assert bad.exit_code == 1 and "'made up' is not among them" in bad.stdout
+
+    run(tmp_path, act)
+
+
 # ---- the engine
 
 
@@ -268,3 +308,43 @@ def test_the_engine_seals_orders_and_never_what_others_wrote(cluster: Cluster, t
         after = parse_orders(live())
         assert problem() == "" and after.resets == {} and after.isolate[0] == "SeparateNPU"
         assert after.seal is not None and POOL_LABEL in live()["metadata"]["labels"]
+
+
+def test_a_worker_signs_policies_once_and_says_so(
+    cluster: Cluster,
+    redis_url: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    key = key_in(tmp_path / "keys")
+    trusted = TrustedKeys([key.public_pem()])
+    cluster.add_node("node-1")
+    loop = Loop(cluster, redis_url, tmp_path / "data", order_keys=str(tmp_path / "keys"))
+    try:
+
+        def policy() -> dict[str, Any]:
+            return cluster.get(CONFIGMAP, "belay-policy-default", SYSTEM) or {"metadata": {}, "data": {}}
+
+        until(lambda: SEAL_KEY in policy()["data"], what="the sealed policy")
+        body = policy()
+        assert trusted.problem("belay-policy-default", digests(covered(body)), seal_of(body)) == ""
+        held = parse_entitlements(body)
+        assert held is not None and RULE in held.rules and set(BUILT_IN_RULES) <= set(held.rules)
+        assert held.policy_digest == parse_policy(body).digest
+
+        def condition() -> dict[str, str]:
+            found = cluster.get(CONFIGMAP, "belay-sync", SYSTEM) or {"data": {}}
+            rows = json.loads(found["data"].get("conditions.json", "[]"))
+            return next((row for row in rows if row["type"] == "OrdersSigned"), {})
+
+        until(lambda: condition().get("reason") == "Signed", what="the condition")
+        # another worker keeps what this one sealed
+        again = Loop(cluster, redis_url, tmp_path / "again", order_keys=str(tmp_path / "keys"), resync=0.2)
+        try:
+            loop.close()
+            passes = len(again.sent)
+            until(lambda: len(again.sent) > passes + 3, what="passes of the other worker")
+            assert policy()["data"] == body["data"]
+        finally:
+            again.close()
+    finally:
+        loop.close()

@@ -139,8 +139,8 @@ def get(what: str, output: str, **inputs: Any) -> None:
     show.table(columns, [[row.get(column) for column in columns] for row in answer.rows])
 
 
-@click.command(short_help="Say why a pod, job, chip, node or link is as it is.")
-@click.argument("kind", type=click.Choice(["pod", "job", "chip", "node", "link"], case_sensitive=False))
+@click.command(short_help="Say why a pod, job, chip, node, link or order is as it is.")
+@click.argument("kind", type=click.Choice(["pod", "job", "chip", "node", "link", "order"], case_sensitive=False))
 @click.argument("name", metavar="NAME")
 @cluster_options
 @click.option("-o", "--output", type=click.Choice(("yaml", "json")), default="yaml", show_default=True)
@@ -149,11 +149,17 @@ def explain(kind: str, name: str, output: str, **inputs: Any) -> None:
     """Say why a pod, job, chip, node or link is as it is, and what comes next.
 
     NAME is NODE/CHIP for a chip (node-1/Ascend910-3 or node-1/3), NAMESPACE/NAME or NAME for pods and jobs,
-    the name of the KVLink for a link.
+    the name of the KVLink for a link. An order (NODE/CHIP) is explained from commit and signer to what the agent did.
     """
     from engine.cli import output as show
     from engine.cli.explanation import explain as explained
 
+    if kind == "order":
+        from engine.cli.order_chain import explain_order
+
+        items, _, _ = _cluster(inputs["cluster"], None, inputs["kubeconfig"])
+        show.document(explain_order(name, items), output)
+        return
     result, observed, desired = _plan(**inputs, about=name if kind in ("job", "pod") else "")
     show.document(explained(kind, name, result, observed, desired), output)
 
@@ -289,4 +295,30 @@ def _cluster(cluster: str, now: str | None, kubeconfig: str | None) -> tuple[lis
     return read_cluster(cluster), time.time(), now
 
 
-VERBS = (validate, plan, diff, status, get, explain, replay, simulate, policy)
+@click.command(short_help="Check signatures and revisions of exported objects.")
+@click.argument("files", nargs=-1, required=True, metavar="FILE|DIR...")
+@click.option("--keys", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="The engine's public keys (*.pub). Without: seals are not checked.")  # fmt: skip
+@output_option()
+@fails_clearly
+def verify(files: tuple[str, ...], keys: Path | None, output: str) -> None:
+    """Check, offline, the chain from accepted revisions over policies to orders in what
+    `kubectl get configmaps -A -o yaml` printed. Exit 1 when a link does not hold."""
+    from engine.cli import output as show
+    from engine.cli.order_chain import verify as checked
+    from engine.replay.cluster_file import read_cluster
+
+    paths = [
+        str(path) for name in files for path in (sorted(Path(name).glob("*.*")) if Path(name).is_dir() else [name])
+    ]
+    checks = checked([item for path in paths for item in read_cluster(path)], keys)
+    if output in ("json", "yaml"):
+        show.document(checks, output)
+    else:
+        show.table(("object", "check", "result"), [[row.object, row.check, row.problem or "ok"] for row in checks])
+    if not checks:
+        click.echo("nothing to check: no belay-revisions, belay-policy-* or belay-orders-* among the objects", err=True)
+    sys.exit(1 if not checks or any(row.problem for row in checks) else 0)
+
+
+VERBS = (validate, plan, diff, status, get, explain, verify, replay, simulate, policy)
