@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 TORCH_STAMP := $(VENV)/.installed-training
 PYTEST_WORKERS ?= 2
 
-.PHONY: help venv venv-training demo up test lint bench soak soak-training lock proto clean checkpoint-torture test-packages
+.PHONY: help venv venv-training demo up test lint bench soak crash-steps chaos soak-training lock proto clean checkpoint-torture test-packages
 
 help: ## show the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -44,7 +44,7 @@ up: venv ## the sandbox, kept running until Ctrl-C
 test-packages: ## Debian packages that the tests need (kubectl, redis-server, git, gnupg, ssh, sshd, …)
 	@./deploy/debian-packages.sh kubectl:kubernetes-client redis-server:redis-server git:git gpg:gnupg ssh-keygen:openssh-client openssh-server \
 	  ipmi_sim:openipmi ipmitool:ipmitool ipmi-raw:freeipmi-tools libopenipmi-dev gcc:gcc libc6-dev containerd:containerd runc:runc busybox:busybox-static \
-	  prometheus:prometheus promtool:prometheus openssl:openssl ip:iproute2 nft:nftables dockerd:docker.io
+	  prometheus:prometheus promtool:prometheus openssl:openssl ip:iproute2 nft:nftables dockerd:docker.io faketime:faketime
 
 # a worker that crashed is not replaced: pytest-xdist 3.8 with --dist loadgroup waits for ever after that
 test: venv test-packages ## every test but soaks and benchmarks
@@ -62,6 +62,12 @@ bench: venv ## benchmarks; writes tests/bench/RESULTS.md
 
 soak: venv ## random histories against the invariants; SEED=, SIMULATED=, STUCK=, HISTORIES=, CROWD=, EDITS=, MINUTES= are read; resumable
 	@$(BIN)/python -m tests.soak
+
+crash-steps: venv ## 1,000,000 steps (STEPS=) of the simulator, at each of which a process may die; SEED=, MINUTES=, PROCESSES= are read
+	@STEPS=$${STEPS:-1000000} SIMULATED=1000000 STUCK=0 HISTORIES=0 CROWD=0 EDITS=0 $(BIN)/python -m tests.soak
+
+chaos: venv test-packages ## faults on real processes; ROUNDS= (100), SEED=, MINUTES= (55), KINDS=, SANDBOX=1 are read; resumable
+	@$(BIN)/python -m tests.chaos
 
 soak-training: venv ## HISTORIES= (100000) random histories of fault tolerance from SEED= (0) on a virtual clock
 	@$(BIN)/python -m tests.training.sim $${SEED:-0} $${HISTORIES:-100000}

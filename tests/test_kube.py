@@ -176,6 +176,18 @@ def test_eviction_falls_back_to_the_version_that_old_servers_know() -> None:
     run(case())
 
 
+def test_of_evictions_at_once_each_falls_back() -> None:
+    async def case() -> None:
+        refused = status(400, "BadRequest", 'no kind "Eviction" is registered for version "policy/v1"')
+        script = Script(refused, refused, (201, {}), (201, {}))
+        async with client(script) as kube:
+            await asyncio.gather(kube.evict("d", "p", 5), kube.evict("d", "q", 5))
+        sent = sorted(json.loads(body)["apiVersion"] for body in script.bodies)
+        assert sent == ["policy/v1", "policy/v1", "policy/v1beta1", "policy/v1beta1"]
+
+    run(case())
+
+
 def test_credentials_are_read_again_on_401_once() -> None:
     async def case() -> None:
         script = Script(status(401, "Unauthorized"), (200, {"metadata": {"name": "n"}}))

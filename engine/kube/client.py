@@ -172,10 +172,11 @@ class Kube(KubeReader):
 
         Servers before 1.22 serve only policy/v1beta1; the version that works is remembered.
         """
+        tried = self._eviction_version  # of several at once, each that was refused tries again
         try:
             await self._evict(ns, pod, grace, uid)
         except Invalid:
-            if self._eviction_version == "policy/v1beta1":
+            if tried == "policy/v1beta1":
                 raise
             self._eviction_version = "policy/v1beta1"
             await self._evict(ns, pod, grace, uid)

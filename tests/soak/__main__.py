@@ -5,8 +5,10 @@ whatever is lost: never stuck), ``cluster`` (a small cluster with jobs), ``crowd
 gRPC servers are killed) and ``edits`` (every small mistake in every sample: ``tests/edits``). Reads SEED (first seed of
 all, default: where the last run stopped), SIMULATED (how many of the first kind, default 400, some 10,000 steps each),
 STUCK (of the second, default 100,000), HISTORIES (of the third, default 10,000), CROWD (of the fourth, default 1),
-EDITS (of the fifth, default: each once) and MINUTES (default 55, for all) from the environment; two processes; prints
-progress; a failing seed is printed and runs alone with SEED and one of the five 1, the others 0.
+EDITS (of the fifth, default: each once) and MINUTES (default 55, for all) from the environment; two processes, or
+PROCESSES; STEPS ends the simulated histories after so many points at which a process may die (``make crash-steps``:
+1,000,000 and nothing else). Prints progress; a failing seed is printed and runs alone with SEED and one of the five 1,
+the others 0.
 """
 
 from __future__ import annotations
@@ -56,20 +58,23 @@ def main() -> int:
         wanted = os.environ.get(variable, default)
         total = edits.count() if wanted == "all" else int(wanted)
         if total:
-            done, failures = _run(kind, first, total, size, until)
+            enough = float(os.environ.get("STEPS", "inf")) if kind == "simulated" else float("inf")
+            done, failures, steps = _run(kind, first, total, size, until, enough)
             failed += failures
             state[kind] = first + done
             STATE.write_text(json.dumps(state))
-            if done < total:
+            if steps >= enough:
+                print(f"{steps:,} steps in {done} histories, {failures} of them failed")
+            elif done < total:
                 print(f"time is up; the next run resumes the {kind} histories at seed {first + done}")
     return 1 if failed else 0
 
 
-def _run(kind: str, first: int, total: int, size: int, until: float) -> tuple[int, int]:
+def _run(kind: str, first: int, total: int, size: int, until: float, enough: float) -> tuple[int, int, int]:
     todo = iter([(at, min(size, first + total - at)) for at in range(first, first + total, size)])
     print(f"{kind} histories {first} to {first + total - 1}", flush=True)
     done, failures, steps, begin, shown = 0, 0, 0, time.monotonic(), 0.0
-    workers = min(2, os.cpu_count() or 1)
+    workers = int(os.environ.get("PROCESSES") or min(2, os.cpu_count() or 1))
     with ProcessPoolExecutor(workers) as pool:
         running = {pool.submit(chunk, kind, *one) for one in _some(todo, workers * 2)}
         while running:
@@ -79,13 +84,13 @@ def _run(kind: str, first: int, total: int, size: int, until: float) -> tuple[in
                 for line in failed:
                     print(line, flush=True)
                 done, failures, steps = done + count, failures + len(failed), steps + passed
-            if time.monotonic() < until:
+            if time.monotonic() < until and steps < enough:
                 running |= {pool.submit(chunk, kind, *one) for one in _some(todo, len(finished))}
             if time.monotonic() - shown > 10 or not running:
                 shown = time.monotonic()
                 said = f", {steps} {COUNTED[kind]}" if steps else ""
                 print(f"{done}/{total} {kind} histories{said}, {failures} failed, {shown - begin:.0f} s", flush=True)
-    return done, failures
+    return done, failures, steps
 
 
 def _some(todo: Iterator[tuple[int, int]], count: int) -> list[tuple[int, int]]:

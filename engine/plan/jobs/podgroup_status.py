@@ -264,4 +264,6 @@ def rejection_conditions(pending: Pending) -> list[tuple[str, str]]:
 
 def _condition(scope: Scope, kind: str, reason: str, message: str) -> dict[str, Any]:
     stamp = rfc3339(float(int(scope.now)))
-    return {"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": stamp}
+    condition = {"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": stamp}
+    # Volcano's type omits an empty message (pkg/apis/scheduling/v1beta1), and kube-apiserver 1.20 refuses "" as null
+    return condition if message else {key: value for key, value in condition.items() if key != "message"}
