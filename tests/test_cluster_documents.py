@@ -66,9 +66,14 @@ def states(result: Any) -> dict[str, str]:
     return {node.node: node.state for node in result.nodes}
 
 
-def condition(result: Any, name: str) -> dict[str, Any]:
+def status(result: Any, name: str) -> dict[str, Any]:
+    """The status that the plan writes to an object."""
     (patch,) = [a.patch for a in result.actions if isinstance(a, PatchObject) and a.name == name]
-    (row,) = patch["status"]["conditions"]
+    return dict(patch["status"])
+
+
+def condition(result: Any, name: str, kind: str = "Ignored") -> dict[str, Any]:
+    (row,) = [row for row in status(result, name)["conditions"] if row["type"] == kind]
     return dict(row)
 
 
@@ -81,7 +86,8 @@ def test_an_object_that_git_does_not_declare_gets_the_ignored_condition() -> Non
     assert "clusterDocuments" in row["message"] and "commit it" in row["message"]
     assert [one.object for one in result.ignored] == ["Isolation/by-hand"]
     assert any(d.object == "Isolation/by-hand" and d.severity == "warning" for d in result.diagnostics)
-    items[-2]["status"] = {"conditions": [row]}
+    assert condition(result, "by-hand", "Ready")["status"] == "False"
+    items[-2]["status"] = status(result, "by-hand")
     assert not passes(declared({}, items).desired, items).actions, "it is said once"
     del items[-2]["status"]
     assert not passes(declared({}, items).desired, items, definition=False).actions, "nothing to write it to"
@@ -95,6 +101,7 @@ def test_an_allowed_object_counts_like_git_and_evidence_names_it() -> None:
     (order,) = [a for a in result.actions if kind_of(a) == "IsolateNode"]
     assert (order.evidence.rule, order.evidence.file) == ("Isolation/by-hand", "cluster object Isolation/by-hand")
     assert condition(result, "by-hand")["status"] == "False"
+    assert condition(result, "by-hand", "Ready")["status"] == "True"
     applied = [a for a in result.actions if isinstance(a, Action) and a.evidence.rule == "sync"]
     assert all(getattr(a, "name", "") != "by-hand" for a in applied), "it is not taken over as a copy of Git's"
     gone = [item for item in items if item["kind"] != "Isolation"]

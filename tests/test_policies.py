@@ -9,7 +9,9 @@ import orjson
 import pytest
 
 from engine.documents import FREED_CHIPS, Desired
+from engine.documents.descriptions import DESCRIPTIONS
 from engine.load import load, load_directory, schema_text, schemas, shipped_policies
+from engine.load.custom_resources import definition_text, definitions
 
 ROOT = Path(__file__).parent.parent
 
@@ -27,6 +29,26 @@ def test_schemas_are_current() -> None:
     assert {file.name for file in folder.iterdir()} == set(schemas())
     for name, schema in schemas().items():
         assert (folder / name).read_bytes() == schema_text(schema), name
+
+
+def test_definitions_are_current() -> None:
+    """On failure: `belay schema --crds deploy/crds`."""
+    folder = ROOT / "deploy" / "crds"
+    assert {file.name for file in folder.glob("belay.dev_*")} == set(definitions())
+    for name, definition in definitions().items():
+        assert (folder / name).read_text() == definition_text(definition), name
+
+
+def test_every_field_says_what_it_means() -> None:
+    fields = {
+        (str(model["title"]), name): str(field.get("description"))
+        for schema in schemas().values()
+        for model in (schema, *schema.get("$defs", {}).values())
+        for name, field in model.get("properties", {}).items()
+    }
+    written = {(model, name) for model, fields in DESCRIPTIONS.items() for name in fields}
+    assert set(fields) == written, "engine/documents/descriptions.py: a field without meaning, or one that is gone"
+    assert all(text.endswith(".") for text in fields.values())
 
 
 def test_every_policy_and_sample_names_its_schema() -> None:

@@ -30,19 +30,29 @@ def version() -> None:
 @main.command(short_help="Print JSON Schemas of the kinds, for editors.")
 @click.argument("kind", required=False)
 @click.option("--write", metavar="DIR", help="Write every schema into a folder.")
+@click.option("--crds", metavar="DIR", help="Write the CustomResourceDefinitions of the kinds into a folder.")
 @fails_clearly
-def schema(kind: str | None, write: str | None) -> None:
+def schema(kind: str | None, write: str | None, crds: str | None) -> None:
     """Print the JSON Schema of a kind (for editors), or list the kinds."""
     from engine.errors import InputError
+    from engine.load.custom_resources import definition_text, definitions
     from engine.load.schemas import schema_text, schemas
 
     found = schemas()
+    if crds:
+        folder = Path(crds)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, definition in definitions().items():
+            (folder / name).write_text(definition_text(definition), encoding="utf-8")
+        click.echo(f"{len(definitions())} definitions in {folder}")
     if write:
         folder = Path(write)
         folder.mkdir(parents=True, exist_ok=True)
         for name, body in found.items():
             (folder / name).write_bytes(schema_text(body))
         click.echo(f"{len(found)} schemas in {folder}")
+    elif crds:
+        return
     elif kind is None:
         for name in sorted(found):
             click.echo(name.removesuffix(".json"))

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
+from engine.documents.descriptions import described
 from engine.documents.problems import Path, Problem
 from engine.documents.scalars import LABEL_PATTERN, NAME_PATTERN
 
@@ -15,7 +16,7 @@ from engine.documents.scalars import LABEL_PATTERN, NAME_PATTERN
 @cache
 def json_schema(model: type[BaseModel]) -> dict[str, Any]:
     """The JSON Schema of a kind."""
-    return model.model_json_schema(by_alias=True, mode="validation")
+    return described(model.model_json_schema(by_alias=True, mode="validation"))
 
 
 _SCALARS: Final = frozenset({"int", "float", "bool", "str"})

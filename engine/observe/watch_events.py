@@ -28,6 +28,7 @@ _WRITTEN_ELSEWHERE = (
 _SCALING_RULE = "elastic_scaling.json"
 """Key in a ConfigMap with the scaling rule of inference groups; the ConfigMap may have any name."""
 _REPORTS = (names.DEVICE_PREFIX, names.NODE_PREFIX, names.REPORT_PREFIX)
+_GROUP = "belay.dev"
 _QUIET_KEYS = frozenset({"UpdateTime", "CheckCode", "seq", "time"})
 
 
@@ -151,6 +152,8 @@ def essence(obj: Object) -> bytes:
         conditions = (obj.get("status") or {}).get("conditions") or []
         still = [{k: v for k, v in one.items() if k != "lastHeartbeatTime"} for one in conditions]
         rest["status"] = {**(obj.get("status") or {}), "conditions": still}
+    elif str(obj.get("apiVersion") or "").startswith(f"{_GROUP}/"):
+        rest.pop("status", None)  # only passes write it
     elif obj["kind"] == "Pod":
         rest["status"] = _without_waiting(obj.get("status") or {})
     elif obj["kind"] == "ConfigMap" and str(metadata.get("name") or "").startswith(_REPORTS):

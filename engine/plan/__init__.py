@@ -65,7 +65,7 @@ def passes() -> tuple[tuple[str, Callable[[Scope], None]], ...]:
     from engine.plan.recover import elastic, in_place_recovery, training_time
     from engine.plan.recover import evictions as recover
     from engine.plan.safety import deferral as safety
-    from engine.plan.sync import foreign
+    from engine.plan.sync import conditions, foreign
     from engine.plan.sync import objects as sync
     from engine.plan.vnpu import layout
 
@@ -87,6 +87,7 @@ def passes() -> tuple[tuple[str, Callable[[Scope], None]], ...]:
         ("reset", reset.run),
         ("safety", safety.run),
         ("links", links.run),
+        ("conditions", conditions.run),
         ("ledger", training_time.run),
         ("forget", forget.run),
         ("explain", explain.run),

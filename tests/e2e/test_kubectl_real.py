@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from engine.kube import NODE
+from tests.gitrepo import Repo
 from tests.kube_server import define, real_cluster
 from tests.loop_world import Cluster, Loop, until
 from tests.needs import assets
 from tests.redis_server import redis_process, redis_url  # noqa: F401
 
+ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300), pytest.mark.xdist_group("kubectl-real")]
 
 
@@ -71,3 +73,69 @@ def test_kubectl_says_why_a_pod_waits_and_when_it_no_longer_does(
     finally:
         loop.close()
     assert loop.failures == []
+
+
+POOL = """apiVersion: belay.dev/v1alpha1
+kind: NodePool
+metadata: {name: trainers}
+spec: {selector: {matchLabels: {host-arch: huawei-arm}}, shard: main}
+"""
+NOBODY = POOL.replace("trainers", "nobody").replace("host-arch: huawei-arm", "host-arch: none")
+
+
+def test_kubectl_reads_conditions_columns_and_descriptions_of_belays_kinds(
+    world: World,
+    redis_url: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    kubectl = world.kubectl
+    world.cluster.add_node("node-9")
+    repo = Repo(tmp_path / "git")
+    repo.commit({"desired/pool.yaml": POOL, "desired/nobody.yaml": NOBODY})
+    loop = Loop(world.cluster, redis_url, tmp_path / "data", source_url=str(repo.bare), source_interval=1.0)
+    try:
+        until(lambda: "trainers" in kubectl("get", "nodepools", "-o", "name"), what="the copies")
+        kubectl("wait", "--for=condition=Ready", "nodepool/trainers", "--timeout=60s")
+        kubectl("wait", "--for=condition=Ready=False", "nodepool/nobody", "--timeout=60s")
+        header, *rows = kubectl("get", "nodepools").splitlines()
+        assert header.split() == ["NAME", "PRODUCT", "NODES", "HEALTHY", "SHARD", "SUSPENDED", "READY", "AGE"]
+        assert {row.split()[0]: row.split()[-2] for row in rows} == {"trainers": "True", "nobody": "False"}
+        status = json.loads(kubectl("get", "nodepool", "trainers", "-o", "json"))
+        assert status["status"]["observedGeneration"] == status["metadata"]["generation"]
+        foreign = POOL.replace("trainers", "by-hand")
+        kubectl("apply", "-f", "-", stdin=foreign)
+        kubectl("wait", "--for=condition=Ignored", "nodepool/by-hand", "--timeout=60s")
+        assert "commit it to the repository" in kubectl("get", "nodepool", "by-hand", "-o", "wide")
+        kubectl("delete", "nodepool", "by-hand")
+    finally:
+        loop.close()
+    assert loop.failures == []
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("nodepool.spec.product", "Name of a Product"),
+        ("faultpolicy.spec.frequency.releaseAfter", "Time without the fault after which the level ends"),
+        ("safetybudget.spec.limits.max", "Most actions within the window"),
+        ("schedulingsettings.spec.initParams.super-pod-size", "Nodes of a super pod"),
+        ("isolation.status.conditions.message", "what to do"),
+        ("source.spec.interval", "Default: 30s"),
+    ],
+)
+def test_kubectl_explains_fields(world: World, path: str, text: str) -> None:
+    until(lambda: text in " ".join(world.kubectl("explain", path, ok=False).split()), what="the published schema")
+
+
+def test_the_api_server_accepts_every_shipped_document(world: World) -> None:
+    """As a copy; `kubectl apply` validates against the definitions."""
+    files = [
+        file
+        for folder in ("policies/products", "policies/faults", "policies/vnpu", "desired/pools", "desired/layouts")
+        for file in sorted((ROOT / folder).rglob("*.yaml"))
+        # some API servers take the empty text for null
+        if "\napiVersion: belay.dev/" in file.read_text() and 'devicePrefix: ""' not in file.read_text()
+    ]
+    assert len(files) > 20
+    named = [argument for file in files for argument in ("-f", str(file))]
+    assert world.kubectl("apply", "--dry-run=server", "--validate=true", *named).count("(server dry run)") >= len(files)
