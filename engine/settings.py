@@ -35,8 +35,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     is HOST:PORT, ``off`` or ``auto`` ($POD_IP:8899, without it 127.0.0.1:8899 if that is free); its probe is on
     ``grpc_health_port`` (0: nowhere); beyond loopback it needs the three ``grpc_tls_*`` files (mutual TLS) or
     ``grpc_plaintext``.
-    ``grpc_callers`` says how callers prove who they are, ``grpc_operators`` and ``grpc_fault_senders`` list
-    ServiceAccounts (``namespace/name``, by commas) that may speak for every job, or send public faults of every node.
+    ``grpc_callers`` says how callers prove who they are (``auto``: ``any`` for plaintext on loopback, else ``known``),
+    ``grpc_operators`` and ``grpc_fault_senders`` list ServiceAccounts (``namespace/name``, by commas) that may speak
+    for every job, or send public faults of every node.
     """
 
     redis_url: str = "redis://127.0.0.1:6379/0"
@@ -82,7 +83,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     grpc_tls_cert: str = ""
     grpc_tls_key: str = ""
     grpc_tls_ca: str = ""
-    grpc_callers: Literal["known", "address", "any"] = "known"
+    grpc_callers: Literal["auto", "known", "address", "any"] = "auto"
     grpc_operators: str = ""
     grpc_fault_senders: str = ""
     log_level: str = "INFO"

@@ -22,7 +22,7 @@ from engine.serve.grpc import token_reviews
 from engine.serve.grpc.access import METHODS, Grants, MethodScope
 from engine.serve.grpc.callers import RELAY_TOKEN, RELAYED, accounts_of
 from engine.serve.grpc.job_view import views
-from engine.serve.grpc.server import serving
+from engine.serve.grpc.server import callers_of, serving
 from engine.serve.grpc.token_reviews import REVIEW_BURST, InvalidToken, TokenNotChecked, TokenReviews
 from engine.settings import Settings
 from engine.wire import publicinfo
@@ -389,6 +389,24 @@ def test_one_address_cannot_have_the_api_server_check_tokens_without_end() -> No
         assert (await reviews.account(a_token("another"), "10.0.0.2")).name == "another"
 
     asyncio.run(go())
+
+
+@pytest.mark.parametrize(
+    ("chosen", "host", "tls", "mode"),
+    [
+        ("auto", "127.0.0.1", False, "any"),
+        ("auto", "127.0.0.1", True, "known"),
+        ("auto", "10.0.0.7", False, "known"),
+        ("auto", "0.0.0.0", False, "known"),
+        ("known", "127.0.0.1", False, "known"),
+        ("address", "::1", False, "address"),
+    ],
+)
+def test_everybody_is_trusted_by_itself_only_where_no_other_machine_reaches(
+    chosen: Any, host: str, tls: bool, mode: str
+) -> None:
+    settings = msgspec.structs.replace(Settings(), grpc_callers=chosen)
+    assert callers_of(settings, host, tls=tls) == mode
 
 
 def test_settings_name_accounts() -> None:

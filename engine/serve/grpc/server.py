@@ -32,7 +32,7 @@ from engine.serve.grpc.recovery.registry import Registry
 from engine.serve.grpc.recovery.service import RecoverService
 from engine.serve.grpc.recovery.training import TrainingService
 from engine.serve.grpc.relay import Relay, handlers
-from engine.serve.grpc.tls import Certificates, allowed_plaintext, files_of
+from engine.serve.grpc.tls import Certificates, allowed_plaintext, files_of, is_loopback
 from engine.serve.grpc.token_reviews import TokenReviews
 from engine.settings import Settings
 from engine.wire.clusterd import config_pb2, fault_pb2, job_pb2, profiling_pb2, pubfault_pb2, recover_pb2
@@ -274,7 +274,7 @@ async def serving(
         port=port,
         health_port=settings.grpc_health_port or None,
         certificates=Certificates(files) if files is not None else None,
-        callers=settings.grpc_callers,
+        callers=callers_of(settings, host, tls=files is not None),
         grants=grants,
     )
     try:
@@ -289,6 +289,15 @@ async def serving(
         yield server
     finally:
         await server.aclose()
+
+
+def callers_of(settings: Settings, host: str, *, tls: bool) -> Mode:
+    """How callers are known: without TLS on loopback everybody is trusted who can start processes on this machine."""
+    match settings.grpc_callers:
+        case "auto":
+            return "any" if not tls and is_loopback(host) else "known"
+        case chosen:
+            return chosen
 
 
 def _accounts(variable: str, text: str) -> frozenset[tuple[str, str]]:

@@ -48,7 +48,12 @@ def files_of(settings: Settings) -> Files | None:
 
 def allowed_plaintext(settings: Settings, host: str) -> bool:
     """Whether the address may be served without TLS."""
-    if settings.grpc_plaintext or host == "localhost":
+    return settings.grpc_plaintext or is_loopback(host)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only processes of this machine reach the address."""
+    if host == "localhost":
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -129,4 +134,4 @@ class Certificates:
         return tuple((stat.st_mtime_ns, stat.st_size) for stat in found)
 
 
-__all__ = ["Certificates", "allowed_plaintext", "files_of"]
+__all__ = ["Certificates", "allowed_plaintext", "files_of", "is_loopback"]
