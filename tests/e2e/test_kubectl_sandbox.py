@@ -410,10 +410,10 @@ def test_shipped_kinds_work_with_their_short_names_and_columns(kubectl: Kubectl,
         "apiVersion": "belay.dev/v1alpha1",
         "kind": "NodePool",
         "metadata": {"name": space},
-        "spec": {"product": "atlas-800t-a2", "shard": "main"},
+        "spec": {"selector": {"matchLabels": {"a": "b"}}, "product": "atlas-800t-a2", "shard": "main"},
     }
     kubectl("apply", "--server-side", "-f", "-", text=json.dumps(pool))
-    assert re.search(rf"{space}\s+atlas-800t-a2\s+main", kubectl("get", "np"))
+    assert re.search(rf"{space}\s+atlas-800t-a2\s.*\smain", kubectl("get", "np"))
     assert f"nodepool.belay.dev/{space}" in kubectl("get", "belay", "-o", "name")
     kubectl("delete", "np", space)
     kubectl("delete", "acjob", "train", "-n", space)

@@ -78,10 +78,10 @@ def run(scope: Scope) -> None:
 
 def _judge(scope: Scope, key: ObjectKey, declared: Declared[Any], error: str) -> _Verdict:
     """Whether a document in force is done."""
-    origin, document = declared.origin, declared.document
+    document = declared.document
     if str(key) in scope.desired.held:
         return _Verdict(
-            False, "Refused", f"a newer version in {origin.file} cannot be used, so this one stays in force: "
+            False, "Refused", "a newer version in Git cannot be used, so this one stays in force: "
             "`belay status` says what is wrong there",
         )  # fmt: skip
     fields = _pool_fields(scope, document) if isinstance(document, NodePool) else {}
@@ -90,8 +90,8 @@ def _judge(scope: Scope, key: ObjectKey, declared: Declared[Any], error: str) ->
     done = _in_progress(scope, document, fields)
     if done is not None:
         return done._replace(fields=fields)
-    place = "" if origin.file.startswith(CLUSTER) else f", declared in {origin.file}"
-    return _Verdict(True, "InForce", f"in force{place}", fields)
+    # not where it was read: commands read the copy, the engine Git's file, and both must say the same
+    return _Verdict(True, "InForce", "what it says is in force", fields)
 
 
 def _in_progress(scope: Scope, document: Any, fields: Mapping[str, Any]) -> _Verdict | None:
