@@ -103,7 +103,9 @@ class Pods:
                 token = self._token(pod["serviceAccountName"], "--audience", wanted["audience"])
                 (folder / wanted["path"]).write_text(token)
             return folder
-        if "secret" in volume:
+        if volume.get("secret", {}).get("optional"):
+            contents: dict[str, bytes] = {}  # no Secret of that name is made here
+        elif "secret" in volume:
             data = self._object("secrets", volume["secret"]["secretName"])["data"]
             contents = {key: base64.b64decode(value) for key, value in data.items()}
         else:
