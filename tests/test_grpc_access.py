@@ -402,7 +402,7 @@ def test_one_address_cannot_have_the_api_server_check_tokens_without_end() -> No
         ("address", "::1", False, "address"),
     ],
 )
-def test_everybody_is_trusted_by_itself_only_where_no_other_machine_reaches(
+def test_callers_are_trusted_by_default_only_where_no_other_machine_reaches(
     chosen: Any, host: str, tls: bool, mode: str
 ) -> None:
     settings = msgspec.structs.replace(Settings(), grpc_callers=chosen)
