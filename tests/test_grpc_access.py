@@ -189,7 +189,7 @@ def test_an_agent_reports_public_faults_of_its_own_node_only(tmp_path: Path, mon
             await send(await token(world, "mindx-dl", "noded"), "n1", "message-granted")
             file.unlink()
             with pytest.raises(DriverError, match="does not say who it is"):
-                await send("", "n0", "message-nobody")
+                await send("", "n0", "message-unknown")
             inbox = await world.kube.get(CONFIGMAP, publicinfo.MESSAGES, publicinfo.MESSAGES_NAMESPACE)
             assert inbox is not None
             assert set(inbox["data"]) == {f"{publicinfo.KEY}.message-own", f"{publicinfo.KEY}.message-granted"}

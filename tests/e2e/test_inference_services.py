@@ -18,7 +18,7 @@ from engine.kube import POD, Object, Resource, resource_for
 from tests.inference import API, left_by_operator, role, service_set
 from tests.kube_server import define, real_cluster, stores_custom_objects
 from tests.loop_world import Cluster, Loop, until
-from tests.needs import assets
+from tests.needs import assets, lacking
 from tests.redis_server import redis_process, redis_url  # noqa: F401
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300), pytest.mark.xdist_group("inference-real")]
@@ -110,7 +110,7 @@ def services(tmp_path: Path) -> Iterator[Services]:
         trial.mkdir()
         with real_cluster(programs, trial) as path:
             if not stores_custom_objects(path):
-                pytest.skip("this kube-apiserver ends when a custom resource is stored (its reflect2 is too old)")
+                lacking("this kube-apiserver ends when a custom resource is stored (its reflect2 is too old)")
         folder = tmp_path / "real"
         folder.mkdir()
         kubeconfig = stack.enter_context(real_cluster(programs, folder))

@@ -80,7 +80,7 @@ kind: NodePool
 metadata: {name: trainers}
 spec: {selector: {matchLabels: {host-arch: huawei-arm}}, shard: main}
 """
-NOBODY = POOL.replace("trainers", "nobody").replace("host-arch: huawei-arm", "host-arch: none")
+EMPTY = POOL.replace("trainers", "empty").replace("host-arch: huawei-arm", "host-arch: none")
 
 
 def test_kubectl_reads_conditions_columns_and_descriptions_of_belays_kinds(
@@ -91,15 +91,15 @@ def test_kubectl_reads_conditions_columns_and_descriptions_of_belays_kinds(
     kubectl = world.kubectl
     world.cluster.add_node("node-9")
     repo = Repo(tmp_path / "git")
-    repo.commit({"desired/pool.yaml": POOL, "desired/nobody.yaml": NOBODY})
+    repo.commit({"desired/pool.yaml": POOL, "desired/empty.yaml": EMPTY})
     loop = Loop(world.cluster, redis_url, tmp_path / "data", source_url=str(repo.bare), source_interval=1.0)
     try:
         until(lambda: "trainers" in kubectl("get", "nodepools", "-o", "name"), what="the copies")
         kubectl("wait", "--for=condition=Ready", "nodepool/trainers", "--timeout=60s")
-        kubectl("wait", "--for=condition=Ready=False", "nodepool/nobody", "--timeout=60s")
+        kubectl("wait", "--for=condition=Ready=False", "nodepool/empty", "--timeout=60s")
         header, *rows = kubectl("get", "nodepools").splitlines()
         assert header.split() == ["NAME", "PRODUCT", "NODES", "HEALTHY", "SHARD", "SUSPENDED", "READY", "AGE"]
-        assert {row.split()[0]: row.split()[-2] for row in rows} == {"trainers": "True", "nobody": "False"}
+        assert {row.split()[0]: row.split()[-2] for row in rows} == {"trainers": "True", "empty": "False"}
         status = json.loads(kubectl("get", "nodepool", "trainers", "-o", "json"))
         assert status["status"]["observedGeneration"] == status["metadata"]["generation"]
         foreign = POOL.replace("trainers", "by-hand")
