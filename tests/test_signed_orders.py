@@ -229,6 +229,15 @@ def export(signed: SignedWorld, folder: Path) -> None:
     (folder / "all.json").write_text(json.dumps(body))
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_a_mistyped_folder_of_keys_does_not_turn_signing_off(tmp_path: Path, there: bool) -> None:
+    path = tmp_path / "keys"
+    if there:
+        path.write_text("no folder")
+    with pytest.raises(InputError, match=r"BELAY_ORDER_KEYS .*keys: is no folder"):
+        OrderKeys(str(path))
+
+
 def test_the_chain_of_an_order_is_explained_and_checked_offline(tmp_path: Path) -> None:
     async def act(signed: SignedWorld) -> None:
         signed.put(signed.sealed(signed.orders(1)))

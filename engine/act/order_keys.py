@@ -29,11 +29,16 @@ _log = get("act")
 class OrderKeys:
     """Seals orders and policies. Without ``signing.pem`` nothing is sealed, and everything works as without keys.
 
-    Raises InputError when a key cannot be read; one that breaks later leaves the last good keys in force.
+    Raises InputError when the folder or a key cannot be read; one that breaks later leaves the last good keys in force.
     """
 
     def __init__(self, folder: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         self._folder = Path(folder) if folder else None
+        if self._folder is not None and not self._folder.is_dir():
+            # a mistyped path must not turn signing off
+            raise InputError(
+                "is no folder", where=f"BELAY_ORDER_KEYS {folder}", hint="Name the folder with signing.pem."
+            )
         self._clock = clock
         self._lock = threading.Lock()
         self._looked = clock()
