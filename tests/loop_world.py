@@ -180,7 +180,11 @@ class Loop:
         """What Celery does, only that a test may lose or double it."""
         self.sent.append((task, argument))
         for _ in range(self.copies(task, argument)):
-            self._pool.submit(self._work, task, argument)
+            try:
+                self._pool.submit(self._work, task, argument)
+            except RuntimeError:  # a pass that was under way at the end leaves its batch in a queue that nothing reads
+                if not self._closed:
+                    raise
 
     def _work(self, task: str, argument: str) -> None:
         with contextlib.suppress(StoreUnavailable):

@@ -72,7 +72,8 @@ def secrets(folder: Path) -> Path:
     (folder / "redis" / "password").write_text(f"{PASSWORD}\n")
     tls = folder / "redis-tls"
     tls.mkdir()
-    commands = [line.strip() for line in PAGE.read_text().splitlines() if line.startswith("    openssl ")]
+    section = PAGE.read_text().partition("\n## Redis\n")[2].partition("\n## ")[0]
+    commands = [line.strip() for line in section.splitlines() if line.startswith("    openssl ")]
     commands = [line for line in commands if "rand" not in line]
     assert len(commands) == 3
     text = "\n".join(commands).replace("DNS:belay-redis", "DNS:belay-redis,IP:127.0.0.1")
