@@ -101,4 +101,7 @@ def test_training_goes_on_after_a_killed_rank_and_after_a_broken_chip_bit_for_bi
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-m", "engine.cli", *command], env=env, timeout=200, check=True)
     for rank in range(4):
-        assert losses(results, rank) == losses(calm, rank)
+        found, expected = losses(results, rank), losses(calm, rank)
+        # a rank that is killed or stopped between a step that counts and its line of it does not write that line
+        assert len(expected.keys() - found.keys()) <= 2, "one line for each of the two recoveries"
+        assert found == {step: expected[step] for step in found}
