@@ -54,17 +54,22 @@ def test_a_claim_between_a_read_and_a_write_is_not_lost(cluster: Cluster, before
     async def both() -> tuple[dict[str, str], dict[str, str], dict[str, ledger.Claim]]:
         async with Kube.from_config(cluster.kubeconfig) as mine, Kube.from_config(cluster.kubeconfig) as rivals:
             await mine.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": names.SYSTEM}})
-            await claim(mine, "main", [_bind(name, 7) for name in before], pods, NOW)
+            await claim(mine, "main", [_bind(name, 7) for name in before], pods, NOW, claims.SettlingClaims())
             read, rival = mine.get, {}
 
             async def late(*arguments: Any) -> Any:
                 found = await read(*arguments)
                 if arguments[1] == LEDGER and not rival:
-                    rival.update((await claim(rivals, "main", [_bind("a", 0)], pods, NOW)).refused, done="yes")
+                    rival.update(
+                        (await claim(rivals, "main", [_bind("a", 0)], pods, NOW, claims.SettlingClaims())).refused,
+                        done="yes",
+                    )
                 return found
 
             mine.get = late  # type: ignore[method-assign]
-            refused = (await claim(mine, "main", [_bind("b", 0), _bind("c", 7)], pods, NOW)).refused
+            refused = (
+                await claim(mine, "main", [_bind("b", 0), _bind("c", 7)], pods, NOW, claims.SettlingClaims())
+            ).refused
             live = await read(CONFIGMAP, LEDGER, names.SYSTEM)
             assert live is not None
             return refused, rival, ledger.parse(live)
@@ -164,7 +169,14 @@ def test_a_ledger_with_overlapping_claims_frees_no_held_chip() -> None:
     moved = bind("first", 5, node="node-2")
     after, refused = claims._added(held, [moved, bind("third", 1, 2), bind("last", 1, 2)], 2)
     assert refused == {"uthird": "node-1/Ascend910-1 is claimed by pod default/last"}
-    assert after == held | {"ufirst": ledger.Claim("default/first", "node-2", "Ascend910-", "20", 2)}
+    assert after == {
+        "ufirst": ledger.Claim("default/first", "node-2", "Ascend910-", "20", 2, again=True),
+        "ufirst~2": held["ufirst"],
+        "ulast": ledger.Claim("default/last", "node-1", "Ascend910-", "6", 1, again=True),
+    }
     for chips, whose in (((0, 1), "0 is claimed by pod default/first"), ((1, 2), "1 is claimed by pod default/last")):
         assert claims._added(held, [bind("other", *chips)], 2)[1] == {"uother": f"node-1/Ascend910-{whose}"}
-    assert claims._added(after, [bind("other", 0, 3)], 2)[1] == {}
+    assert claims._added(after, [bind("other", 0, 3)], 2)[1] == {
+        "uother": "node-1/Ascend910-0 is claimed by pod default/first"
+    }
+    assert claims._added(after, [bind("other", 3, 4)], 2)[1] == {}

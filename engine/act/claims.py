@@ -1,12 +1,14 @@
 """The shard's ledger: chips are claimed for pods by compare-and-swap before any of them is bound.
 
-A claim counts as occupied until the binding is seen or the pod is gone, so two passes can never hand one chip to two
-pods, however late the second one's snapshot is.
+A claim counts as occupied until the binding is seen, so two passes can never hand one chip to two pods, however late
+the second one's snapshot is. Where a binding may still be under way, the chips stay claimed for ``SETTLE_SECONDS``
+more: measured on kube-apiserver 1.20, a late Binding binds the pod of its name which exists by then, whatever its UID.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -26,6 +28,9 @@ from engine.wire.parts import SHARE_CORES
 _TRIES = 8
 LIMIT = 960 * 1024
 """Most bytes of claims in a ledger, as a ConfigMap holds 1 MiB. A pass that binds more leaves the rest to the next."""
+SETTLE_SECONDS = 25.0
+"""How long a binding that nothing is known of may be under way: ``engine.kube.BIND_SECONDS`` until its sender gives
+up, as long until the server does (parameter ``timeout``), and time on the way."""
 OVERHEAD = 70
 """Bytes of a claim beside its texts: UID, time, quotes and commas."""
 
@@ -37,20 +42,55 @@ class ClaimResult(msgspec.Struct, frozen=True):
     write: ObjectWrite | None
 
 
-async def claim(kube: Kube, shard: str, binds: Sequence[BindPod], pods: Iterable[Pod], now: float) -> ClaimResult:
+class SettlingClaims:
+    """Since when this worker has known of each claim of which a binding may be under way (s, on its monotonic clock).
+
+    A clock that jumps must not free chips too early, so no wall clock counts; another worker begins with none.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since: dict[str, float] = {}
+
+    def over(self, keys: Iterable[str]) -> set[str]:
+        """Those of the claims that have settled. The first look at a claim begins its time."""
+        now = self._clock()
+        return {key for key in keys if now - self._since.setdefault(key, now) >= SETTLE_SECONDS}
+
+    def keep(self, keys: Iterable[str]) -> None:
+        """Forget all other claims."""
+        self._since = {key: self._since[key] for key in keys if key in self._since}
+
+
+def ended(uids: Iterable[str], pods: Iterable[Pod], settling: SettlingClaims) -> set[str]:
+    """Those of the ledger's keys whose claim has ended: the binding was seen, or none can be under way any more."""
+    found = {pod.uid: pod for pod in pods}
+    standing = {uid for uid in uids if (pod := found.get(uid)) is not None and not (pod.node or pod.finished)}
+    bound = {uid for uid in uids if (pod := found.get(uid)) is not None and pod.node}
+    return bound | settling.over(sorted(set(uids) - standing - bound))
+
+
+async def claim(
+    kube: Kube, shard: str, binds: Sequence[BindPod], pods: Iterable[Pod], now: float, settling: SettlingClaims
+) -> ClaimResult:
     """Claim the chips of every binding and drop ended claims. ``pods`` are those of the pass' snapshot.
 
     An open claim wins over a new one. Raises KubeError when the ledger cannot be written; then no pod may be bound.
     """
-    standing = {pod.uid: pod for pod in pods if not pod.finished}
+    standing = list(pods)
     for attempt in range(_TRIES):
         live = await kube.get(CONFIGMAP, LEDGER_PREFIX + shard, SYSTEM)
         try:
             before = ledger.parse(live) if live else {}
         except WireError as error:
             return ClaimResult({_uid(bind): str(error) for bind in binds}, None)
-        open_claims = {uid: held for uid, held in before.items() if _is_open(standing.get(uid))}
-        after, refused = _added(open_claims, binds, int(now * 1000))
+        over, now_ms = ended(before, standing, settling), int(now * 1000)
+        settling.keep(before)
+        open_claims = {uid: held for uid, held in before.items() if uid not in over}
+        for uid in sorted(uid for uid in over if before[uid].again and ledger.SETTLING not in uid):
+            # bound, but by which of several bindings? another may come after the pod has gone
+            _settle(open_claims, uid, before[uid], now_ms)
+        after, refused = _added(open_claims, binds, now_ms)
         if after == before:
             return ClaimResult(refused, None)
         body = ledger.build(shard, after)
@@ -66,10 +106,6 @@ async def claim(kube: Kube, shard: str, binds: Sequence[BindPod], pods: Iterable
             continue
         return ClaimResult(refused, written(stored))
     raise AssertionError("unreachable: the last try returns or raises")
-
-
-def _is_open(pod: Pod | None) -> bool:
-    return pod is not None and not pod.node
 
 
 def _added(
@@ -89,14 +125,25 @@ def _added(
             refused[uid] = f"{chip} is claimed by pod {after[other].pod}"
             continue
         before = after.get(uid)
-        if before is not None and msgspec.structs.replace(before, time=wanted.time) == wanted:
+        if before is not None and msgspec.structs.replace(before, time=wanted.time, again=False) == wanted:
+            after[uid] = msgspec.structs.replace(before, again=True)
             continue
         if before is None and uid not in fits:
             refused[uid] = "the ledger is full; it is bound once earlier bindings have been seen"
             continue
-        holders.move(uid, before, wanted)
+        if before is not None:  # the earlier binding may be under way
+            _settle(after, uid, before, now_ms)
+            wanted = msgspec.structs.replace(wanted, again=True)
+        holders.add(uid, wanted)
         after[uid] = wanted
     return after, refused
+
+
+def _settle(claims: dict[str, Claim], uid: str, held: Claim, now_ms: int) -> None:
+    """Enter a claim that a pod has no more, under a key that none has yet."""
+    while (key := ledger.settling_key(uid, now_ms)) in claims:
+        now_ms += 1
+    claims[key] = held
 
 
 class _Holders:
@@ -111,7 +158,7 @@ class _Holders:
         """The first wanted chip (``node/device name``) that another pod holds, and its uid; None without one."""
         left, taken = int(wanted.mask, 16), dict[int, str]()
         for mask, other in reversed(self._rows.get((wanted.node, wanted.prefix), ())):
-            if other != uid and left & mask:
+            if other.partition(ledger.SETTLING)[0] != uid and left & mask:
                 taken[left & mask & -(left & mask)] = other
             left &= ~mask
         if not taken:
@@ -119,11 +166,8 @@ class _Holders:
         lowest = min(taken)
         return f"{wanted.node}/{wanted.prefix}{lowest.bit_length() - 1}", taken[lowest]
 
-    def move(self, uid: str, before: Claim | None, wanted: Claim) -> None:
-        """Replace the pod's claim."""
-        if before is not None:
-            key = (before.node, before.prefix)
-            self._rows[key] = [row for row in self._rows.get(key, ()) if row[1] != uid]
+    def add(self, uid: str, wanted: Claim) -> None:
+        """Enter the pod's claim; one that it had before holds its chips on."""
         self._rows.setdefault((wanted.node, wanted.prefix), []).append((int(wanted.mask, 16), uid))
 
 

@@ -1,7 +1,8 @@
 """Claims of dynamic resource allocation (DRA): a pod is bound only where all of its claims are allocated, and for it.
 
-Belay allocates no devices of its own through DRA yet. A claim that another allocator has allocated and reserved for the
-pod is honoured with its node selector; any other keeps the pod from every node, since kubelet would never start it.
+A claim for devices of driver ``npu.huawei.com`` is allocated with the pod's node (``claim_choices``). Of other
+drivers, a claim that another allocator has allocated and reserved for the pod is honoured with its node selector; any
+other keeps the pod from every node, since kubelet would never start it.
 Source: kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation and the API resource.k8s.io/v1.
 """
 
@@ -12,6 +13,7 @@ from typing import Any, Final
 
 from engine.model.cluster import Pod
 from engine.model.diagnostics import ObjectKey
+from engine.plan.claims.holding import DeviceClaims
 from engine.plan.place.handler import Refusal
 from engine.plan.place.nodes.selectors import NodeRule
 
@@ -21,25 +23,31 @@ MISMATCH: Final = Refusal("ResourceClaimNodeMismatch", "node(s) cannot use the d
 _APIS: Final = ("resource.k8s.io/v1", "resource.k8s.io/v1beta2", "resource.k8s.io/v1beta1")
 
 
-def rules(pod: Pod, objects: Mapping[ObjectKey, dict[str, Any]]) -> tuple[NodeRule, ...]:
+def rules(pod: Pod, objects: Mapping[ObjectKey, dict[str, Any]], claims: DeviceClaims) -> tuple[NodeRule, ...]:
     """What each resource claim of the pod asks of its node; claims that fit every node are left out."""
-    found = (_rule(pod, name, claim, objects) for name, claim in pod.resource_claims)
+    found = (_rule(pod, name, claim, objects, claims) for name, claim in pod.resource_claims)
     return tuple(rule for rule in found if rule is not None)
 
 
-def _rule(pod: Pod, name: str, claim: str, objects: Mapping[ObjectKey, dict[str, Any]]) -> NodeRule | None:
+def _rule(
+    pod: Pod, name: str, claim: str, objects: Mapping[ObjectKey, dict[str, Any]], claims: DeviceClaims
+) -> NodeRule | None:
     if not claim:
         return _never(f'waiting for the ResourceClaim of "{name}" to be made from its template')
     keys = (ObjectKey(api, "ResourceClaim", pod.namespace, claim) for api in _APIS)
-    raw = next((objects[key] for key in keys if key in objects), None)
-    if raw is None:
+    key = next((key for key in keys if key in objects), None)
+    if key is None:
         return _never(f'resourceclaim "{claim}" not found')
-    status = _part(raw, "status")
+    status = _part(objects[key], "status")
     allocation = _part(status, "allocation")
+    if key in claims.open and any(name.startswith("huawei.com/") and most for name, most in pod.requests.items()):
+        return _never(f"pod {pod.name} asks for chips both by resource and by claim: leave one of them out")
+    if key in claims.open:
+        return None
     if not allocation:
-        return _never(f'resourceclaim "{claim}" is not allocated: Belay does not allocate claims')
+        return _never(f'resourceclaim "{claim}" is not allocated: {claims.problems.get(key, "it has no devices")}')
     users = [row.get("uid") for row in status.get("reservedFor") or () if isinstance(row, Mapping)]
-    if pod.uid not in users:
+    if pod.uid not in users and key not in claims.allocated:
         return _never(f'resourceclaim "{claim}" is not reserved for pod {pod.name}')
     terms = _part(allocation, "nodeSelector").get("nodeSelectorTerms")
     if not isinstance(terms, list):

@@ -1,0 +1,1 @@
+"""Claims of dynamic resource allocation: devices of nodes, what claims ask for, who holds what, which devices fit."""

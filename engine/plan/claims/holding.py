@@ -1,0 +1,298 @@
+"""Which devices claims hold, and pods with claims as the other passes see them: as pods that ask for chips.
+
+A pod whose claims ask for whole chips gets their number and resource, so that queues, gangs, topology families,
+faults and recovery treat it as any pod with chips. A claim that is allocated holds its chips whether a pod uses
+it or not. Those of an allocated claim that waits for its pod stand in the ledger's place, so that the pod is
+bound to exactly these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from engine.model.cluster import Observed, Pod
+from engine.model.diagnostics import ObjectKey
+from engine.model.plan_cache import CacheKey, Memo, PlanCache
+from engine.plan.claims.cel import Expression
+from engine.plan.claims.devices import ClaimDevice, devices, newest, part, rows
+from engine.plan.claims.matching import Ask, Given, match
+from engine.plan.claims.requests import ALL, ClaimRequests, Request, RequestError, namespace_of, read
+from engine.wire.dra import DRIVER
+
+#: Names of the devices that suit a request, by request and node, while the node's devices stay what they are.
+_SUITING: Final = CacheKey("devices that suit requests", Memo[frozenset[str]], limit=65536)
+#: Most users of one claim (resource.k8s.io/v1, ResourceClaimReservedForMaxSize).
+MAX_USERS: Final = 256
+
+
+class OpenClaim(msgspec.Struct, frozen=True):
+    """A claim that waits for devices: its key, its object and what it asks for."""
+
+    key: ObjectKey
+    raw: Mapping[str, Any]
+    asks: ClaimRequests
+
+
+class AllocatedClaim(msgspec.Struct, frozen=True):
+    """A claim with devices of the driver: its key and object, its node, names and chips, the UIDs of its users.
+
+    ``sole``: all of its devices are the driver's, so that it may be taken back as a whole.
+    """
+
+    key: ObjectKey
+    raw: Mapping[str, Any]
+    node: str
+    names: frozenset[str]
+    chips: frozenset[int]
+    whole: frozenset[int]
+    users: frozenset[str]
+    sole: bool
+
+
+@dataclass(slots=True)
+class DeviceClaims:
+    """The claims of one snapshot.
+
+    ``by_node`` are devices; ``held`` names of devices that claims have, by node; ``chips`` masks of the chips behind
+    them. ``problems`` says why a claim that waits cannot be served. ``owned`` are the open claims that a pod gets
+    devices for (the first of those that share one), ``asks`` their requests with the chosen alternatives, numbered as
+    these.
+    """
+
+    by_node: Mapping[str, tuple[ClaimDevice, ...]] = field(default_factory=dict)
+    memo: Memo[frozenset[str]] = field(default_factory=lambda: Memo(0))
+    open: dict[ObjectKey, OpenClaim] = field(default_factory=dict)
+    allocated: dict[ObjectKey, AllocatedClaim] = field(default_factory=dict)
+    problems: dict[ObjectKey, str] = field(default_factory=dict)
+    held: dict[str, set[str]] = field(default_factory=dict)
+    chips: dict[str, int] = field(default_factory=dict)
+    asks: dict[str, tuple[Ask, ...]] = field(default_factory=dict)
+    owned: dict[str, tuple[OpenClaim, ...]] = field(default_factory=dict)
+    _names: dict[tuple[str, str], ObjectKey] = field(default_factory=dict)
+    _suiting: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+    _sizes: dict[tuple[tuple[str, int], ...], tuple[str, int]] = field(default_factory=dict)
+
+    def of(self, pod: Pod) -> tuple[ObjectKey, ...]:
+        """The keys of the pod's claims that are there, in the pod's order."""
+        found = (self._names.get((pod.namespace, claim)) for _, claim in pod.resource_claims)
+        return tuple(dict.fromkeys(key for key in found if key is not None))
+
+    def open_of(self, pod: Pod) -> tuple[OpenClaim, ...]:
+        """The pod's claims that wait for devices of the driver."""
+        return tuple(self.open[key] for key in self.of(pod) if key in self.open) if pod.resource_claims else ()
+
+    def unreserved_of(self, pod: Pod) -> tuple[AllocatedClaim, ...]:
+        """The pod's claims that have devices of the driver, and do not name the pod as a user yet."""
+        found = (self.allocated[key] for key in self.of(pod) if key in self.allocated)
+        return tuple(claim for claim in found if pod.uid not in claim.users) if pod.resource_claims else ()
+
+    def taken(self, node: str) -> Collection[str]:
+        """Names of devices of a node that are not free for claims that wait."""
+        return self.held.get(node, ())
+
+    def signature(self, pod: Pod) -> object:
+        """What the pod's claims ask of a node, as a key: equal for claims of one template."""
+        if not pod.resource_claims:
+            return None
+        specs = tuple(part(part(claim.raw, "spec"), "devices") for claim in self.open_of(pod))
+        fixed = sorted((c.node, sorted(c.whole)) for key in self.of(pod) if (c := self.allocated.get(key)) is not None)
+        alternatives = [ask.request.name for ask in self.asks.get(pod.key, ())]
+        return specs, fixed, alternatives
+
+    def claims_chips(self, pod: Pod) -> bool:
+        """Whether the pod's chips come from claims."""
+        return bool(pod.resource_claims) and (
+            pod.key in self.asks or any(key in self.allocated for key in self.of(pod))
+        )
+
+    def held_by(self, pod: Pod) -> frozenset[int]:
+        """The whole chips of the pod's allocated claims."""
+        found = (self.allocated.get(key) for key in self.of(pod))
+        return frozenset(chip for claim in found if claim is not None for chip in claim.whole)
+
+    def suiting(self, request: Request, node: str) -> frozenset[str]:
+        """Names of the devices of a node that suit a request."""
+        found = self._suiting.get((request.key, node))
+        if found is None:
+            offered = self.by_node.get(node, ())
+            key = request.key, node
+            found = self._suiting[key] = self.memo.of(
+                key, offered, lambda: frozenset(one.name for one in offered if request.takes(one))
+            )
+        return found
+
+    def given(self, pod: Pod, node: str, taken: Collection[str], within: Collection[int] | None) -> list[Given] | None:
+        """Devices of a node for the pod's open claims; None when they do not fit."""
+        asks, offered = self.asks.get(pod.key, ()), self.by_node.get(node, ())
+        return match(asks, offered, lambda request: self.suiting(request, node), taken, within)
+
+
+def resolve(observed: Observed, cache: PlanCache) -> tuple[Observed, DeviceClaims]:
+    """The snapshot with the pods as their claims make them, and its claims."""
+    if not any(key.kind == "ResourceClaim" for key in observed.objects):
+        return observed, DeviceClaims()
+    found = DeviceClaims(devices(observed.objects, cache), cache[_SUITING])
+    parsed: dict[str, Expression] = {}
+    classes = {key.name: raw for key, raw in newest(observed.objects, "DeviceClass").items()}
+    for key, raw in newest(observed.objects, "ResourceClaim").items():
+        found._names[key.namespace, key.name] = key
+        allocation = part(part(raw, "status"), "allocation")
+        if allocation:
+            _add_allocated(found, key, raw, allocation)
+            continue
+        try:
+            if part(raw, "metadata").get("deletionTimestamp"):
+                raise RequestError("it is being deleted")
+            asks = read(raw, classes, namespace_of(observed.objects, key.namespace), parsed)
+            _check(asks, found)
+            found.open[key] = OpenClaim(key, raw, asks)
+        except RequestError as error:
+            found.problems[key] = str(error)
+    return _with_chips(found, observed), found
+
+
+def _add_allocated(found: DeviceClaims, key: ObjectKey, raw: Mapping[str, Any], allocation: Mapping[str, Any]) -> None:
+    results = rows(part(allocation, "devices"), "results")
+    own = [row for row in results if row.get("driver") == DRIVER]
+    users = frozenset(str(row.get("uid")) for row in rows(part(raw, "status"), "reservedFor"))
+    if not own:
+        return
+    # the driver's pools are named after their nodes
+    node = str(own[0].get("pool"))
+    known = {device.name: device for device in found.by_node.get(node, ())}
+    used = [str(row.get("device")) for row in own if row.get("adminAccess") is not True]
+    there = [known[name] for name in used if name in known]
+    lost = [chip for name in used if name not in known and (chip := _chip_in(name)) is not None]
+    chips = frozenset([*(device.chip for device in there if device.chip is not None), *lost])
+    whole = frozenset([*(d.chip for d in there if d.chip is not None and not d.part), *lost])
+    found.allocated[key] = AllocatedClaim(
+        key, raw, node, frozenset(used), chips, whole, users, len(own) == len(results)
+    )  # fmt: skip
+    held = found.held.setdefault(node, set())
+    held.update(used)
+    # a chip that is given as a whole has no parts to give, and the other way round
+    held.update(one.name for one in known.values() if one.chip in whole or (one.chip in chips and not one.part))
+    for chip in chips:
+        found.chips[node] = found.chips.get(node, 0) | 1 << chip
+
+
+def _chip_in(name: str) -> int | None:
+    """The chip of a device that its node no longer publishes, by the driver's names: ``ascend910-3``, ``npu-3``."""
+    tail = name.rpartition("-")[2]
+    return int(tail) if tail.isascii() and tail.isdecimal() and len(tail) <= 3 and "-vnpu-" not in name else None
+
+
+def _check(asks: ClaimRequests, found: DeviceClaims) -> None:
+    """Raise RequestError for a request that no device of any node suits."""
+    for forms in asks.requests:
+        if not any(found.suiting(form, node) for form in forms for node in found.by_node):
+            raise RequestError(f"no device of driver {DRIVER} suits request {forms[0].name}")
+
+
+def _with_chips(found: DeviceClaims, observed: Observed) -> Observed:
+    """The snapshot with pods whose claims stand for chips; its ledger holds those of pods that wait to be bound."""
+    pods: dict[str, Pod] = {}
+    ledger = dict(observed.ledger)
+    owners: dict[ObjectKey, str] = {}
+    named = [key for key in sorted(observed.pods) if observed.pods[key].resource_claims]
+    # a running pod owns the chips of a claim that it shares, before one that waits
+    for name in sorted(named, key=lambda key: (not observed.pods[key].node, key)):
+        pod = observed.pods[name]
+        if pod.finished or pod.count:
+            continue
+        keys = [key for key in found.of(pod) if owners.setdefault(key, name) == name]
+        fixed = [found.allocated[key] for key in keys if key in found.allocated]
+        node = next((claim.node for claim in fixed), "")
+        chips = sorted(chip for claim in fixed if claim.node == node for chip in claim.whole)
+        waiting = tuple(found.open[key] for key in keys if key in found.open)
+        asks, resource, more = _choose(found, observed, waiting, node) if waiting and not pod.node else ((), "", 0)
+        if asks:
+            found.asks[name], found.owned[name] = asks, waiting
+        report = observed.reports.get(node)
+        if chips and report is not None:
+            resource = report.resource
+        if not resource or not (chips or more):
+            continue
+        prefix = report.prefix if report is not None else "Ascend910-"
+        names = tuple(f"{prefix}{chip}" for chip in chips)
+        pods[name] = msgspec.structs.replace(
+            pod, resource=resource, count=len(chips) + more, chips=names if pod.node else pod.chips
+        )
+        if not pod.node:
+            ledger.update({f"{node}/{device}": pod.uid for device in names})
+    if not pods:
+        return observed
+    # the order of pods is that of the snapshot
+    merged = {key: pods.get(key, pod) for key, pod in observed.pods.items()}
+    return msgspec.structs.replace(observed, pods=merged, ledger=ledger)
+
+
+def _choose(
+    found: DeviceClaims, observed: Observed, waiting: Sequence[OpenClaim], node: str
+) -> tuple[tuple[Ask, ...], str, int]:
+    """The alternatives to ask for, the resource of their chips and how many whole chips they are.
+
+    Of ``firstAvailable`` the first alternative that some node has free devices for, else the first.
+    """
+    nodes = [node] if node else sorted(found.by_node)
+    several = any(len(forms) > 1 for claim in waiting for forms in claim.asks.requests)
+    used = _used(observed) if several else {}
+    asks = []
+    for number, claim in enumerate(waiting):
+        for forms in claim.asks.requests:
+            free = (form for form in forms if any(_has_free(found, form, name, used) for name in nodes))
+            form = next(free, forms[0]) if len(forms) > 1 else forms[0]
+            asks.append(Ask(number, form, claim.asks.constraints))
+    chosen = tuple(ask.request for ask in asks if not ask.request.admin)
+    key = (*((request.key, request.count) for request in chosen), (node, 0))
+    known = found._sizes.get(key)
+    if known is None:
+        known = found._sizes[key] = _size(found, observed, chosen, nodes)
+    return tuple(asks), *known
+
+
+def _size(found: DeviceClaims, observed: Observed, chosen: Sequence[Request], nodes: Sequence[str]) -> tuple[str, int]:
+    """The resource of most nodes that have the devices at all, and how many whole chips these are."""
+    counts: dict[str, int] = {}
+    most = 0
+    for name in nodes:
+        report = observed.reports.get(name)
+        sizes = [_whole(found, request, name) for request in chosen]
+        if report is None or any(size is None for size in sizes):
+            continue
+        counts[report.resource] = counts.get(report.resource, 0) + 1
+        most = max(most, sum(size or 0 for size in sizes))
+    resource = min(counts, key=lambda name: (-counts[name], name), default="")
+    return resource if most else "", most
+
+
+def _used(observed: Observed) -> dict[str, set[str]]:
+    """The device names that running pods hold, by node, in lower case."""
+    out: dict[str, set[str]] = {}
+    for pod in observed.pods.values():
+        if pod.holds_chips and pod.chips:
+            out.setdefault(pod.node, set()).update(name.lower() for name in pod.chips)
+    return out
+
+
+def _has_free(found: DeviceClaims, form: Request, node: str, used: Mapping[str, Collection[str]]) -> bool:
+    gone = {*found.taken(node), *used.get(node, ())}
+    fitting = [one for one in found.by_node.get(node, ()) if one.name not in gone]
+    fitting = [one for one in fitting if one.name in found.suiting(form, node)]
+    return len(fitting) >= (1 if form.count == ALL else form.count)
+
+
+def _whole(found: DeviceClaims, request: Request, node: str) -> int | None:
+    """How many whole chips a request takes of a node; None when the node has no device that suits."""
+    names = found.suiting(request, node)
+    count = len(names) if request.count == ALL else request.count
+    if not names or len(names) < count:
+        return None
+    return 0 if all(one.part for one in found.by_node[node] if one.name in names) else count
+
+
+__all__ = ["MAX_USERS", "AllocatedClaim", "DeviceClaims", "OpenClaim", "resolve"]

@@ -1,0 +1,23 @@
+"""Dynamic resource allocation (DRA): names that the driver on nodes and the planner share.
+
+Sources: component/ascend-dynamic-resource-allocation (driver, DeviceClass and attribute names), resource.k8s.io/v1.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: The driver's name, also of its DeviceClass.
+DRIVER: Final = "npu.huawei.com"
+#: Versions of resource.k8s.io that serve claims with structured parameters, newest first.
+VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
+#: Key of the taint on devices that take no new work.
+TAINT_UNHEALTHY: Final = f"{DRIVER}/unhealthy"
+#: The finalizer that keeps an allocated claim while pods use it (k8s.io/api/resource/v1, Finalizer).
+FINALIZER: Final = "resource.kubernetes.io/delete-protection"
+#: Attributes by which the planner knows a device's chip, and whether it is a part of one.
+PHYSICAL_ID: Final = "physicId"
+TYPE: Final = "type"
+VNPU: Final = "vnpu"
+
+__all__ = ["DRIVER", "FINALIZER", "PHYSICAL_ID", "TAINT_UNHEALTHY", "TYPE", "VERSIONS", "VNPU"]
