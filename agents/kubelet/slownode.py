@@ -5,6 +5,7 @@ Source: component/ascend-device-plugin/pkg/server/plugin.go: ConfigMap ``kube-sy
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
@@ -13,7 +14,8 @@ from agents.node.clock import Clock
 from agents.node.log import Log
 
 MAP: Final = ("kube-system", "steptime-dtpgroup")
-KEYS: Final = ("PERF_DUMP_PATH", "PERF_DUMP_CONFIG")
+KEYS: Final = {"PerfDumpPath": "PERF_DUMP_PATH", "PerfDumpConfig": "PERF_DUMP_CONFIG"}
+"""Field of the JSON → variable (docs/zh/scheduling/06_api/02_ascend_device_plugin.md, ``steptime-dtpgroup``)."""
 SECONDS: Final = 30.0
 _log = Log("slow node")
 
@@ -24,6 +26,27 @@ class Cluster(Protocol):
     async def get_config_map(self, namespace: str, name: str) -> Mapping[str, Any] | None:
         """Read one ConfigMap."""
         ...
+
+
+def settings_of(data: Mapping[str, Any]) -> dict[str, str]:
+    """The variables in the ConfigMap's data.
+
+    Under any key it holds JSON, ``{"data": {"PerfDumpPath": …, "PerfDumpConfig": …}}``; of several keys the last by
+    name counts. Keys that are the variables themselves are read too.
+    """
+    found = {variable: str(data[variable]) for variable in KEYS.values() if data.get(variable)}
+    for key in sorted(data):
+        if key in KEYS.values():
+            continue
+        try:
+            given = json.loads(data[key])["data"]
+            found |= {KEYS[name]: given[name] for name in KEYS if isinstance(given.get(name), str) and given[name]}
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            _log.warning(
+                "settings of the degradation diagnosis are not JSON with data.PerfDumpPath and data.PerfDumpConfig",
+                where="/".join(MAP), key=key[:80],
+            )  # fmt: skip
+    return found
 
 
 class SlowNode:
@@ -38,11 +61,10 @@ class SlowNode:
         while True:
             try:
                 body = await self._cluster.get_config_map(*MAP)
-                data = (body or {}).get("data") or {}
-                self.settings = {key: str(data[key]) for key in KEYS if data.get(key)}
+                self.settings = settings_of((body or {}).get("data") or {})
             except ApiError as error:
                 _log.warning("settings of the degradation diagnosis cannot be read", error=error)
             await self._clock.sleep(SECONDS)
 
 
-__all__ = ["SlowNode"]
+__all__ = ["SlowNode", "settings_of"]

@@ -1,0 +1,109 @@
+"""Writes ``cluster-system/super-pod-<id>``, without which the chips of a super pod do not ping each other.
+
+Only the server that leads writes, only while ``pingmesh-config`` activates pings, and not beside a ClusterD. A node
+that leaves its super pod is taken out; the ConfigMap of a super pod without nodes is left as it is. Not for Ascend950,
+whose pings follow lists of their own. Source: component/clusterd/pkg/application/pingmesh/publisher.go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from typing import Any, Final
+
+from engine.documents import Desired
+from engine.kube import CONFIGMAP, Conflict, Kube, KubeError
+from engine.load import load
+from engine.log import get
+from engine.model.cluster import Observed
+from engine.plan import resolve_roles
+from engine.serve.grpc.observed_cluster import ObservedCluster
+from engine.wire import superpods
+from engine.wire.superpods import SuperPodServer
+
+_log = get("grpc.superpods")
+PERIOD: Final = 15.0
+MAX_WRITES: Final = 64
+"""ConfigMaps that one look writes; the next one goes on."""
+MAX_SERVERS: Final = 384
+_UNIFIED_BUS: Final = "huawei.com/npu"
+
+
+@functools.cache
+def _shipped() -> Desired:
+    return load({}).desired
+
+
+class SuperPods:
+    """One per server; ``leads`` says whether this server writes."""
+
+    def __init__(self, kube: Kube, cluster: ObservedCluster, leads: Callable[[], bool]) -> None:
+        self._kube, self._cluster, self._leads = kube, cluster, leads
+        self._written: dict[str, dict[str, str]] = {}
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            await asyncio.sleep(PERIOD)
+            if not self._leads():
+                self._written.clear()
+            elif self._cluster.synced:
+                try:
+                    await self.step()
+                except KubeError as error:
+                    _log.warning("super pods are not written, tried again", reason=str(error))
+
+    async def step(self) -> None:
+        """Write what has changed. Raises KubeError."""
+        observed = self._cluster.observed
+        if not superpods.pings_wanted(await self._kube.get(CONFIGMAP, superpods.CONFIG, superpods.NAMESPACE)):
+            self._written.clear()
+            return
+        if resolve_roles(_shipped(), observed)["aggregate"] != "on":
+            self._written.clear()
+            return
+        writes = 0
+        for body in super_pod_maps(observed):
+            name = body["metadata"]["name"]
+            if self._written.get(name) == body["data"]:
+                continue
+            if writes >= MAX_WRITES:
+                return
+            writes += 1
+            live = await self._kube.get(CONFIGMAP, name, superpods.NAMESPACE)
+            try:
+                if live is None:
+                    await self._kube.create(CONFIGMAP, body)
+                elif live.get("data") != body["data"]:
+                    await self._kube.replace(CONFIGMAP, {**live, "data": body["data"]})
+            except Conflict:
+                continue  # the next look reads it again
+            self._written[name] = body["data"]
+
+
+def super_pod_maps(observed: Observed) -> list[dict[str, Any]]:
+    """The ConfigMaps of all super pods, by id."""
+    pods: dict[int, dict[str, SuperPodServer]] = {}
+    versions: dict[int, str] = {}
+    for name, report in sorted(observed.reports.items()):
+        node = observed.nodes.get(name)
+        if node is None or report.super_pod_id < 0 or report.resource == _UNIFIED_BUS:
+            continue
+        devices = {
+            int(chip): str(device.get("SuperDeviceID", ""))
+            for full, device in node.base_devices.items()
+            if (chip := full.rpartition("-")[2]).isascii() and chip.isdecimal()
+        }
+        servers = pods.setdefault(report.super_pod_id, {})
+        if len(servers) < MAX_SERVERS and devices and all(number.isdecimal() for number in devices.values()):
+            servers[name] = SuperPodServer(max(0, report.server_index), devices)
+            versions.setdefault(report.super_pod_id, node.annotations.get("serverType", "").strip())
+    return [
+        superpods.super_pod_map(number, versions.get(number, ""), servers)
+        for number, servers in sorted(pods.items())
+        if servers
+    ]
+
+
+__all__ = ["SuperPods", "super_pod_maps"]
