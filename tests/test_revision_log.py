@@ -12,7 +12,7 @@ import pytest
 
 from engine.kube import CONFIGMAP
 from engine.store import connect
-from engine.wire import revisionlog
+from engine.wire import commitproof, revisionlog
 from engine.wire.errors import WireError
 from engine.wire.revisionlog import RevisionEntry, RevisionLog
 from tests.gitrepo import Repo, git
@@ -101,6 +101,14 @@ def value(cluster: Cluster) -> str:
     return live["data"]["value"] if live else ""
 
 
+def commit_in_force(cluster: Cluster) -> str:
+    found = cluster.get(CONFIGMAP, "belay-commit", "belay-system")
+    if found is None:
+        return ""
+    proof = commitproof.parse(found)
+    return proof.revision if proof.commit() and proof.rules() == frozenset() else ""
+
+
 def verified(cluster: Cluster) -> str:
     found = cluster.get(CONFIGMAP, "belay-sync", "belay-system") or {"data": {}}
     said = json.loads(found["data"].get("conditions.json", "[]"))
@@ -123,6 +131,7 @@ def test_a_rollback_is_refused_when_redis_and_every_disk_are_new(
     kept = revisionlog.parse(cluster.get(CONFIGMAP, "belay-revisions", "belay-system") or {})
     assert [(e.revision, e.verified) for e in kept.entries] == [(old, "ssh"), (new, "ssh")]
     assert kept.entries[1].signer.startswith("ada@example.org") and b"tree " in kept.entries[1].commit_bytes()
+    until(lambda: commit_in_force(cluster) == new, what="the proof of the signed commit")
     first.close()
     connect(redis_url).flushall()
     git(repo.work, "push", "-q", "--force", "origin", f"{old}:refs/heads/main")

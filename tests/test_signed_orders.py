@@ -74,11 +74,13 @@ class SignedWorld:
         entitle(body, Entitlements(pool="default", policy_digest=self.policy.digest, signer=signer, rules=rules))
         self.world.cluster.set_map(self.sealed(body, key))
 
-    def orders(self, epoch: int, rule: str = RULE, isolate: dict[int, str] | None = None) -> dict[str, Any]:
+    def orders(
+        self, epoch: int, rule: str = RULE, isolate: dict[int, str] | None = None, revision: str = ""
+    ) -> dict[str, Any]:
         self.generation += 1
         now, prefix = self.world.clock.now_ms(), self.world.driver.row.machine.prefix
         resets = {c: ResetOrder(epoch, tuple(ALL), "RestartNPU", 0) for c in ALL} if epoch else {}
-        warrants = {reset_warrant(f"{prefix}{c}"): Warrant(rule=rule, epoch=epoch) for c in resets}
+        warrants = {reset_warrant(f"{prefix}{c}"): Warrant(rule=rule, epoch=epoch, revision=revision) for c in resets}
         orders = Orders(
             NODE, "", self.generation, "r1", self.policy.digest, now, now + 900_000, isolate or {}, resets, 0, {},
             pool="default", warrants=warrants,
@@ -238,12 +240,18 @@ def test_a_mistyped_folder_of_keys_does_not_turn_signing_off(tmp_path: Path, the
         OrderKeys(str(path))
 
 
+def test_a_worker_with_a_mistyped_folder_of_keys_ends_at_its_start(tmp_path: Path) -> None:
+    found = CliRunner().invoke(main, ["worker"], env={"BELAY_ORDER_KEYS": str(tmp_path / "keys")})
+    assert found.exit_code == 2
+    assert f"BELAY_ORDER_KEYS {tmp_path}/keys: is no folder" in found.stderr
+
+
 def test_the_chain_of_an_order_is_explained_and_checked_offline(tmp_path: Path) -> None:
     async def act(signed: SignedWorld) -> None:
         signed.put(signed.sealed(signed.orders(1)))
         await signed.world.run(60)
         log = RevisionLog().appended(RevisionEntry(number=0, revision="r1", source="s main", signer="ada@example.org"))
-        signed.world.cluster.set_map(revisionlog.build(log, "main"))
+        signed.world.cluster.set_map(signed.sealed(revisionlog.build(log, "main")))
         export(signed, tmp_path / "out")
         runner = CliRunner()
         where = ["--cluster", str(tmp_path / "out" / "all.json"), "-o", "json"]

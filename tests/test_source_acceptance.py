@@ -181,6 +181,34 @@ def test_a_signed_commit_of_another_branch_is_refused(repo: Repo, ada: Signer) -
     assert sha(source.fetch(first.revision)) == repo.head()
 
 
+def test_where_commits_say_what_they_are_for_one_that_does_not_is_refused(repo: Repo, ada: Signer) -> None:
+    # people who never use trailers notice nothing
+    ada.commit(repo, {"desired/a.yaml": "0"})
+    source = ada.source(repo)
+    plain = source.fetch()
+    ada.commit(repo, {"desired/a.yaml": "1"})
+    plain = source.fetch(plain.revision)
+    assert sha(plain) == repo.head()
+    named = ada.commit(repo, {"desired/a.yaml": "2"}, "start\n\nBelay-Source: platform/state main")
+    first = source.fetch(plain.revision)
+    assert sha(first) == named
+    # a branch that is ahead, signed, and silent about what it is for
+    ahead = ada.commit(repo, {"desired/a.yaml": "3"})
+    result = source.fetch(first.revision)
+    assert refusal(result) == "OtherSource" and sha(result) == named
+    assert "as the accepted one before it does" in str(result.conditions)
+    # also on a machine that knows it from the cluster only
+    fresh = ada.source(repo, "fresh")
+    fresh.remember({named: time.time()})
+    assert refusal(fresh.fetch()) == "OtherSource"
+    # the operator lets this one through, and those after it need none
+    allowed = ada.source(repo, "mirror", allow_rewrite_to=ahead)
+    second = allowed.fetch(first.revision)
+    assert sha(second) == ahead
+    last = ada.commit(repo, {"desired/a.yaml": "4"})
+    assert sha(allowed.fetch(second.revision)) == last
+
+
 def test_a_commit_for_another_folder_is_refused(repo: Repo, ada: Signer) -> None:
     ada.commit(repo, {"b/desired/a.yaml": "1"}, "x\n\nBelay-Source: platform/state main clusters/a")
     assert refusal(ada.source(repo, path="b").fetch()) == "OtherSource"

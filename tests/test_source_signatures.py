@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from engine.source import FetchResult, GitSource, SourceConfig
+from engine.source.signatures import Verifier
 from tests.gitrepo import Repo, git
 from tests.needs import required
 from tests.signing import Keyring, allow, ssh_key, ssh_options
@@ -159,6 +160,20 @@ def test_a_signature_of_the_other_kind_does_not_count(
     assert verifying(repo, tmp_path, "ssh", allow(tmp_path / "signers", ssh=key)).fetch().revision is None
     repo.commit({"desired/a.yaml": "2"}, *ssh_options(key))
     assert verifying(repo, tmp_path, "gpg", ada.public(tmp_path / "keys.asc")).fetch().revision is None
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [("SIGNED MESSAGE", "a certificate (gitsign, S/MIME), which Belay does not verify,"), ("X", "an unknown format")],
+)
+def test_another_kind_of_signature_is_named(tmp_path: Path, header: str, said: str) -> None:
+    ada = ssh_key(tmp_path, "ada")
+    config = SourceConfig(url="ssh://a/b", verify_mode="ssh", allowed_signers=allow(tmp_path / "signers", ada=ada))
+    person = "A <a@example.org> 1700000000 +0000"
+    signature = f"gpgsig -----BEGIN {header}-----\n MIIB\n -----END {header}-----"
+    raw = f"tree {'1' * 40}\nauthor {person}\ncommitter {person}\n{signature}\n\nchange\n".encode()
+    found = Verifier(config, tmp_path / "home").check_text("2" * 40, raw)
+    assert found.signer is None and f"is signed with {said} where SSH is required" in found.refusal
 
 
 def test_a_tampered_commit_is_refused(repo: Repo, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
+from engine.wire import yamltext
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TOKEN_LIFE: Final = 60.0
@@ -84,16 +84,16 @@ def _in_cluster() -> Access:
 
 def _from_file(path: Path) -> Access:
     try:
-        config = yaml.safe_load(path.read_text())
+        config = yamltext.load(path.read_text())
     except OSError as error:
         raise CredentialsError(f"{path} cannot be read: {error.strerror}; set KUBECONFIG or --kubeconfig") from error
-    except yaml.YAMLError as error:
-        raise CredentialsError(f"{path} is no YAML") from error
+    except ValueError as error:
+        raise CredentialsError(f"{path} is no YAML: {str(error)[:200]}") from error
     if not isinstance(config, dict):
         raise CredentialsError(f"{path} is no kubeconfig")
-    context = _named(path, config, "contexts", str(config.get("current-context") or "")).get("context") or {}
-    cluster = _named(path, config, "clusters", str(context.get("cluster", ""))).get("cluster") or {}
-    user = _named(path, config, "users", str(context.get("user", ""))).get("user") or {}
+    context = _mapping(_named(path, config, "contexts", str(config.get("current-context") or "")).get("context"))
+    cluster = _mapping(_named(path, config, "clusters", str(context.get("cluster", ""))).get("cluster"))
+    user = _mapping(_named(path, config, "users", str(context.get("user", ""))).get("user"))
     server = cluster.get("server")
     if not isinstance(server, str) or not server.startswith(("https://", "http://")):
         raise CredentialsError(f"{path}: clusters.cluster.server is missing")
@@ -104,14 +104,19 @@ def _from_file(path: Path) -> Access:
     basic = ""
     if user.get("username"):
         basic = base64.b64encode(f"{user['username']}:{user.get('password', '')}".encode()).decode()
-    token_file = Path(user["tokenFile"]) if user.get("tokenFile") else None
+    token_file = Path(str(user["tokenFile"])) if user.get("tokenFile") else None
     return Access(
         server, tls=_tls(path, cluster, user), token=str(user.get("token") or ""), token_file=token_file, basic=basic
     )
 
 
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
 def _named(path: Path, config: Mapping[str, Any], section: str, name: str) -> dict[str, Any]:
-    for entry in config.get(section) or ():
+    entries = config.get(section)
+    for entry in entries if isinstance(entries, list) else ():
         if isinstance(entry, dict) and entry.get("name") == name:
             return entry
     raise CredentialsError(f"{path}: {section} has no entry {name!r}")

@@ -1,9 +1,10 @@
 """Which orders an agent believes: those sealed by a key that is pinned on the node, for what the policy entitles to.
 
 The folder (a Secret's mount) holds ``*.pub``, the engine's public keys, several while keys rotate, and optionally
-``signers``: one line for each person or key whose commits may lead to destructive orders. Without keys orders are
-believed as they are. Keys that were once seen stay pinned in the agent's own folder, so that taking the Secret away
-does not switch the check off.
+``signers``: one line for each person or key whose commits may lead to destructive orders, as the engine names them.
+With ``allowed-signers`` the agent checks the commit's signature itself (``commit_trust.py``), for the source in
+``source`` if that is there. Without keys orders are believed as they are. Keys that were once seen stay pinned in the
+agent's own folder, so that taking the Secret away does not switch the check off.
 """
 
 from __future__ import annotations
@@ -16,26 +17,33 @@ from typing import Any, Final
 import msgspec
 
 from agents.node.acts import Act
+from agents.node.commit_trust import CommitTrust
 from agents.node.log import Log
+from agents.node.shipped import shipped_rules
 from engine.model.cluster import Orders
-from engine.model.seals import Entitlements, layout_warrant, reset_warrant
-from engine.wire import seals
-from engine.wire.names import ORDERS_PREFIX
+from engine.model.seals import Entitlements, Warrant, layout_warrant, reset_warrant
+from engine.wire import seals, sshsignatures
+from engine.wire.key_folder import KeyFolder, Stamp
+from engine.wire.names import MAIN_SHARD, ORDERS_PREFIX, commit_config_map
 from engine.wire.policy import parse_entitlements, parse_policy
-from engine.wire.seals import MAX_PEM, TrustedKeys
+from engine.wire.seals import TrustedKeys
 
 UNSIGNED: Final = "Unsigned"
 VERIFIED: Final = "Verified"
 REFUSED: Final = "Refused"
 SIGNERS: Final = "signers"
+ALLOWED_SIGNERS: Final = "allowed-signers"
+SOURCE: Final = "source"
+BACK_TO: Final = "rewrite-to"
 _PINNED: Final = "order-trust.json"
-_MAX_KEYS: Final = 32
 _log = Log("agent")
 
 
 class _Pinned(msgspec.Struct):
     keys: list[str] = []
     signers: list[str] = []
+    allowed_signers: str = ""
+    source: str = ""
 
 
 class OrderTrust:
@@ -46,10 +54,12 @@ class OrderTrust:
     """
 
     def __init__(self, folder: str, state: Path, name: str) -> None:
-        self._folder = Path(folder) if folder else None
+        self._files = KeyFolder(Path(folder) if folder else None, SIGNERS, ALLOWED_SIGNERS, SOURCE, BACK_TO)
         self._state = state / _PINNED
+        self._commits = CommitTrust(state)
+        self._shipped: frozenset[str] | None = None
         self._object = ORDERS_PREFIX + name
-        self._stamp: tuple[tuple[str, int, int], ...] | None = None
+        self._stamp: Stamp | None = None
         self._keys = TrustedKeys(())
         self._signers: tuple[str, ...] = ()
         self._entitlements: Entitlements | None = None
@@ -63,6 +73,11 @@ class OrderTrust:
         """Whether orders must be sealed."""
         self._refresh()
         return bool(self._keys)
+
+    def seal_problem(self, body: Mapping[str, Any]) -> str:
+        """Why a ConfigMap is not signed by a pinned key, whatever its age; empty when it is."""
+        name = str((body.get("metadata") or {}).get("name", ""))
+        return self._keys.problem(name, seals.digests(seals.covered(body)), seals.seal_of(body))
 
     def orders_problem(self, orders: Orders | None) -> str:
         """Why orders are not believed; empty when they are. They never get older: a state put back is refused."""
@@ -118,20 +133,40 @@ class OrderTrust:
             return f"the orders are for pool {orders.pool!r}, the policy is of {held.pool!r}"
         if self._signers and not any(_is_named(held.signer, row) for row in self._signers):
             return f"the policy's signer {held.signer[:80]!r} is not allowed on this node"
-        prefix = "" if not act.layout else self._prefix(orders)
-        names = [reset_warrant(key) for key in act.keys] if not act.layout else [
-            layout_warrant(f"{prefix}{chip}") for chip in act.chips
-        ]  # fmt: skip
-        found = [orders.warrants.get(name) for name in names]
-        if not found or any(warrant is None for warrant in found):
+        warrants = self._warrants(act, orders)
+        if warrants is None:
             return "the order does not say what entitles it"
-        warrants = [warrant for warrant in found if warrant is not None]
         if max(warrant.epoch for warrant in warrants) != act.epoch:
             return f"the order's warrant is not for epoch {act.epoch}"
         strange = next((warrant.rule for warrant in warrants if warrant.rule not in held.rules), None)
         if strange is not None:
             return f"rule {strange[:80]!r} is not in the policy that was signed"
         return ""
+
+    @property
+    def commit_map(self) -> str:
+        """The ConfigMap with the signed commit that acts need; empty when none is needed."""
+        if not self.required or not self._commits.required:
+            return ""
+        return commit_config_map(self._entitlements.shard if self._entitlements is not None else MAIN_SHARD)
+
+    def commit_refusal(self, act: Act, orders: Orders, body: Mapping[str, Any] | None, now: float) -> str:
+        """Why the signed commit does not entitle to an act; empty when it does. ``now`` is in Unix seconds.
+
+        Raises Unknown while there is no commit that can be believed.
+        """
+        if self._shipped is None:
+            self._shipped = shipped_rules()
+        return self._commits.refusal(body, self._warrants(act, orders) or (), self._shipped, now)
+
+    def _warrants(self, act: Act, orders: Orders) -> list[Warrant] | None:
+        prefix = "" if not act.layout else self._prefix(orders)
+        names = [reset_warrant(key) for key in act.keys] if not act.layout else [
+            layout_warrant(f"{prefix}{chip}") for chip in act.chips
+        ]  # fmt: skip
+        found = [orders.warrants.get(name) for name in names]
+        warrants = [warrant for warrant in found if warrant is not None]
+        return warrants if warrants and len(warrants) == len(found) else None
 
     @staticmethod
     def _prefix(orders: Orders) -> str:
@@ -140,23 +175,8 @@ class OrderTrust:
 
     # ---- keys
 
-    def _files(self) -> list[Path]:
-        if self._folder is None or not self._folder.is_dir():
-            return []
-        return [*sorted(self._folder.glob("*.pub"))[:_MAX_KEYS], self._folder / SIGNERS]
-
-    def _now(self) -> tuple[tuple[str, int, int], ...]:
-        found = []
-        for path in self._files():
-            try:
-                status = path.stat()
-            except OSError:
-                continue
-            found.append((path.name, status.st_mtime_ns, status.st_size))
-        return tuple(found)
-
     def _refresh(self) -> None:
-        if self._now() == self._stamp:
+        if self._files.stamp() == self._stamp:
             return
         try:
             self._load()
@@ -164,40 +184,42 @@ class OrderTrust:
             _log.error("keys of orders cannot be used, the last good ones stay pinned", reason=error)
 
     def _load(self) -> None:
-        self._stamp = self._now()
+        self._stamp = self._files.stamp()
         pems: list[str] = []
-        signers: list[str] = []
-        for path in self._files():
+        texts: dict[str, str] = {}
+        for name, content in self._files.read().items():
             try:
-                if path.stat().st_size > MAX_PEM:
-                    raise ValueError(f"{path} is larger than {MAX_PEM} bytes")
-                text = path.read_text()
-            except FileNotFoundError:
-                continue
-            except (OSError, UnicodeDecodeError) as error:
-                raise ValueError(f"{path} cannot be read: {error}") from error
-            if path.name == SIGNERS:
-                signers = [row.strip() for row in text.splitlines() if row.strip() and not row.startswith("#")]
-                continue
-            try:
-                TrustedKeys([text.encode()])
+                texts[name] = content.decode()
+                if name.endswith(".pub"):
+                    TrustedKeys([content])
+                    pems.append(texts.pop(name))
+                elif name == ALLOWED_SIGNERS:
+                    sshsignatures.allowed_signers(texts[name])
             except ValueError as error:
-                raise ValueError(f"{path} {error}") from error
-            pems.append(text)
+                raise ValueError(f"{self._files.place(name)} {error}") from error
         if not pems:
             self._from_pinned()
             return
-        self._keys, self._signers = TrustedKeys(pem.encode() for pem in pems), tuple(signers)
-        self._pin(_Pinned(pems, signers))
+        rows = [row.strip() for row in texts.get(SIGNERS, "").splitlines() if not row.startswith("#")]
+        pinned = _Pinned(pems, [row for row in rows if row], texts.get(ALLOWED_SIGNERS, ""), texts.get(SOURCE, ""))
+        try:
+            self._take(pinned, texts.get(BACK_TO, ""))
+        except ValueError as error:
+            raise ValueError(f"{self._files.place(ALLOWED_SIGNERS)} {error}") from error
+        self._pin(pinned)
+
+    def _take(self, pinned: _Pinned, back_to: str = "") -> None:
+        self._commits.pin(pinned.allowed_signers, pinned.source, back_to)
+        self._keys, self._signers = TrustedKeys(pem.encode() for pem in pinned.keys), tuple(pinned.signers)
 
     def _from_pinned(self) -> None:
         try:
             kept = msgspec.json.decode(self._state.read_bytes(), type=_Pinned)
         except FileNotFoundError:
             return
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise ValueError(f"{self._state} cannot be read: {error}; delete it to trust unsigned orders") from error
-        self._keys, self._signers = TrustedKeys(pem.encode() for pem in kept.keys), tuple(kept.signers)
+        self._take(kept)
 
     def _pin(self, pinned: _Pinned) -> None:
         body = msgspec.json.encode(pinned)

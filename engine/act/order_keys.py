@@ -17,12 +17,12 @@ from engine.log import get
 from engine.model.cluster import Orders
 from engine.model.seals import Seal
 from engine.wire import seals
+from engine.wire.key_folder import KeyFolder
 from engine.wire.names import ORDERS_PREFIX
-from engine.wire.seals import MAX_PEM, SigningKey, TrustedKeys
+from engine.wire.seals import SigningKey, TrustedKeys
 
 SIGNING: Final = "signing.pem"
 _CHECK_SECONDS: Final = 5.0
-_MAX_KEYS: Final = 32
 _log = get("act")
 
 
@@ -33,16 +33,17 @@ class OrderKeys:
     """
 
     def __init__(self, folder: str = "", clock: Callable[[], float] = time.monotonic) -> None:
-        self._folder = Path(folder) if folder else None
-        if self._folder is not None and not self._folder.is_dir():
+        path = Path(folder) if folder else None
+        if path is not None and not path.is_dir():
             # a mistyped path must not turn signing off
             raise InputError(
                 "is no folder", where=f"BELAY_ORDER_KEYS {folder}", hint="Name the folder with signing.pem."
             )
+        self._files = KeyFolder(path, SIGNING)
         self._clock = clock
         self._lock = threading.Lock()
         self._looked = clock()
-        self._stamp = self._now()
+        self._stamp = self._files.stamp()
         self._keys = self._read()
         self._checked: dict[str, tuple[str, bool]] = {}
 
@@ -87,9 +88,9 @@ class OrderKeys:
 
     def _current(self) -> tuple[SigningKey | None, TrustedKeys]:
         with self._lock:
-            if self._folder is not None and self._clock() - self._looked >= _CHECK_SECONDS:
+            if self._clock() - self._looked >= _CHECK_SECONDS:
                 self._looked = self._clock()
-                stamp = self._now()
+                stamp = self._files.stamp()
                 if stamp != self._stamp:
                     try:
                         self._keys, self._stamp = self._read(), stamp
@@ -98,44 +99,23 @@ class OrderKeys:
                         _log.error("keys of orders not usable, the last good ones stay in force", reason=str(error))
             return self._keys
 
-    def _files(self) -> list[Path]:
-        if self._folder is None or not self._folder.is_dir():
-            return []
-        return [*sorted(self._folder.glob("*.pub"))[:_MAX_KEYS], self._folder / SIGNING]
-
-    def _now(self) -> tuple[tuple[str, int, int], ...]:
-        found = []
-        for path in self._files():
-            try:
-                status = path.stat()
-            except OSError:
-                continue
-            found.append((path.name, status.st_mtime_ns, status.st_size))
-        return tuple(found)
-
     def _read(self) -> tuple[SigningKey | None, TrustedKeys]:
         key: SigningKey | None = None
         public: list[bytes] = []
-        for path in self._files():
-            try:
-                if path.stat().st_size > MAX_PEM:
-                    raise InputError(f"is larger than {MAX_PEM} bytes", where=str(path))
-                pem = path.read_bytes()
-                if path.name == SIGNING:
+        where = ""
+        try:
+            files = self._files.read()
+            for name, pem in files.items():
+                where = self._files.place(name)
+                if name == SIGNING:
                     key = SigningKey(pem)
                     public.append(key.public_pem())
                 else:
                     TrustedKeys([pem])
                     public.append(pem)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from error
-            except ValueError as error:
-                raise InputError(
-                    str(error), where=str(path), hint="Make one with `openssl genpkey -algorithm ed25519`"
-                ) from error
-        return key, TrustedKeys(public) if public else TrustedKeys(())
+        except ValueError as error:
+            raise InputError(str(error), where=where, hint="`belay keys create orders` makes keys") from error
+        return key, TrustedKeys(public)
 
 
 __all__ = ["SIGNING", "OrderKeys"]

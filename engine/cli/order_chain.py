@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
+from engine.cli.chain_checks import Check, Maps
+from engine.cli.commit_chain import commit_checks, proven_rules
 from engine.errors import InputError
 from engine.model.cluster import AgentReport, Orders
 from engine.model.seals import Entitlements, Warrant, isolation_warrant, layout_warrant, reset_warrant
@@ -22,15 +22,6 @@ from engine.wire.policy import parse_entitlements, parse_policy
 from engine.wire.revisionlog import RevisionEntry
 
 _MAX_KEYS: Final = 64
-Maps = Mapping[tuple[str, str], Mapping[str, Any]]
-
-
-class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """One link of a chain: the ``object``, what was checked (``check``), and the ``problem``, empty when it holds."""
-
-    object: str
-    check: str
-    problem: str = ""
 
 
 def config_maps(items: Iterable[Mapping[str, Any]]) -> Maps:
@@ -82,16 +73,18 @@ def _explain(name: str, items: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def verify(items: Iterable[Mapping[str, Any]], keys: Path | None) -> list[Check]:
-    """Check every link that the objects hold: logs of revisions, seals of policies and orders, rules, revisions.
-    ``keys`` is a folder with ``*.pub``; None: seals are not checked, and unsigned objects are no finding.
+def verify(items: Iterable[Mapping[str, Any]], keys: Path | None, signers: Path | None = None) -> list[Check]:
+    """Check every link that the objects hold: logs of revisions, commits, seals of policies and orders, rules.
+    ``keys`` is a folder with ``*.pub``; None: seals are not checked, and unsigned objects are no finding. ``signers``
+    is the list by which commits are verified (SSH or GnuPG); None: signatures of commits are not checked again.
 
     Raises:
-        InputError: a key cannot be read.
+        InputError: a key or the list cannot be read.
     """
     maps = config_maps(items)
     trusted = _trusted(keys) if keys is not None else None
-    checks: list[Check] = []
+    checks = commit_checks(maps, signers)
+    proven = proven_rules(maps)
     revisions: set[str] = set()
     held: dict[str, tuple[Entitlements, str]] = {}
     for (space, name), body in sorted(maps.items()):
@@ -100,6 +93,7 @@ def verify(items: Iterable[Mapping[str, Any]], keys: Path | None) -> list[Check]
         what = f"ConfigMap/{space}/{name}"
         try:
             if name.split(".")[0] == names.REVISIONS:
+                checks += _seal(what, name, body, trusted)
                 revisions |= {entry.revision for entry in revisionlog.parse(body).entries}
                 checks.append(Check(object=what, check="entries follow each other unchanged"))
             elif name.startswith(names.POLICY_PREFIX):
@@ -114,8 +108,24 @@ def verify(items: Iterable[Mapping[str, Any]], keys: Path | None) -> list[Check]
             checks.append(Check(object=what, check="can be read", problem=str(error)))
     for (space, name), body in sorted(maps.items()):
         if space == names.SYSTEM and name.startswith(names.ORDERS_PREFIX):
-            checks += _orders(f"ConfigMap/{space}/{name}", name, body, trusted, held, revisions)
+            what = f"ConfigMap/{space}/{name}"
+            checks += _orders(what, name, body, trusted, held, revisions)
+            checks += _documents(what, body, proven)
     return checks
+
+
+def _documents(what: str, body: Mapping[str, Any], proven: Mapping[str, frozenset[str]]) -> list[Check]:
+    """Whether the documents that destructive orders name are in the commit that is exported; only orders of that commit
+    can be compared."""
+    try:
+        orders = parse_orders(body)
+    except WireError:
+        return []  # reported already
+    return [
+        Check(object=what, check=f"{key}: its document is in the commit or comes with Belay",
+              problem="" if warrant.rule in proven[warrant.revision] else f"{warrant.rule!r} is in neither")
+        for key, warrant in sorted(orders.warrants.items()) if warrant.epoch and warrant.revision in proven
+    ]  # fmt: skip
 
 
 def _orders(

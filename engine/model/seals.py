@@ -45,7 +45,8 @@ class Entitlements(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """What a pool's policy entitles to: the ``rules`` that may order resets and partitions of its chips.
 
     ``policy_digest`` is that of the pool's fault rules; ``revision`` the commit that they were first derived from, and
-    ``signer`` who signed it (empty where commits are not verified).
+    ``signer`` who signed it (empty where commits are not verified). ``shard`` is the shard whose commit it is;
+    ``log`` the number of the newest accepted revision when the policy was derived, 0 where that log is not signed.
     """
 
     pool: str
@@ -53,6 +54,8 @@ class Entitlements(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     revision: str = ""
     signer: str = ""
     rules: tuple[str, ...] = ()
+    shard: str = "main"
+    log: int = 0
 
 
 BUILT_IN_RULES: Final = ("actions.tolerate", "layout", "reset:unknown product, whole node")

@@ -5,8 +5,8 @@ A signature says who made a commit, not for what. Three more conditions hold whe
 - The commit follows the last accepted revision. Going back needs a new commit that reverts, or the operator's allowance
   for one commit (``spec.verify.allowRewriteTo``).
 - It descends from the pinned anchor (``spec.verify.anchor``), if there is one.
-- If it names a source in its trailers, ``Belay-Source: REPOSITORY BRANCH [FOLDER]``, one of them is this source; with
-  ``spec.verify.requireTrailer`` it must name it.
+- If it names a source in its trailers, ``Belay-Source: REPOSITORY BRANCH [FOLDER]``, one of them is this source. It
+  must name it with ``spec.verify.requireTrailer``, and where the last accepted revision named it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from engine.errors import SourceError, bounded
-from engine.source.commit_text import trailers
 from engine.source.objects import ObjectStore
 from engine.source.records import SourceConfig
+from engine.wire.committext import parse, trailers
 
 TRAILER: Final = "Belay-Source"
 
@@ -43,23 +43,36 @@ class Acceptance:
                 f"the log of accepted revisions cannot be trusted: {self.distrust}",
                 hint="Find out who changed it; deleting the ConfigMap starts it again",
             )
-        self._check_trailers(sha, payload)
-        if sha == self._config.allow_rewrite_to:
-            return
-        self._check_anchor(objects, sha)
         floors = [self.accepted[-1]] if self.accepted else []
         # what the cluster knows to be older has been followed by others since; what it does not know still counts
         if known and known not in self.accepted:
             floors.append(known)
+        allowed = sha == self._config.allow_rewrite_to
+        named = not allowed and any(floor != sha and self._names_source(objects, floor) for floor in floors)
+        self._check_trailers(sha, payload, named)
+        if allowed:
+            return
+        self._check_anchor(objects, sha)
         for floor in floors:
             if floor != sha and not objects.is_ancestor(floor, sha):
                 raise self._not_after(objects, sha, floor)
 
-    def _check_trailers(self, sha: str, payload: bytes) -> None:
+    def _names_source(self, objects: ObjectStore, floor: str) -> bool:
+        """Whether an accepted commit names this source: then those who sign say what for, and one that does not say it
+        may be of a branch that was never meant for this cluster."""
+        if not objects.has_commit(floor):
+            return False
+        payload = parse(objects.raw("commit", floor), len(floor)).payload
+        return any(name in trailers(payload, TRAILER) for name in self._names())
+
+    def _names(self) -> tuple[str, str]:
+        wanted = self._config.name
+        return wanted, " ".join(wanted.split(" ")[:2])
+
+    def _check_trailers(self, sha: str, payload: bytes, before: bool) -> None:
         named = trailers(payload, TRAILER)
         wanted = self._config.name
-        without_folder = " ".join(wanted.split(" ")[:2])
-        if wanted in named or without_folder in named:
+        if any(name in named for name in self._names()):
             return
         if named:
             raise SourceError(
@@ -72,6 +85,12 @@ class Acceptance:
                 "OtherSource",
                 f"commit {sha[:12]} does not say what it is made for, which spec.verify.requireTrailer asks",
                 hint=f"Commit with --trailer '{TRAILER}: {wanted}'",
+            )
+        if before:
+            raise SourceError(
+                "OtherSource",
+                f"commit {sha[:12]} does not say what it is made for, as the accepted one before it does",
+                hint=f"Commit with --trailer '{TRAILER}: {wanted}', or set spec.verify.allowRewriteTo to this commit",
             )
 
     def _check_anchor(self, objects: ObjectStore, sha: str) -> None:

@@ -22,9 +22,9 @@ from typing import Final
 import msgspec
 
 from engine.errors import SourceError, bounded
-from engine.source.commit_text import MAX_COMMIT, CommitText, parse
 from engine.source.git import Git
 from engine.source.records import SourceConfig
+from engine.wire.committext import MAX_COMMIT, CommitText, parse
 
 _SSH_GOOD = re.compile(r'^Good "git" signature for (\S.*) with \S+ key (\S+)', re.MULTILINE)
 _GPG_GOOD = re.compile(r"^\[GNUPG:\] GOODSIG [0-9A-F]+ (.*)$", re.MULTILINE)
@@ -100,11 +100,11 @@ class Verifier:
         came = self.seen.get(sha, self._clock())
         if self._mode == "ssh":
             if not text.is_ssh:
-                return Signature(None, f"commit {short} is signed with GnuPG where SSH is required")
+                return Signature(None, f"commit {short} is signed with {text.kind} where SSH is required")
             found = self._check_ssh(text, self._signers, came)
         else:
             if not text.is_pgp:
-                return Signature(None, f"commit {short} is signed with SSH where GnuPG is required")
+                return Signature(None, f"commit {short} is signed with {text.kind} where GnuPG is required")
             found = self._check_gpg(text, self._keyring(self._signers), came)
         if found.signer is None:
             return Signature(None, f"commit {short} {found.refusal}")

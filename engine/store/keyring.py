@@ -172,4 +172,9 @@ def _keys(lines: Iterable[bytes], where: str) -> Iterable[Key]:
             text = f"line {number} has {len(secret)} characters, a key needs at least {LEAST_KEY}"
             raise InputError(text, where=where, hint="Make one: openssl rand -hex 32")
         seen.add(secret)
-        yield Key(hashlib.sha256(b"belay key name\0" + secret).hexdigest()[:8], secret)
+        yield Key(key_name(secret), secret)
+
+
+def key_name(secret: bytes) -> str:
+    """The name of a key in seals and logs."""
+    return hashlib.sha256(b"belay key name\0" + secret).hexdigest()[:8]

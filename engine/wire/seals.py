@@ -36,8 +36,8 @@ class SigningKey:
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
             raise ValueError("is no private key in PEM without a password") from error
         if not isinstance(key, Ed25519PrivateKey):
-            raise ValueError("is no Ed25519 key: make one with `openssl genpkey -algorithm ed25519`")
-        self._key = key
+            raise ValueError("is no Ed25519 key: make one with `belay keys create orders`")
+        self._key, self._pem = key, pem
         self.key_id = key_id(key.public_key().public_bytes_raw())
 
     def public_pem(self) -> bytes:
@@ -46,6 +46,10 @@ class SigningKey:
 
         pem: bytes = self._key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
         return pem
+
+    def private_pem(self) -> bytes:
+        """The key as it was read; it belongs into a file with mode 0600 or a Secret, nowhere else."""
+        return self._pem
 
     def seal(self, name: str, texts: Mapping[str, str], signed_at: int) -> Seal:
         """The seal of the object ``name`` (a ConfigMap's) with these texts by key, at ``signed_at`` (Unix ms)."""
@@ -122,7 +126,7 @@ def seal_of(config_map: Mapping[str, Any]) -> Seal | None:
         return None
     try:
         return msgspec.json.decode(text, type=Seal)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
         return None
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 SSH: Final = b"-----BEGIN SSH SIGNATURE-----"
 PGP: Final = (b"-----BEGIN PGP SIGNATURE-----", b"-----BEGIN PGP MESSAGE-----")
+X509: Final = b"-----BEGIN SIGNED MESSAGE-----"
 MAX_COMMIT: Final = 256 << 10
 """Largest commit, in bytes, whose signature is checked."""
 _SIGNATURES: Final = {40: b"gpgsig", 64: b"gpgsig-sha256"}
@@ -33,6 +34,14 @@ class CommitText(msgspec.Struct, frozen=True):
     def is_ssh(self) -> bool:
         """Whether the signature is one of SSH."""
         return self.signature.startswith(SSH)
+
+    @property
+    def kind(self) -> str:
+        """How the commit is signed, for messages."""
+        if self.is_ssh or self.is_pgp:
+            return "SSH" if self.is_ssh else "GnuPG"
+        x509 = self.signature.startswith(X509)
+        return "a certificate (gitsign, S/MIME), which Belay does not verify," if x509 else "an unknown format"
 
     @property
     def is_pgp(self) -> bool:
