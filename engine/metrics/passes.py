@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
 import msgspec
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from engine.metrics.catalogue import BY_NAME
+from engine.metrics.counters import families
 from engine.model.actions import kind_of
 from engine.model.cluster import Observed
-from engine.model.plan import Plan
+from engine.model.plan import BudgetUse, Plan
 
-MICRO = 1_000_000
+#: The counts of a summary that are shown by shard and one label.
+_COUNTED: Final = ("nodes", "chips", "pending", "deferred", "diagnostics", "shadow", "lemons")
 
 
 class PassSummary(msgspec.Struct, frozen=True):
@@ -35,10 +39,11 @@ class PassSummary(msgspec.Struct, frozen=True):
     pods: int
     shadow: dict[str, int] = {}
     lemons: dict[str, int] = {}
+    budgets: tuple[BudgetUse, ...] = ()
 
     @staticmethod
-    def of(plan: Plan, observed: Observed, seconds: float) -> PassSummary:
-        """Counts of a plan."""
+    def of(plan: Plan, observed: Observed, seconds: float, before: PassSummary | None = None) -> PassSummary:
+        """Counts of a plan; ``before`` is the shard's last summary, whose allowances hold while none is counted."""
         return PassSummary(
             plan.now,
             seconds,
@@ -52,7 +57,16 @@ class PassSummary(msgspec.Struct, frozen=True):
             len(observed.pods),
             dict(Counter(f"{change.policy}/{change.change}/{kind_of(change.action)}" for change in plan.shadows)),
             dict(Counter("avoided" if lemon.avoided else "remembered" for lemon in plan.repeat_offenders)),
+            _with_allowances(plan.budgets, before.budgets if before is not None else ()),
         )
+
+
+def _with_allowances(budgets: tuple[BudgetUse, ...], before: tuple[BudgetUse, ...]) -> tuple[BudgetUse, ...]:
+    known = {(row.budget, row.scope): row.allowed for row in before}
+    return tuple(
+        row if row.allowed is not None else msgspec.structs.replace(row, allowed=known.get((row.budget, row.scope)))
+        for row in budgets
+    )
 
 
 Numbers = tuple[Mapping[str, PassSummary], Mapping[str, int]]
@@ -69,47 +83,30 @@ class BelayCollector(Collector):
         """Metrics for one scrape."""
         summaries, counters = self._read()
         yield from _gauges(summaries)
-        yield from _counters(counters)
-
-
-def counter_name(name: str, **labels: str) -> str:
-    """The key of a counter."""
-    return "|".join([name, *(f"{key}={value}" for key, value in sorted(labels.items()))])
+        yield from families(counters)
 
 
 def _gauges(summaries: Mapping[str, PassSummary]) -> Iterator[Metric]:
-    counted = (
-        ("nodes", "state", "Nodes by state."),
-        ("chips", "state", "Chips by state, all of them; unknown: no report names them."),
-        ("pending", "reason", "Gangs and pods that were not placed, by reason."),
-        ("deferred", "budget", "Actions that a budget keeps back, by budget."),
-        ("diagnostics", "severity", "Findings by severity."),
-        ("shadow", "change", "Actions that shadow policies would change, by policy/new or avoided/action."),
-        ("lemons", "state", "Chips that have failed of late, by whether placement avoids them."),
-    )
-    for field, label, text in counted:
-        family = GaugeMetricFamily(f"belay_{field}", text, labels=["shard", label])
+    for field in _COUNTED:
+        family = gauge(f"belay_{field}")
         for shard, summary in sorted(summaries.items()):
             for value, number in sorted(getattr(summary, field).items()):
                 family.add_metric([shard, value], number)
         yield family
-    for field, text in (
-        ("time", "When the last pass was, in unix seconds."),
-        ("seconds", "How long the last pass took."),
-    ):
-        family = GaugeMetricFamily(f"belay_last_pass_{field}", text, labels=["shard"])
+    spent, left = gauge("belay_budget_spent"), gauge("belay_budget_left")
+    for shard, summary in sorted(summaries.items()):
+        for row in summary.budgets:
+            spent.add_metric([shard, row.budget, row.scope, row.actions], row.spent)
+            if row.allowed is not None:
+                left.add_metric([shard, row.budget, row.scope, row.actions], max(0, row.allowed - row.spent))
+    yield from (spent, left)
+    for field in ("time", "seconds"):
+        family = gauge(f"belay_last_pass_{field}")
         for shard, summary in sorted(summaries.items()):
             family.add_metric([shard], getattr(summary, field))
         yield family
 
 
-def _counters(counters: Mapping[str, int]) -> Iterator[Metric]:
-    families: dict[str, CounterMetricFamily] = {}
-    for key, number in sorted(counters.items()):
-        name, *pairs = key.split("|")
-        labels = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-        if name not in families:
-            families[name] = CounterMetricFamily(f"belay_{name}", f"Counted: {name}.", labels=list(labels))
-        value = number / MICRO if name.endswith("_seconds") else number
-        families[name].add_metric(list(labels.values()), value)
-    yield from families.values()
+def gauge(name: str) -> GaugeMetricFamily:
+    """The empty family of a gauge of the catalogue."""
+    return GaugeMetricFamily(name, BY_NAME[name].text, labels=list(BY_NAME[name].labels))

@@ -1,0 +1,12 @@
+"""Metrics of the engine: a summary per pass and counters in Redis, which `belay server` renders for Prometheus."""
+
+from __future__ import annotations
+
+from engine.metrics.catalogue import BY_NAME, METRICS, Described
+from engine.metrics.counters import MICRO, counter_name, recovery_counts, timed, wait_counts
+from engine.metrics.passes import BelayCollector, PassSummary, gauge
+
+__all__ = [
+    "BY_NAME", "METRICS", "MICRO", "BelayCollector", "Described", "PassSummary", "counter_name", "gauge",
+    "recovery_counts", "timed", "wait_counts",
+]  # fmt: skip
