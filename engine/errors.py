@@ -7,8 +7,18 @@ the text. Errors of bugs are not wrapped.
 
 from __future__ import annotations
 
+import os
+from typing import NoReturn
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C: 128 + SIGINT, as in shells."""
 MAX_ERROR_CHARS = 1000
 """Longest text of one error, in characters: enough to act on, too little to leak a file or a response body."""
+
+
+def leave(*_: object) -> NoReturn:
+    """The handler of SIGINT while there is nothing to clean up: the process ends at once, without a word."""
+    os._exit(INTERRUPTED)
 
 
 class BelayError(Exception):

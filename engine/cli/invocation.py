@@ -5,13 +5,17 @@ Exit codes: 0 done, 1 findings or differences, 2 the command failed, 130 interru
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any, Final, ParamSpec
 
 import click
+
+from engine.errors import INTERRUPTED, leave
 
 P = ParamSpec("P")
 DEBUG: Final = "BELAY_DEBUG"
@@ -37,14 +41,15 @@ def fails_clearly(command: Callable[P, None]) -> Callable[P, None]:
 
         try:
             _tolerate(sys.stdout, sys.stderr)
-            try:
-                command(*args, **kwargs)
-            finally:
-                sys.stdout.flush()
+            with _raised_interrupts():
+                try:
+                    command(*args, **kwargs)
+                finally:
+                    sys.stdout.flush()
         except BelayError as error:
             _fail(str(error))
         except KeyboardInterrupt:
-            sys.exit(130)
+            sys.exit(INTERRUPTED)
         except BrokenPipeError:
             _leave_pipe()
         except (click.ClickException, click.Abort, click.exceptions.Exit):
@@ -57,6 +62,19 @@ def fails_clearly(command: Callable[P, None]) -> Callable[P, None]:
             _fail(f"internal error: {text}. This is a bug in Belay; please report it with the output of {DEBUG}=1.")
 
     return run
+
+
+@contextlib.contextmanager
+def _raised_interrupts() -> Iterator[None]:
+    """Within, an interrupt is a KeyboardInterrupt, which verbs clean up after; before and after it ends the process."""
+    if signal.getsignal(signal.SIGINT) is not leave:
+        yield
+        return
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        yield
+    finally:
+        signal.signal(signal.SIGINT, leave)
 
 
 def output_option(default: str = "table") -> Callable[[Callable[..., None]], Callable[..., None]]:
