@@ -1,0 +1,1 @@
+"""Fuzzing of every parser: mutated inputs, guided by the lines that they reach (`make fuzz`)."""

@@ -1,0 +1,42 @@
+"""Every harness, by name."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.fuzz.harness import Harness
+from tests.fuzz.harnesses import (
+    clusters,
+    command_line,
+    config_maps,
+    documents,
+    driver_library,
+    node_files,
+    pods,
+    repositories,
+    servers,
+    signatures,
+    tools,
+    training,
+    working_memory,
+)
+
+HARNESSES: Final[dict[str, Harness]] = {
+    harness.name: harness
+    for module in (
+        config_maps,
+        pods,
+        documents,
+        repositories,
+        servers,
+        working_memory,
+        tools,
+        driver_library,
+        node_files,
+        training,
+        signatures,
+        clusters,
+        command_line,
+    )
+    for harness in module.HARNESSES
+}
