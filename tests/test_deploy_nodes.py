@@ -16,10 +16,11 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from agents.kubelet.flags import plugin_settings
+from agents.kubelet.flags import node_settings, plugin_settings
 from agents.node import jobfiles, linkfiles, rankfiles
 from agents.node.__main__ import _parser
 from agents.node.hardware import settings as hardware
+from agents.node.settings import Settings
 from engine.cli import main
 from tests.kube_server import TOKEN, kubeconfig
 
@@ -34,14 +35,14 @@ DRIVER_WRITES = ("/etc/vnpu.cfg", "/run/vnpu_cfg_lock", "/var/log/lingqu")
 COMPONENTS = sorted(p.name for p in (ROOT / "deploy" / "components").iterdir() if not p.name.startswith("git-"))
 
 
-def built(folder: Path, *components: str) -> list[dict[str, Any]]:
+def built(folder: Path, *components: str, overlay: str = "nodes") -> list[dict[str, Any]]:
     kubectl = shutil.which("kubectl")
     assert kubectl is not None, "kubectl is needed (make test-packages)"
     # beside a copy of what it names: kustomize takes nothing from outside its root but by relative path
     shutil.copytree(ROOT / "deploy", folder / "deploy", dirs_exist_ok=True)
     mine = folder / "deploy" / "overlays" / "mine"
     mine.mkdir(exist_ok=True)
-    named = {"resources": ["../nodes"], "components": [f"../../components/{name}" for name in components]}
+    named = {"resources": [f"../{overlay}"], "components": [f"../../components/{name}" for name in components]}
     (mine / "kustomization.yaml").write_text(
         yaml.safe_dump({"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", **named})
     )
@@ -75,6 +76,17 @@ def test_the_agents_manifest_says_what_the_agent_understands(tmp_path: Path, com
     assert mounts == {volume["name"] for volume in pod["volumes"]}
     assert len({mount["mountPath"] for mount in container["volumeMounts"]}) == len(container["volumeMounts"])
     assert options.state_dir in {mount["mountPath"] for mount in container["volumeMounts"]}
+
+
+def test_agents_alone_bring_no_engine_and_reset_as_configured(tmp_path: Path) -> None:
+    documents = built(tmp_path, overlay="nodes-alone")
+    assert [d["kind"] for d in documents if d["kind"] in ("Deployment", "StatefulSet", "Service")] == []
+    (container,) = agent(documents)["containers"]
+    arguments = [a.replace("--journal", "--state-dir") for a in container["args"][1:]]
+    options = _parser().parse_args(["--node=n0", *arguments])
+    assert node_settings(options, Settings()).own_resets
+    assert not node_settings(_parser().parse_args(["--node=n0", "--driver=dcmi"]), Settings()).own_resets
+    assert not node_settings(_parser().parse_args(["--node=n0", "--driver=dcmi", "-hotReset=2"]), Settings()).own_resets
 
 
 @pytest.mark.parametrize("components", [("soft-shares",), tuple(COMPONENTS)])
@@ -165,6 +177,8 @@ ALLOWED = [
     ("patch", "configmaps", "belay-nodes"),
     ("create", "configmaps", "belay-nodes"),
     ("patch", "configmaps", "kube-system"),
+    ("watch", "configmaps", "kube-system"),
+    ("watch", "configmaps", "mindx-dl"),
     ("create", "events", "kube-system"),
     ("patch", "configmaps", "mindx-dl"),
     ("delete", "configmaps", "mindx-dl"),
@@ -228,11 +242,12 @@ def test_a_real_api_server_gives_agents_what_they_need_and_no_more(kubeconfig: s
 
 def _may(server: str, verb: str, resource: str, namespace: str, account: str = "belay-agent") -> bool:
     name, _, sub = resource.partition("/")
+    home = "belay-nodes" if account == "belay-agent" else "belay-system"
     body = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SubjectAccessReview",
         "spec": {
-            "user": f"system:serviceaccount:belay-system:{account}",
+            "user": f"system:serviceaccount:{home}:{account}",
             "groups": ["system:serviceaccounts", "system:authenticated"],
             "resourceAttributes": {
                 "verb": verb, "resource": name, "subresource": sub, "namespace": namespace,
