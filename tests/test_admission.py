@@ -17,17 +17,24 @@ import yaml
 from aiohttp import web
 
 from agents.node import detect
+from engine.documents.scheduling import PUBLIC_FAULT_SOURCES
 from engine.errors import InputError
 from engine.kube import CONFIGMAP, NAMESPACE, NODE, POD, Kube, KubeError, Object, resource_for
 from engine.serve.admission.rules import (
     AGENT,
     ENGINE,
     GUARDED,
+    HOST_AGENT,
+    HOST_AGENTS,
+    JOB_PREFIXES,
     NODE_ANNOTATIONS,
     NODE_LABELS,
     SENDERS,
     SERVER,
+    SERVER_PREFIXES,
+    SERVER_RECORDS,
     WriteRequest,
+    concerned,
     refusal,
     reports_of,
 )
@@ -41,7 +48,7 @@ from engine.serve.admission.server import (
 )
 from engine.wire import publicinfo
 from tests.grpc_world import until
-from tests.kube_server import kubeconfig
+from tests.kube_server import TOKEN, kubeconfig
 from tests.test_grpc_tls import authority, certificate
 
 __all__ = ["kubeconfig"]
@@ -84,6 +91,22 @@ def test_an_agent_writes_the_reports_of_its_node_only() -> None:
     assert not write("belay:agent:n0", config_map("belay-nodes", "belay-report-n0"), node="")
     assert write("belay:agent:n1", config_map("belay-nodes", "belay-report-n0"), node="n0")
     assert not write("another", config_map("kube-system", "coredns"), node="")
+
+
+def test_a_member_of_the_group_of_host_agents_writes_as_the_agent_of_a_node() -> None:
+    def said(user: str, node: str) -> str:
+        body = config_map("belay-nodes", f"belay-report-{node}")
+        return refusal(
+            WriteRequest(
+                user=user, operation="UPDATE", resource="configmaps", namespace="belay-nodes",
+                name=f"belay-report-{node}", old=body, new=body, groups=("system:authenticated", HOST_AGENTS),
+            )
+        )  # fmt: skip
+
+    assert concerned("eve", (HOST_AGENTS,)) and not concerned("eve", ("system:authenticated",))
+    assert not said(f"{HOST_AGENT}n0", "n0") and "of its node only" in said(f"{HOST_AGENT}n0", "n1")
+    for user in ("eve", "belay:agent", HOST_AGENT):
+        assert said(user, "n0"), user
 
 
 def test_an_agent_deletes_only_the_report_that_it_may_delete() -> None:
@@ -161,7 +184,9 @@ def test_a_server_writes_records_of_recovery_and_no_orders() -> None:
     for namespace, name in (
         ("belay-system", "belay-recovery-1"),
         ("belay-system", "belay-public-faults"),
+        ("belay-system", "belay-slow-nodes"),
         ("cluster-system", "fault-job-info"),
+        ("cluster-system", "super-pod-7"),
         ("team-a", "reset-config-job"),
         ("team-a", "data-trace-job"),
     ):
@@ -171,6 +196,8 @@ def test_a_server_writes_records_of_recovery_and_no_orders() -> None:
         ("belay-system", "belay-policy-default"),
         ("belay-nodes", "belay-report-n0"),
         ("kube-system", "reset-config-job"),
+        ("kube-system", "super-pod-7"),
+        ("cluster-system", "pingmesh-config"),
         ("team-a", "settings"),
     ):
         assert write(SERVER, config_map(namespace, name)), name
@@ -233,10 +260,20 @@ def test_the_policies_in_cel_name_what_the_rules_name() -> None:
     bound = [one["spec"] for one in found if one["kind"] == "ValidatingAdmissionPolicyBinding"]
     assert {one["policyName"] for one in bound} == set(policies)
     assert all(one["validationActions"] == ["Deny"] for one in bound)
+    public = policies.pop("belay-public-faults")
+    (listed,) = (row["expression"] for row in public["validations"])
+    allowed = {source.namespace for source in PUBLIC_FAULT_SOURCES} | {publicinfo.MESSAGES_NAMESPACE}
+    assert set(re.findall(r"'([^']+)'", listed)) == allowed
+    assert public["matchConstraints"]["objectSelector"]["matchLabels"] == {publicinfo.LABEL: "true"}
     for name, spec in policies.items():
         (condition,) = spec["matchConditions"]
         account = "-".join(name.split("-")[:2])
-        assert condition["expression"] == f"request.userInfo.username == 'system:serviceaccount:belay-system:{account}'"
+        user = {"belay-agent": AGENT, "belay-server": SERVER, "belay-engine": ENGINE}[account]
+        found = set(re.findall(r"'([^']+)'", condition["expression"]))
+        assert found == ({AGENT, HOST_AGENT, HOST_AGENTS} if user == AGENT else {user})
+        assert f"request.userInfo.username == '{user}'" in condition["expression"]
+        names = [row["expression"] for row in spec.get("variables", ()) if row["name"] == "node"]
+        assert all(f"username.substring({len(HOST_AGENT)})" in one for one in names)
         texts = [row[key] for part in ("validations", "variables") for row in spec.get(part, ()) for key in row]
         assert all(text.count(a) == text.count(b) for text in texts for a, b in ("()", "[]", "{}"))
         known = {row["name"] for row in spec.get("variables", ())}
@@ -251,6 +288,11 @@ def test_the_policies_in_cel_name_what_the_rules_name() -> None:
         row["expression"] for row in policies["belay-server-configmaps"]["variables"] if row["name"] == "guarded"
     )
     assert set(re.findall(r"'([^']+)'", guarded)) == GUARDED
+    (writes,) = (row["expression"] for row in policies["belay-server-configmaps"]["validations"])
+    prefixes = set(re.findall(r"startsWith\('([^']+)'\)", writes))
+    assert prefixes == {name for _, name in SERVER_PREFIXES} | set(JOB_PREFIXES)
+    places = {namespace for namespace, _ in SERVER_RECORDS}
+    assert set(re.findall(r"'([^']+)'", writes)) - prefixes - places == {name for _, name in SERVER_RECORDS}
 
 
 class Cluster:
@@ -262,15 +304,16 @@ class Cluster:
         self.context.check_hostname, self.context.verify_mode = False, ssl.CERT_NONE
 
     async def prepare(self) -> None:
-        for path in ("base/namespaces.yaml", "base/rbac.yaml", "overlays/nodes/rbac.yaml"):
+        rights = ("base/rbac.yaml", "overlays/nodes/rbac.yaml", "components/host-agents/rbac.yaml")
+        for path in ("base/namespaces.yaml", *rights):
             for body in yaml.safe_load_all((DEPLOY / path).read_text()):
                 await self.kube.apply(body)
         label = {"metadata": {"labels": {"kubernetes.io/metadata.name": "kube-system"}}}
         await self.kube.patch(NAMESPACE, "kube-system", label)  # as API servers from 1.21 on do themselves
         for node in ("n0", "n1"):
             await self.kube.create(NODE, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
-            for namespace, name in (("belay-system", f"agent-{node}"), ("default", f"job-{node}")):
-                account = {"serviceAccountName": "belay-agent"} if namespace == "belay-system" else {}
+            for namespace, name in (("belay-nodes", f"agent-{node}"), ("default", f"job-{node}")):
+                account = {"serviceAccountName": "belay-agent"} if namespace == "belay-nodes" else {}
                 spec = {"nodeName": node, "containers": [{"name": "c", "image": "i"}], **account}
                 metadata = {"name": name, "namespace": namespace}
                 await self.kube.create(POD, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
@@ -282,7 +325,7 @@ class Cluster:
         with contextlib.suppress(KubeError):
             await self.kube.delete(CONFIGURATIONS, CONFIGURATION)
         for node in ("n0", "n1"):
-            for namespace, name in (("belay-system", f"agent-{node}"), ("default", f"job-{node}")):
+            for namespace, name in (("belay-nodes", f"agent-{node}"), ("default", f"job-{node}")):
                 await self.kube.delete(POD, name, namespace, grace=0)
             await self.kube.delete(NODE, node)
         for name in ("coredns", "mindx-dl-deviceinfo-n0", "mindx-dl-deviceinfo-n1"):
@@ -290,20 +333,24 @@ class Cluster:
 
     async def token(self, account: str, pod: str = "") -> str:
         spec: dict[str, Any] = {"expirationSeconds": 3600}
+        namespace = "belay-nodes" if account == "belay-agent" else "belay-system"
         if pod:
-            found = await self.kube.get(POD, pod, "belay-system")
+            found = await self.kube.get(POD, pod, namespace)
             assert found is not None
             uid = found["metadata"]["uid"]
             spec["boundObjectRef"] = {"kind": "Pod", "apiVersion": "v1", "name": pod, "uid": uid}
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         kind = resource_for("v1", "ServiceAccount")
-        answer: Any = await self.kube._call("POST", kind, "belay-system", account, "token", body=body)
+        answer: Any = await self.kube._call("POST", kind, namespace, account, "token", body=body)
         return str(answer["status"]["token"])
 
     async def attempt(self, token: str, method: str, path: str, body: Any = None) -> tuple[int, str]:
-        """Status and message of a request with a token."""
+        """Status and message of a request with a token, or as a user whose certificate names the group of agents."""
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         headers = {"Authorization": f"Bearer {token}", "Content-Type": kind}
+        if token.startswith(HOST_AGENT):
+            named = {"Impersonate-User": token, "Impersonate-Group": HOST_AGENTS}
+            headers |= {"Authorization": f"Bearer {TOKEN}", **named}
         async with self.session.request(
             method, f"{self.server}/api/v1/{path}", data=json.dumps(body or {}), headers=headers, ssl=self.context
         ) as answer:
@@ -355,7 +402,7 @@ def test_a_real_api_server_keeps_accounts_to_their_own(kubeconfig: str, tmp_path
     async def story(cluster: Cluster) -> None:
         agent, unbound = await cluster.token("belay-agent", "agent-n0"), await cluster.token("belay-agent")
         serving, engine = await cluster.token("belay-server"), await cluster.token("belay-engine")
-        maps = "namespaces/kube-system/configmaps"
+        host, maps = f"{HOST_AGENT}n0", "namespaces/kube-system/configmaps"
         system = "namespaces/belay-system/configmaps"
         record, orders = (config_map("belay-system", name) for name in ("belay-recovery-1", "belay-orders-n1"))
         own = config_map("kube-system", "mindx-dl-deviceinfo-n0", **{"mx-consumer-cim": "true"})
@@ -372,6 +419,11 @@ def test_a_real_api_server_keeps_accounts_to_their_own(kubeconfig: str, tmp_path
                 (agent, "PATCH", f"{maps}/mindx-dl-deviceinfo-n1", DATA, "reports of its node only"),
                 (agent, "POST", maps, config_map("kube-system", "mine"), "reports of its node only"),
                 (unbound, "PATCH", f"{maps}/mindx-dl-deviceinfo-n0", DATA, "does not say on which node"),
+                (host, "PATCH", f"{maps}/mindx-dl-deviceinfo-n0", DATA, ""),
+                (host, "PATCH", f"{maps}/mindx-dl-deviceinfo-n1", DATA, "reports of its node only"),
+                (host, "PATCH", "namespaces/default/pods/job-n0", NOTE, ""),
+                (host, "PATCH", "namespaces/default/pods/job-n1", NOTE, "which is on node 'n1'"),
+                (host, "DELETE", "namespaces/default/pods/job-n0", None, "cannot delete"),
                 (agent, "PATCH", "nodes/n0", {"metadata": {"labels": {"servertype": "x"}}}, ""),
                 (agent, "PATCH", "nodes/n0", {"spec": {"unschedulable": True}}, "neither taints nor its spec"),
                 (agent, "PATCH", "nodes/n1", {"metadata": {"labels": {"servertype": "x"}}}, "may not change node n1"),
@@ -379,7 +431,7 @@ def test_a_real_api_server_keeps_accounts_to_their_own(kubeconfig: str, tmp_path
                 (agent, "PATCH", "namespaces/default/pods/job-n1", NOTE, "which is on node 'n1'"),
                 (serving, "PATCH", "namespaces/default/pods/job-n1", NOTE, ""),
                 (serving, "POST", system, record, ""),
-                (serving, "POST", system, orders, "process recovery only, not belay-system/belay-orders-n1"),
+                (serving, "POST", system, orders, "those of recovery, not belay-system/belay-orders-n1"),
                 (engine, "POST", system, orders, ""),
                 (engine, "PATCH", f"{maps}/coredns", DATA, "writes nothing in namespace kube-system"),
             )  # fmt: skip

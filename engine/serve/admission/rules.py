@@ -1,19 +1,19 @@
 """What each of Belay's ServiceAccounts may write; pure.
 
 RBAC grants verbs on kinds. These rules add names: an agent writes the reports of its own node, its own Node's labels
-and annotations, and annotations of pods on its node; a server writes what process recovery needs; the engine creates
-nothing in the namespaces of Kubernetes itself. Requests of others are none of their business and pass.
+and annotations, and annotations of pods on its node; a server writes its records and what process recovery needs; the
+engine creates nothing in the namespaces of Kubernetes itself. Requests of others are none of their business and pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from engine.errors import bounded
-from engine.wire import faultjob, links, publicinfo, recoveryrecord, resetinfo
+from engine.wire import evidence, faultjob, links, publicinfo, recoveryrecord, resetinfo, steptimes, superpods
 from engine.wire.names import (
     DEVICE_NAMESPACE,
     DEVICE_PREFIX,
@@ -22,21 +22,31 @@ from engine.wire.names import (
     NODES,
     REPORT_PREFIX,
     SCHEDULER_NAMESPACE,
+    SLOW_NODES,
     SYSTEM,
 )  # fmt: skip
 
 ACCOUNT: Final = f"system:serviceaccount:{SYSTEM}:"
-AGENT: Final = f"{ACCOUNT}belay-agent"
+AGENT: Final = f"system:serviceaccount:{NODES}:belay-agent"
 SERVER: Final = f"{ACCOUNT}belay-server"
 ENGINE: Final = f"{ACCOUNT}belay-engine"
 #: User of an agent that runs as a service of its host, with a certificate of the cluster's authority.
 HOST_AGENT: Final = "belay:agent:"
+#: Group that has the rights of such agents (deploy/components/host-agents).
+HOST_AGENTS: Final = "belay:agents"
 KUBERNETES: Final = frozenset({"kube-system", "kube-public", "kube-node-lease"})
 #: Where job ConfigMaps are not: Kubernetes' own namespaces, Belay's, MindCluster's and Volcano's.
 GUARDED: Final = KUBERNETES | {SYSTEM, NODES, NODE_NAMESPACE, publicinfo.STATISTICS_NAMESPACE, SCHEDULER_NAMESPACE}
 #: Senders of public faults among the parts of an agent, as their ConfigMaps `<sender>-fault-<node>` name them.
 SENDERS: Final = ("dpcstorage", "dtfsstorage", "pingmesh")
 JOB_PREFIXES: Final = (resetinfo.PREFIX, resetinfo.LEGACY_PREFIX, "data-trace-")
+#: ConfigMaps that a server writes, and the prefixes of those that it writes for each conversation or super pod.
+SERVER_RECORDS: Final = frozenset(
+    {
+        (publicinfo.MESSAGES_NAMESPACE, publicinfo.MESSAGES), (SYSTEM, SLOW_NODES), (faultjob.NAMESPACE, faultjob.NAME),
+    }
+)  # fmt: skip
+SERVER_PREFIXES: Final = ((SYSTEM, recoveryrecord.PREFIX), (superpods.NAMESPACE, superpods.PREFIX))
 SSH_SUFFIX: Final = "-ssh"
 NODE_LABELS: Final = frozenset(
     {"accelerator", "accelerator-type", "servertype", "server-usage", "host-arch", "infer-card-type"}
@@ -50,6 +60,7 @@ NODE_ANNOTATIONS: Final = frozenset(
 )  # fmt: skip
 SERVER_NODE_ANNOTATIONS: Final = frozenset({"NodeHealthyStatus"})
 _MAX_NAME: Final = 120
+_MAX_REFUSAL: Final = 1000
 
 
 class WriteRequest(msgspec.Struct, frozen=True):
@@ -65,11 +76,12 @@ class WriteRequest(msgspec.Struct, frozen=True):
     old: Mapping[str, Any] = {}
     new: Mapping[str, Any] = {}
     node: str = ""
+    groups: tuple[str, ...] = ()
 
 
-def concerned(user: str) -> bool:
+def concerned(user: str, groups: Collection[str] = ()) -> bool:
     """Whether there are rules for the user."""
-    return user in (AGENT, SERVER, ENGINE) or user.startswith(HOST_AGENT)
+    return user in (AGENT, SERVER, ENGINE) or user.startswith(HOST_AGENT) or HOST_AGENTS in groups
 
 
 def needs_node(user: str, resource: str) -> bool:
@@ -79,8 +91,17 @@ def needs_node(user: str, resource: str) -> bool:
 
 def refusal(request: WriteRequest) -> str:
     """Why the write is refused, for the person who reads the answer; empty when it is allowed."""
+    return bounded(_refusal(request), _MAX_REFUSAL)
+
+
+def _refusal(request: WriteRequest) -> str:
     if request.user.startswith(HOST_AGENT):
         return _of_agent(msgspec.structs.replace(request, node=request.user.removeprefix(HOST_AGENT)))
+    if HOST_AGENTS in request.groups:
+        return (
+            f"a member of {HOST_AGENTS} writes as {HOST_AGENT}<node>, not as {_cut(request.user)}: "
+            f"its certificate needs CN={HOST_AGENT}<node>"
+        )
     if request.user == AGENT:
         return _of_agent(request)
     if request.user == SERVER:
@@ -96,7 +117,8 @@ def reports_of(node: str) -> frozenset[tuple[str, str]]:
     return frozenset(
         {
             (DEVICE_NAMESPACE, DEVICE_PREFIX + node), (NODE_NAMESPACE, NODE_PREFIX + node),
-            (NODES, REPORT_PREFIX + node), (NODES, links.name_of(node)), *public,
+            (NODES, REPORT_PREFIX + node), (NODES, links.name_of(node)), (NODES, steptimes.name_of(node)),
+            (NODES, evidence.PREFIX + node), *public,
         }
     )  # fmt: skip
 
@@ -149,7 +171,7 @@ def _influenced(data: Mapping[str, Any]) -> set[str]:
             continue
         try:
             body = msgspec.json.decode(text) if isinstance(text, str) else {}
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.DecodeError, RecursionError, UnicodeError):
             continue  # readers refuse it as well
         for fault in _rows(body, "faults"):
             for hit in _rows(fault, "influence"):
@@ -162,12 +184,11 @@ def _of_server(request: WriteRequest) -> str:
     match request.resource:
         case "configmaps":
             own = (
-                (request.namespace == SYSTEM and request.name.startswith(recoveryrecord.PREFIX))
-                or (request.namespace, request.name) == (publicinfo.MESSAGES_NAMESPACE, publicinfo.MESSAGES)
-                or (request.namespace, request.name) == (faultjob.NAMESPACE, faultjob.NAME)
+                (request.namespace, request.name) in SERVER_RECORDS
+                or any(request.namespace == space and request.name.startswith(name) for space, name in SERVER_PREFIXES)
                 or (request.namespace not in GUARDED and request.name.startswith(JOB_PREFIXES))
             )
-            return "" if own else f"belay-server may write ConfigMaps of process recovery only, not {_key(request)}"
+            return "" if own else f"belay-server may write its own records and those of recovery, not {_key(request)}"
         case "nodes":
             return _node_change(request, "belay-server", frozenset(), SERVER_NODE_ANNOTATIONS)
         case "pods" | "podgroups":
@@ -233,6 +254,7 @@ __all__ = [
     "AGENT",
     "ENGINE",
     "HOST_AGENT",
+    "HOST_AGENTS",
     "SERVER",
     "WriteRequest",
     "concerned",

@@ -25,7 +25,7 @@ from engine import log
 from engine.errors import InputError, bounded
 from engine.kube import NODE, POD, Kube, KubeError, Object, Resource
 from engine.serve.admission.rules import WriteRequest, concerned, needs_node, refusal
-from engine.serve.http import address
+from engine.serve.http import UNREADABLE, address
 from engine.serve.slow_connections import SlowConnections
 from engine.settings import from_environment, warn
 
@@ -47,6 +47,7 @@ _MAX_FILE: Final = 1024 * 1024
 
 class _User(msgspec.Struct, frozen=True):
     username: str = ""
+    groups: tuple[str, ...] = ()
     extra: dict[str, list[str]] | None = None
 
 
@@ -150,6 +151,8 @@ class AdmissionServer:
             asked = msgspec.json.decode(body, type=_Review).request
         except TimeoutError:
             return web.Response(status=408, text="the body did not arrive in time\n")
+        except UNREADABLE:
+            return web.Response(status=400, text="the body ended early or is no HTTP\n")
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             return web.Response(status=400, text=f"no AdmissionReview: {bounded(str(error), 200)}\n")
         code, why = await self.verdict(asked)
@@ -166,7 +169,8 @@ class AdmissionServer:
     async def verdict(self, asked: _Asked) -> tuple[int, str]:
         """HTTP code and reason of a refusal; an empty reason when the write is allowed."""
         user = asked.user_info.username
-        if asked.sub_resource or not concerned(user):
+        groups = asked.user_info.groups
+        if asked.sub_resource or not concerned(user, groups):
             return 200, ""
         node = ""
         if needs_node(user, asked.resource.resource):
@@ -175,19 +179,22 @@ class AdmissionServer:
             except KubeError as error:
                 return 503, f"the node of {user} is not known now: {bounded(str(error), 200)}; try again"
         try:
-            old, new = (msgspec.json.decode(raw) or {} for raw in (asked.old_object, asked.object))
+            old, new = (
+                msgspec.json.decode(raw, type=dict[str, Any] | None) or {} for raw in (asked.old_object, asked.object)
+            )
             if asked.resource.resource == "nodes":
                 old = await self._nodes.live(asked.name)
         except KubeError as error:
             return 503, f"node {bounded(asked.name, 80)} cannot be read now: {bounded(str(error), 200)}; try again"
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
             return 403, f"the object cannot be read: {bounded(str(error), 200)}"
         # a POST names its object only inside, and its generated name not yet
-        name = asked.name or str((new.get("metadata") or {}).get("name") or "")
+        metadata = new.get("metadata")
+        name = asked.name or str((metadata if isinstance(metadata, dict) else {}).get("name") or "")
         return 403, refusal(
             WriteRequest(
                 user=user, operation=asked.operation, resource=asked.resource.resource, namespace=asked.namespace,
-                name=name, old=old, new=new, node=node,
+                name=name, old=old, new=new, node=node, groups=groups,
             )
         )  # fmt: skip
 
