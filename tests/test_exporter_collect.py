@@ -74,6 +74,12 @@ def test_network_health(answer: int, shown: int) -> None:
     assert found is not None and found["network_status"] == shown
 
 
+@pytest.mark.parametrize(("board", "has"), [(0x25, True), (0x03, True), (0x68, False), (0x6B, False), (0x6C, False)])
+def test_an_ascend950_has_network_health_unless_it_is_a_card(board: int, has: bool) -> None:
+    found = read("npu", machine("Ascend910A5", mainboard=board), network=3)
+    assert found is not None and found.get("network_status") == (0 if has else None)
+
+
 def test_what_fails_costs_only_itself() -> None:
     source = Recorded({"temperature": 45})
     found = asyncio.run(collect.npu(Reader(source), machine(), chip()))

@@ -259,20 +259,50 @@ def test_telegraf_lines() -> None:
     samples = {group: world.cache.of(group, world.now()) for group in world.cache.groups()}
     stamp = f"{TIME_MS}000000"
     assert telegraf.lines(world.machine, samples, (), TIME_MS).splitlines() == [
-        f"ascend,device=ascend910 machine_npu_nums=1,machine_healthy_npu_nums=1,machine_unhealthy_npu_nums=0,"
-        f'machine_unknown_npu_nums=0,machine_card_nums=1,npu_exporter_version_info="0.1" {stamp}',
+        f"ascend,device=ascend910 machine_npu_nums=1i,machine_healthy_npu_nums=1i,machine_unhealthy_npu_nums=0i,"
+        f'machine_unknown_npu_nums=0i,machine_card_nums=1i,npu_exporter_version_info="0.1" {stamp}',
         "ascend,device=ascend910-2 npu_chip_info_temperature=45,npu_chip_info_health_status=1,"
         'npu_chip_info_name="910B3",npu_chip_info_serial_number="S \\"4",npu_chip_info_process_info_42=64,'
-        f"npu_chip_info_pcie_rx_p_bw_avgPcieBw=3 {stamp}",
-        f"ascend,exporterVersion=0.1,driverVersion=25.0 node_base_info=1 {stamp}",
+        f"npu_chip_info_pcie_rx_p_bw_avgPcieBw=3i {stamp}",
+        f"ascend,exporterVersion=0.1,driverVersion=25.0 node_base_info=1i {stamp}",
     ]
+
+
+def test_telegraf_fields_have_the_types_of_the_source() -> None:
+    world = World(machine(chips=[chip(4, logic=2)]))
+    for group, values in {
+        "npu": [("npu_chip_info_power", 90.0), ("npu_chip_info_process_info_num", 0.0),
+                ("npu_chip_info_process_info", 0.0), ("npu_chip_info_error_code", 12.0)],
+        "hbm": [("npu_chip_info_hbm_used_memory", 8.0), ("npu_chip_info_hbm_utilization", 8.0)],
+        "hccs": [("npu_chip_info_hccs_statistic_info_tx_cnt_1", float(2**64 - 1)),
+                 ("npu_chip_info_hccs_bandwidth_info_total_tx", 2.0),
+                 ("npu_chip_info_hccs_bandwidth_info_profiling_time", 200.0)],
+        "network": [("npu_chip_link_speed", 100.0)],
+        "roce": [("npu_chip_roce_rx_all_pkt_num", 7.0)],
+        "optical": [("npu_chip_optical_vcc", 3.0)],
+        "sio": [("npu_chip_info_sio_crc_tx_err_cnt", 5.0)],
+    }.items():  # fmt: skip
+        world.put(group, [Value(name, number) for name, number in values], phy=4)
+    samples = {group: world.cache.of(group, world.now()) for group in world.cache.groups()}
+    fields = dict(
+        field.split("=", 1)
+        for line in telegraf.lines(world.machine, samples, (), TIME_MS).splitlines()
+        if "ascend910-2 " in line
+        for field in line.split()[1].split(",")
+    )
+    assert {name for name, value in fields.items() if value.endswith("i")} == {
+        "npu_chip_info_process_info_num", "npu_chip_info_process_info", "npu_chip_info_hbm_used_memory",
+        "npu_chip_info_hccs_statistic_info_tx_cnt_1", "npu_chip_info_hccs_bandwidth_info_profiling_time",
+        "npu_chip_roce_rx_all_pkt_num", "npu_chip_info_sio_crc_tx_err_cnt",
+    }  # fmt: skip
+    assert len(fields) == 13 and fields["npu_chip_info_hccs_statistic_info_tx_cnt_1"] == "9223372036854775807i"
 
 
 def test_telegraf_names_vnpus_and_ub_ports() -> None:
     world = World(machine("Ascend310P", chips=[chip(3, logic=1, vnpus=(Vnpu(148, 4, 12, 2048, 1024),))]))
     world.put("vnpu", [], phy=3)
     text = telegraf.lines(world.machine, {"vnpu": world.cache.of("vnpu", world.now())}, (), TIME_MS)
-    assert text.startswith("ascend,device=ascend310p-1,vdev_id=148 vnpu_pod_aicore_utilization=12,")
+    assert text.startswith("ascend,device=ascend310p-1,vdev_id=148 vnpu_pod_aicore_utilization=12i,")
     ports = World(machine("Ascend910A5", chips=[chip(3, logic=1)]))
     for group in ("ub", "network"):
         ports.put(group, [Value("npu_chip_info_link_status", 1, ("0", "4"), "_0_4")], phy=3)

@@ -21,6 +21,8 @@ MOST_CODES: Final = 128
 """Error codes of one chip that Telegraf gets; Prometheus shows those that `table.py` has rows for, ten."""
 
 MEGABYTE: Final = 1 << 20
+NO_NETWORK_MAINBOARDS: Final = frozenset({0x68, 0x6B, 0x6C})
+"""Main boards of Ascend 950 cards, which have no network whose health could be asked."""
 NETWORK_GOOD: Final = (0, 6)
 LAST_LINK: Final = 7
 FIRST_LINK: Final[Mapping[int, int]] = {0x18: 1, 0x19: 1, 0x14: 1, 0x1C: 2, 0x1D: 2}
@@ -62,7 +64,7 @@ async def utilization(reader: Reader, machine: Machine, chip: Chip) -> list[Valu
 async def npu(reader: Reader, machine: Machine, chip: Chip) -> list[Value] | None:
     """Temperature, power, voltage, clock, health, processes, codes and names."""
     phy = chip.phy
-    watched = machine.training and machine.family != A5
+    watched = machine.training and (machine.family != A5 or machine.mainboard not in NO_NETWORK_MAINBOARDS)
     wanted: list[tuple[Any, ...]] = [
         ("temperature", phy),
         ("card_power" if machine.family == P310 else "power", phy),

@@ -10,12 +10,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
+import msgspec
+
 from agents.drivers.base import DriverError
 from agents.drivers.dcmi.family import A5
 from agents.drivers.tools.hccn import HccnTool
 from agents.exporter import chips, groups, telegraf
 from agents.exporter.chips import Chip, ChipList, Machine
 from agents.exporter.collect import COLLECTORS, Collector, Reader
+from agents.exporter.collectors import Collectors
 from agents.exporter.entries import Containers
 from agents.exporter.groups import CARD_MAINBOARDS, Group
 from agents.exporter.http import HTML, LANDING, HttpResponse
@@ -25,7 +28,7 @@ from agents.exporter.samples import NODE, Cache, Value
 from agents.exporter.schedule import Lane, Work
 from agents.exporter.settings import ExporterSettings
 from agents.exporter.source import Source
-from agents.exporter.textfiles import TextFiles
+from agents.exporter.textfiles import TextFiles, TextMetric
 from agents.node.log import Log
 
 CONTAINER_SECONDS: Final = 5.0
@@ -66,6 +69,7 @@ class Exporter:
         *,
         tool: HccnTool | None = None,
         containers: ContainerSource | None = None,
+        collectors: Collectors | None = None,
         now: Callable[[], float] = time.monotonic,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
@@ -76,10 +80,12 @@ class Exporter:
         self._ports = Ports(tool or HccnTool(), source)
         self._list = ChipList(source)
         self._texts = TextFiles(settings.text_metrics_file_path)
+        self._collectors = collectors or Collectors(now_ms)
         self.cache = Cache()
         self.page = Page(self.cache, now, legacy=settings.enable_legacy_metrics)
         self.machine: Machine | None = None
         self._known: Containers = {}
+        self._text_metrics: tuple[TextMetric, ...] = ()
         self._lanes: list[Lane] = []
         self._version = version()
 
@@ -131,7 +137,7 @@ class Exporter:
         folder = Path(self.settings.config_dir)
         while True:
             before = self._shape(folder)
-            chosen = groups.configured(folder, self.settings.update_time)
+            chosen = groups.configured(folder, self.settings.update_time, self._collectors.names)
             running = asyncio.create_task(self._collect(chosen))
             try:
                 while self._shape(folder) == before:
@@ -154,7 +160,10 @@ class Exporter:
     async def _collect(self, chosen: Sequence[Group]) -> None:
         assert self.machine is not None
         machine = self.machine
-        on = [group for group in chosen if groups.supported(group.name, machine)]
+        own = [group for group in chosen if group.name in self._collectors.names]
+        on = [group for group in chosen if group not in own and groups.supported(group.name, machine)]
+        self._collectors.keep(group.name for group in own)
+        self._show_plugins()
         single = [group for group in on if group.lane == "single"]
         alone = [group for group in on if group.lane == "chip"]
         if machine.family == A5 and not await self._ports.fast(machine):
@@ -169,6 +178,8 @@ class Exporter:
             texts = [group for group in on if group.lane == "plugin"]
             if texts and self._texts.paths:
                 tasks.create_task(self._plugins(texts))
+            for group in own:
+                tasks.create_task(Lane([group], self._run_collector, self._now).run())
 
     async def _all_chips(self, group: Group) -> None:
         if group.name in ("version", "nodeBase"):
@@ -220,8 +231,22 @@ class Exporter:
         self._texts.drop(before)
 
     async def _read_texts(self, group: Group) -> None:
-        self.page.show_text(self._texts.read())
+        self._text_metrics = self._texts.read()
+        self._show_plugins()
         self.cache.put(group, NODE, [], self._now_ms(), self._now())
+
+    async def _run_collector(self, group: Group) -> None:
+        assert self.machine is not None
+        await self._collectors.collect(group.name, self.machine)
+        self._show_plugins()
+        # the page shows them with the metrics of text files
+        shown = msgspec.structs.replace(group, name=groups.TEXT)
+        self.cache.put(shown, NODE, [], self._now_ms(), self._now())
+
+    def _show_plugins(self) -> None:
+        """Show the metrics of text files and of collectors; a file's name counts first."""
+        taken = {metric.name for metric in self._text_metrics}
+        self.page.show_text((*self._text_metrics, *(one for one in self._collectors.metrics if one.name not in taken)))
 
     # -- output
 

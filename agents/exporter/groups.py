@@ -89,20 +89,24 @@ def supported(group: str, machine: Machine) -> bool:
             return any(group == known.name for known in DEFAULTS)
 
 
-def configured(folder: Path, update_time: int = 0) -> tuple[Group, ...]:
-    """The groups that the two files switch on; a missing or unreadable file means its defaults.
+def configured(folder: Path, update_time: int = 0, more: Sequence[str] = ()) -> tuple[Group, ...]:
+    """The groups that the two files switch on; a missing or unreadable file means its defaults. ``more`` are groups of
+    collectors that are installed beside the exporter.
 
     ``update_time`` over 0 replaces every interval. What is wrong in a file is logged by name and costs that entry only.
     """
     names = tuple(group.name for group in DEFAULTS if group.lane != "plugin")
-    found = [*_file(folder / METRICS_FILE, names), *_file(folder / PLUGINS_FILE, (TEXT,))]
+    own = [Group(name, 60, "plugin") for name in more if all(name != group.name for group in DEFAULTS)]
+    plugins = [*(group for group in DEFAULTS if group.name == TEXT), *own]
+    metrics = [group for group in DEFAULTS if group.name in names]
+    found = [*_file(folder / METRICS_FILE, metrics), *_file(folder / PLUGINS_FILE, plugins)]
     if update_time > 0:
         found = [msgspec.structs.replace(group, seconds=update_time) for group in found]
     return tuple(found)
 
 
-def _file(path: Path, names: Sequence[str]) -> list[Group]:
-    known = {group.name: group for group in DEFAULTS if group.name in names}
+def _file(path: Path, offered: Sequence[Group]) -> list[Group]:
+    known = {group.name: group for group in offered}
     entries = _entries(path)
     if entries is None:
         return list(known.values())
@@ -150,7 +154,7 @@ def _entries(path: Path) -> list[Any] | None:
         found = json.loads(data)
         if not isinstance(found, list):
             raise ValueError("no list of groups")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         _log.warning("a configuration cannot be read, defaults hold", at=str(path), error=error)
         return None
     return found

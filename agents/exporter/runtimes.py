@@ -210,7 +210,10 @@ async def _call(channel: grpc.aio.Channel, path: str, request: Any, answer: Any,
 
 
 def _object(text: bytes | str) -> Mapping[str, Any]:
-    found = json.loads(text)
+    try:
+        found = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("its description nests too deeply") from error
     if not isinstance(found, dict):
         raise ValueError("its description is no object")
     return found

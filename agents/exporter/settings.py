@@ -210,6 +210,7 @@ _FLAGS: Final[dict[str, tuple[str, Parse]]] = {
     "hccnTool": ("hccn_tool", _text),
     "driver": ("driver", _text),
 }
+FLAG_NAMES: Final = tuple(_FLAGS)
 _BOOLS: Final = frozenset({"enableLegacyMetrics", "version", "enable-healthz"})
 _TELEGRAF: Final = frozenset({
     "updateTime", "platform", "poll_interval", "profilingTime", "hccsBWProfilingTime", "deviceResetTimeout",

@@ -72,6 +72,17 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     telegraf: str = "device"
 
     @property
+    def whole(self) -> bool:
+        """Whether Telegraf is given a whole number (``8i``) where the source has one; other values are floats.
+
+        Source: the types of component/npu-exporter/collector/metrics (UpdateTelegraf)."""
+        if self.group in ("utilization", "network", "optical"):
+            return self.name == "npu_chip_info_optical_index_num"
+        if self.group == "npu":
+            return self.name.startswith("machine_") or self.name == "npu_chip_info_process_info_num"
+        return self.unit != "GB/s" and self.name != "npu_chip_info_hbm_utilization"
+
+    @property
     def help(self) -> str:
         """The HELP line's text."""
         return self.meaning if self.unit in ("constant 1", "enum", "number") else f"{self.meaning}; unit: {self.unit}"

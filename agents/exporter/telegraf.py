@@ -1,7 +1,8 @@
 """Influx line protocol for Telegraf's execd (component/npu-exporter/platforms/inputs/npu).
 
 Fields with equal measurement and tags are one line; the first value of a field counts. Chips are tagged by logic id,
-those of group ``ub`` by physical id.
+those of group ``ub`` by physical id. Whole numbers keep that type (``8i``): a field whose type changed would be refused
+by the database that MindCluster's exporter filled.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from agents.exporter.textfiles import TextMetric
 MEASUREMENT: Final = "ascend"
 _MEASUREMENT = str.maketrans({",": r"\,", " ": r"\ ", "\n": " "})
 _TAG = str.maketrans({",": r"\,", " ": r"\ ", "=": r"\=", "\n": " "})
+#: The largest whole number of the protocol; counters of 64 bits without a sign may be larger.
+_MOST: Final = (1 << 63) - 1
 _TEXT = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": " "})
 
 Tags = tuple[tuple[str, str], ...]
@@ -30,8 +33,10 @@ class Lines:
         self._time_ms = time_ms
         self._fields: dict[tuple[str, Tags, int], dict[str, str]] = {}
 
-    def add(self, tags: Tags, name: str, value: float | str, *, measurement: str = MEASUREMENT, at: int = 0) -> None:
-        """One field; empty text is not sent."""
+    def add(
+        self, tags: Tags, name: str, value: int | float | str, *, measurement: str = MEASUREMENT, at: int = 0
+    ) -> None:
+        """One field; empty text is not sent, and an ``int`` stays a whole number."""
         if value == "":
             return
         fields = self._fields.setdefault((measurement, tags, at or self._time_ms), {})
@@ -56,12 +61,12 @@ def lines(
     for group, chips in samples.items():
         for value in chips[NODE].values if NODE in chips else ():
             if value.metric == "node_base_info":
-                found.add((("exporterVersion", value.extra[0]), ("driverVersion", value.extra[1])), value.metric, 1.0)
+                found.add((("exporterVersion", value.extra[0]), ("driverVersion", value.extra[1])), value.metric, 1)
             else:
-                found.add(node, value.metric, value.text or value.value)
+                _add(found, node, value)
         if group == "npu":
             for name, count in machine_counts(machine, chips).items():
-                found.add(node, name, float(count))
+                found.add(node, name, count)
         for chip in machine.chips:
             number = chip.phy if group == "ub" else chip.logic
             tags: Tags = (("device", f"{machine.kind}-{number}"),)
@@ -73,9 +78,9 @@ def lines(
                 for vnpu in chip.vnpus:
                     if vnpu.valid:
                         own: Tags = (*tags, ("vdev_id", str(vnpu.id)))
-                        found.add(own, "vnpu_pod_aicore_utilization", float(vnpu.rate))
-                        found.add(own, "vnpu_pod_total_memory", float(vnpu.total))
-                        found.add(own, "vnpu_pod_used_memory", float(vnpu.used))
+                        found.add(own, "vnpu_pod_aicore_utilization", int(vnpu.rate))
+                        found.add(own, "vnpu_pod_total_memory", int(vnpu.total))
+                        found.add(own, "vnpu_pod_used_memory", int(vnpu.used))
     for metric in text_metrics:
         for values, number_ in metric.rows:
             pairs = tuple(zip(metric.labels, values, strict=True))
@@ -84,13 +89,20 @@ def lines(
 
 
 def _add(found: Lines, tags: Tags, value: Value) -> None:
-    if BY_NAME[value.metric].telegraf == "device":
-        found.add(tags, value.metric + value.suffix, value.text.strip() or float(value.value))
+    row = BY_NAME[value.metric]
+    if row.telegraf not in ("device", "node"):
+        return
+    # a chip without processes has one whole 0, the memory of a process is a float
+    whole = row.whole or (value.metric == "npu_chip_info_process_info" and not value.suffix)
+    number = int(value.value) if whole else float(value.value)
+    found.add(tags, value.metric + value.suffix, value.text.strip() or number)
 
 
 def _field(value: float | str) -> str:
     if isinstance(value, str):
         return f'"{value.translate(_TEXT)}"'
+    if isinstance(value, int):
+        return f"{min(value, _MOST)}i"
     return str(int(value)) if value == int(value) else repr(value)
 
 

@@ -27,8 +27,8 @@ MOST_LABELS: Final = 10
 LONGEST_NAME: Final = 128
 LONGEST_DESC: Final = 1024
 VERSION: Final = "1.0"
-_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
-_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+METRIC_NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+LABEL_NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _EXECUTE: Final = 0o111
 _log = Log("exporter")
 
@@ -126,7 +126,7 @@ def _read(path: Path, before: TextMetric | None) -> TextMetric:
         raise TextFileError(f"{path}: longer than {MOST_BYTES} bytes")
     try:
         found = msgspec.json.decode(data, type=_File)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise TextFileError(f"{path}: {error}") from error
     _check(path, found)
     names = tuple(sorted(found.data_list[0].label)) if before is None else before.labels
@@ -139,7 +139,7 @@ def _read(path: Path, before: TextMetric | None) -> TextMetric:
 def _check(path: Path, found: _File) -> None:
     rules = (
         ("version", found.version == VERSION, f"must be {VERSION}"),
-        ("name", 1 <= len(found.name) <= LONGEST_NAME and _NAME.fullmatch(found.name) is not None,
+        ("name", 1 <= len(found.name) <= LONGEST_NAME and METRIC_NAME.fullmatch(found.name) is not None,
          f"must be a metric name of 1 to {LONGEST_NAME} characters"),
         ("desc", 1 <= len(found.desc) <= LONGEST_DESC, f"must have 1 to {LONGEST_DESC} characters"),
         ("timestamp", found.timestamp > 0, "must be microseconds since 1970"),
@@ -149,7 +149,7 @@ def _check(path: Path, found: _File) -> None:
         if not kept:
             raise TextFileError(f"{path}: {field}: {rule}")
     labels = found.data_list[0].label
-    if len(labels) > MOST_LABELS or any(_LABEL.fullmatch(name) is None for name in labels):
+    if len(labels) > MOST_LABELS or any(LABEL_NAME.fullmatch(name) is None for name in labels):
         raise TextFileError(f"{path}: data_list[0].label: at most {MOST_LABELS} labels, named by letters, digits and _")
 
 

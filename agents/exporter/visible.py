@@ -64,9 +64,9 @@ def of_spec(spec: Mapping[str, Any], majors: frozenset[int]) -> tuple[int, ...]:
         return named
     found = []
     for rule in rules:
-        if not isinstance(rule, dict) or rule.get("type") != "c" or rule.get("major") not in majors:
+        major, minor = (rule.get("major"), rule.get("minor")) if isinstance(rule, dict) else (None, None)
+        if not isinstance(major, int) or major not in majors or rule.get("type") != "c":
             continue
-        minor = rule.get("minor")
         if isinstance(minor, int) and 0 <= minor <= HIGHEST:
             found.append(minor)
     return tuple(found)
