@@ -15,6 +15,8 @@ from engine.model.diagnostics import ObjectKey
 ASCEND_API: Final = "mindxdl.gitee.com/v1"
 VOLCANO_API: Final = "batch.volcano.sh/v1alpha1"
 POD_GROUP_APIS: Final = ("scheduling.volcano.sh/v1beta1", "scheduling.incubator.k8s.io/v1alpha1")
+#: Name of a PodGroup made for a controller's pods, followed by the controller's uid (Volcano's PodgroupNamePrefix).
+GENERATED_GROUP: Final = "podgroup-"
 GROUP_NAME_KEYS: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
 
 #: Kinds of owners whose pods form a gang under any scheduler; pods of other owners only if they request NPUs.
@@ -39,8 +41,11 @@ class OwnerIndex:
         self._objects = observed.objects
         self._cache: dict[tuple[str, str, str, str, str], JobOwner] = {}
         self._groups_of: dict[tuple[str, str, str], str] = {}
+        self._generated: set[tuple[str, str]] = set()
         for key, raw in observed.objects.items():
             if key.kind == "PodGroup" and key.api_version in POD_GROUP_APIS:
+                if key.name.startswith(GENERATED_GROUP):
+                    self._generated.add((key.namespace, key.name))
                 controller = controller_of(raw)
                 if controller:
                     self._groups_of.setdefault(
@@ -73,11 +78,13 @@ class OwnerIndex:
         return JobOwner("v1", "Pod", pod.namespace, pod.name, pod.uid, {})
 
     def group_name(self, pod: Pod) -> str:
-        """Name of the PodGroup in the pod's annotations, empty when there is none."""
+        """Name of the PodGroup in the pod's annotations, else of that made for its controller; empty without both."""
         for key in GROUP_NAME_KEYS:
             name = pod.annotations.get(key)
             if name:
                 return name
+        if self._generated and pod.owner_uid and (pod.namespace, GENERATED_GROUP + pod.owner_uid) in self._generated:
+            return GENERATED_GROUP + pod.owner_uid
         return ""
 
     def group_of_owner(self, owner: JobOwner) -> str:

@@ -25,7 +25,7 @@ def recorded_retries(observed: Observed, gang: Gang, uid: str) -> int:
         return -1
     try:
         rows = msgspec.json.decode(text, type=dict[str, _Remaining])
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeError):
         return -1  # an unreadable record limits nothing; the memory still does
     names = (f"{gang.namespace}/{gang.pod_group}", f"{gang.namespace}/{gang.name}-{uid}")
     row = next((rows[name] for name in names if name in rows), None)

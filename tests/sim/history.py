@@ -14,8 +14,9 @@ import msgspec
 from engine.model.actions import kind_of
 from tests.sim.clock import Clock, run
 from tests.sim.clock import seed as begin
+from tests.sim.gangs import torn
 from tests.sim.process import Weather
-from tests.sim.world import World, owner_of
+from tests.sim.world import World
 from tests.soak.histories import TIGHT, _repository
 
 CODES = ("80C98001", "80E01801", "80DF8402", "8C084E00", "80CB8002", "80E18402")
@@ -28,6 +29,7 @@ STORMS = (
     Weather(redis=0.03),
     Weather(double=0.3, late=0.2, lose=0.1),
     Weather(kill=0.001, api=0.02, redis=0.01, slow=0.005, double=0.1, late=0.05, lose=0.05),
+    Weather(stray=0.3, double=0.3),
 )
 EVENTS = (
     *("fault", "fault", "fault", "heal", "job", "job", "job", "pod", "silence", "speak"),
@@ -181,11 +183,7 @@ def _lacking(world: World) -> str:
         held = memory[row.node].chips.get(int(row.chip.rpartition("-")[2])) if row.node in memory else None
         if held is None or not held.holds:
             return f"{row.node}/{row.chip} is {row.state}, its report is clean and nothing holds it"
-    gangs: dict[str, list[bool]] = {}
-    for pod in world.api.objects("pods"):
-        gangs.setdefault(owner_of(pod), []).append(bool(pod["spec"].get("nodeName")))
-    torn = [name for name, bound in gangs.items() if any(bound) and not all(bound) and name not in world.bereft]
-    return f"gangs placed in part: {torn}" if torn else ""
+    return torn(world)
 
 
 def _check_budget(world: World) -> None:

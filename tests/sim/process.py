@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import msgspec
 import redis
 
-from engine.kube import Conflict, TooMany, Unavailable
+from engine.kube import Conflict, KubeError, TooMany, Unavailable
 from engine.kube.errors import from_answer
 from tests.sim.clock import HERE, LIVES, Machine
 
@@ -23,7 +24,8 @@ class Weather(msgspec.Struct):
     """How often things fail, as chances per point where a process touches the outside; 0 is a calm world.
 
     ``kill`` ends the process there; ``api`` refuses or loses a call to the API server, ``redis`` one to Redis, ``slow``
-    delays one by seconds; ``double``, ``late`` and ``lose`` are for messages.
+    delays one by seconds; ``double``, ``late`` and ``lose`` are for messages. ``stray``: a binding arrives once its
+    sender has given up, as late as a server may carry it out.
     """
 
     kill: float = 0.0
@@ -33,6 +35,11 @@ class Weather(msgspec.Struct):
     double: float = 0.0
     late: float = 0.0
     lose: float = 0.0
+    stray: float = 0.0
+
+
+STRAYS = 20.0
+"""Seconds after which a binding still may be carried out: its sender's limit, the server's, and some on the way."""
 
 
 class Outside:
@@ -163,6 +170,11 @@ class Life(Machine):
             outside.count("slow call")
             await asyncio.sleep(chance.choice((0.2, 2.0, 14.0)))
         lost = False
+        if outside.weather.stray and what.endswith("/binding") and chance.random() < outside.weather.stray:
+            outside.count("binding astray")
+            asyncio.get_running_loop().call_later(chance.uniform(0.0, STRAYS), _carried_out, call)
+            await asyncio.sleep(60.0)
+            raise Unavailable(f"{what}: no answer in time", reason="NoAnswer")
         if outside.weather.api and chance.random() < outside.weather.api:
             fault = chance.choice(("429", "500", "409", "timeout", "lost", "lost"))
             outside.count(f"API {fault}")
@@ -204,6 +216,11 @@ class Life(Machine):
         """The same for the asynchronous client."""
         await asyncio.sleep(0)
         return self.call_redis(what, call)
+
+
+def _carried_out(call: Callable[[], Any]) -> None:
+    with contextlib.suppress(KubeError):
+        call()
 
 
 class _Gated:

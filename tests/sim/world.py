@@ -31,7 +31,7 @@ from engine.controller.controller import Controller
 from engine.controller.messages import ACT, MOST_WAITING, QUEUES, RECONCILE
 from engine.controller.worker import Worker
 from engine.errors import BelayError
-from engine.kube import Kube
+from engine.kube import Kube, KubeError
 from engine.load import load
 from engine.model.plan import Plan
 from engine.observe.observed import observe
@@ -217,6 +217,8 @@ class World:
         self.done: dict[str, int] = {}
         self.bereft: set[str] = set()
         """Jobs that lost a pod after it was made: others may have taken its chips meanwhile."""
+        self.whole: set[str] = set()
+        """Jobs all of whose pods had nodes at some time: one that grows afterwards may wait for room for the rest."""
         self.silent: set[str] = set()
         self.drivers: dict[str, SimulatedDriver] = {}
         self.resets: dict[str, list[tuple[float, tuple[int, ...], int]]] = {}
@@ -290,6 +292,8 @@ class World:
             worker.triggers.free(settings.identity)
         at_work: set[asyncio.Task[None]] = set()
         async with worker._kube:
+            with contextlib.suppress(KubeError, StoreUnavailable):
+                await worker.release_former_leases()
             while True:
                 await asyncio.sleep(0.02 if not self.quiet else 0.2)
                 if self.outside.redis_down or len(at_work) >= 4:
@@ -426,6 +430,8 @@ class World:
             if twice:
                 self.broken.append(f"chips with two owners: {twice}")
             self.count("bound")
+            if all(one["spec"].get("nodeName") for one in self.api.objects("pods") if owner_of(one) == owner_of(pod)):
+                self.whole.add(owner_of(pod))
         if event.type == "DELETED":
             self.bereft.add(owner_of(pod))
         goes = event.type == "DELETED" or pod["metadata"].get("deletionTimestamp")

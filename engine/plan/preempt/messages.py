@@ -10,6 +10,7 @@ import msgspec
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
 from engine.model.plan import Pending
+from engine.model.reasons import ActionReason
 from engine.plan.preempt.victim_sets import VictimSet
 from engine.plan.scope import Scope
 
@@ -22,6 +23,10 @@ _ROUGHLY: Final = ((60, "s", 1, 10), (600, "min", 60, 1), (3600, "min", 60, 10),
 def eviction_message(gang: Gang, victims: VictimSet, pod: Pod, reason: str) -> str:
     """Why a pod is evicted."""
     victim = victims.gang
+    if reason == ActionReason.GANG_INCOMPLETE:
+        have = f"{len(victims.pods)} of {victim.min_available} pods of {named(victim)} run, the others find no room"
+        whom = f"{named(gang)} can start" if gang.key != victim.key else "all of them start together elsewhere"
+        return f"{have}: {pod.name} gives its chips back, so that {whom}"
     if reason == "Reclaimed":
         why = f"queue {gang.queue} is below its share, queue {victim.queue} above"
     else:

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
 
 if TYPE_CHECKING:
     from engine.plan.place.job import SchedulerJob
+
+
+TOPOLOGY: Final = "TopologyNotMet"
+#: Reasons that evictions can cure.
+CURABLE: Final = frozenset(
+    {"NPUResourceShortage", "JobEnqueueFailed", TOPOLOGY, "QueueExhausted", "NodeUnstable", "TooManyPods"}
+)
+#: Prefix of reasons for resources other than chips, which evictions can cure too.
+INSUFFICIENT: Final = "Insufficient"
+
+
+def curable(reason: str) -> bool:
+    """Whether a gang that waits for this reason may start once other pods have gone."""
+    return reason in CURABLE or reason.startswith(INSUFFICIENT)
 
 
 class GangOutcome(Protocol):

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from engine.model.cluster import Pod
 from engine.model.jobs import Gang
+from engine.model.reasons import ActionReason
 from engine.plan.preempt import messages, nomination
 from engine.plan.preempt.candidates import EvictionCandidates
 from engine.plan.preempt.evictions import evict
-from engine.plan.preempt.outcome import GangOutcome
+from engine.plan.preempt.outcome import TOPOLOGY, GangOutcome, curable
 from engine.plan.preempt.reservation import Reservations
 from engine.plan.preempt.rules import PreemptionRules
 from engine.plan.preempt.search import Exhausted, cheapest
@@ -35,13 +36,7 @@ if TYPE_CHECKING:
 
 PREEMPTED: Final = "Preempted"
 RECLAIMED: Final = "Reclaimed"
-TOPOLOGY: Final = "TopologyNotMet"
-#: Reasons that evictions can cure.
-CURABLE: Final = frozenset(
-    {"NPUResourceShortage", "JobEnqueueFailed", TOPOLOGY, "QueueExhausted", "NodeUnstable", "TooManyPods"}
-)
-#: Prefix of reasons for resources other than chips, which evictions can cure too.
-INSUFFICIENT: Final = "Insufficient"
+GANG_INCOMPLETE: Final = ActionReason.GANG_INCOMPLETE
 #: Most effort of one job's search for victims, and of one explanation.
 SEARCH_EFFORT: Final = 6000
 EXPLANATION_EFFORT: Final = 250
@@ -110,7 +105,7 @@ class Preemption:
         for _, text in reversed(memory_of(self._scope, victim_set.gang).timeline):
             reason, _, whom = text.partition(" for ")
             if whom == gang.key:
-                return reason.capitalize()
+                return GANG_INCOMPLETE if reason == GANG_INCOMPLETE.lower() else reason.capitalize()
         return PREEMPTED
 
     def _hold(self, outcome: GangOutcome, victims: Sequence[Pod]) -> bool:
@@ -140,7 +135,7 @@ class Preemption:
 
     def run(self) -> None:
         """Make room for stuck jobs where a rule allows it; extend the pending entries of the others."""
-        without_room = [one for one in self._stuck if _curable(one) and not self._make_room(one)]
+        without_room = [one for one in self._stuck if curable(one.reason) and not self._make_room(one)]
         for outcome in sorted(without_room, key=lambda outcome: not self._asked(outcome)):
             self._explain(outcome)
         self._reservations.run([outcome for outcome in self._stuck if self._missing_minimum(outcome)], self._pod_sets)
@@ -391,10 +386,6 @@ class Preemption:
         if not self._candidates.budgets_allow(victim_sets):
             return "a PodDisruptionBudget does not allow it now"
         return "Belay evicts no pods only to bring free chips together" if outcome.reason == TOPOLOGY else ""
-
-
-def _curable(outcome: GangOutcome) -> bool:
-    return outcome.reason in CURABLE or outcome.reason.startswith(INSUFFICIENT)
 
 
 def _anything(_units: Sequence[VictimSet]) -> bool:
