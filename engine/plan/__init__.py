@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from engine.plan.rules.fault_tables import tables_in_force
     from engine.plan.rules.pool_rules import pool_rules
     from engine.plan.shadow import DecisionKey, enforced
+    from engine.plan.slowness.detector import SlownessDetector
+    from engine.plan.slowness.excess import culprits
     from engine.plan.sync.objects import declared_keys
 
 #: Where the other names of the door are defined.
@@ -35,6 +37,8 @@ _DEFINED: Final = {
     "DecisionKey": "shadow",
     "GradedReports": "health.graded_reports",
     "HealthOutcome": "health.outcome",
+    "SlownessDetector": "slowness.detector",
+    "culprits": "slowness.excess",
     "declared_keys": "sync.objects",
     "enforced": "shadow",
     "graded_reports": "health.graded_reports",
@@ -59,7 +63,7 @@ def passes() -> tuple[tuple[str, Callable[[Scope], None]], ...]:
     from engine.plan import clock_skew, explain, forget, grouping, placement, views
     from engine.plan.health import reset
     from engine.plan.health import states as health
-    from engine.plan.jobs import expand, podgroup_status
+    from engine.plan.jobs import expand, podgroup_status, queue_status
     from engine.plan.links import orders as links
     from engine.plan.queue import enqueue
     from engine.plan.recover import elastic, in_place_recovery, training_time
@@ -84,6 +88,7 @@ def passes() -> tuple[tuple[str, Callable[[Scope], None]], ...]:
         ("place", placement.run),
         ("elastic", elastic.run),
         ("groupstatus", podgroup_status.run),
+        ("queuestatus", queue_status.run),
         ("reset", reset.run),
         ("safety", safety.run),
         ("links", links.run),
@@ -115,13 +120,16 @@ def plan(
         cache: what the shard's earlier passes left to save work; the plan is the same bytes without one.
     """
     from engine.plan import explain, shadow
+    from engine.plan.claims.holding import resolve
 
     kept = PlanCache() if cache is None else cache
 
     def run(desired: Desired, observed: Observed) -> Plan:
+        seen, claims = resolve(observed, kept)
         scope = Scope(
             desired=desired,
-            observed=observed,
+            observed=seen,
+            claims=claims,
             now=now,
             shard=shard,
             memory=Memory.of(observed.history),
@@ -139,15 +147,19 @@ def assess(
     desired: Desired, observed: Observed, now: float, *, shard: str = "main", cache: PlanCache | None = None
 ) -> HealthOutcome:
     """The passes up to ``health`` only: what becomes of each chip, for tests of fault policies."""
+    from engine.plan.claims.holding import resolve
     from engine.plan.health.outcome import HealthOutcome
 
+    kept = PlanCache() if cache is None else cache
+    seen, claims = resolve(observed, kept)
     scope = Scope(
         desired=desired,
-        observed=observed,
+        observed=seen,
+        claims=claims,
         now=now,
         shard=shard,
         memory=Memory.of(observed.history),
-        cache=PlanCache() if cache is None else cache,
+        cache=kept,
     )
     for name, one in passes():
         one(scope)
@@ -157,6 +169,6 @@ def assess(
 
 
 __all__ = [
-    "Comparison", "DecisionKey", "GradedReports", "HealthOutcome", "assess", "declared_keys", "enforced",
-    "graded_reports", "passes", "plan", "pool_rules", "resolve_roles", "tables_in_force",
+    "Comparison", "DecisionKey", "GradedReports", "HealthOutcome", "SlownessDetector", "assess", "culprits",
+    "declared_keys", "enforced", "graded_reports", "passes", "plan", "pool_rules", "resolve_roles", "tables_in_force",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from engine.documents import BUDGET_UNITS, FREED_CHIPS, BudgetLimit
+from engine.model.plan import BudgetUse
 from engine.plan.node_view import NodeView
 from engine.plan.scope import Scope
 
@@ -131,6 +132,24 @@ class BudgetTracker:
                 if full.startswith(f"{name}/{limit.per}/"):
                     self._window(full, limit)
         return {full: tuple(entries) for full, entries in sorted(self._spent.items()) if entries}
+
+    def uses(self) -> tuple[BudgetUse, ...]:
+        """What was spent of each limit, in the scopes where its window holds anything; sorted."""
+        rows: list[BudgetUse] = []
+        for name, limit in self._limits:
+            for full in sorted({*self._spent, *self._scope.observed.reserved}):
+                if not full.startswith(f"{name}/{limit.per}/"):
+                    continue
+                key = full.removeprefix(f"{name}/{limit.per}/")
+                spent = sum(count for _, _, count in self._all(full, limit))
+                kinds = ("chips",) if limit.unit == "chips" else limit.actions
+                # counting running jobs in every pass would cost more than the rest of the pass
+                totals = [self._totals.get((kind, limit.per, key)) for kind in kinds]
+                known = [limit.allowed(total) for total in totals if total is not None]
+                allowed = min(known, default=limit.allowed(0) if limit.mixed or limit.max.percent is None else None)
+                if spent:
+                    rows.append(BudgetUse(name, f"{limit.per}/{key}", "+".join(limit.actions), spent, allowed))
+        return tuple(rows)
 
     def _counting(self, demand: BudgetDemand) -> Iterator[tuple[str, str, BudgetLimit, int, int]]:
         """Each window that counts the demand: its name, the limit's name, the limit, what it allows there, and the

@@ -91,6 +91,7 @@ def document(scope: Scope) -> Plan:
             name: ServerChips(view.prefix, view.base, view.report is not None) for name, view in scope.nodes.items()
         },
         held_prune=scope.held_prune,
+        budgets=scope.budgets,
     )
 
 

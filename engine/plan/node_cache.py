@@ -184,5 +184,6 @@ def _excluded(scope: Scope) -> set[str]:
     observed = scope.observed
     found = {*observed.problems, *observed.history.nodes}
     found.update(claim.rpartition("/")[0] for claim in observed.ledger)
+    found.update(scope.claims.chips)
     found.update(name for name, orders in observed.orders.items() if orders.isolate or orders.resets)
     return found

@@ -34,13 +34,14 @@ from engine.plan.place.bindings import Bindings
 from engine.plan.place.gangs import blocks, returning, search, slots, switch_affinity
 from engine.plan.place.handler import Refusal
 from engine.plan.place.job import SchedulerJob
-from engine.plan.place.nodes import volume_choices
+from engine.plan.place.nodes import claim_choices, volume_choices
 from engine.plan.place.part_requests import SoftShare
 from engine.plan.place.parts import soft_table
 from engine.plan.place.pending import PendingExplanation
 from engine.plan.place.state import MAX_SCORES, Assignment, FormerPlacement, PlacementState
 from engine.plan.preempt import rollback
 from engine.plan.preempt.consolidation import Consolidation
+from engine.plan.preempt.incomplete_gangs import IncompleteGangs
 from engine.plan.preempt.preemption import Preemption
 from engine.plan.preempt.repartition import Repartition
 from engine.plan.preempt.what_if import WhatIf
@@ -81,6 +82,7 @@ def run(scope: Scope) -> None:
     what_if = WhatIf(scope, state, queues, lambda gang: _GangPlacement(scope, state, queues, waiting_pods, gang))
     preemption = Preemption(scope, queues, what_if, waiting_pods)
     repartition, consolidation = Repartition(scope, state, what_if), Consolidation(scope, state, what_if)
+    incomplete = IncompleteGangs(scope, what_if, waiting_pods)
     consolidation.withdraw()
 
     def place(gang: Gang) -> _GangPlacement:
@@ -91,9 +93,9 @@ def run(scope: Scope) -> None:
     served = preemption.serve_nominated(place)
     for key in enqueue.turns(scope, queues, [key for key in scope.queue if key not in served]):
         outcome = place(scope.gangs[key])
-        for step in (repartition, consolidation, preemption):
+        for step in (repartition, consolidation, preemption, incomplete):
             step.record(outcome)
-    for step in (preemption, repartition, consolidation):
+    for step in (preemption, repartition, consolidation, incomplete):
         step.run()
     if state.unrecorded:
         text = f"scores of {state.unrecorded} placed pods are not kept, a plan holds at most {MAX_SCORES} of them"
@@ -150,7 +152,7 @@ class _GangPlacement:
             return
         if self._queue_exhausted(self.waiting, self.waiting[: self._needed()] or self.waiting[:1]):
             return
-        refused = self._enqueue_refusal(found)
+        refused = self._enqueue_refusal(found) or self._claims_refusal(found)
         if refused is not None:
             self._add_pending(PlacementFailure(self.waiting, gang_refusal=refused))
             return
@@ -164,11 +166,13 @@ class _GangPlacement:
         placed_keys = {item.pod.key for item in placed}
         self.state.restore_claims({key: item for key, item in self.claimed.items() if key not in placed_keys})
         if placed:
-            if not self._waits_for_volumes(placed):
+            if not self._waits_for_volumes(placed) and not self._waits_for_claims(placed):
                 bindings = Bindings(self.scope, self.state, self.gang, found, ranks, memory)
                 bindings.append_actions(placed)
                 bindings.record(placed)
             self.queues.add(self.gang.queue, [item.pod for item in placed])
+        if not placed and self._needed():
+            self.scope.actions.extend(self.state.claims.release(self.waiting, self.scope.desired.revision))
         if not placed and self.claimed and self._needed():
             rollback.run(self.scope, self.gang, self.started, self.waiting)
         if failure is not None:
@@ -187,6 +191,29 @@ class _GangPlacement:
             self.scope.actions.extend(asked)
         text, unblock = volume_choices.waiting_text(names), volume_choices.way_out(names)
         entry = enqueue.pending_entry(self.gang, pods, volume_choices.WAITING, text, nodes={}, unblock=unblock)
+        self.scope.pending.append(entry)
+        return True
+
+    def _claims_refusal(self, job: SchedulerJob) -> Refusal | None:
+        """Why pods with claims cannot be placed under a rule for the whole gang: it takes its pods for equal, while an
+        allocated claim ties each to a node.
+        """
+        if job.topology and any(self.scope.claims.claims_chips(pod) for pod in self.waiting):
+            return Refusal(
+                NOT_SUPPORTED, f"jobs under the {job.topology} rule get no chips by resource claims: ask by resource"
+            )
+        return None
+
+    def _waits_for_claims(self, placed: Sequence[Assignment]) -> bool:
+        """Whether resource claims of the placed pods must be allocated first; asks for that meanwhile."""
+        pods = [item.pod for item in placed]
+        names = self.state.claims.unready(pods)
+        if not names:
+            return False
+        where = [(item.pod, item.node) for item in placed]
+        self.scope.actions.extend(self.state.claims.actions(where, self.scope.desired.revision))
+        text, unblock = claim_choices.waiting_text(names), claim_choices.way_out(names)
+        entry = enqueue.pending_entry(self.gang, pods, claim_choices.WAITING, text, nodes={}, unblock=unblock)
         self.scope.pending.append(entry)
         return True
 

@@ -19,6 +19,7 @@ from engine.plan.scope import Scope
 
 PATH_KEY: Final = "huawei.com/recover_policy_path"
 SUPER_POD_KEY: Final = "super-pod-rank"
+PROCESS_RECOVERY: Final = "process-recover-enable"
 POLICY_KEY: Final = "huawei.com/schedule_policy"
 AFFINITY_KEY: Final = "huawei.com/affinity-config"
 _LEVELS: Final = re.compile(r"level\d+=(\d{1,6})")
@@ -103,9 +104,7 @@ def strategy(gang: Gang) -> str:
 def pod_level(gang: Gang) -> bool:
     """Whether the job asks for its faulty pods only."""
     return (
-        gang.labels.get("pod-rescheduling") == "on"
-        or gang.labels.get("process-recover-enable") == "on"
-        or _never_widens(gang)
+        gang.labels.get("pod-rescheduling") == "on" or gang.labels.get(PROCESS_RECOVERY) == "on" or _never_widens(gang)
     )
 
 
@@ -163,7 +162,7 @@ def _stages_of(scope: Scope, gang: Gang, pods: list[Pod]) -> str:
         for p in pods
         if (view := scope.nodes.get(p.node)) is not None
     )
-    if gang.labels.get("process-recover-enable") == "on":
+    if gang.labels.get(PROCESS_RECOVERY) == "on":
         return "process-rack" if on_rack else "process"
     if on_rack:
         return "rack"

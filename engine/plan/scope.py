@@ -19,6 +19,7 @@ from engine.model.history import HeldPrune, History, JobMemory, NodeMemory
 from engine.model.jobs import Gang
 from engine.model.links import LinkState
 from engine.model.plan import (
+    BudgetUse,
     ChipState,
     Deferred,
     IgnoredObject,
@@ -32,6 +33,7 @@ from engine.plan.node_view import NodeView, PassNodes
 
 if TYPE_CHECKING:
     from engine.documents import Desired
+    from engine.plan.claims.holding import DeviceClaims
     from engine.plan.rules.fault_rules import FaultRules
 
 
@@ -117,6 +119,13 @@ class RecoveryChoice:
     codes: tuple[str, ...] = ()
 
 
+def _no_claims() -> DeviceClaims:
+    """No claims; imported when a scope is made, so that the planner's door stays cheap."""
+    from engine.plan.claims.holding import DeviceClaims
+
+    return DeviceClaims()
+
+
 @dataclass(slots=True)
 class Scope:
     """The whole working state of one pass.
@@ -131,7 +140,8 @@ class Scope:
     ``choices`` are the recovery levels chosen by cost, by gang. ``unassessed`` are the sorted names of the nodes that
     this pass must assess; the results of an earlier pass hold for all others. ``members`` are
     all pods of each gang, finished ones included, in the order of their keys. ``undeclared`` are live objects that Git
-    applied and no longer declares, ``held_prune`` those whose deletion waits for a person. ``cache`` holds results that
+    applied and no longer declares, ``held_prune`` those whose deletion waits for a person. ``claims`` are the claims of
+    dynamic resource allocation; pods of ``observed`` have their chips. ``cache`` holds results that
     the shard keeps between passes.
     """
 
@@ -168,6 +178,8 @@ class Scope:
     ignored: list[IgnoredObject] = field(default_factory=list)
     undeclared: set[ObjectKey] = field(default_factory=set)
     held_prune: PruneHold | None = None
+    budgets: tuple[BudgetUse, ...] = ()
+    claims: DeviceClaims = field(default_factory=_no_claims)
     cache: PlanCache = field(default_factory=PlanCache)
 
     @property

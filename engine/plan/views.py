@@ -68,6 +68,9 @@ def views(scope: Scope) -> PassNodes:
         out[name] = _view(node, pool, product, report, pods, maintain, reset_groups, scope.cache)
         scope.unassessed.append(name)
     _claims(observed, out)
+    for name, mask in scope.claims.chips.items():
+        if name in out and mask & ~out[name].used:
+            out.change(name, used=out[name].used | mask & out[name].base)
     return out
 
 
@@ -180,15 +183,23 @@ def _prefix(node: Node, product: Product | None, report: DeviceReport | None) ->
 
 
 def _claims(observed: Observed, out: PassNodes) -> None:
-    """Count chips and requests of pods with a claim in the ledger whose binding is not observed yet."""
+    """Count chips and requests of pods with a claim in the ledger whose binding is not observed yet.
+
+    A claim of no pod in the snapshot holds its chips too: a binding may still be under way to a pod of that name.
+    """
     if not observed.ledger:
         return
     waiting = {pod.uid: pod for pod in observed.pods.values() if not pod.node and not pod.finished}
+    known = {pod.uid for pod in observed.pods.values()}
     counted: set[tuple[str, str]] = set()
     for claim in sorted(observed.ledger):
         name, _, device = claim.rpartition("/")
-        pod, view, chip = waiting.get(observed.ledger[claim]), out.get(name), device_id(device)
-        if pod is None or view is None or chip is None:
+        uid = observed.ledger[claim]
+        pod, view, chip = waiting.get(uid), out.get(name), device_id(device)
+        if view is None or chip is None or (pod is None and uid in known):
+            continue
+        if pod is None:
+            out.change(name, used=view.used | 1 << chip)
             continue
         used_by, requested = dict(view.used_by), dict(view.requested)
         used_by.setdefault(chip, pod.key)

@@ -7,11 +7,12 @@ Source: component/clusterd/pkg/application/faultmanager/cmprocess/publicfault.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from engine.documents import Desired
+from engine.documents.scheduling import ANY_NAMESPACE, SchedulingSettingsSpec
 from engine.model import public_faults
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import NodeMemory, PublicFaultMemory
@@ -23,6 +24,28 @@ from engine.wire.errors import WireError
 SERIAL_KEY: Final = "product-serial-number"
 _STATISTICS: Final = ObjectKey("v1", "ConfigMap", publicinfo.STATISTICS_NAMESPACE, publicinfo.STATISTICS)
 _NOTHING: Final = NodeMemory()
+_INBOX: Final = f"{publicinfo.MESSAGES_NAMESPACE}/{publicinfo.MESSAGES}"
+_SETTING: Final = "SchedulingSettings.spec.publicFaultSources"
+_MAX_REFUSED: Final = 20
+"""Namespaces that are named when their ConfigMaps do not count; the others are counted."""
+
+
+class _Allowed(NamedTuple):
+    """On which nodes the public faults of a ConfigMap count: all, those of these pools, or (neither) none."""
+
+    everywhere: bool
+    pools: frozenset[str]
+
+    @classmethod
+    def of(cls, where: str, settings: SchedulingSettingsSpec) -> _Allowed:
+        """For a ConfigMap named ``namespace/name``. The messages that came by gRPC were checked by their caller."""
+        namespace = where.partition("/")[0]
+        rows = [row for row in settings.public_fault_sources if row.namespace in (namespace, ANY_NAMESPACE)]
+        everywhere = where == _INBOX or any(not row.pools for row in rows)
+        return cls(everywhere, frozenset(pool for row in rows for pool in row.pools))
+
+    def on(self, pool: str) -> bool:
+        return self.everywhere or pool in self.pools
 
 
 def run(scope: Scope, desired: Desired) -> None:
@@ -69,8 +92,14 @@ def _read_claims(scope: Scope, desired: Desired) -> dict[str, list[PublicFaultCl
         if serial:
             serials[serial] = name
     claims: dict[str, list[PublicFaultClaim]] = {}
+    refused: dict[str, int] = {}
     for where in sorted(scope.observed.public):
         report = scope.observed.public[where]
+        allowed = _Allowed.of(where, desired.settings)
+        if not allowed.everywhere and not allowed.pools:
+            namespace = where.partition("/")[0]
+            refused[namespace] = refused.get(namespace, 0) + 1
+            continue
         problems = [(p.field, p.message) for p in report.problems]
         for message in report.messages:
             admitted, found = public_faults.admit(message, senders, codes)
@@ -78,11 +107,22 @@ def _read_claims(scope: Scope, desired: Desired) -> dict[str, list[PublicFaultCl
             if admitted is None:
                 continue
             unknown: set[str] = set()
+            others: set[str] = set()
             for node, claim in public_faults.claims(admitted, serials):
                 if node in scope.observed.nodes:
-                    claims.setdefault(node, []).append(claim)
+                    # a node of another shard has no view here, and what is said about it is for that shard
+                    view = scope.nodes.get(node)
+                    if view is None or allowed.on(view.pool):
+                        claims.setdefault(node, []).append(claim)
+                    else:
+                        others.add(node)
                 else:
                     unknown.add(node)
+            if others:
+                pools = ", ".join(sorted(allowed.pools)[:5])
+                shown = ", ".join(sorted(others)[:5])
+                text = f"names {len(others)} nodes outside the pools {pools} of {_SETTING}, which do not count: {shown}"
+                problems.append((f"data.{publicinfo.KEY}.faults", text))
             if unknown:
                 shown = ", ".join(sorted(unknown - {""})[:5]) or "an unknown serial number"
                 text = f"names {shown}, which no node has: that part waits until such a node registers"
@@ -92,7 +132,22 @@ def _read_claims(scope: Scope, desired: Desired) -> dict[str, list[PublicFaultCl
         scope.diagnostics += [
             Diagnostic("error", f"ConfigMap/{where}", "", 0, 0, field, text[:300]) for field, text in problems[:20]
         ]
+    _report_refused(scope, refused)
     return claims
+
+
+def _report_refused(scope: Scope, refused: Mapping[str, int]) -> None:
+    """One finding per namespace whose ConfigMaps do not count, the first ones by name."""
+    for namespace in sorted(refused)[:_MAX_REFUSED]:
+        text = (
+            f"{refused[namespace]} ConfigMaps with label {publicinfo.LABEL}=true do not count: public faults of "
+            f"namespace {namespace} are not allowed; write them to an allowed namespace, or add it to {_SETTING}"
+        )
+        where = f"Namespace/{namespace}"
+        scope.diagnostics.append(Diagnostic("error", where, "", 0, 0, f"metadata.labels.{publicinfo.LABEL}", text))
+    if len(refused) > _MAX_REFUSED:
+        text = f"public faults of {len(refused) - _MAX_REFUSED} more namespaces are not allowed ({_SETTING})"
+        scope.diagnostics.append(Diagnostic("error", "PublicFault", "", 0, 0, "", text))
 
 
 def _clusterd_faults(scope: Scope) -> dict[str, tuple[publicinfo.PublicFaultRow, ...]]:

@@ -13,10 +13,12 @@ from engine.model.cluster import AgentReport, Orders, mask_of
 from engine.model.faults import moment
 from engine.model.history import ChipMemory, NodeMemory
 from engine.model.resets import group_of
-from engine.plan.node_view import NodeView
+from engine.plan.node_view import FUTURE_TOLERANCE, NodeView
 
 #: How long an agent may take an order without ``notAfter`` (docs: default 15 min).
 ORDER_LIFE_MS: Final = 900_000
+#: How far the clocks of machines may differ.
+AHEAD_MS: Final = round(FUTURE_TOLERANCE * 1000)
 #: How long an order that no agent took delays the next one.
 UNTAKEN_MS: Final = 900_000
 
@@ -63,7 +65,7 @@ def of(
                     failed |= 0 if row.reset_result.startswith("ok") else group
         elif order is None and _withdrawn(orders, agent, remembered):
             changed[chip] = msgspec.structs.replace(remembered, ordered=0, recovering=0)
-        elif now_ms <= (deadline := _deadline(orders if order else None, remembered)):
+        elif now_ms <= (deadline := _deadline(orders if order else None, remembered, now_ms)):
             resetting |= group
         elif remembered.ordered or now_ms < deadline + UNTAKEN_MS:
             untaken |= group
@@ -79,7 +81,11 @@ def _withdrawn(orders: Orders | None, agent: AgentReport | None, remembered: Chi
     return agent is not None and agent.orders_seen >= orders.generation
 
 
-def _deadline(orders: Orders | None, remembered: ChipMemory) -> int:
+def _deadline(orders: Orders | None, remembered: ChipMemory, now_ms: int) -> int:
+    """Until when an agent may take the order. Times of a clock that ran ahead count from the memory of the order."""
+    if orders is not None and remembered.ordered and orders.issued_ms > now_ms + AHEAD_MS:
+        life = orders.not_after_ms - orders.issued_ms
+        return remembered.ordered + (life if life > 0 else ORDER_LIFE_MS)
     if orders is not None and orders.not_after_ms:
         return orders.not_after_ms
     return (orders.issued_ms if orders else remembered.ordered) + ORDER_LIFE_MS

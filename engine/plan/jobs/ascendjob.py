@@ -160,7 +160,9 @@ def _exceeds_backoff(expansion: _Expansion) -> bool:
 
 def _reconcile(expansion: _Expansion) -> None:
     context, job = expansion.context, expansion.job
-    podgroup.ensure(context, job, _pod_group_spec(expansion.spec))
+    asked = _pod_group_spec(expansion.spec)
+    podgroup.ensure(context, job, asked)
+    podgroup.adjust(context, job, asked)
     _remove_surplus(expansion)
     restarting = _restart_by_exit_code(expansion) or _retried_elsewhere(expansion)
     counts = _count(expansion)

@@ -145,7 +145,7 @@ def _recorded_retries(context: ExpansionContext, job: JobObject) -> int | None:
         return None
     try:
         records = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
         return None  # an unreadable record limits nothing; the memory still does
     entry = records.get(f"{job.key.namespace}/{job.key.name}-{job.uid}") if isinstance(records, dict) else None
     times = entry.get("Times") if isinstance(entry, dict) else None

@@ -1,6 +1,6 @@
 """The pass that turns jobs into pods, Services, PodGroups and rank tables, and keeps their status.
 
-Deployments, StatefulSets and Jobs get their pods from Kubernetes; here they only get rank tables.
+Deployments, StatefulSets and Jobs get their pods from Kubernetes; here they get PodGroups and rank tables.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from engine.model.diagnostics import ObjectKey
 from engine.model.plan_cache import CacheKey, NoOps
-from engine.plan.jobs import ascendjob, hot_switch, podgroup, rank_tables, volcanojob
+from engine.plan.jobs import ascendjob, hot_switch, podgroup, rank_tables, volcanojob, workload_groups
 from engine.plan.jobs.inference import services
 from engine.plan.jobs.lifecycle import ExpansionContext, JobObject, forget_gone
 from engine.plan.jobs.volcanojob_commands import commands_of
@@ -28,6 +28,7 @@ def run(scope: Scope) -> None:
     if context.plays("expand_volcano_job"):
         _each(context, volcanojob.API, volcanojob.KIND, _volcano_job)
     services.expand(context)
+    workload_groups.expand(context)
     rank_tables.of_deployments(context)
 
 

@@ -38,7 +38,7 @@ RULE: Final = EXPANSION
 VERSION_LABEL: Final = "version"
 POD_GROUP_API: Final = "scheduling.volcano.sh/v1beta1"
 _POD_GROUP_CRD: Final = "podgroups.scheduling.volcano.sh"
-_QUEUE_CRD: Final = "queues.scheduling.volcano.sh"
+QUEUE_CRD: Final = "queues.scheduling.volcano.sh"
 _CRD_API: Final = "apiextensions.k8s.io/v1"
 
 #: Roles and the labels that show a live component of MindCluster or Volcano holding them.
@@ -360,7 +360,7 @@ def _queues(scope: Scope, kinds: Mapping[tuple[str, str], list[ObjectKey]]) -> f
     """Names of the existing queues, None when the snapshot holds none; ``default`` always exists."""
     found = kinds.get((POD_GROUP_API, "Queue"), ())
     crds = kinds.get((_CRD_API, "CustomResourceDefinition"), ())
-    if not found and not any(key.name == _QUEUE_CRD for key in crds):
+    if not found and not any(key.name == QUEUE_CRD for key in crds):
         return None
     declared = {queue.name for queue in scope.desired.settings.queues}
     return frozenset({"default"} | {key.name for key in found} | declared)

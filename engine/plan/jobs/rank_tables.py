@@ -284,7 +284,7 @@ def _parse(text: object) -> dict[str, Any]:
     """The table in a text, empty when it is unreadable."""
     try:
         table = msgspec.json.decode(text) if isinstance(text, str) else {}
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
         return {}
     return table if isinstance(table, dict) else {}
 

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from engine.gangs.forming import MIN_AVAILABLE_KEY
+from engine.gangs.owners import GENERATED_GROUP, GROUP_NAME_KEYS
 from engine.model.actions import (
     BindPod,
     Evidence,
@@ -101,6 +102,8 @@ class Bindings:
             annotations |= {SUPER_POD_RANK: str(item.logical), SUPER_POD_ID: str(item.super_pod)}
         if self.state.pod_annotations:
             annotations |= self.state.pod_annotations.get(item.pod.key, {})
+        if item.pod.owner_uid and self.gang.pod_group == GENERATED_GROUP + item.pod.owner_uid:
+            annotations.setdefault(GROUP_NAME_KEYS[0], self.gang.pod_group)
         if chips:
             annotations = part_bindings.amended(job, item, view, annotations, self.state.parts)
         names = view.names(item.chips)

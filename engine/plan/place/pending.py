@@ -174,7 +174,7 @@ def way_out(
         case volumes.CLAIM | volumes.NO_VOLUME.reason | volumes.NO_SPACE.reason | volumes.NOT_SELECTED if near:
             return f"{_VOLUME_WAYS_OUT[reason]}: {refusals[near[0]].message}"
         case resource_claims.NOT_ALLOCATED if near:
-            return f"let an allocator serve the claim, or ask for huawei.com/ resources: {refusals[near[0]].message}"
+            return f"correct the claim, or let its allocator serve it: {refusals[near[0]].message}"
         case "WaitingForRelease":
             return "nothing to do: it ends when the job's old pods are gone"
         case _ if near and (reason.startswith("Insufficient") or reason == "TooManyPods"):

@@ -15,7 +15,8 @@ from engine.plan.node_view import NodeView
 from engine.plan.place.families.multilevel import Level, read_trees
 from engine.plan.place.handler import Refusal
 from engine.plan.place.job import SchedulerJob
-from engine.plan.place.nodes import fit
+from engine.plan.place.nodes import claim_table, fit
+from engine.plan.place.nodes.claim_choices import ClaimChoices
 from engine.plan.place.nodes.equivalence import EquivalentJobs, TableKeys
 from engine.plan.place.nodes.free_chips import FreeChips
 from engine.plan.place.nodes.pod_affinity import ANTI, PodAffinity
@@ -82,7 +83,8 @@ class PlacementState:
         self._tables: dict[bytes, NodeTable] = {}
         self._static_fits: dict[bytes, fit.StaticFit] = {}
         self.equivalent_jobs = EquivalentJobs()
-        self.volumes = VolumeChoices(scope.observed)
+        self.volumes = VolumeChoices(scope.observed, scope.claims)
+        self.claims = ClaimChoices(scope.claims)
         self._table_keys = TableKeys(scope, self.volumes.cluster)
         self._pod_affinity: PodAffinity | None = None
         self._claims = _claims(scope)
@@ -146,6 +148,8 @@ class PlacementState:
         self._record_change(view, pod, 1)
         if self.volumes.concerns(pod):
             self.volumes.assume(pod, view.node)
+        if pod.resource_claims:
+            self.claims.assume(pod, item.node, item.chips)
         requested = _with_requests(view, pod, 1)
         self.views.change(item.node, used=used, used_by=used_by, requested=requested, pods=(*view.pods, pod))
 
@@ -161,6 +165,7 @@ class PlacementState:
                 used_by = _without_chips(view, item.chips)
             pods.remove(item.pod)
             self.volumes.give_back(item.pod)
+            self.claims.give_back(item.pod, item.node)
             requested = _with_requests(view, item.pod, -1)
             self.views.change(item.node, used=used, used_by=used_by, requested=requested, pods=tuple(pods))
             self._record_change(view, item.pod, -1)
@@ -287,15 +292,19 @@ class PlacementState:
         return [name for name in names if self.affinity_refusal(pod, name) is None]
 
     def depends_on_others(self, pod: Pod) -> bool:
-        """Whether pods that are placed before this one may close nodes to it: by affinity, spread or volumes."""
-        return self.pod_affinity.concerns(pod) or self.volumes.concerns(pod)
+        """Whether pods that are placed before this one may close nodes to it: by affinity, spread, volumes or
+        claims.
+        """
+        return self.pod_affinity.concerns(pod) or self.volumes.concerns(pod) or self.claims.concerns(pod)
 
     def affinity_refusal(self, pod: Pod, name: str) -> Refusal | None:
         """Why pod affinity, spread or the volumes that are left keep the pod off the node, None when they do not."""
         pod_affinity, view = self.pod_affinity, self.views[name]
         refusal = pod_affinity.refusal(pod, view) if pod_affinity.concerns(pod) else None
         if refusal is None and self.volumes.concerns(pod):
-            return self.volumes.refusal(pod, view.node)
+            refusal = self.volumes.refusal(pod, view.node)
+        if refusal is None and self.claims.concerns(pod):
+            refusal = self.claims.refusal(pod, name)
         return refusal
 
     def _claimed(self, table: NodeTable, item: Assignment | None) -> Assignment | None:
@@ -394,6 +403,8 @@ class PlacementState:
                 return partial(CoreTable, self.parts, vnpu)
             case SoftShare() as share:
                 return partial(SoftTable, self.parts, share)
+        if pod.count and self.scope.claims.claims_chips(pod):
+            return claim_table.of(self.scope.claims)
         return NodeTable
 
 

@@ -122,7 +122,8 @@ def _closed(scope: Scope, gang: Gang, memory: JobMemory) -> JobMemory:
     back = _training_resumed(pods, one.at, scope.now_ms)
     if back is None:
         return memory
-    done = msgspec.structs.replace(one, back=back)
+    made = [round(pod.started * 1000) for pod in pods if pod.started is not None and pod.created * 1000 >= one.at]
+    done = msgspec.structs.replace(one, back=back, placed=min(max(made, default=0), back))
     return _with_costs(msgspec.structs.replace(memory, recoveries=(*memory.recoveries[:-1], done)), done)
 
 

@@ -63,7 +63,7 @@ def previous_pools(kept: str) -> tuple[NodePool, ...]:
 def _rows(kept: str, key: str) -> list[Any] | None:
     try:
         body = json.loads(kept) if kept else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     rows = body.get(key) if isinstance(body, dict) else None
     return rows if isinstance(rows, list) else None

@@ -56,6 +56,7 @@ def run(scope: Scope) -> None:
     scope.actions = kept
     gate.report_held_room()
     scope.memory.budgets = ledger.spent()
+    scope.budgets = ledger.uses()
     record.record_actions(scope)
     nomination.record_evictions(scope)
     if scope.observed.reserved_broken and any(item.budget == BROKEN for item in scope.deferred):

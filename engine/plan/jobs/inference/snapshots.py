@@ -191,7 +191,7 @@ def _is_saved(serving: ServingContext, role: ServingRole) -> bool:
         return False
     try:
         found = json.loads(str(part(live, "data").get(METADATA) or "{}")[:4096])
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(found, dict) and found.get("checkpoint") == DONE
 

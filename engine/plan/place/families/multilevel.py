@@ -65,7 +65,7 @@ def read_trees(text: str | None) -> dict[str, tuple[Level, ...]] | Refusal:
         return Refusal(INVALID_REQUEST, "resource-level-config is not set, multilevel scheduling needs it")
     try:
         raw: dict[str, dict[str, dict[str, Any]]] = msgspec.json.decode(text, type=dict[str, dict[str, dict[str, Any]]])
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeError) as error:
         return Refusal(INVALID_REQUEST, f"resource-level-config cannot be read: {error}")
     trees: dict[str, tuple[Level, ...]] = {}
     for name, rows in sorted(raw.items()):

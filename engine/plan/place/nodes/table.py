@@ -210,6 +210,13 @@ class NodeTable:
             return None
         if view.closed is not None:
             return Refusal(*view.closed)
+        refusal = self._offer_refusal(view)
+        if refusal is not None:
+            return refusal
+        return self._topology_refusal(view) if self._job.topology else None
+
+    def _offer_refusal(self, view: NodeView) -> Refusal | None:
+        """Why the node's devices are none that the pod could have, however many are free."""
         resource = self._sample.resource
         if not view.node.allocatable.get(resource) or not view.node.capacity.get(resource):
             return Refusal(MISSING, f"not have {resource}")
@@ -217,7 +224,7 @@ class NodeTable:
             return Refusal(MISSING, f"not has(or not same) {resource}")
         if self._job.family is not None and _offers_shares(view):
             return Refusal(SHARES_ONLY, "the node offers its chips in shares only, never whole")
-        return self._topology_refusal(view) if self._job.topology else None
+        return None
 
     def _topology_refusal(self, view: NodeView) -> Refusal | None:
         if self._job.topology == "rack" and (view.report is None or view.report.rack_id < 0):

@@ -14,6 +14,7 @@ from engine.model.actions import Evidence, PatchObject, PatchType, Preconditions
 from engine.model.cluster import Node, Observed, Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.reasons import ActionReason
+from engine.plan.claims.holding import DeviceClaims
 from engine.plan.place.handler import Refusal
 from engine.plan.place.nodes.selectors import matches
 from engine.plan.place.nodes.volumes import NO_VOLUME, SELECTED_NODE, ClusterVolumes, Volume, VolumeClaim
@@ -34,8 +35,8 @@ class VolumeChoice(NamedTuple):
 class VolumeChoices:
     """The volumes that one pass has chosen, followed through every assignment and its undoing."""
 
-    def __init__(self, observed: Observed) -> None:
-        self.cluster = ClusterVolumes(observed)
+    def __init__(self, observed: Observed, claims: DeviceClaims) -> None:
+        self.cluster = ClusterVolumes(observed, claims)
         self._delayed: dict[str, tuple[VolumeClaim, ...]] = {}
         self._chosen: dict[str, list[VolumeChoice]] = {}
         self._taken: set[str] = set()

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from engine.model import quantities
 from engine.model.cluster import Node, Observed, Pod
 from engine.model.diagnostics import ObjectKey
+from engine.plan.claims.holding import DeviceClaims
 from engine.plan.place.handler import Refusal
 from engine.plan.place.nodes import resource_claims
 from engine.plan.place.nodes.selectors import NodeRule, Terms, matches, selects
@@ -75,8 +76,8 @@ class Volume(NamedTuple):
 class ClusterVolumes:
     """Claims, volumes, classes and capacities of a snapshot."""
 
-    def __init__(self, observed: Observed) -> None:
-        self._observed = observed
+    def __init__(self, observed: Observed, claims: DeviceClaims) -> None:
+        self._observed, self._device_claims = observed, claims
         self._objects = observed.objects
 
     def rules(self, pod: Pod) -> tuple[NodeRule, ...]:
@@ -84,7 +85,10 @@ class ClusterVolumes:
         if not pod.claims and not pod.resource_claims:
             return ()
         found = (self._rule(pod, _claim_key(pod, name)) for name in pod.claims)
-        return (*(rule for rule in found if rule is not None), *resource_claims.rules(pod, self._objects))
+        return (
+            *(rule for rule in found if rule is not None),
+            *resource_claims.rules(pod, self._objects, self._device_claims),
+        )
 
     def delayed(self, pod: Pod) -> tuple[VolumeClaim, ...]:
         """The pod's claims that are bound once its node is chosen, smallest first."""

@@ -1,0 +1,199 @@
+"""Volcano's Queues: the ``default`` one, their ``.status``, and Commands that open and close them.
+
+Sources: github.com/volcano-sh/volcano, packages pkg/controllers/queue (state machine, counts of PodGroups by phase),
+pkg/scheduler/cache (the default queue) and pkg/cli/queue (Commands).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from engine.gangs.job_status import merge_patch
+from engine.model.actions import CreateObject, DeleteObject, Evidence, PatchObject, PatchType, Preconditions
+from engine.model.diagnostics import Diagnostic, ObjectKey
+from engine.model.phases import PodGroupPhase
+from engine.model.plan_cache import CacheKey, NoOps
+from engine.model.quantities import text_of
+from engine.model.reasons import ActionReason
+from engine.plan import roles
+from engine.plan.jobs.lifecycle import POD_GROUP_API, QUEUE_CRD, part
+from engine.plan.jobs.volcanojob_commands import API as COMMAND_API
+from engine.plan.jobs.volcanojob_commands import KIND as COMMAND
+from engine.plan.queue.queues import DEFAULT_QUEUE, OPEN, ROOT_QUEUE, Amounts, add, sums_of
+from engine.plan.scope import Scope
+from engine.wire.names import MAIN_SHARD
+
+RULE: Final = "queue"
+QUEUE: Final = "Queue"
+CLOSING: Final = "Closing"
+CLOSED: Final = "Closed"
+OPEN_QUEUE: Final = "OpenQueue"
+CLOSE_QUEUE: Final = "CloseQueue"
+MISSING: Final = "QueueMissing"
+CHANGED: Final = "QueueChanged"
+#: Counted phases of PodGroups, by the field of a Queue's status.
+_COUNTED: Final = {
+    "pending": PodGroupPhase.PENDING,
+    "inqueue": PodGroupPhase.INQUEUE,
+    "running": PodGroupPhase.RUNNING,
+    "unknown": PodGroupPhase.UNKNOWN,
+    "completed": PodGroupPhase.COMPLETED,
+}
+#: By shard: the snapshot after whose pass every queue was as it should be.
+_SETTLED: Final = CacheKey("snapshots whose Queues need no patch", NoOps, limit=16)
+
+
+def run(scope: Scope) -> None:
+    """Create, count, open and close the queues; shard ``main`` does so for all shards."""
+    if scope.shard != MAIN_SHARD:
+        return
+    if not (roles.plays(scope, "schedule") and roles.plays(scope, "expand_volcano_job")):
+        return
+    inputs = (scope.observed.pods, scope.observed.objects, scope.desired)
+    if scope.cache[_SETTLED].holds(scope.shard, inputs):
+        return
+    before = len(scope.actions), len(scope.diagnostics)
+    _all(scope)
+    if before == (len(scope.actions), len(scope.diagnostics)):
+        scope.cache[_SETTLED].add(scope.shard, inputs)
+
+
+def _all(scope: Scope) -> None:
+    objects = scope.observed.objects
+    queues = sorted(key for key in objects if key.kind == QUEUE and key.api_version == POD_GROUP_API)
+    if not any(key.name == DEFAULT_QUEUE for key in queues):
+        _create_default(scope)
+    if not queues:
+        return
+    counts = _counts(scope)
+    used: dict[str, Amounts] = {}
+    for gang in scope.gangs.values():
+        add(used.setdefault(gang.queue, {}), sums_of(scope, gang)[0])
+    asked = _commands(scope)
+    for key in queues:
+        raw = objects[key]
+        if part(raw, "metadata").get("deletionTimestamp"):
+            continue
+        numbers = counts.get(key.name, {})
+        state = _state(scope, key, raw, asked.get(key.name, ()), sum(numbers.values()))
+        _write(scope, key, raw, state, numbers, used.get(key.name, {}))
+
+
+def _create_default(scope: Scope) -> None:
+    """The queue of jobs that name none, where the cluster serves Queues.
+
+    Volcano writes ``reclaimable: true`` into it; Belay takes that for a permission to evict, and leaves it out.
+    """
+    crd = ObjectKey("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", QUEUE_CRD)
+    if crd not in scope.observed.objects or any(queue.name == DEFAULT_QUEUE for queue in _declared(scope)):
+        return
+    body = {
+        "apiVersion": POD_GROUP_API, "kind": QUEUE, "metadata": {"name": DEFAULT_QUEUE}, "spec": {"weight": 1},
+    }  # fmt: skip
+    scope.actions.append(
+        CreateObject(
+            reason=MISSING, message="jobs that name no queue belong to Queue default: creating it",
+            evidence=Evidence(rule=RULE), api_version=POD_GROUP_API, object_kind=QUEUE, namespace="",
+            name=DEFAULT_QUEUE, object=body,
+        )
+    )  # fmt: skip
+
+
+def _declared(scope: Scope) -> list[ObjectKey]:
+    """Queues in Git: what creates them is there."""
+    return [key for key in scope.desired.manifest_index if key.kind == QUEUE]
+
+
+def _counts(scope: Scope) -> dict[str, dict[str, int]]:
+    """PodGroups of each queue by field of its status."""
+    field_of: dict[str, str] = {phase.value: field for field, phase in _COUNTED.items()}
+    found: dict[str, dict[str, int]] = {}
+    for key, raw in scope.observed.objects.items():
+        if key.kind != "PodGroup" or key.api_version != POD_GROUP_API:
+            continue
+        queue = str(part(raw, "spec").get("queue") or DEFAULT_QUEUE)
+        phase = str(part(raw, "status").get("phase") or PodGroupPhase.PENDING)
+        row = found.setdefault(queue, {})
+        field = field_of.get(phase, "unknown")
+        row[field] = row.get(field, 0) + 1
+    return found
+
+
+def _commands(scope: Scope) -> dict[str, list[tuple[ObjectKey, Mapping[str, Any]]]]:
+    """Commands by the queue that they are about, the oldest first."""
+    found: list[tuple[str, ObjectKey, Mapping[str, Any]]] = []
+    for key, raw in scope.observed.objects.items():
+        if (key.api_version, key.kind) != (COMMAND_API, COMMAND) or part(raw, "target").get("kind") != QUEUE:
+            continue
+        if not part(raw, "metadata").get("deletionTimestamp"):
+            found.append((str(part(raw, "metadata").get("creationTimestamp") or ""), key, raw))
+    rows: dict[str, list[tuple[ObjectKey, Mapping[str, Any]]]] = {}
+    for _, key, body in sorted(found, key=lambda row: (row[0], row[1])):
+        rows.setdefault(str(part(body, "target").get("name")), []).append((key, body))
+    return rows
+
+
+def _state(
+    scope: Scope,
+    key: ObjectKey,
+    raw: Mapping[str, Any],
+    asked: tuple[()] | list[tuple[ObjectKey, Mapping[str, Any]]],
+    groups: int,
+) -> str:
+    """The queue's state after its oldest Command; a Command is deleted once the queue shows its effect."""
+    state = str(part(raw, "status").get("state") or OPEN)
+    if state == CLOSING and not groups:
+        state = CLOSED
+    uid = part(raw, "metadata").get("uid")
+    for command, body in asked:
+        action = str(body.get("action") or "")
+        meant = part(body, "target").get("uid")
+        if meant and uid and meant != uid:
+            _delete(scope, command, body, f"was about an earlier Queue {key.name}")
+            continue
+        if action not in (OPEN_QUEUE, CLOSE_QUEUE) or key.name == ROOT_QUEUE:
+            text = (
+                f"action {action!r:.60} is not {OPEN_QUEUE} or {CLOSE_QUEUE} of a queue with jobs: delete the Command"
+            )
+            scope.diagnostics.append(Diagnostic("warning", str(command), "", 0, 0, "action", text))
+            continue
+        if action == OPEN_QUEUE:
+            wanted = OPEN
+        else:
+            wanted = state if state in (CLOSING, CLOSED) else CLOSING if groups else CLOSED
+        if wanted == str(part(raw, "status").get("state") or OPEN):
+            _delete(scope, command, body, f"Queue {key.name} is {wanted}")
+        return wanted
+    return state
+
+
+def _write(
+    scope: Scope, key: ObjectKey, raw: Mapping[str, Any], state: str, numbers: Mapping[str, int], used: Amounts
+) -> None:
+    old = part(raw, "status")
+    new: dict[str, Any] = {name: value for name, value in old.items() if name not in _COUNTED}
+    new |= {"state": state, "allocated": {name: text_of(name, used[name]) for name in sorted(used) if used[name]}}
+    new |= dict(sorted(numbers.items()))
+    if new == old:
+        return
+    total = ", ".join(f"{count} {name}" for name, count in sorted(numbers.items())) or "no PodGroups"
+    uid = str(part(raw, "metadata").get("uid") or "")
+    scope.actions.append(
+        PatchObject(
+            reason=CHANGED, message=f"Queue {key.name} is {state}: {total}", evidence=Evidence(rule=RULE),
+            patch_type=PatchType.MERGE, preconditions=Preconditions(uid=uid or None), api_version=key.api_version,
+            object_kind=QUEUE, namespace="", name=key.name, patch={"status": merge_patch(old, new)},
+        )
+    )  # fmt: skip
+
+
+def _delete(scope: Scope, key: ObjectKey, raw: Mapping[str, Any], why: str) -> None:
+    uid = str(part(raw, "metadata").get("uid") or "")
+    scope.actions.append(
+        DeleteObject(
+            reason=ActionReason.COMMAND_ISSUED, message=f"Command {key.namespace}/{key.name}: {why}: deleting it",
+            evidence=Evidence(rule=RULE), preconditions=Preconditions(uid=uid or None), api_version=key.api_version,
+            object_kind=key.kind, namespace=key.namespace, name=key.name,
+        )
+    )  # fmt: skip

@@ -1,0 +1,104 @@
+"""PodGroups of workloads that Volcano does not expand: Deployments, StatefulSets, Jobs and kinds of other controllers.
+
+One group per controller of pods, ``podgroup-<its uid>``, made while a pod of it waits for a node. Kinds that the engine
+does not know (RoleSet of AIBrix, for example) form a gang by their group. LeaderWorkerSet and others that name a group
+in their pods keep theirs. Source: github.com/volcano-sh/volcano/pkg/controllers/podgroup/pg_controller_handler.go.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from engine.gangs.owners import GENERATED_GROUP, GROUP_NAME_KEYS, VOLCANO_API, controller_of, count
+from engine.model.cluster import Pod
+from engine.model.diagnostics import ObjectKey
+from engine.model.quantities import text_of
+from engine.model.reasons import ActionReason
+from engine.plan import roles
+from engine.plan.grouping import shard_of
+from engine.plan.jobs.lifecycle import POD_GROUP_API, ExpansionContext, JobObject, part, texts
+
+QUEUE_NAME_KEY: Final = "scheduling.volcano.sh/queue-name"
+MIN_MEMBER_KEY: Final = "scheduling.volcano.sh/group-min-member"
+#: Prefix of the annotations and labels of pods and controllers that a group takes over.
+_INHERITED: Final = "volcano.sh/"
+_KNOWN: Final = frozenset({"ReplicaSet", "StatefulSet", "Job"})
+#: Controllers whose pods never start together, or whose groups are made elsewhere.
+_OTHERS: Final = frozenset({"", "AscendJob", "DaemonSet", "Node"})
+
+
+def expand(context: ExpansionContext) -> None:
+    """Create the missing groups, and delete those of controllers that were scaled to zero."""
+    if not context.pod_groups or not (context.plays("schedule") and context.plays("expand_volcano_job")):
+        return
+    scope, names, seen = context.scope, roles.names(context.scope), set[tuple[str, str]]()
+    for key, pod in scope.observed.pods.items():
+        if pod.node or pod.finished or pod.owner_kind in _OTHERS or pod.scheduler not in names:
+            continue
+        if pod.owner_api == VOLCANO_API or pod.deleting is not None or (pod.namespace, pod.owner_uid) in seen:
+            continue
+        if not pod.owner_uid or any(map(pod.annotations.get, GROUP_NAME_KEYS)):
+            continue
+        seen.add((pod.namespace, pod.owner_uid))
+        group = ObjectKey(POD_GROUP_API, "PodGroup", pod.namespace, GENERATED_GROUP + pod.owner_uid)
+        gang = scope.gangs.get(scope.gang_of.get(key, ""))
+        if group not in scope.observed.objects and gang is not None and shard_of(scope, gang) == scope.shard:
+            _create(context, pod, group)
+    for group in context.kinds.get((POD_GROUP_API, "PodGroup"), ()):
+        if group.name.startswith(GENERATED_GROUP):
+            _delete_of_none(context, group)
+
+
+def _create(context: ExpansionContext, pod: Pod, group: ObjectKey) -> None:
+    owner = _controller(context, pod.owner_api, pod.owner_kind, pod.namespace, pod.owner_name)
+    stated = owner.annotations.get(MIN_MEMBER_KEY, "")
+    least = int(stated) if stated.isascii() and stated.isdecimal() and 0 < len(stated) <= 6 else 1
+    spec: dict[str, Any] = {
+        "minMember": least,
+        "minResources": {name: text_of(name, amount * least) for name, amount in sorted(pod.requests.items())},
+    }
+    if pod.priority_class:
+        spec["priorityClassName"] = pod.priority_class
+    if queue := pod.annotations.get(QUEUE_NAME_KEY):
+        spec["queue"] = queue
+    metadata: dict[str, Any] = {"name": group.name, "namespace": group.namespace}
+    annotations = {**_inherited(owner.annotations), **_inherited(pod.annotations)}
+    if annotations:
+        metadata["annotations"] = dict(sorted(annotations.items()))
+    if labels := _inherited(pod.labels):
+        metadata["labels"] = dict(sorted(labels.items()))
+    metadata["ownerReferences"] = [
+        {
+            "apiVersion": pod.owner_api,
+            "kind": pod.owner_kind,
+            "name": pod.owner_name,
+            "uid": pod.owner_uid,
+            "controller": True,
+        }
+    ]
+    body = {"apiVersion": POD_GROUP_API, "kind": "PodGroup", "metadata": metadata, "spec": spec}
+    text = f"pods of {pod.owner_kind} {pod.namespace}/{pod.owner_name} have no PodGroup: creating it"
+    context.create_object(owner, body, ActionReason.POD_GROUP_MISSING, text)
+
+
+def _delete_of_none(context: ExpansionContext, group: ObjectKey) -> None:
+    """Delete the group of a ReplicaSet or StatefulSet of zero replicas, so that none stays after a roll-out."""
+    above = controller_of(context.scope.observed.objects[group])
+    kind, name = str(above.get("kind")), str(above.get("name"))
+    if kind not in ("ReplicaSet", "StatefulSet"):
+        return
+    owner = _controller(context, str(above.get("apiVersion")), kind, group.namespace, name)
+    if owner.uid and owner.uid == above.get("uid") and count(part(owner.raw, "spec").get("replicas"), 1) == 0:
+        text = f"{kind} {group.namespace}/{name} has no replicas: deleting its PodGroup"
+        context.delete(owner, group, ActionReason.SCALED_DOWN, text)
+
+
+def _controller(context: ExpansionContext, api: str, kind: str, namespace: str, name: str) -> JobObject:
+    key = ObjectKey(api, kind, namespace, name)
+    raw = context.scope.observed.objects.get(key, {}) if kind in _KNOWN else {}
+    return JobObject(key, raw, part(raw, "metadata"))
+
+
+def _inherited(notes: dict[str, str]) -> dict[str, str]:
+    """Annotations or labels for the group: Volcano's own, and those of NPU jobs."""
+    return {key: value for key, value in texts(notes).items() if key.startswith(_INHERITED)}
