@@ -9,12 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from agents.containers.commands import Options, checked_socket
-from agents.containers.install import InstallError, install, uninstall
+from agents.containers.install import InstallError, install, uninstall, upgrade
 from agents.node.logfile import LogFile
 from engine.cli.hosts import containers_run
 from tests.test_containers import Engine
@@ -145,6 +146,36 @@ def test_a_service_is_installed_and_taken_away_again(tmp_path: Path) -> None:
         ["daemon-reload"],
     ]  # fmt: skip
     assert uninstall(root=tmp_path, run=lambda a: calls.append([*a])) == []
+
+
+def test_an_upgrade_restarts_the_service_and_keeps_its_settings(tmp_path: Path) -> None:
+    calls: list[list[str]] = []
+
+    def run(arguments: Sequence[str]) -> None:
+        calls.append([*arguments])
+
+    with pytest.raises(InstallError, match="use belay containers install"):
+        upgrade("2", lambda words: "", root=tmp_path, run=run)
+    written = install(Options(strategy="ringRecover"), delay="2m", root=tmp_path, program="/opt/belay", run=run)
+    with pytest.raises(InstallError, match="'/opt/belay' cannot be run"):
+        upgrade("2", lambda words: "", root=tmp_path, run=run)
+    (tmp_path / "opt").mkdir()
+    (tmp_path / "opt/belay").touch(mode=0o755)
+    before, asked = [path.read_text() for path in written], []
+
+    def fits(words: list[str]) -> str:
+        asked.append(containers_run.make_context("run", list(words)).params["strategy"])
+        return ""
+
+    calls.clear()
+    assert "restarted with version 2" in upgrade("2", fits, root=tmp_path, run=run)[0]
+    service = "belay-containers.service"
+    assert calls == [["daemon-reload"], ["restart", service], ["is-active", "--quiet", service]]
+    assert asked == ["ringRecover"] and [path.read_text() for path in written] == before
+    calls.clear()
+    with pytest.raises(InstallError, match="No such option: --old; the service was not touched"):
+        upgrade("3", lambda words: "No such option: --old", root=tmp_path, run=run)
+    assert calls == []
 
 
 @pytest.mark.parametrize(

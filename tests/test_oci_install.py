@@ -10,12 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.runtime import engines, tomltext
 from agents.runtime.containers import MARK, running
-from agents.runtime.install import HOME, LISTS, Host, InstallError, Wish, install, status, uninstall
+from agents.runtime.install import (
+    HOME,
+    LISTS,
+    Host,
+    InstallError,
+    Wish,
+    check,
+    install,
+    status,
+    uninstall,
+    upgrade,
+)
+from engine.cli import main
 from tests.runtime_host import oci_programs
 
 __all__ = ["oci_programs"]
@@ -319,6 +332,98 @@ def test_renewing_keeps_the_way_back(oci_programs: Sequence[Path], host: Host) -
     assert status(host=host)["version"] == "3"
     uninstall(host=host)
     assert everything(host) == before
+
+
+def info(host: Host) -> dict[str, str]:
+    text = (host.at(HOME) / "Ascend-Docker-Runtime" / "ascend_docker_runtime_install.info").read_text()
+    return dict(line.split("=", 1) for line in text.splitlines())
+
+
+def edit_list(host: Host, text: str) -> Path:
+    path = host.at(LISTS) / "base.list"
+    path.chmod(0o640)
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("again", ["install", "upgrade"])
+def test_renewing_keeps_choices_and_edited_lists(oci_programs: Sequence[Path], host: Host, again: str) -> None:
+    config = containerd_file(host)
+    install(wish(oci_programs, mode="cdi", kind="A200", default=False), "1", host)
+    shipped = (host.at(LISTS) / "base.list").read_text()
+    edit_list(host, shipped + "/opt/ours\n")
+    text = config.read_text()
+    bare = Wish(programs=oci_programs[0].parent)
+    done = (install if again == "install" else upgrade)(bare, "2", host)
+    assert (host.at(LISTS) / "base.list").read_text() == shipped + "/opt/ours\n"
+    assert (host.at(LISTS) / "base.list.new").read_text() == shipped
+    assert any("base.list: was edited, kept" in line for line in done)
+    assert (info(host)["injection-mode"], info(host)["a200"], info(host)["install-scene"]) == ("cdi", "y", "containerd")
+    assert config.read_text() == text and not any("restart" in line for line in done), "the engine notices nothing"
+    assert status(host=host)["version"] == "2" and check(host=host) == []
+    edit_list(host, shipped)
+    install(wish(oci_programs, mode="legacy", kind="general"), "3", host)
+    assert (info(host)["injection-mode"], info(host)["a200"]) == ("legacy", "n")
+    assert (host.at(LISTS) / "base.list").read_text() != shipped and not (host.at(LISTS) / "base.list.new").exists()
+
+
+def test_a_list_that_was_there_before_is_kept(oci_programs: Sequence[Path], host: Host) -> None:
+    host.at(LISTS).mkdir()
+    (host.at(LISTS) / "base.list").write_text("/opt/ours\n")
+    install(wish(oci_programs), "1", host)
+    assert (host.at(LISTS) / "base.list").read_text() == "/opt/ours\n"
+    uninstall(host=host)
+    assert [path.name for path in host.at(LISTS).iterdir()] == ["base.list"]
+
+
+def test_only_what_is_installed_can_be_upgraded_or_checked(oci_programs: Sequence[Path], host: Host) -> None:
+    before = everything(host)
+    with pytest.raises(InstallError, match="nothing of belay's is installed there; use belay runtime install"):
+        upgrade(wish(oci_programs), "1", host)
+    with pytest.raises(InstallError, match="nothing of belay's is installed there; use belay runtime install"):
+        check(host=host)
+    assert everything(host) == before
+
+
+def test_check_names_what_is_not_as_it_was_installed(oci_programs: Sequence[Path], host: Host) -> None:
+    config = containerd_file(host)
+    install(wish(oci_programs), "1", host)
+    assert check(host=host) == []
+    home = host.at(HOME) / "Ascend-Docker-Runtime"
+    (home / "ascend-docker-hook").unlink()
+    (home / "belay-oci-driver").chmod(0o750)
+    (home / "belay-oci-driver").write_bytes(b"other")
+    (host.at(LISTS) / "base.list").unlink()
+    config.write_text(V2)
+    home.chmod(0o777)
+    wrong = check(host=host)
+    assert [line.partition(": ")[0].rpartition("/")[2] for line in wrong] == [
+        "ascend-docker-hook", "belay-oci-driver", "base.list", "config.toml", "Ascend-Docker-Runtime",
+    ]  # fmt: skip
+    assert "is missing" in wrong[0] and "is not what was installed" in wrong[1] and "mode 0777" in wrong[4]
+    home.chmod(0o755)
+    upgrade(wish(oci_programs), "1", host)
+    assert check(host=host) == []
+
+
+def test_the_verbs_of_the_host_end_as_scripts_expect(oci_programs: Sequence[Path], host: Host) -> None:
+    containerd_file(host)
+
+    def belay(*words: str) -> tuple[int, str]:
+        answer = CliRunner().invoke(main, ["runtime", *words, "--root", str(host.root)])
+        return answer.exit_code, answer.output
+
+    programs = str(oci_programs[0].parent)
+    assert belay("check")[0] == 2 and "installed: none" in belay("version")[1]
+    assert belay("upgrade", "--programs", programs)[0] == 2
+    assert belay("install", "--install-scene", "containerd", "--programs", programs)[0] == 0
+    assert belay("check") == (0, "sound\n")
+    assert belay("install", "--programs", programs)[0] == 0, "what is installed is renewed without naming it again"
+    assert belay("upgrade", "--programs", programs, "--injection-mode", "cdi")[0] == 0
+    assert info(host)["injection-mode"] == "cdi"
+    assert "belay-oci-runtime version: " in belay("version")[1] and "installed: 0" in belay("version")[1]
+    (host.at(LISTS) / "base.list").unlink()
+    assert belay("check")[0] == 1
 
 
 def test_an_installation_cut_short_can_be_undone(

@@ -193,10 +193,14 @@ def _object(spec: bytes) -> Mapping[str, Any]:
         document = json.loads(spec)
     except (ValueError, RecursionError) as error:
         raise UsageError("its specification is no JSON") from error
-    if not isinstance(document, dict) or not all(
-        isinstance(document.get(key) or {}, dict) for key in ("process", "linux")
-    ):
+    if not isinstance(document, dict):
         raise UsageError("its specification has not the form of OCI")
+    process, linux = document.get("process") or {}, document.get("linux") or {}
+    resources = (linux.get("resources") if isinstance(linux, dict) else None) or {}
+    if not isinstance(process, dict) or not isinstance(linux, dict) or not isinstance(resources, dict):
+        raise UsageError("its specification has not the form of OCI")
+    if not isinstance(process.get("env") or [], list) or not isinstance(resources.get("devices") or [], list):
+        raise UsageError("its environment or its device rules are no list")
     return document
 
 

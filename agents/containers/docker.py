@@ -112,7 +112,7 @@ async def _bounded(stream: aiohttp.StreamReader) -> bytes:
 def _said(data: bytes) -> str:
     try:
         body = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         body = None
     text = body.get("message") if isinstance(body, Mapping) else data.decode("utf-8", "replace")
     return " ".join(str(text).split())[:200]

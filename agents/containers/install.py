@@ -40,6 +40,8 @@ def systemctl(arguments: Sequence[str]) -> None:
         done = subprocess.run(["systemctl", *arguments], capture_output=True, text=True, timeout=SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise InstallError(f"systemctl {' '.join(arguments)}: {error}") from error
+    if done.returncode and arguments[0] == "is-active":
+        raise InstallError(f"{arguments[-1]} does not run; see journalctl -u {arguments[-1]}")
     if done.returncode:
         raise InstallError(f"systemctl {' '.join(arguments)}: {' '.join(done.stderr.split())[:300]}")
 
@@ -74,6 +76,32 @@ def install(
     run(["daemon-reload"])
     run(["enable", "--now", TIMER])
     return written
+
+
+def upgrade(
+    version: str, flags_problem: Callable[[list[str]], str], *, root: Path = Path("/"), run: Systemctl = systemctl
+) -> list[str]:
+    """Restart the service, so that it runs the program as it is now. Units and flags stay. Returns the steps taken.
+
+    ``flags_problem`` says why this version would not take the service's flags, empty when it does: then the service is
+    not touched. Raises InstallError, also where nothing is installed or the service does not stay up."""
+    _ready(root)
+    unit = root / UNITS / SERVICE
+    if not unit.is_file():
+        raise InstallError(f"{unit}: is missing, nothing is installed; use belay containers install")
+    starts = [line.partition("=")[2] for line in unit.read_text().splitlines() if line.startswith("ExecStart=")]
+    program = (" ".join(starts).split() or [""])[0]
+    if not os.access(root / program.lstrip("/"), os.X_OK):
+        raise InstallError(f"{unit}: its program {program[:200]!r} cannot be run; use belay containers install again")
+    flags = root / FLAGS
+    text = flags.read_text(encoding="utf-8") if flags.is_file() else ""
+    words = text.partition("BELAY_CONTAINERS_FLAGS=")[2].split()
+    if problem := flags_problem(words):
+        raise InstallError(f"{flags}: {problem}; the service was not touched, use belay containers install again")
+    run(["daemon-reload"])
+    run(["restart", SERVICE])
+    run(["is-active", "--quiet", SERVICE])
+    return [f"{SERVICE}: restarted with version {version}", f"{unit} and {flags}: kept"]
 
 
 def uninstall(*, root: Path = Path("/"), run: Systemctl = systemctl) -> list[Path]:
@@ -129,4 +157,4 @@ def _write(path: Path, text: str) -> None:
     os.replace(fresh, path)
 
 
-__all__ = ["InstallError", "install", "systemctl", "uninstall"]
+__all__ = ["InstallError", "install", "systemctl", "uninstall", "upgrade"]

@@ -96,7 +96,7 @@ def earlier(file: Path) -> dict[str, tuple[Status, int]]:
         rows = read(file, own=True)
     except StatusError:
         return {}
-    return {row["CtrId"]: (row["Status"], row["StatusStartTime"]) for row in rows if row.get("Status") in _RULES}
+    return {row["CtrId"]: (row["Status"], row["StatusStartTime"]) for row in rows if str(row.get("Status")) in _RULES}
 
 
 def description(status: str, since: int, now: float) -> str:

@@ -105,7 +105,7 @@ def _json(file: Path) -> dict[str, Any]:
         if file.stat().st_size > _MAX_FILE:
             return {}
         found = json.loads(file.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

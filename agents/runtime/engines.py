@@ -47,10 +47,12 @@ class Engine(NamedTuple):
 
 def _object(text: str) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = [name for name, _ in pairs]
-        if double := next((name for name in names if names.count(name) > 1), None):
-            raise EngineError(f"{double!r} is there twice; keep one")
-        return dict(pairs)
+        found: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in found:
+                raise EngineError(f"{name[:80]!r} is there twice; keep one")
+            found[name] = value
+        return found
 
     if not text.strip():
         return {}
@@ -58,6 +60,10 @@ def _object(text: str) -> dict[str, Any]:
         found = json.loads(text, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
         raise EngineError(f"{error.lineno}:{error.colno}: {error.msg}") from error
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, EngineError):
+            raise
+        raise EngineError("nests too deeply, or holds a number of thousands of digits") from error
     if not isinstance(found, dict):
         raise EngineError("holds no JSON object")
     return found

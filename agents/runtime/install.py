@@ -8,7 +8,6 @@ component/ascend-docker-runtime/build/scripts/run_main.sh and install/process.
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import os
 import platform
@@ -16,38 +15,48 @@ import shutil
 import stat
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from agents.runtime import engines
 from agents.runtime.build import DRIVER, RUNTIME, BuildError, build, compiler
-from agents.runtime.containers import Running, running
+from agents.runtime.containers import running
+from agents.runtime.installed import (
+    FOLDER,
+    HOME,
+    INFO,
+    LISTS,
+    NAMES,
+    RECORD,
+    Host,
+    InstallError,
+    check,
+    digest,
+    info_of,
+    read_record,
+    status,
+    text_of,
+    write,
+)
 from agents.runtime.tables import policies
 
-FOLDER: Final = "Ascend-Docker-Runtime"
-HOME: Final = "/usr/local/Ascend"
-LISTS: Final = "/etc/ascend-docker-runtime.d"
-INFO: Final = "ascend_docker_runtime_install.info"
-RECORD: Final = "belay-install.json"
-NAMES: Final = ("ascend-docker-runtime", "ascend-docker-hook", "ascend-docker-cli", "ascend-docker-destroy")
 TYPES: Final = ("A500", "A200", "A200ISoC", "A500A2", "A200IA2")
+#: What the shipped list is called beside one that was edited; the runtime reads only names that end with .list.
+_NEW: Final = ".new"
+GENERAL: Final = "general"
+"""The product type of every product that has no list of its own."""
 _NEEDS_OS_LIBRARIES: Final = ("A500A2", "A200IA2")
 _OS_LISTS: Final = {"ubuntu": "ubuntu.append", "openeuler": "openeuler.append"}
-_MAX_CONFIG: Final = 4 << 20
-_MAX_LINKS: Final = 16
-
-
-class InstallError(Exception):
-    """The operation failed; the text names the file (and key) and the next step."""
 
 
 @dataclass(frozen=True)
 class Wish:
-    """An operator's choices; ``None`` means the default."""
+    """An operator's choices. ``None`` means what is installed, or without an installation the default: Docker, mode
+    legacy, no product type (``GENERAL`` where one is to end)."""
 
-    scene: str = "docker"
-    mode: str = "legacy"
+    scene: str | None = None
+    mode: str | None = None
     base: str = HOME
     config: str | None = None
     kind: str | None = None
@@ -55,63 +64,67 @@ class Wish:
     programs: Path | None = None
 
 
-@dataclass(frozen=True)
-class Host:
-    """The file system to change; ``root`` is not ``/`` where the host is mounted into a container."""
-
-    root: Path = Path("/")
-
-    def at(self, path: str) -> Path:
-        """Resolve a path of the host; a link at its end is followed as the host would."""
-        for _ in range(_MAX_LINKS):
-            found = self.root / path.lstrip("/")
-            if not found.is_symlink():
-                return found
-            path = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(found)))
-        raise InstallError(f"{path}: too many links")
-
-
 def install(wish: Wish, version: str, host: Host | None = None) -> Sequence[str]:
     """Install, or renew an earlier installation. Returns the steps taken, one per line. Raises InstallError."""
     host = host or Host()
-    _possible(wish, host)
     home = f"{wish.base.rstrip('/')}/{FOLDER}"
-    config = wish.config or engines.ENGINES[wish.scene].file
-    record = _read_record(host, home)
+    record = read_record(host, home)
+    wish = _completed(wish, record, host)
+    scene, config = str(wish.scene), str(wish.config)
+    _possible(wish, host)
     if record is None and host.at(home).is_dir() and any(host.at(home).iterdir()):
         raise InstallError(f"{home}: holds another installation; remove that first or choose another --install-path")
-    if record is not None and (record["scene"], record["config"]) != (wish.scene, config):
+    if record is not None and (record["scene"], record["config"]) != (scene, config):
         raise InstallError(f"{home}: is installed for {record['scene']} ({record['config']}); uninstall that first")
-    text, made_up = _engine_text(host, config, wish.scene)
-    edit = _edit(config, wish.scene, text, f"{home}/{RUNTIME}", wish.default)
+    text, made_up = _engine_text(host, config, scene)
+    edit = _edit(config, scene, text, f"{home}/{RUNTIME}", wish.default)
     lists = _lists(wish, host)
     done = []
     host.at(home).mkdir(parents=True, exist_ok=True)
     host.at(home).chmod(0o755)
     if record is None:
         record = {
-            "scene": wish.scene, "config": config, "default": edit.default, "lists": {}, "before": None, "mode": None,
+            "scene": scene, "config": config, "default": edit.default, "lists": {}, "before": None, "mode": None,
             "edited": False,
         }  # fmt: skip
         if host.at(config).exists() and not made_up:
             record["before"] = base64.b64encode(host.at(config).read_bytes()).decode()
             record["mode"] = stat.S_IMODE(host.at(config).stat().st_mode)
-    elif host.at(config).exists() and _digest(host.at(config).read_bytes()) not in _ours(record):
+    elif host.at(config).exists() and digest(host.at(config).read_bytes()) not in _ours(record):
         # restoring the original would lose later edits
         record["edited"] = True
-    record |= {"after": _digest(edit.text.encode()), "version": version}
-    record["lists"] = {**record["lists"], **{name: _digest(body) for name, body in lists.items()}}
-    _write(host.at(f"{home}/{RECORD}"), json.dumps(record, indent=1).encode(), 0o600)
+    edited = _edited_lists(host, record, lists)
+    record |= {"after": digest(edit.text.encode()), "version": version, "asDefault": _is_default(wish)}
+    record["lists"] = {**record["lists"], **{name: digest(body) for name, body in lists.items()}}
+    write(host.at(f"{home}/{RECORD}"), json.dumps(record, indent=1).encode(), 0o600)
     _programs(wish, host, home)
     done.append(f"programs in {home}")
-    _write(host.at(f"{home}/{INFO}"), _info(wish, home, config, version).encode(), 0o640)
+    write(host.at(f"{home}/{INFO}"), _info(wish, home, config, version).encode(), 0o640)
     host.at(LISTS).mkdir(parents=True, exist_ok=True)
     for name, body in lists.items():
-        _write(host.at(f"{LISTS}/{name}"), body, 0o440)
+        write(host.at(f"{LISTS}/{name}{_NEW if name in edited else ''}"), body, 0o440)
+        if name not in edited:
+            host.at(f"{LISTS}/{name}{_NEW}").unlink(missing_ok=True)
     done.append(f"mount lists in {LISTS}: {', '.join(sorted(lists))}")
-    _write(host.at(config), edit.text.encode(), 0o600)
+    done += [f"{LISTS}/{name}: was edited, kept; the shipped one is {name}{_NEW} beside it" for name in sorted(edited)]
+    record["programs"] = {name: digest(host.at(f"{home}/{name}").read_bytes()) for name in (RUNTIME, DRIVER)}
+    write(host.at(f"{home}/{RECORD}"), json.dumps(record, indent=1).encode(), 0o600)
+    if not made_up and edit.text == text:
+        return [*done, f"{config}: holds runtime {engines.NAME} already"]
+    write(host.at(config), edit.text.encode(), 0o600)
     done.append(f"{config}: runtime {engines.NAME}" + (", the default" if _is_default(wish) else ""))
-    return [*done, *edit.notes, f"restart {wish.scene} to use it: {engines.ENGINES[wish.scene].restart}"]
+    return [*done, *edit.notes, f"restart {scene} to use it: {engines.ENGINES[scene].restart}"]
+
+
+def upgrade(wish: Wish, version: str, host: Host | None = None) -> Sequence[str]:
+    """Renew the installation at ``wish.base`` and keep every choice that ``wish`` does not change. Raises InstallError,
+    also where nothing is installed."""
+    host = host or Host()
+    home = f"{wish.base.rstrip('/')}/{FOLDER}"
+    record = read_record(host, home)
+    if record is None:
+        raise InstallError(f"{home}: nothing of belay's is installed there; use belay runtime install")
+    return [f"from {record['version']} to {version}", *install(wish, version, host)]
 
 
 def uninstall(base: str = HOME, *, force: bool = False, host: Host | None = None) -> Sequence[str]:
@@ -122,7 +135,7 @@ def uninstall(base: str = HOME, *, force: bool = False, host: Host | None = None
     """
     host = host or Host()
     home = f"{base.rstrip('/')}/{FOLDER}"
-    record = _read_record(host, home)
+    record = read_record(host, home)
     if record is None:
         raise InstallError(f"{home}: nothing of belay's is installed there; --install-path names another place")
     alive = running(host.root)
@@ -130,9 +143,10 @@ def uninstall(base: str = HOME, *, force: bool = False, host: Host | None = None
         names = ", ".join(found.name for found in alive[:10]) + (" …" if len(alive) > 10 else "")
         raise InstallError(f"{len(alive)} containers made by it run ({names}); stop them, or give --force")
     done = [_restore(host, record)]
-    for name, digest in record["lists"].items():
+    for name, known in record["lists"].items():
         path = host.at(f"{LISTS}/{name}")
-        if path.is_file() and _digest(path.read_bytes()) != digest:
+        host.at(f"{LISTS}/{name}{_NEW}").unlink(missing_ok=True)
+        if path.is_file() and digest(path.read_bytes()) != known:
             done.append(f"{LISTS}/{name}: was edited, kept")
         else:
             path.unlink(missing_ok=True)
@@ -146,32 +160,37 @@ def uninstall(base: str = HOME, *, force: bool = False, host: Host | None = None
     return [*done, f"restart {record['scene']}: {engines.ENGINES[record['scene']].restart}"]
 
 
-def status(base: str = HOME, *, host: Host | None = None) -> Mapping[str, Any]:
-    """Describe the installation and whether the engine's file still contains it. Raises InstallError for a damaged
-    record."""
-    host = host or Host()
-    home = f"{base.rstrip('/')}/{FOLDER}"
-    record = _read_record(host, home)
-    alive = running(host.root)
-    found: dict[str, Any] = {
-        "installed": record is not None, "path": home,
-        "containers": [{"id": it.name, "pid": it.pid} for it in alive],
-    }  # fmt: skip
-    if record is None:
-        return found
-    info = dict(line.split("=", 1) for line in _text_of(host.at(f"{home}/{INFO}")).splitlines() if "=" in line)
-    missing = [name for name in (RUNTIME, DRIVER, *NAMES) if not host.at(f"{home}/{name}").is_file()]
-    return found | {
-        "version": record["version"],
-        "scene": record["scene"],
-        "config": record["config"],
-        "injectionMode": info.get("injection-mode", "legacy"),
-        "engine": _engine_state(host, record, f"{home}/{RUNTIME}"),
-        "missing": missing,
-    }
-
-
 # -- before any change
+
+
+def _completed(wish: Wish, record: Mapping[str, Any] | None, host: Host) -> Wish:
+    """The choices with what is installed, else the defaults, in the place of those that were not made."""
+    home = f"{wish.base.rstrip('/')}/{FOLDER}"
+    info = info_of(host, home) if record is not None else {}
+    kind = wish.kind or next((kind for kind in TYPES if info.get(kind.lower()) == "y"), None)
+    scene = wish.scene or (record["scene"] if record is not None else "docker")
+    default = wish.default
+    if default is None and record is not None and scene == record["scene"]:
+        default = record.get("asDefault")
+    config = wish.config or (record["config"] if record is not None and scene == record["scene"] else None)
+    return replace(
+        wish,
+        scene=scene,
+        mode=wish.mode or info.get("injection-mode") or "legacy",
+        kind=None if kind == GENERAL else kind,
+        default=default,
+        config=config or (engines.ENGINES[scene].file if scene in engines.ENGINES else ""),
+    )
+
+
+def _edited_lists(host: Host, record: Mapping[str, Any], lists: Mapping[str, bytes]) -> set[str]:
+    """The lists on the host that were edited, or written before the installation."""
+    edited = set()
+    for name, body in lists.items():
+        path = host.at(f"{LISTS}/{name}")
+        if path.is_file() and digest(path.read_bytes()) not in (record["lists"].get(name), digest(body)):
+            edited.add(name)
+    return edited
 
 
 def _possible(wish: Wish, host: Host) -> None:
@@ -184,7 +203,7 @@ def _possible(wish: Wish, host: Host) -> None:
     if wish.mode not in ("legacy", "cdi"):
         raise InstallError(f"--injection-mode: {wish.mode!r} is neither legacy nor cdi")
     if wish.kind is not None and wish.kind not in TYPES:
-        raise InstallError(f"--install-type: {wish.kind!r} is none of {', '.join(TYPES)}")
+        raise InstallError(f"--install-type: {wish.kind!r} is none of {', '.join(TYPES)}, {GENERAL}")
     if not wish.base.startswith("/"):
         raise InstallError(f"--install-path: {wish.base!r} is no absolute path")
     for folder in (wish.base, *map(str, Path(wish.base).parents)):
@@ -193,7 +212,8 @@ def _possible(wish: Wish, host: Host) -> None:
         if mode & 0o022 and not mode & stat.S_ISVTX:
             # reported now: otherwise every container that requests chips would be refused
             raise InstallError(f"{folder}: mode {stat.S_IMODE(mode):04o} lets others write; chmod go-w it")
-    if wish.config is not None and not host.at(wish.config).is_file():
+    usual = engines.ENGINES[str(wish.scene)].file
+    if wish.config != usual and not host.at(str(wish.config)).is_file():
         raise InstallError(f"--config-file-path: {wish.config} does not exist")
     try:
         missing = [] if wish.programs is None else [n for n in (RUNTIME, DRIVER) if not (wish.programs / n).is_file()]
@@ -210,7 +230,7 @@ def _engine_text(host: Host, config: str, scene: str) -> tuple[str, bool]:
     path = host.at(config)
     if not path.exists():
         return (_containerd_default(host) if scene == "containerd" else ""), True
-    return _text_of(path), False
+    return text_of(path), False
 
 
 def _containerd_default(host: Host) -> str:
@@ -232,7 +252,7 @@ def _edit(config: str, scene: str, text: str, runtime: str, default: bool | None
 
 
 def _is_default(wish: Wish) -> bool:
-    return engines.ENGINES[wish.scene].default if wish.default is None else wish.default
+    return engines.ENGINES[str(wish.scene)].default if wish.default is None else wish.default
 
 
 def _lists(wish: Wish, host: Host) -> Mapping[str, bytes]:
@@ -253,7 +273,7 @@ def _lists(wish: Wish, host: Host) -> Mapping[str, bytes]:
 
 def _os_name(host: Host) -> str:
     path = host.at("/etc/os-release")
-    for line in _text_of(path).splitlines() if path.exists() else ():
+    for line in text_of(path).splitlines() if path.exists() else ():
         if line.startswith("ID="):
             return line[3:].strip().strip("\"'").lower()
     return ""
@@ -271,7 +291,7 @@ def _programs(wish: Wish, host: Host, home: str) -> None:
             raise InstallError(str(error)) from error
     else:
         for name in (RUNTIME, DRIVER):
-            _write(target / name, (wish.programs / name).read_bytes(), 0o550)
+            write(target / name, (wish.programs / name).read_bytes(), 0o550)
     for name in NAMES:
         # links to the file itself: a symbolic one would fail the checks of programs
         fresh = target / f".{name}.new"
@@ -295,11 +315,11 @@ def _restore(host: Host, record: Mapping[str, Any]) -> str:
     config, path = record["config"], host.at(record["config"])
     before = None if record["before"] is None else base64.b64decode(record["before"])
     now = path.read_bytes() if path.is_file() else None
-    if now is not None and _digest(now) == record["after"] and not record.get("edited"):
+    if now is not None and digest(now) == record["after"] and not record.get("edited"):
         if before is None:
             path.unlink()
             return f"{config}: removed, as it was not there before"
-        _write(path, before, record["mode"])
+        write(path, before, record["mode"])
         return f"{config}: as it was, byte for byte"
     if now is None or now == before:
         return f"{config}: holds nothing of ours"
@@ -307,66 +327,17 @@ def _restore(host: Host, record: Mapping[str, Any]) -> str:
         text = engines.remove(record["scene"], now.decode("utf-8"), record["default"])
     except (engines.EngineError, UnicodeDecodeError) as error:
         raise InstallError(f"{config}: {error}; take the runtime {engines.NAME} out by hand, then try again") from error
-    _write(path, text.encode(), stat.S_IMODE(path.stat().st_mode))
+    write(path, text.encode(), stat.S_IMODE(path.stat().st_mode))
     return f"{config}: was edited since; only the runtime {engines.NAME} was taken out"
 
 
 def _ours(record: Mapping[str, Any]) -> set[str]:
     """Digests of the engine's file that are known: the installed and the original one."""
-    before = set() if record["before"] is None else {_digest(base64.b64decode(record["before"]))}
+    before = set() if record["before"] is None else {digest(base64.b64decode(record["before"]))}
     return {record["after"], *before}
 
 
-def _engine_state(host: Host, record: Mapping[str, Any], runtime: str) -> str:
-    path = host.at(record["config"])
-    if not path.is_file():
-        return "missing"
-    text = path.read_bytes()
-    if _digest(text) == record["after"]:
-        return "installed"
-    return "edited" if runtime.encode() in text else "removed"
-
-
-def _read_record(host: Host, home: str) -> dict[str, Any] | None:
-    path = host.at(f"{home}/{RECORD}")
-    if not path.is_file():
-        return None
-    try:
-        record = json.loads(_text_of(path))
-        if not {"scene", "config", "after", "before", "lists", "version"} <= record.keys():
-            raise ValueError("a field is missing")
-        return dict(record)
-    except (ValueError, AttributeError) as error:
-        raise InstallError(f"{home}/{RECORD}: damaged ({error}); restore the engine's file by hand") from error
-
-
-def _text_of(path: Path) -> str:
-    try:
-        if path.stat().st_size > _MAX_CONFIG:
-            raise InstallError(f"{path}: larger than {_MAX_CONFIG} bytes")
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InstallError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
-
-
-def _write(path: Path, body: bytes, mode: int) -> None:
-    """Write a file atomically and sync it."""
-    fresh = path.with_name(f".{path.name}.belay")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh.unlink(missing_ok=True)
-        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-            out.write(body)
-            out.flush()
-            os.fsync(out.fileno())
-            os.fchmod(out.fileno(), mode)
-        fresh.replace(path)
-    except OSError as error:
-        raise InstallError(f"{path}: {error.strerror}") from error
-
-
-def _digest(body: bytes) -> str:
-    return hashlib.sha256(body).hexdigest()
-
-
-__all__ = ["FOLDER", "HOME", "Host", "InstallError", "LISTS", "Running", "Wish", "install", "status", "uninstall"]
+__all__ = [
+    "FOLDER", "GENERAL", "HOME", "Host", "InstallError", "LISTS", "Wish", "check", "install", "status", "uninstall",
+    "upgrade",
+]  # fmt: skip

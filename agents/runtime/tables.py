@@ -31,7 +31,7 @@ def header(folder: Path | None = None) -> str:
     try:
         data = tomllib.loads(file.read_text(encoding="utf-8"))
         return _text(data, template_names(folder))
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{file}: {error}") from error
     except KeyError as error:
         raise ValueError(f"{file}: {error.args[0]} is missing") from error

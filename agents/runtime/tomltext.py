@@ -10,7 +10,7 @@ import copy
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 Path = tuple[str, ...]
@@ -18,7 +18,10 @@ Path = tuple[str, ...]
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 _PART: Final = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([A-Za-z0-9_-]+))\s*""")
 _HEADER: Final = re.compile(r"\s*\[(?!\[)\s*(.*?)\s*\]\s*(?:#.*)?$")
+_KEY: Final = re.compile(r"\s*[\w.\"'-]+\s*=")
 _ARRAY_HEADER: Final = re.compile(r"\s*\[\[")
+MAX_DEPTH: Final = 64
+"""Levels of tables and lists in a document."""
 
 
 class EditError(ValueError):
@@ -26,11 +29,23 @@ class EditError(ValueError):
 
 
 def read(text: str) -> dict[str, Any]:
-    """The document. Raises EditError with line and column."""
+    """The document. Raises EditError with line and column, or for one that nests too deeply."""
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        found = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
         raise EditError(str(error)) from error
+    level: list[Any] = [found]
+    for _ in range(MAX_DEPTH):
+        level = [part for one in level for part in _parts_of(one)]
+        if not level:
+            return found
+    raise EditError(f"tables and lists nest deeper than {MAX_DEPTH} levels")
+
+
+def _parts_of(value: Any) -> Iterable[Any]:
+    """The tables and lists directly in a value."""
+    inner = value.values() if isinstance(value, Mapping) else value
+    return [part for part in inner if isinstance(part, Mapping | list)]
 
 
 def table(document: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any] | None:
@@ -169,8 +184,11 @@ def _spans(lines: Sequence[str]) -> Iterator[tuple[Path, int, int]]:
     path: Path | None = ()
     start = -1
     found: list[tuple[Path, int, int]] = []
+    first = 0  # after the last line that begins a table or a value
     for number, line in enumerate(lines):
-        if not _open(lines, number):
+        if number and (_HEADER.match(lines[number - 1]) or _KEY.match(lines[number - 1])):
+            first = number
+        if not _open(lines, first, number):
             header = _HEADER.match(line)
             parts = _parts(header[1]) if header else None
             if parts is not None or _ARRAY_HEADER.match(line):
@@ -182,16 +200,14 @@ def _spans(lines: Sequence[str]) -> Iterator[tuple[Path, int, int]]:
     return iter(found)
 
 
-def _open(lines: Sequence[str], number: int) -> bool:
-    """Whether a value of an earlier line (an array or a text over many lines) is still open at this one."""
-    first = number
-    while first and not (_HEADER.match(lines[first - 1]) or re.match(r"\s*[\w.\"'-]+\s*=", lines[first - 1])):
-        first -= 1
+def _open(lines: Sequence[str], first: int, number: int) -> bool:
+    """Whether the value that begins before line ``first`` (an array or a text over many lines) is still open at line
+    ``number``."""
     if first == number or first == 0:
         return False
     try:
         tomllib.loads("".join(lines[first - 1 : number]))
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return True
     return False
 
@@ -199,7 +215,10 @@ def _open(lines: Sequence[str], number: int) -> bool:
 def _parts(text: str) -> Path | None:
     names, at = [], 0
     while found := _PART.match(text, at):
-        names.append(found[3] or found[2] or (json.loads(f'"{found[1]}"') if found[1] is not None else ""))
+        try:
+            names.append(found[3] or found[2] or (json.loads(f'"{found[1]}"') if found[1] is not None else ""))
+        except (ValueError, RecursionError):  # an escape or control character that TOML refuses, too
+            return None
         at = found.end()
         if at == len(text):
             return tuple(names)

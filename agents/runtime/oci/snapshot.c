@@ -142,6 +142,18 @@ static int folder(const char *path)
     return mkdir(path, 0750) < 0 && errno != EEXIST ? fail("%.300s: %s", path, strerror(errno)) : 0;
 }
 
+/* The image's folder below those of its namespace and its instance set, which the first checkpoint makes. */
+static int folders(const char *path)
+{
+    char above[PATH_MAX];
+    for (const char *at = strchr(path + 1, '/'); at; at = strchr(at + 1, '/')) {
+        snprintf(above, sizeof above, "%.*s", (int)(at - path), path);
+        if (folder(above) < 0)
+            return -1;
+    }
+    return folder(path);
+}
+
 static int npu_error(const char *file)
 {
     char line[8192];
@@ -174,7 +186,7 @@ static int dump(const char *runc, const char *root, const char *id, const char *
     snprintf(image, sizeof image, "%s/image", to);
     snprintf(work, sizeof work, "%s/work", image);
     snprintf(log, sizeof log, "%s/dump.log", work);
-    if (folder(to) < 0 || folder(image) < 0 || folder(work) < 0)
+    if (folders(to) < 0 || folder(image) < 0 || folder(work) < 0)
         return -1;
     snapshot_environment(getenv("CRIU_LOG_LEVEL"), shm, to);
     char *argv[] = {
