@@ -223,13 +223,13 @@ def parse_checkpoint(raw: bytes, names: PublicNames | None = None) -> tuple[Hold
                 )
             )  # fmt: skip
         return tuple(out)
-    except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
+    except (msgspec.DecodeError, KeyError, TypeError, AttributeError, UnicodeError, RecursionError) as error:
         raise ValueError(f"is no checkpoint of devices: {type(error).__name__} {error}"[:200]) from error
 
 
 def _answer(text: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
     try:
-        answer = deviceplugin_pb2.ContainerAllocateResponse.FromString(base64.b64decode(text, validate=True))
+        answer = deviceplugin_pb2.ContainerAllocateResponse.FromString(base64.b64decode(text.encode(), validate=True))
     except (DecodeError, binascii.Error):
         return (), ()
     visible = tuple(part for part in answer.envs.get(VISIBLE, "").split(",") if part.isdecimal())

@@ -104,7 +104,7 @@ class Duplicates:
                         continue
                     spec = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
                     known = (found.st_mtime_ns, chips_of(spec, self._driver))
-            except (OSError, msgspec.DecodeError, AttributeError, TypeError, ValueError):
+            except (OSError, msgspec.DecodeError, AttributeError, TypeError, ValueError, RecursionError):
                 continue
             kept[path] = known
             if known[1]:

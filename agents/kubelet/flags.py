@@ -75,7 +75,7 @@ FLAGS: Final = (
     Flag("shareDevCount", between(1, 100), "how many containers share a chip"),
     Flag("softShareDevConfigDir", str, "folder of the vCANN runtime's shared memory; switches soft sharing on"),
     Flag("useSingleDieMode", boolean, "dies of A3 chips are given out one by one"),
-    Flag("hotReset", hot_reset, "-1: orders to reset are refused; 0 or 2: they are followed"),
+    Flag("hotReset", hot_reset, "-1: no resets; 0 or 2: as ordered, and by the agent itself while no engine is there"),
     Flag("linkdownTimeout", between(1, 30), "seconds that a lost link may last before it is a fault"),
     Flag("listWatchPeriod", between(3, 1800), "seconds between two looks at the chips' health"),
     Flag("autoStowing", boolean, "retired: chips that are well again always return"),
@@ -84,7 +84,7 @@ FLAGS: Final = (
     Flag("checkCachedPods", boolean, "always so: pods are listed again whenever a watch ends"),
     Flag("getPodFromKubelet", boolean, "read the node's pods from kubelet, not from the API server"),
     Flag("thirdPartyScanDelay", between(0, 86400), "seconds from a failed reset on a super pod to a rescan"),
-    Flag("deviceResetTimeout", between(10, 600), "seconds that a reset may take"),
+    Flag("deviceResetTimeout", between(10, 600), "seconds to wait at the start for cards that are not back yet"),
     Flag("logLevel", between(-1, 3), "-1 debug, 0 info, 1 warning, 2 error, 3 critical"),
     Flag("logFile", str, "write the log to this file too"),
     Flag("maxAge", between(7, 700), "days to keep old log files"),
@@ -141,11 +141,13 @@ def node_settings(options: argparse.Namespace, settings: Settings) -> Settings:
     if "listWatchPeriod" in flags:
         changes["poll"] = float(flags["listWatchPeriod"])
     if "deviceResetTimeout" in flags:
-        changes["boot_timeout"] = float(flags["deviceResetTimeout"])
+        changes["cards_timeout"] = float(flags["deviceResetTimeout"])
     if "thirdPartyScanDelay" in flags:
         changes["third_party_delay"] = float(flags["thirdPartyScanDelay"])
     if "hotReset" in flags:
         changes["resets"] = flags["hotReset"] >= 0
+        # only the device plugin can keep pods off the chips meanwhile
+        changes["own_resets"] = flags["hotReset"] >= 0 and options.device_plugin
     return msgspec.structs.replace(settings, **changes)
 
 

@@ -64,7 +64,7 @@ def limits(path: Path = CONFIG) -> HangLimits | None:
         return HangLimits()
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise ValueError(f"{path}: {error}") from error
     one = found.threshold
     if one.duration < 1:

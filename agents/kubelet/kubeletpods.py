@@ -51,7 +51,7 @@ class KubeletPods:
             if len(raw) > MAX_BODY:
                 raise ApiError(0, f"kubelet's list of pods is larger than {MAX_BODY >> 20} MiB")
             items = json.loads(raw).get("items")
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError, AttributeError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError, AttributeError, RecursionError) as error:
             raise ApiError(0, f"{type(error).__name__}: {error}") from error
         return [item for item in items or () if isinstance(item, dict)]
 

@@ -70,7 +70,7 @@ def respond(
         if given.family == "Ascend310B":
             envs[ALLOW_LINK] = "True"
     else:
-        nodes = list(_nodes(given, dev, exists))
+        nodes = list(device_nodes(given, dev, exists))
     if given.dynamic:
         envs |= _distributed(len(given.visible))
     if given.topo_file:
@@ -94,8 +94,10 @@ def _distributed(count: int) -> dict[str, str]:
     return dict.fromkeys(names, str(count)) | {"LOCAL_RANK": ",".join(str(rank) for rank in range(count))}
 
 
-def _nodes(given: Given, dev: Path, exists: Callable[[Path], bool]) -> Iterable[tuple[str, str]]:
-    """Yield (host path, container path) of the device nodes that a container needs without the Ascend runtime."""
+def device_nodes(given: Given, dev: Path, exists: Callable[[Path], bool] = Path.exists) -> Iterable[tuple[str, str]]:
+    """Yield (host path, container path) of the device nodes that a container needs without the Ascend runtime: first
+    one per number, then those that all share.
+    """
     for number in given.numbers:
         yield str(dev / f"{'v' if given.virtual else ''}davinci{number}"), f"/dev/davinci{number}"
     docker = dev / "davinci_manager_docker"

@@ -10,12 +10,15 @@ import os
 import sys
 from pathlib import Path
 
+from agents.dra import settings as dra
 from agents.drivers.base import DriverError
 from agents.drivers.server_models import SERVER_MODELS
 from agents.exporter import option as exporter
 from agents.kubelet import flags
 from agents.node import health, hot_loops
 from agents.node.credentials import CredentialsError
+from agents.node.diagnosis.files import ROOTS as LOG_ROOTS
+from agents.node.diagnosis.part import DiagnosisSettings
 from agents.node.fleet import FleetNode
 from agents.node.hardware import settings as hardware
 from agents.node.hooks import FOLDER as HOOKS
@@ -29,6 +32,7 @@ from agents.node.rankfiles import ROOT
 from agents.node.run import DEFAULT_MODEL, run_agent, run_fleet, stop_on_signals
 from agents.node.settings import Settings
 from agents.node.shipped import shipped_policy
+from agents.node.steptimes import ROOT as STEPS
 
 PROG = "python -m agents.node"
 
@@ -52,6 +56,7 @@ def main(arguments: list[str] | None = None, prog: str = PROG) -> int:
             rank_root=root,
             reset_root=managers,
             order_trust=options.order_trust,
+            cluster_tables=not options.fleet,
         )
         hot_loops.start()
         asyncio.run(_serve(options, settings))
@@ -85,6 +90,9 @@ async def _serve(options: argparse.Namespace, settings: Settings) -> None:
         hardware=hardware.chosen(options),
         health=health.chosen(options),
         links=_links(options),
+        dra=dra.chosen(options),
+        steps=_steps(options),
+        logs=_logs(options),
         exporter=exporter.chosen(options),
         plugins=Path(options.hot_reset_plugins) if options.hot_reset_plugins else None,
         hooks=Path(options.hot_reset_hooks) if options.hot_reset_hooks else None,
@@ -105,6 +113,25 @@ def _links(options: argparse.Namespace) -> Path | None:
     if options.links is None:
         return None if options.driver.startswith("simulated") else LINKS
     return Path(options.links) if options.links else None
+
+
+def _steps(options: argparse.Namespace) -> Path | None:
+    """The folder of profiling: the given one, else the default; none for simulated nodes, which share this machine."""
+    if options.step_times is None:
+        return None if options.driver.startswith("simulated") else STEPS
+    return Path(options.step_times) if options.step_times else None
+
+
+def _logs(options: argparse.Namespace) -> DiagnosisSettings | None:
+    """Which logs of failed pods are read; none for simulated nodes, whose pods write none."""
+    text = options.log_roots
+    if text is None:
+        text = "" if options.driver.startswith("simulated") else ",".join(map(str, LOG_ROOTS))
+    roots = tuple(Path(part.strip()) for part in text.split(",") if part.strip())
+    for root in roots:
+        if not root.is_absolute() or ".." in root.parts or root == Path("/"):
+            raise ValueError(f"--log-roots {str(root)!r} is no absolute folder such as /var/log")
+    return DiagnosisSettings(roots, options.hide_addresses) if roots else None
 
 
 def _parser(prog: str = PROG) -> argparse.ArgumentParser:
@@ -154,6 +181,22 @@ def _parser(prog: str = PROG) -> argparse.ArgumentParser:
         help=f"folder for links between clusters (default {LINKS}), empty for none",
     )
     parser.add_argument(
+        "--step-times",
+        default=None,
+        metavar="DIR",
+        help=f"folder where training jobs write profiling (default {STEPS}), empty for none",
+    )
+    parser.add_argument(
+        "--log-roots",
+        default=None,
+        metavar="DIR[,DIR]",
+        help="folders of the host below which logs of failed pods are read for belay explain job (default "
+        f"{','.join(map(str, LOG_ROOTS))}), empty for none",
+    )
+    parser.add_argument(
+        "--hide-addresses", action="store_true", help="hide IP addresses in what is kept and reported of logs"
+    )
+    parser.add_argument(
         "--order-trust",
         default="/etc/belay/order-trust",
         metavar="DIR",
@@ -168,6 +211,7 @@ def _parser(prog: str = PROG) -> argparse.ArgumentParser:
     hardware.add(parser)
     health.add(parser)
     exporter.add(parser)
+    dra.add(parser)
     return parser
 
 

@@ -15,7 +15,8 @@ from engine.model.cluster import AgentReport, InPlaceReset, Orders, ResetOrder
 class Act(msgspec.Struct, frozen=True):
     """One ordered act: a reset of `chips` (keys are their names), or the layout (key LAYOUT).
 
-    `online`: the chips are in use and are healed under their job. `left`: resets the group has left, -1 unknown."""
+    `online`: the chips are in use and are healed under their job. `left`: resets the group has left, -1 unknown. `own`:
+    the agent decided on it itself, no order asks for it."""
 
     keys: tuple[str, ...]
     chips: tuple[int, ...]
@@ -24,6 +25,7 @@ class Act(msgspec.Struct, frozen=True):
     layout: bool = False
     online: InPlaceReset | None = None
     left: int = -1
+    own: bool = False
 
 
 def ordered(state: NodeState, orders: Orders | None) -> list[Act]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +16,8 @@ from agents.node import fault_events, reporting
 from agents.node.acts import baseline, catch_up, reported
 from agents.node.client import ApiError, ApiServer
 from agents.node.clock import Clock
+from agents.node.cluster_tables import ClusterTables
+from agents.node.engine_presence import EnginePresence
 from agents.node.executor import Executor
 from agents.node.facts import Unknown
 from agents.node.fault_events import FaultEvents
@@ -26,6 +28,7 @@ from agents.node.journal import Journal, JournalLost
 from agents.node.labels import keep_node
 from agents.node.log import Log
 from agents.node.notices import Notice, released
+from agents.node.own_resets import OwnResets
 from agents.node.plugins import ResetPlugins
 from agents.node.policy import DiskCache, FaultLevels
 from agents.node.published import MANUAL_SECONDS as MANUAL
@@ -68,7 +71,9 @@ class NodeAgent:
         observers: Sequence[Callable[[], None]] = (),
         plugins: Path | None = None,
         hooks: Path | None = None,
+        claimed: Mapping[int, str] | None = None,
     ) -> None:
+        self._claimed = claimed if claimed is not None else {}
         self._witnesses, self._observers = tuple(witnesses), tuple(observers)
         self._plugins, self._hooks = ResetPlugins(plugins), Hooks(hooks)
         self._events, self._news = FaultEvents(), asyncio.Event()
@@ -84,6 +89,9 @@ class NodeAgent:
         self._wake = asyncio.Event()
         self._poll_due = 0.0
         self._followed: FollowedOrders | None = None
+        self._presence: EnginePresence | None = None
+        self._tables: ClusterTables | None = None
+        self._own: OwnResets | None = None
         self._journal_open = False
         self._journal_due = 0.0
         self._journal_tries = 0
@@ -103,6 +111,10 @@ class NodeAgent:
             async with asyncio.TaskGroup() as group:
                 self._group = group
                 followed.follow(group)
+                if self._presence is not None:
+                    group.create_task(self._presence.follow())
+                if self._tables is not None:
+                    self._tables.follow(group)
                 group.create_task(self._follow_pods())
                 group.create_task(self._follow_driver())
                 group.create_task(keep_node(self._known(), self._cluster, self._clock, self._settings, self._chance))
@@ -138,14 +150,20 @@ class NodeAgent:
                 limit = self._settings.driver_timeout
                 machine = await self._clock.limit(self._driver.machine(), limit)
                 chips = await self._clock.limit(self._driver.chips(), limit)
-                self.state = NodeState(self.node, machine, chips, FaultLevels(self._policy))
+                self.state = NodeState(self.node, machine, chips, FaultLevels(self._policy), claimed=self._claimed)
             except (DriverError, TimeoutError) as error:
                 tries += 1
                 _log.warning("driver does not answer", node=self.node, attempt=tries, error=error)
                 await self._clock.sleep(self._chance.uniform(0, min(_START_CEILING, 0.5 * 2.0 ** min(tries, 10))))
         pool, wake = self._settings.pool, self._wake.set
         followed = FollowedOrders(self.state, self._cluster, self._cache, pool, wake, self._trust)
+        if self._settings.cluster_tables:
+            self._tables = ClusterTables(self._policy, self._cluster, self._cache, self.state, wake)
+            self._tables.remember()
+            self._tables.apply(self.state.judge)
         followed.remember()
+        if self._settings.cluster_tables or self._settings.own_resets:
+            self._presence = EnginePresence(self.node, self._cluster, followed, self._trust, self._settings)
         self._published.remember(self.state, self._clock.now_ms())
         self._open_journal()
         return followed
@@ -234,6 +252,7 @@ class NodeAgent:
         """Derive levels, upgrades and acts from the state. Returns the seconds until the next refresh."""
         state = self._known()
         now_ms = self._clock.now_ms()
+        self._settle_engine()
         state.settle_users(self._clock.monotonic(), now_ms)
         if self._events.refresh(state):
             self._news.set()
@@ -245,6 +264,18 @@ class NodeAgent:
         for observer in self._observers:
             observer()
         return wait
+
+    def _settle_engine(self) -> None:
+        """Put the policy in force that counts now: an engine's, else the cluster's own tables."""
+        if self._presence is None or self._followed is None:
+            return
+        self._presence.settle(self._clock.monotonic())
+        if self._presence.absent(self._clock.monotonic()):
+            self._followed.forget_policy()
+        if self._tables is not None and self._followed.engine_policy is None:
+            self._tables.apply(self._known().judge)
+        if self._own is not None:
+            self._own.settle()
 
     def _keep_upgrades(self, now_ms: int) -> None:
         """Write the upgrades to disk, and report those that have ended."""
@@ -262,6 +293,8 @@ class NodeAgent:
         self._poll_due = self._clock.monotonic() + self._settings.poll * self._chance.uniform(0.9, 1.1)
         try:
             await self._read_driver()
+            if self._own is not None:
+                await self._own.learn()
         except Unknown as error:
             self._known().problems["driver"] = f"driver: {error}"[:MAX_TEXT]
 
@@ -305,9 +338,14 @@ class NodeAgent:
             state.problems["journal"] = f"journal cannot be written, nothing destructive is done: {error.strerror}"
         else:
             state.problems.pop("journal", None)
+            if self._settings.own_resets and self._presence is not None:
+                self._own = OwnResets(
+                    state, self._presence, self._driver, self._clock, self._settings, self._journal.folder
+                )
             self._executor = Executor(
                 state, self._journal, self._driver, self, self._clock, self._settings, self._wake.set, self._witnesses,
                 plugins=self._plugins, hooks=self._hooks, notify=self._report_notice, trust=self._trust,
+                own=self._own,
             )  # fmt: skip
             return
         self._journal_tries += 1
@@ -317,7 +355,8 @@ class NodeAgent:
     def _report(self) -> Any:
         assert self._executor is not None
         state = self._known()
-        errors = sorted(state.problems.values())[: self._settings.max_errors]
+        own = [self._own.problem] if self._own is not None and self._own.problem else []
+        errors = sorted([*own, *state.problems.values()])[: self._settings.max_errors]
         executor = self._executor
         report = reporting.agent_report(state, executor.results, executor.orders_seen, errors, executor.stages)
         return msgspec.structs.replace(report, orders_trust=self._trust.verdict)
@@ -391,6 +430,13 @@ class NodeAgent:
             return orders
         except (ApiError, WireError) as error:
             raise Unknown(f"the orders cannot be read: {error}") from error
+
+    async def commit(self, name: str) -> Mapping[str, Any] | None:
+        """Return the ConfigMap with the signed commit in force as it stands at the API server."""
+        try:
+            return await self._cluster.get_config_map(SYSTEM, name)
+        except ApiError as error:
+            raise Unknown(f"the signed commit cannot be read: {error}") from error
 
     async def pods(self) -> Sequence[Pod]:
         """Return the pods of this node as they stand at the API server."""

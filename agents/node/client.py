@@ -127,6 +127,20 @@ class KubeClient:
             if error.status != 404:
                 raise
 
+    async def read_object(self, path: str) -> Mapping[str, Any] | None:
+        """Read one object or document of the API; None without one."""
+        return await self._get(path)
+
+    async def list_objects(self, path: str, selector: Mapping[str, str]) -> Sequence[Mapping[str, Any]]:
+        """Read a collection, all pages."""
+        items, _ = await self._list(path, selector)
+        return list(items.values())
+
+    async def write_object(self, method: str, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """POST, PUT or DELETE; returns the answer."""
+        data = json.dumps(body, separators=(",", ":"))
+        return await self._request(method, path, params={"fieldManager": "belay-agent"}, data=data)
+
     async def list_pods(self, node: str) -> Sequence[Mapping[str, Any]]:
         """Read the pods of a node, all pages."""
         items, _ = await self._list("/api/v1/pods", {"fieldSelector": f"spec.nodeName={node}"})
@@ -282,7 +296,7 @@ class KubeClient:
                 if response.status >= 300:
                     raise ApiError(response.status, await _complaint(response))
                 value = json.loads(await _whole(response))
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError, RecursionError) as error:
             raise ApiError(0, f"{type(error).__name__}: {error}") from error
         if not isinstance(value, dict):
             raise ApiError(0, "the answer is no JSON object")
@@ -344,5 +358,5 @@ async def _complaint(response: aiohttp.ClientResponse) -> str:
     try:
         status = json.loads(raw)
         return str(status.get("message", "")) if isinstance(status, dict) else ""
-    except ValueError:
+    except (ValueError, RecursionError):
         return raw.decode("utf-8", "replace")

@@ -41,6 +41,10 @@ STORAGE: Final = {
     "dtfs": ("dtfsStorage", "110001022", "110001023"),
 }
 """Storage client → sender, code of its process, code of its memory (DTFS: of its link)."""
+_FAULT_NAMES: Final = {
+    "110001020": "DPC_PROCESS", "110001021": "DPC_MEMORY", "110001022": "DTFS_PROCESS", "110001023": "DTFS_LINK",
+}  # fmt: skip
+"""What NodeD makes ids of storage faults of (component/noded/pkg/common/constants.go)."""
 
 
 class ActiveFault(NamedTuple):
@@ -134,7 +138,7 @@ class StorageWatch:
             client = clients.get(name, Client())
             second = self._memory(client, now_ms) if name == "dpc" else client.memory
             codes = ([process] if client.process else []) + ([other] if second else [])
-            found += [ActiveFault(sender, fault_id(node, code), code, tuple(range(chips)) or (0,)) for code in codes]
+            found += [_storage_fault(node, sender, code, chips) for code in codes]
         return found
 
     def _memory(self, client: Client, now_ms: int) -> bool:
@@ -152,11 +156,12 @@ class StorageWatch:
 def storage_faults(node: str, sender: str, chips: int) -> list[ActiveFault]:
     """Every fault that a storage client's sender can report for this node."""
     return [
-        ActiveFault(sender, fault_id(node, code), code, tuple(range(chips)) or (0,))
-        for one, *codes in STORAGE.values()
-        for code in codes
-        if one == sender
+        _storage_fault(node, sender, code, chips) for one, *codes in STORAGE.values() for code in codes if one == sender
     ]
+
+
+def _storage_fault(node: str, sender: str, code: str, chips: int) -> ActiveFault:
+    return ActiveFault(sender, fault_id(node, _FAULT_NAMES[code]), code, tuple(range(chips)) or (0,))
 
 
 def ping_faulty(results: Sequence[Ping]) -> bool | None:

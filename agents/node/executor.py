@@ -20,6 +20,7 @@ from agents.node.journal import Done, Journal
 from agents.node.layouts import Layouts
 from agents.node.log import Log
 from agents.node.notices import Notice
+from agents.node.own_resets import OwnResets
 from agents.node.plugins import ResetPlugins
 from agents.node.rescans import Rescans
 from agents.node.resetter import LATE, Resetter
@@ -50,8 +51,9 @@ class Executor:
         hooks: Hooks | None = None,
         notify: Callable[[Notice], None] = lambda _: None,
         trust: OrderTrust | None = None,
+        own: OwnResets | None = None,
     ) -> None:
-        self._trust = trust
+        self._trust, self._own = trust, own
         self._witnesses = tuple(witnesses)
         self._resetter = Resetter(state, driver, clock, settings, plugins or ResetPlugins(None), notify, hooks)
         self._watches: dict[tuple[tuple[str, ...], int], InPlaceRecovery] = {}
@@ -91,7 +93,7 @@ class Executor:
         every change; it never blocks.
         """
         orders = self._state.orders
-        acts = ordered(self._state, orders)
+        acts = ordered(self._state, orders) + (self._own.acts(self._last) if self._own is not None else [])
         pending = [act for act in acts if not self._is_done(act)]
         self._forget(pending)
         self._withdraw(pending)
@@ -126,25 +128,28 @@ class Executor:
         return max(self._journal.last(key), unwritten.epoch if unwritten else 0)
 
     def _consider(self, act: Act, orders: Orders | None) -> float:
-        assert orders is not None
         wait = self._wait(act, orders)
         if wait > 0:
             return wait
+        if act.own:
+            self._state.withdrawn |= set(act.chips)
         self._current = act
         self._task = asyncio.create_task(self._execute(act))
         return self._settings.tick
 
-    def _wait(self, act: Act, orders: Orders) -> float:
+    def _wait(self, act: Act, orders: Orders | None) -> float:
         """Return for how long to wait before trying, 0 to try now. An act that will be refused is tried at once."""
         now, monotonic = self._clock.now_ms(), self._clock.monotonic()
+        if act.own or orders is None:
+            return max(0.0, self._pause_until - monotonic)
         if self._expired(act, orders) or self._stale(act):
             return 0.0
         if not act.layout and not set(act.chips) <= set(self._state.ids):
             return 0.0
         if monotonic < self._pause_until:
             return self._pause_until - monotonic
-        if now < act.not_before_ms:
-            return min((act.not_before_ms - now) / 1000, self._settings.tick)
+        if (left := self._until_not_before(act, orders, now)) > 0:
+            return min(left, self._settings.tick)
         if act.online is not None:
             return 0.0 if self._barred(act) else self._next_step(act).wait
         if self._state.occupants(act.chips) and not act.layout:
@@ -154,6 +159,17 @@ class Executor:
         if act.layout or self._state.judge.healthy([e for c in act.chips for e in self._state.book.chip(c)]):
             return 0.0
         return max(0.0, self._settings.scaled(self._settings.idle) - self._state.idle_for(act.chips, monotonic))
+
+    def _until_not_before(self, act: Act, orders: Orders, now: int) -> float:
+        """Seconds until the order allows the act.
+
+        The order's own times may be of a clock that ran ahead: from when the act was first seen, it waits no longer
+        than from ``issued`` to ``notBefore``.
+        """
+        left = (act.not_before_ms - now) / 1000
+        if orders.issued_ms:
+            left = min(left, max(0, act.not_before_ms - orders.issued_ms) / 1000 - self._lasted(act))
+        return left
 
     def _expired(self, act: Act, orders: Orders) -> bool:
         not_after = orders.not_after_ms or orders.issued_ms + int(self._settings.order_life * 1000)
@@ -173,10 +189,11 @@ class Executor:
         self._watches = {name: watch for name, watch in self._watches.items() if name in names}
 
     def _withdraw(self, pending: Sequence[Act]) -> None:
-        """Withdraw chips that an order is about to act on: they are no longer offered."""
+        """Withdraw chips that an order is about to act on: they are no longer offered. Those of the agent's own resets
+        are from the moment one begins, so that a reset that has to wait withholds nothing."""
         acting = set(self._current.chips) if self._current and not self._current.layout else set()
         self._state.withdrawn = (
-            acting | self._layouts.cutting | {chip for act in pending if not act.layout for chip in act.chips}
+            acting | self._layouts.cutting | {c for act in pending if not act.layout and not act.own for c in act.chips}
         )
         under = [act for act in [*pending, *([self._current] if self._current else [])] if act.online is not None]
         self._state.healing = {chip for act in under for chip in act.chips}
@@ -211,12 +228,17 @@ class Executor:
         try:
             await self._run(act)
         except Unknown as error:
-            self._problem("order", f"waits: {error}")
-            self._pause()
+            if act.own and self._own is not None:
+                self._own.postpone(act, str(error))
+            else:
+                self._problem("order", f"waits: {error}")
+                self._pause()
         except OSError as error:
             # nothing has been done: the journal comes first
             self._problem("journal", f"cannot be written: {error.strerror}; nothing destructive is done")
             self._pause()
+            if act.own and self._own is not None:
+                self._own.postpone(act, f"its record cannot be written: {error.strerror}")
         finally:
             self._task = self._current = None
             self._wake()
@@ -242,12 +264,17 @@ class Executor:
             else:
                 await self._reset(act)
         except Refused as refusal:
+            if act.own:  # it was not ordered, so there is no order to answer
+                raise Unknown(str(refusal)) from refusal
             self._record(act, f"refused: {refusal}")
         self._problem("order", None)
 
     async def _confirm(self, act: Act) -> None:
         """Check everything again on facts read now. Raises Refused or Unknown."""
         state = self._state
+        if act.own:
+            await self._confirm_own(act)
+            return
         if self._stale(act):
             raise Refused(f"epoch {act.epoch} was already taken for a chip of the group")
         if state.orders is not None and self._expired(act, state.orders):
@@ -266,8 +293,25 @@ class Executor:
                 raise Unknown("the policy that the orders name has not come yet")
             if refusal := self._trust.refusal(act, fresh):
                 raise Refused(refusal)
+            if fresh is not None and (name := self._trust.commit_map):
+                commit = await self._facts.commit(name)
+                if refusal := self._trust.commit_refusal(act, fresh, commit, self._clock.now()):
+                    raise Refused(refusal)
         if not act.layout:
             await self._confirm_reset(act)
+
+    async def _confirm_own(self, act: Act) -> None:
+        """The same for a reset that no order asks for: no engine is there, and all that made it due still holds."""
+        state, own = self._state, self._own
+        assert own is not None
+        await own.confirm_absence()
+        state.pods = await self._facts.pods()
+        await self._facts.driver()
+        state.settle_users(self._clock.monotonic(), self._clock.now_ms())
+        await self._confirm_reset(act)
+        # last, and nothing is awaited after it: what the watches have seen meanwhile counts
+        if act not in own.acts(self._last):
+            raise Unknown("it is not due any more, or an engine has come")
 
     async def _confirm_reset(self, act: Act) -> None:
         state = self._state
@@ -315,9 +359,17 @@ class Executor:
 
     async def _reset(self, act: Act) -> None:
         state = self._state
-        self._journal.begin(act.keys, act.epoch, self._clock.now_ms())
+        own = self._own if act.own else None
+        if own is not None:
+            own.spend(act)
+        try:
+            self._journal.begin(act.keys, act.epoch, self._clock.now_ms())
+        except OSError:
+            if own is not None:
+                own.refund()
+            raise
         self._problem("journal", None)
-        _log.info("reset begins", node=state.node, epoch=act.epoch, chips=",".join(act.keys))
+        _log.info("reset begins", node=state.node, epoch=act.epoch, chips=",".join(act.keys), own=act.own)
         state.resetting |= set(act.chips)
         self._problem("hot reset plugins", self._resetter.started(act) or None)
         self._wake()

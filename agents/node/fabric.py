@@ -24,6 +24,8 @@ from agents.node.log import Log
 NIC_FILE: Final = Path("/user/mindx-dl/npu/npu-nic-mapping.json")
 MAX_NIC_FILE: Final = 1 << 20
 NPUS_PER_NODE: Final = 8
+#: NPUs per node of other main boards (GetMaxNpuCountPerNode in component/ascend-common/devmanager/common/utils_v2.go).
+NPUS_BY_BOARD: Final[Mapping[int, int]] = {0x44: 16, 0x46: 4, 0x48: 4}
 CLUSTER: Final = "CLUSTER1"
 UB, UBOE, ROCE = "UB", "UBOE", "ROCE"
 #: Types of super pods that consist of racks (1D, 2D); the others consist of servers.
@@ -35,6 +37,10 @@ GROUP_PORT: Final = 0x3F
 LINK_LOCAL: Final = 0xFE
 CARD_PORTS: Final = 8
 HOST_PORT: Final = "d2h"
+#: The uplink of a server over UBOE.
+UBOE_PORT: Final = "1/8"
+#: Ports of the bigger of the two groups by which a rack's chip reaches the super pod: number 0 on every chip.
+_PLANE_PORTS: Final = 6
 _RACK_BOARDS: Final = (0x03, 0x07)
 _SERVER_BOARDS: Final = (0x25, 0x27)
 #: (die, function entity) → ports into the super pod, by main board: of servers, and of the halves of a rack's server.
@@ -43,6 +49,11 @@ _LOWER_PORTS: Final = {(0, 2): (1, 2), (1, 2): (0, 1, 2, 3, 5, 6)}
 _UPPER_PORTS: Final = {(1, 2): (1, 2), (0, 2): (0, 1, 2, 3, 4, 5)}
 _EID: Final = re.compile(r"[0-9a-f]{32}")
 _SIOCGIFADDR: Final = 0x8915
+#: The kernel's list of IPv6 addresses: 32 hex digits, index, prefix, scope, flags, card.
+IPV6_TABLE: Final = Path("/proc/net/if_inet6")
+MAX_ADDRESSES: Final = 4096
+_PHYSICAL: Final = range(145)
+_LOGICAL: Final = range(181, 213)
 _log = Log("fabric")
 Level = Mapping[str, Any]
 
@@ -140,7 +151,7 @@ def _instance(machine: Machine, node_ip: str, number: int) -> str:
     if machine.card_type:
         return node_ip
     if machine.super_pod_type in RACKED:
-        return f"{machine.super_pod_id}_{machine.rack_id}"
+        return f"{machine.super_pod_id}_{machine.server_index}"
     return f"{machine.super_pod_id}_{machine.server_index}" if _super_server(machine) else node_ip
 
 
@@ -148,16 +159,16 @@ def _addresses(
     machine: Machine, chip: Chip, devices: Sequence[Sequence[Eid]], number: int, nics: Mapping[int, Sequence[str]]
 ) -> list[Level]:
     if number == 3:
-        return [_row("IPV4", ip, (), 0) for ip in nics.get(chip.id % NPUS_PER_NODE, ())]
+        return [_host_row(ip) for ip in nics.get(chip.id % npus_per_node(machine), ())]
     if machine.card_type == CARDS:
         return _card_mesh(devices)
-    racked, upper = machine.super_pod_type in RACKED, chip.id % NPUS_PER_NODE >= NPUS_PER_NODE // 2
+    racked, upper = machine.super_pod_type in RACKED, _is_upper(machine, chip)
     if number == 0:
         # a server's mesh hangs on die 1, a rack's on the die of the chip's half
         other = 0 if not racked or upper else 1
         return _mesh(devices, lambda die: die != other)
     if number == 1:
-        return _groups(devices, _ports(machine, upper), ethernet=racked)
+        return _groups(devices, _ports(machine, upper), racked=racked)
     return [] if racked else _ethernet(devices)
 
 
@@ -173,23 +184,33 @@ def _card_mesh(devices: Sequence[Sequence[Eid]]) -> list[Level]:
     rows = []
     for eid in (eid for eids in devices for eid in eids):
         raw = bytes.fromhex(eid.text)
+        # cards have their function entity elsewhere than servers
+        entity = (raw[6] << 8 | raw[7]) >> 5 & 0x1F
         die, port, to_host = raw[14] >> 2 & 1, (raw[15] & 0x7F) >> 3, raw[14] >> 3 & 1
-        if eid.entity == 0 and not to_host and port <= CARD_PORTS:
-            rows.append(_row("EID", eid.text, (f"{die}/{port}",), die))
+        if entity == 0 and not to_host and port <= CARD_PORTS:
+            rows.append(_row("EID", eid.text, (f"{die}/{port}",), _card_plane(raw[15])))
     return rows
 
 
+def _card_plane(last: int) -> int:
+    """The plane of an address between cards, by its last byte: nine physical ports a die, or two logical ones."""
+    if last <= _PHYSICAL[-1]:
+        return (last - 1) // 9 % 2 if last else 0
+    return (last - _LOGICAL[0]) // 2 % 2 if last in _LOGICAL else 0
+
+
 def _groups(
-    devices: Sequence[Sequence[Eid]], ports: Mapping[tuple[int, int], Sequence[int]], *, ethernet: bool
+    devices: Sequence[Sequence[Eid]], ports: Mapping[tuple[int, int], Sequence[int]], *, racked: bool
 ) -> list[Level]:
-    """The port groups into the super pod."""
+    """The port groups into the super pod, the one with more ports first."""
     rows = []
     for eids in devices:
         group = [eid for eid in eids if eid.port == GROUP_PORT]
         members = ports.get((eids[0].die, eids[0].entity), ())
-        if group and members and (ethernet or not eids[0].ethernet):
-            rows.append(_row("EID", group[-1].text, [f"{eids[0].die}/{port}" for port in members], eids[0].die))
-    return rows
+        if group and members and (racked or not eids[0].ethernet):
+            plane = int(len(members) != _PLANE_PORTS) if racked else eids[0].die
+            rows.append(_row("EID", group[-1].text, [f"{eids[0].die}/{port}" for port in members], plane))
+    return sorted(rows, key=lambda row: -len(row["ports"]))
 
 
 def _ports(machine: Machine, upper: bool) -> Mapping[tuple[int, int], Sequence[int]]:
@@ -202,8 +223,28 @@ def _ethernet(devices: Sequence[Sequence[Eid]]) -> list[Level]:
     for eids in devices:
         ip = next((eid.ip for eid in eids if eid.ip), "")
         if eids[0].ethernet and ip:
-            return [_row("IPV4", ip, (HOST_PORT,), 0)]
+            return [_row("IPV4", ip, (UBOE_PORT,), 0)]
     return []
+
+
+def npus_per_node(machine: Machine) -> int:
+    """How many NPUs a node of the machine's main board has."""
+    return NPUS_BY_BOARD.get(machine.mainboard, NPUS_PER_NODE)
+
+
+def rack_of(machine: Machine) -> int | None:
+    """The rack's number on machines of racks; None on others, whose driver may give one as well."""
+    racked = machine.super_pod_type in (-1, *RACKED)
+    return machine.rack_id if racked and machine.rack_id is not None and machine.rack_id >= 0 else None
+
+
+def _is_upper(machine: Machine, chip: Chip) -> bool:
+    npus = npus_per_node(machine)
+    return chip.id % npus >= npus // 2
+
+
+def _host_row(ip: str) -> Level:
+    return _row("IPV6" if ":" in ip else "IPV4", ip, (HOST_PORT,), 0)
 
 
 def _row(kind: str, address: str, ports: Sequence[str], plane: int) -> Level:
@@ -237,7 +278,10 @@ def _nics(file: Path) -> dict[int, list[str]]:
         data = source.read(MAX_NIC_FILE + 1)
     if len(data) > MAX_NIC_FILE:
         raise ValueError(f"longer than {MAX_NIC_FILE} bytes")
-    body = json.loads(data)
+    try:
+        body = json.loads(data)
+    except RecursionError as error:
+        raise ValueError("nests too deeply") from error
     rows = body.get("npuNics") if isinstance(body, dict) else None
     if not isinstance(rows, list):
         raise ValueError('want {"npuNics": [{"npuId": N, "nicNames": [NAME…]}…]}')
@@ -251,7 +295,22 @@ def _nics(file: Path) -> dict[int, list[str]]:
 
 
 def _address_of(name: str) -> str:
-    """The IPv4 address of a network card; empty where it has none."""
+    """The first address of a network card, IPv4 before IPv6 as the kernel lists them; empty where it has none."""
+    return _ipv4(name) or _ipv6(name)
+
+
+def _ipv6(name: str, table: Path = IPV6_TABLE) -> str:
+    """The first IPv6 address of a card that other hosts can reach."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in table.read_text(encoding="ascii").splitlines()[:MAX_ADDRESSES]:
+            digits, *_, card = line.split()
+            ip = ipaddress.IPv6Address(bytes.fromhex(digits))
+            if card == name and not (ip.is_loopback or ip.is_unspecified or ip.is_link_local or ip.is_multicast):
+                return str(ip)
+    return ""
+
+
+def _ipv4(name: str) -> str:
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         request = struct.pack("256s", name.encode()[:15])
         ip = ipaddress.IPv4Address(fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, request)[20:24])
@@ -259,4 +318,4 @@ def _address_of(name: str) -> str:
     return ""
 
 
-__all__ = ["Eid", "Nics", "RACKED", "level_lists", "parse_eid"]
+__all__ = ["Eid", "Nics", "RACKED", "level_lists", "npus_per_node", "parse_eid", "rack_of"]

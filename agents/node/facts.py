@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from engine.model.cluster import Orders, Pod
 
@@ -21,6 +21,10 @@ class Facts(Protocol):
 
     async def orders(self) -> Orders | None:
         """Return the orders as they stand at the API server."""
+        ...
+
+    async def commit(self, name: str) -> Mapping[str, Any] | None:
+        """Return the ConfigMap with the signed commit in force as it stands at the API server."""
         ...
 
     async def pods(self) -> Sequence[Pod]:

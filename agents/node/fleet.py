@@ -25,10 +25,12 @@ from agents.node.agent import NodeAgent
 from agents.node.client import ApiError, ApiServer
 from agents.node.clock import Clock
 from agents.node.detect import HANG_CODE
+from agents.node.link_trust import LinkTrust
 from agents.node.linkfiles import LinkPart
 from agents.node.log import Log
 from agents.node.settings import Settings
 from agents.node.surroundings_monitor import SurroundingsMonitor, default_tables
+from agents.node.trust import OrderTrust
 from engine.wire.names import NODES, SIM_PREFIX
 from engine.wire.policy import NodePolicy
 
@@ -154,7 +156,9 @@ class Fleet:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow_world(node.name, driver, around))
             group.create_task(self._survey(node, driver, around, cluster))
-            links = LinkPart(node.name, cluster, self._state_dir / node.name / LINKS, self._clock)
+            folder = self._state_dir / node.name
+            trust = LinkTrust(OrderTrust(self._settings.order_trust, folder, node.name), folder)
+            links = LinkPart(node.name, cluster, folder / LINKS, self._clock, trust=trust)
             group.create_task(links.run())
             while True:
                 agent = NodeAgent(
@@ -265,7 +269,7 @@ def _read_vnpus(file: Path, node: str) -> list[VNPU]:
         return msgspec.json.decode(file.read_bytes(), type=list[VNPU])
     except FileNotFoundError:
         return []
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         _log.warning("remembered vNPUs cannot be read, the node starts uncut", node=node, error=error)
         return []
 
@@ -279,7 +283,10 @@ def _write_vnpus(file: Path, vnpus: Sequence[VNPU]) -> None:
 
 def _spec(body: Mapping[str, Any] | None, key: str = FAULTS_KEY) -> dict[str, Any]:
     text = ((body or {}).get("data") or {}).get(key) or "{}"
-    value = json.loads(text)
+    try:
+        value = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it nests too deeply") from error
     if not isinstance(value, dict):
         raise ValueError("it must be a JSON object")
     return value

@@ -18,13 +18,15 @@ from engine.model.cluster import Orders
 from engine.wire.errors import WireError
 from engine.wire.names import ORDERS_PREFIX, POLICY_PREFIX, POOL_LABEL, SYSTEM
 from engine.wire.orders import parse_orders
-from engine.wire.policy import parse_policy
+from engine.wire.policy import NodePolicy, parse_policy
 
 
 class FollowedOrders:
     """Orders and policy of one node, put into its state; ``wake`` is called whenever one of them may have changed.
 
-    ``orders_known``: the API server has returned the orders, or that there are none.
+    ``orders_known``: the API server has returned the orders, or that there are none. ``orders_there`` and
+    ``policy_there``: whether it has them at all, readable or not; None until it has been asked. ``engine_policy`` is
+    what an engine gave, now or before; None without any.
     """
 
     def __init__(
@@ -42,6 +44,14 @@ class FollowedOrders:
         self._group: asyncio.TaskGroup | None = None
         self._policy_task: asyncio.Task[None] | None = None
         self.orders_known = False
+        self.orders_there: bool | None = None
+        self.policy_there: bool | None = None
+        self.engine_policy: NodePolicy | None = None
+
+    @property
+    def pool(self) -> str:
+        """The pool whose policy is followed."""
+        return self._pool
 
     def remember(self) -> None:
         """Apply the policy and orders kept on disk."""
@@ -80,6 +90,7 @@ class FollowedOrders:
     async def _follow_orders(self) -> None:
         state = self._state
         async for body in self._cluster.config_map(SYSTEM, ORDERS_PREFIX + state.node):
+            self.orders_there = body is not None
             try:
                 orders = parse_orders(body) if body is not None else None
             except WireError as error:
@@ -104,14 +115,16 @@ class FollowedOrders:
     def _choose_pool(self, pool: str) -> None:
         if pool == self._pool or self._group is None:
             return
-        self._pool = pool
+        self._pool, self.policy_there = pool, None
         if self._policy_task is not None:
             self._policy_task.cancel()
         self._policy_task = self._group.create_task(self._follow_policy(pool))
 
     async def _follow_policy(self, pool: str) -> None:
         async for body in self._cluster.config_map(SYSTEM, POLICY_PREFIX + pool):
+            self.policy_there = body is not None
             if body is None:
+                self._wake()
                 continue  # the policy held last stays in force
             try:
                 self._take_policy(body)
@@ -127,9 +140,16 @@ class FollowedOrders:
         policy = parse_policy(body)
         if problem := self._trust.policy_problem(body):
             raise WireError(f"ConfigMap/{POLICY_PREFIX}{policy.pool}", "data", problem)
+        self.engine_policy = policy
         judge = self._state.judge
         if policy != judge.policy:
             judge.policy = policy
+
+    def forget_policy(self) -> None:
+        """Give up the policy of an engine that is gone, here and on the disk."""
+        if self.engine_policy is not None:
+            self.engine_policy = None
+            self._keep("policy", None)
 
     def _keep(self, name: str, body: Mapping[str, Any] | None) -> None:
         problems = self._state.problems

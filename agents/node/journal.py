@@ -55,6 +55,11 @@ class Journal:
         self._book = _Entries()
 
     @property
+    def folder(self) -> Path:
+        """The folder that survives restarts."""
+        return self._folder
+
+    @property
     def done(self) -> dict[str, Done]:
         """A copy of the newest epoch per key that has a result."""
         return dict(self._book.done)

@@ -83,6 +83,8 @@ def blocked_by(state: NodeState, chip: int, wanted: VNPUChange) -> str:
     if wanted.blocked:
         users = {state.users.vnpus.get(vnpu, "a process") for vnpu in wanted.blocked}
         return f"vNPU {wanted.blocked[0]} of {state.name(chip)} is in use by {', '.join(sorted(users))}"
+    if chip in state.claimed:
+        return f"{state.name(chip)} is given to resource claim {state.claimed[chip]}"
     mine = [vnpu for vnpu in state.vnpus if vnpu.chip == chip]
     on_parts = {user for vnpu in mine if (user := state.users.vnpus.get(vnpu.id))}
     whole = [user for user in state.users.chips.get(chip, ()) if user not in on_parts]

@@ -77,7 +77,7 @@ def records_of(raw: bytes, kind: type[R]) -> Iterator[R]:
             if int(code, 16) != zlib.crc32(text):
                 raise ValueError("its sum is wrong")
             yield msgspec.json.decode(text, type=kind)
-        except (ValueError, msgspec.DecodeError) as error:
+        except (ValueError, msgspec.DecodeError, RecursionError) as error:
             raise ValueError(f"line {number} is damaged: {error}") from error
 
 

@@ -22,6 +22,7 @@ from typing import Any, Final
 from agents import hostfiles
 from agents.node.client import ApiServer
 from agents.node.clock import Clock
+from agents.node.link_trust import LinkTrust
 from agents.node.log import Log
 from agents.node.publisher import Publisher
 from engine.model.links import EndOrders, EndReport
@@ -110,11 +111,22 @@ class LinkFolders:
 
 
 class LinkPart:
-    """Hands a node's orders for links to its processes and reports the state of the links. Runs beside the agent."""
+    """Hands a node's orders for links to its processes and reports the state of the links. Runs beside the agent.
+
+    ``trust`` says which orders are believed; without it all are.
+    """
 
     def __init__(
-        self, node: str, cluster: ApiServer, root: Path, clock: Clock | None = None, chance: random.Random | None = None
+        self,
+        node: str,
+        cluster: ApiServer,
+        root: Path,
+        clock: Clock | None = None,
+        chance: random.Random | None = None,
+        trust: LinkTrust | None = None,
     ) -> None:
+        self._trust = trust
+        self._refused = ""
         self._node, self._cluster, self._clock = node, cluster, clock or Clock()
         self._folders = LinkFolders(root)
         self._wanted: dict[str, EndOrders] | None = None
@@ -150,11 +162,17 @@ class LinkPart:
             self._take(body)
 
     def _take(self, body: Mapping[str, Any] | None) -> None:
+        if self._trust is not None and (problem := self._trust.problem(body)):
+            _log.warning("orders for links are refused, the last good ones stay", node=self._node, reason=problem)
+            self._refused = f"its orders are refused: {problem}"
+            self._changed.set()
+            return
         try:
             ends = wire.parse_orders(body)[1] if body is not None else ()
         except WireError as error:
             _log.warning("orders for links are ignored, the last good ones stay", node=self._node, error=error)
             return
+        self._refused = ""
         self._wanted = {end.holder: end for end in ends}
         self._changed.set()
 
@@ -167,7 +185,7 @@ class LinkPart:
                 self._try(holder, partial(self._folders.withdraw, holder))
         ends = []
         for holder, end in sorted(wanted.items()):
-            problem = self._try(holder, partial(self._folders.order, end))
+            problem = self._try(holder, partial(self._folders.order, end)) or self._refused
             report = self._folders.report(end)
             if problem:
                 report = EndReport(end.cluster, holder, report.alive, report.links, problem)

@@ -37,6 +37,7 @@ class Parts:
         plugins: Path | None = None,
         names: PublicNames | None = None,
         hooks: Path | None = None,
+        claimed: Mapping[int, str] | None = None,
     ) -> None:
         clock = Clock()
         self._kubelet = (
@@ -66,6 +67,7 @@ class Parts:
             observers=[self.plugin.changed],
             plugins=plugins,
             hooks=hooks,
+            claimed=claimed,
         )
 
     def _read_pods(self, names: PublicNames) -> Callable[[], Awaitable[Sequence[Mapping[str, Any]]]] | None:

@@ -46,7 +46,7 @@ class ResetPlugins:
         except FileNotFoundError:
             self._on = dict(DEFAULTS)
             return
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             self.problem = f"{self._file}: {getattr(error, 'strerror', None) or error}; what was read before holds"
             return
         self._on = DEFAULTS | {entry.plugin_name: entry.state == "ON" for entry in entries}

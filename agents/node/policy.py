@@ -124,7 +124,7 @@ class DiskCache:
             value = msgspec.json.decode(path.read_bytes())
         except FileNotFoundError:
             return None
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise WireError(str(path), "", f"cannot be read: {error}") from error
         return value if isinstance(value, dict) else None
 

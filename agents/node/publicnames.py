@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from agents.node.client import KubeClient
+from agents.node.log import Log
 from engine.wire.deviceinfo import MANUAL_KEY, UPGRADES_KEY
 from engine.wire.gojson import check_code, go_json
 from engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
@@ -21,6 +22,8 @@ from engine.wire.podannotations import ASCEND_REAL, CONFIGURATION_910, KUBELET_D
 
 FILE: Final = Path("/usr/local/deviceNameCustomization.json")
 MAX_FILE: Final = 1 << 20
+_FIELDS: Final = ("ResourceType", "DevicePublicType", "DevicePublicNamePre", "PodConfigurationName")
+_log = Log("agent")
 KINDS: Final = ("Ascend910", "Ascend310", "Ascend310P")
 _GROUP: Final = "huawei.com/"
 _TYPE: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9./]{8,30}[a-zA-Z0-9]")
@@ -170,12 +173,16 @@ def read_names(file: Path = FILE) -> PublicNames:
         raise ValueError(f"{file} cannot be read: {error.strerror}") from error
     try:
         rows = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{file} is no JSON: {error}") from error
     if len(data) > MAX_FILE or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"{file} must be a list of objects, 1 MiB at most")
     names: list[PublicName] = []
     for at, row in enumerate(rows):
+        if not any(row.get(field) for field in _FIELDS):
+            # MindCluster ships one such entry, with examples in fields of other names
+            _log.warning("an entry for names of resources is empty and does not count", file=str(file), entry=at)
+            continue
         kind = row.get("ResourceType")
         if kind not in KINDS or any(name.kind == kind for name in names):
             raise ValueError(f"{file}: [{at}].ResourceType must be one of {', '.join(KINDS)}, each at most once")

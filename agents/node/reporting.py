@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from agents.drivers.base import Machine, Plane
-from agents.node.fabric import RACKED
+from agents.node.fabric import rack_of
 from agents.node.faults import Present
 from agents.node.journal import LAYOUT, Done
 from agents.node.state import NodeState
@@ -68,7 +68,7 @@ def device_info(state: NodeState, now_ms: int) -> dict[str, Any]:
         update_time=now_ms // 1000,
         super_pod_id=machine.super_pod_id,
         server_index=machine.server_index,
-        rack_id=machine.rack_id,
+        rack_id=rack_of(machine),
         manual=[state.name(chip) for chip in state.judge.upgrades.manual],
         upgrades=state.judge.upgrades.published(state.name),
     )
@@ -137,9 +137,8 @@ def node_labels(state: NodeState, present: Mapping[str, str]) -> dict[str, str]:
         labels["huawei.com/topotree.superpodid"] = str(machine.super_pod_id)
         if newest and machine.server_index >= 0:
             labels["huawei.com/topotree.serverid"] = str(machine.server_index)
-        racks = machine.super_pod_type in (-1, *RACKED)
-        if newest and racks and machine.rack_id is not None and machine.rack_id >= 0:
-            labels["huawei.com/topotree.rackid"] = str(machine.rack_id)
+        if newest and (rack := rack_of(machine)) is not None:
+            labels["huawei.com/topotree.rackid"] = str(rack)
     if state.soft_share is not None:
         labels["huawei.com/scheduler.chip1softsharedev.enable"] = str(state.soft_share).lower()
     return {key: value for key, value in sorted(labels.items()) if _LABEL.fullmatch(value)}
@@ -162,8 +161,8 @@ def node_annotations(state: NodeState) -> dict[str, str]:
     annotations["ResetInfo"] = reset_info(state)
     if machine.super_pod_id >= 0:
         annotations |= {"superPodID": str(machine.super_pod_id), "serverIndex": str(machine.server_index)}
-    if machine.rack_id is not None:
-        annotations["rackID"] = str(machine.rack_id)
+    if (rack := rack_of(machine)) is not None:
+        annotations["rackID"] = str(rack)
     if kind := _server_kind(machine):
         annotations["serverType"] = kind
     if machine.card_type:
@@ -207,6 +206,8 @@ def reset_info(state: NodeState) -> str:
 
 def _exhausted(state: NodeState, chip: int) -> bool:
     """Whether the chip's last reset was the last that it had for now, and is over."""
+    if chip in state.exhausted:
+        return True
     order = state.orders.resets.get(chip) if state.orders is not None else None
     return order is not None and order.left == 0 and chip not in state.withdrawn | state.resetting
 

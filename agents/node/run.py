@@ -10,6 +10,8 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
+from agents.dra.driver import DraDriver
+from agents.dra.settings import DraSettings
 from agents.drivers.base import Driver
 from agents.drivers.dcmi.driver import DcmiDriver
 from agents.drivers.dcmi.library import find
@@ -17,6 +19,7 @@ from agents.drivers.server_models import SERVER_MODELS
 from agents.drivers.simulated import SimulatedDriver
 from agents.drivers.tools.command import Runner
 from agents.drivers.tools.driver import SmiDriver
+from agents.drivers.tools.hccn import HccnTool
 from agents.exporter.settings import ExporterSettings
 from agents.kubelet.settings import PluginSettings
 from agents.node.agent import NodeAgent
@@ -24,18 +27,23 @@ from agents.node.agent_lock import AgentLock
 from agents.node.client import KubeClient
 from agents.node.clock import Clock
 from agents.node.credentials import load
+from agents.node.diagnosis.part import DiagnosisPart, DiagnosisSettings
 from agents.node.fleet import Fleet, FleetNode
 from agents.node.hardware.assembly import hardware_part
 from agents.node.hardware.settings import HardwareSettings
 from agents.node.health import HealthSettings
 from agents.node.health import serve as serve_health
 from agents.node.hub import Hub
+from agents.node.link_trust import LinkTrust
 from agents.node.linkfiles import LinkPart
 from agents.node.log import Log
 from agents.node.parts import Parts
 from agents.node.publicnames import PublicNames, named
 from agents.node.settings import Settings
 from agents.node.shipped import shipped_policy
+from agents.node.steptimes import StepTimes
+from agents.node.trust import OrderTrust
+from agents.node.ub_ports import UbPorts
 from engine.wire.policy import NodePolicy
 
 DRIVERS = ("dcmi", "npu_smi", "simulated")
@@ -60,11 +68,15 @@ async def run_agent(
     hooks: Path | None = None,
     names: PublicNames | None = None,
     links: Path | None = None,
+    dra: DraSettings | None = None,
+    steps: Path | None = None,
+    logs: DiagnosisSettings | None = None,
     stop: asyncio.Event | None = None,
 ) -> None:
     """Run the agent of one node until `stop` is set (or for ever), with `plugin` its device plugin too, with
     `hardware` what NodeD does, with `exporter` metrics for Prometheus, with `health` kubelet's probe, with `links` the
-    folder through which orders for links reach processes.
+    folder through which orders for links reach processes, with `dra` its driver of dynamic resource allocation, with
+    `steps` the folder of profiling, whose step times it reports.
     While another agent works with the journal of `journal_dir`, this one waits and does nothing.
     `plugins` is the file that switches parts of resets on and off, `hooks` the folder of programs that take part in
     them, `names` what others call resources and chips.
@@ -73,7 +85,8 @@ async def run_agent(
     """
     settings = settings or Settings()
     access = load(kubeconfig)
-    client = named(KubeClient(access), names or PublicNames())
+    api = KubeClient(access)
+    client = named(api, names or PublicNames())
     chosen = make_driver(driver, node_name, settings) if isinstance(driver, str) else driver
     chosen_policy = policy or shipped_policy(settings.pool)
     sole = AgentLock(journal_dir)
@@ -86,10 +99,15 @@ async def run_agent(
         await _until(stop, sole.take())
         if stop is not None and stop.is_set():
             return
+        sharing = None
+        if dra is not None:
+            sharing = DraDriver(node_name, api, journal_dir, dra, Clock(), lambda: agent.state)
+        claimed = sharing.claims.held if sharing is not None else None
         if plugin is None:
             agent = NodeAgent(
-                node_name, chosen, client, journal_dir, settings, policy=chosen_policy, plugins=plugins, hooks=hooks
-            )
+                node_name, chosen, client, journal_dir, settings, policy=chosen_policy, plugins=plugins, hooks=hooks,
+                claimed=claimed,
+            )  # fmt: skip
             work = agent.run()
         else:
             parts = Parts(
@@ -104,8 +122,11 @@ async def run_agent(
                 plugins,
                 names,
                 hooks,
+                claimed,
             )
             agent, work = parts.agent, parts.run()
+        if isinstance(chosen, DcmiDriver):
+            work = _beside(work, UbPorts(HccnTool(), lambda: agent.state, Clock(), agent.refresh_soon).run())
         if hardware is not None:
             part = hardware_part(
                 node_name, client, settings, hardware, chosen_policy, chosen, lambda: agent.state, journal_dir
@@ -113,8 +134,15 @@ async def run_agent(
             work = _beside(work, part.run())
         if serving is not None:
             work = _beside(work, serving())
+        if sharing is not None:
+            work = _beside(work, sharing.run())
         if links is not None:
-            work = _beside(work, LinkPart(node_name, client, links).run())
+            trust = LinkTrust(OrderTrust(settings.order_trust, journal_dir, node_name), journal_dir)
+            work = _beside(work, LinkPart(node_name, client, links, trust=trust).run())
+        if steps is not None:
+            work = _beside(work, StepTimes(node_name, client, steps).run())
+        if logs is not None:
+            work = _beside(work, DiagnosisPart(node_name, client, lambda: agent.state, journal_dir, logs).run())
         if health is not None:
             work = _beside(work, serve_health(health, lambda: agent.state is not None))
         await _until(stop, work)
@@ -160,7 +188,8 @@ def make_driver(name: str, node_name: str, settings: Settings) -> Driver:
     if kind == "dcmi":
         library = Path(model) if model else find(os.environ.get("LD_LIBRARY_PATH", ""))
         # the agent's user may own the library too; other users may not write it
-        return DcmiDriver(library, sleep=asyncio.sleep, owners=frozenset({os.getuid()}))
+        mine = frozenset({os.getuid()})
+        return DcmiDriver(library, sleep=asyncio.sleep, owners=mine, cards_timeout=settings.cards_timeout)
     if kind == "npu_smi":
         return SmiDriver(Runner(model) if model else None)
     model = model or DEFAULT_MODEL

@@ -15,8 +15,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     `rank_root` is the folder for rank tables as files, empty for none (simulated nodes share this machine's disk).
     `reset_root` and `trace_root` are those of what training managers read (`jobfiles`).
     `order_trust` is the folder of the keys that must have sealed orders (`trust`), empty for none.
-    Without `resets` every order to reset is refused.
+    Without `resets` every order to reset is refused; with `own_resets` the agent also resets while no engine decides.
+    With `cluster_tables` it reads the cluster's own fault tables.
     `third_party_delay` after a failed reset that a tool outside may make good, the driver looks for the chips again.
+    `cards_timeout`: so long the start waits for cards that the driver counts and does not name yet, those in a reset;
+    then it goes on without them.
     `scale` multiplies idle, boot, heartbeat, report and grace times; the least distance between two writes of one
     object (`spacing`) and the deadline of a driver call are not scaled, they protect the API server and the agent.
     """
@@ -26,6 +29,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     scale: float = 1.0
     idle: float = 60.0
     boot_timeout: float = 180.0
+    cards_timeout: float = 600.0
     boot_poll: float = 1.0
     third_party_delay: float = 300.0
     heartbeat: float = 60.0
@@ -40,6 +44,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     driver_timeout: float = 30.0
     max_errors: int = 20
     resets: bool = True
+    own_resets: bool = False
+    cluster_tables: bool = False
     rank_root: str = ""
     reset_root: str = ""
     trace_root: str = ""

@@ -14,6 +14,7 @@ import msgspec
 import yaml
 
 from engine.model.faults import CodeRules, Duration, Frequency, Unlisted, code_key
+from engine.wire.commitproof import rules_of
 from engine.wire.policy import NodePolicy
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -48,23 +49,35 @@ def shipped_policy(pool: str = "default", folder: Path | None = None) -> NodePol
     return NodePolicy(pool, rules)
 
 
+def shipped_rules(folder: Path | None = None) -> frozenset[str]:
+    """The rules of resets and partitions of the documents below `folder` (default: the shipped ones), as warrants name
+    them. Raises ValueError naming the file that cannot be read."""
+    root = folder or next((candidate for candidate in _FOLDERS if candidate.is_dir()), None)
+    documents = _documents(root, "kind: Product") if root is not None else ()
+    return frozenset(rule for document in documents for rule in rules_of(document))
+
+
 def _tables(root: Path) -> Iterator[Mapping[str, Any]]:
+    for document in _documents(root, "FaultTable"):
+        if isinstance(document, dict) and document.get("kind") == "FaultTable":
+            spec = document.get("spec")
+            if isinstance(spec, dict) and spec.get("plane") in ("chip", "node", "switch"):
+                yield spec
+
+
+def _documents(root: Path, word: str) -> Iterator[Any]:
+    """The documents of the files that hold a word."""
     for path in sorted(root.rglob("*.y*ml")):
         if path.stat().st_size > _MAX_FILE:
             continue
         text = path.read_text(encoding="utf-8")
-        if "FaultTable" not in text:
+        if word not in text:
             continue
         try:
             # every scalar as text: a code such as 110000002 is no number
-            documents = list(yaml.load_all(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader)))
+            yield from list(yaml.load_all(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader)))
         except yaml.YAMLError as error:
             raise ValueError(f"{path} is no YAML: {error}") from error
-        for document in documents:
-            if isinstance(document, dict) and document.get("kind") == "FaultTable":
-                spec = document.get("spec")
-                if isinstance(spec, dict) and spec.get("plane") in ("chip", "node", "switch"):
-                    yield spec
 
 
 def _levels(spec: Mapping[str, Any]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from agents.drivers.base import VNPU, Chip, Code, Machine
 from agents.node.faults import PresentFaults
 from agents.node.occupancy import Users, users
 from agents.node.policy import FaultLevels
+from agents.node.port_faults import PORT_CODES, PortsDown, derived
 from engine.model.cluster import Orders, Pod
 from engine.model.levels import IN_SERVICE, NOT_HANDLE, rank, stays_healthy, worst
 from engine.wire.podannotations import physical_names
@@ -23,8 +24,10 @@ class NodeState:
     never been read; those of others stay as they were while they cannot be. `bodies` are the pods as they were read,
     once `pods_read`; `polled`: the driver has reported its codes and vNPUs. `levels`: the addresses of Ascend950
     chips by network level. `soft_share`: whether the device plugin shares chips softly, None without one. `found`
-    are codes that the agent itself sees and the driver does not know of. `idle` holds, per chip, since when it is
-    unused: (monotonic s, Unix ms)."""
+    are codes that the agent itself sees and the driver does not know of. `exhausted` ones need a reset and have
+    none left of those that the agent decides on itself. `idle` holds, per chip, since when it is unused: (monotonic s,
+    Unix ms). `claimed` maps chips to the resource claim (DRA) that they were given to. `port_codes` are the
+    driver's codes about ports of Ascend950 chips, `ports_down` what of them is down."""
 
     node: str
     machine: Machine
@@ -45,10 +48,14 @@ class NodeState:
     withdrawn: set[int] = field(default_factory=set)
     resetting: set[int] = field(default_factory=set)
     failed_resets: set[int] = field(default_factory=set)
+    exhausted: set[int] = field(default_factory=set)
     healing: set[int] = field(default_factory=set)
     unread: set[int] = field(default_factory=set)
+    port_codes: dict[int, frozenset[str]] = field(default_factory=dict)
+    ports_down: dict[int, PortsDown] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
     levels: dict[int, tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
+    claimed: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def ids(self) -> list[int]:
@@ -73,6 +80,12 @@ class NodeState:
         else:
             self.problems.pop("codes", None)
         listed = {chip: (*found, *self.found.get(chip, ())) for chip, found in codes.items()}
+        if self.machine.generation.unified_bus:
+            for chip, codes_now in codes.items():
+                self.port_codes[chip] = PORT_CODES & {code.code.upper() for code in codes_now}
+            known = {chip: self.port_codes.get(chip, frozenset()) for chip in self.ids}
+            more = derived(known, self.ports_down, self.machine.mainboard)
+            listed = {chip: (*rows, *more.get(chip, ())) for chip, rows in listed.items()}
         self.book.poll(listed, now_ms)
 
     def settle_users(self, monotonic: float, now_ms: int) -> None:
@@ -86,14 +99,15 @@ class NodeState:
                 self.idle.setdefault(chip, (monotonic, now_ms))
 
     def in_use(self, chip: int) -> bool:
-        """Return whether a pod or a process uses the chip."""
-        return bool(self.users.chips.get(chip)) or self.processes.get(chip, 0) > 0
+        """Return whether a pod, a resource claim or a process uses the chip."""
+        return bool(self.users.chips.get(chip)) or chip in self.claimed or self.processes.get(chip, 0) > 0
 
     def occupants(self, chips: Iterable[int]) -> str:
         """Return the users of the chips, for a refusal; empty without any."""
         wanted = list(chips)
         names = [
             *self.users.of(wanted),
+            *(f"resource claim {self.claimed[c]}" for c in wanted if c in self.claimed),
             *(f"{n} processes on {self.name(c)}" for c in wanted if (n := self.processes.get(c, 0))),
         ]
         return ", ".join(names[:3])
@@ -104,6 +118,12 @@ class NodeState:
 
     def withheld(self, chip: int) -> str | None:
         """Return why the chip must not be given to new work, None when it may: ListAndWatch and Allocate use this."""
+        if chip in self.claimed:
+            return f"it is given to resource claim {self.claimed[chip]}"
+        return self.out_of_service(chip)
+
+    def out_of_service(self, chip: int) -> str | None:
+        """Return why the chip must not be given to new work, whether a claim has it or not; None when it may."""
         if chip in self.resetting:
             return "it is being reset"
         if chip in self.withdrawn:

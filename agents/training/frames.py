@@ -57,7 +57,7 @@ class FrameDecoder:
             del self._buffer[:end]
             try:
                 message = json.loads(header)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise FrameError(f"a frame's header is not JSON: {error}") from None
             if not isinstance(message, dict) or not isinstance(message.get("t"), str):
                 raise FrameError("a frame's header is not an object with a text 't'")

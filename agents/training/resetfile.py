@@ -47,7 +47,7 @@ def read(file: Path = FILE) -> ResetState:
             restart_process=bool(body.get("RestartFaultProcess")),
             graceful_exit=bool(body.get("GracefulExit")),
         )
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{file}: not a reset file: {error}"[:300]) from error
 
 

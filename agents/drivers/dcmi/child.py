@@ -41,7 +41,14 @@ class Child:
         try:
             trusted(file, owners)
             self._calls = calls = Calls(Library(file))
-            self._say({"ready": True, "v2": calls.v2, "places": [list(place) for place in calls.places]})
+            self._say(
+                {
+                    "ready": True,
+                    "v2": calls.v2,
+                    "places": [list(place) for place in calls.places],
+                    "missing": calls.missing,
+                }
+            )
         except (DriverError, OSError) as error:
             self._say({"ready": False, "error": str(error)[:500]})
             return 1

@@ -44,8 +44,9 @@ class DcmiDriver:
         owners: frozenset[int] = frozenset(),
         env: dict[str, str] | None = None,
         switch_library: Path | None = None,
+        cards_timeout: float = 0.0,
     ) -> None:
-        self.calls = Supervisor(library, owners=owners, env=env)
+        self.calls = Supervisor(library, owners=owners, env=env, cards_timeout=cards_timeout)
         self._sleep, self._now_ms = sleep, now_ms
         self._switch_library, self._owners = switch_library, owners
         self._machine: Machine | None = None

@@ -41,6 +41,7 @@ class Interface:
             except DcmiError as second:
                 raise DriverError(f"the driver does not answer: {first}; {second}") from second
             self.v2 = True
+        self.missing = 0
         self.places = self._places()
 
     def _places(self) -> tuple[ChipLocation, ...]:
@@ -55,7 +56,10 @@ class Interface:
         if not 0 <= count.value <= MAX_CARDS:
             raise DriverError(f"dcmi_get_card_list: {count.value} cards, at most {MAX_CARDS} are possible")
         places = []
-        for card in cards[: count.value]:
+        # a card that is being reset is counted, and named by a negative number
+        named = [card for card in cards[: count.value] if card >= 0]
+        self.missing = count.value - len(named)
+        for card in named:
             number = c_int()
             self.library.call("dcmi_get_device_num_in_card", card, byref(number))
             if not 0 <= number.value <= MAX_IN_CARD:
@@ -74,7 +78,10 @@ class Interface:
         ids, count = (c_int * MAX_CHIPS)(), c_int()
         self.library.call("dcmiv2_get_device_list", ids, byref(count), MAX_CHIPS)
         places = []
-        for device in ids[: max(0, min(count.value, MAX_CHIPS))]:
+        listed = ids[: max(0, min(count.value, MAX_CHIPS))]
+        named = [device for device in listed if device >= 0]
+        self.missing = len(listed) - len(named)
+        for device in named:
             phy = c_uint32()
             self.library.call("dcmiv2_get_chip_phy_id_by_dev_id", device, byref(phy))
             places.append(self._checked(phy.value, device, -1, device))

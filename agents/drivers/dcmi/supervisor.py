@@ -45,10 +45,17 @@ STALE_SECONDS: Final = (15.0, 600.0)
 
 
 class Supervisor:
-    """One driver process at a time. Methods belong to one event loop."""
+    """One driver process at a time. Methods belong to one event loop.
+
+    ``cards_timeout``: seconds for which the first start waits for cards that are not back yet."""
 
     def __init__(
-        self, library: Path, *, owners: frozenset[int] = frozenset(), env: dict[str, str] | None = None
+        self,
+        library: Path,
+        *,
+        owners: frozenset[int] = frozenset(),
+        env: dict[str, str] | None = None,
+        cards_timeout: float = 0.0,
     ) -> None:
         self._library, self._owners, self._env = library, owners, env
         self._process: asyncio.subprocess.Process | None = None
@@ -57,6 +64,7 @@ class Supervisor:
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._next, self._hung, self._failures = 0, 0, 0
         self._stale, self._stale_since, self._patience = 0, 0.0, STALE_SECONDS[0]
+        self._cards_timeout, self._cards_until = cards_timeout, 0.0
         self._starting = asyncio.Lock()
         self._not_before = 0.0
         self.events: asyncio.Queue[dict[str, Any]] = asyncio.Queue(MAX_EVENTS)
@@ -147,12 +155,26 @@ class Supervisor:
         if not greeting.get("ready"):
             await _kill(process)
             raise DriverError(str(greeting.get("error"))[:500])
+        if self._incomplete(int(greeting.get("missing", 0))):
+            await _kill(process)
+            raise DriverError(f"{greeting['missing']} cards are not back yet; the start waits for them")
         self._process, self._hung, self._failures = process, 0, 0
         self.v2, self.places = bool(greeting["v2"]), tuple(tuple(place) for place in greeting["places"])
         self.starts += 1
         self._reader = asyncio.create_task(self._read(process))
         await self._subscribe(process)
         return process
+
+    def _incomplete(self, missing: int) -> bool:
+        """Whether the first start has to wait for cards that are counted and not named, as those in a reset are."""
+        now = asyncio.get_running_loop().time()
+        if self.starts or not missing:
+            return False
+        self._cards_until = self._cards_until or now + self._cards_timeout
+        if now < self._cards_until:
+            return True
+        _log.warning("cards have not come back, the start goes on without them", missing=missing)
+        return False
 
     async def _subscribe(self, process: asyncio.subprocess.Process) -> None:
         """Subscribe to fault events. The first call waits for this, so that its caller misses no later event.
@@ -183,7 +205,7 @@ class Supervisor:
         try:
             while line := await process.stdout.readline():
                 self._receive(json.loads(line))
-        except ValueError as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             _log.error("the driver process said something unreadable", error=str(error)[:200])
             await _kill(process)
         finally:
@@ -192,6 +214,7 @@ class Supervisor:
                     future.set_exception(DriverError("the driver process ended"))
 
     def _receive(self, message: dict[str, Any]) -> None:
+        """Hand an answer or event on. Raises TypeError, KeyError or AttributeError for a message of another form."""
         if "event" in message:
             if self.events.full():
                 # codes are polled too, so a lost event is recovered
@@ -226,7 +249,9 @@ class Supervisor:
 
 def _codes(answer: Any) -> Set[int]:
     """Return the error codes of a batch in which every reading failed, else none."""
-    if not isinstance(answer, list) or not all(isinstance(one, dict) and "code" in one for one in answer):
+    if not isinstance(answer, list) or not all(
+        isinstance(one, dict) and isinstance(one.get("code"), int) for one in answer
+    ):
         return frozenset()
     return {one["code"] for one in answer}
 

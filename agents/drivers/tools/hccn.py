@@ -78,6 +78,19 @@ class HccnTool:
         """The ports of an Ascend 950 chip, ascending."""
         return ports(await self._ask("-g", "-dev_info", "-i", logic))
 
+    async def ports_down(self, logic: int) -> list[Port]:
+        """The ports of an Ascend 950 chip whose link the tool calls down, ascending; other words count as up."""
+        rows = _port_rows(await self._ask("-g", "-dev_info", "-i", logic))
+        return sorted({port for port, status in rows if status == "DOWN"})
+
+    async def port_enabled(self, logic: int, die: int, port: int) -> bool:
+        """Return whether a port is enabled, which is said of wired ones."""
+        text = await self._ask("-g", "-port_info", "-i", logic, "-u", die, "-p", port)
+        state = pairs(text).get("port_enable")
+        if state is None:
+            raise DriverError(f"hccn_tool: no port_enable in {_shown(text)}")
+        return state == "on"
+
     async def port_link(self, logic: int, die: int, port: int) -> bool:
         """Return whether a port's link is up."""
         return link(await self._ask("-g", "-link", "-i", logic, "-u", die, "-p", port))
@@ -122,7 +135,7 @@ def link_ups(text: str) -> int:
 
 def counters(text: str) -> dict[str, int]:
     """``key:value`` lines that hold integers. Raises DriverError when there is none."""
-    found = {key: int(value) for key, value in pairs(text).items() if value.isdecimal()}
+    found = {key: int(value) for key, value in pairs(text).items() if value.isdecimal() and len(value) <= 20}
     if not found:
         raise DriverError(f"hccn_tool: no counter in {_shown(text)}")
     return found
@@ -146,7 +159,12 @@ def bandwidth(text: str) -> list[tuple[float, float]]:
 
 
 def ports(text: str) -> list[Port]:
-    """The first table of ``-dev_info``; columns are identified by their titles."""
+    """The first table of ``-dev_info``."""
+    return sorted({port for port, _ in _port_rows(text)})
+
+
+def _port_rows(text: str) -> list[tuple[Port, str]]:
+    """The first table of ``-dev_info`` with the words for the links; columns are identified by their titles."""
     for table in tables(text):
         titles = [title.lower().replace(" ", "") for title in table[0]]
         if "udieid" not in titles or "portid" not in titles:
@@ -161,9 +179,10 @@ def ports(text: str) -> list[Port]:
             if not row[columns["portid"]].isdecimal():
                 continue
             kind = row[columns["porttype"]].upper() if "porttype" in columns else "UB"
-            up = "linkstatus" in columns and row[columns["linkstatus"]].upper() == "UP"
-            found.append(Port(int(row[columns["udieid"]]), int(row[columns["portid"]]), kind, up))
-        return sorted(set(found))
+            status = row[columns["linkstatus"]].upper() if "linkstatus" in columns else ""
+            port = Port(int(row[columns["udieid"]]), int(row[columns["portid"]]), kind, status == "UP")
+            found.append((port, status))
+        return found
     raise DriverError(f"hccn_tool: no table of ports in {_shown(text)}")
 
 

@@ -126,7 +126,7 @@ class RocePings:
         try:
             uid, tasks = await asyncio.to_thread(self._read) if self._chosen.active else ("", {})
             self._notes.solved()
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             self._notes.problem(f"the list cannot be used: {error}")
             return
         if uid != self._uid:

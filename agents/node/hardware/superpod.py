@@ -35,19 +35,22 @@ Marks = dict[str, tuple[str, tuple[int, ...]]]
 def wanted(data: Mapping[str, Any], node: str) -> Marks:
     """The marks that a ConfigMap asks of a node; jobs that cannot be read, or concern other nodes, ask for none."""
     found: Marks = {}
+    unreadable: list[str] = []
     for job, text in sorted(data.items())[:MAX_JOBS]:
         try:
             pods = json.loads(text) if isinstance(text, str) else None
         except (ValueError, RecursionError):
             pods = None
         if not isinstance(pods, dict):
-            _log.warning("a job's faults cannot be read", job=job[:128])
+            unreadable.append(job)
             continue
         mine = [entry for _, entry in sorted(pods.items()) if isinstance(entry, dict) and node in _names(entry)]
         if mine:
             times = json.dumps([entry.get("FaultTimes") for entry in mine], sort_keys=True)
             ids = {number for entry in mine for number in map(_number, _ids(entry)) if number is not None}
             found[job] = (times, tuple(sorted(ids)))
+    if unreadable:
+        _log.warning("faults of jobs cannot be read", first=unreadable[0][:128], jobs=len(unreadable))
     return found
 
 
@@ -117,7 +120,7 @@ class SuperPod:
         try:
             body = json.loads(self._file.read_bytes())
             return {str(job): (str(times), tuple(int(number) for number in ids)) for job, (times, ids) in body.items()}
-        except (OSError, ValueError, TypeError, AttributeError):
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError):
             return {}
 
     def _remember(self, marks: Marks) -> None:

@@ -341,7 +341,7 @@ class Ranks:
                 raise ValueError("not a rank of ours")
             process = RankProcess(next(self._slots), Connection(sock), Page(descriptors[0]), pid, os.pidfd_open(pid))
             process.rank, process.incarnation = int(body["rank"]), int(body["inc"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             sock.close()
             return None
         os.close(descriptors[0])

@@ -131,7 +131,7 @@ def _mark(store: Any, base: str) -> dict[str, dict[str, Any]]:
         return dict(found)
     except FileNotFoundError as error:
         raise Incomplete(f"{base} has no {MARK}: its upload was not finished") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Damaged(f"{base}/{MARK} cannot be read: {str(error)[:100]}") from error
 
 

@@ -125,7 +125,11 @@ def receive_header(end: socket.socket) -> dict[str, Any]:
     (length,) = _LENGTH.unpack(exactly(end, _LENGTH.size))
     if length > HEAD_LIMIT:
         raise ValueError(f"a header of {length} bytes is beyond the limit of {HEAD_LIMIT}")
-    found = json.loads(exactly(end, length))
+    data = exactly(end, length)
+    try:
+        found = json.loads(data)
+    except RecursionError as error:
+        raise ValueError("a header nests too deeply") from error
     if not isinstance(found, dict):
         raise ValueError("a header is not an object")
     return found

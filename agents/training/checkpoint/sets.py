@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from agents.training.checkpoint import durable, sums
@@ -24,6 +25,8 @@ SHARDS = "shards.json"
 REMOVING = ".removing-"
 ENTRIES = 100_000
 """Maximum number of names read of one folder."""
+DEPTH = 16
+"""Levels of folders below a set that are looked at."""
 _STEP = re.compile(r"step-(\d{9,15})")
 _RANK = re.compile(r"rank-(\d{5,7})-of-(\d{5,7})\.mindio")
 _ITERATION = re.compile(r"iter_(\d{7,12})")
@@ -121,7 +124,7 @@ def _entries(folder: Path) -> Iterator[Path]:
 
 def _inspect(place: Path, memory: Mapping[str, int], deep: bool) -> _Files:
     found = _Files()
-    _walk(place, deep, found)
+    _walk(place, DEPTH if deep else 0, found)
     for text, size in memory.items():
         path = Path(text)
         if path.parent == place:
@@ -130,7 +133,7 @@ def _inspect(place: Path, memory: Mapping[str, int], deep: bool) -> _Files:
     return found
 
 
-def _walk(place: Path, deep: bool, found: _Files) -> None:
+def _walk(place: Path, depth: int, found: _Files) -> None:
     for path in _entries(place):
         if path.name == sums.FOLDER or path.name.startswith(REMOVING):
             continue
@@ -139,8 +142,8 @@ def _walk(place: Path, deep: bool, found: _Files) -> None:
         except OSError:
             continue
         if path.is_dir():
-            if deep:
-                _walk(path, deep, found)
+            if depth:
+                _walk(path, depth - 1, found)
         elif path.name.endswith(durable.STAGING):
             found.newest = max(found.newest, state.st_mtime)
         else:
@@ -172,10 +175,15 @@ def _own(place: Path, step: int, memory: Mapping[str, int], ranks: frozenset[int
     if len(present) > 1:
         missing.append(f"files of sets of {' and '.join(map(str, sorted(present)))} ranks lie together")
     world = max(present, default=0)
-    absent = sorted((set(range(world)) if ranks is None else set(ranks)) - present.get(world, set()))
-    missing += [rank_file(place.parent, step, rank, world).name for rank in absent[:20]]
-    if len(absent) > 20:
-        missing.append(f"and {len(absent) - 20} more ranks")
+    # a name may claim millions of ranks: those that are absent are counted, not listed
+    expected: range | frozenset[int] = range(world) if ranks is None else ranks
+    there = present.get(world, set())
+    absent = len(expected) - sum(rank in expected for rank in there)
+    ordered = expected if isinstance(expected, range) else sorted(expected)
+    first = islice((rank for rank in ordered if rank not in there), 20)
+    missing += [rank_file(place.parent, step, rank, world).name for rank in first]
+    if absent > 20:
+        missing.append(f"and {absent - 20} more ranks")
     wanted = [rank_file(place.parent, step, rank, world) for rank in sorted(present.get(world, set()))]
     in_memory = bool(wanted) and found.memory >= len(wanted)
     return _made("belay", step, place, world, found, missing, in_memory)
@@ -189,8 +197,8 @@ def _megatron(place: Path, step: int, tracked: int | None) -> CheckpointSet:
     ranks = [match.groups() for path in found.sizes if (match := _MODEL_PARALLEL.fullmatch(path.parent.name))]
     for index in range(3):
         seen = {int(parts[index]) for parts in ranks if parts[index] is not None}
-        gaps = sorted(set(range(max(seen, default=-1) + 1)) - seen)
-        missing += [f"mp_rank with number {gap} at place {index + 1}" for gap in gaps[:10]]
+        gaps = islice((number for number in range(max(seen, default=-1) + 1) if number not in seen), 10)
+        missing += [f"mp_rank with number {gap} at place {index + 1}" for gap in gaps]
     if not found.sizes:
         missing.append("no files")
     return _made("megatron", step, place, len(set(ranks)) or 1, found, missing)
@@ -206,7 +214,7 @@ def _distributed(place: Path, step: int) -> CheckpointSet:
     except FileNotFoundError:
         # written by torch's own writer: its metadata is all there is to go by
         pass
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         missing.append(f"{sums.FOLDER}/{SHARDS} cannot be read: {str(error)[:100]}")
     if not (place / METADATA).exists():
         missing.append(METADATA)

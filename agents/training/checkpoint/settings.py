@@ -77,7 +77,10 @@ def parse(given: Mapping[str, str] | None) -> WriterSettings:
 
 def from_text(text: str) -> WriterSettings:
     """The settings that :meth:`WriterSettings.text` wrote. Raises ``ValueError``."""
-    found = json.loads(text)
+    try:
+        found = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("the settings nest too deeply") from error
     known = {field.name for field in dataclasses.fields(WriterSettings)}
     if not isinstance(found, dict) or not set(found) <= known:
         raise ValueError("the settings are of another version")

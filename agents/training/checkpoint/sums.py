@@ -86,7 +86,7 @@ def read(path: Path) -> list[Sums]:
         raise Damaged(f"{where} is damaged: its own digest does not match; remove it to load without checksums")
     try:
         return [_parse(entry) for entry in json.loads(body)["contents"]]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Damaged(f"{where} is damaged: {type(error).__name__}: {str(error)[:100]}") from error
 
 

@@ -45,7 +45,7 @@ def receive(end: socket.socket) -> tuple[dict[str, Any], int | None]:
         message = json.loads(data)
         if not isinstance(message, dict):
             raise ValueError("not an object")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         for handle in handles:
             os.close(handle)
         raise ValueError(f"not a message: {str(error)[:100]}") from error

@@ -212,7 +212,7 @@ def switch_request(extension: Mapping[str, str]) -> tuple[str, list[int], list[b
     try:
         ranks = [int(rank) for rank in json.loads(extension.get(constants.GLOBAL_RANKS, ""))]
         ops = json.loads(extension.get(constants.GLOBAL_OPS, ""))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"a link switch without readable ranks and operations: {error}") from None
     if not uuid or not isinstance(ops, list) or len(ops) != len(ranks) or not all(isinstance(op, bool) for op in ops):
         raise ValueError(f"a link switch with {len(ranks)} ranks and no operation for each")
@@ -224,9 +224,14 @@ def stress_request(extension: Mapping[str, str], rank: int) -> tuple[str, list[i
     uuid = extension.get(constants.STRESS_UUID, "")
     try:
         ops = json.loads(extension.get(constants.STRESS_OPS, ""))[str(rank)]["ops"]
-    except (TypeError, ValueError, KeyError) as error:
+    except (TypeError, ValueError, KeyError, RecursionError) as error:
         raise ValueError(f"a stress test that names nothing for rank {rank}: {error!r}") from None
-    if not uuid or not isinstance(ops, list) or not ops or any(op not in TEST_NAMES for op in ops):
+    if (
+        not uuid
+        or not isinstance(ops, list)
+        or not ops
+        or any(type(op) is not int or op not in TEST_NAMES for op in ops)
+    ):
         raise ValueError(f"a stress test with operations {ops!r:.60}, known are 0 (aic) and 1 (p2p)")
     return uuid, list(dict.fromkeys(ops))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import itertools
+import json
 import logging
 import os
 import sys
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from agents.training.bus import codes
+from agents.training.taskd.group_info import comm_name, dump_group_info
 from agents.training.taskd.profiling_files import Records
 
 log = logging.getLogger(__name__)
@@ -25,6 +27,8 @@ log = logging.getLogger(__name__)
 MARKER_KIND: Final = 1
 START_FLAG, END_FLAG = 2, 4
 DEFAULT, COMMUNICATION = "default", "communication"
+GROUPS_AFTER: Final = 5
+"""Steps after which the parallel groups are written: all of them exist by then."""
 COLLECTIVES: Final = (
     "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter",
     "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "barrier", "send", "recv", "isend", "irecv",
@@ -102,7 +106,8 @@ class Profiler:
             try:
                 return function(*args, **named)
             finally:
-                self.mark(name, domain, began, time.time_ns())
+                shown = collective(name, named.get("group")) if communication else name
+                self.mark(shown, domain, began, time.time_ns())
 
         recorded._profiled = True  # type: ignore[attr-defined]
         return recorded
@@ -117,6 +122,8 @@ class Profiler:
             if self._step_began:
                 self._steps += 1
                 self.mark(f"step {self._steps}", DEFAULT, self._step_began, now)
+                if self.communication and self._steps == GROUPS_AFTER:
+                    dump_group_info()
             self._step_began = now
 
         optimizer.register_optimizer_step_post_hook(stepped)
@@ -144,4 +151,18 @@ class Profiler:
                     setattr(dist, name, recorded)
 
 
-__all__ = ["COMMUNICATION", "DEFAULT", "Profiler"]
+def collective(name: str, group: Any) -> str:
+    """The name of a collective's marker, as the native library writes it: operation and communicator in JSON, so that
+    times can be summed by parallel group. ``group`` None: all ranks.
+    """
+    communicator = ""
+    try:
+        c10d = importlib.import_module("torch.distributed.distributed_c10d")
+        chosen = c10d.GroupMember.WORLD if group is None else group
+        communicator = comm_name(chosen, c10d.get_rank(chosen))
+    except (ImportError, AttributeError, RuntimeError, ValueError):
+        pass  # the group is gone, or of a kind without a name
+    return json.dumps({"opName": name, "groupName": communicator}, separators=(",", ":"))
+
+
+__all__ = ["COMMUNICATION", "DEFAULT", "Profiler", "collective"]
