@@ -59,25 +59,32 @@ def policy_bodies(
     if key is None:
         return bodies
     rules = _entitling_rules(desired)
-    log: RevisionLog | None = None
+    accepted: tuple[str, int] | None = None
     for pool, body in zip(sorted(policies), bodies, strict=True):
         live = observed.objects.get(ObjectKey("v1", "ConfigMap", SYSTEM, body["metadata"]["name"]))
         before = seal_of(live) if live is not None and not keys.problem(live) else None
-        if live is not None and before is not None and before.key == key.key_id and _same(live, policies[pool], rules):
+        held = _held(live, policies[pool], rules, shard) if live is not None and before is not None else None
+        stands = held is not None and before is not None and before.key == key.key_id
+        if not stands or held is None or not held.signer or not held.log:
+            accepted = accepted or _accepted(desired.revision, observed, shard, keys, warn=not stands)
+        signer, number = accepted or ("", 0)
+        # one that names no signer or entry was derived before the log came, or before the log was signed
+        if (
+            stands
+            and live is not None
+            and held is not None
+            and (held.signer or not signer)
+            and (held.log or not number)
+        ):
             body["data"] = dict(live["data"])
             continue
-        log = log or _revisions(observed, shard)
-        signer = next((row.signer for row in reversed(log.entries) if row.revision == desired.revision), "")
         entitle(
             body,
             Entitlements(
-                pool=pool,
-                policy_digest=policies[pool].digest,
-                revision=desired.revision,
-                signer=signer,
-                rules=rules,
+                pool=pool, policy_digest=policies[pool].digest, revision=desired.revision, signer=signer, rules=rules,
+                shard=shard, log=number,
             ),
-        )
+        )  # fmt: skip
         keys.seal(body, int(now * 1000), before)
     return bodies
 
@@ -89,25 +96,35 @@ def _entitling_rules(desired: Desired) -> tuple[str, ...]:
     return tuple(sorted({*documents, *BUILT_IN_RULES})[:MAX_RULES])
 
 
-def _same(live: Object, policy: NodePolicy, rules: tuple[str, ...]) -> bool:
+def _held(live: Object, policy: NodePolicy, rules: tuple[str, ...], shard: str) -> Entitlements | None:
+    """What a live policy entitles to, if it is this one."""
     try:
         found = parse_entitlements(live)
-        return (
-            found is not None
-            and (found.pool, found.policy_digest, found.rules) == (policy.pool, policy.digest, rules)
-            and parse_policy(live).digest == policy.digest
-        )
+        if found is None or parse_policy(live).digest != policy.digest:
+            return None
     except WireError:
-        return False
+        return None
+    wanted = (policy.pool, policy.digest, rules, shard)
+    return found if (found.pool, found.policy_digest, found.rules, found.shard) == wanted else None
 
 
-def _revisions(observed: Observed, shard: str) -> RevisionLog:
+def _accepted(revision: str, observed: Observed, shard: str, keys: OrderKeys, *, warn: bool) -> tuple[str, int]:
+    """Who signed a revision, and the newest number of the log of accepted revisions; empty and 0 where the log does not
+    say it, is not signed or cannot be believed."""
     found = observed.objects.get(ObjectKey("v1", "ConfigMap", SYSTEM, revisions_config_map(shard)))
+    if found is None:
+        return "", 0
+    sealed = seal_of(found) is not None
+    problem = keys.problem(found) if sealed else ""
+    log = RevisionLog()
     try:
-        return revisionlog.parse(found) if found is not None else RevisionLog()
+        log = log if problem else revisionlog.parse(found)
     except WireError as error:
-        _log.warning("log of accepted revisions not readable, policies name no signer", reason=str(error))
-        return RevisionLog()
+        problem = str(error)
+    if problem and warn:
+        _log.warning("log of accepted revisions not believed, policies name no signer", reason=problem)
+    signer = next((row.signer for row in reversed(log.entries) if row.revision == revision), "")
+    return signer, log.head.number if log.head is not None and sealed else 0
 
 
 async def assign_policies(edge: Edge, policies: dict[str, NodePolicy], plan: Plan, observed: Observed) -> bool:

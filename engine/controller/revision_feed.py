@@ -9,7 +9,9 @@ import msgspec
 import orjson
 
 from engine import log
+from engine.act.order_keys import OrderKeys
 from engine.controller.accepted_revisions import AcceptedRevisions
+from engine.controller.commit_proofs import CommitProofs
 from engine.errors import SourceError
 from engine.kube import Backoff, Kube, KubeError, cancel_all
 from engine.settings import Settings
@@ -48,7 +50,8 @@ class RevisionFeed:
         self._revisions = revisions
         self._mark = mark
         self._clock = clock
-        self._accepted = AcceptedRevisions(kube, settings.shard, clock)
+        self._accepted = AcceptedRevisions(kube, settings.shard, clock, OrderKeys(settings.order_keys))
+        self._proofs = CommitProofs(kube, settings.shard, clock)
         self._fetched: FetchResult | None = None
         self._kept: frozenset[str] = frozenset()
         self._waiting = PendingDeletion()
@@ -172,9 +175,10 @@ class RevisionFeed:
         kept = self._kept.union(deletion.earlier.values())
         wanted = (revision.sha, orjson.dumps(meta).decode(), kept)
         if wanted == self._put:
-            return
+            return await self._proofs.put(revision, source, self._accepted.before(revision.sha, source.config))
         if not await self._record(revision, source):
             return  # tried again with the next snapshot
+        await self._proofs.put(revision, source, self._accepted.before(revision.sha, source.config))
         blobs: dict[str, bytes] = {}
         try:
             for _ in range(2):

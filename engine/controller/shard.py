@@ -6,16 +6,18 @@ import asyncio
 import contextlib
 import time
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 import orjson
 
 from engine import __version__
-from engine.act import Edge, Fence, Refused, claim
+from engine.act import SETTLE_SECONDS, Edge, Fence, Refused, SettlingClaims, claim, ended
 from engine.act.batch import Numbered, split
 from engine.act.budget import FIELD, reserve
 from engine.act.order_keys import OrderKeys
+from engine.controller.link_seals import seal_links
 from engine.controller.policies import Policies, assign_policies, policy_bodies
 from engine.controller.revision_reader import RevisionReader
 from engine.controller.snapshot_reader import SnapshotReader
@@ -27,7 +29,7 @@ from engine.errors import BelayError
 from engine.kube import Kube, KubeError, cancel_all
 from engine.kube.lease import shard_lease
 from engine.log import get
-from engine.metrics import MICRO, PassSummary, counter_name
+from engine.metrics import PassSummary, counter_name, recovery_counts, timed, wait_counts
 from engine.model.actions import BindPod
 from engine.model.cluster import Observed
 from engine.model.plan import Plan
@@ -56,6 +58,8 @@ RECORDED_BYTES = 64 * 1024 * 1024
 HEAL_SECONDS, LONGEST_HEAL_SECONDS = 10.0, 300.0
 """Seconds between requests to write again what was altered in Redis, at first and at most."""
 RECORDED_EVERY = 10.0
+#: Seconds between two passes for which the chips in use now count as in use; a longer gap is left out.
+COUNTED_AT_MOST = 900.0
 """Seconds between recordings of passes without actions that saw other faults."""
 Send = Callable[[str], Awaitable[None]]
 """Sends a batch as text to queue ``act``."""
@@ -101,7 +105,9 @@ class Shard:
         self._kube = kube
         self._send = send
         self._lost = False
+        self._settling = SettlingClaims()
         self._recorded = (hash(((), ())), 0.0)
+        self._summary: PassSummary | None = None
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[bool]:
@@ -208,7 +214,8 @@ class Shard:
         binds = [action for action in plan.actions if isinstance(action, BindPod)]
         if not binds and not self.stale_claims(observed):
             return [], []
-        claimed = await claim(self._kube, self.name, binds, observed.pods.values(), self.clock())
+        pods = observed.pods.values()
+        claimed = await claim(self._kube, self.name, binds, pods, self.clock(), self._settling)
         refused = [
             ActionOutcome(index, "refused", claimed.refused[(action.preconditions.uid or "")])
             for index, action in enumerate(plan.actions)
@@ -216,11 +223,13 @@ class Shard:
         ]
         return ([claimed.write] if claimed.write else []), refused
 
-    @staticmethod
-    def stale_claims(observed: Observed) -> bool:
-        """Whether the ledger holds ended claims: the binding was seen, or the pod is gone."""
-        waiting = {pod.uid for pod in observed.pods.values() if not pod.node and not pod.finished}
-        return any(uid not in waiting for uid in observed.ledger.values())
+    def stale_claims(self, observed: Observed) -> bool:
+        """Whether the ledger holds ended claims: the binding was seen, or none can be under way any more."""
+        held = set(observed.ledger.values())
+        over = ended(held, observed.pods.values(), self._settling) if held else set()
+        if held - over - {pod.uid for pod in observed.pods.values()}:
+            self.requeue(SETTLE_SECONDS)
+        return bool(over)
 
     async def send(self, record: PassRecord, plan: Plan, own: list[ObjectWrite], refused: list[ActionOutcome]) -> None:
         """Record the pass' own writes and send its actions to queue ``act``."""
@@ -263,15 +272,22 @@ class Shard:
         edge = Edge(self._kube, self.name, fence, keys=self.order_keys, now=self.clock)
         if not await assign_policies(edge, policies, plan, observed):
             later = max(later, 1.0)
+        if not await seal_links(edge, plan, observed, desired):
+            later = max(later, 1.0)
         if later:
             self.requeue(later)
 
     def record_metrics(self, plan: Plan, observed: Observed, record: PassRecord | None, seconds: float) -> None:
         """Write metrics, and a recording of a pass that acted or saw other faults than the last recorded one."""
-        self.passes.put_summary(self.name, msgspec.json.encode(PassSummary.of(plan, observed, seconds)))
-        self.passes.count(
-            {counter_name("passes", shard=self.name): 1, counter_name("pass_seconds"): int(seconds * MICRO)}
-        )
+        before, self._summary = self._summary, PassSummary.of(plan, observed, seconds, self._summary)
+        self.passes.put_summary(self.name, msgspec.json.encode(self._summary))
+        counts = timed("pass_duration_seconds", seconds, shard=self.name)
+        counts[counter_name("passes", shard=self.name)] = 1
+        if before is not None and 0 < plan.now - before.time < COUNTED_AT_MOST:
+            held = sum(1 for chip in plan.chips if chip.used_by)
+            counts[counter_name("held_chip_seconds", shard=self.name)] = round(held * (plan.now - before.time))
+        waited = wait_counts(plan, observed) if record is not None else Counter[str]()
+        self.passes.count(counts + recovery_counts(plan, observed) + waited)
         if self.settings.recordings and self._worth_recording(plan, acted=record is not None and bool(plan.actions)):
             self._record(plan, record.digest if record is not None else plan.digest())
 

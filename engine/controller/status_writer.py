@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from engine.act import written
-from engine.kube import CONFIGMAP, EVENT, Conflict, Kube, NotFound, Object, run_many
+from engine.kube import CONFIGMAP, EVENT, Conflict, Kube, KubeError, NotFound, Object, run_many
 from engine.log import get
 from engine.model.actions import AnyAction
 from engine.model.cluster import Observed
@@ -23,7 +23,59 @@ _log = get("status")
 PUBLISHED = "belay.dev/published"
 """Annotation of a republished aggregate: the time in Unix seconds."""
 RETRY_SECONDS = 1.0
-"""Seconds after which a failed write of status is tried again."""
+"""Seconds after which a failed write of status is tried again; each further failure doubles them."""
+MAX_RETRY_SECONDS = 8.0
+"""Longest wait between tries, while the API server refuses or is away."""
+MISSING_RETRY_SECONDS = 60.0
+"""Longest wait between tries where the namespace is missing: only a person creates it."""
+REPEAT_SECONDS = 600.0
+"""Seconds after which the same failure of the same object is logged again."""
+
+
+class FailedWrites:
+    """Status that could not be written: when it is tried again, when that is logged. ``clock``: monotonic seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        #: by namespace and name: failures in a row, when it is tried again, what was logged and when
+        self._rows: dict[tuple[str, str], tuple[int, float, str, float]] = {}
+
+    def due(self, bodies: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The bodies that may be tried now."""
+        now = self._clock()
+        return [body for body in bodies if _place(body) not in self._rows or self._rows[_place(body)][1] <= now]
+
+    def record(self, body: dict[str, Any], error: KubeError) -> None:
+        """Record a failure; one line is logged for each object and reason, and again every ten minutes."""
+        place, now, reason = _place(body), self._clock(), str(error)
+        failures, _, said, logged = self._rows.get(place, (0, 0.0, "", 0.0))
+        longest = MISSING_RETRY_SECONDS if isinstance(error, NotFound) else MAX_RETRY_SECONDS
+        wait = min(longest, RETRY_SECONDS * 2.0 ** min(failures, 10))
+        if reason != said or now - logged >= REPEAT_SECONDS:
+            hint = f"create namespace {place[0]} (deploy/base/namespaces.yaml)" if isinstance(error, NotFound) else ""
+            more = {"hint": hint} if hint else {}
+            _log.warning(
+                "status not written", object="/".join(place), failures=failures + 1, retry_s=wait, reason=reason, **more
+            )
+            said, logged = reason, now
+        self._rows[place] = (failures + 1, now + wait, said, logged)
+
+    def succeeded(self, body: dict[str, Any]) -> None:
+        """The object was written."""
+        row = self._rows.pop(_place(body), None)
+        if row is not None:
+            _log.info("status written again", object="/".join(_place(body)), failures=row[0])
+
+    def keep(self, bodies: Iterable[dict[str, Any]]) -> None:
+        """Forget objects that are no longer written."""
+        if self._rows:
+            places = {_place(body) for body in bodies}
+            self._rows = {place: row for place, row in self._rows.items() if place in places}
+
+    def next_due(self) -> float:
+        """Seconds until the first failed write is tried again; 0 without failures."""
+        now = self._clock()
+        return max(0.05, min(row[1] for row in self._rows.values()) - now) if self._rows else 0.0
 
 
 class StatusWriter:
@@ -39,6 +91,7 @@ class StatusWriter:
         self._shadowed: set[str] = set()
         self._held: set[str] = set()
         self._status = WriteTracker(clock)
+        self._failed = FailedWrites(clock)
         # a memory is never held back: disruptive actions wait for it
         self._memory = WriteTracker(partial(next, itertools.count(0.0, 10.0)))
 
@@ -87,20 +140,22 @@ class StatusWriter:
         While ``foreign`` components read the aggregates, these are republished every five seconds, changed or not, with
         the time as an annotation, because a write without a change reaches no watch.
         """
-        again = 0.0
         self._status.has_foreign_readers = foreign
-        due = self._status.due(bodies)
+        self._failed.keep(bodies)
+        due = self._failed.due(self._status.due(bodies))
         stamp = {PUBLISHED: str(int(self._wall()))}
         sent = [_stamped(body, stamp) if foreign and is_foreign(body) else body for body in due]
         async for outcome in run_many([partial(self._kube.apply, body) for body in sent]):
+            body = due[outcome.index]
             if outcome.value is not None:
-                self._record_write(due[outcome.index], outcome.value)
+                self._record_write(body, outcome.value)
+                self._failed.succeeded(body)
                 continue
-            again = RETRY_SECONDS
-            self._status.forget(due[outcome.index])
-            name = due[outcome.index]["metadata"]["name"]
-            _log.warning("status not written", object=name, reason=str(outcome.error))
-        return again or self._status.next_due(bodies)
+            self._status.forget(body)
+            assert outcome.error is not None
+            self._failed.record(body, outcome.error)
+        waits = (self._failed.next_due(), self._status.next_due(self._failed.due(bodies)))
+        return min((seconds for seconds in waits if seconds), default=0.0)
 
     async def write_shadow_events(self, changes: Iterable[ShadowChange], now: float) -> None:
         """Write Events for what shadow policies would change since the last pass, best effort."""
@@ -135,6 +190,11 @@ class StatusWriter:
         record = written(stored)
         self._own[(record.namespace, record.name)] = record.rv
         return record
+
+
+def _place(body: dict[str, Any]) -> tuple[str, str]:
+    metadata = body["metadata"]
+    return metadata.get("namespace", ""), metadata["name"]
 
 
 def _stamped(body: dict[str, Any], stamp: dict[str, str]) -> dict[str, Any]:

@@ -15,13 +15,15 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from celery import Celery, bootsteps
-from celery.signals import worker_init, worker_shutting_down
+from celery.signals import worker_init, worker_ready, worker_shutting_down
 
 from engine import log
+from engine.act.order_keys import OrderKeys
 from engine.controller import garbage_collection, watchdog
 from engine.controller.messages import ACT, RECONCILE, configuration, send, waiting
 from engine.controller.triggers import Triggers
 from engine.controller.worker import TASK_SECONDS, Worker
+from engine.errors import BelayError
 from engine.settings import Settings, from_environment, warn
 from engine.store import Keyring, StoreUnavailable, connect, eviction_warning, heal, repair
 
@@ -101,6 +103,19 @@ def _started(**_: object) -> None:
         _log.warning(warning)
 
 
+@worker_ready.connect
+def _resume(**_: object) -> None:
+    """Take up what a former life of this identity left, beside the first messages."""
+
+    def resume() -> None:
+        try:
+            worker().resume()
+        except BelayError as error:  # the first message says it again
+            _log.warning("worker cannot work", reason=str(error))
+
+    threading.Thread(target=resume, name="belay-resume", daemon=True).start()
+
+
 def run(
     settings: Settings, queues: Sequence[str] = ("plan", "act"), concurrency: int = 4, pool: str = "threads"
 ) -> None:
@@ -111,6 +126,7 @@ def run(
     """
     if Keyring(settings.batch_key_file).signing is None:  # a file that cannot be used ends the start
         _log.warning(UNSEALED)
+    OrderKeys(settings.order_keys)  # so does a folder; the first message would be too late
     app.config_from_object(configuration(settings))
     HangupHandler.ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     client = connect(settings.redis_url)

@@ -24,6 +24,7 @@ from engine.controller.status_writer import write_events
 from engine.controller.triggers import Triggers
 from engine.errors import BelayError
 from engine.kube import Backoff, Kube, KubeError, cancel_all
+from engine.kube.lease import release_former_leases
 from engine.log import get, in_pass
 from engine.metrics import counter_name
 from engine.model.actions import kind_of
@@ -79,6 +80,20 @@ class Worker:
         self._pods = PodWatch(kube)
         self._gate = asyncio.Semaphore(settings.in_flight)
         self.order_keys = OrderKeys(settings.order_keys)
+
+    def resume(self) -> None:
+        """Release the Leases that this process held when it was killed; else others wait until they end."""
+        try:
+            self._run(self.release_former_leases(), 30.0)
+        except (BelayError, CancelledError, TimeoutError) as error:
+            reason = f"{type(error).__name__}: {error}"[:256]
+            _log.warning("Leases of a former life are not released", identity=self.settings.identity, reason=reason)
+
+    async def release_former_leases(self) -> None:
+        """Release the Leases of shards that a former life of this process holds. Raises KubeError."""
+        for shard in await release_former_leases(self._kube, self.settings.identity):
+            _log.info("Lease of a former life released", shard=shard)
+            self.triggers.mark(shard, self.passes.now())
 
     def close(self) -> None:
         """End the connections."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from engine.kube.backoff import Backoff
 from engine.kube.bulk import CallOutcome, run_many
 from engine.kube.cancellation import cancel_all, run_all
-from engine.kube.client import FIELD_MANAGER, Kube, Listing, Object, PatchKind
+from engine.kube.client import BIND_SECONDS, FIELD_MANAGER, Kube, Listing, Object, PatchKind
 from engine.kube.credentials import Endpoint
 from engine.kube.errors import Conflict, Forbidden, Gone, Invalid, KubeError, NotFound, TooMany, Unavailable
 from engine.kube.reflector import Key, Reflector, WatchChange
@@ -19,6 +19,7 @@ from engine.kube.resources import CONFIGMAP, EVENT, LEASE, NAMESPACE, NODE, POD,
 from engine.kube.transport import Transport
 
 __all__ = [
+    "BIND_SECONDS",
     "CONFIGMAP",
     "EVENT",
     "FIELD_MANAGER",

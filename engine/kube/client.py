@@ -18,6 +18,8 @@ from engine.kube.resources import EVENT, KNOWN, POD, Resource
 from engine.kube.transport import PROTOBUF, Transport
 
 FIELD_MANAGER = "belay"
+BIND_SECONDS = 10
+"""After so long the server gives a binding up, and so should its sender."""
 _PATCHES = {
     "merge": "application/merge-patch+json",
     "json": "application/json-patch+json",
@@ -144,15 +146,19 @@ class Kube(KubeReader):
     async def bind(self, ns: str, pod: str, uid: str, node: str, annotations: Mapping[str, str] | None = None) -> None:
         """Give a pod its node and annotations in one write; raises Conflict when it has one already.
 
+        The server gives up after ``BIND_SECONDS``, so that none is carried out long after its sender has ended.
         Preconditions have no effect here (API server 1.20 ignores a wrong uid), so the caller reads before and verifies
         after.
         """
+        limit = {"timeout": f"{BIND_SECONDS}s"}
         if self._packs:
             from engine.kube import pod_protobuf  # see ``pod_heads``
 
             try:
                 data = pod_protobuf.binding(ns, pod, uid, node, annotations or {})
-                await self._call("POST", POD, ns, pod, "binding", data=data, content_type=PROTOBUF, retry="unprocessed")
+                await self._call(
+                    "POST", POD, ns, pod, "binding", params=limit, data=data, content_type=PROTOBUF, retry="unprocessed"
+                )
             except KubeError as error:
                 if error.status != 415:
                     raise
@@ -165,7 +171,7 @@ class Kube(KubeReader):
             "metadata": {"name": pod, "namespace": ns, "uid": uid, "annotations": dict(annotations or {})},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
-        await self._call("POST", POD, ns, pod, "binding", body=binding, retry="unprocessed")
+        await self._call("POST", POD, ns, pod, "binding", params=limit, body=binding, retry="unprocessed")
 
     async def evict(self, ns: str, pod: str, grace: int | None = None, *, uid: str | None = None) -> None:
         """Request a pod's eviction. Raises TooMany when a disruption budget refuses, NotFound when the pod is gone.

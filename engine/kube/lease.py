@@ -15,6 +15,7 @@ from engine.kube import LEASE, Conflict, Kube, NotFound, Object
 
 NAMESPACE = "belay-system"
 DURATION_SECONDS = 15.0
+_SHARD = "belay-shard-"
 
 
 class Lease:
@@ -102,6 +103,20 @@ class Lease:
         except (Conflict, NotFound):
             return  # another identity acquired it meanwhile: the same as released
 
+    async def release_former(self) -> bool:
+        """Release what a former life of this process, killed while it held the Lease, holds still; whether it did.
+
+        Others would wait for its whole duration. The epoch stays valid, as by ``release``.
+        """
+        found = await self._kube.get(LEASE, self.name, self._namespace)
+        if found is None or self._epoch is not None or (found.get("spec") or {}).get("holderIdentity") != self.identity:
+            return False
+        try:
+            await self._kube.replace(LEASE, self._body(epoch_of(found), found, holder=""))
+        except (Conflict, NotFound):
+            return False  # held again meanwhile
+        return True
+
     def _free(self, found: Object) -> bool:
         spec: dict[str, Any] = found.get("spec") or {}
         holder = spec.get("holderIdentity") or ""
@@ -139,9 +154,21 @@ class Lease:
         }
 
 
+async def release_former_leases(kube: Kube, identity: str) -> list[str]:
+    """Release every shard's Lease that a former life of this process holds; returns the shards. Raises KubeError."""
+    released = []
+    for found in (await kube.list(LEASE, NAMESPACE)).items:
+        name, holder = str(found["metadata"]["name"]), (found.get("spec") or {}).get("holderIdentity")
+        if name.startswith(_SHARD) and holder == identity:
+            shard = name.removeprefix(_SHARD)
+            if await shard_lease(kube, shard, identity).release_former():
+                released.append(shard)
+    return released
+
+
 def shard_lease(kube: Kube, shard: str, identity: str, **options: Any) -> Lease:
     """The Lease of a shard's writer."""
-    return Lease(kube, f"belay-shard-{shard}", identity, **options)
+    return Lease(kube, f"{_SHARD}{shard}", identity, **options)
 
 
 def epoch_of(lease: Object) -> int:

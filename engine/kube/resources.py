@@ -88,6 +88,7 @@ _CORE = [
     ("mindcluster.huawei.com/v1", "InstanceSet", "instancesets", True),
     ("scheduling.volcano.sh/v1beta1", "PodGroup", "podgroups", True),
     ("scheduling.volcano.sh/v1beta1", "Queue", "queues", False),
+    ("belay.dev/v1alpha1", "DiagnosisRules", "diagnosisrules", False),
     ("belay.dev/v1alpha1", "FaultPolicy", "faultpolicies", False),
     ("belay.dev/v1alpha1", "FaultTable", "faulttables", False),
     ("belay.dev/v1alpha1", "Isolation", "isolations", False),

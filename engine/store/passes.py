@@ -291,5 +291,5 @@ class PassStore:
         found = self._keys.unwrap(_purpose(kind, shard), text(value))
         try:
             return None if found is None else msgspec.json.decode(found, type=kind)
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.DecodeError, RecursionError, UnicodeError):
             return None

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from engine.act import Batch, Edge, Fence, PodWatch, claim, decode, split
+from engine.act import Batch, Edge, Fence, PodWatch, SettlingClaims, claim, decode, split
 from engine.act import run as act
 from engine.controller import garbage_collection
 from engine.documents import Desired
@@ -94,6 +94,13 @@ async def _measure(count: int, times: float, kubeconfig: Path, program: Path) ->
     return [rates, *seconds.values(), theirs, ratio]
 
 
+class _Settled(SettlingClaims):
+    """Every binding of a round has been answered before its pods go."""
+
+    def over(self, keys: Iterable[str]) -> set[str]:
+        return set(keys)
+
+
 class _Belay:
     """What a worker holds: the snapshot of the nodes and reports, a client, the shard's epoch."""
 
@@ -101,6 +108,7 @@ class _Belay:
         self._kube, self._observer, self._desired, self._epoch = kube, observer, desired, epoch
         self._pods: list[Object] = []
         self._cache = PlanCache()
+        self._settling = _Settled()
 
     @staticmethod
     async def started(kube: Kube, count: int) -> _Belay:
@@ -131,7 +139,7 @@ class _Belay:
         decided = time.perf_counter()
         binds = [action for action in decided_plan.actions if isinstance(action, BindPod)]
         assert len(binds) == len(listing.items) and len(binds) == len(decided_plan.actions), decided_plan.pending[:1]
-        claimed = await claim(self._kube, "main", binds, seen.pods.values(), time.time())
+        claimed = await claim(self._kube, "main", binds, seen.pods.values(), time.time(), self._settling)
         assert not claimed.refused
         settings = Settings()
         now = time.time()

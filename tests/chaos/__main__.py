@@ -119,7 +119,8 @@ async def _rounds(options: Options, tally: Tally, player: Player, keeper: asynci
             tally.add(error.told)
             raise
         finally:
-            STATE.write_text(json.dumps({"seed": options.first}))
+            if not options.together:
+                STATE.write_text(json.dumps({"seed": options.first}))
         if keeper.done():
             keeper.result()
         tally.add(told)

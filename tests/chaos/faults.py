@@ -103,7 +103,7 @@ async def unplug(site: Site, kube: Kube, chance: random.Random) -> tuple[str, Un
 
 
 async def jump(site: Site, kube: Kube, chance: random.Random) -> tuple[str, Undo]:
-    machines, seconds = _some(chance, site.of("controller", "worker", "agent"), 3), chance.choice(JUMPS)
+    machines, seconds = _some(chance, [one for one in site.of() if one.clocked], 3), chance.choice(JUMPS)
     for machine in machines:
         machine.set_clock(seconds)
 

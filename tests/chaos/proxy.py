@@ -24,8 +24,8 @@ EXPIRED = (
     b'{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure",'
     b'"message":"too old resource version: 1 (2)","reason":"Expired","code":410}}\n'
 )
-_PASSED_ON = ("Authorization", "Accept", "Content-Type")
-_GIVEN_BACK = ("Content-Type", "Retry-After", "Audit-Id")
+_PASSED_ON = ("Authorization", "Accept", "Accept-Encoding", "Content-Type")
+_GIVEN_BACK = ("Content-Type", "Content-Encoding", "Retry-After", "Audit-Id")
 _HOLDS = 600.0
 """Seconds after which a request in a hole is given up."""
 
@@ -96,7 +96,7 @@ class Proxy:
         reader = asyncio.StreamReader()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
         connector = aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(connector=connector, auto_decompress=False) as self._session:
+        async with aiohttp.ClientSession(connector=connector) as self._session:
             while line := await reader.readline():
                 try:
                     await self._carry_out(msgspec.json.decode(line, type=Command))
@@ -136,7 +136,8 @@ class Proxy:
         url = URL(self._endpoint.host + request.raw_path, encoded=True)
         call = self._session.request(
             request.method, url, data=body or None, headers=headers, ssl=self._endpoint.tls or False,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=10), auto_decompress=False,
+            skip_auto_headers=("Accept-Encoding",),
         )  # fmt: skip
         try:
             async with call as found:

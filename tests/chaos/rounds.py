@@ -32,6 +32,8 @@ RESET, LASTING = "80C98001", "80DF8402"
 HEALS = 420.0
 """Longest time from the end of the faults until nothing is missing, in seconds: minutes only on a busy machine."""
 LOOKS = 2
+KEPT = "pods hold chips and wait for the others"
+"""What the planner says of a gang that lost pods and keeps the others (``engine.plan.preempt.incomplete_gangs``)."""
 _SYNC = (CONFIGMAP, names.SYNC, names.SYSTEM)
 JOBS = 3
 EVENTS = ("fault", "fault", "lasting", "heal", "job", "job", "pod")
@@ -89,7 +91,7 @@ class Player:
     async def begin(self) -> None:
         """The first revision, with one job, is in force and its pods run."""
         self.files = jobs(random.Random(self.site.seed), self.files)
-        self._push()
+        self.push()
         await self.heal()
 
     async def play(self, seed: int, kinds: Sequence[str] = (), seconds: float = 0.0) -> Round:
@@ -138,7 +140,7 @@ class Player:
             elif event == "job":
                 fresh = jobs(chance, self.files)
                 self.files = fresh if sum(path.startswith("desired/jobs/") for path in fresh) <= JOBS else self.files
-                self._push()
+                self.push()
             else:
                 with contextlib.suppress(KubeError):
                     pods = (await self.kube.list(POD, JOBS_NAMESPACE)).items
@@ -148,7 +150,7 @@ class Player:
             count[event] = count.get(event, 0) + 1
             await asyncio.sleep(chance.uniform(0.3, 1.5))
 
-    def _push(self) -> None:
+    def push(self) -> None:
         repository = self.site.repository
         wanted = dict(self.files)
         for path in repository.work.rglob("*.yaml"):
@@ -169,7 +171,7 @@ class Player:
             node, _, name = chip.partition("/")
             with self.site.hardware[node].changed() as content:
                 content[name] = {"codes": [LASTING]}
-        self._push()
+        self.push()
         await self._until(lambda: self._isolated(lasting), began)
         for hardware in self.site.hardware.values():
             with hardware.changed() as content:
@@ -237,13 +239,15 @@ class Player:
 
     async def _jobs(self, plan: Plan) -> str:
         pods = (await self.kube.list(POD, JOBS_NAMESPACE)).items
-        waiting = {entry.name for entry in plan.pending}
+        waiting = {entry.name: entry.unblock or "" for entry in plan.pending}
         free = self.site.size.nodes * CHIPS - sum(1 for row in plan.chips if row.used_by)
         for path in sorted(path for path in self.files if path.startswith("desired/jobs/")):
             job = path.rpartition("/")[2].removesuffix(".yaml")
             mine = [pod for pod in pods if owner(pod) == job]
             bound = [pod for pod in mine if pod["spec"].get("nodeName")]
             if job in waiting and not bound:
+                continue
+            if waiting.get(job, "").find(KEPT) >= 0:  # it lost a pod, there is no room, and no other job would gain
                 continue
             ready = [pod for pod in bound if (pod.get("status") or {}).get("phase") == "Running"]
             if not mine or len(ready) != len(mine):

@@ -54,6 +54,8 @@ QUICK: dict[str, Any] = {
 """Settings that make everything that ends with time end soon."""
 _CONNECTED = ("controller-1", "worker-1", "agent-node-1")
 """Those with a network of their own."""
+_CLOCKED = ("controller-2", "worker-2", "worker-3", "agent-node-2")
+"""Those with a clock of their own. Not all: under libfaketime a thread's sleep sometimes fails with EINVAL."""
 
 
 class Size(msgspec.Struct, frozen=True):
@@ -74,6 +76,8 @@ class Machine:
         self.folder = folder / name
         self.disk = self.folder / "disk"
         self.clock = self.folder / "clock"
+        self.clocked = False
+        """Whether ``set_clock`` has an effect."""
         self.host: netns.Host | None = None
         self.process: ChildProcess | None = None
         self.lives = 0
@@ -89,7 +93,7 @@ class Machine:
         return self.host.near if self.host is not None else "127.0.0.1"
 
     def set_clock(self, seconds: float) -> None:
-        """Its wall clock is wrong by so many seconds from now on."""
+        """Its wall clock is wrong by so many seconds from now on, if it is ``clocked``."""
         fresh = self.clock.with_suffix(".new")
         fresh.write_text(f"{seconds:+g}\n")
         fresh.replace(self.clock)
@@ -194,6 +198,7 @@ class Site:
         machine = self.machines[name] = Machine(name, self.folder)
         machine.disk.mkdir(parents=True)
         machine.set_clock(0)
+        machine.clocked = bool(self._faketime) and name in _CLOCKED
         if name in _CONNECTED and "network" not in self.missing:
             machine.host = self._network.host()
         if "disk" not in self.missing:
@@ -253,7 +258,7 @@ class Site:
         kept = {key: value for key, value in os.environ.items() if not key.startswith("BELAY_")}
         environment = kept | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "BELAY_TIME_SCALE": str(SCALE)} | more
         command = [sys.executable, *arguments]
-        if machine is not None and self._faketime:
+        if machine is not None and machine.clocked:
             environment |= {
                 "LD_PRELOAD": self._faketime,
                 "FAKETIME_TIMESTAMP_FILE": str(machine.clock),
