@@ -7,12 +7,13 @@ One function per kind of action (``table.TABLE``); ``batch.run`` carries out the
 from __future__ import annotations
 
 from engine.act.batch import Batch, decode, dropped, run, split
-from engine.act.claims import ClaimResult, claim
+from engine.act.claims import SETTLE_SECONDS, ClaimResult, SettlingClaims, claim, ended
 from engine.act.edge import Edge, Fence, Refused, Superseded, written
 from engine.act.pod_watch import PodWatch
 from engine.act.table import TABLE
 
 __all__ = [
+    "SETTLE_SECONDS",
     "TABLE",
     "Batch",
     "ClaimResult",
@@ -20,10 +21,12 @@ __all__ = [
     "Fence",
     "PodWatch",
     "Refused",
+    "SettlingClaims",
     "Superseded",
     "claim",
     "decode",
     "dropped",
+    "ended",
     "run",
     "split",
     "written",

@@ -82,8 +82,11 @@ def split(record: PassRecord, actions: Sequence[Numbered], revision: str, count:
 
 def decode(text: str) -> Batch:
     """The batch in a message. Raises msgspec.DecodeError for anything else."""
-    message = msgspec.json.decode(text, type=_Received)
-    actions = [(index, action_of(plain)) for index, plain in message.actions]
+    try:
+        message = msgspec.json.decode(text, type=_Received)
+        actions = [(index, action_of(plain)) for index, plain in message.actions]
+    except (UnicodeError, RecursionError) as error:  # half of a surrogate pair; lists in lists
+        raise msgspec.DecodeError(f"cannot be read: {type(error).__name__}") from error
     return Batch(message.record, message.number, actions, message.revision)
 
 

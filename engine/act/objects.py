@@ -21,8 +21,10 @@ from engine.model.actions import (
     SignalJob,
     WriteRankTable,
 )
-from engine.wire import rankfile, resetinfo
+from engine.wire import links, rankfile, resetinfo
 from engine.wire.errors import WireError
+from engine.wire.names import SYSTEM
+from engine.wire.seals import seal_of
 
 RANK_TABLE_KEY = "hccl.json"
 _TRIES = 5
@@ -41,8 +43,9 @@ async def create_object(edge: Edge, action: CreateObject) -> bool:
     if action.generate is not None:
         return await ssh_keys.create_keys(edge, action, action.generate.owner)
     earlier = _EARLIER.get((action.api_version, action.object_kind))
+    body = await _sealed(edge, action.api_version, action.object_kind, action.object)
     try:
-        edge.wrote(await edge.kube.apply(action.object))
+        edge.wrote(await edge.kube.apply(body))
     except NotFound:
         if earlier is None:
             raise
@@ -65,6 +68,7 @@ async def patch_object(edge: Edge, action: PatchObject) -> bool:
             written = await edge.kube.patch(res, action.name, patch, namespace, subresource=subresource)
         else:
             patch |= {"apiVersion": action.api_version, "kind": action.object_kind}
+            patch = await _sealed(edge, action.api_version, action.object_kind, patch)
             patch["metadata"] = {**patch.get("metadata", {}), "name": action.name}
             if namespace:
                 patch["metadata"]["namespace"] = namespace
@@ -77,6 +81,20 @@ async def patch_object(edge: Edge, action: PatchObject) -> bool:
         raise
     edge.wrote(written)
     return True
+
+
+async def _sealed(edge: Edge, api_version: str, kind: str, body: Object) -> Object:
+    """The object as it is written: orders for links between clusters bear the engine's seal, as orders for chips do."""
+    metadata = body.get("metadata") or {}
+    name = str(metadata.get("name", ""))
+    is_order = (api_version, kind) == ("v1", "ConfigMap") and name.startswith(links.PREFIX)
+    if edge.keys.signing is None or not is_order or metadata.get("namespace") != SYSTEM:
+        return body
+    sealed = {**body, "data": dict(body.get("data") or {})}
+    live = await edge.kube.get(CONFIGMAP, name, SYSTEM)
+    before = seal_of(live) if live is not None and not edge.keys.problem(live) else None
+    edge.keys.seal(sealed, int(edge.now() * 1000), before)
+    return sealed
 
 
 async def delete_object(edge: Edge, action: DeleteObject) -> bool:

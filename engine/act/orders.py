@@ -352,5 +352,5 @@ def _attempts(live: Object | None) -> dict[str, list[int]]:
     notes: dict[str, Any] = ((live or {}).get("metadata") or {}).get("annotations") or {}
     try:
         return msgspec.json.decode(notes.get(ATTEMPTS) or "{}", type=dict[str, list[int]])
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return {}

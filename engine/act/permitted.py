@@ -17,6 +17,7 @@ from engine.documents.manifests import ACCEPTED
 from engine.gangs.owners import POD_GROUP_APIS
 from engine.model import actions as act
 from engine.wire import links, reserved
+from engine.wire.dra import FINALIZER, VERSIONS
 from engine.wire.names import SYSTEM, bounded
 
 MOST_REPLICAS: Final = 1_000_000
@@ -26,6 +27,9 @@ _WRITTEN: Final = frozenset(
     {*ACCEPTED, *((api, "PodGroup") for api in POD_GROUP_APIS), *((API_VERSION, kind) for kind in KINDS), *_SCALERS}
 )
 """apiVersion and kind of objects that plans create, patch and delete."""
+#: Claims of dynamic resource allocation, in each version that serves them.
+_DEVICE_CLAIM: Final = "ResourceClaim"
+_DEVICE_APIS: Final = frozenset(f"resource.k8s.io/{version}" for version in VERSIONS)
 _SECRET: Final = ("v1", "Secret")
 _POD: Final = ("v1", "Pod")
 _COMMAND: Final = ("bus.volcano.sh/v1alpha1", "Command")
@@ -120,6 +124,9 @@ def _check_patch(action: act.PatchObject) -> None:
         _check_fields(action.patch, frozenset({"metadata"}), "Pod")
         _check_fields(metadata, frozenset({"labels", "annotations"}), "Pod's metadata")
         return
+    if kind[1] == _DEVICE_CLAIM and kind[0] in _DEVICE_APIS:
+        _check_device_claim(action, metadata)
+        return
     if kind in (_CLAIM, _VOLUME):
         _check_volume(action, metadata)
         return
@@ -143,6 +150,20 @@ def _check_volume(action: act.PatchObject, metadata: Mapping[str, Any]) -> None:
     _check_fields(metadata, frozenset({"annotations"}), f"{action.object_kind}'s metadata")
     _check_fields(_part(metadata, "annotations"), annotations, f"{action.object_kind}'s annotations")
     _check_fields(_part(action.patch, "spec"), frozenset({"claimRef"}), f"{action.object_kind}'s spec")
+
+
+def _check_device_claim(action: act.PatchObject, metadata: Mapping[str, Any]) -> None:
+    """A resource claim gets the finalizer that protects it, or devices and users; nothing else."""
+    if "status" in action.patch:
+        _check_fields(action.patch, frozenset({"status"}), _DEVICE_CLAIM)
+        _check_fields(
+            _part(action.patch, "status"), frozenset({"allocation", "reservedFor"}), f"{_DEVICE_CLAIM}'s status"
+        )
+        return
+    _check_fields(action.patch, frozenset({"metadata"}), _DEVICE_CLAIM)
+    _check_fields(metadata, frozenset({"finalizers"}), f"{_DEVICE_CLAIM}'s metadata")
+    if FINALIZER not in (metadata.get("finalizers") or ()):
+        _refuse(f"a plan takes no finalizer off a {_DEVICE_CLAIM}")
 
 
 def _check_rank_table(action: act.WriteRankTable) -> None:

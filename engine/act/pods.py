@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import Any
 
 from engine.act.edge import Edge, Refused
 from engine.act.pod_watch import WatchedPod
-from engine.kube import POD, Conflict, NotFound, Object
+from engine.kube import BIND_SECONDS, POD, Conflict, NotFound, Object, Unavailable
 from engine.model.actions import BindPod, CreatePod, EvictPod
 
 
@@ -33,9 +34,10 @@ async def create_pod(edge: Edge, action: CreatePod) -> bool:
 async def bind_pod(edge: Edge, action: BindPod) -> bool:
     """Bind a pod with its chips' annotations in one write.
 
-    Preconditions inside a Binding have no effect (API server 1.20 ignores a wrong uid). So the uid is checked just
-    before, and the bound pod after; another pod than planned is deleted at once. Both states are read, or come from the
-    pods' watch where one is open (``pod_watch``), except events that are late.
+    Preconditions inside a Binding have no effect (API server 1.20 ignores a wrong uid). So the uid is checked at most
+    ``BIND_SECONDS`` before, and the bound pod after; another pod than planned is deleted at once. What is not answered
+    by then may still be carried out: the ledger keeps the chips as long (``claims``). Both states are read, or come
+    from the pods' watch where one is open (``pod_watch``), except events that are late.
     """
     uid = action.preconditions.uid or ""
     watch = edge.pods if edge.pods is not None and edge.follows and edge.pods.alive else None
@@ -54,12 +56,15 @@ async def bind_pod(edge: Edge, action: BindPod) -> bool:
     lost: Conflict | None = None
     try:
         try:
-            async with edge.gate:
+            async with asyncio.timeout(BIND_SECONDS), edge.gate:
                 await edge.kube.bind(action.namespace, action.pod, uid, action.node, action.annotations)
         except Conflict as error:  # another writer bound it, or our own answer was lost: reading shows which
             lost = error
         except NotFound as error:
             raise Refused(f"pod {action.namespace}/{action.pod} is gone") from error
+        except TimeoutError as error:
+            name = f"pod {action.namespace}/{action.pod}"
+            raise Unavailable(f"binding of {name}: no answer within {BIND_SECONDS} s", reason="NoAnswer") from error
         after: Object | None = None
         if watch is not None and expected is not None and lost is None:
             with contextlib.suppress(TimeoutError):
