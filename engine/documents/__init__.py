@@ -4,6 +4,7 @@ Everything here is pure and frozen: :mod:`engine.load` reads files into it, the 
 """
 
 from engine.documents.desired import CLUSTER, SHIPPED, Declared, Desired, Manifest
+from engine.documents.diagnosis_rules import DiagnosisRule, DiagnosisRules
 from engine.documents.fault_policy import (
     AttemptBudgets,
     Attempts,
@@ -77,6 +78,7 @@ from engine.documents.vnpu import (
 KINDS: dict[str, type[BelayDocument]] = {
     model.KIND: model
     for model in (
+        DiagnosisRules,
         FaultPolicy,
         FaultTable,
         Isolation,
@@ -94,7 +96,8 @@ KINDS: dict[str, type[BelayDocument]] = {
 
 __all__ = [
     "API_VERSION", "AttemptBudgets", "Attempts", "BUDGET_UNITS", "BelayDocument", "BudgetLimit", "CLUSTER",
-    "CLUSTER_KINDS", "ChipLayout", "ChipTotals", "CodeDetail", "DVPP", "Declared", "Desired", "Document", "Downgrade",
+    "CLUSTER_KINDS", "ChipLayout", "ChipTotals", "CodeDetail", "DVPP", "Declared", "Desired", "DiagnosisRule",
+    "DiagnosisRules", "Document", "Downgrade",
     "DurationRule", "DynamicChoice", "Expectation", "FREED_CHIPS", "FaultPolicy", "FaultPolicySpec", "FaultTable",
     "FaultTableSpec", "FrequencyRule", "Handler", "InitParams", "IsolatedChips", "Isolation", "IsolationSpec", "KINDS",
     "KVCluster", "KVLink", "KVLinkSpec", "KVSide", "LevelActions", "Limit", "Manifest", "MatchExpression", "Metadata",

@@ -119,6 +119,19 @@ DESCRIPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "distributed": "Whether new work of several pods may take it, too.",
         "action": "The action, in the words of spec.actions.",
     },
+    "DiagnosisRules": _DOCUMENT | {"spec": "Lines of logs that say something about a failure."},
+    "DiagnosisRulesSpec": {"rules": "Rules by code; a repository's rule replaces the shipped one of its code."},
+    "DiagnosisRule": {
+        "code": "Name of the event.",
+        "role": "cause: may be the root. collective: the rank waited for others. symptom: follows from something else.",
+        "match": "Alternatives; a line that holds every text of one of them is the event.",
+        "sources": "Logs that it looks at: training, plog, device, inference, host; all without it.",
+        "priority": "Of two causes at about the same time the one with the higher number is shown as the root.",
+        "title": "What happened.",
+        "advice": "What to do next.",
+        "reference": "Public document that the rule follows.",
+    },
+    "LocalText": {"en": "The text in English.", "zh": "The text in Chinese."},
     "FaultTable": _DOCUMENT | {"spec": "Levels of the fault codes of one plane."},
     "FaultTableSpec": {
         "plane": "Where the codes come from: chips, network, nodes, switches, or other senders (public).",
@@ -178,6 +191,11 @@ DESCRIPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "starvation": "When nodes are reserved for a job that waits long.",
         "roles": "Roles of MindCluster and Volcano that Belay takes.",
         "clusterDocuments": "Kinds of Belay whose objects in the cluster count although Git does not declare them.",
+        "publicFaultSources": "Namespaces whose ConfigMaps with public faults count, and on which nodes.",
+    },
+    "PublicFaultSource": {
+        "namespace": "Namespace of the ConfigMaps; * is every namespace.",
+        "pools": "NodePools on whose nodes they count; none: all nodes.",
     },
     "InitParams": {
         "grace-over-time": "Seconds that evicted pods have to end, 2 to 3600.",

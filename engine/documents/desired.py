@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from engine.documents.diagnosis_rules import DiagnosisRule, DiagnosisRules
 from engine.documents.fault_policy import FaultPolicy
 from engine.documents.fault_tables import FaultTable
 from engine.documents.kinds import Isolation, KVLink, NodePool, SafetyBudget, VNPULayout
@@ -52,7 +53,7 @@ class Declared(Generic[Document_co]):
 class Desired:
     """Everything declared at one revision.
 
-    Tuples are sorted by key or name; ``products``, ``fault_tables`` and ``templates`` are keyed by document name.
+    Tuples are sorted by key or name; ``products``, ``fault_tables``, ``templates`` and ``diagnosis`` are keyed by name.
     ``budget_broken``: a SafetyBudget cannot be read and has no known good version, so nothing disruptive may be done.
     ``has_git``: False when the documents come from a cluster file only.
     ``held``: documents that are broken or in force in an older version, as ``Kind/namespace/name``: not to be pruned.
@@ -74,6 +75,7 @@ class Desired:
     products: Mapping[str, Declared[Product]] = field(default_factory=dict)
     fault_tables: Mapping[str, Declared[FaultTable]] = field(default_factory=dict)
     templates: Mapping[str, Declared[VNPUTemplates]] = field(default_factory=dict)
+    diagnosis: Mapping[str, Declared[DiagnosisRules]] = field(default_factory=dict)
     budget_broken: bool = False
     has_git: bool = True
     held: tuple[str, ...] = ()
@@ -181,6 +183,25 @@ class Desired:
         for declared in ranked:
             table.setdefault(declared.document.spec.plane, declared.document)
         return table
+
+    @cached_property
+    def diagnosis_rules(self) -> Mapping[str, DiagnosisRule]:
+        """Rules about logs by code: the repository's before the shipped ones, then the first document by name."""
+        ranked = sorted(
+            self.diagnosis.values(), key=lambda item: (item.origin.file.startswith(SHIPPED), item.document.name)
+        )
+        found: dict[str, DiagnosisRule] = {}
+        for declared in ranked:
+            for rule in declared.document.spec.rules:
+                found.setdefault(rule.code, rule)
+        return found
+
+    @cached_property
+    def own_diagnosis_rules(self) -> tuple[DiagnosisRule, ...]:
+        """The rules in force that the repository declares, by code: agents know the shipped ones."""
+        own = (item for item in self.diagnosis.values() if not item.origin.file.startswith(SHIPPED))
+        codes = {rule.code for declared in own for rule in declared.document.spec.rules}
+        return tuple(self.diagnosis_rules[code] for code in sorted(codes))
 
     @cached_property
     def families(self) -> Mapping[str, VNPUTemplates]:

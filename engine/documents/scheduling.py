@@ -1,7 +1,9 @@
 """Kind ``SchedulingSettings``: scheduler names, queues, roles and Volcano's ``init-params``.
 
-Keys, ranges and defaults of ``init-params`` are those of the reference's code, not of its shipped YAML
-(component/ascend-for-volcano/common/util and plugin/factory.go).
+Keys and ranges of ``init-params`` are those of component/ascend-for-volcano (common/util and plugin/factory.go).
+Without a ConfigMap of Volcano the defaults are those of the YAML that MindCluster ships (volcano-v*.yaml:
+``super-pod-size`` 48, ``prefer-previous-node`` true); in a cluster that has one, an argument that it lacks has the
+default of the code.
 """
 
 from __future__ import annotations
@@ -55,11 +57,11 @@ class InitParams(Document):
     shared_tor_num: Annotated[WholeText, Field(alias="shared-tor-num", ge=1, le=2)] = 2
     use_cluster_info_manager: Annotated[TruthText, Field(alias="useClusterInfoManager")] = True
     self_maintain_available_card: Annotated[TruthText, Field(alias="self-maintain-available-card")] = True
-    super_pod_size: Annotated[WholeText | None, Field(alias="super-pod-size")] = None
+    super_pod_size: Annotated[WholeText | None, Field(alias="super-pod-size")] = DEFAULT_SUPER_POD_NODES
     reserve_nodes: Annotated[WholeText | None, Field(alias="reserve-nodes")] = None
     force_enqueue: Annotated[TruthText, Field(alias="forceEnqueue")] = True
     resource_level_config: Annotated[str | None, Field(alias="resource-level-config", max_length=65_536)] = None
-    prefer_previous_node: Annotated[TruthText, Field(alias="prefer-previous-node")] = False
+    prefer_previous_node: Annotated[TruthText, Field(alias="prefer-previous-node")] = True
 
     @field_validator("resource_level_config")
     @classmethod
@@ -67,7 +69,7 @@ class InitParams(Document):
         if text is not None:
             try:
                 trees = json.loads(text)
-            except ValueError as problem:
+            except (ValueError, RecursionError) as problem:
                 raise ValueError(f"not JSON: {problem}") from problem
             if not isinstance(trees, dict):
                 raise ValueError('must be a JSON object such as {"default": {"level1": {"label": "..."}}}')
@@ -90,7 +92,7 @@ class InitParams(Document):
     def from_arguments(cls, arguments: Mapping[str, object], base: InitParams | None = None) -> InitParams:
         """Read Volcano's own configuration as Volcano does: a bad value means the default, unknown keys are ignored.
 
-        ``base`` supplies what the arguments leave out.
+        ``base`` supplies what the arguments leave out. Without arguments the cluster has no configuration of Volcano.
         """
         fields = dict(base.model_dump(exclude_unset=True)) if base else {}
         for key, value in arguments.items():
@@ -105,7 +107,7 @@ class InitParams(Document):
             except ValueError:
                 continue
             fields.update(parsed)
-        return cls.model_validate(fields)
+        return cls.model_validate({**_DEFAULTS_OF_THE_CODE, **fields} if arguments else fields)
 
     @classmethod
     def unread(cls, arguments: Mapping[str, object]) -> dict[str, str]:
@@ -129,6 +131,8 @@ def _argument(value: object) -> str:
     return str(value).strip() if not isinstance(value, bool) else str(value).lower()
 
 
+#: What an argument means that Volcano's configuration lacks, where the shipped YAML writes another value.
+_DEFAULTS_OF_THE_CODE: Final[Mapping[str, Any]] = {"super_pod_size": None, "prefer_previous_node": False}
 _FIELD_OF: Final[Mapping[str, str]] = {str(info.alias): name for name, info in InitParams.model_fields.items()}
 #: A present key with any text but "true" is false, whatever its default.
 _TRUTHS: Final = dict.fromkeys(
@@ -205,8 +209,30 @@ ClusterKind = Literal["FaultPolicy", "Isolation", "KVLink", "NodePool", "SafetyB
 CLUSTER_KINDS: Final[tuple[str, ...]] = get_args(ClusterKind)
 
 
+ANY_NAMESPACE: Final = "*"
+
+
+class PublicFaultSource(Document):
+    """A namespace whose ConfigMaps with public faults count; ``*`` is every namespace.
+
+    ``pools``: the NodePools on whose nodes they count (``default`` are the nodes of no pool); none given: all nodes.
+    """
+
+    namespace: Name | Literal["*"]
+    pools: tuple[Name, ...] = ()
+
+
+#: Where MindCluster's components and documents put such ConfigMaps (docs/zh/scheduling/06_api/04_clusterd).
+PUBLIC_FAULT_SOURCES: Final = tuple(
+    PublicFaultSource(namespace=name) for name in ("cluster-system", "kube-system", "mindx-dl")
+)
+
+
 class SchedulingSettingsSpec(Document):
     """Defaults apply without the document.
+
+    ``public_fault_sources``: namespaces whose ConfigMaps with public faults (label ``mc-consumer-publicfault=true``)
+    count, and for which nodes. Who may write a ConfigMap in one of them may take its nodes out of service.
 
     ``cluster_documents``: kinds of Belay whose objects in the cluster count although Git does not declare them. Such
     objects of other kinds are ignored, and a condition on them says so.
@@ -218,6 +244,7 @@ class SchedulingSettingsSpec(Document):
     starvation: Starvation = Starvation()
     roles: Roles = Roles()
     cluster_documents: tuple[ClusterKind, ...] = ()
+    public_fault_sources: Annotated[tuple[PublicFaultSource, ...], Field(max_length=1000)] = PUBLIC_FAULT_SOURCES
 
     @field_validator("queues")
     @classmethod

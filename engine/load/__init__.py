@@ -14,6 +14,7 @@ from typing import Final
 from engine.documents import (
     SHIPPED,
     Desired,
+    DiagnosisRules,
     FaultPolicy,
     FaultTable,
     Isolation,
@@ -218,6 +219,7 @@ def _desired(layer: Layer, parts: Sequence[Assembly], revision: str, has_git: bo
         links=tuple(documents_of(belay, KVLink).values()),
         products=documents_of(belay, Product),
         fault_tables=documents_of(belay, FaultTable),
+        diagnosis=documents_of(belay, DiagnosisRules),
         templates=documents_of(belay, VNPUTemplates),
         budget_broken=any(part.budget_broken for part in parts),
         has_git=has_git,

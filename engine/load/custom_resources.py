@@ -35,6 +35,7 @@ class _Names(NamedTuple):
 
 
 _NAMES: Final[Mapping[str, _Names]] = {
+    "DiagnosisRules": _Names("diagnosisrules", ("dr",), (), "diagnosisrules"),
     "FaultPolicy": _Names("faultpolicies", ("fp",), (("Mode", "string", ".spec.mode"),)),
     "FaultTable": _Names("faulttables", ("ft",), (("Plane", "string", ".spec.plane"),)),
     "Isolation": _Names(

@@ -14,6 +14,7 @@ import msgspec
 
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import History
+from engine.model.log_evidence import PodEvidence
 from engine.model.public_faults import PublicFaultMessage, PublicFaultProblem
 from engine.model.recovery.progress import RecoveryProgress
 from engine.model.seals import Seal, Warrant
@@ -330,7 +331,8 @@ class Observed(msgspec.Struct, frozen=True):
     ``newest_report`` is the newest report time, 0 when there is no report. ``public`` holds the ConfigMaps with public
     faults by ``namespace/name``. ``reserved`` is what shards reserved of the budgets, by limit and scope: time
     (Unix ms), unit, count, shard; while it cannot be read (``reserved_broken``) no disruptive action may run.
-    ``recoveries`` are the open process recoveries, by UID of the job.
+    ``recoveries`` are the open process recoveries, by UID of the job. ``evidence`` is what the logs of failed pods say,
+    by node.
     """
 
     nodes: dict[str, Node] = {}
@@ -353,6 +355,7 @@ class Observed(msgspec.Struct, frozen=True):
     reserved: dict[str, tuple[tuple[int, str, int, str], ...]] = {}
     reserved_broken: bool = False
     recoveries: dict[str, RecoveryProgress] = {}
+    evidence: dict[str, tuple[PodEvidence, ...]] = {}
 
 
 def mask_of(ids: tuple[int, ...] | list[int]) -> int:

@@ -165,7 +165,8 @@ class Recovery(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     ``at`` is when its pods were evicted, ``back`` when training resumed at full size (0: not yet), both Unix ms.
     ``estimates`` are (level, seconds, chip-seconds) of every level weighed, the chosen one first; empty for a job
     without a choice by cost. ``chips`` are the job's, ``hit`` those of the hit pods; ``redone`` is the age of the
-    checkpoint it starts from (s). ``steps`` are those of the conversation with its processes, if any: time (ms), event,
+    checkpoint it starts from (s). ``placed`` is when kubelet had accepted the last pod made for it (ms, 0: none was
+    made). ``steps`` are those of the conversation with its processes, if any: time (ms), event,
     state entered, code.
     """
 
@@ -179,6 +180,7 @@ class Recovery(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     estimates: tuple[tuple[str, int, int], ...] = ()
     back: int = 0
     steps: tuple[tuple[int, str, str, int], ...] = ()
+    placed: int = 0
 
 
 class Healing(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

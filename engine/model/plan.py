@@ -32,6 +32,21 @@ class Deferred(msgspec.Struct, frozen=True, omit_defaults=True):
     confirm: str = ""
 
 
+class BudgetUse(msgspec.Struct, frozen=True):
+    """What the window of a limit of a SafetyBudget holds in one scope.
+
+    ``budget`` is the limit (``name#index``), ``scope`` its kind and name (``pool/default``), ``actions`` the kinds of
+    actions that it counts, joined by ``+``. ``spent`` and ``allowed`` are in the limit's unit; ``allowed`` is None for
+    a percentage of things that this pass had no reason to count.
+    """
+
+    budget: str
+    scope: str
+    actions: str
+    spent: int
+    allowed: int | None
+
+
 class PrunedObject(msgspec.Struct, frozen=True):
     """One object to delete, as ``Kind/namespace/name``, and how many chips its deletion frees."""
 
@@ -184,7 +199,8 @@ class Plan(msgspec.Struct, frozen=True):
     shown in the status ConfigMaps and, as diagnostics, in the document. ``repeat_offenders`` are the chips that failed
     recently, ``links`` the states of the links that KVLinks declare. ``servers`` are all chips
     of each node, ``ignored`` the objects of Belay's kinds in the cluster that have no effect.
-    ``held_prune`` is the deletion that waits for a person.
+    ``held_prune`` is the deletion that waits for a person, ``budgets`` what was spent of limits, which is not part of
+    the document either.
     """
 
     revision: str
@@ -204,6 +220,7 @@ class Plan(msgspec.Struct, frozen=True):
     servers: dict[str, ServerChips] = {}
     ignored: tuple[IgnoredObject, ...] = ()
     held_prune: PruneHold | None = None
+    budgets: tuple[BudgetUse, ...] = ()
 
     def document(self, *, explain: bool = False) -> dict[str, Any]:
         """The output of `belay plan`: plain JSON values, deterministic."""

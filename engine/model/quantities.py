@@ -82,3 +82,10 @@ def amount(resource: str, value: object) -> int:
         raise ValueError(f"{str(value)[:40]!r} is no Kubernetes quantity")
     scaled = exact * scale
     return -((-scaled.numerator) // scaled.denominator)
+
+
+def text_of(resource: str, value: int) -> str:
+    """The quantity of an amount, the inverse of `amount`: ``cpu`` comes in milli-cores."""
+    if resource != "cpu":
+        return str(value)
+    return f"{value}m" if value % 1000 else str(value // 1000)

@@ -15,6 +15,8 @@ class ActionReason(StrEnum):
     CARD_UNHEALTHY = "CardUnhealthy"
     CHIP_FAULT = "ChipFault"
     ELASTIC_GROWTH = "ElasticGrowth"
+    CLAIM_ALLOCATED = "ClaimAllocated"
+    CLAIM_RELEASED = "ClaimReleased"
     COMMAND_ISSUED = "CommandIssued"
     EXITED_WITH_CODE = "ExitedWithCode"
     GANG_INCOMPLETE = "GangIncomplete"

@@ -17,10 +17,12 @@ from engine.model import stress
 from engine.model.cluster import AgentReport, DeviceReport, Node, NodeReport, Observed, Orders, Pod, PublicReport
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.history import History, JobMemory, NodeMemory
+from engine.model.log_evidence import PodEvidence
 from engine.model.recovery.progress import RecoveryProgress, progress_of
 from engine.observe.report_checks import ReportsInForce, device_jump, epoch_jump, own_public_faults, went_back
 from engine.wire import (
     deviceinfo,
+    evidence,
     history,
     ledger,
     names,
@@ -87,6 +89,7 @@ class Observer:
         self._unsorted = False
         self._public: dict[ObjectKey, PublicReport] = {}
         self._recoveries: dict[str, RecoveryProgress] = {}
+        self._evidence: dict[str, tuple[PodEvidence, ...]] = {}
         self._tests: dict[str, stress.StressTest] = {}
         self._masked: dict[str, tuple[DeviceReport, DeviceReport]] = {}
         self._devices = ReportsInForce[DeviceReport](
@@ -134,7 +137,8 @@ class Observer:
             self._sort()
         claims: dict[str, str] = {}
         for shard_claims in self._ledgers.values():
-            for uid, claim in shard_claims.items():
+            # those of waiting pods last: they win over an earlier claim on the same chips that still settles
+            for uid, claim in sorted(shard_claims.items(), key=lambda row: ledger.SETTLING not in row[0]):
                 claims.update((chip, uid) for chip in claim.chips())
         return Observed(
             nodes=dict(self._nodes),
@@ -170,6 +174,7 @@ class Observer:
                 for key in sorted(self._public)
             },
             recoveries={one.job: one for _, one in sorted(self._recoveries.items())},
+            evidence=dict(sorted(self._evidence.items())),
         )
 
     def orders(self, node: str) -> Orders | None:
@@ -274,6 +279,10 @@ class Observer:
             self._reserved, self._reserved_broken = {}, True
             self._reserved, self._reserved_broken = reservations.parse(obj), False
 
+    def _take_evidence(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
+        node, pods = evidence.parse(obj)
+        self._evidence[node] = pods
+
     def _take_sync(self, key: ObjectKey, obj: Mapping[str, Any]) -> None:
         if key.name == names.SYNC:
             self._applied = str((obj.get("data") or {}).get(sync.APPLIED, ""))
@@ -290,6 +299,7 @@ class Observer:
         (names.DEVICE_NAMESPACE, names.DEVICE_PREFIX, _take_device),
         (names.NODE_NAMESPACE, names.NODE_PREFIX, _take_node),
         (names.NODES, names.REPORT_PREFIX, _take_agent),
+        (names.NODES, evidence.PREFIX, _take_evidence),
         (names.SYSTEM, names.ORDERS_PREFIX, _take_orders),
         (names.SYSTEM, names.HISTORY, _take_node_memory),
         (names.SYSTEM, names.JOB_PREFIX, _take_job_memory),
@@ -307,6 +317,8 @@ class Observer:
             self._problems.pop(node, None)
         elif key.namespace == names.NODE_NAMESPACE and key.name.startswith(names.NODE_PREFIX):
             self._node_reports.pop(key.name.removeprefix(names.NODE_PREFIX), None)
+        elif key.namespace == names.NODES and key.name.startswith(evidence.PREFIX):
+            self._evidence.pop(key.name.removeprefix(evidence.PREFIX), None)
         elif key.namespace == names.NODES and key.name.startswith(names.REPORT_PREFIX):
             self._agents.pop(key.name.removeprefix(names.REPORT_PREFIX), None)
         elif key.namespace == names.SCHEDULER_NAMESPACE and key.name == names.SCHEDULER_CONFIGMAP:
@@ -355,7 +367,7 @@ class Observer:
             if node not in reports and memory is not None and memory.last_good:
                 try:
                     reports[node] = msgspec.json.decode(memory.last_good, type=DeviceReport)
-                except (msgspec.DecodeError, RecursionError):
+                except (msgspec.DecodeError, RecursionError, UnicodeError):
                     continue  # an unreadable copy counts as none
         return self._without_tests(reports) if self._tests or self._masked else reports
 

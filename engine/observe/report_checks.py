@@ -14,6 +14,7 @@ import msgspec
 from engine.model.cluster import AgentReport, DeviceReport, Node, Orders, PublicReport
 from engine.model.diagnostics import Diagnostic, ObjectKey
 from engine.model.public_faults import PublicFaultProblem
+from engine.wire import names
 from engine.wire.reserved import PUBLIC_NAMESPACE
 
 PLAUSIBLE_EPOCH: Final = 1_000_000
@@ -21,6 +22,12 @@ PLAUSIBLE_EPOCH: Final = 1_000_000
 A larger one would drive the epochs of its chips towards the end of their range."""
 _AGENT_FAULTS: Final = "-fault-"
 """In names of an agent's public faults: ``<sender>-fault-<node>``."""
+_AGENT_REPORTS: Final = (
+    (names.DEVICE_NAMESPACE, names.DEVICE_PREFIX),
+    (names.NODE_NAMESPACE, names.NODE_PREFIX),
+    (names.NODES, names.REPORT_PREFIX),
+)
+"""Namespace and prefix of an agent's other reports, which could be labelled as public faults as well."""
 _SERIAL: Final = "product-serial-number"
 """Annotation of a Node by which messages may name it instead."""
 _MOST_PROBLEMS: Final = 20
@@ -124,10 +131,21 @@ def went_back(before: AgentReport | None, after: AgentReport) -> str:
     return f"seq {after.seq} is older than {before.seq} of the same run: an earlier report was written again"
 
 
+def _agent_of(key: ObjectKey) -> str:
+    """The node whose agent writes a ConfigMap, by its name; empty where the name is nothing of an agent's."""
+    if key.namespace == PUBLIC_NAMESPACE:
+        sender, _, node = key.name.partition(_AGENT_FAULTS)
+        return node if sender else ""
+    for namespace, prefix in _AGENT_REPORTS:
+        if key.namespace == namespace and key.name.startswith(prefix):
+            return key.name.removeprefix(prefix)
+    return ""
+
+
 def own_public_faults(key: ObjectKey, report: PublicReport, nodes: Mapping[str, Node]) -> PublicReport:
     """The report without words about other nodes, where the name of its ConfigMap is that of one node's agent."""
-    sender, mark, node = key.name.partition(_AGENT_FAULTS)
-    if key.namespace != PUBLIC_NAMESPACE or not sender or not mark or node not in nodes:
+    node = _agent_of(key)
+    if node not in nodes:
         return report
     serial = nodes[node].annotations.get(_SERIAL) or None
     messages, problems, found = [], list(report.problems), report.found

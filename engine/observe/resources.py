@@ -39,8 +39,13 @@ WATCHED: Final[tuple[Watched, ...]] = (
     Watched(resource_for("storage.k8s.io/v1", "CSIStorageCapacity"), optional=True),
     Watched(Resource("storage.k8s.io/v1beta1", "CSIStorageCapacity", "csistoragecapacities", True), optional=True),
     *(
-        Watched(Resource(f"resource.k8s.io/{version}", "ResourceClaim", "resourceclaims", True), optional=True)
+        Watched(Resource(f"resource.k8s.io/{version}", kind, f"{kind.lower()}{tail}", namespaced), optional=True)
         for version in ("v1", "v1beta2", "v1beta1")
+        for kind, tail, namespaced in (
+            ("ResourceClaim", "s", True),
+            ("ResourceSlice", "s", False),
+            ("DeviceClass", "es", False),
+        )
     ),
     Watched(resource_for("apps/v1", "Deployment")),
     Watched(resource_for("apps/v1", "StatefulSet")),
@@ -78,6 +83,7 @@ WATCHED: Final[tuple[Watched, ...]] = (
             "Product",
             "FaultTable",
             "VNPUTemplates",
+            "DiagnosisRules",
         )
     ),
 )

@@ -15,7 +15,7 @@ from engine.wire.objects import POD_SCHEDULED
 
 _OWN_OUTPUT = (
     names.POOL_PREFIX, names.HISTORY, names.JOB_PREFIX, names.LEDGER_PREFIX, names.SYNC, names.BUDGET, rankfile.PREFIX,
-    recoveryrecord.PREFIX, names.REVISIONS,
+    recoveryrecord.PREFIX, names.REVISIONS, names.SLOW_NODES,
 )  # fmt: skip
 _KEPT_ELSEWHERE = (
     "mindx-dl-", "cluster-info-", "vcjob-", "rings-config-", "reset-config-", "volcano-", "belay-", "clusterd-",
@@ -111,12 +111,15 @@ class WatchEvents:
 
 
 def wanted(obj: Object) -> bool:
-    """Whether the snapshot holds the object: everything except ConfigMaps of neither Belay nor MindCluster."""
+    """Whether the snapshot holds the object: everything except ConfigMaps of neither Belay nor MindCluster, and those
+    that are for agents and people only."""
     if obj.get("kind") != "ConfigMap":
         return True
     metadata = obj["metadata"]
     if metadata.get("namespace") in {names.SYSTEM, names.NODES}:
-        return True
+        # step times change all the time, the signed commit with every push, and no pass reads them
+        name = str(metadata.get("name") or "")
+        return not name.startswith(names.STEPS_PREFIX) and name.split(".")[0] != names.COMMIT
     if str(metadata.get("name") or "").startswith(_KEPT_ELSEWHERE) or publicinfo.has_public_faults(obj):
         return True
     if _SCALING_RULE in (obj.get("data") or {}):

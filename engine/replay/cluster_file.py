@@ -18,7 +18,7 @@ from typing import Any, Final
 import orjson
 import yaml
 
-from engine.errors import InputError
+from engine.errors import InputError, bounded
 from engine.wire import yamltext
 
 #: A cluster of 10,000 nodes and 20,000 pods prints about 200 MiB.
@@ -34,7 +34,9 @@ _EXPANDED: Final = 50_000_000
 _BOM: Final = b"\xef\xbb\xbf"
 _UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
 _EXPECTED: Final = "Give what `kubectl get nodes,pods,configmaps -A -o json` (or yaml) prints."
-_WORDS: Final = {str: "a text", list: "a list", int: "a number", float: "a number", bool: "true or false"}
+_WORDS: Final = {
+    str: "a text", list: "a list", dict: "a mapping", int: "a number", float: "a number", bool: "true or false",
+}  # fmt: skip
 
 
 class _ClusterLoader(yaml.CSafeLoader):
@@ -87,13 +89,13 @@ def objects_of(data: bytes, name: str) -> list[dict[str, Any]]:
         raise InputError("is empty", where=name, hint=_EXPECTED)
     for document in documents:
         if not isinstance(document, dict):
-            raise InputError(f"holds {_WORDS.get(type(document), 'a value')}", where=name, hint=_EXPECTED)
+            raise InputError(f"holds {_word(document)}", where=name, hint=_EXPECTED)
         if str(document.get("kind", "")).endswith("List") and ("items" in document or "metadata" not in document):
             if "items" not in document:
                 raise InputError("a List without items", where=name, hint=_EXPECTED)
-            items = document["items"] or []
+            items = [] if document["items"] is None else document["items"]
             if not isinstance(items, list):
-                raise InputError("is no list", where=f"{name}: items", hint=_EXPECTED)
+                raise InputError(f"is {_word(items)}, no list", where=f"{name}: items", hint=_EXPECTED)
             found += [checked(item, f"{name}: items[{index}]", document) for index, item in enumerate(items)]
         else:
             found.append(checked(document, name))
@@ -175,7 +177,7 @@ def checked(item: Any, where: str, parent: Mapping[str, Any] = _NOTHING) -> dict
         InputError: it is none.
     """
     if not isinstance(item, dict):
-        raise InputError(f"is {_WORDS.get(type(item), 'nothing')}, no Kubernetes object", where=where)
+        raise InputError(f"is {_word(item)}, no Kubernetes object", where=where)
     found: dict[str, Any] = item
     if "kind" not in item and parent.get("kind", "List") != "List":
         kind = str(parent.get("kind", "")).removesuffix("List")
@@ -184,25 +186,54 @@ def checked(item: Any, where: str, parent: Mapping[str, Any] = _NOTHING) -> dict
     for field in ("apiVersion", "kind"):
         if not isinstance(found.get(field), str) or not found[field]:
             raise InputError(f"has no {field}, so it is no Kubernetes object", where=where, hint=_EXPECTED)
+    _need(metadata, dict, "mapping", f"{where}: metadata")
     if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str) or not metadata["name"]:
         raise InputError(f"a {found['kind']} without metadata.name", where=where)
-    if not isinstance(metadata.get("namespace") or "", str):
-        raise InputError("is no text", where=f"{where}: metadata.namespace")
+    for field in ("namespace", "uid", "resourceVersion"):
+        _need(metadata.get(field), str, "text", f"{where}: metadata.{field}")
     for field in ("spec", "status"):
-        if not isinstance(found.get(field) or {}, dict):
-            raise InputError("is no mapping", where=f"{where}: {field}")
+        _need(found.get(field), dict, "mapping", f"{where}: {field}")
     texts = {key: _texts(metadata[key], f"{where}: metadata.{key}") for key in _TEXTS if key in metadata}
-    return {**found, "metadata": {**metadata, **texts}} if texts != {key: metadata[key] for key in texts} else found
+    if texts != {key: metadata[key] for key in texts}:
+        found = {**found, "metadata": {**metadata, **texts}}
+    for field in ("ownerReferences", "finalizers", "managedFields"):
+        _need(metadata.get(field), list, "list", f"{where}: metadata.{field}")
+    return _config_map(found, where) if found["kind"] == "ConfigMap" and found["apiVersion"] == "v1" else found
+
+
+def _config_map(found: dict[str, Any], where: str) -> dict[str, Any]:
+    """The ConfigMap with texts as data, as an API server stores it."""
+    name = found["metadata"]["name"]
+    for field in ("data", "binaryData"):
+        value = found.get(field)
+        if value is None:
+            continue
+        if not isinstance(value, dict):
+            text = f"is {_word(value)}, no mapping of keys to texts, in ConfigMap {bounded(name, 253)}"
+            raise InputError(text, where=f"{where}: {field}", hint=_EXPECTED)
+        texts = _texts(value, f"{where}: {field}")
+        if texts != value:
+            found = {**found, field: texts}
+    return found
 
 
 def _texts(value: Any, where: str) -> dict[str, str]:
-    """Labels or annotations. Kubernetes holds texts only; numbers in files written by hand are taken as such."""
-    if not isinstance(value or {}, dict):
-        raise InputError("is no mapping", where=where)
+    """Labels, annotations, or data. Kubernetes holds texts only; numbers in files written by hand are taken as such."""
+    _need(value, dict, "mapping", where)
     found = {}
     for key, text in (value or {}).items():
         if isinstance(text, dict | list):
-            raise InputError("is no text", where=f"{where}.{key}")
+            raise InputError(f"is {_word(text)}, no text", where=f"{where}.{bounded(str(key), 120)}")
         if text is not None:
             found[str(key)] = text if isinstance(text, str) else json.dumps(text)
     return found
+
+
+def _need(value: Any, kind: type, word: str, where: str) -> None:
+    """Raises InputError unless the value is of this kind, or absent."""
+    if value is not None and not isinstance(value, kind):
+        raise InputError(f"is {_word(value)}, no {word}", where=where)
+
+
+def _word(value: Any) -> str:
+    return _WORDS.get(type(value), "nothing")

@@ -129,7 +129,7 @@ def read(path: Path) -> Recording:
         raise InputError(f"is larger than {MAX_ONE_BYTES >> 20} MiB unpacked", where=str(path))
     try:
         recording = msgspec.json.decode(data, type=Recording)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         raise InputError(f"is not a recording: {error}", where=str(path), hint=_HINT) from error
     if recording.format != FORMAT:
         raise InputError(f"has format {recording.format!r}, this version reads {FORMAT}", where=str(path))

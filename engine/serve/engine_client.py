@@ -87,7 +87,7 @@ class EngineClient:
         for shard, data in sorted(self._passes.summaries().items()):
             try:
                 found[shard] = msgspec.json.decode(data, type=PassSummary)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
                 _log.warning("summary not readable", shard=shard, reason=str(error))
         return found
 

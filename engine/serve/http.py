@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -22,7 +23,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from engine import __version__, hot_loops, log
 from engine.errors import BelayError, InputError
 from engine.kube import Kube
-from engine.metrics import BelayCollector
+from engine.metrics import BelayCollector, gauge
 from engine.serve import page, webhook
 from engine.serve.engine_client import EngineClient
 from engine.serve.grpc.server import serving
@@ -33,6 +34,8 @@ from engine.store import StoreUnavailable, connect
 SECRET_VARIABLE = "BELAY_WEBHOOK_SECRET"
 _BODY_SECONDS = 10.0
 _SHUTDOWN_SECONDS = 5.0
+UNREADABLE = (ConnectionError, web.RequestPayloadError, HttpProcessingError)
+"""What reading a body raises where the caller leaves in its middle or sends bad chunks."""
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
@@ -75,6 +78,8 @@ class HttpServer:
                 body = await request.read()
         except TimeoutError:
             return _text(408, "the body did not arrive in time")
+        except UNREADABLE:
+            return _text(400, "the body ended early or is no HTTP")
         if not webhook.authentic(request.headers, body, self._secret):
             _log.warning("webhook refused: wrong or missing signature", caller=request.remote or "")
             return _text(401, "wrong or missing signature")
@@ -116,9 +121,7 @@ class HttpServer:
         registry = CollectorRegistry(auto_describe=False)
         up, ages = (
             1,
-            GaugeMetricFamily(
-                "belay_controller_silent_seconds", "Since a controller said that it lives.", labels=["shard"]
-            ),
+            gauge("belay_controller_silent_seconds"),
         )
         health = self._engine.health()
         try:
@@ -130,9 +133,10 @@ class HttpServer:
                 ages.add_metric([shard], age)
         except StoreUnavailable:
             up = 0
-        build = GaugeMetricFamily("belay_build_info", "The version.", labels=["version"])
+        build = gauge("belay_build_info")
         build.add_metric([__version__], 1)
-        redis_up = GaugeMetricFamily("belay_redis_up", "Whether Redis answers.", value=up)
+        redis_up = gauge("belay_redis_up")
+        redis_up.add_metric([], up)
         registry.register(_FixedMetrics([build, redis_up, ages]))
         return generate_latest(registry) + (
             generate_latest(self.extra_metrics) if self.extra_metrics is not None else b""
@@ -171,7 +175,13 @@ def address(listen: str) -> tuple[str, int]:
         InputError: ``listen`` has none of these forms.
     """
     host, colon, port = listen.rpartition(":")
-    if not colon or not port.isdecimal() or not 0 <= int(port) <= 65535 or (":" in host and not host.startswith("[")):
+    if (
+        not colon
+        or not port.isdecimal()
+        or len(port) > 5
+        or int(port) > 65535
+        or (":" in host and not host.startswith("["))
+    ):
         raise InputError(f"{listen!r} is no address", where="--listen", hint="Write HOST:PORT, such as 127.0.0.1:8080.")
     return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)
 

@@ -112,4 +112,5 @@ def _bytes(text: str) -> bytes:
 
 
 def _short(value: Any) -> str:
-    return bounded(value, _FIELD_LIMIT) if isinstance(value, str) else ""
+    # header fields that are not UTF-8 hold surrogates, which no answer can carry
+    return bounded(value, _FIELD_LIMIT).encode("utf-8", "replace").decode() if isinstance(value, str) else ""

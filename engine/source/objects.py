@@ -64,7 +64,7 @@ class ObjectStore:
         output = self.git.run(
             "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}", ok=(0, 1, 128)
         )
-        return output.data.decode().strip() if output.code == 0 else None
+        return output.data.decode("ascii", "replace").strip() if output.code == 0 else None
 
     def is_ancestor(self, old: str, new: str) -> bool:
         """Whether `old` is an ancestor of `new`; False when `old` is unknown here."""
@@ -73,7 +73,10 @@ class ObjectStore:
     def commit(self, sha: str) -> Commit:
         """Return the metadata of the commit."""
         output = self.git.run("log", "-1", "--no-color", "--format=%an <%ae>%x00%at%x00%ct%x00%s", sha, "--")
-        author, authored, committed, subject = (_text(part) for part in output.data.rstrip(b"\n").split(b"\x00", 3))
+        parts = [_text(part) for part in output.data.rstrip(b"\n").split(b"\x00", 3)]
+        if len(parts) != 4:
+            raise GitFailed("ObjectMissing", f"commit {bounded(sha, 60)} cannot be read", transient=True)
+        author, authored, committed, subject = parts
         return Commit(
             sha=sha, author=author, authored=_seconds(authored), committed=_seconds(committed), subject=subject
         )
@@ -177,6 +180,16 @@ class ObjectStore:
             raise
         return _contents(output.data, len(blobs))
 
+    def raw(self, kind: str, name: str) -> bytes:
+        """The content of one object of a kind (commit, tree, blob)."""
+        return self.git.run("cat-file", kind, name).data
+
+    def between(self, old: str, new: str, limit: int) -> list[str]:
+        """The commits after ``old`` up to ``new``, newest first; only ``new`` where ``old`` is unknown here."""
+        if not _COMMIT.match(old) or not self.has_commit(old):
+            return [new]
+        return self.git.run("rev-list", f"--max-count={limit}", f"{old}..{new}", "--").data.decode().split()
+
     def follow(self, sha: str, entry: TreeEntry) -> LinkTarget:
         """Resolve a symlink of a commit to the regular file it points to inside the same commit."""
         if entry.size > MAX_LINK:
@@ -198,7 +211,7 @@ class ObjectStore:
     def first_parents(self, sha: str, limit: int) -> list[str]:
         """The commits before `sha` along first parents, newest first."""
         output = self.git.run("rev-list", "--first-parent", f"--max-count={limit}", "--skip=1", sha, "--")
-        return output.data.decode().split()
+        return output.data.decode("ascii", "replace").split()
 
     def file_at(self, sha: str, path: str) -> BlobVersion | None:
         """One file (repository path) as of a commit; None where it is missing or no file."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from engine import log
 from engine.errors import SourceError, bounded
 from engine.source.acceptance import Acceptance
+from engine.source.commit_proofs import CommitProver
 from engine.source.conditions import report
 from engine.source.confirmations import confirmed
 from engine.source.git import GitFailed
@@ -23,6 +24,7 @@ from engine.source.signatures import Signature, Verifier
 from engine.source.tree import REGULAR, TreeEntry, TreeSelection, capped, changed_paths, is_document_path, select
 from engine.source.watch import Watch
 from engine.source.worktree import WorkTree, digest
+from engine.wire.commitproof import CommitProof
 
 if TYPE_CHECKING:
     import asyncio
@@ -61,6 +63,7 @@ class GitSource:
         self._mirror = Mirror(config, mirror_dir, self._limits)
         self._verifier = Verifier(config, mirror_dir / "gnupg", clock)
         self._acceptance = Acceptance(config)
+        self._prover = CommitProver(config.prefix)
         self._floor: str | None = None
         self._vouched: dict[str, bool] = {}
         self._tree = WorkTree(config.local, config.prefix, self._limits) if config.local else None
@@ -145,6 +148,11 @@ class GitSource:
         except SourceError as error:
             _log.warning("earlier documents cannot be read", reason=str(error))
             return {}
+
+    def proof(self, revision: Revision, older: str) -> CommitProof:
+        """What proves that documents are part of a revision's commit; ``older`` is the revision before, or empty.
+        Raises SourceError."""
+        return self._prover.prove(self._objects(), revision, older)
 
     def watch(self, stop: asyncio.Event) -> AsyncIterator[str]:
         """Yield a cause (`start`, `poll`, `poke`, `files`) whenever `fetch` should be called, until `stop` is set.

@@ -12,6 +12,7 @@ from engine.documents import Desired
 from engine.model.cluster import Observed
 from engine.model.plan import Plan
 from engine.model.plan_cache import PlanCache
+from engine.status.diagnoses import rule_bodies
 from engine.status.events import events
 from engine.status.links import link_bodies, standing_links
 from engine.status.memory import forgotten, memory_bodies
@@ -57,6 +58,7 @@ def status_bodies(
     bodies = [sync_body(state, plan), *pool_bodies(plan), *manual_bodies(plan, observed)]
     bodies += share_bodies(plan, observed)
     bodies += link_bodies(plan)
+    bodies += rule_bodies(desired, observed)
     if info is not None:
         bodies.extend(info.bodies(plan, observed, desired, cache))
         bodies.extend(job_bodies(plan, observed, cache))

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from engine.documents import Desired
+from engine.gangs.evidence import by_job
 from engine.gangs.forming import declared_rank, pending_by_gang
 from engine.gangs.grouping import group
 from engine.gangs.job_status import ended
@@ -15,11 +16,13 @@ from engine.model.cluster import Observed, Pod
 from engine.model.diagnostics import ObjectKey
 from engine.model.history import JobMemory
 from engine.model.jobs import Gang
+from engine.model.log_evidence import PodEvidence
 from engine.model.plan import Pending, Plan
 from engine.model.plan_cache import CacheKey, Memo, PlanCache
 from engine.model.times import rfc3339
 from engine.plan import graded_reports
 from engine.status.bodies import config_map, text
+from engine.status.diagnoses import diagnosis_body
 from engine.status.recoveries import recovery_body
 from engine.wire import history, names
 from engine.wire.podannotations import chip_ids
@@ -31,7 +34,13 @@ _MAX_RANKS = 200
 
 #: Bodies by job, valid while gang, pods and memory stay the same; bodies are never changed.
 _BODIES: Final = CacheKey("bodies of jobs", Memo[dict[str, Any]], limit=16384)
+#: Diagnoses by job, while evidence and rules stay the same.
+_DIAGNOSES: Final = CacheKey("diagnoses of jobs", Memo[dict[str, Any]], limit=1024)
 _NOTHING: Final = Desired()
+#: Kinds whose pods keep their names when they are made again.
+_NAMED_KINDS: Final = frozenset({"AscendJob", "Job", "StatefulSet"})
+#: Agents have read and reported the logs of a failure after this.
+_READING_MS: Final = 120_000
 
 
 def graded(plan: Plan, observed: Observed, desired: Desired, cache: PlanCache | None = None) -> Observed:
@@ -48,15 +57,45 @@ def job_status(
     pending = pending_by_gang(plan.pending, gangs)
     done = succeeded(observed, gang_of)
     judged = graded(plan, observed, desired or _NOTHING, cache)
+    desired = desired or _NOTHING
+    found = by_job(observed)
     bodies, known = [], cache[_BODIES]
     for key in shown_jobs(plan, observed, gangs, pending):
         gang = gangs.get(key)
         pods = tuple(observed.pods[pod] for pod in (gang.pods if gang else ())[:_MAX_PODS])
         hit = impact(pods, judged)
         raw = observed.objects.get(ObjectKey(gang.api_version, gang.kind, gang.namespace, gang.name)) if gang else None
-        inputs = (gang, pods, pending.get(key), plan.history.jobs.get(key), done.get(key, 0), hit, ended(raw))
+        why = broken(key, gang, pods, found.get(key, ()), desired, plan.now, cache)
+        inputs = (gang, pods, pending.get(key), plan.history.jobs.get(key), done.get(key, 0), hit, ended(raw), why)
         bodies.append(known.of(key, inputs, partial(_body, key, *inputs)))
     return bodies
+
+
+def broken(
+    key: str,
+    gang: Gang | None,
+    pods: Sequence[Pod],
+    evidence: tuple[PodEvidence, ...],
+    desired: Desired,
+    now: float,
+    cache: PlanCache | None = None,
+) -> dict[str, Any]:
+    """What the logs of a job's last failure say; empty without any.
+
+    Pods that were replaced since and whose logs nothing is known of count as silent, once agents had time to read.
+    Evidence of an earlier job of the same name does not count.
+    """
+    evidence = tuple(one for one in evidence if gang is None or one.collected_ms >= gang.created * 1000)
+    if not evidence:
+        return {}
+    last = max(one.collected_ms for one in evidence)
+    missing: tuple[str, ...] = ()
+    if gang is not None and gang.kind in _NAMED_KINDS and now * 1000 >= last + _READING_MS:
+        replaced = {pod.name for pod in pods if pod.created * 1000 >= last - _READING_MS}
+        missing = tuple(sorted(replaced - {one.pod for one in evidence}))
+    inputs = (evidence, missing, desired.revision)
+    memo = (cache or PlanCache())[_DIAGNOSES]
+    return memo.of(key, inputs, lambda: diagnosis_body(evidence, desired, dict.fromkeys(missing, "")))
 
 
 def impact(pods: Sequence[Pod], observed: Observed) -> tuple[str, tuple[FaultRank, ...]]:
@@ -132,6 +171,7 @@ def _body(
     ended: int,
     hit: tuple[str, tuple[FaultRank, ...]],
     end: str,
+    why: Mapping[str, Any],
 ) -> dict[str, Any]:
     namespace, kind, name = key.split("/", 2)
     placement = {}
@@ -153,6 +193,7 @@ def _body(
         status["reschedules"] = [rfc3339(ms / 1000) for ms in memory.reschedules]
         status["history"] = [{"time": rfc3339(ms / 1000), "what": what} for ms, what in memory.timeline]
     status |= recovery_body(memory)
+    status |= why
     status["conditions"] = _conditions(gang, pending, running, ended)
     data = {PHASE_KEY: phase, STATUS_KEY: text(status), **history.job_data(key, memory or JobMemory())}
     label = {names.ABOUT_LABEL: "job"}

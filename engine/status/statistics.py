@@ -156,6 +156,6 @@ def _read(data: Mapping[str, Any]) -> dict[str, JobStatistic]:
     """The statistics so far; none if the list cannot be read."""
     try:
         found = msgspec.json.decode(str(data.get("data") or "[]"), type=list[JobStatistic])
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeError):
         return {}
     return {row.id: row for row in found}

@@ -114,5 +114,5 @@ def _mapping(value: object) -> dict[str, Any]:
 def _decode(text: str | None) -> Any:
     try:
         return msgspec.json.decode(text or "null")
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
         return None

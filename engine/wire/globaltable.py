@@ -62,7 +62,7 @@ def read(text: object) -> dict[str, Any]:
         return {}
     try:
         table = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
         return {}
     return table if isinstance(table, dict) else {}
 

@@ -89,7 +89,7 @@ def _read(config_map: Mapping[str, Any], key: str, shape: type[Any]) -> Any:
         return None
     try:
         return msgspec.json.decode(text, type=shape)
-    except (msgspec.DecodeError, msgspec.ValidationError, TypeError, RecursionError) as error:
+    except (msgspec.DecodeError, msgspec.ValidationError, TypeError, RecursionError, UnicodeError) as error:
         raise _refusal(config_map, key, f"is not a memory that this version wrote: {error}") from error
 
 

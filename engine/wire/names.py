@@ -14,6 +14,10 @@ NODES: Final = "belay-nodes"
 ORDERS_PREFIX: Final = "belay-orders-"
 POLICY_PREFIX: Final = "belay-policy-"
 REPORT_PREFIX: Final = "belay-report-"
+#: Step times of a node's training jobs.
+STEPS_PREFIX: Final = "belay-steps-"
+#: What slow-node detection reported and has not ended.
+SLOW_NODES: Final = "belay-slow-nodes"
 HISTORY_PREFIX: Final = "belay-history-"
 HISTORY: Final = "belay-history"
 #: The shard of all pools that have no shard of their own.
@@ -28,6 +32,7 @@ SYNC: Final = "belay-sync"
 SOURCE: Final = "belay-source"
 #: Accepted revisions, a log that only grows.
 REVISIONS: Final = "belay-revisions"
+COMMIT: Final = "belay-commit"
 #: Chips with frequency holds, so that operators can end a hold.
 MANUAL: Final = "belay-manual"
 BUDGET: Final = "belay-budget"
@@ -78,6 +83,11 @@ def source_config_map(shard: str) -> str:
 def revisions_config_map(shard: str) -> str:
     """``belay-revisions`` of the main shard, ``belay-revisions.<shard>`` of another shard."""
     return REVISIONS if shard == MAIN_SHARD else bounded(f"{REVISIONS}.{shard}")
+
+
+def commit_config_map(shard: str) -> str:
+    """``belay-commit`` of the main shard, ``belay-commit.<shard>`` of another shard."""
+    return COMMIT if shard == MAIN_SHARD else bounded(f"{COMMIT}.{shard}")
 
 
 def job_config_map(namespace: str, kind: str, name: str) -> str:

@@ -286,7 +286,7 @@ def _base_devices(where: str, text: str | None) -> dict[str, dict[str, Any]]:
         return {}
     try:
         return msgspec.json.decode(text, type=dict[str, dict[str, Any]])
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         raise WireError(where, f"metadata.annotations[{BASE_DEVICES}]", f"is not a map of devices: {error}") from error
 
 

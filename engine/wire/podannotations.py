@@ -36,6 +36,9 @@ PREDICATE_TIME_USED: Final = "18446744073709551615"
 #: Longest configuration annotation that is read; Kubernetes allows 256 KiB for all annotations together.
 MAX_CONFIGURATION: Final = 256 * 1024
 
+#: Most digits of a chip's id.
+_DIGITS: Final = 4
+
 #: accelerator-type of an inference server → its name in ``mind-cluster/hardware-type``.
 _HARDWARE: Final[dict[str, str]] = {"module-910b-8": "800I-A2", "module-a3-16": "800I-A3"}
 
@@ -187,7 +190,7 @@ def chip_names(annotations: Mapping[str, str], resource: str) -> tuple[str, ...]
 def chip_ids(names: Sequence[str], prefix: str) -> tuple[int, ...]:
     """Physical ids of device names, e.g. ``Ascend910-3`` → 3; other names (vNPUs) are left out."""
     tails = (name[len(prefix) :] for name in names if name.startswith(prefix))
-    return tuple(sorted(int(tail) for tail in tails if tail.isascii() and tail.isdecimal()))
+    return tuple(sorted(int(tail) for tail in tails if tail.isascii() and tail.isdecimal() and len(tail) <= _DIGITS))
 
 
 def rank_index(annotations: Mapping[str, str]) -> int | None:
@@ -214,7 +217,7 @@ def configuration(annotations: Mapping[str, str]) -> Configuration | None:
         # A Go encoder writes null for an empty list.
         body["devices"] = body.get("devices") or []
         return msgspec.convert(body, Configuration, strict=False)
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeError) as error:
         raise ValueError(f"annotation {key} cannot be read: {error}; let the device plugin write it again") from error
 
 

@@ -15,10 +15,12 @@ from engine.model.faults import CodeRules
 from engine.model.seals import Entitlements
 from engine.wire.errors import WireError
 from engine.wire.gojson import read_object
-from engine.wire.names import POLICY_PREFIX, SYSTEM
+from engine.wire.names import ABOUT_LABEL, POLICY_PREFIX, SYSTEM
 
 POLICY_KEY = "policy.json"
 ENTITLEMENTS_KEY = "entitlements.json"
+POLICY_ABOUT = "policy"
+"""Value of the label ``belay.dev/about``."""
 
 
 class NodePolicy(msgspec.Struct, frozen=True):
@@ -84,7 +86,7 @@ def build_policy(policy: NodePolicy) -> dict[str, Any]:
         "metadata": {
             "name": POLICY_PREFIX + policy.pool,
             "namespace": SYSTEM,
-            "labels": {"app.kubernetes.io/managed-by": "belay"},
+            "labels": {ABOUT_LABEL: POLICY_ABOUT, "app.kubernetes.io/managed-by": "belay"},
             "annotations": {"belay.dev/policy-digest": policy.digest},
         },
         "data": {POLICY_KEY: msgspec.json.encode(policy, order="deterministic").decode()},

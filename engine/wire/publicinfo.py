@@ -8,6 +8,7 @@ docs/zh/scheduling/06_api/04_clusterd.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -76,6 +77,28 @@ def build(namespace: str, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
 def build_messages(messages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Belay's own ConfigMap with these messages, each under its id."""
     return _config_map(MESSAGES_NAMESPACE, MESSAGES, {f"{KEY}.{body['id']}": go_json(body) for body in messages})
+
+
+def with_messages(old: Mapping[str, str], fresh: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The data of Belay's own ConfigMap with more messages, given as (id, text).
+
+    The id of a message is the sender's choice, so two may bear the same one: the second has its digest in its key.
+    """
+    data = dict(old)
+    for name, text in fresh:
+        key = f"{KEY}.{name}"
+        while data.get(key, text) != text:
+            key = f"{key}.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        data[key] = text
+    return data
+
+
+def message_of(text: str) -> PublicFaultMessage | None:
+    """The message of one key; None when it is none."""
+    try:
+        return read(read_object(MESSAGES, KEY, text))[0]
+    except WireError:
+        return None
 
 
 def statistics(config_map: Mapping[str, Any]) -> dict[str, tuple[PublicFaultRow, ...]]:

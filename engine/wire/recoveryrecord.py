@@ -77,7 +77,7 @@ def parse(config_map: Mapping[str, Any]) -> Record:
     try:
         if isinstance(packed, str):
             unpack = zlib.decompressobj()
-            raw = unpack.decompress(base64.b64decode(packed, validate=True), _LIMIT)
+            raw = unpack.decompress(base64.b64decode(packed.encode(), validate=True), _LIMIT)
             if unpack.unconsumed_tail:
                 raise WireError(where, f"binaryData.{PACKED}", f"unpacks to more than {_LIMIT} bytes")
         elif isinstance(text, str):
@@ -85,7 +85,7 @@ def parse(config_map: Mapping[str, Any]) -> Record:
         else:
             raise WireError(where, f"data.{KEY}", "is missing")
         return msgspec.json.decode(raw, type=Record)
-    except (msgspec.DecodeError, RecursionError, binascii.Error, zlib.error) as error:
+    except (msgspec.DecodeError, RecursionError, binascii.Error, zlib.error, UnicodeError) as error:
         raise WireError(where, f"data.{KEY}", f"cannot be read: {str(error)[:200]}") from error
 
 

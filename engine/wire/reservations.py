@@ -30,7 +30,7 @@ def parse(config_map: Mapping[str, Any]) -> dict[str, tuple[Reservation, ...]]:
     text = (config_map.get("data") or {}).get(KEY) or "{}"
     try:
         return msgspec.json.decode(text, type=dict[str, tuple[Reservation, ...]])
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         raise WireError(
             where, f"data.{KEY}", f"holds no reservations: {error}; nothing disruptive is done until it is readable"
         ) from error

@@ -88,7 +88,7 @@ def parse_file_versions(config_map: Mapping[str, Any]) -> FileVersions:
     try:
         good = msgspec.json.decode(data[LAST_GOOD], type=dict[str, tuple[str, ...]])
         account = msgspec.json.decode(str(data.get(REFUSED) or "{}"), type=_RefusedFiles)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
         return FileVersions(complete=False)
     return FileVersions(
         {path: ids for path, ids in good.items() if ids}, account.refused, account.kept, account.complete
@@ -115,7 +115,7 @@ def parse_inventory(config_map: Mapping[str, Any]) -> tuple[ObjectKey, ...] | No
         return None
     try:
         groups = msgspec.json.decode(text, type=dict[str, dict[str, list[str]]])
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         raise WireError(
             "ConfigMap/belay-system/belay-sync", f"data.{INVENTORY}", f"is not an inventory: {error}"
         ) from error
@@ -132,7 +132,7 @@ def parse_ignored(config_map: Mapping[str, Any]) -> frozenset[str]:
     """Belay's documents in the cluster that are not in force, as ``Kind/name``; empty if invalid."""
     try:
         rows = msgspec.json.decode((config_map.get("data") or {}).get(IGNORED) or "[]", type=list[dict[str, str]])
-    except (msgspec.DecodeError, RecursionError, TypeError):
+    except (msgspec.DecodeError, RecursionError, TypeError, UnicodeError):
         return frozenset()
     return frozenset(row.get("object", "") for row in rows)
 

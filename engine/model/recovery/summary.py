@@ -104,7 +104,7 @@ def read(text: str) -> tuple[RecoverySummary, ...]:
         return ()
     try:
         found = msgspec.json.decode(text, type=tuple[RecoverySummary, ...])
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeError):
         return ()
     fit = (one for one in found if 0 < one.begun <= one.ended and len(one.steps) <= _MAX_STEPS)
     return tuple(sorted(fit, key=lambda one: one.begun))[-_MAX_ACCOUNTS:]

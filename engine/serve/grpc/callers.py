@@ -26,7 +26,7 @@ from engine.serve.grpc.token_reviews import (
     TokenNotChecked,
     TokenReviews,
 )
-from engine.wire.names import SYSTEM
+from engine.wire.names import NODES, SYSTEM
 
 #: Metadata of a relayed call: the client's address, its name in a certificate, and the token of the relaying server.
 RELAYED: Final = "x-belay-relayed"
@@ -35,7 +35,7 @@ RELAY_TOKEN: Final = "x-belay-relay-token"
 AUTHORIZATION: Final = "authorization"
 BEARER: Final = "Bearer "
 SERVER_ACCOUNT: Final = (SYSTEM, "belay-server")
-AGENT_ACCOUNT: Final = (SYSTEM, "belay-agent")
+AGENT_ACCOUNT: Final = (NODES, "belay-agent")
 _NODE_PREFIX: Final = "system:node:"
 _SPIFFE: Final = re.compile(r"spiffe://[^/]+/ns/([a-z0-9-]{1,63})/sa/([a-z0-9.-]{1,253})")
 _MAX_NAME: Final = 512

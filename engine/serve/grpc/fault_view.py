@@ -189,7 +189,7 @@ def _body(text: str) -> dict[str, Any]:
     """A switch report decoded; empty when it cannot be read."""
     try:
         body = json.loads(text) if text else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return body if isinstance(body, dict) else {}
 

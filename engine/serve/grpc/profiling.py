@@ -53,16 +53,23 @@ class TrainingDataTraceService:
         view = self._job(request.jobNsName)
         if view is None:
             return pb.DataTypeRes(code=MISSING, message=f"job {request.jobNsName} not found")
+        problem = await self.switch(view, wanted)
+        if problem:
+            return pb.DataTypeRes(code=FAILED, message=problem)  # no switch was changed
+        return pb.DataTypeRes(code=OK, message=f"successfully changed profiling switch of {request.jobNsName}")
+
+    async def switch(self, view: JobView, wanted: Mapping[str, str]) -> str:
+        """Write a job's switches and send them to its subscribers; what is in the way, empty when it was done."""
         traced = [self._cluster.container_settings(pod).data_trace for pod in view.pods]
         if traced and all(traced):
             if not await self._write(view, wanted):
-                return pb.DataTypeRes(code=FAILED, message=f"ConfigMap {PREFIX}{view.name} cannot be written")
+                return f"ConfigMap {PREFIX}{view.name} cannot be written"
         elif not self._publishers.has_subscribers(view.id):
-            return pb.DataTypeRes(code=FAILED, message="notify subscribe failed")  # no switch was changed
+            return "notify subscribe failed"
         self._forget()
-        self._switches[view.id] = wanted
+        self._switches[view.id] = dict(wanted)
         self._publishers.publish_to(view.id, _message(wanted))
-        return pb.DataTypeRes(code=OK, message=f"successfully changed profiling switch of {request.jobNsName}")
+        return ""
 
     async def GetTrainingDataTraceSwitch(self, request: pb.DataStatusReq, context: Context) -> pb.DataStatusRes:
         """Answer with the switches."""
@@ -193,7 +200,7 @@ def _read(live: Mapping[str, Any] | None) -> dict[str, str] | None:
         return None
     try:
         rows = msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeError):
         return None
     return {name: "on" if rows.get(name) == "on" else "off" for name in SWITCHES}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from engine.kube import CONFIGMAP, Conflict, Kube, KubeError, Object
@@ -89,12 +89,23 @@ class PubFaultService:
             return pb.RespStatus(
                 code=BAD_PARAMETER, info=BAD.format(f"larger than {MAX_INBOX} bytes: send it in parts")
             )
-        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting.append((f"{publicinfo.KEY}.{message.id}", text, future))
-        self._news.set()
-        if not await future:
+        if not await self._stored(message.id, text):
             return pb.RespStatus(code=RATE_LIMITED, info=LIMITED)
         return pb.RespStatus(code=OK, info=SENT)
+
+    async def report(self, body: Mapping[str, Any]) -> str:
+        """Store a message of this process itself, which no rate limits; why it was not stored, empty when it was."""
+        table = self._table()
+        _, info, message = public_faults.respond(body, table.senders, table.codes)
+        if message is None:
+            return BAD.format(info)
+        return "" if await self._stored(message.id, go_json(dict(body))) else LIMITED
+
+    async def _stored(self, name: str, text: str) -> bool:
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append((name, text, future))
+        self._news.set()
+        return await future
 
     async def run(self) -> None:
         """Store messages and clean up the inbox until cancelled."""
@@ -107,7 +118,7 @@ class PubFaultService:
                 batch, self._waiting = self._waiting, []
                 kept = False
                 try:
-                    kept = await self._keep({key: text for key, text, _ in batch})
+                    kept = await self._keep([(name, text) for name, text, _ in batch])
                 except KubeError as error:
                     _log.warning("public faults not stored", messages=len(batch), reason=str(error))
                 finally:
@@ -123,12 +134,12 @@ class PubFaultService:
             self._tokens[sender] = (left, now)
         return passed
 
-    async def _keep(self, fresh: dict[str, str]) -> bool:
+    async def _keep(self, fresh: list[tuple[str, str]]) -> bool:
         """Add messages to the inbox and drop those that the planner remembers; False when there is no room."""
         for _ in range(_TRIES):
             live = await self._kube.get(CONFIGMAP, publicinfo.MESSAGES, publicinfo.MESSAGES_NAMESPACE)
             old: dict[str, str] = dict((live or {}).get("data") or {})
-            data = {key: text for key, text in old.items() if key in fresh or not self._remembered(key)} | fresh
+            data = publicinfo.with_messages({k: t for k, t in old.items() if not self._remembered(t)}, fresh)
             if sum(len(key) + len(text.encode()) for key, text in data.items()) > MAX_INBOX:
                 _log.warning("the inbox of public faults is full", messages=len(old))
                 return False
@@ -150,16 +161,15 @@ class PubFaultService:
         metadata["labels"] = {**(metadata.get("labels") or {}), publicinfo.LABEL: "true"}
         await self._kube.replace(CONFIGMAP, {**live, "metadata": metadata, "data": data})
 
-    def _remembered(self, key: str) -> bool:
+    def _remembered(self, text: str) -> bool:
         """Whether the planner's memory holds every fault of a message in the inbox."""
         observed = self._cluster.observed
         report = observed.public.get(f"{publicinfo.MESSAGES_NAMESPACE}/{publicinfo.MESSAGES}")
-        name = key.removeprefix(f"{publicinfo.KEY}.")
-        found = [message for message in report.messages if message.id == name] if report is not None else []
-        if not found:
+        message = publicinfo.message_of(text)
+        if report is None or message is None or message not in report.messages:
             return False
         memory = {node: row.public for node, row in observed.history.nodes.items()}
-        return all(public_faults.consumed(message, memory) for message in found)
+        return public_faults.consumed(message, memory)
 
     def _in_force(self) -> PublicFaultTable:
         return table_of(tables_in_force(_shipped(), self._cluster.observed, self._cluster.cache))

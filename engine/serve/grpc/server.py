@@ -32,6 +32,8 @@ from engine.serve.grpc.recovery.registry import Registry
 from engine.serve.grpc.recovery.service import RecoverService
 from engine.serve.grpc.recovery.training import TrainingService
 from engine.serve.grpc.relay import Relay, handlers
+from engine.serve.grpc.slow_nodes import SlowNodes
+from engine.serve.grpc.super_pods import SuperPods
 from engine.serve.grpc.tls import Certificates, allowed_plaintext, files_of, is_loopback
 from engine.serve.grpc.token_reviews import TokenReviews
 from engine.settings import Settings
@@ -101,6 +103,8 @@ class GrpcServer:
         self.tracing = TrainingDataTraceService(kube, self.cluster)
         self.public = PubFaultService(kube, self.cluster, table)
         self.training = TrainingService(self.registry)
+        self.super_pods = SuperPods(kube, self.cluster, self._leading)
+        self.slow_nodes = SlowNodes(kube, self.cluster, self.public, self.tracing, self._leading)
         pods = ObservedPods(self.cluster)
         own_certificate = certificates.shared if certificates is not None else None
         self._callers = Callers(
@@ -165,7 +169,7 @@ class GrpcServer:
             await self._serve_probe(self.health_port)
         works: tuple[Awaitable[None], ...] = (
             self.cluster.run(), self.registry.run(), leader.run(), self.fault.run(), self.config.run(), self.jobs.run(),
-            self.public.run(),
+            self.public.run(), self.slow_nodes.run(), self.super_pods.run(),
         )  # fmt: skip
         self._tasks = [asyncio.ensure_future(work) for work in works]
         _log.info("serving gRPC", address=reached, tls=self._certificates is not None, callers=self._callers.mode)
@@ -207,6 +211,9 @@ class GrpcServer:
         if self.leader is None or not (self.leader.leads or self.leader.holder):
             return "no server serves jobs"
         return ""
+
+    def _leading(self) -> bool:
+        return self.leader is not None and self.leader.leads
 
     async def _begin(self, epoch: int) -> None:
         if not await self.cluster.wait_synced(SYNC_SECONDS):

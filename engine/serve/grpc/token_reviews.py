@@ -152,7 +152,8 @@ def verdict(status: Any) -> Account | str:
         why = bounded(str(status.get("error") or "it is unknown to the API server"), _MAX_TEXT)
         return f"the token is not valid for audience {AUDIENCE}: {why}"
     # an API server that knows no audiences reports none: the token is then one for the API server
-    if AUDIENCE not in (status.get("audiences") or ()):
+    audiences = status.get("audiences")
+    if not isinstance(audiences, list) or AUDIENCE not in audiences:
         return f"the token is not for audience {AUDIENCE}"
     user = status.get("user") if isinstance(status.get("user"), Mapping) else {}
     name = str(user.get("username") or "")
@@ -206,7 +207,7 @@ def _shape(token: str, now: float) -> str:
 def _expiry(token: str) -> float:
     """Unix seconds until which the token claims to be valid; 0 where it does not say."""
     value = _claims(token).get("exp")
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value < 1e12 else 0.0
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e12 else 0.0
 
 
 def _claims(token: str) -> dict[str, Any]:

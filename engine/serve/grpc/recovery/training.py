@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from engine.kube import EVENT, Conflict, KubeError
 from engine.log import get
+from engine.metrics import BY_NAME
 from engine.model.recovery import summary
 from engine.model.recovery.conversation import StepRecord
 from engine.model.recovery.summary import RecoverySummary
@@ -34,7 +35,6 @@ MAX_AGE_US: Final = 3600 * 1_000_000
 #: Accounts that an annotation keeps, as `model.recovery.account` reads them.
 _KEPT: Final = 3
 _KNOWN: Final = 4096
-_BUCKETS: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800)
 #: Stages as `belay train` names them; others are shown, but get no histogram.
 STAGES: Final = frozenset({"freed", "aligned", "formed", "repaired", "entered", "stepped"})
 
@@ -47,16 +47,11 @@ class TrainingService:
         self._written: dict[str, str] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self.metrics = CollectorRegistry(auto_describe=False)
+        seconds, ranks = BY_NAME["belay_training_recovery_seconds"], BY_NAME["belay_training_ranks_lost"]
         self._seconds = Histogram(
-            "belay_training_recovery_seconds",
-            "From the fault to the end of each stage of recoveries that training carried out without the engine.",
-            ["stage"],
-            buckets=_BUCKETS,
-            registry=self.metrics,
+            seconds.name, seconds.text, list(seconds.labels), buckets=seconds.buckets, registry=self.metrics
         )
-        self._ranks = Counter(
-            "belay_training_ranks_lost", "Ranks lost in such recoveries.", ["namespace", "job"], registry=self.metrics
-        )
+        self._ranks = Counter(ranks.name, ranks.text, list(ranks.labels), registry=self.metrics)
 
     async def ReportRecovery(self, request: pb.Recovery, context: Context) -> pb.Answer:
         """Keep the account of a recovery; one that was reported before changes nothing."""
