@@ -254,6 +254,11 @@ def _check(settings: Settings) -> None:
 
 
 def _convert(values: dict[str, Any]) -> Settings:
+    for name, value in values.items():
+        if (
+            isinstance(value, str) and not value.isprintable()
+        ):  # also bytes that are no UTF-8, which msgspec cannot read
+            raise InputError(f"holds characters that are no text: {value[:40]!r}", where=PREFIX + name.upper())
     try:
         return msgspec.convert(values, Settings, strict=False)
     except msgspec.ValidationError as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from engine import __version__
-from engine.cli import checkpoints, hosts, processes, questions, sandbox
+from engine.cli import checkpoints, hosts, keys, processes, questions, sandbox
 from engine.cli.invocation import fails_clearly
 
 
@@ -74,5 +74,5 @@ def completion(shell: str) -> None:
         click.echo(complete(main, {}, "belay", "_BELAY_COMPLETE").source())
 
 
-for _verb in (*questions.VERBS, *processes.VERBS, *hosts.VERBS, *checkpoints.VERBS, *sandbox.VERBS):
+for _verb in (*questions.VERBS, *processes.VERBS, *hosts.VERBS, *checkpoints.VERBS, *keys.VERBS, *sandbox.VERBS):
     main.add_command(_verb)

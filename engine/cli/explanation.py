@@ -15,6 +15,7 @@ from engine.cli.answers import GET, chip_names, chip_row, links
 from engine.cli.phrases import because
 from engine.documents import Desired
 from engine.errors import InputError
+from engine.gangs.evidence import by_job
 from engine.gangs.forming import pending_by_gang
 from engine.gangs.grouping import group
 from engine.gangs.owners import JOB_KINDS
@@ -22,15 +23,17 @@ from engine.load import load
 from engine.model.actions import kind_of
 from engine.model.attribution import HARMLESS, FaultRank
 from engine.model.cluster import Observed, Pod, ids_of
+from engine.model.diagnostics import ObjectKey
 from engine.model.levels import SUB_HEALTH
 from engine.model.links import LINKED, count_states
 from engine.model.plan import CONFIRM, Pending, Plan
 from engine.model.states import OUT_OF_SERVICE
 from engine.model.times import rfc3339
-from engine.status.jobs import graded, impact, impact_body
+from engine.status.jobs import broken, graded, impact, impact_body
 from engine.status.links import summary
 from engine.status.recoveries import conversation_body, effective, recovery_body, story
 from engine.status.rescheduling import asked_retries
+from engine.wire import names, slownode
 from engine.wire.links import name_of as link_orders
 
 _COMPARED: Final = 5000
@@ -101,10 +104,12 @@ def _job(name: str, plan: Plan, observed: Observed, desired: Desired) -> dict[st
         ]
     hit = impact(pods, graded(plan, observed, desired))
     body |= impact_body(hit) | recovery_body(memory)
+    body |= broken(key, gang, pods, by_job(observed).get(key, ()), desired, plan.now)
     spared = _spared(pods, hit[1], plan, desired.settings.scheduler_names)
     if spared:
         body["notEvicted"] = spared
     body |= conversation_body(observed.recoveries.get(gang.uid) if gang is not None else None)
+    body |= _slow(observed, lambda row: row["name"] == f"{namespace}/{job}")
     steps = story(memory)
     if steps:
         body["story"] = steps
@@ -180,6 +185,7 @@ def _chip(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
         ]
         body["resets"] = [rfc3339(ms / 1000) for ms in chip_memory.resets]
         body["history"] = [f"{rfc3339(ms / 1000)} {what}" for ms, what in chip_memory.timeline]
+    body |= _slow(observed, lambda row: index in row["nodes"].get(node, ()))
     body["next"] = _actions(
         plan,
         lambda a: getattr(a, "node", None) == node and chip_name in (*getattr(a, "chips", ()), getattr(a, "chip", "")),
@@ -201,10 +207,18 @@ def _node(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:
     memory = plan.history.nodes.get(name)
     if memory is not None and memory.reboot[0]:
         body["rebootRequested"] = rfc3339(memory.reboot[0] / 1000)
+    body |= _slow(observed, lambda row: name in row["nodes"])
     body["orders"] = _standing(name, observed)
     body["pods"] = sorted(pod.key for pod in observed.pods.values() if pod.node == name and not pod.finished)
     body["next"] = _actions(plan, lambda a: getattr(a, "node", None) == name)
     return body
+
+
+def _slow(observed: Observed, concerns: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """What slow-node detection says about an object, with its figures; nothing where it says nothing."""
+    live = observed.objects.get(ObjectKey("v1", "ConfigMap", names.SYSTEM, names.SLOW_NODES))
+    rows = [row for _, row in sorted(slownode.recorded(live).items()) if concerns(row)]
+    return {"slow": [f"{row['code']} {row['text']}" for row in rows[:_MAX_LINKS]]} if rows else {}
 
 
 def _link(name: str, plan: Plan, observed: Observed) -> dict[str, Any]:

@@ -45,23 +45,74 @@ def runtime_build(folder: Path, arch: str) -> None:
 
 
 @runtime.command(name="install", short_help="Install it and enter it in the container engine.")
-@click.option("--install-scene", "scene", default="docker", show_default=True, help="docker, containerd, crio, isula.")
-@click.option("--injection-mode", "mode", default="legacy", show_default=True, help="legacy (a hook mounts) or cdi.")
+@click.option("--install-scene", "scene", help="docker (the default), containerd, crio or isula.")
+@click.option("--injection-mode", "mode", help="legacy (a hook mounts; the default) or cdi.")
 @click.option("--install-path", "base", default="/usr/local/Ascend", show_default=True, metavar="DIR")
 @click.option("--config-file-path", "config", metavar="FILE", help="The engine's file, where it is not the usual one.")
-@click.option("--install-type", "kind", metavar="TYPE", help="A500, A200, A200ISoC, A500A2 or A200IA2; else none.")
+@click.option("--install-type", "kind", metavar="TYPE", help="A500, A200, A200ISoC, A500A2, A200IA2; else general.")
 @click.option("--default/--keep-default", "default", default=None, help="Whether it runs every container.")
 @click.option("--programs", type=click.Path(path_type=Path), help="A folder that `belay runtime build` filled.")
 @click.option("--root", type=click.Path(path_type=Path), default=Path("/"), help="Where the host is mounted.")
 @fails_clearly
 def runtime_install(root: Path, **wish: Any) -> None:
-    """Install the runtime and enter it in the engine's configuration, which is kept for `uninstall`."""
+    """Install the runtime and enter it in the engine's configuration, which is kept for `uninstall`.
+
+    Again: renews it. Choices that are not made again and mount lists that were edited stay as they are."""
     from agents.runtime.install import Host, InstallError, Wish, install
 
     try:
         click.echo("\n".join(install(Wish(**wish), __version__, Host(root))))
     except InstallError as error:
         raise InputError(str(error)) from error
+
+
+@runtime.command(name="upgrade", short_help="Renew what is installed, with its choices.")
+@click.option("--install-path", "base", default="/usr/local/Ascend", show_default=True, metavar="DIR")
+@click.option("--injection-mode", "mode", help="legacy or cdi, where it is to change.")
+@click.option("--programs", type=click.Path(path_type=Path), help="A folder that `belay runtime build` filled.")
+@click.option("--root", type=click.Path(path_type=Path), default=Path("/"), help="Where the host is mounted.")
+@fails_clearly
+def runtime_upgrade(root: Path, **wish: Any) -> None:
+    """Bring an installation to this version. Scene, file, product type, injection mode and edited lists are kept."""
+    from agents.runtime.install import Host, InstallError, Wish, upgrade
+
+    try:
+        click.echo("\n".join(upgrade(Wish(**wish), __version__, Host(root))))
+    except InstallError as error:
+        raise InputError(str(error)) from error
+
+
+@runtime.command(name="check", short_help="Whether the installation is sound.")
+@click.option("--install-path", "base", default="/usr/local/Ascend", show_default=True, metavar="DIR")
+@click.option("--root", type=click.Path(path_type=Path), default=Path("/"), help="Where the host is mounted.")
+@fails_clearly
+def runtime_check(base: str, root: Path) -> None:
+    """Compare the host with what was installed: programs, lists, the engine's file, rights. Exit code 1: not sound."""
+    from agents.runtime.install import Host, InstallError, check
+
+    try:
+        wrong = check(base, host=Host(root))
+    except InstallError as error:
+        raise InputError(str(error)) from error
+    click.echo("\n".join(wrong) or "sound")
+    if wrong:
+        raise SystemExit(1)
+
+
+@runtime.command(name="version", short_help="Print the version, and the installed one.")
+@click.option("--install-path", "base", default="/usr/local/Ascend", show_default=True, metavar="DIR")
+@click.option("--root", type=click.Path(path_type=Path), default=Path("/"), help="Where the host is mounted.")
+@fails_clearly
+def runtime_version(base: str, root: Path) -> None:
+    """Print the version that `install` and `upgrade` would bring, and the one that is installed."""
+    from agents.runtime.install import Host, InstallError, status
+
+    try:
+        found = status(base, host=Host(root))
+    except InstallError as error:
+        raise InputError(str(error)) from error
+    click.echo(f"belay-oci-runtime version: {__version__}")
+    click.echo(f"installed: {found['version']} in {found['path']}" if found["installed"] else "installed: none")
 
 
 @runtime.command(name="uninstall", short_help="Take it out again.")
@@ -182,6 +233,26 @@ def containers_install(delay: str, **options: Any) -> None:
     except (InstallError, ValueError) as error:
         raise InputError(str(error)) from error
     click.echo("".join(f"{path}\n" for path in written) + "started; see belay containers status")
+
+
+@containers.command(name="upgrade", short_help="Restart the service with this version.")
+@fails_clearly
+def containers_upgrade() -> None:
+    """Restart the service with the program as it is now. Its units and options stay as they are."""
+    from agents.containers.install import InstallError, upgrade
+
+    def flags_problem(words: list[str]) -> str:
+        try:
+            containers_run.make_context("run", words)
+        except click.ClickException as error:
+            return error.format_message()
+        return ""
+
+    try:
+        done = upgrade(__version__, flags_problem)
+    except InstallError as error:
+        raise InputError(str(error)) from error
+    click.echo("\n".join(done))
 
 
 @containers.command(name="uninstall", short_help="Take the service away; logs stay.")

@@ -299,10 +299,12 @@ def _cluster(cluster: str, now: str | None, kubeconfig: str | None) -> tuple[lis
 @click.argument("files", nargs=-1, required=True, metavar="FILE|DIR...")
 @click.option("--keys", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path),
               help="The engine's public keys (*.pub). Without: seals are not checked.")  # fmt: skip
+@click.option("--signers", metavar="FILE", type=click.Path(exists=True, path_type=Path),
+              help="Who may sign commits: allowed signers (SSH) or public keys (GnuPG).")  # fmt: skip
 @output_option()
 @fails_clearly
-def verify(files: tuple[str, ...], keys: Path | None, output: str) -> None:
-    """Check, offline, the chain from accepted revisions over policies to orders in what
+def verify(files: tuple[str, ...], keys: Path | None, signers: Path | None, output: str) -> None:
+    """Check, offline, the chain from signed commits over policies to orders in what
     `kubectl get configmaps -A -o yaml` printed. Exit 1 when a link does not hold."""
     from engine.cli import output as show
     from engine.cli.order_chain import verify as checked
@@ -311,7 +313,7 @@ def verify(files: tuple[str, ...], keys: Path | None, output: str) -> None:
     paths = [
         str(path) for name in files for path in (sorted(Path(name).glob("*.*")) if Path(name).is_dir() else [name])
     ]
-    checks = checked([item for path in paths for item in read_cluster(path)], keys)
+    checks = checked([item for path in paths for item in read_cluster(path)], keys, signers)
     if output in ("json", "yaml"):
         show.document(checks, output)
     else:
@@ -321,4 +323,32 @@ def verify(files: tuple[str, ...], keys: Path | None, output: str) -> None:
     sys.exit(1 if not checks or any(row.problem for row in checks) else 0)
 
 
-VERBS = (validate, plan, diff, status, get, explain, verify, replay, simulate, policy)
+@click.group(short_help="Move a cluster from MindCluster to Belay.")
+def migrate() -> None:
+    """Move a cluster from MindCluster to Belay, one side at a time."""
+
+
+@migrate.command()
+@click.option("--cluster", default="live", show_default=True, metavar="FILE|live",
+              help="What `kubectl get nodes,pods,configmaps -A -o json` printed (-: standard input).")  # fmt: skip
+@click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, ~/.kube/config, in-cluster.")
+@output_option()
+@fails_clearly
+def check(cluster: str, kubeconfig: str | None, output: str) -> None:
+    """Say which components of MindCluster run, what Belay understands of them, what differs, and which steps to take.
+
+    Only reads. Exit 1 when something is not understood.
+    """
+    from engine.cli import output as show
+    from engine.cli.migration import examine, table
+
+    items, _, _ = _cluster(cluster, None, kubeconfig)
+    found = examine(items)
+    if output in ("json", "yaml"):
+        show.document(found, output)
+    else:
+        table(found)
+    sys.exit(1 if found.unknown else 0)
+
+
+VERBS = (validate, plan, diff, status, get, explain, verify, replay, simulate, policy, migrate)

@@ -132,7 +132,7 @@ def _read(body: Json, key: str) -> Json:
     """The content of a node's ConfigMap. Raises InputError if it is not valid JSON (after a manual edit)."""
     try:
         found = json.loads((body.get("data") or {}).get(key) or "{}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         found = str(error)
     if not isinstance(found, dict):
         where = f"ConfigMap {names.NODES}/{body['metadata']['name']}, key {key}"

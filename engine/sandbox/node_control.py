@@ -35,5 +35,5 @@ def parse_control(config_map: Json) -> Control:
     text = (config_map.get("data") or {}).get(CONTROL_KEY, "{}")
     try:
         return msgspec.json.decode(text, type=Control)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise ValueError(f"{CONTROL_KEY}: {error}") from error

@@ -299,7 +299,7 @@ class Sandbox:
     def _stage(self) -> str:
         try:
             return str(msgspec.json.decode(self._ready_file.read_bytes(), type=dict[str, str]).get("stage", ""))
-        except (OSError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError, UnicodeError, RecursionError):
             return ""
 
     def _nodes_ready(self) -> bool:

@@ -139,6 +139,12 @@ def _cluster() -> list[ServedResource]:
             generation=True,
         ),
         ServedResource("storage.k8s.io", "v1", "storageclasses", "StorageClass", False, ("sc",)),
+        ServedResource(
+            "resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", status=True, model="ResourceV1ResourceClaim"
+        ),
+        ServedResource("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate"),
+        ServedResource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", False, generation=True),
+        ServedResource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", False, generation=True),
         ServedResource("networking.k8s.io", "v1", "ingresses", "Ingress", True, ("ing",), status=True, generation=True),
         ServedResource(
             "networking.k8s.io",

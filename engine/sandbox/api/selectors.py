@@ -20,6 +20,7 @@ _EXISTS = re.compile(r"^(?P<not>!?)\s*(?P<key>[A-Za-z0-9][A-Za-z0-9._/-]*)$")
 # field labels beyond metadata.name and metadata.namespace (pkg/apis/*/v1/conversion.go, pkg/registry/*/strategy.go
 # of Kubernetes)
 _FIELDS: dict[str, tuple[str, ...]] = {
+    "resourceslices.resource.k8s.io": ("spec.nodeName", "spec.driver"),
     "pods": (
         "spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "spec.hostNetwork",
         "status.phase", "status.podIP", "status.podIPs", "status.nominatedNodeName",
